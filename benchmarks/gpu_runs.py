@@ -106,7 +106,7 @@ def too_many_lanes(device: str, rehearse: bool) -> dict[str, object]:
         events = (Path(folder) / "run" / "events.jsonl").read_text()
     return {
         "predicted": run.lanes,
-        "used": loop.fitted.lanes,
+        "used": loop.lane_retry.lanes,
         "gave_way": events.count("E328"),
         "seconds_a_round": taken,
     }

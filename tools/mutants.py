@@ -59,7 +59,7 @@ def swapped(op: ast.operator | ast.cmpop) -> str:
     return pairs.get(type(op), "")
 
 
-def changes(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+def changes(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
     """What can be written in the place of this node or of a part of it."""
     text = ast.unparse
     match node:
@@ -94,17 +94,13 @@ def candidates() -> list[Mutant]:
             starts.append(starts[-1] + len(text.encode()))
         tree = ast.parse(source)
         for parent in ast.walk(tree):
-            for field in ("annotation", "returns"):
-                if isinstance(getattr(parent, field, None), ast.AST):
-                    setattr(parent, field, None)
-            if isinstance(
-                parent, ast.JoinedStr
-            ):  # positions inside of f-strings are those of Python 3.12 and later
+            for field in {"annotation", "returns"} & set(parent._fields):
+                setattr(parent, field, None)
+            if isinstance(parent, ast.JoinedStr):
                 parent.values = []
-        for node in (n for parent in ast.walk(tree) for n in changes(parent)):
-            at, new = node
+        for at, new in (change for parent in ast.walk(tree) for change in changes(parent)):
             begin = starts[at.lineno - 1] + at.col_offset
-            end = starts[at.end_lineno - 1] + at.end_col_offset
+            end = starts[(at.end_lineno or 0) - 1] + (at.end_col_offset or 0)
             old = source.encode()[begin:end].decode()
             found.append(Mutant(path.relative_to(ROOT).as_posix(), at.lineno, begin, end, old, new))
     return found

@@ -98,6 +98,12 @@ def _homes() -> dict[str, str]:
 
 FUNCTIONS = ("run", "compare", "load", "resume", "diagnose", "reproduce")
 FOR_AUTHORS = ("Part", "Client", "Fed", "Share", "Trip", "Noise", "Batch", "Ups", "Method")
+SPECIAL_HOOKS = (
+    *(f"unskew.core.special_hooks.{subject}Hooks" for subject in ("Step", "Personal", "Input")),
+    *(f"unskew.core.special_hooks.{subject}Hooks" for subject in ("Encoding", "Privacy")),
+    "unskew.core.description.Description",
+)
+"""What every Part inherits."""
 FOR_CALLBACKS = ("Callback", "Progress", "Replied", "EarlyStopping", "KeepBest")
 
 
@@ -152,4 +158,5 @@ def _hooks() -> str:
         " of your own](guides/method.md).\n\n"
     )
     text += "## Methods\n\n" + "".join(_entry(name, homes[name]) for name in FOR_AUTHORS)
+    text += "## Special hooks of a Part\n\n" + "".join(f"::: {home}\n\n" for home in SPECIAL_HOOKS)
     return text + "## Callbacks\n\n" + "".join(_entry(name, homes[name]) for name in FOR_CALLBACKS)

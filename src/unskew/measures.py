@@ -1,4 +1,4 @@
-"""The names of what a run can measure in addition to its scores. docs/measures.md explains the measures.
+"""The names of the measures of a run in addition to its scores. docs/measures.md explains them.
 
 A measure is one file in `runs/measures/`: pure functions of tensors, and a probe that applies them to a
 round. Names are read from the source of the probes, so that they are known before torch is loaded.
@@ -42,7 +42,7 @@ def measures_text(names: Sequence[str]) -> str:
 
 
 def entries(folder: Path) -> dict[str, Entry]:
-    """By name, the measures whose probes have their files in this folder; no file is imported.
+    """The measures by name, read from the probes' files in this folder without importing them.
 
     A probe is a class with the attributes `name` and `summary`, both written as plain strings.
     """
@@ -69,4 +69,4 @@ def _texts(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 ENTRIES = entries(PROBES)
 NAMES = {name: entry.summary for name, entry in ENTRIES.items()}
-"""Every measure by name, and what it is."""
+"""The summary of every measure by name."""

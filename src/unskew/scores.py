@@ -1,12 +1,11 @@
-"""The scores by name: which way is better, and how a value is written. Nothing else in the package says so.
+"""The scores by name: whether higher or lower is better, and how a value is written.
 
-    shares     accuracy, dice and every score that is not named here: in [0, 1], written in percent, higher is
-    better numbers    rmse, mae (in the target's own unit) and loss, lower is better; r2, which is 1 at most,
-    higher is better own        own:NAME and own-lower:NAME, a function of the user's: a number, of which
-    higher or lower is better
+    shares     accuracy, dice and all scores that are not named here: in [0, 1], in percent, higher is better
+    numbers    rmse, mae (in the target's unit) and loss: lower is better; r2, at most 1: higher is better
+    own        own:NAME and own-lower:NAME, a user's function: a number, of which higher or lower is better
 
-The rows `mean`, `worst` and `std` over clients are in the unit of the task's main score, so whoever reads
-them asks for that; of the deviation less is better whatever the score.
+The rows `mean`, `worst` and `std` over clients have the unit of the task's main score; a lower `std` is
+better for every score.
 """
 
 from __future__ import annotations
@@ -18,23 +17,20 @@ from unskew.errors import UsageError, excerpt, suggestion
 from unskew.system.python_files import GIVEN_OBJECT
 
 WRITTEN_OUT = 1e9
-"""From here on a number is written with an exponent."""
+"""Numbers from here on are written with an exponent."""
 
 
 def significant(value: float, digits: int, signed: bool = False) -> str:
-    """A number with so many significant digits, `0.0123`, `57.3`, and all of those before the point, `57,331`
-    and not `5.73e+04`.
-
-    signed: a + stands before what is not below 0, and what rounds to 0 has no minus.
-    """
+    """A number with this many significant digits, `0.0123`, `57.3`, and all digits before the point: `57,331`
+    instead of `5.73e+04`. signed: with a + unless it is negative; a number that rounds to 0 has no minus."""
     whole = 10**digits - 0.5 <= abs(value) < WRITTEN_OUT
     return f"{value:{'+z' if signed else ''}{',.0f' if whole else f'.{digits}g'}}"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A score. title: its name inside a sentence. lower: whether lower is better. share: whether it lies in
-    [0, 1]."""
+    """The kind of a score. title: its name inside a sentence. lower: whether lower is better. share: whether
+    it is in [0, 1] and written in percent."""
 
     title: str
     lower: bool = False
@@ -45,28 +41,27 @@ class Kind:
         return value < than if self.lower else value > than
 
     def ahead(self, value: float, of: float) -> float:
-        """By how much a value is better than another: negative where it is worse."""
+        """The amount by which a value is better than another; negative if it is worse."""
         return of - value if self.lower else value - of
 
     def best(self, values: Iterable[float]) -> float:
-        """The best of at least one value; NaN counts for nothing unless all are NaN."""
+        """The best of at least one value, without NaN unless all are NaN."""
         known = _known(values)
         return min(known) if self.lower else max(known)
 
     def worst(self, values: Iterable[float]) -> float:
-        """The worst of at least one value; NaN counts for nothing unless all are NaN."""
+        """The worst of at least one value, without NaN unless all are NaN."""
         known = _known(values)
         return max(known) if self.lower else min(known)
 
     @property
     def nothing(self) -> float:
-        """What every finite value is better than."""
+        """The infinite value that is worse than every finite one."""
         return float("inf") if self.lower else float("-inf")
 
     @property
     def unit(self) -> str:
-        """What stands behind a value that `digits` has written: " %", or nothing where values are in a unit
-        of their own."""
+        """The unit after a value written by `digits`: " %", or "" for scores with their own unit."""
         return " %" if self.share else ""
 
     def digits(self, value: float) -> str:
@@ -78,14 +73,12 @@ class Kind:
         return f"{value:.1%}" if self.share else significant(value, 4)
 
     def of(self, word: str) -> str:
-        """The heading of an axis or column: `accuracy, %`, `RMSE`. word: the score's name as it stands
-        there."""
+        """The heading of an axis or column: `accuracy, %`, `RMSE`. word: the score's name in it."""
         return f"{word}, %" if self.share else word
 
 
 def _known(values: Iterable[float]) -> list[float]:
-    """The values that are numbers, in whose order alone `min` and `max` make sense; all of them where none is
-    one."""
+    """The values without NaN, which `min` and `max` cannot order; all values if all are NaN."""
     listed = list(values)
     return [v for v in listed if v == v] or listed
 
@@ -123,12 +116,12 @@ METRICS = (
 )
 """The scores that the setting `metrics` can name; `tasks/metrics` computes them."""
 BY_CLASS = ("auroc", "map", "macro_f1", "balanced_accuracy")
-"""Those that are means over classes, or labels, of which each has its own samples behind it."""
+"""The scores that are means over classes or labels."""
 ALWAYS = {"multilabel": ("auroc", "map", "micro_f1", "macro_f1"), "tokens": ("perplexity",)}
-"""Those that are recorded without being named, by task."""
+"""The scores that are always recorded, by task."""
 NONE = "none"
 OWN, OWN_LOWER = "own", "own-lower"
-"""What stands before the name of a user's own score, by which way of it is better."""
+"""The prefix of a user's own score, for higher and for lower is better."""
 MAIN = {
     "classification": "accuracy", "segmentation": "dice", "regression": "rmse", "multilabel": "sample_f1",
     "tokens": "token_accuracy",
@@ -137,15 +130,14 @@ MAIN = {
 
 
 OVER_CLIENTS = {("global@client", "mean"): "clients", ("global@client", "worst"): "worst"}
-"""What the screen calls the global model's scores over clients, by scope and metric."""
+"""The screen's names of the global model's scores over clients, by scope and metric."""
 
 
 def latest(of: Callable[[str, str], tuple[int, float] | None], main: str, t: int) -> list[str]:
-    """The scores that were recorded last, each as a column of a line about round t. Those of an earlier round
-    stand behind that round's number: sites score a model when they are sent it, and `eval_every` leaves
-    rounds out.
+    """The last recorded scores, each as a column of a line on round t. A score of an earlier round, which
+    `eval_every` and sites cause, has the round's number in front.
 
-    of: (round, value) of a scope and metric, None if there is none. main: the task's main score.
+    of: from a scope and metric to the last (round, value), or None. main: the task's main score.
     """
     columns, round_ = list[str](), t
     for which, name in {("global", main): "global", **OVER_CLIENTS}.items():
@@ -157,7 +149,7 @@ def latest(of: Callable[[str, str], tuple[int, float] | None], main: str, t: int
 
 
 def kind(metric: str) -> Kind:
-    """The kind of a score, by the name that it has in metrics.jsonl."""
+    """The kind of a score by its name in metrics.jsonl."""
     whose, _, name = metric.rpartition(":")
     if whose in (OWN, OWN_LOWER):
         return Kind(name, lower=whose == OWN_LOWER, share=False)
@@ -185,14 +177,14 @@ def metric_names(text: str, where: str = "") -> tuple[str, ...]:
 
 
 def requested_scores(text: str, task: str) -> tuple[str, ...]:
-    """The scores beside a task's own: those that are always recorded, and those that the setting `metrics`
-    names."""
+    """The scores in addition to a task's own: those that are always recorded, and those of the setting
+    `metrics`."""
     return tuple(dict.fromkeys((*ALWAYS.get(task, ()), *metric_names(text))))
 
 
 def of_setting(text: str, task: str, recorded: Iterable[str]) -> list[str]:
-    """Those of the recorded scores that were asked for, in that order. A user's own keep their function's
-    name."""
+    """The requested scores among the recorded ones, in the order of the request. A user's own score is found
+    by its function's name."""
     known = {metric.rpartition(":")[2]: metric for metric in recorded}
     return [
         known[name] for name in (n.rpartition(":")[2] for n in requested_scores(text, task)) if name in known

@@ -105,7 +105,7 @@ def test_what_was_measured_is_not_measured_again(compared, monkeypatch):
     path, _ = compared
     before = (path / "flea--s0" / "privacy.json").read_bytes()
     monkeypatch.setattr(catalogue, "names", lambda: FEW)
-    monkeypatch.setattr(perform, "_measured", lambda *_: pytest.fail("it was attacked twice"))
+    monkeypatch.setattr(perform, "_stored_finding", lambda *_: pytest.fail("it was attacked twice"))
     content = schema.read_privacy(path / "fedavg--s0")
     assert set(content[schema.ATTACKS]) == {"membership"}
     again = call("resume", str(path))
@@ -135,7 +135,7 @@ def test_what_cannot_be_attacked_is_told_and_fails_nothing(compared, monkeypatch
     def too_few(*_):
         raise UsageError("E154", "too few samples")
 
-    monkeypatch.setattr(perform, "_measured", too_few)
+    monkeypatch.setattr(perform, "_stored_finding", too_few)
     said.clear()
     perform.quickly(cell.path, said.append)
     assert said == ["membership: not measured; E154 too few samples"]

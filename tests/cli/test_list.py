@@ -13,8 +13,9 @@ import pytest
 from tests.cli.calling import call
 from unskew.cli import list_
 from unskew.cli.list_ import Filters
+from unskew.core.description import Family, Skew
 from unskew.core.method import Method
-from unskew.core.part import Family, Part, Skew
+from unskew.core.part import Part
 from unskew.core.shares import Kind
 from unskew.errors import UsageError
 from unskew.experiments import files, plan

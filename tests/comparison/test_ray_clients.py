@@ -61,9 +61,9 @@ def test_clients_train_elsewhere_to_the_bits_of_one_machine(cluster, method):
     run = resolve(build({**TINY, "method": method, "metrics": "auroc"}))
     here, record = trained(run)
     spread_run = ray_clients.train_clients_on(run, Cluster())
-    assert isinstance(spread_run.elsewhere, ray_clients.RayClients)
+    assert isinstance(spread_run.remote, ray_clients.RayClients)
     assert (
-        "auroc" not in spread_run.elsewhere.settings
+        "auroc" not in spread_run.remote.settings
     )  # only the driver scores, and has a user's file of metrics
     there, other = trained(spread_run)
     assert here.keys() == there.keys()
@@ -84,7 +84,7 @@ def test_a_chunk_that_is_lost_again_and_again_ends_the_run(cluster):
 
 def test_a_node_that_cannot_build_the_run_is_named(cluster, monkeypatch):
     run = ray_clients.train_clients_on(resolve(build(TINY)), Cluster())
-    monkeypatch.setattr(run.elsewhere, "data", "0" * 64)
+    monkeypatch.setattr(run.remote, "data", "0" * 64)
     with pytest.raises(
         UsageError, match=r"E173 round 1: node .* cannot build the run: .*data 'digits' are not those"
     ):

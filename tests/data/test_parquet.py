@@ -607,7 +607,7 @@ def test_pieces_are_unpacked_once_in_order_and_what_was_used_last_is_kept(
     for begin in range(0, N, 5):
         assert source.read(np.arange(begin, begin + 5)).ravel().tolist() == list(range(begin, begin + 5))
     assert arrow.ParquetFile.opened == 3
-    assert sum(held.nbytes for held in source._held.values()) == source._held_bytes <= 218
+    assert sum(held.nbytes for held in source._cache.values()) == source._cached_bytes <= 218
     source.read(np.array([59, 41, 42]))
     assert arrow.ParquetFile.opened == 3  # kept
     source.read(np.array([59, 1]))
@@ -644,7 +644,7 @@ def test_as_many_batches_are_read_at_once_as_memory_allows(tmp_path, stand_in, l
         samples = StreamedSamples(rows, torch.device("cpu"))
         asked = []
         take = lambda _, n, rows=rows, asked=asked: asked.append(len(n)) or rows[n]  # noqa: E731
-        samples.rows = type("Rows", (), {"__getitem__": take, "coming": lambda *_: None})()
+        samples.rows = type("Rows", (), {"__getitem__": take, "prefetch": lambda *_: None})()
         batches = 3 * list(RNG.permutation(40).reshape(10, 4))
         coming = samples.ahead(batches)
         parts = [next(coming)]

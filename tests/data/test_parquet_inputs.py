@@ -21,7 +21,7 @@ from tests.data import arrow
 from tests.data.test_parquet import FILE, png, wav
 from unskew import data
 from unskew.data import prediction_inputs
-from unskew.data.samples.packing import pack_to_layout
+from unskew.data.samples.packing import input_column, pack_to_layout
 from unskew.errors import DataError
 from unskew.federation.protocol.hello import form_difference, form_of
 
@@ -269,7 +269,10 @@ def test_files_are_inputs_and_are_predicted_from(write, tmp_path):
     for name in ("photo", "voice"):
         alone = data.read(f"{tmp_path}/p.parquet(x={name}, label=ill, size=8)")
         which = [each.name for each in whole.layout.inputs].index(name)
-        ours = {row.tobytes() for row in whole.layout.column(np.concatenate([whole.x, whole.x_test]), which)}
+        ours = {
+            row.tobytes()
+            for row in input_column(whole.layout, np.concatenate([whole.x, whole.x_test]), which)
+        }
         assert ours == {row.tobytes() for row in np.concatenate([alone.x, alone.x_test])}
         _, x = prediction_inputs.read_inputs(tmp_path / "p.parquet", alone.intake.form)
         assert {row.tobytes() for row in x} == ours

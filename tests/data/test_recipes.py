@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.data.test_getting import TEN, a_har, a_wav, folder, leaf, png
+from tests.data.test_downloads import TEN, a_har, a_wav, folder, leaf, png
 from unskew.data.downloads import original_files
 from unskew.data.downloads.catalogue import OriginalFiles, OriginalSamples, recipes
 from unskew.data.downloads.recipes import domains

@@ -212,7 +212,7 @@ def test_only_a_few_batches_are_read_ahead(tmp_path, monkeypatch):
         asked: list[np.ndarray] = []
         samples = StreamedSamples(read.x, torch.device("cpu"))
         take = lambda _, rows, asked=asked: asked.append(rows) or monitored(read.x, rows)  # noqa: E731
-        samples.rows = type("Rows", (), {"__getitem__": take, "coming": lambda *_: None})()
+        samples.rows = type("Rows", (), {"__getitem__": take, "prefetch": lambda *_: None})()
         coming = samples.ahead(batches)
         first = next(coming)
         assert len(asked) <= 1 + READS_AHEAD
@@ -254,7 +254,8 @@ def test_rows_are_read_in_every_way_that_a_system_has(tmp_path, monkeypatch, lac
         for absent in (False, True):
             if absent:
                 monkeypatch.setattr(
-                    "unskew.data.storage.file_ranges.RangeFile._absent", lambda _, into, ranges: list(ranges)
+                    "unskew.data.storage.file_ranges.RangeFile._uncached",
+                    lambda _, into, ranges: list(ranges),
                 )
             assert np.array_equal(source.read(rows), whole[rows])
     assert np.array_equal(pickle.loads(pickle.dumps(source)).read(rows), whole[rows])
@@ -273,14 +274,14 @@ def test_a_disk_fetches_the_next_rows_while_some_are_read(tmp_path, monkeypatch)
     assert len(list(StreamedSamples(read, torch.device("cpu")).ahead(batches))) == 20
     assert not asked
     monkeypatch.setattr(
-        "unskew.data.storage.file_ranges.RangeFile._is_held",
+        "unskew.data.storage.file_ranges.RangeFile._is_cached",
         lambda _, one: one[2] != read.source.offset + 64 * where[1],
     )
     assert len(list(StreamedSamples(read, torch.device("cpu")).ahead(batches))) == 20
     assert asked == sorted(where[np.concatenate(batches[1:9])])
     both = concatenate_samples([np.zeros((3, 1, 8, 8), np.float32), read, np.zeros((2, 1, 8, 8), np.float32)])
     asked.clear()
-    both.coming(np.array([75, 1, 4, 3]))
+    both.prefetch(np.array([75, 1, 4, 3]))
     assert asked == sorted(where[[0, 1]])
 
 

@@ -70,7 +70,7 @@ def test_each_row_group_is_unpacked_once_and_training_has_the_same_bits(parquet,
     little()
     read = data.read(parquet)
     assert isinstance(read.x.source, ScratchRows)
-    assert read.x.source.together is None
+    assert read.x.source.read_size is None
     assert np.array_equal(read.x[:], whole.x)
     assert np.array_equal(read.x_test[:], whole.x_test)
     assert told(read).endswith(f"; from a file without a name in {parquet.parent}/scratch")
@@ -93,7 +93,7 @@ def test_images_are_decoded_once(parquet, little, monkeypatch):
     whole = data.read(parquet, size=8)
     little()
     read = data.read(parquet, size=8)
-    monkeypatch.setattr("unskew.data.parquet.row_decoding.FileForm.one", None)
+    monkeypatch.setattr("unskew.data.parquet.row_decoding.FileForm.decode_row", None)
     assert np.array_equal(read.x[:], whole.x)
 
 
@@ -130,7 +130,7 @@ def test_another_process_unpacks_the_rows_again(parquet, little):
     little()
     read = data.read(parquet).x
     handed = pickle.loads(pickle.dumps(read))
-    assert handed.source.together == read.source.source.together > 0
+    assert handed.source.read_size == read.source.source.read_size > 0
     assert np.array_equal(handed[:], read[:])
 
 
@@ -211,7 +211,7 @@ def test_samples_have_their_place_in_whatever_order_they_come(tmp_path, monkeypa
     made = scratch.ScratchFile(LISTS.shape)
     for begin in (40, 0, 20):
         made.put(begin, LISTS[begin : begin + 20])
-    source = SimpleNamespace(name="x", came=np.dtype("f4"), shape=LISTS.shape, survey=None)
+    source = SimpleNamespace(name="x", source_dtype=np.dtype("f4"), shape=LISTS.shape, survey=None)
     assert np.array_equal(made.samples(source).read(np.arange(N)), LISTS)
 
 

@@ -19,9 +19,10 @@ from unskew.data.clients.federation import Federation
 from unskew.data.readers import from_npz
 from unskew.data.samples import packing
 from unskew.data.samples.dataset import Dataset
-from unskew.data.samples.input_layout import Input, Layout
+from unskew.data.samples.packing import input_column
 from unskew.data.standardisation import standardise
 from unskew.errors import DataError, UsageError
+from unskew.formats.input_layout import Input, Layout
 from unskew.runs.run_folder import fingerprint
 
 N = 40
@@ -154,7 +155,7 @@ def test_types_are_those_that_the_model_will_see():
     assert taken.layout
     assert str(taken.layout) == "ids int64 [6], image uint8 [1, 8, 8], mask bool [6], row int64 [6]"
     assert taken.layout.whole
-    columns = [taken.layout.column(taken.x, i) for i in range(4)]
+    columns = [input_column(taken.layout, taken.x, i) for i in range(4)]
     assert np.array_equal(columns[0], IDS)
     assert np.array_equal(columns[1], levels.reshape(N, -1) / np.float32(255))
     assert np.array_equal(columns[2], PRESENT)
@@ -352,9 +353,9 @@ def test_a_device_sees_images_alone(skew):
     alone, beside, two = built(SCANS), built(BY_NAME), built({"a": SCANS, "b": SCANS})
     for part in ("x", "x_test"):
         rows, images = getattr(beside, part), getattr(alone, part)
-        assert np.array_equal(beside.layout.column(rows, 1), images.reshape(len(images), -1))
-        assert {r.tobytes() for r in beside.layout.column(rows, 0)} <= {age.tobytes() for age in AGES}
-        first, second = (two.layout.column(getattr(two, part), i) for i in range(2))
+        assert np.array_equal(input_column(beside.layout, rows, 1), images.reshape(len(images), -1))
+        assert {r.tobytes() for r in input_column(beside.layout, rows, 0)} <= {age.tobytes() for age in AGES}
+        first, second = (input_column(two.layout, getattr(two, part), i) for i in range(2))
         assert np.array_equal(first, images.reshape(len(images), -1))
         assert np.array_equal(first, second) == ("noise" not in skew)
 

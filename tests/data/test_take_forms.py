@@ -131,7 +131,7 @@ def test_a_class_is_not_a_set_of_it():
 
 
 def test_what_is_remarked_is_remarked_once_and_in_order():
-    intake = Intake(notes=(("note", "a"),)).noted(("left out", "b"), ("note", "a"), ("left out", "b"))
+    intake = Intake(notes=(("note", "a"),)).with_notes(("left out", "b"), ("note", "a"), ("left out", "b"))
     assert intake.notes == (("note", "a"), ("left out", "b"))
     assert prefix_notes("input age", [("note", "far off")]) == [("note", "input age: far off")]
     assert [quantity(n, "file") for n in (0, 1, 2, 1200)] == ["0 files", "1 file", "2 files", "1,200 files"]
@@ -145,9 +145,9 @@ def test_samples_fit_that_take_a_quarter_of_the_memory_and_no_more(monkeypatch):
     monkeypatch.setattr(memory_budget, "usable_memory", lambda: 4 * 4 * 10 * 6)
     assert memory_budget.float32_bytes(10, (2, 3)) == 240
     assert memory_budget.fits_memory(10, (2, 3))
-    assert not memory_budget.fits_memory(10, (2, 3), beside=1)
+    assert not memory_budget.fits_memory(10, (2, 3), other_bytes=1)
     assert not memory_budget.fits_memory(11, (2, 3))
-    assert memory_budget.fits_memory(9, (2, 3), beside=24)
+    assert memory_budget.fits_memory(9, (2, 3), other_bytes=24)
 
 
 def test_where_samples_are_read_from_is_told():

@@ -111,7 +111,7 @@ def test_pictures_in_strips_keep_their_order():
 def test_a_set_in_one_piece_is_divided_row_by_row():
     x, y, test = np.arange(6.0)[:, None], np.array([0, 1, 2, 0, 1, 2]), np.array([0, 1, 0, 0, 1, 0], bool)
     arrays = {"y": y, "classes": np.array(["a", "b", "c"]), "site": 10 * np.arange(6)}
-    d = NamedArchive(Archive(Path("eyes.npz"), arrays), "here").divided(x, test, ("site",))
+    d = NamedArchive(Archive(Path("eyes.npz"), arrays), "here").split(x, test, ("site",))
     for rows, columns, given in ((d.y, d.columns, ~test), (d.y_test, d.test_columns, test)):
         assert rows.tolist() == y[given].tolist()
         assert columns["site"].tolist() == (10 * np.flatnonzero(given)).tolist()

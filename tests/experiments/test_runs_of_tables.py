@@ -20,7 +20,6 @@ from unskew.experiments.files import parse_experiment
 from unskew.experiments.plan import Key, distinct_runs, plan_runs, select, with_methods
 from unskew.experiments.request import Request
 from unskew.experiments.result import REQUIRED
-from unskew.report.analysis import runs as analysis_runs
 
 TABLE = """
 title: "A table"
@@ -123,7 +122,7 @@ def test_a_run_that_rows_share_took_its_time_once(table, tmp_path, monkeypatch):
     def read_run(path, method):
         return SimpleNamespace(path=path, series=lambda scope, metric: ([1], np.array([1800.0])))
 
-    monkeypatch.setattr(analysis_runs, "read_run", read_run)
+    monkeypatch.setattr(reproduce, "read_run", read_run)
     for name in ("entries_of", "verdicts_of"):
         monkeypatch.setattr(reproduce, name, lambda *given: [])
     monkeypatch.setattr(reproduce, "result_of", lambda *given: given[-1])

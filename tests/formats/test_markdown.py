@@ -2,7 +2,7 @@
 
 from unskew.formats.markdown import block
 
-FULL = "word " * 23 + "end"  # 118 columns: no further word fitted
+FULL = "word " * 21 + "end"  # 108 columns: no further word fitted
 FORMULA = "    L = " + "x + " * 30 + "y"
 
 
@@ -14,7 +14,7 @@ def test_prose_is_filled_anew_and_nothing_is_lost():
     shown = lines(f"{FULL}\nwhich goes on.")
     assert all(len(line) <= 40 for line in shown)
     assert " ".join(shown) == f"{FULL} which goes on."
-    assert lines(f"{FULL}\nwhich goes on.", 50)[-1] == "word word word end which goes on."
+    assert lines(f"{FULL}\nwhich goes on.", 50)[-1] == "word end which goes on."
 
 
 def test_lines_that_ended_on_purpose_and_formulas_stay():
@@ -32,7 +32,7 @@ def test_statements_with_labels_and_equations_are_not_joined_to_what_stands_befo
     shown = block(f"{first}\nTest:   its score.\n{FULL}.\nw <- w + d_k\nMore.").splitlines()[1:-1]
     assert shown[2:4] == ["        sends it", "Test:   its score."]
     assert shown[-2:] == ["w <- w + d_k", "More."]
-    full = "Test:   " + "y " * 55 + "z"
+    full = "Test:   " + "y " * 50 + "z"
     assert (
         block(f"{full}\nIt is prose with a line of its own.").splitlines()[-2]
         == "It is prose with a line of its own."

@@ -109,8 +109,8 @@ def test_linkage() -> None:
     from end to end."""
     angles = torch.deg2rad(torch.tensor([0.0, 30, 60, 100]))
     d = torch.stack([angles.cos(), angles.sin()], 1).double()
-    assert Engine().apart(d) == [3]
-    assert Engine(linkage="complete").apart(d) == [2, 3]
+    assert Engine().leavers(d) == [3]
+    assert Engine(linkage="complete").leavers(d) == [2, 3]
 
 
 def test_a_shortened_run_splits_at_the_same_share_of_its_rounds() -> None:

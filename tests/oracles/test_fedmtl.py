@@ -67,7 +67,7 @@ def test_a_client_without_samples_is_where_its_terms_are_least() -> None:
     """The last of three: it stayed at the first model, 0, and drew the others there for good; its minimum is
     their mean."""
     fed = SimpleNamespace(clients=3, shared=("w",), sizes=np.array([1, 1, 0]))
-    s = Engine().tied({"w": torch.zeros(3, 1)}, fed)  # type: ignore[arg-type]
+    s = Engine().slice_of({"w": torch.zeros(3, 1)}, fed)  # type: ignore[arg-type]
     replies = Ups.of([Sent(k, 1.0, {"w": torch.full((1,), float(k + 1))}) for k in (0, 1)], 1)
     for expected in (0.0, 1.5):
         s = Engine().server(s, replies, fed)  # type: ignore[arg-type]
@@ -77,7 +77,7 @@ def test_a_client_without_samples_is_where_its_terms_are_least() -> None:
 def test_unrelated_models_are_not_tied_and_like_ones_are_drawn_together() -> None:
     """W'W = diag(4, 4), S = 2, O = 4 / 2 I;   of equal models the off-diagonal pulls: negative, with the
     ridge as its bound."""
-    apart = Engine(relation="learned", ridge=1e-9).related(torch.tensor([[2.0, 0.0], [0.0, 2.0]]))
+    apart = Engine(relation="learned", ridge=1e-9).relation_matrix(torch.tensor([[2.0, 0.0], [0.0, 2.0]]))
     torch.testing.assert_close(apart, 2 * torch.eye(2).double(), rtol=0, atol=1e-6)
-    alike = Engine(relation="learned", ridge=0.5).related(torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
+    alike = Engine(relation="learned", ridge=0.5).relation_matrix(torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
     assert alike[0, 1] < 0 < alike[0, 0]

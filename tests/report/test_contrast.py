@@ -1,15 +1,18 @@
-"""Numbers on the cells of maps can be read: WCAG 2 asks for a contrast of 4.5 between small text and what is
-behind it."""
+"""Colours of the report can be told apart.
+
+WCAG 2 asks for a contrast of 4.5 between small text and its background, and of 3 for the lines of a picture.
+"""
 
 from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 from unskew.report.figures.matrices import cross_site
 from unskew.report.figures.partition import partition_map
-from unskew.report.figures.svg import SHADES
+from unskew.report.figures.svg import HUES, SHADES
 from unskew.report.sections import render
 
 SHADE = r'<path class="q(\d)" d="([^"]*)"'
@@ -38,12 +41,46 @@ def style():
     return str(render("style.css.j2"))
 
 
+def variables_of(style, theme):
+    light, _, rest = style.partition("@media screen and (prefers-color-scheme: dark)")
+    return dict(re.findall(r"--([\w-]+): (#\w+);", rest.partition("\n}\n")[0] if theme == "dark" else light))
+
+
+DEFICIENCIES = {
+    "none": np.eye(3),
+    "protanopia": [[0.1523, 1.0526, -0.2049], [0.1145, 0.7863, 0.0992], [-0.0039, -0.0481, 1.0519]],
+    "deuteranopia": [[0.3673, 0.8607, -0.2280], [0.2801, 0.6725, 0.0474], [-0.0118, 0.0429, 0.9690]],
+    "tritanopia": [[1.2555, -0.0767, -0.1788], [-0.0784, 0.9308, 0.1476], [0.0047, 0.6914, 0.3039]],
+}
+"""What a reader sees of linear RGB (Machado, Oliveira and Fernandes, IEEE TVCG 2009, table 1, severity 1)."""
+XYZ = [[0.4125, 0.3576, 0.1804], [0.2127, 0.7152, 0.0722], [0.0193, 0.1192, 0.9503]]
+
+
+def lab(colours, deficiency="none"):
+    """CIE L*a*b* [N, 3] of sRGB colours in [0, 255], white D65: a distance of 2.3 is just noticeable."""
+    srgb = np.array(colours) / 255
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(linear @ np.array(DEFICIENCIES[deficiency]).T, 0, 1)
+    xyz = seen @ np.array(XYZ).T / [0.9505, 1, 1.089]
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116).T
+    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], 1)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_methods_differ_for_every_reader_and_the_first_four_in_grey(style, theme):
+    variables = variables_of(style, theme)
+    colours = [rgb(variables[f"c{i}"]) for i in range(HUES)]
+    assert min(contrast(c, rgb(variables["card"])) for c in colours) >= 3
+    for deficiency in DEFICIENCIES:
+        seen = lab(colours, deficiency)
+        distances = np.linalg.norm(seen[:, None] - seen, axis=2)[~np.eye(HUES, dtype=bool)]
+        assert distances.min() > 12, deficiency
+    assert np.diff(np.sort(lab(colours[:4])[:, 0])).min() > 9
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_on_every_shade_can_be_read(style, theme):
-    light, _, rest = style.partition("@media screen and (prefers-color-scheme: dark)")
-    variables = dict(
-        re.findall(r"--([\w-]+): (#\w+);", rest.partition("\n}\n")[0] if theme == "dark" else light)
-    )
+    variables = variables_of(style, theme)
     opacity = dict(re.findall(r"svg \.q(\d) \{ fill: var\(--map\); fill-opacity: ([\d.]+);", style))
     assert len(opacity) == SHADES
     for shade, alpha in opacity.items():

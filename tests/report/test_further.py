@@ -12,8 +12,8 @@ import pytest
 from tests.report.fake_runs import fake_comparison
 from unskew.records.record import Record
 from unskew.report import page
-from unskew.report.analysis import runs as analysis_runs
 from unskew.report.analysis import summary, tables
+from unskew.report.analysis.runs import read_comparison
 from unskew.runs import coverage
 
 COST, AUROC = "own-lower:cost", "auroc"
@@ -43,7 +43,7 @@ def runs(tmp_path_factory):
         rows += [row(LAST, "global", COST, 12.0 + int(run.name[-1]))]
         with open(run / "metrics.jsonl", "a") as file:
             file.writelines(json.dumps(r) + "\n" for r in rows)
-    return analysis_runs.read_comparison(path)
+    return read_comparison(path)
 
 
 def test_json_has_every_metric_by_scope(runs):

@@ -11,8 +11,8 @@ import pytest
 
 from tests.report.fake_runs import fake_comparison
 from unskew.report import page
-from unskew.report.analysis import runs as analysis_runs
 from unskew.report.analysis import summary, tables
+from unskew.report.analysis.runs import read_comparison
 from unskew.report.figures.partition import partition_map
 
 SITES = ["DRIVE", "CHASE_DB1", "STARE"]
@@ -46,7 +46,7 @@ def comparison(tmp_path_factory):
 
 
 def test_dice_is_the_score(comparison):
-    runs = analysis_runs.read_comparison(comparison)
+    runs = read_comparison(comparison)
     assert {r.metric for r in runs} == {"dice"}
     rows = summary.summary_table(runs)
     first = [r for r in runs if r.method == "fedavg"]
@@ -62,7 +62,7 @@ def test_dice_is_the_score(comparison):
 
 
 def test_the_page_speaks_of_dice(comparison):
-    text = page.page(analysis_runs.read_comparison(comparison), "eyes")
+    text = page.page(read_comparison(comparison), "eyes")
     assert "accuracy" not in text.replace("accuracy for the column", "").lower()
     for piece in (
         "% global Dice after 6 rounds on digits",
@@ -77,7 +77,7 @@ def test_the_page_speaks_of_dice(comparison):
 
 
 def test_cells_hold_shares_of_pixels(comparison):
-    run = analysis_runs.read_comparison(comparison)[0]
+    run = read_comparison(comparison)[0]
     drawn = partition_map(run.federation)
     for share in ("90.0", "10.0", "95.0", "5.0"):
         assert f">{share}</text>" in drawn

@@ -106,7 +106,7 @@ def test_the_command_that_repeats_it_names_what_is_no_default(text):
 
 def test_colours_follow_the_method_everywhere(text):
     by_colour = {}
-    for name, hue in re.findall(r'"n":"([^"]+)","c":"(m\d|ref)"', text):
+    for name, hue in re.findall(r'"n":"([^"]+)","c":"(m\d|ref)[ d\d]*"', text):
         by_colour.setdefault(name, set()).add(hue)
     assert by_colour["fedavg"] == {"m0"}
     assert by_colour["flea"] == {"m1"}

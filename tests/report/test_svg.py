@@ -48,10 +48,15 @@ def test_labels_that_are_too_close_form_a_block_around_the_mean_of_their_places(
 
 
 def test_references_are_grey_and_take_no_methods_colour():
-    given = ["central", *(f"m{i}" for i in range(9)), "local"]
-    colours = svg.colours(given, ["central", "local"])
-    assert (colours["central"], colours["local"]) == ("ref", "ref")
-    assert [colours[f"m{i}"] for i in range(9)] == [*(f"m{i}" for i in range(8)), "m0"]
+    methods = ["central", *(f"m{i}" for i in range(9)), "local"]
+    colours = svg.colours(methods, ["central", "local"])
+    assert (colours["central"], colours["local"]) == ("ref", "ref d1")
+    assert [colours[f"m{i}"] for i in range(9)] == [*(f"m{i}" for i in range(8)), "m0 d1"]
+
+
+def test_forty_methods_of_a_comparison_differ_by_colour_or_dash_pattern():
+    methods = [f"method{i}" for i in range(svg.HUES * svg.DASHES)]
+    assert len(set(svg.colours(methods, []).values())) == len(methods) == 40
 
 
 def test_texts_from_outside_are_escaped():

@@ -65,7 +65,7 @@ def test_lanes_give_way_in_the_first_round_and_the_run_records_it(count, tmp_pat
     gone(run_of("scaffold", **{**AUTO, "lanes": "2"}), tmp_path / "asked")
     asked, came = weights(tmp_path / "asked"), weights(tmp_path / "run")
     assert all(torch.equal(t, came[n]) for n, t in asked.items())
-    assert loop.fitted.lanes == 2
+    assert loop.lane_retry.lanes == 2
 
 
 @pytest.mark.parametrize("at", [2, 3])
@@ -108,7 +108,7 @@ def test_memory_that_is_full_while_a_step_is_recorded_is_no_step_that_waits(gpus
 
     monkeypatch.setattr(Taped, "record", once)
     _, loop = ups_and_downs(run_of("fedavg", **AUTO))
-    assert loop.fitted.lanes == 4
+    assert loop.lane_retry.lanes == 4
     assert not loop.trainer.remarks()
     assert loop.trainer.replays.recorder.replayed
 
@@ -119,7 +119,7 @@ def test_where_one_client_fits_every_gpu_trains_one_by_itself(tmp_path, gpus: Pr
     gpus(2)
     full(1)
     _, loop = ups_and_downs(run_of("fedavg", **AUTO))
-    first, (twin,) = loop.trainer, loop.trainer.elsewhere.twins
-    assert (loop.fitted.lanes, first.lanes, twin.lanes) == (1, 1, 1)
+    first, (twin,) = loop.trainer, loop.trainer.remote.twins
+    assert (loop.lane_retry.lanes, first.lanes, twin.lanes) == (1, 1, 1)
     assert not first.axis.folded
     assert not twin.axis.folded

@@ -158,7 +158,7 @@ def test_several_gpus_share_the_chunks_and_change_no_bit(method, gpus: Pretend):
     assert not notes.unpinned
     assert not loop.trainer.remarks()
     assert all(torch.equal(t, together[n]) for n, t in alone.items())
-    assert {str(t.device) for r in loop.trainer.elsewhere.twins for t in (r.samples.x, r.samples.y)} == {
+    assert {str(t.device) for r in loop.trainer.remote.twins for t in (r.samples.x, r.samples.y)} == {
         "cuda:1",
         "cuda:2",
     }
@@ -172,7 +172,7 @@ def test_twins_draw_what_protects_from_the_trainers_own_source(gpus: Pretend):  
     loop = assemble.loop_of(run)
     loop.trainer.chance = SystemSource()
     loop.trainer.train(loop.down(loop.begin(), 1), range(4), {})
-    assert all(twin.chance is loop.trainer.chance for twin in loop.trainer.elsewhere.twins)
+    assert all(twin.chance is loop.trainer.chance for twin in loop.trainer.remote.twins)
     loop.trainer.close()
 
 

@@ -23,6 +23,7 @@ from tests.samples import a_part_of
 from unskew.data.files.archives import read_archive
 from unskew.data.readers.from_npz import load_dataset, save_dataset
 from unskew.data.samples import scaling
+from unskew.data.samples.packing import input_column
 from unskew.data.standardisation import standardise
 from unskew.errors import StateError, UnskewError, UsageError
 from unskew.methods.catalogue import entries
@@ -92,7 +93,7 @@ def test_constants_are_one_pair_a_channel_and_leave_whole_numbers_alone(result):
     assert (mean[1:5], std[1:5]) == ((0,) * 4, (1,) * 4)
     assert std[5:] == pytest.approx(SCANS[:TRAIN].std((0, 2, 3)), rel=1e-4)
     layout = result.federation.layout
-    assert np.array_equal(layout.column(result.federation.x, 1), IDS[:TRAIN][:, :])
+    assert np.array_equal(input_column(layout, result.federation.x, 1), IDS[:TRAIN][:, :])
 
 
 def test_only_inputs_that_need_it_are_scaled_unless_all_are_asked_for():
@@ -115,7 +116,7 @@ def test_only_inputs_that_need_it_are_scaled_unless_all_are_asked_for():
 def test_an_input_that_never_varies_is_shifted_alone():
     flat = unskew.data.arrays({"a": np.full(30, 1e4, np.float32), "b": RNG.random((30, 2))}, Y[:30])
     taken = standardise(flat, always=True)
-    assert not taken.layout.column(taken.x, 0).any()
+    assert not input_column(taken.layout, taken.x, 0).any()
     assert taken.applied[1][0] == 1
 
 

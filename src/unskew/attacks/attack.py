@@ -1,7 +1,6 @@
-"""An attack (its settings, the adversary that it plays, the runs that it fits, one attempt), and the scores
-that it returns.
+"""An attack: its settings, its adversary, the runs that it fits, one attempt, and its scores.
 
-Each score has the floor and the ceiling that bound it.
+Each score has a floor (without the payload) and a ceiling (with the raw input).
 """
 
 from __future__ import annotations
@@ -21,15 +20,13 @@ from unskew.formats import arguments
 
 @dataclass(frozen=True)
 class Score:
-    """One number that says how well an attack does.
+    """A number that measures the success of an attack.
 
-    payload: what is attacked, as the ledger calls it ("w", "flea/features"). of: whose, and by which
-    attacker. metric:
-    what is counted. value: mean over seeds. low, high: its 95 % interval, over samples with one seed, over
-    seeds with
-    more. floor: the same without the payload. ceiling: the same where the payload is the raw input. n: how
-    many samples
-    are behind it, per seed. main: whether it stands for the attack in tables that have room for one number.
+    payload: the attacked payload by its name in the ledger ("w", "flea/features"). of: its sender, and the
+    attacker. metric: the name of the quantity. value: mean over seeds. low, high: the 95 % interval, over
+    samples for one seed, else over seeds. floor: the value without the payload. ceiling: the value with the
+    raw input as payload. n: samples per seed. main: whether it represents the attack in tables with one
+    number per attack.
     """
 
     payload: str
@@ -45,12 +42,10 @@ class Score:
 
     @property
     def doubt(self) -> str:
-        """Why the attack itself must be wrong: it beats its ceiling or loses to its floor beyond chance; ""
-        if neither."""
+        """A reason to distrust the attack: it exceeds its ceiling or floor by more than chance; else ""."""
         up = 1 if self.ceiling >= self.floor else -1
-        reach = 2 * max(
-            self.high - self.value, self.value - self.low, 0.0
-        )  # twice the interval: hardly ever by chance
+        # twice the interval is hardly ever exceeded by chance
+        reach = 2 * max(self.high - self.value, self.value - self.low, 0.0)
         if up * self.value - reach > up * self.ceiling + 1e-9:
             return f"{self.of}: {self.metric} beats its ceiling, which raw inputs give"
         if up * self.value + reach < up * self.floor - 1e-9:
@@ -58,16 +53,16 @@ class Score:
         return ""
 
     def as_json(self) -> dict[str, Any]:
-        """Its fields; null where a number is not finite."""
+        """The fields as JSON values; null for numbers that are not finite."""
         return {name: None if _is_not_finite(value) else value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one attempt of an attack, with one seed, comes to.
+    """The result of one attempt of an attack with one seed.
 
-    auxiliary: the attacker's own samples, in words. pictures: what the report draws, by kind, as JSON takes
-    it. remarks: sentences, without full stop, on what must be wrong, with the run or with the attack.
+    auxiliary: a description of the attacker's own samples. pictures: JSON values for the report, by kind.
+    remarks: sentences without full stop on problems of the run or of the attack.
     """
 
     scores: tuple[Score, ...]
@@ -77,8 +72,7 @@ class Outcome:
 
 
 def pool(attempts: Sequence[Outcome]) -> tuple[Score, ...]:
-    """The scores of attempts with different seeds as one list: means, and with several seeds intervals over
-    these."""
+    """The means of scores over attempts; with several seeds, intervals are over these."""
     by_name: dict[tuple[str, str, str], list[Score]] = {}
     for attempt in attempts:
         for score in attempt.scores:
@@ -98,23 +92,21 @@ def _pool_scores(scores: Sequence[Score]) -> Score:
 
 
 def mean_of(values: np.ndarray) -> tuple[float, float, float]:
-    """(mean, low, high) of one value per sample: Student's 95 % interval of the mean, for there may be
-    few."""
+    """(mean, low, high) of one value per sample, with Student's 95 % interval of the mean."""
     n, mean = len(values), float(values.mean())
     half = _student(n - 1) * float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
     return mean, mean - half, mean + half
 
 
 def _student(freedom: int) -> float:
-    """How many deviations a 95 % interval reaches with so many degrees of freedom."""
+    """The half width of a 95 % interval in standard errors. freedom: degrees of freedom."""
     from scipy.stats import t  # which takes a second to import
 
     return float(t.ppf(0.975, freedom))
 
 
 def share_of(hits: float, n: int) -> tuple[float, float, float]:
-    """(share, low, high) of hits among n tries, of which one that nothing decides is half of one: Wilson's 95
-    % interval."""
+    """(share, low, high) of hits among n tries, with Wilson's 95 % interval; a tie counts as half a hit."""
     z, p = 1.96, hits / n
     middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return p, max(0.0, (middle - half) / (1 + z * z / n)), min(1.0, (middle + half) / (1 + z * z / n))
@@ -126,48 +118,44 @@ def _is_not_finite(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Attack:
-    """One way to learn about clients' samples from what they sent.
+    """A way to learn about the samples of clients from their payloads.
 
-    A subclass is a frozen dataclass in a file of `attacks/kinds` whose name is the attack's. Its fields are
-    its settings, each `Annotated` with range and meaning.
+    A subclass is a frozen dataclass in a file of `attacks/kinds` with the name of the attack. Its fields are
+    settings, each `Annotated` with range and meaning.
     """
 
     samples: Annotated[int, Ge(1), Le(1_000_000), "the most samples that are attacked"] = 500
     name: ClassVar[str] = ""
     adversary: ClassVar[str] = ""
-    """Whom the attack plays, in words: what this adversary reads and knows."""
+    """A description of the adversary: what it reads and knows."""
     asks: ClassVar[str] = ""
-    """What it asks of a payload, as a question for readers who know no attacks."""
+    """The question that the attack answers, for readers without knowledge of attacks."""
     alone: ClassVar[str] = ""
-    """Why it is made only if it is named, as the end of a sentence; "" for an attack that is made with all
-    others."""
+    """Why the attack runs only by name, as the end of a sentence; "" if it runs together with all others."""
     on_merged: ClassVar[bool] = False
-    """Whether it can do with the merged model, where no round can be computed again."""
+    """Whether the merged model is enough, so that no round must be repeated."""
     quick: ClassVar[Mapping[str, object]] = {}
-    """Settings with which it ends in seconds, for comparisons of many runs; it attacks what was sent, and
-    nothing else."""
+    """Settings for comparisons of many runs: it ends in seconds and attacks only payloads that were sent."""
 
     one_input: ClassVar[bool] = True
-    """Whether a sample must have one input, because the attack recovers it as a whole, or compares it."""
+    """Whether samples must have one input, because the attack recovers or compares a sample as a whole."""
     lookups: ClassVar[Collection[TableExposure]] = ("", "kept", "sent")
-    """With which models it can do, by whether they look whole numbers up and send the table."""
+    """The models that it fits, by whether they look up whole numbers and send the table."""
 
     def refuse(self, scene: Scene) -> str | None:
-        """Why it does not fit this run, as the end of a sentence; None if it does. Asked before anything is
-        computed."""
+        """Why the attack does not fit this run, as the end of a sentence; None if it fits. It is cheap."""
         raise NotImplementedError
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
-        """The attack with one seed, which decides what the attacker draws; the run itself has the seed it
-        had."""
+        """Attack the run. seed: of the attacker's random draws, not of the run."""
         raise NotImplementedError
 
     def __post_init__(self) -> None:
-        """Checks and converts every setting. Raises UsageError (E150)."""
+        """Check and convert every setting. Raises UsageError (E150)."""
         settings = {f.name: getattr(self, f.name) for f in fields(self)}
         for name, value in arguments.check(type(self), settings, f"attack '{self.name}'", "E150").items():
             object.__setattr__(self, name, value)
 
     def changed(self) -> dict[str, object]:
-        """The settings that are not the defaults."""
+        """The settings that differ from their defaults."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}

@@ -1,7 +1,7 @@
-"""Samples that no client trained on: the attacker's own, and the strangers that members are told from.
+"""Samples that no client trained on: the attacker's own samples, and the non-members of membership attacks.
 
-They are training samples that nobody holds where there are enough of these, else test samples. What equals an
-attacked sample, value by value, is left out. Letters: N samples.
+They are training samples of no client if there are enough of them, else test samples. Copies of an attacked
+sample are left out. Letters: N samples.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from unskew.errors import UsageError
 from unskew.round.samples import load_samples
 
 LEAST = 50
-"""Fewer samples than this teach an attacker nothing that could be told from chance."""
+"""The least number of samples that an attacker needs."""
 PIECE = 2000
-"""Samples that are read at a time."""
+"""The number of samples that are read at a time."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples in the order in which they were drawn. name: what they are, in words. x: [N, *shape], as
-    stored. y: [N]."""
+    """Samples in the order of their drawing. name: a description. x: [N, *shape], as stored. y: [N]."""
 
     name: str
     x: Tensor
@@ -37,18 +36,17 @@ class Samples:
         return len(self.y)
 
     def take(self, rows: np.ndarray) -> Samples:
-        """Those with these numbers."""
+        """The samples with these numbers."""
         index = torch.as_tensor(rows)
         return Samples(self.name, self.x[index], self.y[index])
 
 
 def like_those_of(federation: Federation, k: int, attacked: Tensor, seed: int) -> Samples | None:
-    """Samples that no client holds and that look like those of client k, in random order; None where all
-    clients' look alike.
+    """Unseen samples that look like those of client k, in random order; None if all clients' samples do.
 
-    attacked: as for `unseen`. Where clients have devices or places of their own, whoever tells these apart
-    would seem to tell members apart, so they are the client's own test samples. Raises UsageError (E154)
-    where fewer than LEAST are left.
+    attacked: as for `unseen`. If samples differ between clients, for example by device, an attacker that
+    recognises the device would seem to recognise members; so the client's own test samples are used. Raises
+    UsageError (E154) for fewer than LEAST samples.
     """
     if not (federation.natural or "+" in federation.skew or federation.skew == "sites"):
         return None
@@ -70,12 +68,11 @@ def like_those_of(federation: Federation, k: int, attacked: Tensor, seed: int) -
 def unseen(
     federation: Federation, attacked: Tensor, seed: int, half: int | None = None, most: int | None = None
 ) -> Samples:
-    """Samples that no client holds, in random order. attacked: samples [N, *shape] that must not be among
-    them.
+    """Samples of no client, in random order, without copies of the `attacked` samples [N, *shape].
 
-    half: 0 or 1 for one of two disjoint halves, where an attack needs both an auxiliary set and strangers.
-    most: how many are needed; all if left out.
-    Raises UsageError (E154) where fewer than LEAST are left.
+    half: 0 or 1 for one of two disjoint halves, for attacks that need auxiliary samples and non-members.
+    most: the number of samples; None for all.
+    Raises UsageError (E154) for fewer than LEAST samples.
     """
     held = np.unique(np.concatenate([federation.train.rows, federation.val.rows, federation.reserved]))
     spare = np.setdiff1d(np.arange(len(federation.y)), held)
@@ -100,8 +97,7 @@ def unseen(
 
 
 def _fresh(x: np.ndarray, rows: np.ndarray, seen: set[bytes], most: int) -> tuple[Tensor, np.ndarray]:
-    """(samples, their rows): the first of these rows that are not among those seen; read piece by piece, as
-    data may be large."""
+    """(samples, rows): the first `most` of these rows that are not `seen`, read in pieces to save memory."""
     pieces, kept = [load_samples(np.asarray(x[:0]), "cpu")[:]], [rows[:0]]
     for begin in range(0, len(rows), PIECE):
         if sum(map(len, kept)) >= most:
@@ -115,21 +111,21 @@ def _fresh(x: np.ndarray, rows: np.ndarray, seen: set[bytes], most: int) -> tupl
 
 
 def prints(x: np.ndarray) -> set[bytes]:
-    """What tells samples apart: the bytes of each."""
+    """The bytes of each sample, by which equal samples are recognised."""
     return set(prints_in_order(x))
 
 
 def prints_in_order(x: np.ndarray) -> Iterable[bytes]:
-    """The same, one for each sample."""
+    """The bytes of each sample, in order."""
     return (np.ascontiguousarray(row).tobytes() for row in x)
 
 
 def match_classes(
     y_M: np.ndarray, y_N: np.ndarray, most: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of samples on either side, as many of each class here as there, at most `most` a side.
+    """Numbers of samples of two sets with equal counts of each class, at most `most` of each set.
 
-    Without that, who tells classes apart would seem to tell members apart.
+    With unequal counts an attacker that recognises classes would seem to recognise members.
     """
     ours, theirs = list[np.ndarray](), list[np.ndarray]()
     share = min(1.0, most / max(1, len(y_M)))

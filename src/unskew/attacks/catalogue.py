@@ -1,5 +1,4 @@
-"""The attacks by name, read from the source of their files, so that they can be listed before torch is
-loaded."""
+"""The attacks by name, read from the source of their files so that a list does not load torch."""
 
 from __future__ import annotations
 
@@ -19,12 +18,12 @@ FOLDER = Path(__file__).parent / "kinds"
 
 
 def names() -> dict[str, str]:
-    """Every attack and the first line of its file."""
+    """The first line of the file of every attack, by name."""
     return {path.stem: python_files.summary(path) for path in python_files.module_files(FOLDER)}
 
 
 def attacks_on(share: str) -> list[str]:
-    """The attacks that read this payload, as the ledger calls it."""
+    """The attacks on the payload with this name in the ledger."""
     return [
         path.stem
         for path in python_files.module_files(FOLDER)
@@ -33,7 +32,7 @@ def attacks_on(share: str) -> list[str]:
 
 
 def kind_of(name: str) -> type[Attack]:
-    """The class of the attack of this name. Raises UsageError (E150) where there is none."""
+    """The class of an attack by name. Raises UsageError (E150) for an unknown name."""
     from unskew.attacks.attack import Attack
 
     known = names()
@@ -49,7 +48,6 @@ def kind_of(name: str) -> type[Attack]:
 
 
 def attack_of(name: str, settings: Mapping[str, object]) -> Attack:
-    """The attack with these settings. Raises UsageError (E150) for a name or a setting that does not exist or
-    fit."""
+    """The attack with these settings. Raises UsageError (E150) for an unknown name or a wrong setting."""
     kind = kind_of(name)
     return kind(**arguments.check(kind, settings, f"attack '{name}'", "E150"))

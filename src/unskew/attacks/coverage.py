@@ -1,5 +1,4 @@
-"""Who reads what a method's clients send, what that tells without any attack, and which attacks measure the
-rest."""
+"""The readers of a method's payloads, what they disclose in clear, and the attacks that measure the rest."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ HEAD = "what it tells       "
 
 
 def what_it_tells(method: Method, fed: Fed, run: str = "RUN") -> list[str]:
-    """A line on each payload: its readers, and what it tells, or the commands that would measure that on a
-    run."""
+    """A line on each payload: its readers, and what it discloses or the commands that measure it."""
     samples = Attackable(fed.net.layout is not None, module_inputs.table_exposure(fed.net.module, fed.shared))
     single = next((p.handed_on for p in method.parts if p.handed_on), "")
     lines = (
@@ -34,11 +32,10 @@ def what_it_tells(method: Method, fed: Fed, run: str = "RUN") -> list[str]:
 
 
 def readers(handed_on: bool, single: str = "", sum_of: int = 0) -> str:
-    """Who reads a payload, in words.
+    """The readers of a payload, in words.
 
-    handed_on: whether the server broadcasts what it makes of it. single: what of single clients it sends to
-    others. sum_of: of how many clients it can open a sum, and nothing else, by secure aggregation; 0 where it
-    reads replies.
+    handed_on: whether the server broadcasts a result of it. single: the data of single clients that the
+    server sends to others. sum_of: with secure aggregation, the least number of clients in a sum; else 0.
     """
     server = f"the server, in sums of {sum_of} or more clients" if sum_of else "the server"
     if single:
@@ -47,10 +44,9 @@ def readers(handed_on: bool, single: str = "", sum_of: int = 0) -> str:
 
 
 def in_clear(kind: str, samples: int | str) -> str:
-    """What a payload tells without any attack, because it is what an attacker would look for; "" for any
-    other.
+    """The private data that a payload contains in clear; "" if an attack is needed.
 
-    kind, samples: as its Share says.
+    kind, samples: the fields of its Share.
     """
     if kind == "labels":
         return "labels, in clear" if samples == 1 else "labels, averaged"
@@ -59,33 +55,34 @@ def in_clear(kind: str, samples: int | str) -> str:
 
 @dataclass(frozen=True)
 class Attackable:
-    """What attacks ask of samples. several: whether one has several inputs. looked_up: whether the model
-    looks them up."""
+    """Properties of samples that decide which attacks fit.
+
+    several: whether a sample has several inputs. looked_up: whether the model looks up whole numbers.
+    """
 
     several: bool = False
     looked_up: module_inputs.TableExposure = ""
 
     def suit(self, attack: str) -> bool:
-        """Whether the attack of this name can be made on such samples."""
+        """Whether the attack of this name fits such samples."""
         kind = catalogue.kind_of(attack)
         return not (self.several and kind.one_input) and self.looked_up in kind.lookups
 
 
 def commands(payload: str, run: str, samples: Attackable) -> list[str]:
-    """What would measure what a payload of this run tells; an audit, which asks another question, comes
-    last."""
+    """The commands that measure what a payload of this run discloses; an audit comes last."""
     fitting = [n for n in catalogue.attacks_on(payload) if samples.suit(n)]
     names = sorted(fitting, key=lambda name: name == "audit")
     return [f"unskew audit {run}" if name == "audit" else f"unskew attack {run} {name}" for name in names]
 
 
 def _measured_by(payload: str, run: str, samples: Attackable) -> str:
-    how = ", ".join(commands(payload, run, samples))
-    return f"{NOT_MEASURED} (measure it: {how})" if how else f"{NOT_MEASURED}, and no attack here reads it"
+    text = ", ".join(commands(payload, run, samples))
+    return f"{NOT_MEASURED} (measure it: {text})" if text else f"{NOT_MEASURED}, and no attack here reads it"
 
 
 def _payloads(method: Method, fed: Fed) -> Iterator[tuple[Part, str, Share]]:
-    """Each Share once by its first name, with its Part."""
+    """(Part, name of the payload, Share) of every Share of a method."""
     for part in method.parts:
         for declared in (part.shares(fed), *(trip.shares(fed) for trip in part.trips)):
             for leaf, share in declared.items():
@@ -93,5 +90,5 @@ def _payloads(method: Method, fed: Fed) -> Iterator[tuple[Part, str, Share]]:
 
 
 def _hands_on(part: Part) -> bool:
-    """Whether the server broadcasts a state that it makes of what this Part shares."""
+    """Whether the server broadcasts a state computed from the shares of this Part."""
     return bool(part.trips) or overrides(part, "server") or overrides(part, "server_init")

@@ -1,14 +1,12 @@
-"""Networks that an attacker trains to turn payloads back into samples, with a fixed budget, its own seed and
-early stopping.
+"""Networks that an attacker trains to turn payloads back into samples, with a fixed budget.
 
-    linear   maps: conv 1x1, transposed convs of stride 2 until the image's size is passed, conv of stride 2,
-    conv 1x1, without
-             non-linearities, as in FLea's public code; vectors: ridge regression, the best affine map there
-             is
+    linear   maps: conv 1x1, transposed convs of stride 2 up to at least the image's size, conv of stride 2,
+             conv 1x1, without non-linearities, as in FLea's public code; vectors: ridge regression, the best
+             affine map
     deep     maps: convolutions with ReLU and nearest upsampling; vectors: two hidden layers
 
-From vectors of a class also a decoder with upsampling, a variational one, and a generator fitted to single
-vectors. Training stops early by the loss on a quarter of the attacker's own samples that is held back.
+For vectors of a class there are also a decoder with upsampling, a variational decoder, and a generator fitted
+to single vectors. Early stopping uses the loss on a quarter of the attacker's own samples.
 
 Letters: N samples or vectors, D values of a payload or a vector, P of a sample.
 """
@@ -30,15 +28,14 @@ from unskew.models.blocks import initialise
 
 BATCH, LOOK, RATE = 64, 25, 2e-3
 LEAST, NEAR = 0.05, 2.0
-"""Deviations, and the largest mean, of inputs that a network learns as they are."""
+"""The range of deviations and means of inputs that need no scaling."""
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """What an attacker learns from: payloads [N, ...] and what it wants to know of each, [N, ...], all of its
-    own samples.
+    """The attacker's training set: payloads [N, ...] of its own samples and the targets x [N, ...].
 
-    steps: of training, at most.
+    steps: the most training steps.
     """
 
     sent: Tensor
@@ -47,7 +44,7 @@ class Lesson:
     seed: int
 
     def parts(self) -> tuple[Tensor, Tensor]:
-        """Rows to train on, and a quarter to stop by."""
+        """(rows for training, a quarter of the rows for early stopping)."""
         order = torch.randperm(len(self.x), generator=key(self.seed, "lesson"))
         quarter = max(1, len(order) // 4)
         return order[quarter:], order[:quarter]
@@ -56,17 +53,17 @@ class Lesson:
 def fit(
     lesson: Lesson, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> Callable[[Tensor], Tensor]:
-    """The network after training by Adam, as it was when its loss on the held-back quarter was least.
+    """The network after training by Adam, at the least loss on the quarter for early stopping.
 
-    It takes payloads as they are; they are scaled by the mean and deviation of the lesson's.
+    It scales payloads by the mean and deviation of the lesson's payloads.
     """
     mean, std = scale(lesson.sent)
-    train, held = lesson.parts()
+    train, stopping = lesson.parts()
     initialise(module, key(lesson.seed, "network"))
     module.to(lesson.sent.device)
     optimiser = torch.optim.Adam(module.parameters(), RATE)
     generator = key(lesson.seed, "batches")
-    best, kept = math.inf, copy.deepcopy(module.state_dict())
+    least, best = math.inf, copy.deepcopy(module.state_dict())
 
     @torch.no_grad()
     def answer(sent: Tensor) -> Tensor:
@@ -79,21 +76,20 @@ def fit(
         error.backward()
         optimiser.step()
         if step % LOOK == LOOK - 1 or step == lesson.steps - 1:
-            now = float(loss(answer(lesson.sent[held]), lesson.x[held]))
-            if now < best:
-                best, kept = now, copy.deepcopy(module.state_dict())
-    module.load_state_dict(kept)
+            now = float(loss(answer(lesson.sent[stopping]), lesson.x[stopping]))
+            if now < least:
+                least, best = now, copy.deepcopy(module.state_dict())
+    module.load_state_dict(best)
     return answer
 
 
 def fit_inputs(
     lesson: Lesson, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> Callable[[Tensor], Tensor]:
-    """The same of a network that answers with inputs, which it learns in deviations from their mean where
-    they are far from one.
+    """Like `fit`, for a network that outputs inputs; unless their scale is near 1, it learns standardised
+    inputs.
 
-    Steps of Adam are as long in any unit, so numbers up to 255 would be out of its reach. Numbers like those
-    of images from 0 to 1 are learnt as they are.
+    Steps of Adam have a fixed length in any unit, so numbers up to 255 would be out of reach.
     """
     mean, std = lesson.x.mean(), lesson.x.std(correction=0)
     if float(mean.abs()) <= NEAR and LEAST <= float(std) <= NEAR:
@@ -114,14 +110,14 @@ Decoder = Callable[[Tensor], Tensor]
 
 
 def linear_decoder(lesson: Lesson) -> Decoder:
-    """The affine decoder."""
+    """The affine decoder of a lesson."""
     if _is_map(lesson):
         return _train_decoder(lesson, _linear_maps(lesson.sent.shape[1:], lesson.x.shape[1:]))
     return _affine(lesson)
 
 
 def deep_decoder(lesson: Lesson) -> Decoder:
-    """The decoder with non-linearities."""
+    """The decoder with non-linearities of a lesson."""
     if _is_map(lesson):
         return _train_decoder(lesson, _deep_maps(lesson.sent.shape[1:], lesson.x.shape[1:]))
     values, pixels = lesson.sent[0].numel(), lesson.x[0].numel()
@@ -141,7 +137,7 @@ def _is_map(lesson: Lesson) -> bool:
 
 
 def _doublings(maps: torch.Size, image: torch.Size) -> int:
-    """How often maps must double to be as large as the image."""
+    """The number of doublings after which maps are as large as the image."""
     return max(0, math.ceil(math.log2(max(image[1] / maps[1], image[2] / maps[2]))))
 
 
@@ -155,7 +151,7 @@ def _linear_maps(maps: torch.Size, image: torch.Size) -> nn.Module:
 
 
 def _deep_maps(maps: torch.Size, image: torch.Size) -> nn.Module:
-    """Doublings that do not pass the image's size, for above it a step costs several times as much."""
+    """Upsampling stays below the image's size, above which a step costs several times as much."""
     ratio = max(image[1] / maps[1], image[2] / maps[2])
     layers: list[nn.Module] = [nn.Conv2d(maps[0], 2 * WIDTH, 3, padding=1), nn.ReLU()]
     for _ in range(max(0, math.floor(math.log2(ratio)))):
@@ -165,18 +161,16 @@ def _deep_maps(maps: torch.Size, image: torch.Size) -> nn.Module:
 
 
 class _Resized(nn.Module):
-    """Bilinear, to the image's size where it is another one."""
+    """Bilinear interpolation to the image's size."""
 
     def __init__(self, image: torch.Size):
         super().__init__()
         self.size = (int(image[1]), int(image[2]))
 
     def forward(self, x: Tensor) -> Tensor:
-        return (
-            x
-            if x.shape[2:] == self.size
-            else F.interpolate(x, self.size, mode="bilinear", align_corners=False)
-        )
+        if x.shape[2:] == self.size:
+            return x
+        return F.interpolate(x, self.size, mode="bilinear", align_corners=False)
 
 
 def _train_decoder(lesson: Lesson, module: nn.Module) -> Decoder:
@@ -184,13 +178,13 @@ def _train_decoder(lesson: Lesson, module: nn.Module) -> Decoder:
 
 
 def _affine(lesson: Lesson) -> Decoder:
-    """Ridge regression from payloads to pixels, its penalty chosen on the held-back quarter."""
+    """Ridge regression from payloads to pixels, its penalty chosen on the quarter for early stopping."""
     mean, std = scale(lesson.sent.flatten(1))  # of each value, or the map would have no constant of its own
-    train, held = lesson.parts()
+    train, stopping = lesson.parts()
     a = ((lesson.sent.flatten(1) - mean) / std).double()
     b, middle = lesson.x.flatten(1).double(), lesson.x.flatten(1).double().mean(0)
     fits = ridge(a[train], b[train] - middle, [float(10.0**power) for power in range(-8, 3)])
-    best = min(fits, key=lambda w: float((a[held] @ w + middle - b[held]).pow(2).mean()))
+    best = min(fits, key=lambda w: float((a[stopping] @ w + middle - b[stopping]).pow(2).mean()))
     shape = lesson.x.shape[1:]
 
     def decode(sent: Tensor) -> Tensor:
@@ -201,10 +195,9 @@ def _affine(lesson: Lesson) -> Decoder:
 
 
 def ridge(a: Tensor, b: Tensor, penalties: Sequence[float]) -> list[Tensor]:
-    """For each penalty the w, [D, P], that minimises |a w - b|^2 / N + penalty |w|^2. a: [N, D]. b: [N, P].
+    """For each penalty the w [D, P] that minimises |a w - b|^2 / N + penalty |w|^2. a: [N, D]. b: [N, P].
 
-    By whichever of the two systems of equations has fewer unknowns: payloads may have many more values than
-    there are samples.
+    The smaller of the primal and the dual system is solved, because D may be much larger than N.
     """
     n, d = a.shape
     eye = torch.eye(min(n, d), dtype=a.dtype)
@@ -226,7 +219,7 @@ def upcnn(lesson: Lesson) -> Generator:
 
 
 def vae(lesson: Lesson) -> Generator:
-    """The same from a bottleneck that is drawn from a normal law around what the vector says."""
+    """Like `upcnn`, with a bottleneck drawn from a normal distribution that depends on the vector."""
     module = _Variational(lesson.sent.shape[1], lesson.x.shape[1:], key(lesson.seed, "draws"))
     return fit_inputs(
         lesson,
@@ -240,8 +233,7 @@ def vae(lesson: Lesson) -> Generator:
 def fit_generator(
     features: Callable[[Tensor], Tensor], aims: Tensor, shape: torch.Size, plan: tuple[int, int]
 ) -> Tensor:
-    """[N, *shape] inputs whose features are near these aims, [N, D], made from noise by one generator. plan:
-    steps, seed."""
+    """Inputs [N, *shape] with features near these aims [N, D], generated from noise. plan: (steps, seed)."""
     steps, seed = plan
     noise = torch.randn((len(aims), NOISE), generator=key(seed, "noise")).to(aims.device)
     module = _upsampling(NOISE, shape).to(aims.device)
@@ -258,7 +250,7 @@ def fit_generator(
 
 
 def _upsampling(values: int, shape: torch.Size) -> nn.Module:
-    """From vectors [N, D] to inputs of this shape; of inputs that are no images, two dense layers."""
+    """A network from vectors [N, D] to inputs of this shape; two dense layers unless these are images."""
     if len(shape) != 3:
         return nn.Sequential(
             nn.Linear(values, 256), nn.ReLU(), nn.Linear(256, math.prod(shape)), nn.Unflatten(1, tuple(shape))
@@ -276,7 +268,7 @@ def _upsampling(values: int, shape: torch.Size) -> nn.Module:
 
 
 class _Variational(nn.Module):
-    """divergence: of the last pass, KL(N(mu, s^2) || N(0, I)) in nats, the mean over the batch."""
+    """divergence: KL(N(mu, s^2) || N(0, I)) of the last pass in nats, mean over the batch."""
 
     def __init__(self, values: int, shape: torch.Size, generator: torch.Generator):
         super().__init__()

@@ -1,8 +1,7 @@
-"""From the update of a client to its labels and inputs, see `kinds/gradient.py`, and what of a sample an
-attack recovers.
+"""Inversion of a client's update into labels and inputs (see `kinds/gradient.py`), and the pieces of samples.
 
-An attack recovers or marks all of a sample, or of several inputs one at a time. Letters: C classes, N
-samples, D numbers of a row of several inputs.
+An attack recovers or marks a whole sample, or each of its several inputs. Letters: C classes, N samples,
+D numbers of a row of several inputs.
 """
 
 from __future__ import annotations
@@ -18,19 +17,17 @@ from unskew.core import module_inputs
 from unskew.core.keys import key
 from unskew.core.network import Network
 from unskew.core.trees import Weights
-from unskew.data.samples.input_layout import Layout
+from unskew.formats.input_layout import Layout
 from unskew.round.run import Run
 
 Image = tuple[int, int, tuple[int, ...]]
-"""Where an image begins and ends in a row, and its shape; a sample that is an image lies in no row, from 0 to
-0."""
+"""(begin and end of an image in a row, its shape); (0, 0, shape) if the sample is an image."""
 
 
 def pieces(layout: Layout | None, x: Tensor) -> dict[str, Tensor]:
-    """Samples [N, ...] under the name "", or each input of rows [N, D] under its own, [N, *shape], [N, 1] of
-    single numbers.
+    """Samples [N, ...] under the name "", or each input [N, *shape] of rows [N, D] under its name.
 
-    Whole numbers and truth values stay the floats as which they travel.
+    Single numbers are [N, 1]; whole numbers and truth values stay floats.
     """
     if layout is None:
         return {"": x}
@@ -41,17 +38,17 @@ def pieces(layout: Layout | None, x: Tensor) -> dict[str, Tensor]:
 
 
 def over_row(layout: Layout, of: Mapping[str, Tensor]) -> Tensor:
-    """[D], for every number of a row the one number of its input. of: by the name of the input."""
+    """[D]: the number of each input, repeated over its columns of a row. of: by the name of the input."""
     return torch.cat([of[each.name].expand(end - start) for each, start, end in layout.places])
 
 
 def score_subject(piece: str, text: str) -> str:
-    """What a score is of: of which input, and what."""
+    """The subject of a score: the input, if there are several, and the text."""
     return f"{piece}: {text}" if piece else text
 
 
 def image_of(layout: Layout | None, shape: tuple[int, ...], least: int) -> Image | None:
-    """The first image whose sides are `least` or more, if there is one. shape: of a sample."""
+    """The first image with sides of at least `least` pixels, or None. shape: of a sample."""
     images = (
         [(0, 0, shape)]
         if layout is None
@@ -62,8 +59,7 @@ def image_of(layout: Layout | None, shape: tuple[int, ...], least: int) -> Image
 
 @dataclass(frozen=True)
 class Update:
-    """What one client's training changed. before, after: its weights. n: its samples. steps: that it took, of
-    rate lr."""
+    """The update of one client. before, after: weights. n: number of samples. steps: of learning rate lr."""
 
     before: Weights
     after: Weights
@@ -74,9 +70,9 @@ class Update:
 
 @dataclass(frozen=True)
 class Search:
-    """Where inputs are looked for: between low and high, from middle, in steps of `spread`.
+    """The search space of inputs: between low and high, from middle, in steps of `spread`.
 
-    Each is one number for all, or of several inputs a row with a number for all that belongs to one of them.
+    Each is a single number, or for several inputs a row with the number of each input.
     """
 
     low: Tensor
@@ -86,8 +82,7 @@ class Search:
 
     @staticmethod
     def like(x: Tensor, layout: Layout | None) -> Search:
-        """As wide as samples of the attacker's own, as the model sees them; of one input in the unit it is
-        seen in."""
+        """The range of the attacker's own samples, as the model sees them."""
         low, high = (_each(x, layout, of) for of in (Tensor.amin, Tensor.amax))
         if layout is None:
             return Search(low, high, torch.zeros_like(low), torch.ones_like(low))
@@ -104,8 +99,10 @@ class Inversion:
         self.search, self.shape = search, run.fed.shape
 
     def labels(self, update: Update, own: Tensor) -> Tensor:
-        """[N] classes of the client's samples, as the head's update tells them. own: inputs of the
-        attacker's, as the model sees them."""
+        """Classes [N] of the client's samples, from the head's update.
+
+        own: inputs of the attacker's samples as the model sees them.
+        """
         name = f"{self.net.head}.bias"
         if name in update.before:
             change_C = update.before[name] - update.after[name]
@@ -120,7 +117,7 @@ class Inversion:
         return round_counts((update.n * (p_C - slope_C)).double().cpu(), update.n)
 
     def inputs(self, update: Update, labels: Tensor, seed: int) -> Tensor:
-        """[N, *shape] inputs, as the model sees them, whose update points where this one does."""
+        """Inputs [N, *shape], as the model sees them, with an update in the direction of this one."""
         names = self.net.trainable
         aim = torch.cat([(update.before[n] - update.after[n]).flatten() for n in names])
         y = self.task.targets(labels, self.classes).to(aim.device)
@@ -142,12 +139,12 @@ class Inversion:
             falling.step()
             with torch.no_grad():
                 z.clamp_(low, high)
-        if layout:  # what the update says nothing of, such as a number that the model cuts off, is guessed
+        if layout:  # inputs without influence on the update are guessed
             z = torch.where(reached, z, 0.0)
         return within.middle + within.spread * z.detach()
 
     def _change(self, update: Update, x: Tensor, y: Tensor) -> Tensor:
-        """What as many full-batch steps on these samples would change, all weights in one vector."""
+        """The change of all weights by the update's number of full-batch steps on x, as a vector."""
         names = self.net.trainable
         w = {n: t.detach().clone() for n, t in update.before.items()}
         first = [w[n].requires_grad_() for n in names]
@@ -161,8 +158,7 @@ class Inversion:
 
 
 def relax(net: Network) -> Network:
-    """The network, given whole numbers and truth values of several inputs as any numbers, along which a loss
-    has slopes."""
+    """The network with floats in place of whole numbers and truth values, so that losses have gradients."""
     if net.layout is None or not net.layout.whole:
         return net
     other = net.copy()
@@ -174,24 +170,22 @@ def relax(net: Network) -> Network:
 
 
 def has_slopes(net: Network) -> bool:
-    """Whether logits have slopes along the inputs, so that an inversion can move them; not where a model
-    takes whole numbers alone, or makes them of what it is given."""
-    with contextlib.suppress(Exception):  # whatever a user's own code makes of such inputs
+    """Whether logits have gradients along the inputs, which models of whole numbers lack."""
+    with contextlib.suppress(Exception):  # a user's model may fail on such inputs
         x = torch.full((2, *net.shape), 0.5, requires_grad=True)
         return relax(net).run(net.weights(), x)[0].requires_grad
     return False
 
 
 def _each(x: Tensor, layout: Layout | None, of: Callable[[Tensor], Tensor]) -> Tensor:
-    """A number of all samples; of several inputs [D], for every number of a row that of its input."""
+    """A statistic of all samples; with several inputs a row [D] with the statistic of each input."""
     if layout is None:
         return of(x)
     return over_row(layout, {name: of(piece) for name, piece in pieces(layout, x).items()})
 
 
 def round_counts(counts_C: Tensor, n: int) -> Tensor:
-    """[N] classes, each as often as its count says, n in all: whole parts first, then the largest
-    remainders."""
+    """Classes [N] with rounded counts that sum to n: whole parts first, then the largest remainders."""
     counts = counts_C.clamp(min=0)
     counts = counts * n / counts.sum().clamp(min=1e-12)
     whole = counts.floor()
@@ -201,7 +195,7 @@ def round_counts(counts_C: Tensor, n: int) -> Tensor:
 
 
 def variation(x: Tensor) -> Tensor:
-    """Mean absolute difference of neighbouring pixels; 0 for samples that are no images."""
+    """Mean absolute difference of neighbouring pixels; 0 unless samples are images."""
     if x.dim() != 4:
         return x.new_zeros(())
     return (x[..., 1:] - x[..., :-1]).abs().mean() + (x[..., 1:, :] - x[..., :-1, :]).abs().mean()

@@ -1,5 +1,4 @@
-"""Payloads of single samples or of few, computed again to the bits that the server kept, with the samples
-behind them.
+"""Payloads of single samples or of few, recomputed to the bits that the server has, with their samples.
 
 Letters: N payloads.
 """
@@ -25,11 +24,10 @@ P = TypeVar("P", bound=Part)
 
 @dataclass(frozen=True)
 class Taken:
-    """What was taken from clients.
+    """Payloads of clients, and their samples.
 
-    share: its name in the ledger. sent: [N, ...]. x: [N, *shape], the samples behind, as stored. y: [N] their
-    classes.
-    weights, cut: the model that made them and where; start: what the clients were sent with it.
+    share: the name in the ledger. sent: [N, ...]. x: [N, *shape], the stored samples. y: [N], their classes.
+    weights, cut: the model that computed the payloads, and its layer. start: the broadcast.
     """
 
     share: str
@@ -42,13 +40,12 @@ class Taken:
 
 
 def part_of(scene: Scene, kind: type[P]) -> P | None:
-    """The Part of this class, if the run's method has one."""
+    """The Part of this class in the run's method, or None."""
     return next((p for p in scene.run.method.parts if isinstance(p, kind)), None)
 
 
 def activations(scene: Scene, part: FLea) -> Taken:
-    """What FLea's clients sent last: activations at the cut, with labels. Raises StateError (E153) for other
-    bits."""
+    """The last activations and labels of FLea's clients. Raises StateError (E153) for other bits."""
     trip = part.trips[0]
     visit = _early(scene, part) if trip.early else _late(scene, part, trip)
     kept = scene.before[0]["slices"][part.name]
@@ -61,27 +58,26 @@ def activations(scene: Scene, part: FLea) -> Taken:
 
 
 def inputs(scene: Scene, part: FedMix | FedData) -> Taken:
-    """What FedMix's or FedData's clients sent before round 1: averages of inputs, or inputs, a row for each
-    behind them."""
+    """Averages of inputs (FedMix) or inputs (FedData) sent before round 1, repeated for each sample."""
     visit = first_trip(scene, part)
     group = part.group if isinstance(part, FedMix) else 1
     sent = [r.shares[part.name]["x"] for r in visit.replies]
     scene.check_same(torch.cat(sent), scene.final.slices[part.name]["x"], f"{part.name}/x")
     x = [scene.drawn_by(visit, r.client, visit.start.weights)[0] for r in visit.replies]
-    each = torch.cat([s.repeat_interleave(group, 0)[: len(own)] for s, own in zip(sent, x)])
+    each = torch.cat([s.repeat_interleave(group, 0)[: len(samples)] for s, samples in zip(sent, x)])
     y = torch.zeros(len(each), dtype=torch.int64)
     return Taken(f"{part.name}/x", each, torch.cat(x), y, visit.start.weights, "", visit.start)
 
 
 def first_trip(scene: Scene, part: Part) -> Visit:
-    """The trip of this Part before round 1, made again."""
+    """The repeated trip of this Part before round 1."""
     visit = scene.first(f"{part.name} before round 1", lambda t, heard, _: heard.visit(part.name))
     assert visit is not None
     return visit
 
 
 def _late(scene: Scene, part: Part, trip: Trip) -> Visit:
-    """The trip after the last round but one, made again on its merged weights."""
+    """The repeated trip after the last round but one, on its merged weights."""
     t = scene.final.t - 1
     start, ids = scene.start_at(scene.before, t), scene.answered(t)
     private = scene.folder.store(scene.before).fetch(ids) if scene.trainer.kept else {}
@@ -89,8 +85,7 @@ def _late(scene: Scene, part: Part, trip: Trip) -> Visit:
 
 
 def _early(scene: Scene, part: Part) -> Visit:
-    """The same where activations were computed on weights that the folder has lost: the run, up to there,
-    once more."""
+    """The trip for activations on weights that the folder no longer has: the run is repeated up to there."""
     last = scene.final.t - 1
     visit = scene.first(
         f"{part.name} early", lambda t, heard, _: heard.visit(part.name) if t == last else None

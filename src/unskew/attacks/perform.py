@@ -1,5 +1,4 @@
-"""From the name of an attack to a finding in the run's folder: every seed's attempt, pooled, doubted and
-written down."""
+"""Running attacks by name: attempts with all seeds, pooled scores, and the stored finding."""
 
 from __future__ import annotations
 
@@ -25,30 +24,27 @@ Settings = Mapping[str, object]
 def perform(
     opening: Callable[[], Scene], name: str | None, settings: Settings, seeds: int, say: Say
 ) -> dict[str, dict[str, Any]]:
-    """What each attack measured, by its name, written into the run's privacy.json as soon as it is there.
+    """The finding of each attack by its name; each is written to the run's privacy.json at once.
 
-    opening: opens the run, once the attack and its settings were found to exist; it is closed. name: of one
-    attack; None
-    for all that fit the run. settings: of the attack, or of all. say: told of each attack that does not fit,
-    and of each
-    finding. Raises UsageError: E150 for an attack or a setting that does not exist, E151 where
-    nothing fits this run; and as opening a Scene does.
+    opening: opens the run after the attack and its settings were checked; the run is closed at the end.
+    name: of the attack, or None for all that fit the run. settings: of the attack, or of all.
+    say: receives a line for each attack that does not fit, and for each finding.
+    Raises UsageError: E150 for an unknown attack or setting, E151 if no attack fits; and the errors of Scene.
     """
     attacks = [catalogue.attack_of(n, settings) for n in ([name] if name else catalogue.names())]
     scene = opening()
     try:
         fitting = _fitting(scene, attacks, say)
-        return {attack.name: _measured(scene, attack, seeds, say) for attack in fitting}
+        return {attack.name: _stored_finding(scene, attack, seeds, say) for attack in fitting}
     finally:
         scene.close()
 
 
 def quickly(path: Path, say: Say, code: UserCode = NO_CODE) -> None:
-    """Every attack that fits the run of this folder, with its quick settings, unless its privacy.json has one
-    already.
+    """Run every attack that fits a run and has no finding in privacy.json, with its quick settings.
 
-    code: as for a Scene. say: told why an attack that fits measured nothing, which fails nothing else. Raises
-    as opening a Scene does.
+    code: as for a Scene. say: receives the reason if an attack fails; other attacks go on. Raises the errors
+    of Scene.
     """
     done = schema.read_privacy(path).get(schema.ATTACKS, {})
     kinds = {name: catalogue.kind_of(name) for name in catalogue.names() if name not in done}
@@ -60,7 +56,7 @@ def quickly(path: Path, say: Say, code: UserCode = NO_CODE) -> None:
         for attack in left:
             if not _reason(scene, attack, True):
                 try:
-                    _measured(scene, attack, 1, lambda _: None)
+                    _stored_finding(scene, attack, 1, lambda _: None)
                 except UsageError as reason:
                     say(f"{attack.name}: not measured; {reason}")
     finally:
@@ -68,16 +64,15 @@ def quickly(path: Path, say: Say, code: UserCode = NO_CODE) -> None:
 
 
 def finding_on(path: Path, code: UserCode, name: str, settings: Settings, say: Say) -> dict[str, Any]:
-    """What one attempt of an attack measured on the run of a folder, in which nothing is written; raises as
-    `perform` does.
+    """The finding of one attempt of an attack on the run in `path`, without writing to it.
 
-    code: as for a Scene.
+    code: as for a Scene. Raises as `perform` does.
     """
     attack = catalogue.attack_of(name, settings)
     scene = Scene(path, code=code)
     try:
         _fitting(scene, [attack], say)
-        return _attempted(scene, attack, 1, say)
+        return _finding(scene, attack, 1, say)
     finally:
         scene.close()
 
@@ -98,7 +93,7 @@ def _fitting(scene: Scene, attacks: Sequence[Attack], say: Say) -> list[Attack]:
 
 
 def _reason(scene: Scene, attack: Attack, named: bool) -> str | None:
-    """Why an attack is not made here, as the end of a sentence; None if it is."""
+    """Why an attack does not run here, as the end of a sentence; None if it does."""
     if attack.alone and (scene.no_anew or not named):
         return scene.no_anew or attack.alone
     if scene.merged_only and not attack.on_merged:
@@ -111,14 +106,14 @@ def _reason(scene: Scene, attack: Attack, named: bool) -> str | None:
     return attack.refuse(scene)
 
 
-def _measured(scene: Scene, attack: Attack, seeds: int, say: Say) -> dict[str, Any]:
-    finding = _attempted(scene, attack, seeds, say)
+def _stored_finding(scene: Scene, attack: Attack, seeds: int, say: Say) -> dict[str, Any]:
+    finding = _finding(scene, attack, seeds, say)
     with scene.folder.locked():
         schema.put_attack(scene.path, attack.name, finding)
     return finding
 
 
-def _attempted(scene: Scene, attack: Attack, seeds: int, say: Say) -> dict[str, Any]:
+def _finding(scene: Scene, attack: Attack, seeds: int, say: Say) -> dict[str, Any]:
     began = time.monotonic()
     with one_core():
         attempts = [attack.attempt(scene, seed) for seed in range(seeds)]
@@ -134,7 +129,7 @@ def _attempted(scene: Scene, attack: Attack, seeds: int, say: Say) -> dict[str, 
 
 
 def finding_of(attack: Attack, attempts: Sequence[Outcome], command: str) -> dict[str, Any]:
-    """What privacy.json keeps of an attack."""
+    """The entry of an attack in privacy.json."""
     scores = pool(attempts)
     return {
         "command": command,
@@ -152,13 +147,12 @@ def finding_of(attack: Attack, attempts: Sequence[Outcome], command: str) -> dic
 
 
 def _doubts(attack: Attack, scores: Sequence[Score]) -> list[str]:
-    """What says that the attack itself must be wrong; an audit beats its ceiling where the claim is wrong
-    instead."""
+    """Reasons to distrust the attack. An audit beyond its ceiling refutes the claim and is no doubt."""
     return [score.doubt for score in scores if score.doubt and not attack.alone]
 
 
 def command_of(run: Sequence[str], attack: Attack, seeds: int) -> str:
-    """The command that measures the same again. run: the words that name the run."""
+    """The command that repeats the attack. run: the words that name the run."""
     settings = attack.changed()
     words = ["unskew", "attack", run[0], attack.name, *run[1:]]
     words += [f"--samples={settings.pop('samples')}"] if "samples" in settings else []
@@ -167,7 +161,7 @@ def command_of(run: Sequence[str], attack: Attack, seeds: int) -> str:
 
 
 def finding_text(attack: Attack, finding: Mapping[str, Any]) -> str:
-    """A finding as the command line shows it."""
+    """A finding as text for the command line."""
     scores = finding["scores"]
     width = max((len(f"{s['payload']}  {s['of']}") for s in scores), default=0)
     metric = max((len(s["metric"]) for s in scores), default=0)

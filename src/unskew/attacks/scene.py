@@ -1,8 +1,7 @@
-"""A finished run opened for attacks: its last round computed again to the same bits, and the samples that
-score an attack.
+"""A finished run opened for attacks: its last round, recomputed bit for bit, and the scoring samples.
 
-Nothing in the run's folder is changed. The folder may be anybody's: no Python file is imported because the
-folder names it. An exchange records what a reader at the server gets. Letters: N samples.
+The run's folder is not changed. The folder may come from a stranger, so no Python file is imported because
+the folder names it. An exchange records what a reader at the server receives. Letters: N samples.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ from unskew.system.python_files import GIVEN_OBJECT
 SUMS_ONLY = "the server read sums alone (secure_aggregation)"
 """Why single replies cannot be attacked in a run, as the end of a sentence."""
 NO_CODE = UserCode()
-"""No code: what a run takes that needs none."""
+"""The code of a run that needs no user files."""
 
 
 def settings_of(path: Path) -> Settings:
-    """The settings of the run in this folder. Raises StateError (E117) where there is none."""
+    """The settings of the run in this folder. Raises StateError (E117) without a run."""
     file = path / "config.yaml"
     if not file.exists():
         raise disk.no_run(path, "config.yaml")
@@ -55,24 +54,21 @@ def settings_of(path: Path) -> Settings:
 
 
 def open_run(path: Path, settings: Settings, code: UserCode) -> RunFolder:
-    """The run of a folder whose settings name its samples, with the caller's code in place of what they
-    name."""
+    """The run of a folder whose settings name its samples; user files are those of the caller."""
     _check_here(path, settings)
     checkpoint = last_checkpoint(path)
     files = checkpoint[1]["files"]
     method = recorded_method(path, files, settings, code.method)
     check_model(path, files, settings, code.model)
-    here, model = (
-        settings.replace(metrics=scores.NONE),
-        code.model,
-    )  # no attack reads metrics, which may be files, too
+    # no attack reads metrics, which may be Python files as well
+    safe, model = settings.replace(metrics=scores.NONE), code.model
     if isinstance(model, str):
-        here, model = here.replace(model=model), None
-    return RunFolder(path, with_recorded_lanes(resolve.resolve(here, method=method, model=model), checkpoint))
+        safe, model = safe.replace(model=model), None
+    return RunFolder(path, with_recorded_lanes(resolve.resolve(safe, method=method, model=model), checkpoint))
 
 
 def without_code(settings: Settings) -> Settings:
-    """The settings of what a run reads beside code, which was compared when it was opened."""
+    """The settings without user files, which were compared when the run was opened."""
     code = {
         "method": "fedavg",
         "set": {},
@@ -83,8 +79,7 @@ def without_code(settings: Settings) -> Settings:
 
 
 def last_checkpoint(path: Path) -> Checkpoint:
-    """The last checkpoint of the run in this folder. Raises StateError (E152) where there is none, (E201) for
-    a damaged one."""
+    """The last checkpoint of a run. Raises StateError: E152 without one, E201 for a damaged one."""
     try:
         return checkpoints.read(path / checkpoints.LATEST)
     except FileNotFoundError:
@@ -92,7 +87,7 @@ def last_checkpoint(path: Path) -> Checkpoint:
 
 
 def _check_here(path: Path, settings: Settings) -> None:
-    """Raises StateError (E152) for a run whose samples or model are not in reach of this machine."""
+    """Raises StateError (E152) for a run whose samples or model this machine cannot load."""
     if settings.data.startswith("("):
         text = (
             f"the samples of {path} are not named in its settings (they stayed at sites, or were given in"
@@ -111,7 +106,7 @@ def _check_here(path: Path, settings: Settings) -> None:
 
 @dataclass(frozen=True)
 class Visit:
-    """One trip: the Part that asked, what the clients were sent, their private state, and what came back."""
+    """One trip: its Part, the broadcast, the clients' private state, and their replies."""
 
     part: Part
     trip: Trip
@@ -126,10 +121,9 @@ class Visit:
 
 @dataclass
 class RecordedRound:
-    """All that was carried in one round, or before the first one.
+    """The messages of one round, or of the time before the first round.
 
-    start: what was broadcast. private: the clients' private state, which no reader gets. replies: of the
-    training.
+    start: the broadcast. private: the clients' private state, which no reader receives. replies: of training.
     """
 
     start: Broadcast | None = None
@@ -138,22 +132,17 @@ class RecordedRound:
     visits: list[Visit] = field(default_factory=list[Visit])
 
     def visit(self, part: str) -> Visit | None:
-        """The trip of the Part of this name, if one took place."""
+        """The trip of the Part with this name, or None."""
         return next((v for v in self.visits if v.part.name == part), None)
 
 
 class RecordingExchange:
-    """An exchange that carries what a trainer sends and keeps it; `heard` is what it kept since the last
-    `forget`."""
+    """An exchange that forwards to a trainer and records in `heard` all messages since the last `forget`."""
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
-        self.device, self.sent, self.kept, self.hooks = (
-            trainer.device,
-            trainer.sent,
-            trainer.kept,
-            trainer.hooks,
-        )
+        self.device, self.sent = trainer.device, trainer.sent
+        self.kept, self.hooks = trainer.kept, trainer.hooks
         self.chance = trainer.chance
         self.heard = RecordedRound()
 
@@ -162,7 +151,7 @@ class RecordingExchange:
         self.heard = RecordedRound()
 
     def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
-        """The clients' replies, which are kept; encoded weights as whoever reads them decodes them."""
+        """The clients' replies; the record has encoded weights as a reader decodes them."""
         replies = self.trainer.train(start, cohort, private)
         method, fed = self.trainer.method, self.trainer.fed
         self.heard.start, self.heard.private = start, private
@@ -172,17 +161,17 @@ class RecordingExchange:
     def visit(
         self, trip: Trip, part: Part, start: Broadcast, ids: Sequence[int], private: Mapping[int, Tree]
     ) -> list[Reply]:
-        """What a trip brings, which is kept."""
+        """The replies of a trip, which are recorded."""
         replies = self.trainer.visit(trip, part, start, ids, private)
         self.heard.visits.append(Visit(part, trip, start, private, replies))
         return replies
 
     def remarks(self) -> list[tuple[str, str]]:
-        """Nothing: the run has said it."""
+        """Nothing, because the run has made its remarks already."""
         return []
 
     def resized(self) -> int:
-        """0: the round has the lanes that it was recorded with, or it would end with other bits."""
+        """0, because the round keeps its recorded lanes to reproduce its bits."""
         return 0
 
     def close(self) -> None:
@@ -191,7 +180,7 @@ class RecordingExchange:
 
 
 class OverlayStore:
-    """A store of private state that is read; what is put there stays in memory."""
+    """A store that reads from another one and keeps new states in memory."""
 
     def __init__(self, below: Store):
         self.below, self.above = below, dict[int, Tree]()
@@ -212,27 +201,27 @@ T = TypeVar("T")
 
 
 class Scene:
-    """A finished run as whoever reads its payloads meets it; `close` it.
+    """A finished run as seen by a reader of its payloads; `close` it after use.
 
-    final: the state after the last round. last_t: the round with which the run ends, where its budget does
-    not last longer.
-    trainer: the clients with their samples.
+    final: the state after the last round. last_t: the number of that round. trainer: the clients with their
+    samples.
     """
 
     pictures = True
-    """Whether pictures of samples may stay in the run's folder."""
+    """Whether pictures of samples may be written to the run's folder."""
     no_anew = ""
-    """Why attacks that train the run anew are not made here; "" where they may be."""
+    """Why attacks that repeat the training are not possible; "" if they are."""
     merged_only = ""
-    """Why the merged model alone can be attacked here and no reply, as the end of a sentence; "" where
-    replies can be, too."""
+    """Why only the merged model can be attacked, as the end of a sentence; "" if replies can be, too."""
 
     def __init__(self, path: Path, folder: RunFolder | None = None, code: UserCode = NO_CODE):
-        """folder: the run with samples that its settings do not name; opened from the path if left out. code:
-        Python files of the run, which may be anybody's, so that none is imported because its folder names it.
+        """Open the run in `path`.
 
-        Raises StateError: E117 for no run, E152 for one that cannot be attacked, E156 and E112 for code that
-        is missing or another than the run's, and as resuming does for a damaged one.
+        folder: the opened run, needed if its settings do not name its samples. code: the Python files of the
+        run; files that only the folder names are not imported.
+
+        Raises StateError: E117 without a run, E152 for one that cannot be attacked, E156 and E112 for missing
+        or different code, and the errors of resuming for a damaged run.
         """
         self.path = path
         self._kept = dict[str, Any]()
@@ -240,9 +229,9 @@ class Scene:
         self.folder = folder or open_run(path, self.settings, code)
         self.run: Run = self.folder.run
         self.merged_only = SUMS_ONLY if self.run.secure else ""
-        given = {"--method": code.method, "--model": code.model}
+        options = {"--method": code.method, "--model": code.model}
         self.named = [
-            word for option, text in given.items() if isinstance(text, str) for word in (option, text)
+            word for option, text in options.items() if isinstance(text, str) for word in (option, text)
         ]
         protector = self.run.method.protector
         self.last_t = protector.rounds_within(self.run.fed) if protector else self.run.settings.rounds
@@ -260,7 +249,7 @@ class Scene:
         return self.trainer.sent
 
     def _checked(self) -> Checkpoint:
-        """The last checkpoint, if the run has come to its end and everything it vouches for is whole."""
+        """The last checkpoint, after a check that the run is finished and its files are unchanged."""
         checkpoint = last_checkpoint(self.path)
         facts = checkpoint[1]
         self.last_t = facts.get("ends", self.last_t)
@@ -277,23 +266,23 @@ class Scene:
         return checkpoint
 
     def check_data(self, facts: Mapping[str, Any]) -> None:
-        """Raises StateError (E112) for other data than a checkpoint's facts vouch for."""
+        """Raises StateError (E112) if the data differ from those of the checkpoint."""
         if facts["data"] != self.folder.data:
             raise StateError(
                 "E112", f"the data of {self.path} have changed since it ran, so nothing can be scored."
             )
 
     def heard_by(self) -> RecordingExchange:
-        """What carries a round that is computed again."""
+        """An exchange for a round that is repeated."""
         return RecordingExchange(self.trainer)
 
     def words(self) -> list[str]:
-        """The run, as a command that measures the same again names it."""
+        """The words that name the run in a command."""
         return [str(self.path), *self.named]
 
     @property
     def told(self) -> str:
-        """What a finding says where the merged model alone was attacked; "" elsewhere."""
+        """A remark for findings if only the merged model was attacked; else ""."""
         return f"only the merged model was attacked, because {self.merged_only}" if self.merged_only else ""
 
     def _loop(self, store: Store) -> tuple[Loop, RecordingExchange]:
@@ -306,7 +295,7 @@ class Scene:
 
     @cached_property
     def before(self) -> Checkpoint:
-        """The checkpoint before the last round. Raises StateError (E152) where the folder has lost it."""
+        """The checkpoint before the last round. Raises StateError (E152) if it is missing."""
         try:
             checkpoint = checkpoints.read(self.path / checkpoints.PREVIOUS)
         except FileNotFoundError:
@@ -321,8 +310,7 @@ class Scene:
 
     @cached_property
     def last_round(self) -> RecordedRound:
-        """What the last round carried, computed again. Raises StateError (E153) if it ends with other bits
-        than the run."""
+        """The messages of the repeated last round. Raises StateError (E153) if it ends with other bits."""
         loop, listener = self._loop(OverlayStore(self.folder.store(self.before)))
         after, _ = loop.round(checkpoints.state_in(self.before, self.run.device), self.final.t)
         self._same(
@@ -331,8 +319,7 @@ class Scene:
         return listener.heard
 
     def rounds(self) -> Iterator[tuple[int, RecordedRound, State]]:
-        """(round, what it carried, the state after it), computed again from the beginning; 0 is before the
-        first round."""
+        """(round, messages, state after it) of the repeated run; round 0 is before the first one."""
         loop, listener = self._loop(MemoryStore())
         now = loop.begin()
         yield 0, listener.heard, now
@@ -342,12 +329,13 @@ class Scene:
             yield t, listener.heard, now
 
     def first(self, what: str, look: Callable[[int, RecordedRound, State], T | None]) -> T | None:
-        """The first thing that `look` returns of `rounds`, None if it returns nothing. what: its name in this
-        run, under which
-        it is kept: a round costs what training it cost, and every seed of an attack reads the same
-        payloads."""
+        """The first value other than None that `look` returns for `rounds`, or None.
+
+        what: the name under which the value is cached, because repeated rounds cost as much as training and
+        all seeds of an attack read the same payloads.
+        """
         if what not in self._kept:
-            self._kept[what] = next((thing for r in self.rounds() if (thing := look(*r)) is not None), None)
+            self._kept[what] = next((value for r in self.rounds() if (value := look(*r)) is not None), None)
         return self._kept[what]
 
     def _same(self, ours: Tree, kept: Tree, t: int) -> None:
@@ -359,55 +347,52 @@ class Scene:
             )
 
     def check_same(self, ours: Tensor, kept: Tensor, what: str) -> None:
-        """Raises StateError (E153) unless a payload that was computed again has the bits that the run's
-        server kept."""
+        """Raises StateError (E153) if a recomputed payload differs from that of the run's server."""
         if not torch.equal(ours, kept):
             self._same({what: ours}, {what: kept}, self.final.t)
 
     def answered(self, t: int) -> list[int]:
-        """The clients whose replies of round t were used, in the order of their numbers."""
+        """The clients whose replies of round t were used, by rising number."""
         file = self.path / "events.jsonl"
         rows = schema.parse_rows(file, file.read_bytes().splitlines())
         events = [event for event in rows if event["code"] == "round" and event["t"] == t]
-        return (
-            sorted(int(k) for k in client_lists.clients_in(events[-1]["answered"], self.run.fed.clients))
-            if events
-            else []
-        )
+        if not events:
+            return []
+        return sorted(int(k) for k in client_lists.clients_in(events[-1]["answered"], self.run.fed.clients))
 
     def start_at(self, checkpoint: Checkpoint, t: int) -> Broadcast:
-        """What clients were sent on the state of a checkpoint, in round t."""
+        """The broadcast of round t on the state of a checkpoint."""
         loop, _ = self._loop(MemoryStore())
         return loop.down(checkpoints.state_in(checkpoint, self.run.device), t)
 
     @cached_property
     def ended(self) -> Broadcast:
-        """What clients would be sent after the last round."""
+        """The broadcast that would follow the last round."""
         loop, _ = self._loop(MemoryStore())
         return loop.down(self.final, self.final.t)
 
     def seen(self, x: Tensor, k: int = -1) -> Tensor:
-        """Samples [N, *shape] as stored, as the model of client k, or of nobody, sees them at test time."""
+        """Stored samples [N, *shape] as client k's model sees them at test time; k = -1 for no client."""
         c = self.trainer.client(k, self.ended, "", self.final.weights, {})
         return self.trainer.prepared(x.to(self.trainer.device), c, self.ended)
 
     def unseen_by_model(self, x: Tensor) -> Tensor:
-        """The inverse of `seen` for nobody: inputs as the model sees them, as they would be stored.
+        """The inverse of `seen` for k = -1: stored samples for inputs as the model sees them.
 
-        What Parts make of inputs at test time is affine, value by value, so two samples determine it.
+        The transformation by Parts at test time is affine in each value, so two samples determine it.
         """
         zero, one = (self.seen(torch.full((1, *self.run.fed.shape), v)) for v in (0.0, 1.0))
         return (x - zero) / (one - zero)
 
     def natural(self, x: Tensor) -> Tensor:
-        """Samples [N, ...] as they are stored, in natural units (images: [0, 1])."""
+        """Stored samples [N, ...] in natural units (images: [0, 1])."""
         federation = self.run.federation
         if federation.applied is None:
             return x
         return torch.as_tensor(scaling.undo(x.numpy(force=True), federation.applied, federation.layout)).to(x)
 
     def drawn_by(self, visit: Visit, k: int, w: Weights) -> list[Tensor]:
-        """The samples, as stored, that client k drew for what it sent in a trip, one tensor a draw."""
+        """The stored samples that client k drew for its reply in a trip, one tensor per draw."""
         drawn: list[Tensor] = []
         trainer, start = self.trainer, visit.start
         with trainer.evaluating():

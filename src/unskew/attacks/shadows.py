@@ -1,9 +1,7 @@
-"""Shadow models: models trained as the attacked one was, on halves of the candidates that the attacker draws
-himself.
+"""Shadow models: models trained like the attacked one, on halves of the candidates that the attacker draws.
 
-A shadow is a client, so shadows train side by side in lanes. They minimise the task's loss alone, without the
-method's
-Parts. Letters: S shadows, N candidates, C classes.
+A shadow is a client, so shadows train in parallel lanes. They minimise the task's loss alone, without the
+method's Parts. Letters: S shadows, N candidates, C classes.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from unskew.round.trainer import Trainer
 
 
 def halves(shadows: int, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Which of n candidates each shadow trains on, bool [S, N]: every candidate is in half of the shadows."""
+    """Masks of the candidates of each shadow, bool [S, N]; each shadow has half of the n candidates."""
     order = np.argsort(rng.random((shadows, n)), axis=0)
     return order < shadows // 2
 
@@ -34,8 +32,10 @@ def halves(shadows: int, n: int, rng: np.random.Generator) -> np.ndarray:
 def train_shadows(
     scene: Scene, x: Tensor, y: Tensor, inside_SN: np.ndarray, start: Broadcast, plan: tuple[int, int]
 ) -> list[Weights]:
-    """The weights of every shadow. x: inputs as the model sees them; start: from where; plan: passes over its
-    half, seed."""
+    """The weights of every shadow.
+
+    x: inputs as the model sees them. start: the initial weights. plan: (passes over the half, seed).
+    """
     passes, seed = plan
     run, settings = scene.run, scene.run.settings
     rows = [np.flatnonzero(inside) for inside in inside_SN]
@@ -56,31 +56,27 @@ def train_shadows(
 
 
 def confidences(scene: Scene, weights: Sequence[Weights], x: Tensor, y: Tensor) -> np.ndarray:
-    """log(p / (1 - p)) of each candidate's own class under each model, [S, N]."""
+    """log(p / (1 - p)) of each candidate's class under each model, [S, N]."""
 
     def of(w: Weights) -> np.ndarray:
         with scene.trainer.evaluating():
-            return (
-                margins(torch.cat([scene.trainer.net.run(w, piece)[0] for piece in x.split(500)]), y)
-                .cpu()
-                .numpy()
-            )
+            logits = torch.cat([scene.trainer.net.run(w, piece)[0] for piece in x.split(500)])
+            return margins(logits, y).cpu().numpy()
 
     return np.stack(scene.trainer.each(of, weights))
 
 
 def margins(z_NC: Tensor, y_N: Tensor) -> Tensor:
-    """log(p / (1 - p)) with p the softmax of the sample's own class, [N]; finite wherever logits are."""
+    """log(p / (1 - p)) with p the softmax of the sample's class, [N]; finite for finite logits."""
     own = z_NC.gather(1, y_N[:, None])[:, 0]
     rest = z_NC.scatter(1, y_N[:, None], -torch.inf)
     return own - rest.logsumexp(1)
 
 
 def ratios(target_N: np.ndarray, shadow_SN: np.ndarray, inside_SN: np.ndarray) -> np.ndarray:
-    """LiRA's score, [N]: log N(target; of the shadows with the sample) - log N(target; of those without).
+    """LiRA's score, [N]: log N(target; shadows with the sample) - log N(target; shadows without it).
 
-    Each sample has its own two means; with so few shadows the two variances are those of all samples
-    together.
+    Means are per sample; because shadows are few, the two variances are over all samples.
     """
     inside, outside = (np.where(mask, shadow_SN, np.nan) for mask in (inside_SN, ~inside_SN))
     with_N, without_N = np.nanmean(inside, 0), np.nanmean(outside, 0)

@@ -1,10 +1,9 @@
-"""How well an attack succeeds: likeness of reconstructions to samples, and how well scores tell members from
-others.
+"""Measures of an attack's success: likeness of reconstructions, and separation of members from non-members.
 
-Likeness is squared error, PSNR and SSIM, one number a sample. Membership is measured by the area under the
-ROC, true positives at few false ones, and the curve.
+Likeness is the squared error, PSNR and SSIM of each sample. Membership is measured by the area under the ROC
+curve, by true positives at few false positives, and by the curve.
 
-Letters: N samples, C channels, H x W pixels; of membership M members, N others, P points of a curve.
+Letters: N samples, C channels, H x W pixels; for membership M members, N others, P points of a curve.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from unskew.attacks.attack import Score, mean_of, share_of
 from unskew.runs.measures.received import png, row
 
 MOST_IMAGES, SIDE = 8, 128
-"""How many samples a sheet shows, and the longest side that one may have."""
+"""The number of samples in a picture, and the longest side of a sample."""
 
 
 def mse(a: Tensor, b: Tensor) -> Tensor:
@@ -47,36 +46,35 @@ def ssim(a: Tensor, b: Tensor, span: float) -> Tensor:
     line = line / line.sum()
     window = (line[:, None] * line[None, :]).expand(a.shape[1], 1, wide, wide).to(a.device)
 
-    def blurred(x: Tensor) -> Tensor:
+    def blur(x: Tensor) -> Tensor:
         return F.conv2d(x, window, groups=x.shape[1])
 
-    mean_a, mean_b = blurred(a), blurred(b)
-    var_a, var_b = blurred(a * a) - mean_a**2, blurred(b * b) - mean_b**2
-    both = blurred(a * b) - mean_a * mean_b
+    mean_a, mean_b = blur(a), blur(b)
+    var_a, var_b = blur(a * a) - mean_a**2, blur(b * b) - mean_b**2
+    both = blur(a * b) - mean_a * mean_b
     c1, c2 = (0.01 * span) ** 2, (0.03 * span) ** 2
     top = (2 * mean_a * mean_b + c1) * (2 * both + c2)
     return (top / ((mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2))).flatten(1).mean(1)
 
 
 def is_image(shape: Sequence[int]) -> bool:
-    """Whether samples of this shape have structure that SSIM can see."""
+    """Whether samples of this shape are images for which SSIM is defined."""
     return len(shape) == 3 and min(shape[1:]) >= 3
 
 
 @dataclass(frozen=True)
 class Guess:
-    """What an attacker without payload has. x: its guess, [1, *shape] or one a sample. span: the range of
-    values."""
+    """The guess without a payload. x: [1, *shape] or one per sample. span: the range of values."""
 
     x: Tensor
     span: float
 
 
 def guesses(mine: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> dict[str, Guess]:
-    """The attacker's guess of each piece of a sample: the mean of its own.
+    """The attacker's guess of each piece of a sample: the mean over its own samples.
 
-    mine, there: pieces of its own samples and of the attacked ones. One of several that is the same in all is
-    left out, for everybody knows it.
+    mine, there: pieces of the attacker's samples and of the attacked ones. One of several pieces that is
+    equal in all samples is left out, because it is no secret.
     """
     by_name = dict[str, Guess]()
     for name, x in there.items():
@@ -89,7 +87,7 @@ def guesses(mine: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> dict[str
 def likeness_scores(
     payload: str, of: str, answers: Tensor, there: Tensor, guess: Guess, main: bool = True
 ) -> list[Score]:
-    """MSE, PSNR and, for images, SSIM of what was made of payloads."""
+    """MSE, PSNR and, for images, SSIM of reconstructions."""
     span = guess.span
     measures: dict[str, Any] = {
         "MSE": (lambda a, b: mse(a, b), 0.0),
@@ -119,8 +117,7 @@ def likeness_scores(
 
 
 def image_sheet(rows: Mapping[str, Tensor]) -> dict[str, Any]:
-    """A picture with a row of images for each name; {} where samples are no images of one or three
-    channels."""
+    """A picture with a row of images for each name; {} for samples that are no grey or colour images."""
     first = next(iter(rows.values()))
     if first.dim() != 4 or first.shape[1] not in (1, 3) or max(first.shape[2:]) > SIDE:
         return {}
@@ -145,18 +142,18 @@ def auc(members_M: np.ndarray, others_N: np.ndarray) -> float:
 
 
 def tpr_at(fpr: float, members_M: np.ndarray, others_N: np.ndarray) -> float:
-    """The largest share of members that a threshold catches while at most this share of the others is caught
-    with them."""
+    """The largest share of members above a threshold that at most a share `fpr` of the others exceeds."""
     allowed = _allowed(fpr, len(others_N))
     threshold = np.sort(others_N)[::-1][allowed] if allowed < len(others_N) else -np.inf
     return float((members_M > threshold).mean())
 
 
 def chance_of_tpr(fpr: float, n: int) -> float:
-    """What `tpr_at` comes to in the mean where n others are like members.
+    """The mean of `tpr_at` if members and n others have scores of one distribution.
 
-    A threshold lies at another's score, above which a member is as likely as each of n + 1 scores: of 200
-    others no threshold lets 0.1 % pass, and the highest lets 1 in 201.
+    The threshold is the score of one of the others, and all n + 1 ranks of a member's score are equally
+    likely. For 200 others and a rate of 0.1 %, the threshold is the highest score, which 1 in 201 members
+    exceeds.
     """
     return (_allowed(fpr, n) + 1) / (n + 1)
 
@@ -164,8 +161,7 @@ def chance_of_tpr(fpr: float, n: int) -> float:
 def interval_of_tpr(
     fpr: float, members_M: np.ndarray, others_N: np.ndarray, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """The 95 % interval of `tpr_at`: Wilson's over members, widened by a bootstrap over those others that set
-    the threshold."""
+    """The 95 % interval of `tpr_at`: Wilson's over members, widened by a bootstrap over the others."""
     m = len(members_M)
     _, *wilson = share_of(round(tpr_at(fpr, members_M, others_N) * m), m)
     values = [
@@ -176,13 +172,13 @@ def interval_of_tpr(
 
 
 def _allowed(fpr: float, n: int) -> int:
-    """How many of n others may pass."""
+    """The number of n others that may exceed the threshold."""
     return int(fpr * n + 1e-9)
 
 
 def roc(members_M: np.ndarray, others_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(false positives, true positives) as shares, both [P] rising, for at most POINTS thresholds, dense
-    where both are few."""
+    """(false positives, true positives) as rising shares [P] at up to POINTS thresholds, denser at low
+    rates."""
     thresholds = np.unique(np.concatenate([members_M, others_N]))[::-1]
     fpr = np.searchsorted(np.sort(-others_N), -thresholds, side="right") / len(others_N)
     tpr = np.searchsorted(np.sort(-members_M), -thresholds, side="right") / len(members_M)
@@ -195,8 +191,7 @@ def roc(members_M: np.ndarray, others_N: np.ndarray) -> tuple[np.ndarray, np.nda
 def interval_of_auc(
     members_M: np.ndarray, others_N: np.ndarray, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """The 95 % bootstrap interval of the area, over samples; Wilson's where resamples are told apart alike,
-    as few ones are."""
+    """The 95 % bootstrap interval of the area over samples; Wilson's if all resamples have equal areas."""
     values = [
         auc(rng.choice(members_M, len(members_M)), rng.choice(others_N, len(others_N)))
         for _ in range(RESAMPLES)

@@ -51,7 +51,7 @@ def check(
     )
     scaled = standardise(dataset, always=False)
     if scaled.intake and dataset.intake and scaled.intake != dataset.intake:
-        dataset = dataset.noted(*scaled.intake.notes)
+        dataset = dataset.with_notes(*scaled.intake.notes)
     if as_json:
         print(json_of(facts(dataset)))
         return

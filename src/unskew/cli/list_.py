@@ -57,11 +57,12 @@ class Filters:
 
     def check(self) -> None:
         """Raises UsageError (E109) for a word that no method could have."""
-        from unskew.core.part import Declared, Family, Skew
+        from unskew.core.description import Family, Skew
+        from unskew.core.part import Part
 
         _check_words("against", [self.against], get_args(Skew))
         _check_words("family", [self.family], [name for name in get_args(Family) if name])
-        _check_words("task", [self.task], Declared.tasks)
+        _check_words("task", [self.task], Part.tasks)
         _check_words("shares", self.kinds, _share_kinds())
 
     @property

@@ -43,7 +43,7 @@ def train_clients_on(run: Run, cluster: Cluster) -> Run:
     settings = run.settings.replace(
         device="cpu", workers=1, lanes=str(run.lanes), metrics=NONE
     )  # the driver scores
-    return replace(run, elsewhere=RayClients(cluster, config.dump(settings), fingerprint(run.federation)))
+    return replace(run, remote=RayClients(cluster, config.dump(settings), fingerprint(run.federation)))
 
 
 class RayClients:

@@ -1,4 +1,4 @@
-"""What a noisy release amounts to as differential privacy, for printing and for files."""
+"""The differential privacy of noisy releases, for printing and for files."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 WEAK_EPSILON = 10.0
-"""Above this an epsilon promises next to nothing."""
+"""An epsilon above this promises next to nothing."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """What a release amounts to as differential privacy, for the client and class that it protects least.
+    """The differential privacy of a release, for the client and class that it protects least.
 
-    release: its settings and delta, in words. epsilons: (epsilon, the reading under which it holds), the
-    published one
-    first. each: of everything released, (client, class, number of samples m, published epsilon, epsilon when
-    one record is added). delta: at which all of these hold, and which a site adds up over its runs.
+    release: its settings and delta, in words. epsilons: (epsilon, the definition under which it holds), the
+    published one first. each: for every value released, (client, class, number of samples m, published
+    epsilon, epsilon when one record is added). delta: of all these epsilons; a site adds it up over its runs.
     """
 
     release: str
@@ -26,7 +25,7 @@ class Account:
     delta: float = 0.0
 
     def lines(self) -> list[str]:
-        """What is printed before round 1."""
+        """The lines that are printed before round 1."""
         return [
             self.release,
             *(f"  epsilon {epsilon_text(epsilon):>9}  {reading}" for epsilon, reading in self.epsilons),
@@ -45,10 +44,10 @@ class Account:
 
 
 def epsilon_text(epsilon: float | None) -> str:
-    """An epsilon with four digits; `infinite` for inf, and for the None that a file has in its place."""
+    """An epsilon with four digits; `infinite` for inf and for None, which stands for it in files."""
     return "infinite" if epsilon is None or math.isinf(epsilon) else f"{epsilon:.4g}"
 
 
 def epsilon_caution(epsilon: float) -> str:
-    """What to add to the reading of an epsilon that promises little; else ""."""
+    """A warning to append to the text of a large epsilon; "" for others."""
     return f"; above {WEAK_EPSILON:g} this promises little" if epsilon > WEAK_EPSILON else ""

@@ -28,11 +28,9 @@ from unskew.tasks.task import Task
 class Batch:
     """The samples of one step.
 
-    x: inputs [B, *shape]. y: class distributions [B, C], or [B, C, H, W] where samples have masks; of a
-    regression the numbers to learn, [B, 1].
-    weight: [B], 1 for a sample and 0 for a row that only pads the batch.
-    along: a direction in the space of x, [B, *shape], for a directional derivative (FedMix); it scales as x
-    does.
+    x: inputs [B, *shape]. y: class distributions [B, C], or [B, C, H, W] for masks; in a regression the
+    target numbers [B, 1]. weight: [B], 1 for a sample and 0 for a row of padding. along: optional input-space
+    direction [B, *shape] for a directional derivative (FedMix).
     """
 
     x: Tensor
@@ -41,28 +39,27 @@ class Batch:
     along: Tensor | None = None
 
     def mean(self, values_B: Tensor) -> Tensor:
-        """The mean over the samples of this batch; padding does not count, even if it is infinite.
+        """The mean of one value per sample; padding does not count, even if it is infinite.
 
-        Raises UsageError (E127) unless there is one number for each sample: others would be spread over
-        samples in silence.
+        Raises UsageError (E127) for any other shape, which would broadcast silently.
         """
         if values_B.shape != self.weight.shape:
-            given = " x ".join(map(str, values_B.shape)) or "a single number"
+            shape = " x ".join(map(str, values_B.shape)) or "a single number"
             raise UsageError(
                 "E127",
                 f"batch.mean takes one number for each of the {len(self.weight)} samples; a hook gave it"
-                f" {given}.",
+                f" {shape}.",
             )
         return torch.where(self.weight > 0, values_B * self.weight, 0.0).sum() / self.weight.sum().clamp(
             min=1
         )
 
     def replace(self, **changes: Any) -> Batch:
-        """The same batch with other values of the fields named."""
+        """A copy of the batch with these fields changed."""
         return replace(self, **changes)
 
     def scaled(self, shift: Tensor, scale: Tensor) -> Batch:
-        """The batch with inputs (x - shift) / scale; a direction is only divided."""
+        """The batch with inputs (x - shift) / scale; `along` is only divided."""
         return replace(
             self,
             x=(self.x - shift) / scale,
@@ -72,13 +69,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Out:
-    """What one forward pass of a training step gives to the losses.
+    """The outputs of one forward pass of a training step, for the losses.
 
-    logits: [B, C], or [B, C, H, W] for masks, or [B, 1] of a regression, after every Part's `logits`; raw:
-    the same before them.
-    features: [B, D], what the head received.
-    own: the batch as it entered the model, before any `tap` changed its labels.
-    before, after: by cut, the activation there before and after the Parts' `tap` changed it.
+    logits: [B, C], [B, C, H, W] for masks, or [B, 1] in a regression, after every Part's `logits`; raw: the
+    logits before them. features: [B, D], the input of the head. own: the batch as it entered the model,
+    before any `tap` changed its labels. before, after: by cut, the activation before and after the Parts'
+    `tap` changed it.
     """
 
     logits: Tensor
@@ -90,34 +86,29 @@ class Out:
 
 
 NOISE_DEVIATIONS = 3.0
-"""Deviations of its noise that a count must exceed, or it counts as none; noise alone does so once in 740
-times."""
+"""A noisy count must exceed this many standard deviations of its noise, or it is taken as 0; noise alone
+exceeds it once in 740 times."""
 
 Measure: TypeAlias = Callable[[Batch], dict[str, Tensor]]
-"""What of a batch is added up over a client's samples, by name."""
+"""Values of a batch, by name, that are summed over a client's samples."""
 
 
 @dataclass(frozen=True)
 class Fed:
-    """Facts of a run that are known before round 1 and are the same for the server and all clients.
+    """Facts of a run that are known before round 1 and are equal at the server and all clients.
 
-    clients: K. classes: C. shape: of one input. rounds: T. epochs: local passes a round, first_epochs: those
-    of round 1 where they differ (0: they do not). batch: samples in a step.
-    lr: the first round's learning rate. net: the model's structure. sizes: [K] training samples of each
-    client.
-    task: targets, loss and predictions. momentum, optimiser: of the clients' steps. natural: whether the data
-    name the
-    client of every sample. seed: what all randomness is keyed by. proximal: the mu of a term mu/2 ||w -
-    w_t||^2 that the method's Parts add to the loss, 0 without one.
-    reserved: samples the server held back for itself, if a Part asked for some (`Part.reserve`).
-    shared: names of the trained weights that leave a client, those that are neither kept nor frozen. kept: of
-    the trained weights that stay with it.
-    sampled: the probability with which a client is asked in a round, independently of all others and of other
-    rounds; None where clients are chosen in another way.
-    metrics: the scores beside the task's own that were asked for.
-    even: whether all steps of a round have one learning rate.
-    sums: how many sums over its samples a client that is always asked releases in the run, beside its
-    updates; counted where a Part protects single samples.
+    clients: K. classes: C. shape: of one input. rounds: T. epochs: local epochs per round; first_epochs:
+    those of round 1, 0 if they do not differ. batch: samples per step. lr: the first round's learning rate.
+    net: the model's structure. sizes: [K], the number of training samples of each client. task: targets, loss
+    and predictions. momentum, optimiser: of the clients' steps. natural: whether the data name the client of
+    every sample. seed: of all random numbers. proximal: the mu of a term mu/2 ||w - w_t||^2 that the method's
+    Parts add to the loss, 0 without one. reserved: the server's own samples, if a Part asks for some
+    (`Part.reserve`). shared: names of the trained weights that leave a client, neither kept nor frozen. kept:
+    names of those that stay with it. sampled: the probability with which each client takes part in a round,
+    independently of other clients and rounds; None if clients are chosen in another way. metrics: the
+    requested scores in addition to the task's own. even: whether all steps of a round have one learning rate.
+    sums: if a Part protects single samples, the number of sums over its samples that a client releases if it
+    takes part in every round, in addition to its updates.
     """
 
     clients: int
@@ -145,25 +136,24 @@ class Fed:
     kept: tuple[str, ...] = ()
 
     def nothing_common(self, head: bool = False) -> str | None:
-        """Why a Part cannot use the model that clients have in common, or its head, as its refusal says it;
-        None if it can."""
+        """Why a Part cannot use the model, or its head, as one that all clients share: the text of its
+        refusal; None if it can."""
         kept = [n for n in self.kept if n not in self.net.extra and (self.net.of_head(n) or not head)]
         what = "head" if head else "model"
         return f"it needs the {what} that clients have in common, and they keep '{kept[0]}'" if kept else None
 
     @property
     def passes(self) -> int:
-        """How often a client that answers in every round goes through its samples, in all rounds together."""
+        """The number of epochs, over all rounds, of a client that takes part in every round."""
         return (self.first_epochs or self.epochs) + (self.rounds - 1) * self.epochs
 
     @property
     def features(self) -> int:
-        """D, the number of features that the head receives."""
+        """D, the number of inputs of the head."""
         return int(np.prod(self.net.shape_at("features")))
 
     def kind_at(self, cut: str, kind: Kind) -> Kind:
-        """What values taken at a cut of the model disclose: `kind`, or inputs where the activations there
-        still are inputs."""
+        """What values at a cut of the model disclose: `kind`, or "inputs" if no layer precedes the cut."""
         return "inputs" if self.net.is_input_at(cut) else kind
 
 
@@ -171,22 +161,20 @@ class Fed:
 class Client:
     """One client as a Part's hooks see it in round t.
 
-    id: its number, 0 to K-1; -1 stands for samples that belong to no client. n: its training samples. counts:
-    [C] its samples of each class (of masks: its pixels). steps: the local steps it takes this round. lr: this
-    round's learning rate, on which the settings lr_course and lr_warmup put a factor at each step. t: the
-    round. start: the weights it began the round with. fed: facts of the run.
-    net: the model's structure, this thread's own; the same as `fed.net`.
-    down: the Part's slice as the server broadcast it. mine: the Part's private slice. round: what the Part's
-    `begin`
-    returned. noise: what the Part's `noise` asked for, drawn for this step.
-    step: at a step, how many it has taken before in this round; 0 elsewhere.
-    seen: the gradients that a step's earlier passes gave, "0" the first, where a Part climbs.
-    pulled: `pull`, where the learning rate changes within the round.
-    inputs: in the hook `scores`, the inputs [B, *shape] that the logits are of, as the model saw them; empty
-    elsewhere.
-    data, chosen, slopes, passes, prepare: the engine's side of `batches`, `sample`, `slope`, `run_training`
-    and `ready`; None where a hook has no access to them. summed: what stands for passes in `total` where sums
-    have noise. floor: a count among such sums that is not above it may be noise alone; 0 without noise.
+    id: its number, 0 to K-1; -1 for samples that belong to no client. n: the number of its training samples.
+    counts: [C] its samples of each class (with masks: its pixels). steps: its number of local steps in this
+    round. lr: this round's learning rate; the settings lr_course and lr_warmup multiply it at each step.
+    t: the round. start: the weights with which it began the round. fed: facts of the run.
+    net: the model's structure, equal to `fed.net`. down: the Part's slice as the server broadcast it. mine:
+    the Part's private slice. round: the result of the Part's `begin`. noise: this step's draws of the Part's
+    `noise`. step: the number of steps before this one in the round; 0 outside steps.
+    seen: for a Part that climbs, the gradients of the step's earlier passes: "0" is the first.
+    pulled: the value of `pull` if the learning rate changes within the round.
+    inputs: in the hook `scores`, the inputs [B, *shape] of the logits as the model saw them; else empty.
+
+    The engine implements `batches`, `sample`, `slope`, `run_training` and `ready` by data, chosen, slopes,
+    passes and prepare, which are None in hooks without access. summed: replaces the pass in `total` if sums
+    have noise. floor: a count in such sums that is not above it may be noise only; 0 without noise.
     """
 
     id: Tensor | int
@@ -216,39 +204,37 @@ class Client:
 
     @property
     def pull(self) -> Tensor:
-        """The sum of the coefficients with which this round's gradients enter w_t - w_S, in units of the
-        learning rate.
+        """The sum of the coefficients of this round's gradients in w_t - w_S, in units of the learning rate.
 
-        Where it changes within the round, `pulled` holds the sum. S for plain SGD; with momentum rho, (S -
-        rho (1 - rho^S) / (1 - rho)) / (1 - rho). Adam has no closed form: S.
+        S for plain SGD; (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho) with momentum rho; S for Adam, which
+        has no closed form; `pulled` if the learning rate changes within the round.
         """
         if self.pulled is not None:
             return self.pulled
         rho, S = self.fed.momentum, self.steps
         if self.fed.optimiser != "sgd" or not rho:
             return S
-        rest = -torch.expm1(
-            S.double() * math.log(rho)
-        )  # 1 - rho^S; float32 would lose it, for a rho near 1 all of it
+        rest = -torch.expm1(S.double() * math.log(rho))  # 1 - rho^S, which float32 rounds to 0 for rho near 1
         return ((S - rho * rest / (1 - rho)) / (1 - rho)).to(S.dtype)
 
     def cut(self, name: str) -> str:
-        """The name of the block after which a cut lies; "cut" stands for the model's own."""
+        """The name of the block after which a cut lies; "cut" is the model's default."""
         return self.net.check_cut(name)
 
     def run(self, w: Weights, x: Tensor, since: str | None = None, until: str | None = None) -> Tensor:
-        """Logits of the model with weights `w`, in evaluation mode.
+        """The logits of the model with weights `w`, in evaluation mode.
 
-        since: `x` is the activation at this cut, not the input. until: return the activation at this cut.
+        since: `x` is the activation at this cut instead of the input. until: return the activation at this
+        cut instead of the logits.
         """
         return self.net.run(w, x, since=since, until=until)[0]
 
     def features(self, w: Weights, x: Tensor) -> Tensor:
-        """[B, D]: what the head receives for inputs `x`, in evaluation mode."""
+        """The features [B, D], the input of the head, for inputs `x`, in evaluation mode."""
         return self.net.features_of(w, x)
 
     def head(self, w: Weights, h: Tensor) -> Tensor:
-        """[B, C]: logits for features `h`."""
+        """The logits [B, C] for features `h`."""
         return self.net.head_of(w, h)
 
     def ready(self, x: Tensor) -> Tensor:
@@ -256,14 +242,13 @@ class Client:
         return self.prepare(x) if self.prepare else x
 
     def gradients(self, loss: Callable[[Weights], Tensor], w: Weights) -> Weights:
-        """The gradients, by name, of loss(w), whose passes through the model take `run`, `features` or
-        `head`; outside
-        training steps: in `begin`, `starts`, `finish`, `personalise` and trips."""
+        """The gradients of loss(w), by name. The loss calls the model by `run`, `features` or `head`. Only
+        outside training steps: in `begin`, `starts`, `finish`, `personalise` and trips."""
         with self.net.differentiable():
             return torch.func.grad(loss)(w)
 
     def maps(self, w: Weights, x: Tensor, cuts: Sequence[str]) -> dict[str, Tensor]:
-        """By cut, the activations of one pass in evaluation mode."""
+        """The activations of one pass in evaluation mode, by cut."""
         activations: dict[str, Tensor] = {}
 
         def keep(cut: str, h: Tensor) -> Tensor:
@@ -274,7 +259,7 @@ class Client:
         return activations
 
     def slope(self, w: Weights, b: Batch) -> Tensor:
-        """The derivative of the batch's mean training loss along `b.along`; a scalar. Only in the hook
+        """The derivative of the batch's mean training loss along `b.along`, a scalar. Only in the hook
         `loss`.
 
         The pass runs in training mode, and batch normalisation does not record its statistics.
@@ -286,33 +271,29 @@ class Client:
     def run_training(
         self, w: Weights, x: Tensor, since: str | None = None, until: str | None = None
     ) -> Tensor:
-        """As `run`, in training mode: a further pass of this step, which updates the running statistics once
-        more.
+        """As `run`, but in training mode: a further pass of this step, which also updates the running
+        statistics. Only in the hook `loss`.
 
-        `x` has a row for every row of the step's batch; all passes of a step drop out the same units.
-        `until="features"` gives what the head received. Only in the hook `loss`.
+        `x` has a row for every row of the step's batch. All passes of a step drop out the same units.
+        `until="features"` returns the input of the head.
         """
         if self.passes is None:
             raise RuntimeError("run_training() is for the hook `loss`")
         return self.passes(w, x, since, until)
 
     def batches(self, raw: bool = False) -> Iterator[Batch]:
-        """All the client's samples, in batches of equal size, the last one padded. Only in `begin`, `finish`
-        and trips.
-
-        raw: inputs as they are stored; else as at test time.
-        """
+        """All the client's samples, in batches of equal size, the last one padded. Only in `begin`, `finish`,
+        `personalise` and trips. raw: inputs as they are stored, instead of as at test time."""
         if self.data is None:
             raise RuntimeError("batches() is for the hooks begin, finish and personalise, and for trips")
         return self.data(raw)
 
     def total(self, measure: Measure, raw: bool = False) -> dict[str, Tensor]:
-        """The sums of what `measure(batch)` returns over all the client's samples, where `batches` is
-        allowed.
+        """The sums of `measure(batch)` over all the client's samples. Allowed where `batches` is.
 
-        Weight each term by `batch.weight`, so that padding does not count. Where a Part protects single
-        samples, `measure` sees one at a time, all that it returns of one is clipped as one vector, and the
-        sums have noise; `floor` is then three deviations of it.
+        Weight each term by `batch.weight` so that padding does not count. If a Part protects single samples,
+        `measure` receives one sample at a time, its values are clipped as one vector, and the sums have
+        noise; `floor` is then three standard deviations of the noise.
         """
         if self.summed is not None:
             return self.summed(measure, raw)
@@ -323,16 +304,13 @@ class Client:
         return sums
 
     def mean_of(self, total: Tensor, count: Tensor, unknown: float) -> Tensor:
-        """total / count, or `unknown` where the count is not above `floor`, so that it may be noise alone."""
+        """total / count, or `unknown` where the count is not above `floor` and may be noise only."""
         known = count > self.floor
         return torch.where(known, total / torch.where(known, count, 1.0), unknown)
 
     def class_sums(self, w: Weights) -> tuple[Tensor, Tensor]:
-        """By class, over all the client's samples: ([C, D] sum of features in evaluation mode, [C] number of
-        samples).
-
-        Both are 0 for a class whose number is not above `floor`, where there is noise.
-        """
+        """Sums by class over all the client's samples: ([C, D] features in evaluation mode, [C] number of
+        samples). With noise, both are 0 for a class whose number is not above `floor`."""
 
         def sums(b: Batch) -> dict[str, Tensor]:
             y_BC = b.y * b.weight[:, None]
@@ -345,10 +323,11 @@ class Client:
         return total["h"] * known_C[:, None], total["n"] * known_C
 
     def sample(self, count: int, purpose: str, replace: bool = False, raw: bool = False) -> Batch:
-        """`count` of the client's samples drawn at random, the same at every call with this purpose. Only in
+        """A random draw of `count` of the client's samples, equal at every call with this purpose. Only in
         trips and `personalise`.
 
-        replace: draw with replacement; else at most as many as there are. raw: as in `batches`.
+        replace: draw with replacement; else the draw has at most as many samples as the client. raw: as in
+        `batches`.
         """
         if self.chosen is None:
             raise RuntimeError("sample() is for trips and personalise, where a hook runs for a single client")
@@ -356,8 +335,8 @@ class Client:
 
 
 def replace_fields(c: Client, **fields: Any) -> Client:
-    """The client with these fields. As `dataclasses.replace`, but none of the others is read, which engines
-    may note."""
+    """A copy of the client with these fields changed. Unlike `dataclasses.replace` it does not read the other
+    fields, because the engine may record which fields a hook reads."""
     other = copy.copy(c)
     for name, value in fields.items():
         object.__setattr__(other, name, value)

@@ -1,9 +1,8 @@
-"""Replies whose weights travel encoded: what the gate expects of them, how they are made, and the weights
-read back.
+"""Replies with encoded weights: what the gate expects of them, and how they are encoded and decoded.
 
-A client's encoded change of the weights lies among what the encoding Part shares, in the branch `encoded`, so
-that the gate checks it as it checks any Share. Weights that are not trained (statistics of batch
-normalisation) leave as they are.
+A client's encoded change of the weights is sent among the encoding Part's Shares, in the branch `encoded`, so
+that the gate checks it like any Share. Weights that are not trained (statistics of batch normalisation) are
+sent as they are.
 """
 
 from __future__ import annotations
@@ -24,13 +23,12 @@ BRANCH = "encoded"
 
 
 def plain_weights(method: Method, fed: Fed, sent: Sequence[str]) -> tuple[str, ...]:
-    """Of the names of the weights that leave a client, those whose weights leave as they are."""
+    """The names, among those of the weights that leave a client, of weights that are not encoded."""
     return tuple(n for n in sent if n not in fed.shared) if method.encoder else tuple(sent)
 
 
 def declared_shares(method: Method, fed: Fed) -> dict[str, dict[str, Share]]:
-    """By Part, all that replies hold beside the weights that leave as they are: what it shares, and what it
-    encodes."""
+    """The Shares in replies by Part: those that it declares, and those of the encoded weights."""
     shares = {name: dict(own) for name, own in method.shares(fed).items()}
     if p := method.encoder:
         shares[p.name] |= {f"{BRANCH}/{leaf}": share for leaf, share in p.encoded(fed).items()}
@@ -38,21 +36,22 @@ def declared_shares(method: Method, fed: Fed) -> dict[str, dict[str, Share]]:
 
 
 def spec_of(method: Method, fed: Fed, sent: Sequence[str], w: Weights) -> gate.Spec:
-    """What a reply to training must hold. sent: names of the weights that leave; w: such weights."""
+    """The gate's specification of a reply to training. sent: names of the weights that leave a client; w:
+    weights of their shapes."""
     plain = plain_weights(method, fed, sent)
     shapes, dtypes = {n: tuple(w[n].shape) for n in plain}, {n: w[n].dtype for n in plain}
     return gate.Spec(shapes, declared_shares(method, fed), dtypes, encoded=method.encoder is not None)
 
 
 def bytes_of_weights(method: Method, fed: Fed, sent: Sequence[str]) -> int:
-    """Bytes at most in which a client's weights leave it, encoded or as they are."""
+    """The most bytes of a client's weights in a reply, encoded or not."""
     w, p = fed.net.weights(), method.encoder
     encoded = sum(share.max_bytes for share in p.encoded(fed).values()) if p else 0
     return size_in_bytes({n: w[n] for n in plain_weights(method, fed, sent)}) + encoded
 
 
 def bytes_sent(method: Method, reply: Reply) -> int:
-    """Bytes in which the weights of this reply have come."""
+    """The bytes of the weights in this reply, encoded or not."""
     p = method.encoder
     encoded = reply.shares.get(p.name, {}).get(BRANCH) if p else None
     return size_in_bytes(reply.weights) + (size_in_bytes({BRANCH: encoded}) if encoded is not None else 0)
@@ -72,10 +71,10 @@ def encode_reply(p: Part, c: Client, reply: Reply) -> Reply:
 def decode_replies(
     method: Method, replies: Sequence[Reply], received: Callable[[int], Weights], fed: Fed, t: int
 ) -> tuple[list[Reply], list[gate.Refusal]]:
-    """(the replies with weights again, refusals of those that cannot be read). replies: of round t, that
-    passed the gate.
+    """(replies with decoded weights, refusals of those that cannot be decoded).
 
-    received: the weights that a client was sent, by its number.
+    replies: of round t, accepted by the gate. received: from a client's number to the weights that it was
+    sent.
     """
     p = method.encoder
     if p is None:

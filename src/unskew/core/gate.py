@@ -1,6 +1,6 @@
 """The gate: checks every reply against what was declared, before anything is merged.
 
-A reply that does not fit is dropped and its client named; the run goes on with the others.
+A reply that does not fit is dropped, and an event names its client; the run continues with the others.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from unskew.errors import suggestion
 
 @dataclass(frozen=True)
 class Spec:
-    """What a reply must hold: shapes and dtypes of the weights by name, and by Part the Shares it declared.
+    """What a reply must hold: shapes and dtypes of the weights by name, and the declared Shares by Part.
 
-    encoded: whether further weights come encoded among these.
+    encoded: whether the Shares include encoded weights.
     """
 
     weights: dict[str, tuple[int, ...]]
@@ -34,7 +34,7 @@ class Spec:
 
     @property
     def max_bytes(self) -> int:
-        """Bytes of the largest reply that fits; over a network, more is refused before anything is parsed."""
+        """The bytes of the largest valid reply; a network refuses larger messages before it parses them."""
         weights = sum(
             math.prod(s) * torch.empty((), dtype=self.dtypes[n]).element_size()
             for n, s in self.weights.items()
@@ -44,25 +44,24 @@ class Spec:
 
 @dataclass(frozen=True)
 class Refusal:
-    """What is wrong with the reply of a client: the code of the error and a sentence."""
+    """The problem of a client's reply: the code of the error and a sentence."""
 
     client: int
     code: str
     text: str
 
     def sentence(self, who: str, t: int) -> str:
-        """The event's text; `who` is the client's name."""
+        """The event's text. who: the client's name."""
         return f"{who} round {t}: {self.text}"
 
 
 def check(
     replies: Sequence[Reply], spec: Spec, sizes: Sequence[int] | np.ndarray[Any, Any]
 ) -> tuple[list[Reply], list[Refusal]]:
-    """(replies to use, refusals). `sizes`: the registered training samples of each client.
+    """(replies to use, refusals). sizes: the registered number of training samples of each client.
 
-    A claim of more samples than are registered is reported (E305) and cut down to them; the reply itself is
-    used. Private state is checked where the reply holds it: one round that leaves NaN there would spoil all
-    later ones.
+    A reply that reports more samples than registered is used with the registered number, and an event (E305)
+    says so. Private state in a reply is checked too, because NaN in it would spoil all later rounds.
     """
     good: list[Reply] = []
     refused: list[Refusal] = []
@@ -134,7 +133,7 @@ def _shares_problem(reply: Reply, spec: Spec, finite: bool) -> tuple[str, str] |
 
 
 def state_problem(private: Tree) -> tuple[str, str] | None:
-    """Why a client cannot go on from this private state, as (code, sentence); None if it can."""
+    """Why a client cannot continue from this private state, as (code, sentence); None if it can."""
     for path, tensor in flat_tree(private).items():
         if problem := _finite_problem(f"private state {path}", tensor):
             return problem
@@ -142,7 +141,7 @@ def state_problem(private: Tree) -> tuple[str, str] | None:
 
 
 def merged_problem(weights: Weights, slices: Mapping[str, Tree]) -> str | None:
-    """Why merged weights and slices must not replace those of the round before, as a sentence; None if they
+    """Why merged weights and slices must not replace those of the previous round, as a sentence; None if they
     may."""
     for path, tensor in flat_tree({"w": weights, **slices}).items():
         if problem := _finite_problem(path, tensor):
@@ -151,8 +150,8 @@ def merged_problem(weights: Weights, slices: Mapping[str, Tree]) -> str | None:
 
 
 def leaf_problem(path: str, tensor: Tensor, share: Share, finite: bool = False) -> tuple[str, str] | None:
-    """What is wrong with a tensor that was declared as `share`: a code and a sentence. finite: all its values
-    are."""
+    """How a tensor violates its declaration, as (code, sentence); None if it does not. finite: all values are
+    known to be finite."""
     shape = tuple(tensor.shape)
     fits = len(shape) == len(share.shape) and all(
         size in (None, sent) for size, sent in zip(share.shape, shape)
@@ -186,8 +185,8 @@ def _bounds_problem(path: str, tensor: Tensor, share: Share) -> tuple[str, str] 
 
 
 def _in_type(bound: float, dtype: torch.dtype) -> float:
-    """A bound as numbers of this type have it: the float32 nearest to 1e-6, to which a client clamps, is
-    below 1e-6."""
+    """The bound rounded to this type: the float32 nearest to 1e-6, to which a client clamps, is below
+    1e-6."""
     return torch.tensor(bound, dtype=dtype).item() if dtype.is_floating_point else bound
 
 
@@ -207,8 +206,7 @@ def _names_problem(
 
 
 def _all_finite(replies: Sequence[Reply]) -> bool:
-    """Whether all sums over tensors are finite, and so all values; asked of the device once, not once a
-    tensor."""
+    """Whether the sums of all tensors, and so all values, are finite, in one transfer from the device."""
     trees = [tree for r in replies for tree in (r.weights, r.private, *r.shares.values())]
     sums = [
         t.sum(dtype=torch.float32) for tree in trees for _, t in leaves(tree) if t.dtype.is_floating_point

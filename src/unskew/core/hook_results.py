@@ -1,11 +1,11 @@
-"""What hooks of users' own Parts return, compared with what the engine needs.
+"""Checks of the results of users' own hooks.
 
-Without these checks a gradient of another shape is broadcast over a weight, and a missing leaf is noticed
+Without them a gradient of another shape would be broadcast over a weight, and a missing leaf would be noticed
 rounds later. Each check returns the end of a sentence that begins "the hook ... returned", or None.
 """
 
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
-# What lies below vmap, torch tells in private functions alone.
+# Only private functions of torch give the tensor below vmap.
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Args = tuple[Any, ...]
 
 
 def problem(part: Any, hook: str, args: Args, result: Any) -> str | None:
-    """What is wrong with what this hook returned for these arguments."""
+    """The problem of a hook's result for these arguments, as the end of a sentence; None if there is none."""
     check = CHECKS.get(hook)
     return check(part, args, result) if check else None
 
@@ -43,9 +43,8 @@ def describe(value: Any) -> str:
 
 
 def mismatch(given: Mapping[str, Tensor], result: Any, whole: bool = True, placed: bool = True) -> str | None:
-    """Why a result does not hold tensors of the names, shapes and types that were given, on their device.
-    whole: all of
-    them. placed: whether the device counts."""
+    """How a result differs from the tensors `given` in names, shapes, types or device, as the end of a
+    sentence. whole: all names are required. placed: the device must be equal, too."""
     if not isinstance(result, Mapping):
         return f"{describe(result)}; expected tensors by name, as they were given"
     if extra := [n for n in result if n not in given]:

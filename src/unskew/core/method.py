@@ -1,6 +1,6 @@
 """A Method: an ordered set of Parts that can be combined.
 
-A role is what only one Part of a method can have; which Parts can be combined follows from the roles.
+At most one Part of a method can have a role (such as the merge), which decides what can be combined.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from unskew.errors import UsageError, excerpt
 
 @dataclass(frozen=True)
 class Role:
-    """name: in a word or two, for tables. does: what several Parts would each do, for the refusal. has:
-    whether a Part has it."""
+    """Something that at most one Part of a method can do. name: in a word or two, for tables. does: the verb
+    phrase of a refusal. has: whether a Part has the role."""
 
     name: str
     does: str
@@ -41,13 +41,12 @@ ROLES = (
 
 
 def part_roles(part: Part) -> list[str]:
-    """The names of the roles that a Part has: it can be combined with Parts that have none of them."""
+    """The names of a Part's roles; it can be combined with Parts that have none of them."""
     return [role.name for role in ROLES if role.has(part)]
 
 
 def conflict(part: Part, other: Part) -> str:
-    """Why what a Part says of itself does not go with a hook of another, as the end of a sentence; "" if it
-    does."""
+    """Why a Part's attributes exclude a hook of another Part, as the end of a sentence; "" if they do not."""
     if part.own_logits and overrides(other, "logits"):
         return (
             "its loss is of logits that it makes itself, and what the other makes of the model's would change"
@@ -57,7 +56,7 @@ def conflict(part: Part, other: Part) -> str:
 
 
 def _steps_conflict(part: Part, other: Part) -> str:
-    """Why a Part that divides by local steps cannot stand beside another; "" if it can."""
+    """Why a Part that divides by local steps cannot be combined with another; "" if it can."""
     moved = "it divides how far a client moved by its local steps, and with the other"
     if overrides(other, "starts"):
         return f"{moved} the steps begin elsewhere than at the model that the client is sent"
@@ -71,8 +70,8 @@ def _steps_conflict(part: Part, other: Part) -> str:
 class Method:
     """An ordered set of Parts; `Method()` is FedAvg.
 
-    Their order matters for the hooks `batch`, `tap` and `logits`, each of which receives what the one before
-    returned; terms of `loss` add up. `weighting` says how the merge weighs clients: "size" or "equal".
+    Their order matters for the hooks `batch`, `tap` and `logits`, each of which receives the result of the
+    previous Part's; terms of `loss` add up. `weighting` says how the merge weighs clients: "size" or "equal".
     Raises UsageError (E107) for two Parts of one name, two merges, or Parts that cannot be combined.
     """
 
@@ -131,25 +130,25 @@ class Method:
 
     @property
     def samples_apart(self) -> Part | None:
-        """The Part that has every sample drawn by itself and sees its gradient, if there is one."""
+        """The Part that protects single samples and sees the gradient of each, if there is one."""
         return next((p for p in self.parts if p.samples_apart), None)
 
     @property
     def weights_read(self) -> Literal["sum", "each"]:
-        """Whether the server needs every client's weights, or only their weighted sum; encoded ones cannot be
-        added up."""
+        """Whether the server needs every client's weights ("each"), or only their weighted sum ("sum");
+        encoded weights cannot be added up."""
         return "each" if self.encoder or any(p.weights_read == "each" for p in self.parts) else "sum"
 
     @property
     def normalises(self) -> Literal["", "images", "all"]:
-        """What of samples Parts normalise themselves, so that it is not standardised beforehand: of several
-        inputs only the images, or all."""
+        """The inputs that Parts normalise, so that they are not standardised beforehand: none (""), only the
+        images of several inputs, or all."""
         by = [p.by_input for p in self.parts if p.normalises]
         return "" if not by else "images" if set(by) == {"images"} else "all"
 
     @property
     def proximal(self) -> float:
-        """The strength of the pull towards the received weights, over all Parts."""
+        """The sum of mu over the Parts with a term mu/2 ||w - w_t||^2."""
         return sum(p.proximal for p in self.parts)
 
     def check_task(self, name: str) -> None:
@@ -163,8 +162,8 @@ class Method:
                 )
 
     def check(self, fed: Fed) -> None:
-        """Raises UsageError (E106, E108) for a Part that cannot work with this model or these data, whose
-        task it serves, and where nothing is left to train."""
+        """Raises UsageError (E106, E107, E108) for a Part that cannot work with this model or these data, and
+        if nothing is left to train. The task is checked by `check_task`."""
         if all(self.freezes(n, fed) for n in fed.net.learnable):
             who = (
                 "every parameter has requires_grad=False"
@@ -188,9 +187,9 @@ class Method:
                 )
             if reason := p.refuse(fed):
                 raise UsageError("E108", f"'{p.name}' cannot run here: {reason}.")
-            if claimed := _unproved_share(p, fed):
+            if leaf := _unproved_share(p, fed):
                 text = (
-                    f"it declares '{claimed}' as guarantee='dp' and does not define `account`, so nothing"
+                    f"it declares '{leaf}' as guarantee='dp' and does not define `account`, so nothing"
                     " says what is proved"
                 )
                 raise UsageError(
@@ -213,8 +212,7 @@ class Method:
             self._check_protected(self.protector, fed)
 
     def _check_scaled_once(self, fed: Fed) -> None:
-        """Raises UsageError (E107) for two Parts that normalise images, each by statistics of images as they
-        came."""
+        """Raises UsageError (E107) for two Parts that normalise images, each by statistics of raw images."""
         images = fed.net.layout.images if fed.net.layout else len(fed.shape) == 3 and not fed.net.embeds
         twice = [p.name for p in self.parts if p.by_input in ("images", "floats")]
         if images and len(twice) > 1:
@@ -228,8 +226,8 @@ class Method:
             )
 
     def _check_samples_apart(self, by: Part, fed: Fed) -> None:
-        """Raises UsageError: E107 for a Part that sees a client's samples in another way, E108 for such a
-        model."""
+        """Raises UsageError for a method with a Part that protects single samples: E107 for another Part that
+        could read samples without noise, E108 for a model with batch normalisation."""
         for p in self.parts:
             if p is not by and (reason := sample_problem(p, by)):
                 raise UsageError("E107", f"'{p.name}' and '{by.name}' cannot be combined: {reason}.")
@@ -240,7 +238,8 @@ class Method:
             )
 
     def _check_protected(self, by: Part, fed: Fed) -> None:
-        """Raises UsageError: E107 for a Part that sends what `by` cannot protect, E108 for such a model."""
+        """Raises UsageError: E107 for a Part whose messages `by` cannot protect, E108 for a model whose
+        running statistics leave clients."""
         for p in self.parts:
             if p is not by and (reason := protection_problem(p, fed)):
                 raise UsageError("E107", f"'{p.name}' and '{by.name}' cannot be combined: {reason}.")
@@ -254,12 +253,12 @@ class Method:
             )
 
     def shares(self, fed: Fed) -> dict[str, dict[str, Share]]:
-        """What each Part declares to send after training, by the Part's name."""
+        """The Shares that each Part declares for training, by the Part's name."""
         return {p.name: self.covered(p.shares(fed)) for p in self.parts}
 
     def covered(self, shares: dict[str, Share]) -> dict[str, Share]:
-        """Shares that a Part declares, with what protects them in this method: where samples are, a proof
-        covers all."""
+        """A Part's Shares with the guarantee that they have in this method: "dp" if a Part protects single
+        samples, since its proof covers every Share."""
         if not self.samples_apart:
             return shares
         return {leaf: replace(share, guarantee="dp") for leaf, share in shares.items()}
@@ -273,7 +272,7 @@ class Method:
         return any(p.freezes(name, fed) for p in self.parts)
 
     def divided(self, fed: Fed) -> dict[str, tuple[str, ...]]:
-        """By field of `Fed`, the trained weights that leave clients and those that stay with them."""
+        """The fields `shared` and `kept` of `Fed`: trained weights that leave clients, and that stay."""
         trained = [n for n in fed.net.learnable if not self.freezes(n, fed)]
         kept = tuple(n for n in trained if self.keeps(n, fed))
         return {"shared": tuple(n for n in trained if n not in kept), "kept": kept}
@@ -308,14 +307,13 @@ def _check_is_part(p: object) -> None:
 
 
 def method_remarks(method: Method, fed: Fed, patience: int) -> tuple[tuple[str, str], ...]:
-    """What somebody who runs this method on this model should know before round 1, each with its code."""
+    """Remarks for the user of this method and model before round 1, as (code, text)."""
     return (*division_remarks(method, fed), *stage_remarks(method, fed.rounds, patience))
 
 
 def stage_remarks(method: Method, rounds: int, patience: int) -> tuple[tuple[str, str], ...]:
-    """A remark (E139) on each Part that may not come to its second stage, which begins after a share or a
-    number of rounds: there are no more of them, or `patience` may end the run before. patience: 0 where
-    nothing ends it."""
+    """A remark (E139) on each Part that may not reach its second stage, because the run has too few rounds or
+    early stopping may end it before. patience: of early stopping; 0 without."""
     remarks: list[tuple[str, str]] = []
     for p, first, last in _first_stages(method, rounds):
         if patience and patience < last < rounds:
@@ -335,8 +333,7 @@ def stage_remarks(method: Method, rounds: int, patience: int) -> tuple[tuple[str
 
 
 def first_stage_doubt(method: Method, rounds: int, t: int) -> str:
-    """A sentence where round t, the last that was trained of so many, is in the first stage of a Part; else
-    ""."""
+    """A sentence if round t, the last one trained out of `rounds`, is in a Part's first stage; else ""."""
     for p, _, last in _first_stages(method, rounds):
         if 0 < t <= last:
             text = (
@@ -348,8 +345,8 @@ def first_stage_doubt(method: Method, rounds: int, t: int) -> str:
 
 
 def _first_stages(method: Method, rounds: int) -> Iterator[tuple[Part, float, int]]:
-    """Each Part with a second stage, the setting that says how long the first is, and the last round of that.
-    A first stage that is set to take all of a run's rounds is meant to."""
+    """For each Part with a second stage: (the Part, the setting for the length of the first stage, its last
+    round). A setting of 1.0, which means all rounds, is deliberate and left out."""
     for p in method.parts:
         first = getattr(p, p.first_stage) if p.first_stage else 0.0
         last = p.first_rounds(rounds)
@@ -358,8 +355,8 @@ def _first_stages(method: Method, rounds: int) -> Iterator[tuple[Part, float, in
 
 
 def division_remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
-    """A remark (E138) on each of a user's own Parts whose `keeps` or `freezes` holds no weight of this model,
-    beside other hooks: most likely it looks for names of another model."""
+    """A remark (E138) on each of a user's own Parts whose `keeps` or `freezes` selects no weight of this
+    model: most likely it looks for names of another model."""
     names = (*fed.net.learnable, *fed.net.statistics)
     remarks: list[tuple[str, str]] = []
     for p in method.parts if names else ():
@@ -376,8 +373,7 @@ def division_remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
 
 
 def _unproved_share(p: Part, fed: Fed) -> str:
-    """A Share of this Part that is called differentially private although the Part tells of no epsilon; "" if
-    none is."""
+    """A Share with guarantee "dp" of a Part that does not account for epsilon; "" if there is none."""
     if overrides(p, "account") or p.protects:
         return ""
     declared = [p.shares(fed), *(trip.shares(fed) for trip in p.trips)]
@@ -387,8 +383,8 @@ def _unproved_share(p: Part, fed: Fed) -> str:
 
 
 def _changes_nothing(p: Part, fed: Fed) -> bool:
-    """Whether all a Part does is to keep or freeze weights (of normalisation layers, say), or it says that it
-    divides the model by that, and the model has none of them."""
+    """Whether a Part that only keeps or freezes weights (such as those of normalisation layers), or that
+    divides the model by them, selects no weight of this model."""
     hooks = {hook for hook in HOOKS if overrides(p, hook)} - {"refuse"}
     if not hooks & {"keeps", "freezes"} or (not p.divides and (hooks - {"keeps", "freezes"} or p.weighting)):
         return False
@@ -396,8 +392,8 @@ def _changes_nothing(p: Part, fed: Fed) -> bool:
 
 
 def _trains_alone(p: Part, fed: Fed) -> bool:
-    """Whether a Part divides the model and nothing is left to share, as where its head is all that a client
-    trains; a reference means it so."""
+    """Whether a Part that divides the model leaves nothing to share, for instance if clients only train the
+    head. References, which intend that, do not count."""
     if not p.divides or p.family == "reference" or p.trips or p.shares(fed):
         return False
     return all(p.keeps(n, fed) or p.freezes(n, fed) for n in (*fed.net.learnable, *fed.net.statistics))

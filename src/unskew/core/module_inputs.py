@@ -1,13 +1,12 @@
-"""How samples enter a module: token ids for embeddings, and several inputs that travel as one row of numbers.
+"""The inputs of a module: token ids for embeddings, and several inputs that are packed into one row.
 
-Samples travel as float32, and an `nn.Embedding` looks up whole numbers. Rows of several inputs are split by a
-hook before the module's forward: a dictionary's inputs become keyword arguments, a tuple's positional ones.
-The module, its names and
-its weights stay as they are. Letters: B batch, D numbers of a row.
+Samples are float32, while an `nn.Embedding` looks up whole numbers. A hook before the module's forward splits
+rows of several inputs: a dictionary's inputs become keyword arguments, a tuple's positional ones. The module,
+its names and its weights do not change. Letters: B batch, D numbers of a row.
 """
 
 # pyright: reportPrivateUsage=false
-# A hook is taken off a copied module by its number, for which torch has no public way.
+# A hook is removed from a copied module by its number, which torch does not offer publicly.
 
 from __future__ import annotations
 
@@ -20,36 +19,35 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unskew.data.samples.input_layout import Input, Layout
 from unskew.errors import DataError, UsageError
+from unskew.formats.input_layout import Input, Layout
 
 ROWS_AT_ONCE = 10_000
-"""Samples whose tokens are checked at once."""
+"""The number of samples whose tokens are checked at once."""
 _TABLES = (nn.Embedding, nn.EmbeddingBag)
 TableExposure = Literal["", "kept", "sent"]
-"""Of a model's tables: there are none, none leaves a client, or some do."""
+"""Whether a model's embedding tables leave a client: it has none (""), none leaves, or some do."""
 
 
 def has_embedding(module: nn.Module) -> bool:
-    """Whether the module looks anything up, so that its samples may be whole numbers."""
+    """Whether the module has an embedding, so that its samples may be whole numbers."""
     return any(isinstance(layer, _TABLES) for layer in module.modules())
 
 
 def embedding_tables(module: nn.Module) -> dict[str, nn.Embedding | nn.EmbeddingBag]:
-    """The layers that look rows up, by the names of their weights."""
+    """The embedding layers by the names of their weights."""
     return {f"{name}.weight": layer for name, layer in module.named_modules() if isinstance(layer, _TABLES)}
 
 
 def table_exposure(module: nn.Module, sent: Collection[str]) -> TableExposure:
-    """Whether the model looks its samples up, and whether a table of it leaves the client. sent: weights that
-    leave."""
+    """Whether the model's embedding tables leave a client. sent: names of the weights that leave."""
     names = embedding_tables(module)
     return "" if not names else "sent" if names.keys() & set(sent) else "kept"
 
 
 def attach_lookup(module: nn.Module) -> None:
-    """Let every embedding read float32 as the whole numbers that they stand for, and its row of padding learn
-    nothing also where clients train side by side; once is as good as twice."""
+    """Make every embedding accept whole numbers as float32, and keep its padding row constant also under
+    vmap. Idempotent."""
     detach_lookup(module)
     for layer in module.modules():
         if isinstance(layer, _TABLES):
@@ -71,7 +69,7 @@ def detach_lookup(module: nn.Module) -> None:
 
 @contextmanager
 def check_whole_numbers(module: nn.Module) -> Iterator[None]:
-    """Within it an embedding that is given anything but whole numbers raises ValueError; not inside vmap."""
+    """A context in which an embedding raises ValueError for other than whole numbers; not for use in vmap."""
     layers = [layer for layer in module.modules() if isinstance(layer, _TABLES)]
     handles = [
         layer.register_forward_pre_hook(_check_ids, prepend=True, with_kwargs=True) for layer in layers
@@ -84,11 +82,8 @@ def check_whole_numbers(module: nn.Module) -> Iterator[None]:
 
 
 def check_vocabulary(module: nn.Module, *samples: np.ndarray) -> None:
-    """Raises DataError (E122), whose text quotes them, for samples [N, ...] that are no words of the module's
-    vocabulary, if it names one.
-
-    A module says in `vocabulary` how many words it knows.
-    """
+    """Raises DataError (E122) for samples [N, ...] with token ids outside the module's vocabulary, whose size
+    is its attribute `vocabulary`, if any."""
     known = int(getattr(module, "vocabulary", 0))  # type: ignore[arg-type]
     for x in samples if known else ():
         for first in range(0, len(x), ROWS_AT_ONCE):
@@ -110,44 +105,42 @@ def check_vocabulary(module: nn.Module, *samples: np.ndarray) -> None:
 
 
 def explain_lookup_error(error: IndexError) -> None:
-    """Raises UsageError (E122) if this is torch's error for a number that an embedding has no row for."""
+    """Raises UsageError (E122) if this is torch's error for a number without a row in an embedding."""
     if str(error) == "index out of range in self":
         text = "a sample holds a whole number for which an nn.Embedding of the model has no row"
         raise UsageError("E122", f"{text}; numbers go from 0 to num_embeddings - 1.") from error
 
 
 def lookup_ids(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a layer is to look up, which a model may give by its name."""
+    """An embedding layer's input, which may be a positional or a keyword argument."""
     return args[0] if args else kwargs["input"]
 
 
 def _check_ids(_layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    given = lookup_ids(args, kwargs)
-    if bool((fractions := given != given.round()).any()):
-        raise ValueError(
-            f"an embedding looks up whole numbers, and is given {float(given[fractions][0]):.4g}"
-        )
+    ids = lookup_ids(args, kwargs)
+    if bool((fractions := ids != ids.round()).any()):
+        raise ValueError(f"an embedding looks up whole numbers, and is given {float(ids[fractions][0]):.4g}")
 
 
 def _round_ids(
     _layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    given = lookup_ids(args, kwargs)
-    if not given.is_floating_point():
+    ids = lookup_ids(args, kwargs)
+    if not ids.is_floating_point():
         return None
-    whole = given.round().long()
+    whole = ids.round().long()
     return ((whole, *args[1:]), kwargs) if args else (args, kwargs | {"input": whole})
 
 
 def _freeze_padding_row(
     layer: nn.Embedding, args: tuple[Any, ...], kwargs: dict[str, Any], rows: torch.Tensor
 ) -> torch.Tensor:
-    """torch.func adds up the gradient of this row, too, which the layer alone leaves out."""
+    """Detach the padding row, whose gradient torch.func would include."""
     return torch.where((lookup_ids(args, kwargs) == layer.padding_idx)[..., None], rows.detach(), rows)
 
 
 class InputSplit:
-    """The hook. layout: of the rows."""
+    """The hook that splits rows of this layout into the module's inputs."""
 
     def __init__(self, layout: Layout):
         self.layout = layout
@@ -161,8 +154,8 @@ class InputSplit:
 
 
 def split_inputs(layout: Layout, x: Tensor) -> dict[str, Tensor]:
-    """The inputs of rows [B, D], by name or number: [B, *shape] each. Whatever runs lanes side by side sees
-    shapes alone."""
+    """The inputs of rows [B, D], by name or number: [B, *shape] each. It only depends on shapes, as vmap
+    requires."""
     return {each.name: _restore_input(each, x[..., start:end]) for each, start, end in layout.places}
 
 
@@ -175,13 +168,11 @@ def _restore_input(each: Input, x: Tensor) -> Tensor:
 
 
 def attach_layout(module: nn.Module, layout: Layout | None) -> None:
-    """Let the module read rows of this layout, in place of any it has read before; None: inputs as they
-    are."""
+    """Make the module read rows of this layout, in place of any earlier layout; None: plain inputs."""
     detach_layout(module)
     if layout:
-        module.register_forward_pre_hook(
-            InputSplit(layout), prepend=True, with_kwargs=True
-        )  # before hooks of the user's
+        # prepended, so that it runs before the user's hooks
+        module.register_forward_pre_hook(InputSplit(layout), prepend=True, with_kwargs=True)
 
 
 def detach_layout(module: nn.Module) -> None:

@@ -1,8 +1,7 @@
-"""The structure of a torch module, as a network reads it: children, head, layers that mix inputs, and the
-roles of its tensors.
+"""The structure of a torch module: children, head, layers that mix inputs, and the roles of its tensors; and
+copies with further layers before the head.
 
-Clients train some tensors, average others beside them, and leave constants as they are. A copy of a module
-can have further layers before its head.
+Clients train some tensors, the server also averages buffers, and constants do not change.
 """
 
 # pyright: reportPrivateUsage=false
@@ -24,17 +23,16 @@ from unskew.errors import UsageError
 
 
 def children(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The direct children by name, in order, each as often as it stands there.
+    """The direct children by name, in order, with repetitions.
 
-    `named_children` names a layer once, and a Sequential may use one activation several times.
+    `named_children` lists a layer once, but a Sequential may use one activation several times.
     """
     return [(name, child) for name, child in module._modules.items() if child is not None]
 
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Put a module into evaluation mode; afterwards every layer has the mode it had, also one that was
-    frozen."""
+    """A context in which a module is in evaluation mode; afterwards every layer has its former mode."""
     modes = [(layer, layer.training) for layer in module.modules()]
     module.eval()
     try:
@@ -45,8 +43,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 
 def without_inplace(module: nn.Module) -> nn.Module:
-    """The module itself, its layers told to leave their inputs as they are (`nn.ReLU(inplace=True)`), which
-    others read."""
+    """The module itself, with in-place layers such as `nn.ReLU(inplace=True)` switched to copies."""
     for layer in module.modules():
         if getattr(layer, "inplace", False) is True:
             layer.inplace = False  # type: ignore[assignment]
@@ -54,13 +51,13 @@ def without_inplace(module: nn.Module) -> nn.Module:
 
 
 HEAD_ATTRIBUTE = "_unskew_head"
-"""The attribute of a module that names its head, where it is not the layer that was made last."""
+"""The attribute of a module that names its head, if it is not the last layer."""
 _HEAD_TYPES = (nn.Linear, nn.modules.conv._ConvNd)  # pyright: ignore[reportPrivateUsage]
 
 
 def head_of(module: nn.Module) -> str:
-    """The name of the head: the one that was found, else the last dense layer; of a model that has none
-    because it answers for pixels, the last convolution. Raises UsageError (E105) if it has neither."""
+    """The name of the head: the marked one, else the last dense layer, else the last convolution. Raises
+    UsageError (E105) if there is none."""
     if named := getattr(module, HEAD_ATTRIBUTE, ""):
         return named
     weighed = [(n, m) for n, m in module.named_modules() if isinstance(m, _HEAD_TYPES)]
@@ -71,8 +68,8 @@ def head_of(module: nn.Module) -> str:
 
 
 def ends_with_head(module: nn.Module) -> bool:
-    """Whether a module is a Sequential whose last block is its head: a matrix of weights is in it, which
-    normalisation and other scales of the outputs do not have, or no other layer can be the head."""
+    """Whether a module is a Sequential whose last block is its head: the block has a weight matrix, unlike
+    normalisation of the outputs, or no other layer can be the head."""
     if not isinstance(module, nn.Sequential):
         return False
     blocks = [block for _, block in children(module)]
@@ -84,15 +81,15 @@ def ends_with_head(module: nn.Module) -> bool:
 
 
 def mark_head(module: nn.Module, name: str) -> None:
-    """Say which layer is the head."""
+    """Set the attribute that names the head."""
     setattr(module, HEAD_ATTRIBUTE, name)
 
 
 def find_head(module: nn.Module, x: Tensor, classes: int) -> None:
-    """Mark the head, unless it is the layer that stands for one anyway.
+    """Mark the head, unless `head_of` finds it without a mark.
 
-    It is the last layer called whose outputs for samples x are the logits; where the model does something
-    with them (softmax, a mean over pixels), the last one called that gives a number for each class.
+    It is the last layer called whose outputs for samples x are the logits; if the model processes them
+    further (softmax, a mean over pixels), the last one called with one output per class.
     """
     calls: list[tuple[str, Any]] = []
     handles: list[Any] = []
@@ -120,15 +117,15 @@ def _output_size(layer: Any) -> int:
 
 
 def mixing_children(module: nn.Module, all_inputs: bool) -> frozenset[str]:
-    """The names of its direct children that mix. all_inputs: only those beside whose layers nothing passes
-    by."""
+    """The names of the direct children that mix the numbers of an input. all_inputs: only children that no
+    skip connection bypasses."""
     return frozenset(
         name for name, child in children(module) if (_mixes_all if all_inputs else _mixes)(child)
     )
 
 
 def _mixes(module: nn.Module) -> bool:
-    """Whether any layer of the module mixes."""
+    """Whether any layer of the module mixes the numbers of its input."""
     return any(
         p.dim() > 1
         for layer in module.modules()
@@ -138,10 +135,9 @@ def _mixes(module: nn.Module) -> bool:
 
 
 def _mixes_all(module: nn.Module) -> bool:
-    """Whether the module is a layer of torch's that mixes, or has one of them among those that it runs one
-    after another.
+    """Whether the module is a layer of torch that mixes, or a Sequential with such a layer.
 
-    A module of a user's own may let a number by beside the layers that it has.
+    A user's own module may bypass its layers, so it does not count.
     """
     if isinstance(module, nn.Sequential):
         return any(_mixes_all(layer) for layer in module)
@@ -154,17 +150,14 @@ _NORM_TYPES = (nn.modules.batchnorm._BatchNorm,)
 
 @dataclass(frozen=True)
 class TensorRoles:
-    """The names of a module's tensors by what becomes of them; a tensor in several places has the first
-    place's name.
+    """The names of a module's tensors by role; a tensor in several places has the name of the first.
 
     trainable: parameters that clients train. buffers: floating-point buffers that passes may update, and that
-    are
-    averaged. constants: parameters with `requires_grad=False`, the statistics of batch normalisation that has
-    only such, and the buffers of layers that say `buffers_stay`, because they compute them from their
-    settings; constants are neither
-    trained nor sent. norms: everything that belongs to batch normalisation by the batch's own statistics.
-    fixed: the layers of batch normalisation that always use their running statistics.
-    name_of: the name of the tensor at every place of the module.
+    are averaged. constants: neither trained nor sent: parameters with `requires_grad=False`, the statistics
+    of batch normalisation with only such parameters, and the buffers of layers with `buffers_stay`, which are
+    computed from their settings. norms: all tensors of batch normalisation that uses batch statistics.
+    fixed: the layers of batch normalisation that always use running statistics. name_of: from every place of
+    the module to the name of its tensor.
     """
 
     trainable: tuple[str, ...]
@@ -211,7 +204,7 @@ def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def tensor_slots(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, str]]:
-    """Where a module holds tensors: (a layer's dict, the key there, the place's name)."""
+    """The places of a module's tensors: (a layer's dict, the key in it, the name of the place)."""
     for m, layer in module.named_modules():
         for store in (layer._parameters, layer._buffers):
             yield from ((store, key, f"{m}.{key}" if m else key) for key in store)
@@ -225,18 +218,16 @@ def _names_by_slot(module: nn.Module) -> dict[str, str]:
 
 
 def _is_fixed_norm(module: nn.Module, name: str, layer: nn.Module) -> bool:
-    """Whether all parameters of the layer are frozen; of one that has none, those of the module that it is
-    in."""
+    """Whether all parameters of the layer, or if it has none those of its parent module, are frozen."""
     parameters = list(layer.parameters()) or list(module.get_submodule(name.rpartition(".")[0]).parameters())
     return bool(parameters) and not any(p.requires_grad for p in parameters)
 
 
 def with_latent(module: nn.Module, width: int) -> nn.Module:
-    """A copy with blocks `base` (flatten) and `latent` before the head: sigmoid(Linear(D, width)), which the
-    head reads.
+    """A copy with the blocks `base` (flatten) and `latent` = sigmoid(Linear(D, width)) before the head.
 
-    A model that already has these two blocks is returned itself. Raises UsageError (E105) unless the model is
-    an nn.Sequential that ends with an nn.Linear.
+    A model with these two blocks is returned itself. Raises UsageError (E105) unless the model is an
+    nn.Sequential that ends with an nn.Linear.
     """
     names = [n for n, _ in children(module)]
     if "latent" in names and "base" in names:
@@ -271,11 +262,8 @@ def with_projection(module: nn.Module, width: int) -> nn.Module:
 def with_head(
     module: nn.Module, layers: Callable[[int], nn.Sequential], head_like: Callable[[nn.Linear], nn.Linear]
 ) -> nn.Module:
-    """A copy with these layers, which read D features, between body and head, and the head that `head_like`
-    makes of the old.
-
-    Raises UsageError (E105) if the head is not a single nn.Linear.
-    """
+    """A copy with `layers(D)` between body and head, and the head `head_like(old head)`. D: the number of
+    features. Raises UsageError (E105) if the head is not a single nn.Linear."""
     module = copy.deepcopy(module)
     plain = ends_with_head(module)
     name = [n for n, _ in children(module)][-1] if plain else head_of(module)

@@ -1,5 +1,5 @@
-"""A model as a pure function of its weights, with cuts at which a forward pass can stop, be changed, and go
-on."""
+"""A model as a pure function of its weights, with cuts at which a forward pass can stop, be changed and
+continue."""
 
 from __future__ import annotations
 
@@ -25,31 +25,28 @@ from unskew.core.modules import (
 )
 from unskew.core.passes import Around, CutPasses, HookedPasses, SequentialPasses, Tap
 from unskew.core.trees import Weights
-from unskew.data.samples.input_layout import Layout
 from unskew.errors import UsageError, suggestion
+from unskew.formats.input_layout import Layout
 
 
 class Network:
     """A model's structure without its weights: `run(w, x)` is a pure function of `w` and `x`.
 
-    A plain `nn.Sequential` is cut at its blocks , any other module at its direct children (see `passes`).
-    One Network serves one thread, for a pass puts its weights into the module; `copy()` makes another.
+    A plain `nn.Sequential` is cut at its blocks, any other module at its direct children (see `passes`). A
+    pass puts its weights into the module, so a Network serves one thread; `copy()` makes another.
 
-    blocks: the names of the direct children, in order. head: the name of the layer that gives logits. cut:
-    the cut that Parts use unless told otherwise, "" for the first one at which several inputs meet. folds:
-    whether training clients side by side pays for this model on a CPU, None where it does not say.
+    blocks: the names of the direct children, in order. head: the name of the layer that computes logits.
+    cut: the default cut, "" for the first one at which several inputs meet. folds: whether training clients
+    side by side is faster for this model on a CPU; None if the model does not say.
     trainable, buffers, constants, norms: names of the model's weights, see `TensorRoles`; a pass in training
-    mode leaves batch normalisation of constants in evaluation mode. extra: weights that Parts train beside
-    them; learnable and statistics name both.
-    skips_to_cuts: whether a pass that goes on from a cut leaves out the layers before it; else they run, on
-    zeros.
-    embeds: whether the model looks whole numbers up, or they are among several inputs, so that samples must
-    not be scaled
-    or mixed. layout: of samples with several inputs, which the module takes one by one; the network takes
-    them as rows.
-    draws: whether a training pass draws from torch's own generator, as the engine finds out. around: makes
-    the context in which the model runs; differentiable: the one in which its passes have gradients wherever
-    they run.
+    mode leaves batch normalisation of constants in evaluation mode. extra: weights that Parts train in
+    addition; learnable and statistics include them.
+    skips_to_cuts: whether a pass from a cut leaves out the layers before it; else they run on zeros.
+    embeds: whether the model looks up embeddings of whole numbers, or inputs hold whole numbers, so that
+    samples must not be scaled or mixed. layout: of samples with several inputs; the network receives them as
+    rows, the module separately. draws: whether a training pass draws from torch's global generator; the
+    engine sets it. around: makes the context in which the model runs; differentiable: makes a context in
+    which passes have gradients.
     """
 
     def __init__(
@@ -59,15 +56,15 @@ class Network:
         handed_over: bool = False,
         layout: Layout | None = None,
     ):
-        """shape: of one input, or of the row of several. handed_over: whether nobody else will use the
-        module, so that it need not be copied.
+        """Raises UsageError (E105) for a module without children.
 
-        Raises UsageError (E105) for a module without children.
+        shape: of one input, or of the row of several. handed_over: the caller no longer uses the module, so
+        it need not be copied.
         """
         self._build(module if handed_over else copy.deepcopy(module), shape, layout)
 
     def _build(self, module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> None:
-        """module: nobody else's, though it may hold the tensors of another network."""
+        """Set all attributes. module: not used by others, but it may hold the tensors of another network."""
         self.module = without_inplace(module)
         module_inputs.attach_lookup(self.module)
         module_inputs.attach_layout(self.module, layout)
@@ -99,7 +96,7 @@ class Network:
             n: layer.num_batches_tracked for n, layer in batch_norms(self.module) if n in roles.fixed
         }
         for _, layer in batch_norms(self.module):
-            layer.num_batches_tracked = None  # an integer counter nothing here reads; never averaged
+            layer.num_batches_tracked = None  # an integer counter that is not needed and must not be averaged
         self._start: Mapping[str, Tensor] = {n: t.detach() for n, t in named_tensors(self.module)}
         self.extra: Weights = {}
         self.add({})
@@ -118,7 +115,7 @@ class Network:
         self._training: bool | None = None
 
     def copy(self) -> Network:
-        """The same network for another thread. Both hold the same initial weights, which neither changes."""
+        """The network for another thread. Both share the initial weights, which neither changes."""
         other = Network.__new__(Network)
         other._build(self._holding(self._start), self.shape, self.layout)
         other._start = self._start
@@ -128,58 +125,52 @@ class Network:
         return other
 
     def add(self, extra: Weights) -> None:
-        """Name weights that a Part trains beside the model's, `<part>.<name>`; the module knows nothing of
-        them.
-
-        Where <name> is a running statistic of the model, they are that of a second model, and nothing to
-        train.
-        """
+        """Add weights that a Part trains in addition to the model's, named `<part>.<name>`; the module does
+        not use them. If <name> is a running statistic of the model, they are that of a second model, and are
+        not trained."""
         self.extra = {**self.extra, **extra}
         self.statistics = (*self.buffers, *(n for n in self.extra if n.partition(".")[2] in self.buffers))
         self.learnable = (*self.trainable, *(n for n in self.extra if n not in self.statistics))
 
     @property
     def initial(self) -> Mapping[str, Tensor]:
-        """The initial weights, which nobody may change."""
+        """The initial weights; do not change them."""
         return {**self._start, **self.extra}
 
     def weights(self) -> Weights:
-        """Copies of the initial parameters and floating-point buffers by name, and of what Parts train beside
-        them."""
+        """Copies of the initial parameters and floating-point buffers by name, and of the extra weights."""
         return {n: t.clone() for n, t in (*self._start.items(), *self.extra.items())}
 
     def module_with(self, w: Weights) -> nn.Module:
-        """An ordinary module holding these weights, in evaluation mode, to keep or to hand to a user."""
+        """An ordinary module with these weights, in evaluation mode, for users and files."""
         return self._holding({n: w[n].detach().clone() for n in self._start if n in w}).eval()
 
     def hold(self, w: Mapping[str, Tensor]) -> None:
-        """Take the initial weights from here whenever they are needed; they are equal, and may be on a
-        disk."""
+        """Read the initial weights from `w` from now on: equal weights that may be on a disk."""
         self._start = {n: w[n].detach() for n in self._start} if isinstance(w, dict) else w
 
     def _holding(self, w: Mapping[str, Tensor]) -> nn.Module:
-        """A copy of the module with these tensors themselves in it."""
+        """A copy of the module that holds these tensors without copying them."""
         module = copy.deepcopy(self.module)
         self._passes.unhook(module)
         module_inputs.detach_lookup(module)
         module_inputs.detach_layout(module)
-        held = dict(w) | {n: nn.Parameter(w[n], learns) for n, learns in self._learns.items() if n in w}
+        tensors = dict(w) | {n: nn.Parameter(w[n], learns) for n, learns in self._learns.items() if n in w}
         for store, key, place in tensor_slots(module):
-            if self._name_of.get(place) in held:
-                store[key] = held[self._name_of[place]]
+            if self._name_of.get(place) in tensors:
+                store[key] = tensors[self._name_of[place]]
         for name, layer in batch_norms(module):
             layer.num_batches_tracked = copy.deepcopy(self._counts.get(name, torch.tensor(0)))
         return module
 
     def _empty(self) -> None:
-        """Take all tensors out of the module: a pass puts its own there, and nothing holds them longer than
-        it must."""
+        """Remove all tensors from the module, so that it does not keep them in memory after a pass."""
         for store, key, _ in self._slots:
             store[key] = None
 
     def check_cut(self, cut: str) -> str:
-        """The block after which a cut lies; "cut" stands for the model's own. Raises UsageError (E106) for
-        none."""
+        """The block after which a cut lies; "cut" is the model's default. Raises UsageError (E106) for an
+        unknown cut."""
         name = (self.cut or self._onward.meet(self._cuts, self.goes_on)) if cut == "cut" else cut
         if name not in self._cuts:
             if len(self.blocks) == 1:
@@ -196,24 +187,23 @@ class Network:
         return name
 
     def of_head(self, name: str) -> bool:
-        """Whether a weight is the head's and may be trained, also where another layer has it in common with
-        the head."""
+        """Whether a weight belongs to the head, possibly shared with another layer, and may be trained."""
         return name not in self.constants and any(
             place.startswith(f"{self.head}.") for place, n in self._name_of.items() if n == name
         )
 
     def untrained_head(self, alone: bool = False) -> str | None:
-        """Why a Part cannot train the head, as its refusal says it; None if it can. alone: from features,
-        without the body."""
+        """Why a Part cannot train the head, as the end of a sentence; None if it can. alone: it trains the
+        head on features, without the body."""
         if not any(self.of_head(n) for n in self.trainable):
             return "it trains the head, which is frozen"
         text = self.stops_at("features") if alone else None
         return text and f"it trains the head alone, and {text}"
 
     def is_input_at(self, cut: str) -> bool:
-        """Whether what lies at a cut ("features": at the head's input) is still the input, flattened, scaled
-        or looked up, because no layer before it mixes an input's numbers. Of several inputs all have to go
-        through that layer."""
+        """Whether the activation at a cut ("features": the head's input) is still the input, at most
+        flattened, scaled or looked up, because no layer before it mixes the input's numbers. With several
+        inputs, all of them must pass through that layer."""
         if cut == "features":
             blocks = tuple(b for b in self.blocks if b != self.head)
         else:
@@ -222,15 +212,15 @@ class Network:
         return not any(b in self._mixing and (not self.layout or self.goes_on(b)) for b in blocks)
 
     def goes_on(self, cut: str) -> bool:
-        """Whether every path of the model leads through this cut, so that what lies there decides the
+        """Whether every path of the model leads through this cut, so that its activation determines the
         logits."""
         with contextlib.suppress(UsageError):
             return self.stops_at(cut) is None
         return False
 
     def cuts(self, name: str) -> tuple[str, ...]:
-        """The blocks a tap names: one cut, or with "maps" those the model lists, else all with channels of
-        pixels."""
+        """The cuts that an entry of `Part.taps` names: one cut, or for "maps" those that the model lists,
+        else all with activations [B, C, H, W]."""
         if name != "maps":
             return (self.check_cut(name),)
         if listed := getattr(self.module, "maps", ()):
@@ -247,15 +237,13 @@ class Network:
         train: bool = False,
         taps: dict[str, Tap] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """(output, features) of a pass with weights `w`: from the input to the logits, both [B, ...].
+        """(output, features) of a pass with weights `w`: the logits [B, ...], and the head's input [B, D].
 
-        since: go on from this cut; `x` is then the activation there ("features": what the head receives, in
-        its own shape).
-        until: stop at this cut; the output is then the activation there.
-        train: run in training mode: dropout is active, batch normalisation uses and updates batch statistics.
-        taps: by cut, a function that sees the activation and returns what the pass goes on with.
-        The features are [B, D]: what the head received, flattened. Raises UsageError (E122) where an
-        embedding has no row for a number.
+        since: start at this cut; `x` is then the activation there ("features": the head's input, not
+        flattened). until: stop at this cut; the output is then the activation there. train: run in training
+        mode: dropout is active, batch normalisation uses and updates batch statistics. taps: by cut, a
+        function from the activation to the one with which the pass continues. Raises UsageError: E106 for a
+        cut from which a pass cannot start, E122 if an embedding has no row for a number.
         """
         if since is not None and (text := self.stops_at(since)):
             raise UsageError("E106", f"a pass cannot go on from '{since}' alone: {text}.")
@@ -264,10 +252,8 @@ class Network:
         return (z.reshape(len(z), *(self._logits_shape(ends) or ())) if ends else z), h.flatten(1)
 
     def stops_at(self, since: str) -> str | None:
-        """Why a pass with what lies at this cut alone does not end in the model's logits; None if it does.
-
-        Raises UsageError (E106) for a cut whose layer the model's forward does not call.
-        """
+        """Why the activation at this cut does not determine the logits, as the end of a sentence; None if it
+        does. Raises UsageError (E106) for a cut whose layer the model's forward does not call."""
         if isinstance(self._passes, SequentialPasses) or self._logits_shape(since) is not None:
             return None
         return self._onward.why(since, self.head)
@@ -275,7 +261,7 @@ class Network:
     def _logits_shape(self, since: str) -> tuple[int, ...] | None:
         if since not in self._onward.logits:
             if since != "features":
-                self.shape_at(since)  # refuses what gives no tensor
+                self.shape_at(since)  # raises for a layer that does not return a tensor
             around, self.around = self.around, contextlib.nullcontext
             try:
                 self._onward.find(since, self._run, self.initial, self.trainable)
@@ -308,17 +294,16 @@ class Network:
             self._empty()
 
     def head_of(self, w: Weights, h_BD: Tensor) -> Tensor:
-        """Logits from features, in evaluation mode."""
+        """The logits for features, in evaluation mode."""
         h = h_BD.reshape(len(h_BD), *self.shape_at("features"))
         return self.run(w, h, since=self._passes.before_head)[0]
 
     def features_of(self, w: Weights, x: Tensor) -> Tensor:
-        """[B, D]: what the head receives for inputs `x`, flattened, in evaluation mode."""
+        """The flattened input of the head, [B, D], for inputs `x`, in evaluation mode."""
         return self.run(w, x)[1]
 
     def shape_at(self, cut: str) -> tuple[int, ...]:
-        """The shape of one sample's activation at a cut ("features": at the head's input). Any thread may
-        ask."""
+        """The shape of one sample's activation at a cut ("features": at the head's input). Thread-safe."""
         name = cut if cut == "features" else self.check_cut(cut)
         with self._asking:
             if name not in self._shapes:
@@ -326,6 +311,7 @@ class Network:
             return self._shapes[name]
 
     def _measured(self, name: str) -> tuple[int, ...]:
+        """`shape_at`, from a pass on zeros."""
         with torch.no_grad():
             x = torch.zeros((2, *self.shape))
             if name == "features":
@@ -343,10 +329,10 @@ class Network:
 
 
 def each_input(net: Network, x: Tensor) -> list[tuple[Tensor, bool]]:
-    """Of samples x [B, ...]: every input [B, ...] of theirs, and whether its numbers stand for kinds.
+    """The inputs of samples x [B, ...]: for each, (its values [B, ...], whether they are categories).
 
-    Kinds are words, codes and truths: of two that differ, none are farther apart than others, whatever their
-    numbers. Of samples with one input all numbers are kinds if the model looks any of them up.
+    Categories are words, codes and truth values, whose differences mean nothing. If samples have one input,
+    its values are categories if the model has an embedding.
     """
     if not net.layout:
         return [(x, net.embeds)]

@@ -1,5 +1,5 @@
-"""Parts whose clients keep a model of their own, which never leaves them: a second model that is trained with
-the global one, or the model that they trained last.
+"""Base classes of Parts whose clients keep a model of their own that never leaves them: a second model that
+is trained with the global one (OwnModel), or the model after their last local training (Remembered).
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from unskew.core.trees import Tree, Weights, under
 
 
 class OwnModel(Part):
-    """Its weights are named `<part>.<name>` after the model's, begin as these do, and take every step with
-    them.
+    """A Part with a second model at each client, whose weights are named `<part>.<name>` after the model's.
 
-    A subclass adds to `loss` what they descend, by `c.run_training(self.own(w), x)`; no other Part's hook
-    sees them or their gradients. They have running statistics of their own. Clients' own scores are this
-    model's; all other scores are the global one's.
+    They start equal to the model's and take every step with them. A subclass adds their loss in `loss`, from
+    `c.run_training(self.own(w), x)`; hooks of other Parts do not see them. The second model has its own
+    running statistics. Clients' own scores are this model's; all other scores are the global model's.
     """
 
     personal = True
@@ -37,10 +36,8 @@ class OwnModel(Part):
 
 
 class Remembered(Part):
-    """The weights that a client trained last are `w` of its private tree, and its own score is theirs.
-
-    A subclass may start training from `last`, mix with it, or score otherwise.
-    """
+    """A Part whose clients keep the weights of their last local training, as `w` of the private tree, and are
+    scored with them. A subclass may start training from `last`, mix with it, or score otherwise."""
 
     personal = True
 
@@ -54,10 +51,10 @@ class Remembered(Part):
         return self.last(w, c)
 
     def last(self, w: Weights, c: Client) -> Weights:
-        """The weights that the client trained last; those received if it has not taken part yet."""
+        """The weights after the client's last training; the received ones if it has not taken part yet."""
         return w | c.mine.get("w", {})
 
 
 def model_names(net: Network) -> list[str]:
-    """Names of the weights and running statistics of the model itself, without what Parts train beside it."""
+    """The names of the model's weights and running statistics, without those that Parts add."""
     return [*net.trainable, *net.buffers]

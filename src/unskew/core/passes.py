@@ -1,12 +1,11 @@
-"""How a forward pass through a module is run, stopped at a cut, and continued from one.
+"""Forward passes through a module that can stop at a cut and continue from one.
 
 A plain `nn.Sequential` runs block by block. Any other module runs as a whole, and forward hooks on its
-children see and change activations. Whether a pass can go on from a cut is found by trying it on the same
-inputs.
+children read and replace activations. Whether a pass can continue from a cut is found by trying it.
 """
 
 # pyright: reportPrivateUsage=false
-# Hooks are taken off a copied module by their numbers, for which torch has no public way.
+# Hooks are removed from a copied module by their numbers, which torch does not offer publicly.
 
 from __future__ import annotations
 
@@ -19,17 +18,17 @@ import torch
 from torch import Tensor, nn
 
 from unskew.core.modules import children, head_of
-from unskew.data.samples.input_layout import Layout
 from unskew.errors import UsageError
+from unskew.formats.input_layout import Layout
 
 Tap: TypeAlias = Callable[[str, Tensor], Tensor]
-"""Called with a cut's name and the activation there; returns what the pass goes on with."""
+"""From a cut's name and its activation to the activation with which the pass continues."""
 Around: TypeAlias = Callable[[], AbstractContextManager[Any]]
-"""Makes the context in which a block runs; the engine puts its kernels there."""
+"""Makes the context in which a block runs; the engine installs its kernels there."""
 
 
 class SequentialPasses:
-    """A Sequential; its last block is the head."""
+    """Passes through an `nn.Sequential`, whose last block is the head."""
 
     def __init__(self, module: nn.Sequential):
         self.module = module
@@ -40,10 +39,8 @@ class SequentialPasses:
     def run(
         self, x: Tensor, since: str | None, until: str | None, taps: dict[str, Tap], around: Around
     ) -> tuple[Tensor, Tensor]:
-        """(output, what the head received): `x` enters the first block, or the one that follows `since`.
-
-        `until` names the last block to run; the output is then its activation.
-        """
+        """(output, input of the head). `x` enters the first block, or the one after `since`; `until` is the
+        last block to run, whose activation is then the output."""
         features = x
         first = 0 if since is None else self.names.index(since) + 1
         for name, block in children(self.module)[first:]:
@@ -52,7 +49,7 @@ class SequentialPasses:
             with around():
                 compact = getattr(
                     block, "narrow", None
-                )  # a block may hand on a compact form, see models/time_convolution.py
+                )  # for a compact output, see models/time_convolution.py
                 x = compact(x) if compact else block(_full_activation(x))
             if name in taps:
                 x = taps[name](name, _full_activation(x))
@@ -61,20 +58,20 @@ class SequentialPasses:
         return _full_activation(x), features
 
     def unhook(self, module: nn.Module) -> None:
-        """Nothing to take off a copy of the module: blocks are run from outside."""
+        """Do nothing: a Sequential has no hooks."""
 
 
 def _full_activation(x: Any) -> Tensor:
-    """The activation itself, of a compact form too."""
+    """The activation as a tensor, also from its compact form."""
     return x if isinstance(x, Tensor) else x.full()
 
 
 class HookedPasses:
-    """A module whose forward is its own; its cuts are its direct children, its head the last dense layer.
+    """Passes through a module with its own forward; cuts are its direct children, the head its last dense
+    layer.
 
-    It can go on from a cut only by running from the start and replacing what the cut gave, which is a pass of
-    that alone where no other path passes the cut by (`CutPasses`). One pass at a time: the hooks read what
-    `run` has set.
+    A pass from a cut runs all layers and replaces the activation at the cut, which is valid if no path avoids
+    the cut (`CutPasses`). Only one pass may run at a time, because the hooks read attributes that `run` sets.
     """
 
     def __init__(self, module: nn.Module, shape: tuple[int, ...]):
@@ -90,8 +87,7 @@ class HookedPasses:
     def run(
         self, x: Tensor, since: str | None, until: str | None, taps: dict[str, Tap], around: Around
     ) -> tuple[Tensor, Tensor]:
-        """(output, what the head received), from the input or the cut `since` to the logits or the cut
-        `until`.
+        """(output, input of the head), from the input or the cut `since` to the logits or the cut `until`.
 
         Raises UsageError (E106) for a cut whose layer is not called.
         """
@@ -99,14 +95,14 @@ class HookedPasses:
             head = self.module.get_submodule(self.head)
             with around():
                 return head(x), x
-        stopped: list[Tensor] = []
+        activation: list[Tensor] = []
         self.taps, self.called = dict(taps), set()
         if since is not None:
-            given = x
-            x = given.new_zeros((given.shape[0], *self.shape))
-            self.taps[since] = lambda _, h: given
+            start = x
+            x = start.new_zeros((start.shape[0], *self.shape))
+            self.taps[since] = lambda _, h: start
         if until is not None:
-            self.taps[until] = lambda _, h: stopped.append(h) or h
+            self.taps[until] = lambda _, h: activation.append(h) or h
         with around():
             z = self.module(x)
         if missed := [cut for cut in self.taps if cut not in self.called]:
@@ -117,10 +113,10 @@ class HookedPasses:
             )
         features = self.features if self.features is not None else z
         self.taps, self.features = {}, None
-        return (stopped[0] if stopped else z), features
+        return (activation[0] if activation else z), features
 
     def unhook(self, module: nn.Module) -> None:
-        """Take the hooks off a copy of the module: its activations must not reach this one's taps."""
+        """Remove the hooks from a copy of the module, so that its activations do not reach these taps."""
         for child, number in self._handles:
             layer = module.get_submodule(child)
             layer._forward_hooks.pop(number, None)
@@ -145,20 +141,18 @@ class HookedPasses:
 
 
 RunPass = Callable[..., tuple[Tensor, Tensor]]
-"""`run(w, x, since=, until=)`, in evaluation mode, gives (output, what the head received)."""
+"""`run(w, x, since=, until=)` returns (output, input of the head), in evaluation mode."""
 NUDGE = 0.03
-"""How far weights are moved for the second try: a path that begins at 0, as an adapter's does, is open
-then."""
+"""The change of weights for the second trial, which opens paths with initial weights 0, such as adapters."""
 
 
 class CutPasses:
-    """Where passes of a network and of all its copies can go on from, as far as it has been tried.
+    """The cuts from which passes of a network and its copies can continue, as far as they have been tried.
 
-    shape: of one input, or of the row of several. layout: how several inputs lie in it.
-    logits: by cut, the shape of one sample's logits where a pass from there ends in those of a whole pass;
-    None where not. A model that only lays the head's outputs out in another way, by nn.Flatten say, ends in
-    the same numbers.
-    meeting: the first cut at which all inputs of a sample meet, once somebody asked.
+    shape: of one input, or of the row of several. layout: of several inputs in a row. logits: by cut, the
+    shape of one sample's logits if a pass from there reproduces the logits of a whole pass, possibly in
+    another shape (nn.Flatten); else None. meeting: the first cut at which all inputs of a sample meet; ""
+    until `meet` is called.
     """
 
     def __init__(self, shape: tuple[int, ...], layout: Layout | None):
@@ -167,16 +161,15 @@ class CutPasses:
         self.meeting = ""
 
     def find(self, since: str, run: RunPass, weights: Mapping[str, Tensor], trainable: Iterable[str]) -> None:
-        """Try this cut. weights: those with which the model begins. trainable: the names of those that
-        change."""
-        tried = [
+        """Try this cut and record the result in `logits`. weights: the model's initial ones. trainable: names
+        of the weights to change in the second trial."""
+        shapes = [
             _continued_shape(run, w, self._samples(run, w), since) for w in _trial_weights(weights, trainable)
         ]
-        self.logits[since] = tried[0] if None not in tried else None
+        self.logits[since] = shapes[0] if None not in shapes else None
 
     def meet(self, cuts: Iterable[str], goes_on: Callable[[str], bool]) -> str:
-        """`meeting`, sought among these cuts in their order. Raises UsageError (E106) where they do not
-        meet."""
+        """The first of these cuts at which all inputs meet. Raises UsageError (E106) if there is none."""
         self.meeting = self.meeting or next(filter(goes_on, cuts), "")
         if not self.meeting:
             text = "the inputs of a sample meet at none of the model's direct children"
@@ -186,7 +179,7 @@ class CutPasses:
         return self.meeting
 
     def why(self, since: str, head: str) -> str:
-        """Why no pass goes on from this cut, as the end of a sentence."""
+        """Why no pass can continue from this cut, as the end of a sentence."""
         if since == "features":
             return (
                 f"what the model does after its head '{head}' would be left out; have the head's answer"
@@ -196,8 +189,7 @@ class CutPasses:
         return f"{passing} pass it by; cut it where all of them meet"
 
     def _samples(self, run: RunPass, w: dict[str, Tensor]) -> Tensor:
-        """Two inputs whose numbers differ from each other's and from the zeros on which layers before a cut
-        run."""
+        """Two samples that differ from each other and from the zeros on which layers before a cut run."""
         x = torch.arange(2 * math.prod(self.shape)).sin().mul(0.5).add(0.5).reshape(2, *self.shape)
         whole = (
             [(start, end) for each, start, end in self.layout.places if each.kind != "float32"]
@@ -212,20 +204,20 @@ class CutPasses:
         except UsageError:  # an embedding with a single row
             for start, end in whole:
                 x[:, start:end] = 0
-        except RuntimeError:  # said by whoever runs the samples next
+        except RuntimeError:  # `_continued_shape` meets it again
             pass
         return x
 
 
 def _trial_weights(weights: Mapping[str, Tensor], trainable: Iterable[str]) -> Iterator[dict[str, Tensor]]:
-    """The weights with which a model begins, and others near them."""
+    """The initial weights, and weights near them."""
     yield dict(weights)
-    moved = {n: torch.arange(weights[n].numel()).add(1.0).sin().reshape(weights[n].shape) for n in trainable}
-    yield {n: t + NUDGE * moved[n].to(t) if n in moved else t for n, t in weights.items()}
+    change = {n: torch.arange(weights[n].numel()).add(1.0).sin().reshape(weights[n].shape) for n in trainable}
+    yield {n: t + NUDGE * change[n].to(t) if n in change else t for n, t in weights.items()}
 
 
 def _continued_shape(run: RunPass, w: dict[str, Tensor], x: Tensor, since: str) -> tuple[int, ...] | None:
-    """The shape of one sample's logits, if both passes end in the same numbers."""
+    """The shape of one sample's logits if a pass from the cut ends in those of a whole pass; else None."""
     try:
         with torch.no_grad():
             z, h = run(w, x)

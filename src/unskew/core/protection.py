@@ -1,4 +1,4 @@
-"""What a Part that protects clients cannot cover, named before anything trains."""
+"""Which Parts can be combined with one that protects clients or samples, or with secure aggregation."""
 
 from __future__ import annotations
 
@@ -33,21 +33,19 @@ UNSEEN_HOOKS = (
     ),
     *("merge", "caution", "server", "refine", "protect", "rounds_within", "spent", "account"),
 )
-"""Hooks that see no sample of a client, or one sample at a time. What is encoded has its noise already."""
+"""Hooks that see no sample of a client, or one sample at a time. Encoded weights already have noise."""
 
 SAMPLE_HOOKS = ("batch", "tap", "logits", "loss")
-"""Hooks that see one sample at a time where each trains by itself. A Part that mixes samples would then mix
+"""Hooks that see a batch of one sample if samples are protected, so a Part that mixes samples would mix
 none."""
 TEST_HOOKS = ("evaluate_with", "scores", "received")
-"""Hooks of which only scores come: the client that they see offers no training samples then."""
+"""Hooks for scores, which have no access to training samples if samples are protected."""
 
 
 def protection_problem(part: Part, fed: Fed) -> str | None:
-    """Why no sum with noise can stand for what this Part has clients send, as the end of a sentence; None if
-    one can.
+    """Why noisy sums over clients are not enough for this Part, as the end of a sentence; None if they are.
 
-    Only sums over clients are released: of the weights, and of every Share that is declared to be read as
-    one.
+    Only the sum of the weights and of every Share with reads="sum" is released.
     """
     if part.weights_read == "each":
         return "it reads each client's weights, and only their noisy sum is there"
@@ -75,7 +73,7 @@ def sum_problem(part: Part, fed: Fed) -> str | None:
 
 
 def _no_sum(part: Part, fed: Fed, there: str, vector: str) -> str | None:
-    """Why the sum over clients does not do for a Share of this Part. there, vector: the ends of the
+    """Why the sum over clients is not enough for a Share of this Part. there, vector: the ends of the
     sentences."""
     for leaf, share in part.shares(fed).items():
         if share.reads == "each":
@@ -86,8 +84,7 @@ def _no_sum(part: Part, fed: Fed, there: str, vector: str) -> str | None:
 
 
 def _without_trips(part: Part) -> str:
-    """The switch without which a Part exchanges nothing beside training, as the end of a sentence; nothing if
-    it has none."""
+    """The setting that switches a Part's trips off, as the end of a sentence; "" if it has none."""
     for field in fields(part):  # type: ignore[arg-type]  # every Part is a dataclass
         if field.init and getattr(part, field.name) is True:
             with suppress(UsageError):  # it cannot be switched off alone
@@ -97,8 +94,8 @@ def _without_trips(part: Part) -> str:
 
 
 def sample_problem(part: Part, by: Part) -> str | None:
-    """Why no proof of `by` about single samples can hold beside this Part, as the end of a sentence; None if
-    one can."""
+    """Why the proof of `by` about single samples does not hold with this Part, as the end of a sentence; None
+    if it does."""
     summed = part.totals if overrides(by, "sample_sum") else {}
     allowed = {
         *UNSEEN_HOOKS,
@@ -120,8 +117,8 @@ def sample_problem(part: Part, by: Part) -> str | None:
 
 
 def sums_released(parts: Sequence[Part], rounds: int) -> int:
-    """How many sums over its samples a client that is always asked releases for these Parts in a run of so
-    many rounds."""
+    """The number of sums over its samples that a client releases for these Parts if it takes part in every
+    round."""
     of_training = sum(often for part in parts for hook, often in part.totals.items() if overrides(part, hook))
     return rounds * of_training + sum(trip.sums * trip.often(rounds) for part in parts for trip in part.trips)
 
@@ -131,9 +128,11 @@ def _reserves(part: Part) -> str | None:
 
 
 def without_losses(replies: list[Reply], by: Part | None, summed: bool, trip: bool = False) -> list[Reply]:
-    """The replies without the losses of single clients where nobody has these, or no noise covers them. by:
-    the Part that protects clients or samples; summed: whether secure aggregation gives sums alone; trip:
-    whether nothing was trained."""
+    """The replies without the losses of single clients if these are not known, or have no noise.
+
+    by: the Part that protects clients or samples. summed: secure aggregation only gives sums. trip: the
+    replies are to a trip, in which nothing trains.
+    """
     if trip:
         why = "in a trip nobody trains, so that there is none"
     elif summed:

@@ -1,4 +1,4 @@
-"""What clients send back, and how the server's hooks see it.
+"""The clients' replies, and how the server's hooks see them.
 
 Letters: K clients that replied.
 """
@@ -18,19 +18,18 @@ from unskew.errors import UsageError
 
 
 class DecodeError(Exception):
-    """Raised by `Part.decode` for what no honest client sends. Its text is the end of a sentence, without
-    full stop."""
+    """Raised by `Part.decode` for a tree that an honest client never sends. The text is the end of a
+    sentence, without full stop."""
 
 
 @dataclass
 class Reply:
     """One client's answer to a round or a trip.
 
-    client: its number. size: the training samples it claims. weights: its trained weights, by name (none in a
-    trip).
-    shares: by Part, the tree that its `finish` or its trip returned. private: by Part, its next private tree;
-    over a
-    network this stays at the site. loss: its mean training loss, in the unit of the task's loss.
+    client: its number. size: the number of training samples that it reports. weights: its trained weights, by
+    name (none in a trip). shares: by Part, the tree that `finish` or the trip returned. private: by Part, its
+    next private tree; over a network this stays at the site. loss: its mean training loss, in the unit of the
+    task's loss.
     """
 
     client: int
@@ -46,19 +45,19 @@ class Reply:
 
 @dataclass
 class WithoutLoss(Reply):
-    """A reply as hooks see it where no client's loss is there to be read."""
+    """A reply as hooks see it if the losses of single clients are not available."""
 
     why: str = ""
 
     @staticmethod
     def of(reply: Reply, why: str) -> WithoutLoss:
-        """The same reply. why: the end of a sentence, such as "with secure aggregation the server sees their
-        sum"."""
+        """The reply without its loss. why: the end of a sentence, such as "with secure aggregation the server
+        sees their sum"."""
         return WithoutLoss(reply.client, reply.size, reply.weights, reply.shares, reply.private, why=why)
 
     def __getattribute__(self, name: str) -> Any:
-        """Raises UsageError (E108) where a hook reads the loss: a stand-in would pass for every client's
-        own."""
+        """Raises UsageError (E108) for the loss, so that no hook takes a default value for a client's
+        loss."""
         if name == "loss":
             text = f"a hook reads the loss of single clients, and {super().__getattribute__('why')}"
             raise UsageError(
@@ -71,14 +70,13 @@ class WithoutLoss(Reply):
 class Ups:
     """The replies of one exchange as one Part sees them, in the order of clients' numbers.
 
-    `ups["leaf"]` stacks what the clients shared, [K, ...]; it is a list where their numbers of rows differ,
-    and a tree of such stacks where the leaf is a tree. `"leaf" in ups` says whether they shared it.
+    `ups["leaf"]` stacks what the clients shared, [K, ...]; it is a list if their numbers of rows differ, and
+    a tree of such stacks if the leaf is a tree. `"leaf" in ups` says whether they shared it.
 
-    clients: [K] their numbers. sizes: [K] their training samples. t: the round. weighting: how the merge
-    weighs clients, "size" or "equal". part: the name of the Part that looks. cap: the most weight of one
-    client in the merge, as a part
-    of the whole. declared: by Part, the Shares that replies hold; told to `protect` only. last: whether the
-    run ends with this round, be it the last that was asked for or one after which something ended it.
+    clients: [K] their numbers. sizes: [K] their numbers of training samples. t: the round. weighting: how the
+    merge weighs clients, "size" or "equal". part: the name of the Part that sees them. cap: the largest
+    weight of one client in the merge, in (0, 1]. declared: by Part, the Shares in replies; only for
+    `protect`. last: whether the run ends after this round, as planned or early.
     """
 
     clients: Tensor
@@ -95,14 +93,14 @@ class Ups:
     def of(
         replies: Sequence[Reply], t: int = 0, weighting: str = "size", cap: float = 1.0, last: bool = False
     ) -> Ups:
-        """The replies in the order of clients' numbers, before any Part looks at them."""
+        """The replies in the order of clients' numbers, for no Part in particular (see `seen_by`)."""
         ordered = sorted(replies, key=lambda r: r.client)
         ids = torch.tensor([r.client for r in ordered], dtype=torch.int64)
         sizes = torch.tensor([r.size for r in ordered], dtype=torch.float64)
         return Ups(ids, sizes, ordered, t, weighting, cap=cap, last=last)
 
     def seen_by(self, part: str) -> Ups:
-        """The same replies for the Part of this name."""
+        """These replies for the Part of this name."""
         return replace(self, part=part)
 
     def __len__(self) -> int:
@@ -112,29 +110,26 @@ class Ups:
         return bool(self.replies) and leaf in self.replies[0].shares.get(self.part, {})
 
     def __getitem__(self, leaf: str) -> Any:
-        """Raises UsageError (E127) where nobody replied, which only the server of a trip meets."""
+        """Raises UsageError (E127) without replies, which happens only at the server of a trip."""
         if not self.replies:
             text = f"a trip of '{self.part}' reads '{leaf}' of answers although nobody's were used"
             raise UsageError("E127", f"{text}; let its server return what it was given where len(ups) is 0.")
         return _stack([r.shares[self.part][leaf] for r in self.replies])
 
     def stack(self, name: str) -> Tensor:
-        """[K, ...]: one weight of every client."""
+        """One weight of every client, [K, ...]."""
         return torch.stack([r.weights[name] for r in self.replies])
 
     def shares_of_weight(self, weighting: str | None = None) -> list[float]:
-        """Each client's weight in the merge, as the method weighs them unless `weighting` says otherwise; the
-        sum is 1."""
+        """Each client's weight in the merge, by `weighting` or else by the method's; they sum to 1."""
         raw = torch.ones(len(self)) if (weighting or self.weighting) == "equal" else self.sizes
         raw = raw.to(torch.float64)
         return cap_weights((raw / raw.sum()).tolist(), self.cap)
 
 
 def cap_weights(weights: Sequence[float], cap: float) -> list[float]:
-    """Weights whose sum is 1, none above `cap`: what is cut off goes to the others in proportion to theirs.
-
-    Equal weights where even these are above `cap`, because fewer than 1 / cap clients are there.
-    """
+    """Weights with sum 1, none above `cap`; the excess is spread over the others in proportion to their
+    weights. Equal weights if there are fewer than 1 / cap clients."""
     capped_K, over = list(weights), set[int]()
     if cap * len(capped_K) <= 1:
         return [1 / len(capped_K)] * len(capped_K)
@@ -147,7 +142,7 @@ def cap_weights(weights: Sequence[float], cap: float) -> list[float]:
 
 
 def _stack(values: Sequence[Any]) -> Any:
-    """Tensors as one stack, a list where their shapes differ; trees leaf by leaf."""
+    """Tensors as one stack, or a list if their shapes differ; trees are stacked leaf by leaf."""
     first = values[0]
     if isinstance(first, Mapping):
         return {n: _stack([v[n] for v in values]) for n in first}

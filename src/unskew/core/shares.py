@@ -1,8 +1,5 @@
-"""What a Part declares: the tensors that leave a client (Share) and the random numbers that its hooks use
-(Noise).
-
-Both are checked when they are made.
-"""
+"""Declarations of a Part: the tensors that leave a client (Share) and the random numbers that hooks use
+(Noise). Both are checked when they are made."""
 
 from __future__ import annotations
 
@@ -16,11 +13,11 @@ import torch
 from unskew.errors import UsageError, excerpt, suggestion
 
 LAW_ARGUMENTS = {"uniform": 0, "normal": 0, "beta": 2, "integers": 1, "cycle": 1}
-"""How many numbers each law of Noise takes."""
+"""The number of arguments of each law of Noise."""
 
 
 def check_share(share: Any, kinds: Any) -> None:
-    """Raises UsageError (E121). kinds: the type of its `kind`."""
+    """Raises UsageError (E121) for a Share with an invalid field. kinds: the type of its `kind`."""
     if not isinstance(share.shape, tuple | list) or not all(n is None or _is_count(n) for n in share.shape):
         _refuse("Share", f"shape has to be a tuple of whole numbers, like ({excerpt(share.shape)},)")
     if None in share.shape[1:]:
@@ -41,18 +38,15 @@ def check_share(share: Any, kinds: Any) -> None:
 
 
 def check_noise(noise: Any) -> None:
-    """Raises UsageError (E121)."""
+    """Raises UsageError (E121) for a Noise with an invalid field."""
     _check_word("Noise", "law", noise.law, tuple(LAW_ARGUMENTS))
     args, count = noise.args, LAW_ARGUMENTS[noise.law]
     if not isinstance(args, tuple | list) or len(args) != count:
-        more = "; scale what you draw, such as low + (high - low) * c.noise[...]" * (not count)
+        more = "" if count else "; scale what you draw, such as low + (high - low) * c.noise[...]"
         _refuse("Noise", f"the law '{noise.law}' takes {count or 'no'} args; got {excerpt(args)}{more}")
     if not all(a > 0 for a in args) or (count == 1 and args[0] != int(args[0])):
-        _refuse(
-            "Noise",
-            f"the args of '{noise.law}' have to be {'whole numbers ' * (count == 1)}above 0; got"
-            f" {excerpt(args)}",
-        )
+        numbers = "whole numbers above 0" if count == 1 else "above 0"
+        _refuse("Noise", f"the args of '{noise.law}' have to be {numbers}; got {excerpt(args)}")
 
 
 def _is_count(n: Any) -> bool:
@@ -82,20 +76,18 @@ ones."""
 
 @dataclass(frozen=True)
 class Share:
-    """The declaration of one tensor that leaves a client beside its weights. What is not declared cannot
-    leave.
+    """The declaration of one tensor that leaves a client in addition to its weights. What is not declared
+    cannot leave.
 
-    shape: of the tensor; it may start with None, for a number of rows that differs by client. rows: the most
-    rows.
-    dtype: of the tensor. low, high: bounds on every value. norm: bound on the L2 norm of the whole tensor, if
-    any.
+    shape: of the tensor; it may begin with None for a number of rows that differs by client, at most `rows`.
+    dtype: of the tensor. low, high: bounds on every value. norm: bound on the L2 norm of the whole tensor.
     guarantee: what protects it: a proof ("dp"), a measurement ("empirical") or nothing ("none").
-    reads: what the server must see: the sum over clients ("sum"), which secure aggregation can give without
-    showing any client's own, or every client's own ("each").
-    what: a few words for tables: "mean of each channel".
-    kind: what it discloses; None, where a Part does not say, counts as "inputs".
-    samples: how many samples stand behind each of its numbers: so many, or all of a class or of the client
-    ("class", "client"). 1 where a Part does not say.
+    reads: what the server must see: the sum over clients ("sum"), which secure aggregation provides without
+    showing single clients, or every client's tensor ("each").
+    what: a few words for tables, such as "mean of each channel".
+    kind: what it discloses; None counts as "inputs".
+    samples: the number of samples from which each of its numbers is computed; "class" or "client" for all of
+    a class or of the client. Sites decide by kind and samples what may leave.
     """
 
     shape: tuple[int | None, ...]
@@ -111,26 +103,26 @@ class Share:
     samples: int | Literal["class", "client"] = 1
 
     def __post_init__(self):
-        """Raises UsageError (E121) for what it cannot mean."""
+        """Raises UsageError (E121) for an invalid field."""
         check_share(self, Kind)
 
     @property
     def discloses(self) -> Kind:
-        """Its kind; the strictest where its Part does not say."""
+        """Its kind, by default the most sensitive one."""
         return self.kind or "inputs"
 
     @property
     def behind(self) -> str:
-        """In words, how many samples stand behind each of its numbers."""
+        """In words, the number of samples from which each of its numbers is computed."""
         words = {"class": "all of a class", "client": "all"}
         return words[self.samples] if isinstance(self.samples, str) else str(self.samples)
 
     def fewest(self, n: int, counts_C: np.ndarray[Any, Any]) -> int:
-        """The fewest samples that stand behind one of its numbers at a client with n samples, so many of each
-        class (of
-        masks: pixels); 0 at a client without any.
+        """The smallest number of samples from which one of its numbers is computed, at a client with n
+        samples.
 
-        Where a client deals its samples to any number of rows, the last row may have fewer than the others.
+        counts_C: the client's samples of each class (with masks: pixels). If a client distributes its samples
+        over rows, the last row may have fewer than the others. 0 for a client without samples.
         """
         if not n:
             return 0
@@ -141,21 +133,20 @@ class Share:
 
     @property
     def max_bytes(self) -> int:
-        """Bytes of the largest tensor that fits this declaration."""
+        """The bytes of the largest tensor that this declaration allows."""
         sizes = [self.rows if s is None else s for s in self.shape]
         return math.prod(sizes) * torch.empty((), dtype=self.dtype).element_size()
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Random numbers that a client's hooks ask for. The engine draws them anew at every step, keyed by client
-    and round.
+    """Random numbers for a client's hooks. The engine draws them anew at every step, keyed by client and
+    round.
 
     law: "uniform" on [0, 1); "normal", standard; "beta" with args (a, b); "integers" 0..n-1 with args (n,),
-    drawn independently; "cycle" with args (n,): 0..n-1 in shuffled order, again and again, so that a pass
-    meets each equally often (drawn independently where n is smaller than the batch).
-    shape: of one draw. per_sample: one draw for every sample, a tensor [B, *shape]; else one for the step,
-    [*shape].
+    drawn independently; "cycle" with args (n,): 0..n-1 in shuffled order, repeated, so that a pass has each
+    equally often (drawn independently if n is smaller than the batch).
+    shape: of one draw. per_sample: one draw per sample, [B, *shape], instead of one per step, [*shape].
     """
 
     law: Literal["uniform", "normal", "beta", "integers", "cycle"]
@@ -164,5 +155,5 @@ class Noise:
     per_sample: bool = True
 
     def __post_init__(self):
-        """Raises UsageError (E121) for what it cannot mean."""
+        """Raises UsageError (E121) for an invalid field."""
         check_noise(self)

@@ -1,4 +1,4 @@
-"""The one form of state: a tree of named tensors, which is also written flat, by paths like `part/leaf`."""
+"""State as a tree of named tensors; its flat form maps paths such as `part/leaf` to tensors."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 
 Tree: TypeAlias = dict[str, Any]
-"""Tensors or further trees by name. Not typed more closely, or every hook would have to cast what it
-reads."""
+"""Tensors or subtrees by name. With a stricter type every hook would have to cast what it reads."""
 Weights: TypeAlias = dict[str, Tensor]
 """A model's weights by name."""
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Every (path, tensor) in the order of names, so that digests and sums do not depend on how the tree was
-    built."""
+    """Every (path, tensor) in the order of names, so that digests and sums do not depend on insertion
+    order."""
     for name in sorted(tree):
         value = tree[name]
         path = f"{prefix}{name}"
@@ -45,11 +44,10 @@ def nested_tree(paths: Mapping[str, Tensor]) -> Tree:
 
 
 def sorted_tree(tree: Mapping[str, Any]) -> Tree:
-    """The tree in the order of names, as every hook sees what comes from a file or over a network.
+    """The tree in the order of names, which trees from files and messages have.
 
-    A hook that adds up leaves one after the other has other last bits in another order, so what stays in
-    memory is brought into this one, too. Weights keep their model's order instead. Of trees whose tensors lie
-    in a file, which have this order already, nothing is read.
+    The last bits of a hook's sum over leaves depend on their order, so trees in memory need the same one.
+    Weights keep their model's order instead. The tensors are not read.
     """
     return {n: sorted_tree(v) if isinstance(v := tree[n], dict) else v for n in sorted(tree)}
 
@@ -65,20 +63,19 @@ def tree_map(function: Callable[[Tensor], Tensor], tree: Mapping[str, Any]) -> T
 
 
 def align(t: Tensor) -> Tensor:
-    """The tensor where torch would put it itself: at an address that is a multiple of 64 bytes.
+    """The tensor at an address that is a multiple of 64 bytes, as torch allocates it; else a copy.
 
-    Kernels begin and end a sum elsewhere for other addresses, so a tensor that lies where it was in a file or
-    message would give other last bits than the same numbers that were computed here. Strides stay as they
-    are.
+    Kernels split a sum differently for other addresses, so a tensor in the middle of a file or message would
+    give other last bits than equal numbers that were computed here. Strides do not change.
     """
     return t if t.data_ptr() % 64 == 0 else t.clone()
 
 
 def restride(t: Tensor) -> Tensor:
-    """The tensor with the strides that it has when it comes from a file.
+    """The tensor with the strides that it has when it is read from a file.
 
-    An axis of length 1 may have any stride, and kernels choose by it: the same convolution of grey images
-    gave other last bits with the weights of a model that was trained here than with those of its file.
+    An axis of length 1 may have any stride, and kernels are chosen by it: without this, a convolution of grey
+    images gave other last bits with weights in memory than with equal weights from a file.
     """
     plain, size = list[int](), 1
     for length in reversed(t.shape):
@@ -88,19 +85,18 @@ def restride(t: Tensor) -> Tensor:
 
 
 def align_tree(tree: Mapping[str, Any]) -> Tree:
-    """The tree with every tensor where torch would put it itself; one client's part of a stack of several
-    often is not."""
+    """The tree with every tensor aligned as by `align`; a slice of a stack of clients often is not."""
     return tree_map(align, tree)
 
 
 def size_in_bytes(tree: Mapping[str, Any]) -> int:
-    """Bytes of all tensors of a tree, without names or padding."""
+    """The bytes of all tensors of a tree, without names or padding."""
     return sum(t.numel() * t.element_size() for _, t in leaves(tree))
 
 
 def row_at(table: Tensor, index: Tensor) -> Tensor:
-    """The row of a table whose number is in a tensor of one element; `table[index]` would make the host wait
-    for a GPU."""
+    """The row of a table at an index tensor of one element; `table[index]` would make the host wait for a
+    GPU."""
     return table.index_select(0, index.reshape(1)).squeeze(0)
 
 

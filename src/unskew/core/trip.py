@@ -1,4 +1,4 @@
-"""An extra exchange of messages that a Part may ask for beside the training."""
+"""An exchange of messages in addition to training, which a Part may ask for."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Trip:
     """One extra exchange, server -> clients -> server, after the merge of a round.
 
     when(t, T): whether it is due after round t of T; t = 0 is before round 1.
-    client(weights, client): runs at every client of the round, without gradients; returns the tree it shares.
-    server(weights, slice, ups, fed): runs once all answers are in; returns the next weights and the next
-    slice. shares(fed): declares what `client` returns, by leaf, as `Part.shares` does for training.
-    everyone: ask all clients, not only those of the round.
-    early: run `client` on the weights and slice that the round began with, so that over a network its answers
-    travel with the training's; `server` still follows the merge.
-    sums: how often `client` calls `Client.total`, if it reads samples in no other way; 0: it may read them in
-    any.
-    reads: the leaves of its Part's slice that `client` finds in `Client.down`, `evaluate_with` included where
-    it takes samples as the model sees them; no others are sent for this exchange. None: all of them.
+    client(weights, client): runs at every client of the round, without gradients; returns the tree to share.
+    server(weights, slice, ups, fed): runs once all answers are in; returns the next weights and slice.
+    shares(fed): declares the result of `client`, by leaf, as `Part.shares` does for training.
+    everyone: ask all clients instead of only those of the round.
+    early: run `client` on the weights and slice that the round started with, so that over a network its
+    answers travel with the training replies; `server` still follows the merge.
+    sums: the number of calls of `Client.total` in `client`, if it reads samples in no other way; 0 if it may
+    read them in any way.
+    reads: the leaves of the Part's slice that `client` reads in `Client.down`, including those that the
+    Part's `evaluate_with` needs; others are not sent for this exchange. None: all of them.
     """
 
     when: Callable[[int, int], bool]
@@ -39,16 +39,13 @@ class Trip:
     reads: tuple[str, ...] | None = None
 
     def often(self, rounds: int) -> int:
-        """How often it is due in a run of so many rounds."""
+        """How often it is due in a run of this many rounds."""
         return sum(bool(self.when(t, rounds)) for t in range(rounds + 1))
 
 
 def trip_index(trip: Trip, trips: Sequence[Trip]) -> int:
-    """Which of its Part's trips this is, by what its client runs: a Part may build them anew each time it is
-    asked.
-
-    Raises ValueError where several of them run the same function, such as two that one factory has made.
-    """
+    """The index of a trip among its Part's, identified by the function `client`, because a Part may build its
+    trips anew at each access. Raises ValueError if several run one function, as two made by a factory do."""
     places = [i for i, other in enumerate(trips) if _code(other.client) == _code(trip.client)]
     if len(places) != 1:
         raise ValueError(

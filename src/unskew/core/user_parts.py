@@ -1,13 +1,12 @@
 """Checks of users' own Parts: how a class is written, and how its hooks behave when they are called.
 
-A hook that Python accepts and the engine would never call, or call wrongly, is reported when the class is
-made or a Part of it goes into a Method (E121). A hook that fails, returns something else or changes its
-arguments is reported with the hook, the file and the line (E127). Parts that come with unskew are called as
-they are; tests hold them to the same rules.
+A hook that the engine would never call, or call wrongly, is reported when the class is defined or a Part of
+it enters a Method (E121). A hook that fails, returns an invalid value or changes its arguments is reported
+with the hook, the file and the line (E127). Built-in Parts are not wrapped; tests hold them to these rules.
 """
 
 # pyright: reportPrivateUsage=false
-# Whether a tensor was changed in place, torch tells in its private version number alone.
+# Only a tensor's private version number tells whether it was changed in place.
 
 from __future__ import annotations
 
@@ -37,45 +36,39 @@ from unskew.errors import UnskewError, UsageError, suggestion
 
 NAME_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 RESERVED_NAMES = ("w", "kept", "slices", "previous")
-"""What checkpoints and private state call their own."""
+"""Names that checkpoints and private state use."""
 SWITCHES = {
     "merge": "merges",
     "personalise": "personal",
     "protect": "protects",
     "sample_grad": "samples_apart",
 }
-"""Hooks that are only called where the Part says so, with how it says so."""
+"""Hooks that are only called if an attribute of the Part is True, with that attribute."""
 TRIP_ARGUMENTS = {
     "when": ("t", "T"),
     "client": ("w", "c"),
     "server": ("w", "s", "ups", "fed"),
     "shares": ("fed",),
 }
-"""The functions of a trip, with what they are called with."""
+"""The functions of a trip, with the names of their arguments."""
 _PLAIN_TYPES = (bool, int, float, str, tuple, dict)
-_BASE_CLASSES = ("Part", "Declared", "Configured", "object")
+_BASE_MODULES = ("unskew.core.part", "unskew.core.special_hooks", "unskew.core.description", "builtins")
 
 
 def check_class(kind: type, hooks: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raises UsageError (E121) for hooks and attributes in the class's body that the engine would not find or
-    could not call.
-
-    hooks: what Part defines, by name. known: whatever else a Part may define.
-    """
+    """Raises UsageError (E121) for hooks and attributes of a class that the engine would not find or could
+    not call. hooks: Part's hooks by name. known: the names of other attributes of a Part."""
     body = dict(vars(kind))
-    referred = {word for value in body.values() for word in _names_read(value)}
+    names_used = {word for value in body.values() for word in _names_read(value)}
     fields = body.get("__annotations__", {})
     for name, value in body.items():
         if name in hooks:
             _check_hook(kind, name, _plain_function(value), hooks[name])
-        elif not name.startswith("_") and name not in known and name not in referred and name not in fields:
-            alike = (
-                hooks
-                if inspect.isfunction(_plain_function(value))
-                else known
-                if isinstance(value, _PLAIN_TYPES)
-                else ()
-            )
+        elif not name.startswith("_") and name not in {*known, *names_used, *fields}:
+            if inspect.isfunction(_plain_function(value)):
+                alike = hooks
+            else:
+                alike = known if isinstance(value, _PLAIN_TYPES) else ()
             if near := suggestion(name, alike):
                 what = "hook" if alike is hooks else "attribute of a Part"
                 text = (
@@ -86,6 +79,8 @@ def check_class(kind: type, hooks: Mapping[str, Any], known: Collection[str]) ->
 
 
 def _check_hook(kind: type, name: str, function: Any, ours: Any) -> None:
+    """Raises UsageError (E121) for a hook that is async or a generator, or has other arguments than
+    `ours`."""
     if not inspect.isfunction(function):
         return
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
@@ -102,20 +97,20 @@ def _check_hook(kind: type, name: str, function: Any, ours: Any) -> None:
         takes = ", ".join(p.name for p in own)
         text = f"the hook `{name}` of class {kind.__name__} takes ({takes})"
         raise UsageError("E121", f"{text}, and is called with ({', '.join(['self', *expected])}).") from None
-    given = [p.name for p in own[0 if bare else 1 :]]
-    if given != expected and sorted(given) == sorted(expected):
-        text = f"the hook `{name}` of class {kind.__name__} takes ({', '.join(given)})"
+    names = [p.name for p in own[0 if bare else 1 :]]
+    if names != expected and sorted(names) == sorted(expected):
+        text = f"the hook `{name}` of class {kind.__name__} takes ({', '.join(names)})"
         raise UsageError("E121", f"{text} in another order than it is called with ({', '.join(expected)}).")
 
 
 def check_part(part: Any, overridden: Collection[str]) -> None:
-    """Raises UsageError (E121) for a Part that a Method cannot use as it says of itself. overridden: its own
-    hooks."""
+    """Raises UsageError (E121) for a Part with an invalid name, hooks without their switch, or invalid taps,
+    trips or tensors. overridden: the hooks that it defines."""
     name, kind = part.name, type(part)
     if not NAME_PATTERN.fullmatch(name) or name in RESERVED_NAMES:
         text = f"class {kind.__name__} is called {name!r}" if name else f"class {kind.__name__} has no name"
         raise UsageError("E121", f"{text}; give it one of letters, digits and '_', like name = 'mine'.")
-    mine = [k for k in kind.__mro__ if k.__name__ not in _BASE_CLASSES]
+    mine = [k for k in kind.__mro__ if k.__module__ not in _BASE_MODULES]
     for hook, switch in SWITCHES.items():
         if hook in overridden and not getattr(part, switch) and not any(switch in vars(k) for k in mine):
             raise UsageError(
@@ -153,17 +148,16 @@ def _are_names(value: Any) -> bool:
 
 
 def _check_trips(part: Any) -> None:
-    """Raises UsageError (E121) for functions of its trips that take other arguments than they are called
-    with."""
+    """Raises UsageError (E121) for a function of a trip with other arguments than it is called with."""
     for trip in part.trips:
-        for name, given in TRIP_ARGUMENTS.items():
+        for name, arguments in TRIP_ARGUMENTS.items():
             function = getattr(trip, name)
             try:
-                inspect.signature(function).bind(*given)
+                inspect.signature(function).bind(*arguments)
             except TypeError:
                 text = f"a trip of '{part.name}' has a `{name}` that takes {_signature_text(function)}"
-                raise UsageError("E121", f"{text}, and is called with ({', '.join(given)}).") from None
-            except ValueError:  # of what is written in C nobody knows
+                raise UsageError("E121", f"{text}, and is called with ({', '.join(arguments)}).") from None
+            except ValueError:  # functions in C have no signature
                 continue
 
 
@@ -172,7 +166,7 @@ def _signature_text(function: Any) -> str:
 
 
 def _list_length(part: Any, attribute: str, of: type, like: str) -> int:
-    """How many things stand in a list that a Part gives. Raises UsageError (E121) if it is none."""
+    """The length of a tuple attribute of a Part. Raises UsageError (E121) if it is not a tuple of these."""
     value = getattr(part, attribute)
     if not isinstance(value, tuple | list) or not all(isinstance(one, of) for one in value):
         how = "a property (@property)" if callable(value) and not isinstance(value, Trip) else like
@@ -181,8 +175,7 @@ def _list_length(part: Any, attribute: str, of: type, like: str) -> int:
 
 
 def check_frozen(kind: type) -> None:
-    """Raises UsageError (E121) for a class without @dataclass(frozen=True), whose settings would be lost or
-    could change."""
+    """Raises UsageError (E121) for a user's class without @dataclass(frozen=True)."""
     if kind.__module__.partition(".")[0] == "unskew":
         return
     params = getattr(kind, "__dataclass_params__", None)
@@ -197,7 +190,7 @@ def _plain_function(value: Any) -> Any:
 
 
 def _names_read(value: Any) -> Iterator[str]:
-    """The names that a function reads, also those inside it."""
+    """The names that a function and the functions inside it read."""
     value = getattr(_plain_function(value), "fget", None) or _plain_function(value)
     codes = [code] if isinstance(code := getattr(value, "__code__", None), CodeType) else []
     while codes:
@@ -233,7 +226,7 @@ RULES = {
     ),
     "refers to a single memory location": "changes in place what it was given; return new values instead",
 }
-"""Words of an error of torch.func.vmap, and the rule that the hook breaks."""
+"""By words of an error of torch.func.vmap, the rule that the hook breaks."""
 _OUR_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 _OUR_ERRORS = (UnskewError, MemoryError, OSError, torch.OutOfMemoryError)
 _SERVER_HOOKS = ("merge", "server", "refine", "dispatch", "server_init", "client_init")
@@ -245,29 +238,30 @@ _TREE_ARGUMENTS = {
     **dict.fromkeys(("merge", "refine", "dispatch"), (_W, _S)),
     "server": (_S,),
 }
-"""By hook, what its first arguments are called; of `carry` its weights stand second."""
+"""By hook, descriptions of its first arguments; of `carry`, of the second."""
 
 
 SEEDED_HOOKS = ("weights", "server_init", "merge", "server", "refine", "dispatch")
-"""Hooks that may draw from torch's own generator, which is seeded for each: by the study, the Part, the
-round, the client."""
+"""Hooks that may draw from torch's global generator, which is seeded by the study, the Part, the round and
+the client."""
 
 
 class HookFailed(UsageError, RuntimeError):
-    """A hook ended in a RuntimeError: one to those who ask for that, such as a GPU's recording, which goes on
-    without."""
+    """A hook raised a RuntimeError. It is one, too, so that a GPU's recording can catch it and continue."""
 
 
 def wrap_hook(name: str, hook: Any) -> Callable[..., Any]:
-    """The hook of this name, as a class's body holds it, with care."""
+    """The hook of this name with checks of its arguments, result and errors."""
 
     @functools.wraps(hook)
     def call(part: Any, *args: Any, **kwargs: Any) -> Any:
         bound = hook.__get__(part, type(part))
-        if kwargs:  # only people call hooks by their arguments' names
+        if kwargs:  # the engine only passes positional arguments
             return bound(*args, **kwargs)
         if name in _SERVER_HOOKS:
-            args = tuple(dict(a) if type(a) is dict else a for a in args)  # whose entries a hook may replace
+            args = tuple(
+                dict(a) if type(a) is dict else a for a in args
+            )  # copies, because a hook may replace entries
         held = list(_argument_trees(name, args))
         drawing = seed_hook(part.name, name, args) if name in SEEDED_HOOKS else nullcontext()
         with explain_errors(part.name, f"hook `{name}`"), drawing:
@@ -285,14 +279,14 @@ def wrap_hook(name: str, hook: Any) -> Callable[..., Any]:
 
 
 def is_own(part: Any) -> bool:
-    """Whether a Part is a user's own."""
+    """Whether a Part's class, or a base class of it, is a user's own."""
     return any(k.__module__.partition(".")[0] != "unskew" for k in type(part).__mro__[:-1])
 
 
 @contextmanager
 def seed_hook(part: str, hook: str, args: tuple[Any, ...]) -> Generator[None]:
-    """Within it torch's own generator is at a place that depends on the study's seed, the Part, the hook,
-    round and client."""
+    """A context in which torch's global generator is seeded by the study's seed, the Part, the hook, the
+    round and the client."""
     seeds = [a.seed for a in args if isinstance(a, Fed)]
     purpose = [a.t if isinstance(a, Ups) else a for a in args if isinstance(a, Ups | int)]
     with torch.random.fork_rng(devices=[]):
@@ -309,7 +303,7 @@ def _refuse(part: str, name: str, text: str, hook: Any, of: str = "hook") -> Non
 
 
 def trip_answer(trip: Trip, part: Any, w: Weights, c: Client) -> Tree:
-    """What the client side of a trip answers, of a user's own Part with care."""
+    """The answer of the client side of a trip; a user's own trip is checked as hooks are."""
     if not is_own(part):
         return trip.client(w, c)
     held = _ArgumentTree(_W, dict(w), False)
@@ -324,7 +318,7 @@ def trip_answer(trip: Trip, part: Any, w: Weights, c: Client) -> Tree:
 
 
 def trip_result(trip: Trip, part: Any, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
-    """What the server side of a trip makes of its answers, likewise."""
+    """The result of the server side of a trip; a user's own trip is checked as hooks are."""
     if not is_own(part):
         return trip.server(w, s, ups, fed)
     held = [_ArgumentTree(_W, w, False), _ArgumentTree(_S, s, False)]
@@ -339,8 +333,8 @@ def trip_result(trip: Trip, part: Any, w: Weights, s: Tree, ups: Ups, fed: Fed) 
 
 @contextmanager
 def explain_errors(part: str, what: str) -> Generator[None]:
-    """Raises UsageError (E127), with the file and the line, for an error of a user's own code. what: "hook
-    `loss`"."""
+    """A context that turns an error of a user's code into UsageError (E127) with the file and the line. what:
+    such as "hook `loss`"."""
     try:
         yield
     except _OUR_ERRORS:
@@ -361,9 +355,11 @@ def explain_errors(part: str, what: str) -> Generator[None]:
             raise UsageError("E127", f"{text}; keep it in a slice. {GUIDE}") from error
         first = words.strip().splitlines()[0].rstrip(".") if words.strip() else "no words"
         place = error_line(error)
-        missed = isinstance(error, KeyError) and "c.noise[" in place and what in _HOOKS_WITHOUT_NOISE
-        unread = isinstance(error, KeyError) and "c.down[" in place and what == _TRIP_CLIENT
-        hint = f" {_NO_NOISE}" * missed + f" {_UNREAD_LEAF}" * unread
+        hint = ""
+        if isinstance(error, KeyError) and "c.noise[" in place and what in _HOOKS_WITHOUT_NOISE:
+            hint = f" {_NO_NOISE}"
+        elif isinstance(error, KeyError) and "c.down[" in place and what == _TRIP_CLIENT:
+            hint = f" {_UNREAD_LEAF}"
         text = f"the {what} of '{part}' failed in {place}: {type(error).__name__}: {first[:300]}.{hint}"
         raise failed("E127", text) from error
 
@@ -378,9 +374,8 @@ def error_line(error: BaseException) -> str:
 
 @dataclass
 class _ArgumentTree:
-    """A tree that a hook is given. place: what hooks call it. entries: whether they must not be replaced
-    either, because
-    nobody would see it. tensors: (path, tensor, how often it was changed)."""
+    """A tree among a hook's arguments. place: its name in hooks. entries: whether replacing entries is an
+    error, too, because it would have no effect. tensors: (path, tensor, its version)."""
 
     place: str
     tree: Mapping[str, Any]
@@ -391,7 +386,7 @@ class _ArgumentTree:
         self.tensors = [(path, t, _tensor_version(t)) for path, t in leaves(self.tree)]
 
     def changed(self) -> str:
-        """What a hook did to it, "" if nothing."""
+        """How the hook changed it, as the end of a sentence; "" if it did not."""
         for path, t, version in self.tensors:
             if _tensor_version(t) != version:
                 which = f" ('{path}')" if path else ""
@@ -409,8 +404,7 @@ class _ArgumentTree:
 
 
 def _argument_trees(name: str, args: tuple[Any, ...]) -> Iterator[_ArgumentTree]:
-    """The trees of others that a hook is given; not those that are made for this call alone, as gradients
-    are."""
+    """The trees among a hook's arguments that the engine uses after the call; gradients are not."""
     for arg in args:
         if isinstance(arg, Client):
             for place in ("start", "down", "mine", "round"):

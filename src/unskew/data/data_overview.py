@@ -1,5 +1,4 @@
-"""The overview of a data set or federation that a run prints before it trains: samples, values, classes,
-sites, notes.
+"""The overview of a data set or federation that a run prints before it trains.
 
 `table` gives the lines for a person, `facts` the values for a program, and `terminal` the facts of a
 federation with a map of labels: one row for each client, one column for each class.
@@ -24,29 +23,31 @@ from unskew.data.data_warnings import (
     target_outliers,
 )
 from unskew.data.samples.dataset import Dataset
-from unskew.data.samples.input_layout import Input
 from unskew.data.samples.intake import abbreviate, quantity
+from unskew.data.samples.packing import input_column
 from unskew.data.storage.sample_rows import Rows
 from unskew.errors import excerpt
+from unskew.formats.input_layout import Input
 from unskew.formats.specs import parse
 
 TOPICS = ("warning", "sites", "labels", "scaled", "left out", "note")
 CLASSES_SHOWN = 12
 SITES_SHOWN = 8
 COLUMN_PARTITIONS = ("column", "domain")
-"""Partitions that make clients of a column's values."""
+"""The partitions that make clients of a column's values."""
 RANGE_BLOCK = 1 << 24
-"""Values of which the range is taken at once, so that a mapped file is never loaded as a whole."""
+"""Number of values of which the range is computed at a time, so that a mapped file is never loaded as a
+whole."""
 
 
 def table(dataset: Dataset | Federation) -> str:
-    """The table as lines of a topic and what there is to say of it."""
-    untested = ", so no test scores: give a test set, or more samples of each class" * (
-        not len(dataset.y_test)
-    )
+    """The overview as text, each line a topic and its facts."""
+    remark = ""
+    if not len(dataset.y_test):
+        remark = ", so no test scores: give a test set, or more samples of each class"
     rows = [
         ("data", excerpt(dataset.name).strip("'\"")),
-        ("samples", f"{len(dataset.y):,} for training, {len(dataset.y_test):,} for testing{untested}"),
+        ("samples", f"{len(dataset.y):,} for training, {len(dataset.y_test):,} for testing{remark}"),
         ("each", _sample_text(dataset)),
         *(_input_rows(dataset) if dataset.layout else [("values", _value_text(dataset))]),
         (
@@ -82,7 +83,7 @@ def _warnings(dataset: Dataset | Federation) -> list[str]:
 
 
 def facts(dataset: Dataset) -> dict[str, Any]:
-    """The table as values for programs: samples, shape, range, shares of classes, sites, columns and
+    """The overview as values for programs: samples, shape, range, shares of classes, sites, columns and
     notes."""
     sites, warnings = sites_of(dataset), _warnings(dataset)
     notes = (*(dataset.intake.notes if dataset.intake else ()), *(("warning", text) for text in warnings))
@@ -106,7 +107,7 @@ def facts(dataset: Dataset) -> dict[str, Any]:
 
 
 def _site_rows(dataset: Dataset | Federation) -> list[tuple[str, str]]:
-    """A row for each site of images or signals, and a warning where two sites are scaled differently."""
+    """A row for each site of images or signals, and a warning if two sites are scaled differently."""
     sites = sites_of(dataset) if len(dataset.shape) > 1 else []
     rows = []
     for site in sites[:SITES_SHOWN]:
@@ -116,8 +117,8 @@ def _site_rows(dataset: Dataset | Federation) -> list[tuple[str, str]]:
         ]
         pixels = f", {abbreviate(shares, 3)}" if dataset.masks else ""
         rows.append(("", f"{_printable_name(site.name)}: values {site.low:.3g} to {site.high:.3g}{pixels}"))
-    if two := different_ranges(sites):
-        small, large = two
+    if pair := different_ranges(sites):
+        small, large = pair
         text = (
             f"values of {_printable_name(large.name)} range {large.spread / small.spread:.0f} times as far as"
             f" those of {_printable_name(small.name)}; if {_printable_name(small.name)} is only stored"
@@ -143,8 +144,8 @@ def _sample_text(dataset: Dataset | Federation) -> str:
 
 
 def _input_rows(dataset: Dataset | Federation) -> list[tuple[str, str]]:
-    """A row for each input: what it is, and its smallest and largest value."""
-    lines = (f"{each}, {low:.4g} to {high:.4g}" for each, (low, high) in _input_ranges(dataset))
+    """A row for each input: its description, and its smallest and largest value."""
+    lines = (f"{item}, {low:.4g} to {high:.4g}" for item, (low, high) in _input_ranges(dataset))
     return [("inputs" if not i else "", line) for i, line in enumerate(lines)]
 
 
@@ -157,13 +158,16 @@ def _input_facts(dataset: Dataset) -> list[dict[str, Any]]:
 def _input_ranges(dataset: Dataset | Federation) -> list[tuple[Input, list[float]]]:
     """Every input of a sample that has several, with its smallest and largest value."""
     assert dataset.layout
-    return [(e, _range_of(dataset.layout.column(dataset.x, i))) for i, e in enumerate(dataset.layout.inputs)]
+    return [
+        (e, _range_of(input_column(dataset.layout, dataset.x, i)))
+        for i, e in enumerate(dataset.layout.inputs)
+    ]
 
 
 def _value_text(dataset: Dataset | Federation) -> str:
     low, high = value_range(dataset)
-    came = f", given as {dataset.intake.dtype}" if dataset.intake and dataset.intake.dtype else ""
-    return f"{low:.4g} to {high:.4g}{came}"
+    source = f", given as {dataset.intake.dtype}" if dataset.intake and dataset.intake.dtype else ""
+    return f"{low:.4g} to {high:.4g}{source}"
 
 
 def value_range(dataset: Dataset | Federation) -> tuple[float, float]:
@@ -176,7 +180,7 @@ def value_range(dataset: Dataset | Federation) -> tuple[float, float]:
 
 
 def _class_counts(dataset: Dataset | Federation) -> np.ndarray:
-    """Training samples of each class, pixels of masks, or samples that have each of several labels."""
+    """Training samples of each class, pixels of masks, or samples with each of several labels."""
     if dataset.several:
         return np.asarray(dataset.y).sum(0)
     labels = np.asarray(dataset.y).reshape(-1)
@@ -187,15 +191,16 @@ def _class_text(dataset: Dataset | Federation) -> str:
     """Names and counts of training samples; with masks, shares of their pixels."""
     counts = _class_counts(dataset)
     total = max(1, int(counts.sum()))
-    shown = [
+    texts = [
         f"{_printable_name(c)} {100 * n / total:.1f} %" if dataset.masks else f"{_printable_name(c)} {n:,}"
         for c, n in zip(dataset.classes, counts)
     ]
-    return f"{len(shown)}: {abbreviate(shown, CLASSES_SHOWN)}"
+    return f"{len(texts)}: {abbreviate(texts, CLASSES_SHOWN)}"
 
 
 def _target_text(dataset: Dataset | Federation) -> str:
-    """Range, mean and deviation of the training samples' target, and where R² will be missing."""
+    """Range, mean and deviation of the training samples' target, and the clients for which R² will be
+    missing."""
     y, y_test, target = dataset.y, dataset.y_test, dataset.target
     assert target
     low, high = _range_of(y)
@@ -217,12 +222,12 @@ def _range_of(y: np.ndarray) -> list[float]:
 def _site_text(dataset: Dataset, column: str) -> str:
     values, counts = np.unique(dataset.columns[column], return_counts=True)
     names: Sequence[str] | None = dataset.labels.get(column)
-    shown = [f"{_printable_name(names[int(v)] if names else str(v))} {n:,}" for v, n in zip(values, counts)]
-    return f"{len(shown)}: {abbreviate(shown, SITES_SHOWN)}; --skew column:{column} makes each a client"
+    texts = [f"{_printable_name(names[int(v)] if names else str(v))} {n:,}" for v, n in zip(values, counts)]
+    return f"{len(texts)}: {abbreviate(texts, SITES_SHOWN)}; --skew column:{column} makes each a client"
 
 
 def _mixed_sites_text(federation: Federation, column: str) -> str:
-    """That clients are not the sites that a column tells of; "" where a column makes the clients."""
+    """The remark that clients are not the sites of a column; "" if a column makes the clients."""
     if (
         not federation.intake
         or parse(federation.skew, "skew", "E103").kind.partition("+")[0] in COLUMN_PARTITIONS
@@ -234,38 +239,36 @@ def _mixed_sites_text(federation: Federation, column: str) -> str:
 
 
 def _printable_name(text: str) -> str:
-    """A name from the data, without what could move the cursor."""
+    """A name from the data, without characters that could move the cursor."""
     return excerpt(text, 40)[1:-1] if not text.isprintable() else text[:40]
 
 
 BARS = " ▁▂▃▄▅▆▇█"
 CLIENTS_SHOWN = 8
-"""Clients in the map of labels at most."""
+"""Maximal number of clients in the map of labels."""
 MAP_CLASSES = 40
-"""With more classes, the map would not fit a terminal."""
+"""Maximal number of classes with which the map fits a terminal."""
 
 
 def terminal(federation: Federation) -> str:
-    """What was understood of a user's own data; two lines of facts, then a map of labels: one row per client,
-    one column per class, height for the share.
+    """The overview of a user's data, two lines of facts, and a map of labels: a row per client, a column per
+    class, height for the share.
 
-    Where samples have masks, the row of a client says which share of its pixels each class but the background
-    has.
+    If samples have masks, a client's row shows the share of its pixels in each class but the background.
     """
     f, sizes = federation, federation.sizes
+    nouns = "labels" if f.several else "classes"
     if f.masks:
         holders = (f.label_counts[:, 1:].sum(1) > 0).sum()
         classes = f"{', '.join(f.classes[1:])} in {holders} of {f.clients} clients"
     else:
-        groups = f"tenths of {f.target.name}" if f.target else "labels" if f.several else "classes"
+        groups = f"tenths of {f.target.name}" if f.target else nouns
         classes = f"{(f.label_counts > 0).sum(1).mean():.1f} of {len(f.groups)} {groups} a client"
-    learnt = (
-        f"target {f.target.name}" if f.target else f"{f.n_classes} {'labels' if f.several else 'classes'}"
-    )
+    output = f"target {f.target.name}" if f.target else f"{f.n_classes} {nouns}"
     lines = [
         (
             f"data    {f.name}: {len(np.unique(f.train.rows)):,} training samples of {f.clients:,} clients,"
-            f" {learnt}, samples {f.layout or 'x'.join(map(str, f.shape))}; global test {len(f.y_test):,}"
+            f" {output}, samples {f.layout or 'x'.join(map(str, f.shape))}; global test {len(f.y_test):,}"
         ),
         (
             f"split   {f.skew}: sizes {sizes.min():,} to {sizes.max():,} (median {int(np.median(sizes)):,}),"
@@ -273,17 +276,17 @@ def terminal(federation: Federation) -> str:
         ),
     ]
     if empty := int((sizes == 0).sum()):
-        have = "client has" if empty == 1 else "clients have"
-        lines.append(f"        {empty} {have} no samples: they receive the model and send nothing")
-    own = [table(f), ""] if f.intake else []
-    return "\n".join([*own, *lines, *(_label_map(f) if len(f.groups) <= MAP_CLASSES else ())])
+        verb = "client has" if empty == 1 else "clients have"
+        lines.append(f"        {empty} {verb} no samples: they receive the model and send nothing")
+    overview = [table(f), ""] if f.intake else []
+    return "\n".join([*overview, *lines, *(_label_map(f) if len(f.groups) <= MAP_CLASSES else ())])
 
 
 def _label_map(f: Federation) -> list[str]:
-    shown = range(f.clients) if f.clients <= CLIENTS_SHOWN else [*range(CLIENTS_SHOWN - 1), f.clients - 1]
-    width = max(len(f.name_of(k)) for k in shown)
+    clients = range(f.clients) if f.clients <= CLIENTS_SHOWN else [*range(CLIENTS_SHOWN - 1), f.clients - 1]
+    width = max(len(f.name_of(k)) for k in clients)
     lines = []
-    for i, k in enumerate(shown):
+    for i, k in enumerate(clients):
         if f.clients > CLIENTS_SHOWN and i == CLIENTS_SHOWN - 1:
             lines.append(f"        {'...':<{width}}")
         lines.append(f"        {f.name_of(k):<{width}} {_pixel_row(f, k) if f.masks else _label_row(f, k)}")
@@ -299,5 +302,5 @@ def _label_row(f: Federation, k: int) -> str:
 def _pixel_row(f: Federation, k: int) -> str:
     shares = f.label_counts[k] / max(1, f.label_counts[k].sum())
     classes = ", ".join(f"{name} {100 * s:.1f} %" for name, s in zip(f.classes[1:], shares[1:]))
-    what, places = ("sample", "tokens") if f.tokens else ("image", "pixels")
-    return f"{quantity(int(f.sizes[k]), what)}, {classes} of the {places}"
+    noun, places = ("sample", "tokens") if f.tokens else ("image", "pixels")
+    return f"{quantity(int(f.sizes[k]), noun)}, {classes} of the {places}"

@@ -1,10 +1,9 @@
-"""Warnings about a data set that a user should read before training, and the statistics of each site behind
-them.
+"""Warnings about a data set that a user should read before training, and statistics of its sites.
 
 alike       names of classes or sites that differ in capitals or spaces alone, such as `Yes` and `yes`
-leaks       columns of a table that give the label away: one value for each class, or the target in other
-units imbalance   nearly all samples are of one class, so that a model that always answers it has a high
-accuracy outliers    a few targets of a regression make up most of the squared error
+leaks       columns of a table that give the label away: one value for each class, or the target rescaled
+imbalance   nearly all samples are of one class, so that a model that always answers it has a high accuracy
+outliers    a few targets of a regression make up most of the squared error
 sites       two sites whose values lie in very different ranges
 
 A column counts as a leak only if every sample that is examined agrees; a good predictor is none.
@@ -26,17 +25,17 @@ from unskew.data.storage.sample_rows import is_streamed, select_samples
 from unskew.errors import excerpt
 
 SITE_SAMPLES = 200
-"""Samples of a site, evenly spaced, of which the range of values is taken."""
+"""Number of evenly spaced samples of a site from which its range of values is computed."""
 RANGE_RATIO = 4.0
 """Ratio of two sites' ranges above which they count as differently scaled."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """Training samples of a site. low, high: of their values; spread: the median over samples of the range of
-    one's values.
+    """The training samples of a site.
 
-    shares: of each class among the samples, or among the pixels of masks.
+    low, high: the smallest and largest value. spread: the median over samples of the range of a sample's
+    values. shares: the share of each class among the samples, or among the pixels of masks.
     """
 
     name: str
@@ -48,14 +47,15 @@ class Site:
 
 
 def site_column(dataset: Dataset | Federation) -> str:
-    """The column by which the set was divided, or else that a usual name says holds sites; "" without
+    """The column by which the set was divided, else the first with a usual name for sites; "" without
     either."""
-    divided = dataset.intake.divided if dataset.intake else ""
-    return divided if divided in dataset.columns else site_column_in(dataset.columns)
+    column = dataset.intake.divided if dataset.intake else ""
+    return column if column in dataset.columns else site_column_in(dataset.columns)
 
 
 def sites_of(data: Dataset | Federation) -> list[Site]:
-    """The sites of a set that has a column of them, or of a federation whose clients are sites; else none."""
+    """The sites of a set with a column of sites, or of a federation with clients that are sites; else
+    none."""
     if isinstance(data, Federation):
         return (
             [_site_of(data, data.name_of(k), rows) for k, rows in enumerate(data.train)]
@@ -66,18 +66,18 @@ def sites_of(data: Dataset | Federation) -> list[Site]:
     if not column:
         return []
     values, names = data.columns[column], data.labels.get(column)
-    known = np.unique(values).tolist()
-    return [_site_of(data, names[int(v)] if names else str(v), np.flatnonzero(values == v)) for v in known]
+    distinct = np.unique(values).tolist()
+    return [_site_of(data, names[int(v)] if names else str(v), np.flatnonzero(values == v)) for v in distinct]
 
 
 def _site_of(data: Dataset | Federation, name: str, rows: np.ndarray) -> Site:
     counts = np.zeros(len(data.classes), np.int64)
     for row in range(0, 0 if data.target else len(rows), SITE_SAMPLES):
-        some = np.asarray(data.y[rows[row : row + SITE_SAMPLES]])
-        counts += some.sum(0) if data.several else np.bincount(some[some >= 0], minlength=len(counts))
-    some = np.asarray(data.x[rows[:: max(1, len(rows) // SITE_SAMPLES)]])
-    some = some.reshape(len(some), data.x[0].size)
-    low, high = (some.min(1), some.max(1)) if len(some) else (np.zeros(1), np.zeros(1))
+        block = np.asarray(data.y[rows[row : row + SITE_SAMPLES]])
+        counts += block.sum(0) if data.several else np.bincount(block[block >= 0], minlength=len(counts))
+    block = np.asarray(data.x[rows[:: max(1, len(rows) // SITE_SAMPLES)]])
+    block = block.reshape(len(block), data.x[0].size)
+    low, high = (block.min(1), block.max(1)) if len(block) else (np.zeros(1), np.zeros(1))
     shares = counts / max(1, counts.sum())
     return Site(
         name,
@@ -90,27 +90,31 @@ def _site_of(data: Dataset | Federation, name: str, rows: np.ndarray) -> Site:
 
 
 def different_ranges(sites: list[Site]) -> tuple[Site, Site] | None:
-    """The sites of the smallest and the largest range of values if these differ more than fourfold."""
-    varied = sorted((site for site in sites if site.spread > 0), key=lambda site: site.spread)
-    return (varied[0], varied[-1]) if varied and varied[-1].spread > RANGE_RATIO * varied[0].spread else None
+    """The sites of the smallest and the largest range of values, if these differ more than fourfold."""
+    by_spread = sorted((site for site in sites if site.spread > 0), key=lambda site: site.spread)
+    return (
+        (by_spread[0], by_spread[-1])
+        if by_spread and by_spread[-1].spread > RANGE_RATIO * by_spread[0].spread
+        else None
+    )
 
 
 def similar_names(dataset: Dataset | Federation) -> list[str]:
-    """A warning for the classes and for the sites of which some differ in capitals and spaces alone."""
+    """Warnings about classes or sites with names that differ only in capitals and spaces."""
     names: dict[str, Sequence[str]] = {} if dataset.target else {"classes": dataset.classes}
     if isinstance(dataset, Dataset) and (column := site_column(dataset)):
         names["sites"] = dataset.labels.get(column, ())
-    groups = {what: _first_similar(each) for what, each in names.items()}
+    groups = {kind: _first_similar(labels) for kind, labels in names.items()}
     return [
-        f"{what} {' and '.join(excerpt(name, 40) for name in group)} differ in capitals or spaces alone and"
+        f"{kind} {' and '.join(excerpt(name, 40) for name in group)} differ in capitals or spaces alone and"
         f" count as {len(group)}; if they are one, give them one name"
-        for what, group in groups.items()
+        for kind, group in groups.items()
         if group
     ]
 
 
 def _first_similar(names: Sequence[str]) -> list[str]:
-    """The first names that are one without their capitals and spaces; none if all differ."""
+    """The first names that are equal without capitals and spaces; none if all differ."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault("".join(str(name).casefold().split()), []).append(str(name))
@@ -118,17 +122,16 @@ def _first_similar(names: Sequence[str]) -> list[str]:
 
 
 LEAK_SAMPLES, LEAK_VALUES = 5_000, 1 << 22
-"""Samples, evenly spaced, and values of them that are looked at, at most."""
+"""Maximal number of evenly spaced samples that are examined, and of values in them."""
 LEAK_MINIMUM, MINORITY_MINIMUM = 20, 10
-"""Samples, or different targets, and samples outside the most frequent class, below which columns may agree
-by chance."""
-PLURALS = {"has": "have", "is": "are", "tells": "tell"}
+"""Smallest numbers of samples, or different targets, and of samples outside the most frequent class;
+below, columns may agree by chance."""
 LINE_TOLERANCE = 1e-5
-"""How far from a line numbers may lie, as a share of their range; float32 keeps seven digits."""
+"""Distance from a line that still counts as linear, as a share of the range; float32 has seven digits."""
 
 
 def leaks(dataset: Dataset | Federation) -> str:
-    """What to say of columns that tell the label, "" where none does, or where samples are not rows of
+    """The warning about columns that give the label away; "" if none does, or if samples are not rows of
     numbers."""
     if dataset.x.ndim != 2 or dataset.masks or len(dataset.y) < LEAK_MINIMUM:
         return ""
@@ -139,29 +142,31 @@ def leaks(dataset: Dataset | Federation) -> str:
         [_column_codes(part) for _, part in _column_parts(select_samples(dataset.x, rows)[:], columns)],
         axis=1,
     )
-    telling = _leaking(x_nD, dataset.y[rows], bool(dataset.target))
-    if not is_streamed(dataset.x) and telling.any():  # all samples, of the few columns that may be some
-        few = [column for column, tells in zip(columns, telling) if tells]
-        whole_nD = np.stack([_column_codes(part) for _, part in _column_parts(dataset.x, few)], axis=1)
-        telling[telling] = _leaking(whole_nD, dataset.y, bool(dataset.target))
-    names = [name for (name, *_), tells in zip(columns, telling) if tells]
+    leaking = _leaking(x_nD, dataset.y[rows], bool(dataset.target))
+    if not is_streamed(dataset.x) and leaking.any():  # confirm the suspects with all samples
+        suspects = [column for column, tells in zip(columns, leaking) if tells]
+        whole_nD = np.stack([_column_codes(part) for _, part in _column_parts(dataset.x, suspects)], axis=1)
+        leaking[leaking] = _leaking(whole_nD, dataset.y, bool(dataset.target))
+    names = [name for (name, *_), tells in zip(columns, leaking) if tells]
     if not names:
         return ""
-    has = "is the target in another unit" if dataset.target else "has a value of its own for each class"
-    of_label = "tells a label by itself" if dataset.several else has
-    verb, _, rest = of_label.partition(" ")
-    several = f"{PLURALS[verb]} {rest.replace('of its', 'of their').replace('itself', 'themselves')}"
-    text = f"{abbreviate(names)} {of_label if len(names) == 1 else several} in all training samples"
+    if dataset.several:
+        singular, plural = "tells a label by itself", "tell a label by themselves"
+    elif dataset.target:
+        singular, plural = "is the target in another unit", "are the target in another unit"
+    else:
+        singular, plural = "has a value of its own for each class", "have a value of their own for each class"
+    text = f"{abbreviate(names)} {singular if len(names) == 1 else plural} in all training samples"
     return f"{text}: leave out what was made from the labels, or scores mean nothing"
 
 
 def _leak_samples(x: np.ndarray) -> np.ndarray:
-    most = min(LEAK_SAMPLES, max(LEAK_MINIMUM, LEAK_VALUES // max(1, x.shape[1])))
-    return np.unique(np.linspace(0, len(x) - 1, min(most, len(x))).astype(np.int64))
+    limit = min(LEAK_SAMPLES, max(LEAK_MINIMUM, LEAK_VALUES // max(1, x.shape[1])))
+    return np.unique(np.linspace(0, len(x) - 1, min(limit, len(x))).astype(np.int64))
 
 
 def _column_spans(dataset: Dataset | Federation) -> Iterator[tuple[str, int, int]]:
-    """(what a column is called, where its numbers begin in a sample, where they end)."""
+    """(name of a column, first and last position of its numbers in a sample)."""
     form = dataset.intake.form if dataset.intake else {}
     if dataset.layout:
         yield from ((f"input {e.name}", start, end) for e, start, end in dataset.layout.places if e.size == 1)
@@ -177,8 +182,8 @@ def _column_spans(dataset: Dataset | Federation) -> Iterator[tuple[str, int, int
 
 
 def column_width(kinds: Sequence[str]) -> int:
-    """How many numbers a column of a table becomes. kinds: its words, none of a column of numbers; two of
-    them make one."""
+    """How many numbers a column of a table becomes. kinds: its words, empty for numbers; two words make
+    one number."""
     return 1 if len(kinds) in (0, 2) else len(kinds)
 
 
@@ -187,12 +192,12 @@ def _column_parts(x: np.ndarray, columns: list[tuple[str, int, int]]) -> Iterato
 
 
 def _column_codes(part: np.ndarray) -> np.ndarray:
-    """One number for each sample: that of a column of numbers, or which of a column's words it has, [n]."""
+    """One number for each sample, [n]: the column's number, or the index of its word."""
     return part[:, 0] if part.shape[1] == 1 else part.argmax(1).astype(np.float32)
 
 
 def _leaking(x_nD: np.ndarray, y: np.ndarray, numbers: bool) -> np.ndarray:
-    """Which columns tell the labels, bool [D]; of several labels a sample, any one of them."""
+    """Which columns give the labels away, bool [D]; with several labels a sample, any one of the labels."""
     if numbers:
         return _are_linear(x_nD, y)
     tells = np.zeros(x_nD.shape[1], bool)
@@ -202,7 +207,7 @@ def _leaking(x_nD: np.ndarray, y: np.ndarray, numbers: bool) -> np.ndarray:
 
 
 def _one_value_each(x_nD: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Which columns have the same value in all samples of a class, and another one in each class, bool
+    """Which columns have one value in all samples of a class, and a different value in each class, bool
     [D]."""
     _, first, place, count = np.unique(y, return_index=True, return_inverse=True, return_counts=True)
     if len(count) < 2 or len(y) < LEAK_MINIMUM or len(y) - count.max() < MINORITY_MINIMUM:
@@ -225,12 +230,13 @@ def _are_linear(x_nD: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 MAJORITY_SHARE = 0.9
-"""The share of samples of one class from which on a user is told."""
+"""The share of samples in one class above which a warning is given."""
 IMBALANCE_METRICS = "auroc,balanced_accuracy"
 
 
 def class_imbalance(data: Dataset | Federation) -> str:
-    """What to say of such a set, "" of any other, and where samples have no single class each."""
+    """The warning about a set with one dominant class; "" for any other set, or without a single class a
+    sample."""
     if data.target or data.several or data.masks or not len(data.y):
         return ""
     counts = np.bincount(data.y, minlength=len(data.classes))
@@ -247,27 +253,27 @@ def class_imbalance(data: Dataset | Federation) -> str:
 
 
 OUTLIER_SHARE = 0.01
-"""The share of the values that are held against all others."""
+"""The share of values that are compared with all others."""
 ERROR_SHARE = 0.9
-"""The share of the squared distances from the median from which on a user is told."""
+"""The share of the squared distances from the median above which a warning is given."""
 OUTLIER_MINIMUM = 50
-"""Of fewer values one may well be far from the others."""
+"""With fewer values, a single one may well be far from the others."""
 
 
 def target_outliers(data: Dataset | Federation) -> str:
-    """What to say of a regression whose farthest targets, one in a hundred, are nearly all of the spread; ""
-    of any other."""
+    """The warning about a regression in which the farthest hundredth of targets has nearly all of the
+    spread; "" for any other set."""
     if not data.target or len(data.y) < OUTLIER_MINIMUM:
         return ""
     y = np.asarray(data.y, dtype=np.float64)
-    squared = (y - np.median(y)) ** 2
-    few = max(1, int(OUTLIER_SHARE * len(y)))
-    farthest = np.argsort(-squared, kind="stable")
-    share, others = squared[farthest[:few]].sum() / squared.sum(), y[farthest[few:]]
+    squares = (y - np.median(y)) ** 2
+    count = max(1, int(OUTLIER_SHARE * len(y)))
+    farthest = np.argsort(-squares, kind="stable")
+    share, others = squares[farthest[:count]].sum() / squares.sum(), y[farthest[count:]]
     if not share > ERROR_SHARE:
         return ""
-    which = "target" if few == 1 else f"{few:,} targets"
-    make = "makes" if few == 1 else "make"
+    which = "target" if count == 1 else f"{count:,} targets"
+    make = "makes" if count == 1 else "make"
     return (
         f"the {which} of {len(y):,} farthest from the median, such as {y[farthest[0]]:g} (the others are"
         f" {others.min():g} to {others.max():g}), {make} {share:.0%} of the spread, so training and RMSE are"

@@ -1,6 +1,4 @@
-"""The page docs/data-sets.md: the named sets, and every argument of a user's own data, partitions, feature
-shifts and availabilities.
-"""
+"""The page docs/data-sets.md: named sets, a user's own data, partitions, feature shifts and availabilities."""
 
 from __future__ import annotations
 
@@ -31,16 +29,16 @@ READERS: dict[str, Callable[..., Dataset]] = {
     ".npz": npz,
     ".npy": npy,
 }
-"""What reads data of one's own, by what a path names."""
+"""The readers of a user's data by the kind of data."""
 MEANINGS = {
     "label": "the column of labels",
-    "site": "the column that says where rows are from",
+    "site": "the column of sites",
     "classes": "the names of all classes, in their order",
     "target": "the number to predict, a column or what y is called; or several labels, 'fever,cough'",
-    "center": "what is taken from the target; the training samples' mean if left out",
-    "scale": "what the target is divided by; the training samples' deviation if left out",
+    "center": "number subtracted from the target; by default the training samples' mean",
+    "scale": "divisor of the target; by default the training samples' standard deviation",
 }
-"""Of the arguments that a reader takes without a word of its own."""
+"""The meanings of arguments that readers share."""
 
 
 def page() -> str:
@@ -98,7 +96,7 @@ def _set_table() -> str:
 
 
 def _reader_arguments() -> str:
-    """The arguments of data of one's own, each with the kinds of data that take it."""
+    """The arguments of the readers, each with the kinds of data that accept it."""
     kinds: dict[tuple[str, ...], list[str]] = {}
     for kind, reader in READERS.items():
         for a in arguments.of(reader):
@@ -116,12 +114,12 @@ def _reader_arguments() -> str:
 
 
 def _partition_rows() -> list[tuple[str, str]]:
-    """The first lines of the files, which say what each partition does; of `domain`, the class's own."""
+    """The first line of each partition's file as its description; for `domain`, that of the class."""
     rows = []
     for kind in partitions().values():
         module = inspect.cleandoc(sys.modules[kind.__module__].__doc__ or "").split("\n")[0]
-        alone = kind.__module__.endswith(f".{kind.name}")
-        rows.append((f"`{kind.example}`", module if alone else _first_line(kind)))
+        single = kind.__module__.endswith(f".{kind.name}")
+        rows.append((f"`{kind.example}`", module if single else _first_line(kind)))
     return rows
 
 

@@ -1,5 +1,4 @@
-"""Samples without labels, read from files in the way the training samples were: the inputs of a model that
-predicts.
+"""Samples without labels, read as the training samples were: the inputs of a model that predicts.
 
 x.npy, or an .npz with x or one array      samples [N, ...] of the kind that the model was trained on
 a table                                    columns found by name, words encoded as in training
@@ -48,48 +47,42 @@ from unskew.data.parquet.table import (
 from unskew.data.readers.from_tables import CSV_ENDINGS, table_ending
 from unskew.data.readers.from_volumes import prediction_slices
 from unskew.data.readers.listing import find_listing
-from unskew.data.samples import input_layout as layouts
 from unskew.data.samples.conversion import map_npy
-from unskew.data.samples.input_layout import Layout
 from unskew.data.samples.intake import abbreviate
 from unskew.data.samples.packing import archive_inputs, archive_inputs_for, pack_to_layout
 from unskew.data.volumes.scans import find_series, holds_dicom, is_in_mask_folder, is_mask_name
 from unskew.errors import DataError, excerpt
+from unskew.formats.input_layout import Layout
 
 PARQUET_KINDS = ("table", "arrays", "images", "sounds")
 TABLE_KINDS = ("number", "text", "value")
 
 
-def read_parquet(
-    path: Path, form: Mapping[str, Any], layout: layouts.Layout | None = None
-) -> tuple[list[str], Any]:
-    """(where each sample stands, the samples [N, ...], or a dictionary of several inputs).
+def read_parquet(path: Path, form: Mapping[str, Any], layout: Layout | None = None) -> tuple[list[str], Any]:
+    """(place of each sample, the samples [N, ...], or a dictionary of several inputs).
 
-    form: how the training samples were made (`Intake.form`). layout: of samples with several inputs, which
-    columns of
-    their names hold. Raises DataError: E401 and E402 for files, E403 for columns, E405 for missing values,
-    E414 for more than memory holds.
+    form: how the training samples were made (`Intake.form`). layout: of samples with several inputs; columns
+    with their names hold them. Raises DataError: E401 and E402 for files, E403 for columns, E405 for missing
+    values, E414 for more than memory holds.
     """
     table = read_table(path)
-    names, turned = list(RowNames(table)), form.get("layout", "auto")
+    names, axis_order = list(RowNames(table)), form.get("layout", "auto")
     if layout:
         if not layout.named:
             raise DataError(
                 "E403", f"{path} names its columns, and this model takes inputs by place; give an .npz."
             )
         columns = [
-            column_named(dict.fromkeys(table.columns), each.name, table.name) for each in layout.inputs
+            column_named(dict.fromkeys(table.columns), item.name, table.name) for item in layout.inputs
         ]
         words = {column: list(kinds) for column, kinds in form.get("beside", ())}
         words |= {c: [] for c in columns if table.columns[c].kind == "text" and c not in words}
         sheet = Sheet(table.name, LazyColumns(table, [c for c in columns if c in words]), RowNames(table))
-        rest = raw_inputs(table, [c for c in columns if c not in words], turned, form.get("files", {}))
-        return names, rest | encode_inputs_as(sheet, {c: words[c] for c in columns if c in words})
+        inputs = raw_inputs(table, [c for c in columns if c not in words], axis_order, form.get("files", {}))
+        return names, inputs | encode_inputs_as(sheet, {c: words[c] for c in columns if c in words})
     kind = str(form.get("kind", "arrays"))
     if kind == "table":
-        if isinstance(
-            form["columns"], Mapping
-        ):  # early runs, whose files name the columns in alphabetical order
+        if isinstance(form["columns"], Mapping):  # early runs recorded columns in alphabetical order
             raise DataError(
                 "E403",
                 f"this run does not say in which order its columns were; train it again to use {path}.",
@@ -97,59 +90,59 @@ def read_parquet(
         plain = [n for n, column in table.columns.items() if column.kind in TABLE_KINDS]
         sheet = Sheet(table.name, LazyColumns(table, plain), RowNames(table))
         return names, encode_as(sheet, dict(form["columns"]))
-    trained = str(form.get("column", ""))
+    trained_column = str(form.get("column", ""))
     if kind in ("images", "sounds"):
         into = {name: value for name, value in form.items() if name != "column"}
         return names, read_file_column(
-            table, _sample_column(table, trained, "packed"), into, [], in_memory=True
+            table, _sample_column(table, trained_column, "packed"), into, [], in_memory=True
         )
-    return names, raw_lists(table, _sample_column(table, trained, "list"), turned)
+    return names, raw_lists(table, _sample_column(table, trained_column, "list"), axis_order)
 
 
-def _sample_column(table: ShardTable, trained: str, kind: str) -> str:
+def _sample_column(table: ShardTable, trained_column: str, kind: str) -> str:
     """The column of lists, or of files, that holds the samples: that of training, or the only one."""
     usable = [n for n, column in table.columns.items() if column.kind == kind]
-    if trained in usable:
-        return trained
+    if trained_column in usable:
+        return trained_column
     if len(usable) != 1:
-        text = f"{abbreviate(usable, 8) or 'none'}; the samples of training were in '{trained or 'x'}'"
-        what = {"list": "lists", "packed": "files"}[kind]
-        raise DataError("E403", f"{table.name} has as columns of {what} {text}: give that column its name.")
+        text = f"{abbreviate(usable, 8) or 'none'}; the samples of training were in '{trained_column or 'x'}'"
+        noun = {"list": "lists", "packed": "files"}[kind]
+        raise DataError("E403", f"{table.name} has as columns of {noun} {text}: give that column its name.")
     return usable[0]
 
 
 NamedSamples = tuple[list[str], Any]
-"""(what each sample is called, the samples [N, ...], or a dictionary or tuple of them where each has several
-inputs)."""
+"""(name of each sample, the samples [N, ...], or a dictionary or tuple of them for several inputs)."""
 
 
 def read_inputs(path: Path, form: Mapping[str, Any], layout: Layout | None = None) -> NamedSamples:
-    """The samples in a file or folder. form: how the training samples were made (`Intake.form`). layout: of
-    samples with several inputs, which an .npz holds by their names, as `x.NAME` or `NAME`, or in their order
-    as `numpy.savez(file, a, b)` writes them.
+    """The samples in a file or folder.
 
-    An array's samples are called by their numbers from 0, a table's rows by their lines, files by their
-    paths.
-    Raises DataError: E402 for what is not there, E403 for another kind of input than the model was trained
-    on, E401 and E405 for what cannot be read.
+    form: how the training samples were made (`Intake.form`). layout: of samples with several inputs; an .npz
+    holds them by name, as `x.NAME` or `NAME`, or in their order as `numpy.savez(file, a, b)` writes them.
+    An array's samples are named by their numbers from 0, a table's rows by their lines, files by their paths.
+    Raises DataError: E402 for a missing file, E403 for another kind of input than the model was trained on,
+    E401 and E405 for a file that cannot be read.
     """
     if not path.exists():
         raise DataError("E402", f"there is no {path}.")
     if layout:
         return _pack_inputs(path, layout, form)
     kind = str(form.get("kind", "arrays"))
-    came = _kind_of(path)
-    if came not in ("arrays", kind) and not (came == "parquet" and kind in PARQUET_KINDS):
+    source_kind = _kind_of(path)
+    if source_kind not in ("arrays", kind) and not (source_kind == "parquet" and kind in PARQUET_KINDS):
         expects = {"table": "a table"}.get(kind, kind)
-        what = {"": "no samples that are read", "table": "a table", "parquet": "Parquet"}.get(came, came)
-        raise DataError(
-            "E403", f"{path} holds {what}; the model was trained on {expects}, and also reads .npy and .npz."
+        noun = {"": "no samples that are read", "table": "a table", "parquet": "Parquet"}.get(
+            source_kind, source_kind
         )
-    return READERS[came](path, form)
+        raise DataError(
+            "E403", f"{path} holds {noun}; the model was trained on {expects}, and also reads .npy and .npz."
+        )
+    return READERS[source_kind](path, form)
 
 
 def _kind_of(path: Path) -> str:
-    """arrays, table, parquet, images or sounds; "" for none of them."""
+    """One of the words "arrays", "table", "parquet", "images", "sounds" and "volumes"; "" for other files."""
     if path.suffix.lower() == PARQUET_ENDING or (path.is_dir() and holds_parquet(path)):
         return "parquet"
     if path.is_dir():
@@ -159,15 +152,11 @@ def _kind_of(path: Path) -> str:
         }
         if not kinds & VOLUME_ENDINGS and holds_dicom(path):
             return "volumes"
-        return (
-            "sounds"
-            if kinds & SOUND_ENDINGS
-            else "images"
-            if kinds & IMAGE_ENDINGS
-            else "volumes"
-            if kinds
-            else ""
-        )
+        if kinds & SOUND_ENDINGS:
+            return "sounds"
+        if kinds & IMAGE_ENDINGS:
+            return "images"
+        return "volumes" if kinds else ""
     suffix = file_ending(path)
     if suffix in (".npy", ".npz"):
         return "arrays"
@@ -201,11 +190,11 @@ def _pack_inputs(path: Path, layout: Layout, form: Mapping[str, Any]) -> NamedSa
     """Samples with several inputs, by name or place."""
     if _kind_of(path) == "parquet":
         return read_parquet(path, form, layout)
-    listed = "beside" in form and form["kind"] in DECODERS
-    if path.is_dir() and listed:
+    has_listing = "beside" in form and form["kind"] in DECODERS
+    if path.is_dir() and has_listing:
         return _read_with_columns(path, form)
     if path.suffix.lower() != ".npz":
-        lacks = "no folder with a CSV that lists files" if listed else "no .npz"
+        lacks = "no folder with a CSV that lists files" if has_listing else "no .npz"
         raise DataError(
             "E403", f"{path} is {lacks}; samples with several inputs are read from one that holds {layout}."
         )
@@ -232,7 +221,7 @@ def _read_with_columns(path: Path, form: Mapping[str, Any]) -> NamedSamples:
 
 
 def _read_table(path: Path, form: Mapping[str, Any]) -> NamedSamples:
-    if isinstance(form["columns"], Mapping):  # early runs, whose files name the columns in alphabetical order
+    if isinstance(form["columns"], Mapping):  # early runs recorded columns in alphabetical order
         raise DataError(
             "E403", f"this run does not say in which order its columns were; train it again to use {path}."
         )
@@ -266,10 +255,10 @@ def _read_volumes(path: Path, form: Mapping[str, Any]) -> NamedSamples:
     dicom = file_ending(path) not in VOLUME_ENDINGS and not (
         path.is_dir() and read_tree(path, VOLUME_ENDINGS, validation=True).files
     )
-    series = [one.series for one in find_series(path)[0]] if dicom else []
-    sources, called = (series, list(map(str, series))) if dicom else _files_below(path, VOLUME_ENDINGS)
+    series = [place.series for place in find_series(path)[0]] if dicom else []
+    sources, labels = (series, list(map(str, series))) if dicom else _files_below(path, VOLUME_ENDINGS)
     read = read_each(
-        sources, lambda i: prediction_slices(sources[i], called[i], form["axis"], int(form["size"]))
+        sources, lambda i: prediction_slices(sources[i], labels[i], form["axis"], int(form["size"]))
     )
     return [name for names, _ in read for name in names], np.concatenate([x for _, x in read])
 
@@ -285,13 +274,13 @@ def _files_below(path: Path, kinds: frozenset[str]) -> tuple[list[Path], list[st
 
 
 def _without_masks(tree: FolderTree) -> Sequence[File]:
-    """The files of a folder without masks that lie beside images as in training; all of them where no other
-    is left."""
-    beside = has_mask_folders(tree)
+    """The files of a folder without the masks next to images as in training; all files if no other is
+    left."""
+    has_masks = has_mask_folders(tree)
     images = [
         file
         for file in tree.files
-        if not (beside and is_in_mask_folder(file))
+        if not (has_masks and is_in_mask_folder(file))
         and not (file.kind in VOLUME_ENDINGS and is_mask_name(file))
     ]
     return images or tree.files
@@ -305,6 +294,6 @@ READERS: Mapping[str, Callable[[Path, Mapping[str, Any]], NamedSamples]] = {
     "sounds": _read_sounds,
     "volumes": _read_volumes,
 }
-"""What reads each kind of input."""
+"""The reader of each kind of input."""
 DECODERS = {"images": _decode_images, "sounds": _decode_sounds}
-"""What makes samples of files."""
+"""The decoder of each kind of file."""

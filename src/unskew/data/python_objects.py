@@ -1,4 +1,4 @@
-"""Any Python object that stands for data, as a Dataset or a Federation.
+"""Any Python object that holds or names data, as a Dataset or a Federation.
 
 `run`, `compare` and the sites of a deployment all call `take`. It accepts arrays, DataFrames, datasets of
 torch and Hugging Face, DataLoaders, texts that name data, and lists or dictionaries with one of these for
@@ -42,21 +42,22 @@ ARRAYS = frozenset(("x", "y", "x_train", "y_train", "x_test", "y_test", "classes
 
 
 def take(data: Any, *, label: str = "", site: str = "", target: str = "") -> Dataset | Federation:
-    """The set or federation that an object stands for.
+    """The set or federation in an object.
 
     data: a name or path, a Federation or Dataset; (x, y), (x, y, x_test, y_test) or ((x, y), (x_test,
     y_test)); a dictionary of such arrays; a pandas DataFrame; a torch or Hugging Face Dataset, or a
     DataLoader over one; a list of pairs of a sample and its label, or of dictionaries that name both; a pair
-    (train, test) or a dictionary of train and test; or a list or dictionary of clients, each with any of
-    these, which is then divided as it came, also as (clients, test).
-    label, site: columns of a table. target: the number to predict: a column of a table, or what the labels
-    are called. Raises DataError (E4xx) for what cannot be trained on, UsageError (E125) for a name.
+    (train, test) or a dictionary of train and test. A list or dictionary of these is one set for each client,
+    and so is (clients, test).
+    label, site: columns of a table. target: the number to predict: a column of a table, or a name for the
+    labels.
+    Raises DataError (E4xx) for data that cannot be trained on, UsageError (E125) for a name.
     """
     if isinstance(data, Federation | Dataset):
         return _check_named_columns(data, label or target, site)
     if isinstance(data, str | os.PathLike):
-        named = (("label", label), ("site", site), ("target", target))
-        return read(os.fspath(data), **{k: v for k, v in named if v})
+        entries = (("label", label), ("site", site), ("target", target))
+        return read(os.fspath(data), **{k: v for k, v in entries if v})
     check_instance(data)
     if is_frame(data):
         return read_table(frame_columns(data), "table", label, site, target=target)
@@ -67,18 +68,18 @@ def take(data: Any, *, label: str = "", site: str = "", target: str = "") -> Dat
     wish = LabelSpec(label, target)
     clients = data[0] if isinstance(data, tuple) and len(data) == 2 and _are_clients(data[0]) else data
     if clients is not data or _names_clients(data) or (isinstance(data, list) and not _are_samples(data)):
-        named = _named_sets(clients)
-        raws = _read_sets([*named, *([("the test set", data[1])] if clients is not data else [])], wish)
+        entries = _named_sets(clients)
+        raws = _read_sets([*entries, *([("the test set", data[1])] if clients is not data else [])], wish)
         test = raws.pop() if clients is not data else None
         return _check_named_columns(
-            from_clients({name: raw for (name, _), raw in zip(named, raws)}, test), "", site
+            from_clients({name: raw for (name, _), raw in zip(entries, raws)}, test), "", site
         )
     column = "" if _has_columns(data) or target else label
     return _check_named_columns(_read_sets([("", data)], wish)[0].dataset("arrays"), column, site)
 
 
 class LabelSpec(NamedTuple):
-    """What is named: the column of labels, or what is predicted as a number."""
+    """The column of labels or the target that the user names."""
 
     label: str
     target: str
@@ -88,21 +89,21 @@ class LabelSpec(NamedTuple):
         return self.label or self.target
 
 
-def _read_sets(named: Sequence[tuple[str, Any]], wish: LabelSpec, beside: int = 0) -> list[RawSamples]:
-    """The samples of sets, each with its name; tables among them are read together. beside: bytes that others
-    take in memory."""
-    frames = {name: frame_columns(one, name) for name, one in named if is_frame(one)}
+def _read_sets(entries: Sequence[tuple[str, Any]], wish: LabelSpec, other_bytes: int = 0) -> list[RawSamples]:
+    """The samples of named sets; tables among them are read together. other_bytes: bytes that other sets take
+    in memory."""
+    frames = {name: frame_columns(data, name) for name, data in entries if is_frame(data)}
     tables = read_frames(frames, *wish) if frames else {}
-    raws, held = list[RawSamples](), beside
-    for name, one in named:
-        raw = tables[name] if is_frame(one) else _read_set(one, wish, held)
+    raws, size = list[RawSamples](), other_bytes
+    for name, data in entries:
+        raw = tables[name] if is_frame(data) else _read_set(data, wish, size)
         raws.append(replace(raw, target=raw.target or Target(wish.target)) if wish.target else raw)
-        held += sum(map(_memory_of, (raw.x, raw.x_test)))
+        size += sum(map(_memory_of, (raw.x, raw.x_test)))
     return raws
 
 
 def _has_columns(data: Any) -> bool:
-    """Whether samples, or those of the training part, have columns by which labels can be named."""
+    """Whether samples, or the training part, have columns in which labels can be named."""
     if isinstance(data, Mapping) and _is_split(data):
         return any(_has_columns(one) for one in data.values())
     if isinstance(data, tuple):
@@ -111,7 +112,7 @@ def _has_columns(data: Any) -> bool:
 
 
 def _check_named_columns(data: Dataset | Federation, label: str, site: str) -> Dataset | Federation:
-    """The data. Raises DataError (E403) for a label or site that is named and is no column of theirs."""
+    """The data. Raises DataError (E403) if the label or site is not one of their columns."""
     if label:
         raise DataError(
             "E403",
@@ -130,41 +131,41 @@ def _check_named_columns(data: Dataset | Federation, label: str, site: str) -> D
 def settings_of(
     data: Any, label: str = "", site: str = "", target: str = ""
 ) -> tuple[Dataset | Federation | str, dict[str, str]]:
-    """(the data, read unless they are a name or path; the settings that stand for them: `data`, and a `skew`
-    if divided).
+    """(the data, read unless they are a name or path; the settings that describe them: `data`, and `skew` if
+    the data are divided).
 
-    Raises as `take` does.
+    Raises the errors of `take`.
     """
     if isinstance(data, str | os.PathLike):
-        named = {k: v for k, v in (("label", label), ("site", site), ("target", target)) if v}
-        place, given = place_of(os.fspath(data)) if named else (os.fspath(data), {})
-        text = calls.call_text(place, given | named)
-        divided = divided_by(text)
-        return text, {"data": text, **({"skew": f"column:{divided}"} if divided else {})}
+        settings = {k: v for k, v in (("label", label), ("site", site), ("target", target)) if v}
+        place, arguments = place_of(os.fspath(data)) if settings else (os.fspath(data), {})
+        text = calls.call_text(place, arguments | settings)
+        column = divided_by(text)
+        return text, {"data": text, **({"skew": f"column:{column}"} if column else {})}
     dataset = take(data, label=label, site=site, target=target)
-    divided = site or (dataset.intake.divided if isinstance(dataset, Dataset) and dataset.intake else "")
-    return dataset, {"data": GIVEN_OBJECT, **({"skew": f"column:{divided}"} if divided else {})}
+    column = site or (dataset.intake.divided if isinstance(dataset, Dataset) and dataset.intake else "")
+    return dataset, {"data": GIVEN_OBJECT, **({"skew": f"column:{column}"} if column else {})}
 
 
-def _read_set(given: Any, wish: LabelSpec, beside: int) -> RawSamples:
-    """The samples of one set. beside: bytes that others take in memory. Raises DataError (E403) for what is
-    none."""
-    data: Any = loader_dataset(given) if is_loader(given) else given
+def _read_set(source: Any, wish: LabelSpec, other_bytes: int) -> RawSamples:
+    """The samples of one set. other_bytes: bytes that others take in memory. Raises DataError (E403) for
+    anything but a set."""
+    data: Any = loader_dataset(source) if is_loader(source) else source
     check_instance(data)
     if isinstance(data, RawSamples):
         return data
     if isinstance(data, tuple):
-        return _read_tuple(data, wish, beside)
+        return _read_tuple(data, wish, other_bytes)
     if isinstance(data, Mapping) and set(data) <= ARRAYS:
         return _read_archive(data)
     if isinstance(data, Mapping) and _is_split(data):
-        return _read_split(data, wish, beside)
+        return _read_split(data, wish, other_bytes)
     if isinstance(data, Dataset | str | os.PathLike):
-        taken = data if isinstance(data, Dataset) else take(data, **wish._asdict())
-        assert isinstance(taken, Dataset)
-        return raw_samples_of(taken)
+        dataset = data if isinstance(data, Dataset) else take(data, **wish._asdict())
+        assert isinstance(dataset, Dataset)
+        return raw_samples_of(dataset)
     if _is_set(data) or (isinstance(data, list) and _are_samples(data)):
-        return from_items(data, wish.column, beside)
+        return from_items(data, wish.column, other_bytes)
     if (shape := getattr(data, "shape", None)) is not None:
         raise DataError("E403", f"an array of {list(shape)} was given without labels; give (x, y).")
     raise DataError(
@@ -174,9 +175,9 @@ def _read_set(given: Any, wish: LabelSpec, beside: int) -> RawSamples:
     )
 
 
-def _read_tuple(data: tuple[Any, ...], wish: LabelSpec, beside: int) -> RawSamples:
-    """(x, y), (x, y, x_test, y_test) or (train, test). Raises DataError (E403) for another number of
-    parts."""
+def _read_tuple(data: tuple[Any, ...], wish: LabelSpec, other_bytes: int) -> RawSamples:
+    """The set (x, y), (x, y, x_test, y_test) or (train, test). Raises DataError (E403) for another number
+    of parts."""
     if len(data) in (2, 4) and is_frame(data[0]) and not is_frame(data[1]) and not _is_set(data[1]):
         return _labelled_tables(data, wish)
     if len(data) in (2, 4) and _is_labelled(data[0], data[1]):
@@ -190,11 +191,11 @@ def _read_tuple(data: tuple[Any, ...], wish: LabelSpec, beside: int) -> RawSampl
             f"a tuple of {len(data)} was given, and what each part is for cannot be told; give (train, test),"
             ' or name them: {"train": ..., "val": ..., "test": ...}.',
         )
-    return _read_split({"train": data[0], "test": data[1]}, wish, beside)
+    return _read_split({"train": data[0], "test": data[1]}, wish, other_bytes)
 
 
 def _labelled_tables(data: tuple[Any, ...], wish: LabelSpec) -> RawSamples:
-    """(x, y) or (x, y, x_test, y_test), of which x are DataFrames. Raises DataError (E403) for labels that
+    """The set (x, y) or (x, y, x_test, y_test), where x are DataFrames. Raises DataError (E403) if labels
     are named as well."""
     if wish.label:
         raise DataError(
@@ -208,18 +209,20 @@ def _labelled_tables(data: tuple[Any, ...], wish: LabelSpec) -> RawSamples:
         wish.target,
     )
     train, *test = raws.values()
-    return train.tested_on(test[0]) if test else train
+    return train.with_test(test[0]) if test else train
 
 
 def _is_labelled(x: Any, y: Any) -> bool:
-    """Whether it is several inputs with their labels, not a training and a test set."""
+    """Whether these are several inputs with their labels, not a training and a test set."""
     return not isinstance(y, tuple | Mapping) and not _is_set(y) and not is_frame(y) and are_inputs(x, y)
 
 
 def _are_clients(data: Any) -> bool:
-    """Whether it is a list or dictionary of sets, not of samples or arrays."""
-    ones = data if isinstance(data, list) else list(data.values()) if _names_clients(data) else []
-    return bool(ones) and all(_is_set(one) or is_frame(one) or is_pair(one) for one in ones)
+    """Whether this is a list or dictionary of sets, not of samples or arrays."""
+    sets = list(data.values()) if _names_clients(data) else data
+    if not isinstance(sets, list) or not sets:
+        return False
+    return all(_is_set(part) or is_frame(part) or is_pair(part) for part in sets)
 
 
 def _names_clients(data: Any) -> bool:
@@ -227,12 +230,12 @@ def _names_clients(data: Any) -> bool:
 
 
 def _are_samples(data: list[Any]) -> bool:
-    """Whether it is a list of samples, each with its label."""
+    """Whether this is a list of samples, each with its label."""
     return bool(data) and all(map(is_sample, data))
 
 
 def _named_sets(data: Any) -> list[tuple[str, Any]]:
-    """The sets of clients, each with its name."""
+    """The clients' sets, each with its name."""
     if isinstance(data, list):
         return [(f"client-{i}", one) for i, one in enumerate(_numbered_clients(data))]
     names = list(map(str, _read_clients(data)))
@@ -250,7 +253,7 @@ def _memory_of(x: Any) -> int:
 
 
 def _is_set(data: Any) -> bool:
-    """Whether it hands out samples: it has items but is neither an array nor a collection of values."""
+    """Whether an object returns samples: it has items but is neither an array nor a collection of values."""
     if is_loader(data):
         return True
     return (
@@ -263,8 +266,8 @@ def _is_set(data: Any) -> bool:
 
 
 def _is_split(data: Mapping[str, Any]) -> bool:
-    """Whether it is the parts of one set. Raises DataError (E403) for parts of which none is the training
-    part, or two are one."""
+    """Whether this is a dictionary of the parts of one set. Raises DataError (E403) for parts without a
+    training part, or two of one kind."""
     parts = [PART_NAMES.get(str(name).lower(), "") for name in data]
     if parts and all(parts) and "train" not in parts:
         raise DataError(
@@ -280,35 +283,41 @@ def _is_split(data: Mapping[str, Any]) -> bool:
     )
 
 
-def _read_split(data: Mapping[str, Any], wish: LabelSpec, beside: int) -> RawSamples:
-    """Train and test as one; validation samples are left out and told. Raises DataError (E403) for two kinds
-    of test samples."""
-    used = {
+def _read_split(data: Mapping[str, Any], wish: LabelSpec, other_bytes: int) -> RawSamples:
+    """Training and test part as one set; validation samples are left out, with a note.
+
+    Raises DataError (E403) for two kinds of test samples.
+    """
+    sources = {
         PART_NAMES[str(name).lower()]: one
         for name, one in data.items()
         if PART_NAMES[str(name).lower()] != "val"
     }
-    raws = share_numbering(list(zip(used, _read_sets(list(used.items()), wish, beside))))
-    named = list(zip(used, raws))
-    form, parts = check_columns(named), dict(named)
+    raws = share_numbering(list(zip(sources, _read_sets(list(sources.items()), wish, other_bytes))))
+    entries = list(zip(sources, raws))
+    form, parts = check_columns(entries), dict(entries)
     train, test = replace(parts["train"], form=form), parts.get("test")
-    left = [str(n) for n in data if PART_NAMES[str(n).lower()] == "val"]
+    validation = [str(n) for n in data if PART_NAMES[str(n).lower()] == "val"]
     notes = (
         *train.notes,
-        *((("left out", f"{abbreviate(left)}: choose settings with validation=0.1"),) if left else ()),
+        *(
+            (("left out", f"{abbreviate(validation)}: choose settings with validation=0.1"),)
+            if validation
+            else ()
+        ),
     )
     if test is None:
         return replace(train, notes=notes)
-    if owner := next((name for name, raw in named if raw.x_test is not None), ""):
+    if owner := next((name for name, raw in entries if raw.x_test is not None), ""):
         raise DataError(
             "E403",
             f"'{owner}' brings a test set of its own, and train and test are given apart; give one kind.",
         )
-    return replace(train.tested_on(test), notes=notes)
+    return replace(train.with_test(test), notes=notes)
 
 
 def _read_archive(data: Mapping[str, Any]) -> RawSamples:
-    """Arrays by the names that an archive gives them."""
+    """The set from arrays with the names of an archive."""
     if not data:
         raise DataError(
             "E403", "an empty dictionary was given as data; give (x, y), or a set for each client."
@@ -323,7 +332,7 @@ def _read_archive(data: Mapping[str, Any]) -> RawSamples:
 
 
 def _read_clients(data: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """Clients by name. Raises DataError (E403) for values that are no sets."""
+    """Clients by name. Raises DataError (E403) for values that are not sets."""
     for name, one in data.items():
         if not (
             isinstance(one, tuple | Mapping | Dataset | str | os.PathLike) or is_frame(one) or _is_set(one)
@@ -344,7 +353,7 @@ def _numbered_clients(data: list[Any]) -> list[Any]:
 
 
 def is_pair(data: Any) -> bool:
-    """Whether it is (x, y), arrays with a row for each sample, and not two samples or two rows; x may be
+    """Whether this is (x, y), arrays with a row for each sample, and not two samples or two rows; x may be
     several inputs."""
     if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Mapping | tuple):
         return len(getattr(data[1], "shape", ())) > 0 and are_inputs(*data)
@@ -357,7 +366,8 @@ def is_pair(data: Any) -> bool:
 
 
 def is_sample(data: Any) -> bool:
-    """Whether it is a sample with its label, one number or word: a pair, or a dictionary that names them."""
+    """Whether this is a sample with its label, one number or word: a pair, or a dictionary that names
+    them."""
     if isinstance(data, Mapping):
         label = data.get(label_column_in(data))
         return len(data) > 1 and label is not None and np.ndim(label) == 0
@@ -367,7 +377,7 @@ def is_sample(data: Any) -> bool:
 
 
 def check_instance(data: Any) -> None:
-    """Raises DataError (E403) for a class where a set of that class is needed."""
+    """Raises DataError (E403) if the object is a class of sets and not a set."""
     if isinstance(data, type):
         raise DataError(
             "E403",

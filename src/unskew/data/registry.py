@@ -1,4 +1,4 @@
-"""Data sets by name, and every text that names data: a named set, a file or a folder."""
+"""Data sets by name, and the texts that name data: a named set, a file or a folder."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ BUILT_IN = ("diabetes", "digits", "two_digits")
 
 @cache
 def files() -> dict[str, Path]:
-    """The file of every named set, in the order of names."""
+    """The file of every named set, sorted by name."""
     return {path.stem: path for path in python_files.module_files(SETS_FOLDER)}
 
 
 def names() -> tuple[str, ...]:
-    """Every named set, in alphabetical order."""
+    """All named sets, in alphabetical order."""
     return tuple(files())
 
 
 def describe() -> dict[str, str]:
-    """What each set is and which arguments it takes, in one line, with a note on those that are not on this
+    """A one-line description of each set with its arguments, and a note on sets that are not on this
     machine."""
     return {name: _description(name, path) for name, path in files().items()}
 
 
 def reader_of(name: str) -> Callable[..., Dataset]:
-    """The function that reads this set. Raises UsageError (E125) if no set has that name."""
+    """The function that reads a named set. Raises UsageError (E125) if no set has that name."""
     if name not in files():
         if name in recipes():
             text = f"there is no data set {excerpt(name)} here, but its original files can be made into one"
             raise UsageError(
                 "E125", f"{text}: unskew data get {name} --from PATH (docs/data.md says which PATH)."
             )
-        known = f"Known: {', '.join(files())}; or a path, looked for{python_files.folder_note(Path())}."
+        hint = f"Known: {', '.join(files())}; or a path, looked for{python_files.folder_note(Path())}."
         raise UsageError(
-            "E125", f"unknown data {excerpt(name)}.{suggestion(name, [*files(), *recipes()])} {known}"
+            "E125", f"unknown data {excerpt(name)}.{suggestion(name, [*files(), *recipes()])} {hint}"
         )
     return getattr(importlib.import_module(f"unskew.data.sets.{name}"), name)
 
@@ -66,14 +66,16 @@ def read(text: str | os.PathLike[str], **options: Any) -> Dataset:
     `scans/(size=128)`.
 
     options: further arguments, which take precedence over those in the text.
-    Raises UsageError (E125) for a name or argument that does not exist or does not fit, DataError for what
-    cannot be read.
+    Raises UsageError (E125) for an unknown or unfitting name or argument, DataError for data that cannot be
+    read.
     """
     text = os.fspath(text)
-    place, given = _split_text(text)
+    place, settings = _split_text(text)
     if place:
         reader, kind = _reader_of_path(Path(place))
-        return reader(place, **arguments.check(reader, given | options, f"{kind} {excerpt(place)}", "E125"))
+        return reader(
+            place, **arguments.check(reader, settings | options, f"{kind} {excerpt(place)}", "E125")
+        )
     _check_no_file(text)
     call = calls.parse(text, "data set", "E125")
     reader = reader_of(call.name)
@@ -81,15 +83,15 @@ def read(text: str | os.PathLike[str], **options: Any) -> Dataset:
 
 
 def check_text(text: str) -> None:
-    """Raises UsageError (E125) unless the text is a path that exists or names a set and arguments that it
-    takes.
+    """Raises UsageError (E125) unless the text is a path that exists, or a set with arguments that it
+    accepts.
 
-    DataError (E402) for an archive that is not there. Whether a named set is on this machine is not checked.
+    Raises DataError (E402) for a missing archive. Whether a named set is on this machine is not checked.
     """
-    place, given = _split_text(text)
+    place, settings = _split_text(text)
     if place:
         reader, kind = _reader_of_path(Path(place))
-        arguments.check(reader, given, f"{kind} {excerpt(place)}", "E125")
+        arguments.check(reader, settings, f"{kind} {excerpt(place)}", "E125")
         return
     _check_no_file(text)
     call = calls.parse(text, "data set", "E125")
@@ -101,27 +103,26 @@ def place_of(text: str) -> tuple[str, dict[str, object]]:
 
     Raises UsageError (E125) for a text that cannot be read.
     """
-    place, given = _split_text(text)
+    place, settings = _split_text(text)
     if place:
-        return place, given
+        return place, settings
     call = calls.parse(text, "data set", "E125")
     return call.name, call.arguments
 
 
 def divided_by(text: str) -> str:
-    """The column by which a text says that data are divided: `bank` of `credit.csv(site=bank)`; "" if it does
-    not."""
+    """The column that divides the data: `bank` for `credit.csv(site=bank)`, "" for none."""
     if not text.endswith(")"):
         return ""
-    place, given = _split_text(text)
-    site = str(given.get("site") or "")
+    place, settings = _split_text(text)
+    site = str(settings.get("site") or "")
     return "site" if site and place and _reader_of_path(Path(place))[0] in (folder, volumes) else site
 
 
 def _check_no_file(text: str) -> None:
-    """Raises DataError (E402) for a text that can only be the path of a file, which is not there.
+    """Raises DataError (E402) for a text that can only be the path of a file, if the file is missing.
 
-    UsageError (E125) for a path with arguments whose bracket is open.
+    Raises UsageError (E125) for a path with arguments that have no closing bracket.
     """
     name = text.partition("(")[0]
     if name != text and not text.endswith(")") and os.path.exists(name):
@@ -142,10 +143,9 @@ def _check_no_file(text: str) -> None:
 
 
 def _split_text(text: str) -> tuple[str, dict[str, object]]:
-    """(the path that a text names, the arguments behind it in brackets); ("", {}) for a text that names no
-    path.
+    """(the path that a text names, the arguments behind it in brackets); ("", {}) if it names no path.
 
-    A name that no set of this package has may be that of an archive in the folder of named sets.
+    A name that is not a set of this package may be that of an archive in the folder of named sets.
     """
     if _is_there(text):
         return text, {}
@@ -153,13 +153,13 @@ def _split_text(text: str) -> tuple[str, dict[str, object]]:
         return str(path), {}
     if text.endswith(")"):
         for end in (i for i in reversed(range(len(text))) if text[i] == "("):
-            if _is_there(path := text[:end].strip()):  # the path may have brackets of its own
+            if _is_there(path := text[:end].strip()):  # the path may contain brackets
                 return path, calls.parse(f"path{text[end:]}", "data set", "E125").arguments
     return "", {}
 
 
 def _is_there(text: str) -> bool:
-    """Whether a text is the path of a file or folder, or a pattern of Parquet files that are there."""
+    """Whether a text is the path of an existing file or folder, or a pattern that matches Parquet files."""
     return os.path.exists(text) or is_pattern(
         text
     )  # unlike Path.exists, the first answers False for a name that is too long
@@ -174,11 +174,12 @@ FILE_READERS: dict[str, tuple[Callable[..., Dataset], str]] = {
     ".tsv.gz": (csv_set, "table"),
     ".parquet": (parquet, "table"),
 }
-"""What reads a file of each ending, and what to call it."""
+"""The reader of each file ending, and the name of the kind of file."""
 
 
 def _reader_of_path(path: Path) -> tuple[Callable[..., Dataset], str]:
-    """(what reads a path, what to call it). Raises UsageError (E125) for a file of unknown kind."""
+    """(the reader of a path, the name of the kind of file). Raises UsageError (E125) for a file of unknown
+    kind."""
     if path.is_dir():
         if is_npy_folder(path):
             return npy, "folder"
@@ -186,7 +187,9 @@ def _reader_of_path(path: Path) -> tuple[Callable[..., Dataset], str]:
             return saved, "folder"
         if holds_volumes(path):
             return volumes, "folder"
-        return (csv_pair if is_csv_pair(path) else parquet if holds_parquet(path) else folder), "folder"
+        if is_csv_pair(path):
+            return csv_pair, "folder"
+        return parquet if holds_parquet(path) else folder, "folder"
     if table_ending(path) in FILE_READERS:
         return FILE_READERS[table_ending(path)]
     if not path.suffix:
@@ -199,8 +202,8 @@ def _reader_of_path(path: Path) -> tuple[Callable[..., Dataset], str]:
 
 
 def at_hand(text: str) -> bool:
-    """Whether the data that a text names are on this machine. Raises UsageError (E125) for a text that cannot
-    be read."""
+    """Whether the data that a text names are on this machine. Raises UsageError (E125) for a text that
+    cannot be read."""
     if _split_text(text)[0]:
         return True
     return _is_here(calls.parse(text, "data set", "E125").name)

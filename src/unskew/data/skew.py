@@ -1,5 +1,4 @@
-"""A federation from a data set: training rows go to the clients, then validation rows, test rows and feature
-shifts.
+"""A federation from a data set: training, validation and test rows for every client, and feature shifts.
 
 A text names the skew: `kind:value,option=value+shift:strength`. The kind is a partition (a file of `skews/`),
 a shift changes the features (unskew.data.clients.shifts) and never the rows.
@@ -55,10 +54,10 @@ class Skew:
 
     @staticmethod
     def parse(text: str) -> Skew:
-        """The skew that a text names. Raises UsageError (E103) for a kind or setting that does not exist or
-        fit."""
-        dealt, *suffixes = text.split("+")
-        spec = specs.parse(dealt.strip(), "skew", "E103")
+        """The skew that a text names. Raises UsageError (E103) for an unknown kind or setting, or one out
+        of range."""
+        kind, *suffixes = text.split("+")
+        spec = specs.parse(kind.strip(), "skew", "E103")
         partition = specs.make(specs.kind_of(spec, partitions(), "skew", "E103"), spec, "skew", "E103")
         return Skew(partition, tuple(_parse_shift(suffix) for suffix in suffixes))
 
@@ -74,12 +73,13 @@ def partition(
 ) -> Index:
     """The rows of every client.
 
-    y: classes [N], of a target the numbers, whose tenths stand for classes, of several labels truth values
-    [N, C], of which a sample's rarest label stands for its class, or masks [N, H, W]. samples: how many each
-    client has on average; clients * samples rows are drawn first, by class. With `domain` and `column`, which
-    have their own number of clients, it is the most a client keeps; with `pathological:C`, how many it has.
-    Raises UsageError (E103) for a text that cannot be read, DataError: E406 for what cannot be dealt out,
-    E407 for a column that does not exist.
+    y: classes [N]; or targets, dealt by tenth; or several labels a sample, bool [N, C], dealt by the rarest
+    label; or masks [N, H, W].
+    samples: the mean number of samples of a client; clients * samples rows are drawn first, by class. With
+    `domain` and `column`, which define the number of clients, it is the most that a client keeps; with
+    `pathological:C`, the number of each client.
+    Raises UsageError (E103) for a text that cannot be read, DataError: E406 for an infeasible request, E407
+    for a column that does not exist.
     """
     kind = Skew.parse(text).partition
     if not len(y):
@@ -120,16 +120,15 @@ def deal_tests(y_test: np.ndarray, counts_KC: np.ndarray, rng: np.random.Generat
 def largest_remainder_exact(n: int, weights: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Whole numbers that add up to n, in proportion to whole weights above 0, computed exactly in integers.
 
-    What is missing after rounding down goes to the largest remainders, one each, ties at random.
+    The units missing after rounding down go to the largest remainders, one each, ties at random.
     """
-    whole, rest = np.divmod(n * weights, weights.sum())
-    missing = n - int(whole.sum())
+    counts, remainders = np.divmod(n * weights, weights.sum())
+    missing = n - int(counts.sum())
     if missing:
-        order = rest + rng.random(
-            len(rest)
-        )  # the random part is below 1, so it decides only between equal remainders
-        whole[np.argpartition(-order, missing - 1)[:missing]] += 1
-    return whole
+        # The random part is below 1, so it decides only between equal remainders.
+        order = remainders + rng.random(len(remainders))
+        counts[np.argpartition(-order, missing - 1)[:missing]] += 1
+    return counts
 
 
 def build(
@@ -145,11 +144,11 @@ def build(
 ) -> Federation:
     """A set dealt out to clients.
 
-    The test set is dealt to the clients in proportion to their training samples of each class, or tenth of a
-    target; where the skew makes clients of a column, by that column.
+    The test set is dealt in proportion to each client's training samples of each class, or tenth of a target.
+    If the clients are the values of a column, test samples are dealt by that column.
     skew, clients, samples: see `partition`. validation: the share of its rows that every client holds back,
-    rounded down, so that a client with few samples trains on all of them. reserve: samples of each class that
-    the server keeps for itself, taken out first.
+    rounded down, so that a client with few samples trains on all of them. reserve: number of samples of each
+    class that the server keeps; they are taken out first.
     Raises UsageError (E103, E109) and DataError (E406, E407) as `partition` does.
     """
     if not 0 <= validation < 1:
@@ -157,10 +156,10 @@ def build(
     parsed = Skew.parse(skew)
     by_column = parsed.partition if isinstance(parsed.partition, Column) else None
     reserved = _reserve_rows(dataset, reserve, rng_partition)
-    left = np.setdiff1d(np.arange(len(dataset.y)), reserved)
-    columns = {name: values[left] for name, values in dataset.columns.items()}
-    rows = partition(skew, dataset.y[left], clients, rng_partition, samples=samples, columns=columns)
-    rows = Index(left[rows.rows], rows.offsets)
+    remaining = np.setdiff1d(np.arange(len(dataset.y)), reserved)
+    columns = {name: values[remaining] for name, values in dataset.columns.items()}
+    rows = partition(skew, dataset.y[remaining], clients, rng_partition, samples=samples, columns=columns)
+    rows = Index(remaining[rows.rows], rows.offsets)
     train, val = _split_validation(rows, validation, rng_partition) if validation else (rows, Index.empty(0))
     tests = _tests_by_column(dataset, by_column) if by_column else None
     federation = replace(
@@ -180,7 +179,8 @@ def build(
 
 
 def _group_counts(federation: Federation) -> np.ndarray:
-    """Training samples of every client and group by which test samples are dealt, int64 [K, groups]."""
+    """Training samples of every client and group, int64 [K, groups]; test samples are dealt by these
+    groups."""
     if federation.masks:
         return federation.sizes[:, None]
     if not federation.several:
@@ -212,32 +212,32 @@ def _federation_without_tests(dataset: Dataset, skew: str, train: Index) -> Fede
     )
 
 
-def _reserve_rows(dataset: Dataset, each: int, rng: np.random.Generator) -> np.ndarray:
-    """Rows of `each` samples of every class, ascending. Raises DataError (E406) if a class has too few."""
-    if not each:
+def _reserve_rows(dataset: Dataset, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Rows of `count` samples of every class, ascending. Raises DataError (E406) if a class has too few."""
+    if not count:
         return np.zeros(0, np.int64)
     if dataset.target or dataset.several:
-        what = "a target has no classes" if dataset.target else "a sample has several labels"
-        raise DataError("E406", f"{each} samples of each class are to be held back, but {what}.")
-    least = int(np.bincount(dataset.y, minlength=len(dataset.classes)).min())
-    if least <= each:
+        reason = "a target has no classes" if dataset.target else "a sample has several labels"
+        raise DataError("E406", f"{count} samples of each class are to be held back, but {reason}.")
+    smallest = int(np.bincount(dataset.y, minlength=len(dataset.classes)).min())
+    if smallest <= count:
         raise DataError(
-            "E406", f"{each} samples of each class are to be held back, but one class has only {least}."
+            "E406", f"{count} samples of each class are to be held back, but one class has only {smallest}."
         )
     of_class = (np.flatnonzero(dataset.y == c) for c in range(len(dataset.classes)))
-    return np.sort(np.concatenate([rng.permutation(rows)[:each] for rows in of_class]))
+    return np.sort(np.concatenate([rng.permutation(rows)[:count] for rows in of_class]))
 
 
 def _client_names(dataset: Dataset, by_column: Column) -> tuple[str, ...]:
-    """The clients' names: those of the column's values, or `column-value`."""
+    """The clients' names: the names of the column's values, or `column-value`."""
     names = dataset.labels.get(by_column.column)
     values = by_column.values(dataset.columns)
     return tuple(names[int(v)] if names else f"{by_column.column}-{v}" for v in values)
 
 
 def _tests_by_column(dataset: Dataset, by_column: Column) -> Index | None:
-    """Test rows by client; values that only the test set has belong to no client. None if no row belongs to
-    any."""
+    """Test rows by client. Values that only the test set has belong to no client; None if no row belongs
+    to one."""
     column = dataset.test_columns.get(by_column.column)
     if column is None:
         return None
@@ -248,12 +248,12 @@ def _tests_by_column(dataset: Dataset, by_column: Column) -> Index | None:
 
 
 def _split_validation(index: Index, share: float, rng: np.random.Generator) -> tuple[Index, Index]:
-    """(the rows that are left, a random share of each client's rows)."""
+    """(the remaining rows, a random share of each client's rows)."""
     order = np.lexsort((rng.random(len(index.rows)), index.owner))
     place = np.arange(len(order)) - index.offsets[:-1][index.owner]
-    held = np.zeros(len(order), dtype=bool)
-    held[order] = place < np.floor(share * index.sizes)[index.owner]
-    return _subset(index, ~held), _subset(index, held)
+    validation = np.zeros(len(order), dtype=bool)
+    validation[order] = place < np.floor(share * index.sizes)[index.owner]
+    return _subset(index, ~validation), _subset(index, validation)
 
 
 def _subset(index: Index, keep: np.ndarray) -> Index:

@@ -18,31 +18,31 @@ from unskew.data.data_warnings import column_width
 from unskew.data.samples.conversion import DEPTHS, LARGE
 from unskew.data.samples.dataset import Dataset
 from unskew.data.samples.intake import Note
+from unskew.data.samples.packing import input_column
 from unskew.data.storage.sample_rows import map_samples, moments, select_samples
 from unskew.errors import UsageError, excerpt
 
 UNSCALED_ABOVE = 5.0
-"""A mean or standard deviation above which a channel counts as unscaled; images and standardised columns lie
-below."""
+"""A channel with a mean or standard deviation above this counts as unscaled; images and standardised
+columns lie below."""
 UNSCALED_BELOW = 0.02
-"""Standard deviation below which all channels count as unscaled, such as 12-bit images in files of 16
-bits."""
+"""If all standard deviations are below this, the channels count as unscaled, such as 12-bit images in
+16-bit files."""
 SCALE_RATIO = 30.0
-"""How many times the smallest standard deviation of columns the largest may be, for the columns to count as
-scaled."""
+"""Largest ratio of the columns' standard deviations at which the columns count as scaled."""
 SCALE_SAMPLES = 5_000
-"""Samples by which it is judged whether all need standardising."""
+"""Number of samples from which the need of standardising is judged."""
 
 
 def standardise(dataset: Dataset, always: bool, but_images: bool = False) -> Dataset:
-    """The set scaled by its constants. always: also where it has none, or where its samples seem to be
-    scaled.
-    but_images: images among several inputs stay as they are.
+    """The set scaled by its constants.
 
-    Of several inputs each is scaled by its own channels, and whether it needs that is judged of each by
-    itself: a channel of one says nothing of another. Whole numbers and truth values stay as they are.
-    Raises UsageError (E109) where constants are asked for and the set is a mapped file too large to be
-    scaled, or none of its several inputs are floats.
+    always: also scale a set without constants, or one that seems to be scaled. but_images: leave images among
+    several inputs as they are.
+    Several inputs are scaled separately, channel by channel, and each only if it needs scaling. Whole numbers
+    and truth values stay as they are.
+    Raises UsageError (E109) if constants are asked for and the set is a mapped file too large to be scaled,
+    or none of its several inputs are floats.
     """
     if dataset.layout and dataset.mean is None:
         return _standardise_inputs(dataset, always, but_images)
@@ -58,18 +58,22 @@ def standardise(dataset: Dataset, always: bool, but_images: bool = False) -> Dat
                 " mapped from a file; standardise them before they are saved, or give normalise=none.",
             )
         return dataset
-    why = "as normalise=dataset asks" if always else why_standardise(dataset)
-    if not why:
+    reason = "as normalise=dataset asks" if always else why_standardise(dataset)
+    if not reason:
         return dataset
-    each = "column" if has_columns(dataset) else "channel"
-    return dataset.with_constants().standardised().noted(("scaled", f"standardised {each} by {each}: {why}"))
+    unit = "column" if has_columns(dataset) else "channel"
+    return (
+        dataset.with_constants()
+        .standardised()
+        .with_notes(("scaled", f"standardised {unit} by {unit}: {reason}"))
+    )
 
 
 def _standardise_inputs(dataset: Dataset, always: bool, but_images: bool) -> Dataset:
-    """A set of several inputs, of which all floats are standardised, or those that need it; or none that is
-    an image."""
+    """A set with several inputs, standardised: all floats, or those that need it, images excepted if
+    `but_images`."""
     assert dataset.layout
-    floats = [each.name for each in dataset.layout.inputs if each.kind == "float32"]
+    floats = [item.name for item in dataset.layout.inputs if item.kind == "float32"]
     if always and not floats:
         text = f"none of a sample's inputs are floats ({dataset.layout})"
         raise UsageError(
@@ -77,22 +81,22 @@ def _standardise_inputs(dataset: Dataset, always: bool, but_images: bool) -> Dat
         )
     if dataset.applied is not None or not (always or dataset.intake):
         return dataset
-    asked = "as normalise=dataset asks"
-    why = (
-        dict.fromkeys(floats, asked)
+    request = "as normalise=dataset asks"
+    reasons = (
+        dict.fromkeys(floats, request)
         if always
         else dict(_inputs_to_scale(dataset, _scale_samples(dataset), but_images))
     )
-    if not why:
+    if not reasons:
         return dataset
     notes: list[Note] = [
-        ("scaled", f"input {name} standardised channel by channel: {text}") for name, text in why.items()
+        ("scaled", f"input {name} standardised channel by channel: {text}") for name, text in reasons.items()
     ]
-    return dataset.with_constants(list(why)).standardised().noted(*notes)
+    return dataset.with_constants(list(reasons)).standardised().with_notes(*notes)
 
 
 def undo_scaling(dataset: Dataset) -> Dataset:
-    """The set in the whole numbers that it came in, for a model that looks them up: scaling by 255 or 65,535
+    """The set in the whole numbers of its source, for a model that looks them up: scaling by 255 or 65,535
     is undone."""
     intake = dataset.intake
     bits = DEPTHS.get(np.dtype(intake.dtype)) if intake and intake.dtype and dataset.x.ndim > 2 else None
@@ -103,24 +107,26 @@ def undo_scaling(dataset: Dataset) -> Dataset:
     )
     notes = tuple(note for note in intake.notes if note[0] != "scaled")
     unchanged = replace(dataset, x=x, x_test=x_test, intake=replace(intake, notes=notes))
-    return unchanged.noted(("scaled", "not at all: the model looks whole numbers up"))
+    return unchanged.with_notes(("scaled", "not at all: the model looks whole numbers up"))
 
 
 def _whole_numbers(x: np.ndarray, bits: int) -> np.ndarray:
-    """The whole numbers of so many bits that samples in [0, 1] were made of."""
+    """The whole numbers of this many bits from which samples in [0, 1] were made."""
     return np.rint(x * np.float32((1 << bits) - 1))
 
 
 def why_standardise(dataset: Dataset, but_images: bool = False) -> str:
-    """Why the samples need standardising, "" if they do not. Of many samples, evenly spaced ones are looked
-    at.
+    """The reason why the samples need standardising, "" if they do not. Large sets are judged by evenly
+    spaced samples.
 
-    but_images: images among several inputs are not judged.
+    but_images: do not judge images among several inputs.
     """
     rows = _scale_samples(dataset)
     if not dataset.layout:
-        return _why(rows, column_names(dataset) if has_columns(dataset) else None)
-    return "; ".join(f"input {name}: {why}" for name, why in _inputs_to_scale(dataset, rows, but_images))
+        return _reason(rows, column_names(dataset) if has_columns(dataset) else None)
+    return "; ".join(
+        f"input {name}: {reason}" for name, reason in _inputs_to_scale(dataset, rows, but_images)
+    )
 
 
 def _scale_samples(dataset: Dataset) -> np.ndarray:
@@ -128,13 +134,13 @@ def _scale_samples(dataset: Dataset) -> np.ndarray:
 
 
 def _inputs_to_scale(dataset: Dataset, rows: np.ndarray, but_images: bool) -> Iterator[tuple[str, str]]:
-    """(name, why it needs standardising) of the inputs of floats that do."""
+    """(name, reason) of the float inputs that need standardising."""
     assert dataset.layout
-    for i, each in enumerate(dataset.layout.inputs):
-        if each.kind != "float32" or (but_images and each.is_image):
+    for i, item in enumerate(dataset.layout.inputs):
+        if item.kind != "float32" or (but_images and item.is_image):
             continue
-        if why := _why(dataset.layout.column(rows[:], i).reshape(-1, *(each.shape or (1,)))):
-            yield each.name, why
+        if reason := _reason(input_column(dataset.layout, rows[:], i).reshape(-1, *(item.shape or (1,)))):
+            yield item.name, reason
 
 
 def has_columns(dataset: Dataset | Federation) -> bool:
@@ -143,42 +149,43 @@ def has_columns(dataset: Dataset | Federation) -> bool:
 
 
 def column_names(dataset: Dataset | Federation) -> list[str]:
-    """What the numbers of a row are called: by the columns of the table that they come from, else by their
-    places."""
+    """The names of the numbers of a row: those of the table's columns, else their positions."""
     form = dataset.intake.form if dataset.intake else {}
     if form.get("kind") != "table":
         return list(map(str, range(dataset.shape[0])))
     return [excerpt(column, 40) for column, kinds in form["columns"] for _ in range(column_width(kinds))]
 
 
-def _why(rows: np.ndarray, columns: Sequence[str] | None = None) -> str:
-    """Why these samples [n, channels, ...] need standardising, "" if they do not. columns: what channels are
-    called."""
+def _reason(rows: np.ndarray, columns: Sequence[str] | None = None) -> str:
+    """The reason why these samples [n, channels, ...] need standardising, "" if they do not. columns:
+    names of the channels."""
     word = "channel" if columns is None else "column"
     names = columns or list(map(str, range(rows.shape[1])))
     mean, std = moments(rows)
-    far = np.flatnonzero((np.abs(mean) > UNSCALED_ABOVE) | (std > UNSCALED_ABOVE))
-    if len(far):
-        c = int(far[0])
+    unscaled = np.flatnonzero((np.abs(mean) > UNSCALED_ABOVE) | (std > UNSCALED_ABOVE))
+    if len(unscaled):
+        c = int(unscaled[0])
         if columns is not None and len(columns) == 1:
             return (
                 f"column {names[c]} is unscaled, with mean {mean[c]:.3g} and standard deviation {std[c]:.3g}"
             )
-        which = f"{len(far)} of {len(mean)} {word}s are" if len(mean) > 1 else "they are"
+        which = f"{len(unscaled)} of {len(mean)} {word}s are" if len(mean) > 1 else "they are"
         return (
             f"{which} unscaled, such as {word} {names[c]} with mean {mean[c]:.3g} and standard deviation"
             f" {std[c]:.3g}"
         )
     if std.max() < UNSCALED_BELOW and std.max() > 0:
         return f"they hardly vary, with standard deviations up to {std.max():.2g}"
-    if rows.ndim == 2 and (why := _column_scales(rows[:], mean, std, names)):
-        return why
+    if rows.ndim == 2 and (reason := _column_scales(rows[:], mean, std, names)):
+        return reason
     return ""
 
 
 def _column_scales(rows: np.ndarray, mean: np.ndarray, std: np.ndarray, names: Sequence[str]) -> str:
-    """Why columns [N, columns] on different scales need standardising; those that are constant, or 0 and 1,
-    do not count."""
+    """The reason why columns [N, columns] on different scales need standardising, "" if they do not.
+
+    Columns that are constant, or 0 and 1, are ignored.
+    """
     varying = np.flatnonzero((std > 1e-6 * np.abs(mean)) & ~((rows == 0) | (rows == 1)).all(0))
     if len(varying) < 2:
         return ""

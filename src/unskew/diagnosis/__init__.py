@@ -1,5 +1,4 @@
-"""What is skewed in a federation, by numbers that its sites may share, and which method to take, by measured
-evidence."""
+"""Diagnosis of a federation: its skews by numbers that sites may share, and a recommended method."""
 
 RELEVANT_SETTINGS = (
     "skew",
@@ -11,4 +10,4 @@ RELEVANT_SETTINGS = (
     "partition_seed",
     "secure_aggregation",
 )
-"""The settings of a run that a diagnosis looks at; with any other one it would say the same."""
+"""The settings of a run on which a diagnosis depends."""

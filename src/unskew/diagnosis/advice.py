@@ -1,13 +1,12 @@
-"""The runs on which recommendations rest, and which method to take for a federation by what methods gained in
-similar settings.
+"""The evidence of recommendations, and the method that gained most in settings similar to a federation.
 
-`settings.yaml` says how each setting is run; `tools/evidence.py` runs them and writes `runs.csv` (every
-method's scores) and `skews.csv` (what was measured of the federations).
+`settings.yaml` describes each setting; `tools/evidence.py` runs them and writes `runs.csv` (the scores of
+every method) and `skews.csv` (the measures of the federations).
 
-Every measure counts in units of its standard deviation over the evidence, on the scale of SCALES; d is the
-Euclidean distance. A gain is expected from the NEAREST settings in which both methods have scores, as the
-mean of g_s weighted by 1 / (d_s^2 + SOFT), and its spread is the weighted standard deviation over their
-settings and seeds.
+The distance d_s to setting s is Euclidean over the measures on the scales of SCALES, each divided by its
+standard deviation over the evidence. The expected gain of a method over another one is the mean of its gains
+g_s in the NEAREST settings with scores of both, weighted by 1 / (d_s^2 + SOFT); the spread is the weighted
+standard deviation over these settings and seeds.
 """
 
 from __future__ import annotations
@@ -28,15 +27,13 @@ from unskew.formats import documents
 
 PACKAGE = "unskew.diagnosis"
 Goal = Literal["one", "sites"]
-"""one: one model for everybody, scored on all test rows. sites: what each site uses, scored on the site's own
-test rows."""
+"""one: a single model, scored on all test rows. sites: each site's model, scored on the site's test rows."""
 FEDAVG, LOCAL = "fedavg", "local"
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Of one method in one setting: by seed, its score in [0, 1] for each goal; no `one` where there is no
-    such model."""
+    """The scores in [0, 1] of a method in a setting, by seed; `one` is empty without a single model."""
 
     one: Mapping[int, float]
     sites: Mapping[int, float]
@@ -47,7 +44,10 @@ class Scores:
 
 @dataclass(frozen=True)
 class Setting:
-    """A federation on which methods were run. about: in words. skews: its measures, means over seeds."""
+    """A federation on which methods were run.
+
+    about: its description. skews: its measures, means over seeds. scores: by method.
+    """
 
     name: str
     about: str
@@ -55,25 +55,20 @@ class Setting:
     scores: Mapping[str, Scores]
 
     def gains(self, method: str, over: str, goal: Goal) -> np.ndarray:
-        """By how much a method was ahead of another one, seed by seed, as shares; empty where one of them has
-        no score.
-
-        A method is compared with training alone at the sites, whatever the goal.
-        """
+        """The leads of a method over another one as shares, one per common seed; empty without scores."""
         ours, theirs = (self.scores[m].of(goal) if m in self.scores else {} for m in (method, over))
         return np.array([ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())])
 
 
 def plans(file: str = "settings.yaml") -> dict[str, dict[str, Any]]:
-    """By name, each setting of a file: `about`, `data`, what is made smaller, and the settings of its
-    runs."""
+    """The settings of a file by name: `about`, `data`, reductions of the data, and settings of the runs."""
     text = (resources.files(PACKAGE) / file).read_text(encoding="utf-8")
     return documents.load(text, file, "E126")
 
 
 @cache
 def settings() -> tuple[Setting, ...]:
-    """Every setting of which there are measures and runs, in the order of settings.yaml."""
+    """Every setting with measures and runs, in the order of settings.yaml."""
     scores, skews = scores_in("runs.csv"), _rows("skews.csv")
     return tuple(
         Setting(name, plan["about"], _mean_skews(measured), scores[name])
@@ -83,7 +78,7 @@ def settings() -> tuple[Setting, ...]:
 
 
 def scores_in(file: str) -> dict[str, dict[str, Scores]]:
-    """By setting and method, the scores that a file of runs holds."""
+    """The scores in a file of runs, by setting and method."""
     rows = _rows(file)
     names = dict.fromkeys(row["setting"] for row in rows)
     return {name: _scores([row for row in rows if row["setting"] == name]) for name in names}
@@ -116,9 +111,9 @@ def _mean_skews(rows: Sequence[dict[str, str]]) -> Skews:
 
 NEAREST = 3
 SOFT = 0.5
-"""Two settings at a distance far below this count the same."""
+"""Two settings at squared distances far below this have nearly equal weights."""
 DEFAULT = "unskew"
-"""The method that is advised where the evidence does not clearly speak for another one."""
+"""The method that is recommended unless the evidence clearly favours another one."""
 SCALES: dict[str, Callable[[Skews], float]] = {
     "label_skew": lambda s: s.label_skew,
     "missing": lambda s: s.missing,
@@ -127,12 +122,12 @@ SCALES: dict[str, Callable[[Skews], float]] = {
     "absent": lambda s: s.absent,
     "sites": lambda s: math.log2(s.sites),
 }
-"""By measure, the number by which federations are compared."""
+"""By measure, the number that enters the distance between federations."""
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A setting of the evidence and its distance from the federation that is diagnosed."""
+    """A setting of the evidence and its distance from the diagnosed federation."""
 
     setting: Setting
     distance: float
@@ -140,8 +135,7 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Gain:
-    """An expected gain, as a share: 0.05 is 5 points. spread: its standard deviation. runs: how many pairs of
-    runs say so."""
+    """An expected gain as a share: 0.05 is 5 points. spread: its standard deviation. runs: pairs of runs."""
 
     mean: float
     spread: float
@@ -150,7 +144,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a method is expected to do. over_local: at the sites, whatever the goal; None without evidence."""
+    """The expected gains of a method. over_local: at the sites, for either goal; None without evidence."""
 
     method: str
     over_fedavg: Gain
@@ -169,7 +163,7 @@ def nearest(skews: Skews, settings: Sequence[Setting]) -> list[Neighbour]:
 
 
 def gain(method: str, over: str, goal: Goal, ordered: Sequence[Neighbour]) -> Gain | None:
-    """What a method gains over another one in the nearest settings that have both; None if no setting has."""
+    """The gain of a method over another one in the nearest settings with both; None without any."""
     pairs = [(near, near.setting.gains(method, over, goal)) for near in ordered]
     pairs = [(near, gains) for near, gains in pairs if len(gains)][:NEAREST]
     if not pairs:
@@ -182,10 +176,10 @@ def gain(method: str, over: str, goal: Goal, ordered: Sequence[Neighbour]) -> Ga
 
 
 def ranking(goal: Goal, methods: Sequence[str], ordered: Sequence[Neighbour]) -> list[Expectation]:
-    """The methods with evidence, the one with the largest expected gain over FedAvg first.
+    """The methods with evidence, by descending expected gain over FedAvg.
 
-    The default stands first unless another method is expected to be ahead of it by more than the spread of
-    its own gain.
+    The default method comes first unless another method leads it by more than the spread of the default's
+    gain.
     """
     known = [
         Expectation(method, over_fedavg, gain(method, LOCAL, "sites", ordered))
@@ -200,8 +194,7 @@ def ranking(goal: Goal, methods: Sequence[str], ordered: Sequence[Neighbour]) ->
 
 
 def pays(best: Expectation) -> Literal["yes", "no", "open"]:
-    """Whether a method is expected to beat training alone at the sites by more than the spread of the
-    evidence."""
+    """Whether a method is expected to beat local training by more than the spread of its gain."""
     gain = best.over_local
     if gain is None or abs(gain.mean) <= gain.spread:
         return "open"
@@ -209,6 +202,5 @@ def pays(best: Expectation) -> Literal["yes", "no", "open"]:
 
 
 def advise(goal: Goal, ranked: Sequence[Expectation]) -> str:
-    """The method to take: the first of a ranking, or training alone where federating does not pay the
-    sites."""
+    """The recommended method: the first of a ranking, or `local` if federating does not pay at the sites."""
     return LOCAL if goal == "sites" and pays(ranked[0]) == "no" else ranked[0].method

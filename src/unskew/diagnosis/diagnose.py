@@ -1,5 +1,4 @@
-"""`unskew.diagnose`: from data to a diagnosis by the sites' numbers, their measures, the methods that can
-run, and expected gains."""
+"""`unskew.diagnose`: from data to measures of skew, the methods that can run, and their expected gains."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from unskew.diagnosis import RELEVANT_SETTINGS, advice, skews
 from unskew.diagnosis.advice import Goal
 from unskew.diagnosis.diagnosis import Diagnosis
 from unskew.errors import DataError, UnskewError, UsageError
-from unskew.round import run
+from unskew.round.run import Run
 from unskew.runs import resolve
 from unskew.system.python_files import GIVEN_OBJECT
 
@@ -39,20 +38,17 @@ METHODS = (
 FAR_DISTANCE = 3.0
 """Distance of the closest setting beyond which expected gains are guesses."""
 WITH_FEATURES = ("flea(lambda2=0)",)
-"""Methods that it considers beside them where sites may share activations of single samples."""
-
-
+"""Further methods if sites may share activations of single samples."""
 SUMS_ONLY = ("unskew(statistics=False)",)
-"""Methods that it considers beside them where sites demand secure aggregation: the default without what no
-sum can give."""
+"""Further methods with secure aggregation: the default without shares that need single replies."""
 
 
-def diagnose_run(run: run.Run, features: bool = False) -> Diagnosis:
-    """The diagnosis of the federation of a run, whose own method does not count.
+def diagnose_run(run: Run, features: bool = False) -> Diagnosis:
+    """The diagnosis of the federation of a run; the method of the run does not matter.
 
-    features: whether sites may share activations of single samples. With secure aggregation among the
-    settings, only methods are considered whose server can do with sums. Raises DataError (E410) for fewer
-    than two sites with samples, and where no evidence is of the task.
+    features: whether sites may share activations of single samples. With secure aggregation in the settings,
+    only methods whose server needs no more than sums are considered. Raises DataError (E410) for fewer than
+    two sites with samples, and for a task without evidence.
     """
     federation, settings = run.federation, run.settings
     check_sites(federation)
@@ -60,9 +56,9 @@ def diagnose_run(run: run.Run, features: bool = False) -> Diagnosis:
     sites = skews.numbers_of(federation)
     measured = skews.skews_of(sites, settings.availability, settings.seed)
     ordered = advice.nearest(measured, advice.settings())
-    beside = (*(WITH_FEATURES if features else ()), *(SUMS_ONLY if run.secure else ()))
-    refused = refusals(run, (*METHODS, *beside))
-    able = [method for method, reason in refused.items() if not reason]
+    further = (*(WITH_FEATURES if features else ()), *(SUMS_ONLY if run.secure else ()))
+    reasons = refusals(run, (*METHODS, *further))
+    able = [method for method, reason in reasons.items() if not reason]
     return Diagnosis(
         federation.name,
         federation.skew,
@@ -70,13 +66,13 @@ def diagnose_run(run: run.Run, features: bool = False) -> Diagnosis:
         skews.disclosure_sentences(sites),
         {goal: tuple(advice.ranking(goal, able, ordered)) for goal in get_args(Goal)},
         tuple(ordered),
-        {method: reason for method, reason in refused.items() if reason},
+        {method: reason for method, reason in reasons.items() if reason},
         tuple(_cautions(federation, ordered[0])),
     )
 
 
 def _cautions(federation: Federation, closest: advice.Neighbour) -> Iterator[str]:
-    """Why the evidence may not carry over to a federation."""
+    """Reasons why the evidence may not carry over to a federation."""
     if (federation.label_counts.sum(0) > 0).sum() < 2:
         yield "all labels are of one class, so there is nothing to learn from them."
     if text := class_imbalance(federation):
@@ -99,16 +95,12 @@ def _cautions(federation: Federation, closest: advice.Neighbour) -> Iterator[str
 
 
 def check_classes(federation: Federation) -> None:
-    """Raises DataError (E410) where samples have a number, several labels or labelled tokens: gains of
-    accuracy say nothing of them."""
+    """Raises DataError (E410) for regression, several labels and tokens, of which no gains were measured."""
     if federation.target or federation.several or federation.tokens:
-        have = (
-            "a number to predict"
-            if federation.target
-            else "several labels"
-            if federation.several
-            else "labelled tokens"
-        )
+        if federation.target:
+            have = "a number to predict"
+        else:
+            have = "several labels" if federation.several else "labelled tokens"
         text = (
             f"a diagnosis recommends by measured gains of accuracy, and these samples have {have}, of which"
             " nothing was measured"
@@ -122,8 +114,8 @@ def check_classes(federation: Federation) -> None:
 
 def check_sites(federation: Federation) -> None:
     """Raises DataError (E410) for fewer than two sites with samples."""
-    holding = int((federation.sizes > 0).sum())
-    if holding < 2:
+    sites = int((federation.sizes > 0).sum())
+    if sites < 2:
         raise DataError(
             "E410",
             f"{federation.name}: one site holds all samples, so there is nothing to federate; name the column"
@@ -132,13 +124,12 @@ def check_sites(federation: Federation) -> None:
         )
 
 
-def refusals(run: run.Run, methods: Sequence[str]) -> Mapping[str, str]:
-    """By method, why it cannot run on these data with this model, or not by sums alone where sites demand
-    those; else ""."""
+def refusals(run: Run, methods: Sequence[str]) -> Mapping[str, str]:
+    """By method, why it cannot run with the data, model and secure aggregation of a run; "" if it can."""
     return {method: _refusal(run, method) for method in methods}
 
 
-def _refusal(run: run.Run, text: str) -> str:
+def _refusal(run: Run, text: str) -> str:
     method = resolve.parts_of(text)
     try:
         method.check_task(run.task.name)
@@ -159,39 +150,41 @@ def diagnose(
     features: bool = False,
     **options: Any,
 ) -> Diagnosis:
-    """Measure how skewed a federation is, and which method to take for it. Nothing is trained.
+    """Measure the skews of a federation and recommend a method, without training.
 
-    data, label, site, target, model: as for `unskew.run`. Own data with a column of sites are divided by it
-    unless a skew is given.
-    features: whether sites may share activations of single samples. Other options: the settings of COUNTED,
-    such as skew, clients and availability; secure_aggregation="on" where sites demand that nobody sees more
-    than sums of what they send. Raises UsageError and DataError as `run` does, UsageError (E101) for a
-    setting that does not count, UsageError (E134) where secure aggregation has too few sites, and DataError
-    (E410) for own data that nothing divides, and for fewer than two sites with samples. Samples with several
-    inputs need a model of your own, as for `unskew.run`.
+    data, label, site, target, model: as for `unskew.run`. Your own data are divided by their column of sites
+    unless you set a skew. Samples with several inputs need a model of your own.
+    features: whether sites may share activations of single samples.
+    options: the settings of RELEVANT_SETTINGS, such as skew, clients and availability; use
+    secure_aggregation="on" if the server may see sums over sites only.
+
+    Raises UsageError and DataError as `run` does, UsageError (E101) for another setting, UsageError (E134) if
+    there are too few sites for secure aggregation, and DataError (E410) for own data without a division into
+    sites and for fewer than two sites with samples.
     """
     if "method" in options:
         raise UsageError("E101", "a diagnosis takes no method, for it recommends one; leave method out.")
-    if idle := sorted({f.name for f in fields(config.Settings)} & options.keys() - {*RELEVANT_SETTINGS}):
+    if irrelevant := sorted(
+        {f.name for f in fields(config.Settings)} & options.keys() - {*RELEVANT_SETTINGS}
+    ):
         raise UsageError(
             "E101",
-            f"{', '.join(idle)} would change nothing in a diagnosis, which looks at"
+            f"{', '.join(irrelevant)} would change nothing in a diagnosis, which looks at"
             f" {', '.join(RELEVANT_SETTINGS)}.",
         )
-    taken, stands_for = settings_of(data, label, site, target)
-    taken = take(taken)
+    loaded, implied = settings_of(data, label, site, target)
+    loaded = take(loaded)
     module = None if isinstance(model, str | Path) else models.unwrapped(model)
     settings = config.build(
-        {**stands_for, **options, "method": "fedavg", "model": GIVEN_OBJECT if module else str(model)}
+        {**implied, **options, "method": "fedavg", "model": GIVEN_OBJECT if module else str(model)}
     )
-    if "skew" not in options and "skew" not in stands_for:
-        settings = settings.replace(skew=_division(taken, settings.skew))
-    return diagnose_run(resolve.resolve(settings, taken, None, module), features)
+    if "skew" not in options and "skew" not in implied:
+        settings = settings.replace(skew=_division(loaded, settings.skew))
+    return diagnose_run(resolve.resolve(settings, loaded, None, module), features)
 
 
 def _division(data: Dataset | Federation, default: str) -> str:
-    """The skew of data for which none was given. Raises DataError (E410) for own data that nothing
-    divides."""
+    """The skew to use if none is set. Raises DataError (E410) for own data without a column of sites."""
     if isinstance(data, Federation) or not data.intake:
         return default
     if column := site_column(data):

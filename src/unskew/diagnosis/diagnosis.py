@@ -1,4 +1,4 @@
-"""What a diagnosis returns: what was measured, what it means in plain words, and which method to take."""
+"""The result of a diagnosis: the measures, their meaning in plain words, and the recommended method."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unskew.diagnosis.skews import Skews
 
 @dataclass(frozen=True)
 class Reading:
-    """A measure: its name, its value as text, and what it means."""
+    """A measure. value: as text. meaning: in plain words."""
 
     name: str
     value: str
@@ -63,17 +63,16 @@ def readings(s: Skews) -> list[Reading]:
 
 
 def _grade(value: float, low: str, middle: str, high: str, at: tuple[float, float]) -> str:
-    return low if value < at[0] else middle if value < at[1] else high
+    if value < at[0]:
+        return low
+    return middle if value < at[1] else high
 
 
 def _sites(s: Skews) -> str:
-    text = "all of them have samples"
-    if s.empty:
-        text = (
-            f"with samples; {s.empty:,} more {'has' if s.empty == 1 else 'have'} none, and only receive the"
-            " model"
-        )
-    return text
+    if not s.empty:
+        return "all of them have samples"
+    verb = "has" if s.empty == 1 else "have"
+    return f"with samples; {s.empty:,} more {verb} none, and only receive the model"
 
 
 def _scarcity(of_class: float) -> str:
@@ -123,18 +122,17 @@ def points(share: float) -> str:
 
 
 AIMS: dict[Goal, str] = {"sites": "at the sites", "one": "one model for all"}
-"""What the two goals are called in tables."""
+"""The names of the two goals in tables."""
 
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis:
-    """The measures of a federation, and the methods that fit it, those with the largest expected gains first.
+    """The measures of a federation, and the methods for it, those with the largest expected gains first.
 
-    federation, split: what was measured, and how it was divided. leaves: what every site tells for it.
-    rankings: by goal, `sites` (what each site uses, on its own test samples) and `one` (one model for
-    everybody, new sites included).
-    nearest: the settings of the evidence, the most similar first. refused: by method, why it cannot run here.
-    cautions: why the evidence may not carry over.
+    federation, split: the data and their division. leaves: a sentence on the numbers that each site shares.
+    rankings: by goal, `sites` (each site's model on its own test samples) and `one` (a single model, also for
+    new sites). nearest: the settings of the evidence, the most similar first. refused: by method, why it
+    cannot run here. cautions: why the evidence may not carry over.
     """
 
     federation: str
@@ -152,16 +150,15 @@ class Diagnosis:
 
     @property
     def pays(self) -> Literal["yes", "no", "open"]:
-        """Whether the best method is expected to beat training alone at the sites by more than the spread of
-        the evidence.
+        """Whether the best method is expected to beat local training by more than the spread of the evidence.
 
-        Always open where the evidence may not carry over.
+        Always "open" if there are cautions.
         """
         return "open" if self.cautions else pays(self.best())
 
     @property
     def method(self) -> str:
-        """The method to take at the sites: the best one, or `local` where federating does not pay."""
+        """The recommended method at the sites: the best one, or `local` if federating does not pay."""
         return LOCAL if self.pays == "no" else self.best().method
 
     def __repr__(self) -> str:
@@ -176,8 +173,7 @@ class Diagnosis:
         return f"<pre>{html.escape(self.table())}</pre>"
 
     def table(self) -> str:
-        """Everything as text: measures and their meaning, what leaves the sites, advice, and the evidence it
-        rests on."""
+        """The diagnosis as text: measures, what leaves the sites, recommendations and their evidence."""
         lines = [f"{self.federation}, divided by {self.split}", ""]
         lines += [f"{r.name:<16}{r.value:>8}  {r.meaning}" for r in readings(self.skews)]
         lines += ["", self.leaves, "", f"{'goal':<19}{'method':<24}{'over fedavg':>15}{'over local':>15}"]
@@ -189,7 +185,7 @@ class Diagnosis:
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
-        """The diagnosis in plain values, as `--json` prints it; gains are shares, 0.05 is 5 points."""
+        """The diagnosis in plain values, as `--json` prints it; a gain of 0.05 is 5 points."""
         return {
             "federation": self.federation,
             "split": self.split,

@@ -1,7 +1,7 @@
-"""The page docs/evidence.md: settings, their measures, every method's scores, and how good advice is.
+"""The page docs/evidence.md: settings, their measures, the scores of methods, and a test of recommendations.
 
-Advice is tested on every setting of the evidence in turn, by what the other settings would have advised for
-it.
+Recommendations are tested by leaving out one setting after the other: the remaining settings recommend a
+method for it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,11 @@ from unskew.formats.markdown import table
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting that was left out. named: the method that the others advise; rank: its place among all that
-    ran there.
+    """A setting that was left out, and the method that the others recommend for it (`named`).
 
-    best: the method with the best mean score there. lost: by how much the named one was behind it, as a
-    share.
-    expected, gained: the gain over FedAvg that was expected of the named one, NaN for training alone, and the
-    one that it had.
+    rank, of: its rank by the mean score among all methods of the setting, and their number. best: the best
+    method. lost: the lead of the best method, as a share. expected, gained: the expected and the measured gain
+    over FedAvg; `expected` is NaN for local training.
     """
 
     setting: str
@@ -57,9 +55,9 @@ class Trial:
 def trials(
     goal: Goal, methods: Sequence[str], known: Sequence[Setting] | None = None, always: str = ""
 ) -> list[Trial]:
-    """A trial for every setting. methods: those among which advice chooses, FedAvg among them.
+    """A trial for every setting. methods: the candidates, with FedAvg.
 
-    always: a method that is named everywhere, whatever the others advise.
+    always: a method to name in every setting in place of the recommended one.
     """
     known = settings() if known is None else known
     return [
@@ -95,7 +93,7 @@ def _ran(setting: Setting, method: str, goal: Goal) -> bool:
 
 
 def candidates(goal: Goal) -> tuple[str, ...]:
-    """The methods among which a trial advises: those of a diagnosis, and at the sites training alone, too."""
+    """The candidates of a trial: the methods of a diagnosis, and local training for the goal `sites`."""
     return METHODS if goal == "one" else (*METHODS, LOCAL)
 
 
@@ -160,19 +158,19 @@ def _comparison(known: Sequence[Setting], methods: Sequence[str], goal: Goal) ->
 
 
 def seeds_of(counts: Sequence[int]) -> str:
-    """How many seeds the numbers of a row have: `2`, or `1 to 2` where methods differ; a dash without any."""
+    """The number of seeds in a row: `2`, or `1 to 2` if methods differ; a dash without any."""
     if not counts:
         return "–"
     return f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else str(counts[0])
 
 
 def _confirmation() -> list[str]:
-    """The runs on the sets that were held out, if they have been made."""
+    """The section on the held-out data sets, if they have runs."""
     scored = scores_in("confirmed.csv")
     if not scored:
         return []
-    plans_ = plans("confirmation.yaml")
-    abouts = "; ".join(f"{name}: {plans_[name]['about']}" for name in scored)
+    settings = plans("confirmation.yaml")
+    abouts = "; ".join(f"{name}: {settings[name]['about']}" for name in scored)
     seeds = max(len(scores.sites) for by in scored.values() for scores in by.values())
     text = (
         "CIFAR-10 and Office-Caltech-10 were run once, with `python tools/evidence.py --confirm`, after the"
@@ -218,7 +216,7 @@ def _measures(known: Sequence[Setting]) -> str:
 
 
 def _scores(scored: Mapping[str, Mapping[str, Scores]], columns: Sequence[str], goal: Goal) -> str:
-    """A row for each setting. scored: by its name, every method's scores."""
+    """A table with a row for each setting. scored: by setting and method."""
     methods = [m for m in columns if any(m in scores and scores[m].of(goal) for scores in scored.values())]
     rows = []
     for name, scores in scored.items():

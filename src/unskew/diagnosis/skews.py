@@ -1,21 +1,20 @@
-"""How skewed a federation is, computed from what its sites tell.
+"""Measures of the skews of a federation, computed from numbers that its sites share.
 
 With n_k samples at site k, of which n_kc have class c, p_kc = n_kc / n_k, p_c their mean weighted by n_k, N =
 sum n_k:
 
     label skew    sum_k (n_k / N) max(0, TV_k - chance_k),    TV_k = 1/2 sum_c |p_kc - p_c|
-                  chance_k = 1/2 sum_c sqrt(2 p_c (1 - p_c) / (pi n_k)): what dealing at random would give
-    missing       mean over sites of the share of classes that a site lacks, of those that any site has
-    imbalance     1 - N^2 / (K sum_k n_k^2): 0 for sites of one size, near 1 where one site holds nearly
-    everything feature skew  sqrt(b / w), averaged over moments: b the variance of sites' means around what
-    their classes lead to
-                  expect, w the variance of samples within a site and a class, both beyond chance
-                  (`feature_skew`)
+                  chance_k = 1/2 sum_c sqrt(2 p_c (1 - p_c) / (pi n_k)), expected under a random division
+    missing       mean over sites of the share of the federation's classes that a site lacks
+    imbalance     1 - N^2 / (K sum_k n_k^2): 0 for sites of one size, near 1 if one site has nearly all
+    feature skew  sqrt(b / w), averaged over moments: b the variance of sites' means around the values that
+                  their classes predict, w the variance of samples within a site and a class, both beyond
+                  chance (`feature_skew`)
     absent        mean share of sites that do not answer in a round, over the first ROUNDS rounds
 
-A site tells counts, means and sums, and nothing of a single sample. A sample is described by its moments: the
-mean and the standard deviation of each channel of an image or signal, or the numbers of a table's row
-themselves; of several inputs by those of each. With fewer than FEWEST samples a site tells its counts alone.
+A site shares counts, means and sums, but no single sample. A sample is described by its moments: the mean and
+the standard deviation of each channel of an image or signal, or the numbers of a table's row; for several
+inputs, the moments of each. A site with fewer than FEWEST samples shares its counts alone.
 
 Letters: C classes, F moments, G groups (the classes, or one for all where samples have masks), K sites, n
 samples.
@@ -32,24 +31,24 @@ from unskew.core.keys import numpy_key
 from unskew.data.clients.availability import Availability
 from unskew.data.clients.federation import Federation
 from unskew.data.samples.dataset import strata
-from unskew.data.samples.input_layout import Layout
+from unskew.formats.input_layout import Layout
 
 FEWEST = 5
-"""Samples behind a mean that leaves a site."""
+"""The least number of samples behind a mean that leaves a site."""
 MOST_MOMENTS = 256
-"""Moments that are compared at most, spread evenly over the columns of a wide table."""
+"""The most moments that are compared, spread evenly over the columns of a wide table."""
 CHUNK = 1 << 24
-"""Values that are read at once."""
+"""The number of values that are read at once."""
 
 
 @dataclass(frozen=True, eq=False)
 class SiteNumbers:
-    """What leaves one site.
+    """The numbers that leave one site.
 
-    samples: how many it trains on. counts: [C] its samples of each class; with masks, its pixels. mean: [F]
-    over its samples, None with fewer than FEWEST. sums: [G, F] over its samples of each group; squares: [F]
-    the sum of squares. Both are zero where mean is None, and only their totals over all sites are used, so
-    that they can be added up securely.
+    samples: the number of training samples. counts: [C] samples of each class, or pixels with masks.
+    mean: [F] over samples, None with fewer than FEWEST. sums: [G, F] over the samples of each group.
+    squares: [F] sums of squares. `sums` and `squares` are zero if mean is None; only their totals over all
+    sites are used, so secure aggregation can add them up.
     """
 
     name: str
@@ -61,12 +60,12 @@ class SiteNumbers:
 
 
 def numbers_of(federation: Federation) -> list[SiteNumbers]:
-    """What each site of a federation tells; a site without samples tells that it has none."""
+    """The numbers that each site of a federation shares."""
     return [_site(federation, k) for k in range(federation.clients)]
 
 
 def disclosure_sentences(sites: Sequence[SiteNumbers]) -> str:
-    """Two sentences on what these numbers are, for those who decide whether they may leave a site."""
+    """Two sentences on the numbers that sites share, for those who decide about them."""
     groups, F = sites[0].sums.shape
     classes = f", by class ({groups} x {F} numbers)" if groups > 1 else ""
     return (
@@ -77,11 +76,9 @@ def disclosure_sentences(sites: Sequence[SiteNumbers]) -> str:
 
 
 def moments(x: np.ndarray, layout: Layout | None = None, most: int = MOST_MOMENTS) -> np.ndarray:
-    """[n, F] of samples [n, ...]: mean and standard deviation of every channel, or the columns of a table's
-    rows.
+    """Moments [n, F] of samples [n, ...]: mean and deviation of every channel, or the columns of a table.
 
-    layout: of rows of several inputs, which have no more moments together than one input may. most: F at
-    most.
+    layout: of rows with several inputs, which share the limit. most: the largest F.
     """
     if layout:
         each = max(1, most // len(layout.inputs))
@@ -120,10 +117,9 @@ ROUNDS = 50
 class Skews:
     """The measures of a federation; shares lie in [0, 1].
 
-    sites: how many have samples. empty: how many have none. samples: the median a site. of_class: that median
-    over the number of classes that the federation has, an average: a site may lack some. feature_skew: in
-    standard deviations of a sample at its site; None where fewer than two sites have samples enough to tell,
-    or no class is at two sites.
+    sites: the number of sites with samples. empty: the number without. samples: the median over sites.
+    of_class: that median divided by the federation's number of classes. feature_skew: in standard deviations
+    of a sample at its site; None if fewer than two sites have enough samples, or no class is at two sites.
     """
 
     sites: int
@@ -138,20 +134,20 @@ class Skews:
 
 
 def skews_of(sites: Sequence[SiteNumbers], availability: str = "full", seed: int = 0) -> Skews:
-    """The measures of sites, of which at least one has samples. availability, seed: as a run takes them."""
-    holding = [site for site in sites if site.samples]
-    n_K = np.array([site.samples for site in holding], float)
-    counts_KC = np.array([site.counts for site in holding], float)
+    """The measures of sites, of which at least one has samples. availability, seed: settings of a run."""
+    nonempty = [site for site in sites if site.samples]
+    n_K = np.array([site.samples for site in nonempty], float)
+    counts_KC = np.array([site.counts for site in nonempty], float)
     known = counts_KC.sum(0) > 0
     return Skews(
-        sites=len(holding),
-        empty=len(sites) - len(holding),
+        sites=len(nonempty),
+        empty=len(sites) - len(nonempty),
         samples=float(np.median(n_K)),
         of_class=float(np.median(n_K) / max(1, known.sum())),
         imbalance=float(1 - n_K.sum() ** 2 / (len(n_K) * (n_K**2).sum())),
         label_skew=label_skew(counts_KC[:, known], n_K),
         missing=float((counts_KC[:, known] == 0).mean()),
-        feature_skew=feature_skew(holding),
+        feature_skew=feature_skew(nonempty),
         absent=absence(availability, len(sites), seed),
     )
 
@@ -159,7 +155,7 @@ def skews_of(sites: Sequence[SiteNumbers], availability: str = "full", seed: int
 def label_skew(counts_KC: np.ndarray, n_K: np.ndarray) -> float:
     """Mean total variation distance of sites' label shares to the whole, beyond chance; in [0, 1].
 
-    n_K: samples of each site, which are what chance depends on; counts may be of pixels.
+    counts_KC: of samples or of pixels. n_K: the number of samples of each site.
     """
     share_KC = counts_KC / np.maximum(counts_KC.sum(1, keepdims=True), 1)
     share_C = n_K @ share_KC / n_K.sum()
@@ -169,32 +165,34 @@ def label_skew(counts_KC: np.ndarray, n_K: np.ndarray) -> float:
 
 
 def feature_skew(sites: Sequence[SiteNumbers]) -> float | None:
-    """How far sites lie apart for samples of one class, in standard deviations of a sample; None where nobody
-    can tell.
+    """The distance of sites for samples of one class, in standard deviations of a sample; None if undefined.
 
     m_k: a site's mean; M_c: the mean of a class over all sites; o_k = m_k - sum_c p_kc M_c; w, b as above.
         S = sum_k n_k o_k^2                     expected: w h + N b,    h = sum_k (1 - n_k sum_c p_kc^2 / N_c)
         R = sum of squares around M_c           expected: w (N - C) + N b
-    so that w = (R - S) / (N - C - h) and b = (S - w h) / N. A class that only one site holds says nothing of
-    that site.
+    so that w = (R - S) / (N - C - h) and b = (S - w h) / N. A class at a single site adds
+    nothing.
     """
-    telling = [site for site in sites if site.mean is not None]
-    if len(telling) < 2:
+    sharing = [site for site in sites if site.mean is not None]
+    if len(sharing) < 2:
         return None
-    sums_GF = np.sum([site.sums for site in telling], 0)
-    n_K = np.array([site.samples for site in telling], float)
-    n_KG = np.array([site.counts if len(sums_GF) > 1 else [site.samples] for site in telling], float)
-    held = n_KG.sum(0) > 0
-    n_KG, n_G, centre_GF = n_KG[:, held], n_KG.sum(0)[held], sums_GF[held] / n_KG.sum(0)[held, None]
-    off_KF = np.array([site.mean for site in telling]) - (n_KG / n_K[:, None]) @ centre_GF
+    sums_GF = np.sum([site.sums for site in sharing], 0)
+    n_K = np.array([site.samples for site in sharing], float)
+    n_KG = np.array([site.counts if len(sums_GF) > 1 else [site.samples] for site in sharing], float)
+    present = n_KG.sum(0) > 0
+    n_KG, n_G, centre_GF = (
+        n_KG[:, present],
+        n_KG.sum(0)[present],
+        sums_GF[present] / n_KG.sum(0)[present, None],
+    )
+    off_KF = np.array([site.mean for site in sharing]) - (n_KG / n_K[:, None]) @ centre_GF
     by_site_F = n_K @ off_KF**2
-    square_F = np.sum([site.squares for site in telling], 0)
+    square_F = np.sum([site.squares for site in sharing], 0)
     around_F = square_F - n_G @ centre_GF**2
     chance = float((1 - (n_KG**2 / n_G).sum(1) / n_K).sum())
     free = n_K.sum() - len(n_G) - chance
-    varies_F = around_F - by_site_F > 1e-9 * np.maximum(
-        square_F, 1e-30
-    )  # a blank channel has no unit of distance
+    # a blank channel has no unit of distance
+    varies_F = around_F - by_site_F > 1e-9 * np.maximum(square_F, 1e-30)
     if free <= 0 or chance <= 0 or not varies_F.any():
         return None
     within_F = (around_F - by_site_F)[varies_F] / free

@@ -1,8 +1,7 @@
-"""Rows of a table that report what an attack finds: the attacks on finished runs, and where their findings
-are kept.
+"""Attacks on finished runs, for the rows of a table that report the score of an attack.
 
-A finding lies in the folder of its run, in a file named by the attack's settings, so that rows which read
-several scores of one attack share it and none is made twice.
+A finding is stored in the folder of its run, in a file named after the attack's settings, so that rows which
+report several scores of one attack share the file and no attack runs twice.
 """
 
 from __future__ import annotations
@@ -21,37 +20,36 @@ from unskew.system import disk
 
 FOLDER = "leaks"
 REFUSED = "refused"
-"""The key of a finding's file that says why the attack does not fit the run."""
+"""The key in a finding's file under which the reason is stored why the attack does not fit the run."""
 Finding = Mapping[str, Any]
 Say = Callable[[str], None]
 
 
 def make(runs: Iterable[tuple[TableRow, Cell]], say: Say) -> None:
-    """Every attack that the rows of these runs report and that is not kept yet; refusals of an attack are
-    kept, too.
+    """Run every attack that a row reports and that has no stored finding yet; store refusals as well.
 
-    Raises UsageError (E126) where a row reports a score that none of its runs' attacks has.
+    Raises UsageError (E126) if a row reports a score that none of its attacks has.
     """
     by_row: dict[str, tuple[TableRow, list[Finding]]] = {}
     for row, cell in runs:
         if leak := row.attack:
-            finding = read(cell.path, leak) or _made(cell, leak, say)
+            finding = read(cell.path, leak) or _run_attack(cell, leak, say)
             by_row.setdefault(row.name, (row, []))[1].append(finding)
     for row, findings in by_row.values():
         _check_score(row, findings)
 
 
 def count_missing(runs: Iterable[tuple[TableRow, Cell]]) -> int:
-    """How many attacks the rows of these runs report that are not kept yet; rows may share one."""
+    """The number of reported attacks without a stored finding; an attack shared by rows counts once."""
     files = {_file(cell.path, row.attack) for row, cell in runs if row.attack}
     return sum(not file.exists() for file in files)
 
 
 def read(path: Path, leak: Leak) -> Finding | None:
-    """What the attack found on the run of this folder, {REFUSED: why} where it does not fit; None if it was
-    not made.
+    """The stored finding of the attack on the run in `path`, or None if the attack has not run.
 
-    Raises StateError (E111) for a damaged file.
+    The finding is {REFUSED: reason} if the attack does not fit the run. Raises StateError (E111) for a
+    damaged file.
     """
     file = _file(path, leak)
     try:
@@ -63,18 +61,17 @@ def read(path: Path, leak: Leak) -> Finding | None:
 
 
 def score(path: Path, leak: Leak) -> dict[str, Any] | None:
-    """The score that a row reports of this run, with the fields of `attacks.scores.Score`; None where it has
-    none."""
+    """The score that a row reports for this run, with the fields of `attacks.scores.Score`, or None."""
     scores = _scores(read(path, leak) or {})
     return next((s for s in scores if (s["of"], s["metric"]) == (leak.of, leak.metric)), None)
 
 
 def fits(path: Path, leak: Leak) -> bool:
-    """Whether the attack could be made on the run of this folder."""
+    """Whether the attack fits the run in this folder."""
     return REFUSED not in (read(path, leak) or {})
 
 
-def _made(cell: Cell, leak: Leak, say: Say) -> Finding:
+def _run_attack(cell: Cell, leak: Leak, say: Say) -> Finding:
     try:
         finding: Finding = {
             **finding_on(cell.path, UserCode.of(cell.settings), leak.name, leak.settings, say),
@@ -102,11 +99,11 @@ def _check_score(row: TableRow, findings: Iterable[Finding]) -> None:
     leak = row.attack
     assert leak
     known = {f"{s['of']}; {s['metric']}" for finding in findings for s in _scores(finding)}
-    asked = f"{leak.of}; {leak.metric}"
-    if known and asked not in known:
-        near = suggestion(asked, sorted(known))
+    score_name = f"{leak.of}; {leak.metric}"
+    if known and score_name not in known:
+        near = suggestion(score_name, sorted(known))
         raise UsageError(
             "E126",
-            f"row {row.name}: '{leak.name}' has no score of '{asked}'.{near} It has:"
+            f"row {row.name}: '{leak.name}' has no score of '{score_name}'.{near} It has:"
             f" {', '.join(sorted(known))}.",
         )

@@ -2,13 +2,12 @@
 
 ours            mean and sample standard deviation over seeds of the score that the paper reports
 vs best other   difference to the best other method of the row, with a two-sided paired t-test over seeds;
-p-values are
-                Holm-corrected within the row
+                p-values are Holm-corrected within the row
 
-A claim holds in a row if the means over seeds do; a claim along rows holds at a step from one row to the
-next. It is reproduced if it holds in every row, or at every step, that was run. Scores of attacks have
-intervals over the samples that were attacked; where the margin between such scores may be chance, the claim
-is neither held nor refuted there.
+A claim holds in a row if it holds for the means over seeds; a claim along rows holds at a step from one row
+to the next. It is reproduced if it holds in every row, or at every step, that was run. Scores of attacks have
+intervals over the attacked samples; if the margin between two such scores may be chance, the claim is unclear
+in that row.
 """
 
 from __future__ import annotations
@@ -34,11 +33,10 @@ SCORES = ("last", "best", "mean10", "stability")
 
 @dataclass(frozen=True)
 class Bounds:
-    """What stands beside an attack's score, in the table's unit, as means over seeds; NaN stands for no
-    number.
+    """Reference values of an attack's score in the table's unit, as means over seeds; NaN if missing.
 
-    low, high: the 95 % interval over samples. floor: the score without the payload; ceiling: with the raw
-    input instead.
+    low, high: the 95 % interval over samples. floor: the score without the payload. ceiling: the score with
+    the raw input in place of the payload.
     """
 
     low: float
@@ -51,13 +49,13 @@ class Bounds:
 class Entry:
     """One method in one row; scores in the table's unit.
 
-    paper: the published number, NaN if there is none. ours: the score that the paper reports, the others are
-    beside it.
-    megabytes: sent and received by all clients in one run. ahead: points ahead of the best other method, over
-    the seeds in which both have a score; p: of that difference; both NaN where there is no other method, p
-    also with fewer than five
-    seeds. bounds: of a row that reports an attack, what `Bounds` says of its score. lower: whether less of it
-    is better.
+    paper: the published number, NaN if there is none. ours: our value of the score that the paper reports.
+    last, best, mean10, stability: the score in the last round, in the best round, as the mean of the last ten
+    rounds, and its standard deviation over late rounds.
+    megabytes: sent and received by all clients in one run.
+    ahead: points ahead of the best other method over their common seeds; NaN without another method.
+    p: the p-value of that difference; NaN without another method or with fewer than five seeds.
+    bounds: reference values of an attack's score. lower: whether a lower score is better.
     """
 
     row: str
@@ -128,24 +126,24 @@ def _entries_of_row(
 def series_of(run: RunData, experiment: Experiment, row: TableRow) -> tuple[np.ndarray, np.ndarray]:
     """(rounds, values in the table's unit) of the quantity that a row reports.
 
-    Both are empty where a scaled-down run ends before the round at which the row is read. What an attack
-    found counts as the value of the last round. Raises UsageError (E109) for the main score of another task,
-    and for a number in percent.
+    Both are empty if a scaled-down run ends before the round at which the row is read. The score of an attack
+    counts as the value of the last round. Raises UsageError (E109) for the main score of another task, and
+    for percent of a score that is no share.
     """
     if row.attack:
-        value = _found(run, row, "value")
+        value = _attack_value(run, row, "value")
         points = [] if math.isnan(value) else [value]
         return np.full(len(points), run.rounds), np.array(points) * _unit(experiment)
     _check_quantity(run, experiment, row)
     rounds, values = stats.trained_rounds(run, row.scope or experiment.scope, row.metric or experiment.metric)
     reached = len(rounds) > 0 and rounds[-1] >= row.at
-    kept = (rounds <= (row.at or math.inf)) & reached
-    return rounds[kept], values[kept] * _unit(experiment)
+    counted = (rounds <= (row.at or math.inf)) & reached
+    return rounds[counted], values[counted] * _unit(experiment)
 
 
 def _check_quantity(run: RunData, experiment: Experiment, row: TableRow) -> None:
-    """Raises UsageError (E109) for the main score of another task than the run's, and for a number that is no
-    share in percent."""
+    """Raises UsageError (E109) for the main score of another task, and for percent of a score that is no
+    share."""
     metric = quantity_of(experiment, row, run.metric)
     where = f"'{experiment.name}', row {row.name}"
     if metric in MAIN.values() and metric != run.metric:
@@ -159,32 +157,32 @@ def _check_quantity(run: RunData, experiment: Experiment, row: TableRow) -> None
 
 
 def scores_of(run: RunData, experiment: Experiment, row: TableRow) -> dict[str, float]:
-    """One run's last, best, mean10 and stability for a row, in the table's unit."""
+    """The last, best, mean10 and stability of one run in a row, in the table's unit."""
     rounds, values = series_of(run, experiment, row)
     last, best, mean10 = stats.last_best_mean10(rounds, values, quantity_of(experiment, row, run.metric))
     return {"last": last, "best": best, "mean10": mean10, "stability": stats.stability(rounds, values)}
 
 
 def quantity_of(experiment: Experiment, row: TableRow, main: str) -> str:
-    """The score that a row reports; `mean` and `worst` over clients are those of the main one."""
+    """The name of the score that a row reports; `mean` and `worst` over clients are of the `main` score."""
     metric = row.metric or experiment.metric
     return main if metric in ("mean", "worst") else metric
 
 
 def _unit(experiment: Experiment) -> int:
-    """What turns a score into the table's unit."""
+    """The factor from a score to the table's unit."""
     return 100 if experiment.unit == "percent" else 1
 
 
 def _is_scored(row: TableRow, group: Sequence[RunData] | None) -> bool:
-    """Whether a method was run in this row, and the row's attack fits it."""
+    """Whether a method was run in this row and the row's attack, if any, fits its runs."""
     return bool(group) and (
         not row.attack or all(attack_findings.fits(run.path, row.attack) for run in group or ())
     )
 
 
-def _found(run: RunData, row: TableRow, name: str) -> float:
-    """A field of the score that the row's attack has on a run; NaN where there is none."""
+def _attack_value(run: RunData, row: TableRow, name: str) -> float:
+    """A field of the attack's score on a run; NaN if there is none."""
     assert row.attack
     value = (attack_findings.score(run.path, row.attack) or {}).get(name)
     return math.nan if value is None else float(value)
@@ -194,7 +192,7 @@ def _bounds(experiment: Experiment, row: TableRow, group: Sequence[RunData]) -> 
     if not row.attack:
         return None
     names = ("low", "high", "floor", "ceiling")
-    means = (float(np.mean([_found(run, row, name) for run in group])) for name in names)
+    means = (float(np.mean([_attack_value(run, row, name) for run in group])) for name in names)
     return Bounds(*(mean * _unit(experiment) for mean in means))
 
 
@@ -207,9 +205,10 @@ def _megabytes(run: RunData) -> float:
 def _lead(
     method: str, means: Mapping[str, float], scores: Mapping[str, Mapping[int, float]], which: Kind
 ) -> tuple[float, float]:
-    """(points ahead of the best other method in the seeds that both have, p without correction). scores: by
-    method and seed;
-    which: the score."""
+    """(points ahead of the best other method over common seeds, uncorrected p); NaN without another method.
+
+    means: by method. scores: by method and seed. which: the kind of the score.
+    """
     others = [other for other in means if other != method and not math.isnan(means[other])]
     if not others:
         return math.nan, math.nan
@@ -225,9 +224,10 @@ def _lead(
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim with its margin in points by row or step, negative where it is refuted.
+    """A claim with its margins.
 
-    paper: the paper's own margins. unclear: the rows or steps whose margin may be chance.
+    margins: in points, by row or step; negative if the claim is refuted there. paper: the paper's margins.
+    unclear: the rows or steps at which the margin may be chance.
     """
 
     claim: Claim | Trend
@@ -237,7 +237,7 @@ class Verdict:
 
     @property
     def held(self) -> int:
-        """In how many rows, or at how many steps, the claim holds; a tie exceeds nothing."""
+        """The number of rows or steps at which the claim holds; a tie does not count."""
         clear = [points for place, points in self.margins.items() if place not in self.unclear]
         return sum(points > 0 and points >= self.claim.by for points in clear)
 
@@ -258,8 +258,7 @@ class Verdict:
 
 
 def verdicts_of(experiment: Experiment, entries: Sequence[Entry]) -> list[Verdict]:
-    """A verdict on every claim. A row that lacks one of the methods a claim mentions does not count for that
-    claim."""
+    """A verdict on every claim. Rows without all of the claim's methods do not count for it."""
     return [_verdict(experiment, claim, entries) for claim in experiment.claims]
 
 
@@ -276,16 +275,14 @@ def _verdict(experiment: Experiment, claim: Claim | Trend, entries: Sequence[Ent
     of_paper = margins(claim, papers)
     by_place = margins(claim, ours)
     by_name = {(e.row, e.method): e for e in entries}
-    of_attacks = claim.measure in (
-        "",
-        experiment.measure,
-    )  # whose intervals are those of the table's own score
-    unclear = _unclear(claim, by_place, ours, by_name) if of_attacks else frozenset[str]()
+    unclear = frozenset[str]()
+    if claim.measure in ("", experiment.measure):  # intervals are known for the table's score only
+        unclear = _unclear(claim, by_place, ours, by_name)
     return Verdict(claim, by_place, {place: of_paper.get(place, math.nan) for place in by_place}, unclear)
 
 
 def _has_other_sign(claim: Claim | Trend, entry: Entry) -> bool:
-    """Whether a score counts with the other sign, as one does that is better when lower."""
+    """Whether the score enters the margin with the opposite sign, because lower is better."""
     return isinstance(claim, Claim) and claim.measure != "stability" and entry.lower
 
 
@@ -295,12 +292,11 @@ def _unclear(
     scores: Scores,
     entries: Mapping[tuple[str, str], Entry],
 ) -> frozenset[str]:
-    """The places whose margin's 95 % interval holds the least margin at which the claim is met.
+    """The places at which the 95 % interval of the margin contains the least margin that meets the claim.
 
-    The interval is made of those of the scores, as Zou and Donner (Statistics in Medicine 2008) have it for
-    differences
-    of independent estimates: the distances to the ends add up by their squares. Scores without an interval
-    add nothing.
+    The interval of a difference of independent estimates follows Zou and Donner (Statistics in Medicine
+    2008): the squared distances to the ends of the scores' intervals add up. Scores without an interval add
+    nothing.
     """
     unclear = set()
     for place, terms in claim.terms(scores).items():
@@ -308,7 +304,7 @@ def _unclear(
         for sign, row, method in terms:
             entry = entries[row, method]
             less, more = _distances(entry)
-            if _has_other_sign(claim, entry) == (sign > 0):  # what is taken off, or is better when lower
+            if _has_other_sign(claim, entry) == (sign > 0):  # a subtracted score swaps its distances
                 less, more = more, less
             below, above = math.hypot(below, less), math.hypot(above, more)
         if (below or above) and by_place[place] - below <= claim.by <= by_place[place] + above:
@@ -317,7 +313,7 @@ def _unclear(
 
 
 def _distances(entry: Entry) -> tuple[float, float]:
-    """From a score to the ends of its 95 % interval; 0 where it has none."""
+    """The distances from a score to the ends of its 95 % interval; (0, 0) without an interval."""
     if entry.bounds is None or math.isnan(entry.bounds.low) or math.isnan(entry.bounds.high):
         return 0.0, 0.0
     return max(0.0, entry.ours.mean - entry.bounds.low), max(0.0, entry.bounds.high - entry.ours.mean)

@@ -1,15 +1,14 @@
-"""An experiment: one table or figure, as its YAML file describes it, the claims that its paper makes, and
-shortened runs of it.
+"""An experiment: one table or figure of a YAML file, the claims of its paper, and shortened runs.
 
 The file names the settings common to all rows, the methods (the paper's name and ours), the rows with their
 own settings and the published numbers, the claims to test, and what the paper leaves open together with our
 choice. A user's own file needs only methods and rows. A claim has a form that numbers can confirm or refute.
 
-A shortened run has fewer rounds, and everything that is counted in rounds is changed so that it ends where a
-whole run ends. Of T rounds, S are left. A factor per round on the learning rate becomes its (T - 1) / (S -
-1)-th power, rounds in which the rate falls evenly become that many times fewer, and a Part changes its own
-schedules (`Part.paced`). A share of the rounds needs no change.
-Availability is kept: how often clients are absent is the setting, not a schedule.
+A shortened run has S of the T rounds of a whole run, and its schedules are changed so that they end at the
+same values. With p = (T - 1) / (S - 1), a factor per round on the learning rate is raised to the power p, the
+number of rounds over which the rate falls evenly is divided by p, and each Part changes its own schedules
+(`Part.paced`). A schedule given as a share of the rounds needs no change. Availability stays as it is: it is
+a setting, not a schedule.
 """
 
 from __future__ import annotations
@@ -34,22 +33,20 @@ from unskew.methods.registry import arguments_of_method
 from unskew.round.run import is_reference
 
 Scores = Mapping[str, Mapping[str, float]]
-"""The scores of what was run, by row and method, in points."""
+"""Scores in points, by row and method."""
 
 Terms = list[tuple[int, str, str]]
-"""What a margin is a sum of: (1 or -1, row, method) of each score."""
+"""The terms of the sum that is a margin: (1 or -1, row, method) of each score."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """In each of `rows` (default: all), the method `better` exceeds every method of `than` by at least `by`
-    points.
+    """The claim that `better` exceeds every method of `than` by at least `by` points in each of `rows`.
 
-    measure: the score compared, default the table's own; "stability" is the deviation over the last 50
-    rounds, where lower is better. Of a score that is better when lower, such as rmse, `better` lies below the
-    others.
-    less: pairs of methods (a, b). If given, the claim is that the lead of `better` is smaller than the lead
-    of every a over its b.
+    rows: all rows if empty. measure: the score compared, by default the one that the table reports;
+    "stability" is the deviation over the last 50 rounds, where lower is better. For a score that is better
+    when lower, such as rmse, `better` lies below the others. less: pairs of methods (a, b); with pairs, the
+    claim is that the lead of `better` is smaller than the lead of every a over its b.
     """
 
     places: ClassVar[str] = "rows"
@@ -68,8 +65,7 @@ class Claim:
         return (self.better, *self.than, *(method for pair in self.less for method in pair))
 
     def terms(self, scores: Scores) -> dict[str, Terms]:
-        """The margin in each row that has all the methods the claim mentions; empty if it compares with
-        nothing."""
+        """The terms of the margin in each row that has all methods of the claim; empty without `than`."""
         if not self.than:
             return {}
         complete = _complete_rows(scores, self.methods)
@@ -80,7 +76,7 @@ class Claim:
         }
 
     def _terms(self, score: Mapping[str, float]) -> list[tuple[int, str]]:
-        """One row's, given every method's score."""
+        """The terms of one row. score: by method."""
         better = -1 if self.measure == "stability" else 1
         rival = max(self.than, key=lambda method: better * score[method])
         lead = [(better, self.better), (-better, rival)]
@@ -92,12 +88,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Trend:
-    """The score of the method `falls`, or its lead over `against`, falls from row to row by at least `by`
-    points a step.
+    """The claim that the score of `falls`, or its lead over `against`, falls by at least `by` points a step.
 
-    along: the rows in their order; several such sequences where a figure has several panels. Rows that were
-    not run are
-    skipped. measure: the score compared, default the table's own.
+    along: sequences of rows, one for each panel of a figure; rows that were not run are skipped.
+    measure: the score compared, by default the one that the table reports.
     """
 
     places: ClassVar[str] = "steps"
@@ -120,7 +114,7 @@ class Trend:
         return tuple(row for rows in self.along for row in rows)
 
     def terms(self, scores: Scores) -> dict[str, Terms]:
-        """By how much the score falls, by step `a to b` from one row that was run to the next."""
+        """The terms of the fall at each step `a to b` between neighbouring rows that were run."""
         complete = _complete_rows(scores, self.methods)
         sequences = [[row for row in rows if row in complete] for rows in self.along]
         return {f"{a} to {b}": self._terms(a, b) for rows in sequences for a, b in pairwise(rows)}
@@ -131,7 +125,7 @@ class Trend:
 
 
 def margins(claim: Claim | Trend, scores: Scores) -> dict[str, float]:
-    """By how many points a claim is met, by row or step; negative where it is refuted."""
+    """The margin in points by row or step; negative if the claim is refuted there."""
     return {
         place: sum(sign * scores[row][method] for sign, row, method in terms)
         for place, terms in claim.terms(scores).items()
@@ -139,17 +133,16 @@ def margins(claim: Claim | Trend, scores: Scores) -> dict[str, float]:
 
 
 def _complete_rows(scores: Scores, methods: Sequence[str]) -> Scores:
-    """The rows that have a number for each of these methods."""
+    """The rows with a score of every one of these methods."""
     return {row: s for row, s in scores.items() if not any(math.isnan(s.get(m, math.nan)) for m in methods)}
 
 
 LEAST_ROUNDS = 2
-"""Rounds that are left at least."""
+"""The least number of rounds of a shortened run."""
 
 
 def shorten(settings: Settings, share: float) -> Settings:
-    """The settings of a run of this share of the rounds, with the method as text; the same settings for a
-    share of 1."""
+    """The settings of a run with this share of the rounds, which has its method as text."""
     whole, rounds = settings.rounds, max(LEAST_ROUNDS, math.ceil(settings.rounds * share))
     if rounds >= whole:
         return settings.replace(rounds=rounds)
@@ -165,7 +158,7 @@ def shorten(settings: Settings, share: float) -> Settings:
 
 
 def schedule_changes(whole: Settings, short: Settings) -> list[str]:
-    """What shortening has changed beside the number of rounds: `lr_decay 0.98 becomes 0.9201`."""
+    """The settings besides the number of rounds that differ, such as `lr_decay 0.98 becomes 0.9201`."""
     each = [(name, getattr(whole, name), getattr(short, name)) for name in ("lr_decay", "lr_rounds")]
     if whole.method != short.method:
         for before, after in zip(registry.parse(whole.method).parts, registry.parse(short.method).parts):
@@ -175,17 +168,16 @@ def schedule_changes(whole: Settings, short: Settings) -> list[str]:
 
 
 def distinct_changes(pairs: Iterable[tuple[Settings, Settings]]) -> list[str]:
-    """The changes of several runs, each once. pairs: the settings of the whole run and of the shortened
-    one."""
+    """The changes of several runs, each once. pairs: settings of the whole and of the shortened run."""
     return list(dict.fromkeys(change for whole, short in pairs for change in schedule_changes(whole, short)))
 
 
 @dataclass(frozen=True)
 class Leak:
-    """The score of an attack that a row reports: which attack with which settings, of what (`of`), and in
-    which unit.
+    """The score of an attack that a row reports.
 
-    of, metric: as `unskew attack` prints them, such as "linear decoder" and "MSE".
+    name, settings: of the attack. of, metric: the score, as `unskew attack` prints it, such as "linear
+    decoder" and "MSE".
     """
 
     name: str
@@ -195,15 +187,14 @@ class Leak:
 
     @property
     def fingerprint(self) -> str:
-        """The same for all rows that read scores of one attack with the same settings."""
+        """Identifies the attack together with its settings."""
         text = json.dumps(self.settings, sort_keys=True, default=str)
         return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True)
 class Log:
-    """What a published log says of one run: the score after every round from the first, in the table's unit,
-    and its source."""
+    """A published log of one run. values: the score after each round, in the table's unit."""
 
     source: str
     values: tuple[float, ...]
@@ -217,8 +208,8 @@ class TableRow:
     published: the paper's numbers by the paper's names of the methods, in the table's unit.
     metric, scope: the quantity to report, where it is not the table's; at: the round after which to read it
     (0: the last).
-    x, panel: the row's position on the experiment's `axis`, and the picture in which it is drawn.
-    attack: what to report of an attack on the finished runs, instead of a score of their training.
+    x, panel: the row's position on the experiment's `axis`, and the name of its picture.
+    attack: the score of an attack on the finished runs, reported in place of a training score.
     logs: published logs of this setting, by the paper's names of the methods.
     """
 
@@ -236,7 +227,7 @@ class TableRow:
 
     @property
     def has_data(self) -> bool:
-        """Whether the row's data set is on this machine."""
+        """Whether the row's data are on this machine."""
         return data.at_hand(self.data)
 
     @property
@@ -247,17 +238,15 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure of a paper, or of a user's own.
+    """A table or figure of a paper, or a user's table.
 
-    methods: the paper's name of each method, and the text that `unskew run` takes for it.
-    measure: which score of a run the table reports; metric, scope: of which quantity; unit: percent, or a
-    plain number.
-    axis: what varies from row to row, where the paper draws the score against it.
-    finding: what running the table showed where it differs from the paper, and what explains it.
-    grids: the values to try when tuning, by Part and argument. overrides: settings that hold for one method
-    only.
-    factors: what tuning multiplies the learning rate of a method by. overrides and factors go by the paper's
-    names.
+    methods: by the paper's name of each method, the text that `unskew run` takes for it.
+    measure: the score of a run that the table reports; metric, scope: its quantity; unit: percent, or number.
+    axis: the variable that changes from row to row, if the paper draws the score against one.
+    finding: how our results differ from the paper, and the explanation.
+    grids: the values to try when tuning, by Part and argument.
+    overrides: settings for single methods; factors: factors on their learning rates that tuning found. Both
+    use the paper's names.
     """
 
     name: str
@@ -289,17 +278,16 @@ class Experiment:
         )
 
     def parts(self, method: str) -> tuple[Part, ...]:
-        """The Parts of one of its methods, by the paper's name; a reference (local, centralised) has none to
-        set."""
+        """The Parts of a method, by the paper's name; a reference (local, centralised) has none."""
         text = self.methods[method]
         return () if is_reference(text) else tuple(registry.parse(text).parts)
 
     def settings_of(self, row: TableRow, method: str, scale: float = 1.0) -> Settings:
         """The settings of the runs of one method in one row, apart from the seed.
 
-        scale: the share of the rounds to run, of which at least two remain; what is counted in rounds is
-        shortened, too. Arguments that the row sets for a Part reach the methods that have this Part and no
-        others, so that the other methods' runs stay the same runs.
+        scale: the share of the rounds to run, at least two rounds; schedules are shortened as well. Arguments
+        that the row sets for a Part apply only to methods with this Part, so that the runs of other methods
+        stay shared between rows.
         """
         overrides = self.overrides.get(method, {})
         settings = config.build({**row.settings, **overrides, "method": self.methods[method]})

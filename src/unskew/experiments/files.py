@@ -1,8 +1,6 @@
-"""The files of experiments: those of papers, by name, and a user's own, by path; read, and checked without
-reading any data.
+"""Reading and checking the YAML files of experiments: those of papers by name, a user's file by path.
 
-A file that contradicts itself is refused. Checks cover the settings of every run, its methods, and the grids
-of a tuning.
+A check covers the settings of every run, the methods, and the grids of a tuning, without reading any data.
 """
 
 from __future__ import annotations
@@ -28,10 +26,10 @@ T = TypeVar("T")
 
 
 def parse_experiment(name: str, text: str, where: str = "") -> Experiment:
-    """The experiment that a YAML text describes. where: the file, for messages.
+    """The experiment that a YAML text describes. where: the name of the file in messages.
 
-    Raises UsageError (E126), naming the place, for a text that is not YAML, an unknown entry, a value of the
-    wrong type, and a method or row that is mentioned but not defined.
+    Raises UsageError (E126) with the place for a text that is not YAML, an unknown entry, a value of the
+    wrong type, or an undefined method or row.
     """
     where = where or f"{name}.yaml"
     document = documents.load(text, where, "E126")
@@ -49,7 +47,7 @@ def parse_experiment(name: str, text: str, where: str = "") -> Experiment:
 
 
 def _check_outline(document: Any, where: str) -> None:
-    """The entries that must be there, and the types on which the rest of the reading relies."""
+    """Check the required entries and the types on which the rest of the parser relies."""
     for entry in ("methods", "rows"):
         if not (isinstance(document, dict) and isinstance(document.get(entry), dict) and document[entry]):
             raise UsageError(
@@ -65,7 +63,7 @@ def _check_outline(document: Any, where: str) -> None:
 
 
 def _check_names(experiment: Experiment, where: str) -> None:
-    """Every method and row that the file mentions is one that it defines."""
+    """Check that every method and row that the file mentions is defined."""
     mentioned = [method for row in experiment.rows for method in (*row.published, *row.logs)]
     mentioned += [method for claim in experiment.claims for method in claim.methods]
     for method in [*mentioned, *experiment.overrides, *experiment.factors]:
@@ -84,7 +82,7 @@ def _check_names(experiment: Experiment, where: str) -> None:
 
 
 def _check_settings(experiment: Experiment, where: str) -> None:
-    """Settings leave out what `methods:` and the command line decide."""
+    """Check that settings contain neither a method nor a seed."""
     instead = {"method": "`methods:` names them", "seed": "--seeds on the command line chooses the seeds"}
     for settings in (*(row.settings for row in experiment.rows), *experiment.overrides.values()):
         for key, reason in instead.items():
@@ -104,7 +102,7 @@ def _row(where: str, name: str, entry: Any, shared: dict[str, Any]) -> TableRow:
 def _claim(where: str, entry: Any, methods: Iterable[str]) -> Claim | Trend:
     """A Trend if the entry has `falls`, else a Claim.
 
-    `than: all` stands for every other method, `than: all but X, Y` for every other method except those.
+    `than: all` means every other method, `than: all but X, Y` every other method except X and Y.
     """
     if isinstance(entry, dict) and "falls" in entry:
         return _build(Trend, where, entry)
@@ -121,7 +119,7 @@ def _claim(where: str, entry: Any, methods: Iterable[str]) -> Claim | Trend:
 
 
 def _build(kind: type[T], where: str, entry: Any, **more: Any) -> T:
-    """An object of this dataclass from the entries of a file, with the values in `more` added.
+    """An object of the dataclass `kind` from the entries of a file and the values in `more`.
 
     Raises UsageError (E126) for an unknown entry, a missing one, or a value of the wrong type.
     """
@@ -148,14 +146,14 @@ def _build(kind: type[T], where: str, entry: Any, **more: Any) -> T:
 
 
 def check_experiment(experiment: Experiment, where: str) -> None:
-    """Check every combination of row and method, and the grids. where: the file, for messages.
+    """Check every combination of row and method, and the grids. where: the name of the file in messages.
 
-    Raises UsageError or DataError, naming the place, for an unknown setting or method, for a value out of
-    range, and for arguments of a Part that none of the methods has.
+    Raises UsageError or DataError with the place for an unknown setting or method, a value out of range, or
+    arguments of a Part that no method has.
     """
     for row in experiment.rows:
         if row.attack:
-            with _naming(f"{where}, row {row.name}"):
+            with _with_place(f"{where}, row {row.name}"):
                 attack_of(row.attack.name, row.attack.settings)
         used: set[str] = set()
         for method in experiment.methods:
@@ -166,8 +164,8 @@ def check_experiment(experiment: Experiment, where: str) -> None:
 
 
 def _check_run(experiment: Experiment, row: TableRow, method: str, where: str) -> set[str]:
-    """Check one row's run of one method. Returns the Parts that its settings reach."""
-    with _naming(where):
+    """Check the run of one method in one row. Returns the names of the Parts to which its settings apply."""
+    with _with_place(where):
         check_spelling(experiment.settings_of(row, method))
     text = experiment.methods[method]
     if is_reference(text):
@@ -182,7 +180,7 @@ def _check_grids(experiment: Experiment, where: str) -> None:
         _check_parts([part], _part_names(experiment, experiment.methods), f"{where}: grids")
         method = next(name for name in experiment.methods if part in _part_names(experiment, [name]))
         for argument, value in ((name, value) for name, values in arguments.items() for value in values):
-            with _naming(f"{where}, grids"):
+            with _with_place(f"{where}, grids"):
                 registry.parse(experiment.methods[method], {part: {argument: value}})
 
 
@@ -200,8 +198,8 @@ def _check_parts(names: Iterable[str], known: Collection[str], where: str) -> No
 
 
 @contextmanager
-def _naming(where: str) -> Iterator[None]:
-    """Put the place in front of the message of any error raised inside."""
+def _with_place(where: str) -> Iterator[None]:
+    """Put the place in front of the message of any error."""
     try:
         yield
     except UnskewError as error:
@@ -218,11 +216,10 @@ def experiment_names() -> list[str]:
 
 
 def read_experiment(name: str) -> Experiment:
-    """An experiment by name, or from a user's own .yaml file, in which case every setting of every run is
-    checked.
+    """An experiment by name, or from a user's .yaml file, of which every run's settings are checked.
 
-    Raises UsageError: E126 for an unknown name or an inconsistent file, E111 for a missing file, and whatever
-    a method or a setting in the file is refused for.
+    Raises UsageError: E126 for an unknown name or an inconsistent file, E111 for a missing file, and the
+    errors of its methods and settings.
     """
     if name.endswith((".yaml", ".yml")):
         experiment = parse_experiment(Path(name).stem, documents.text_of(Path(name)), name)

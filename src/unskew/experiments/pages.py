@@ -1,7 +1,6 @@
-"""The pages of reproductions: each result as JSON, Markdown, HTML, CSV and LaTeX in a folder, and an index of
-all results there.
+"""The pages of reproductions: each result as JSON, Markdown, HTML, CSV and LaTeX, and an index of a folder.
 
-Pages are made from the kept result alone, so they can be made again at any time.
+Pages are made from the stored result alone, so they can be made again at any time.
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ def markdown_page(result: TableResult) -> str:
 
 
 def markdown_index(results: Sequence[TableResult], folder: str, written: Mapping[str, str]) -> str:
-    """The page that links to the others. folder: where they are, for the command that it names.
+    """The page that links to the others. folder: their folder, for the command on the page.
 
-    written: titles by file name of pages in that folder that were written by hand.
+    written: the titles, by file name, of handwritten pages in that folder.
     """
     title, contents = wording.index_title(results)
     lines = [
@@ -128,12 +127,12 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """A text in one line, of which no bar ends the cell."""
+    """The text in one line, with bars escaped."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
 Colours = Mapping[str, str]
-"""By method."""
+"""The CSS classes of a colour, by method."""
 
 
 def html_page(result: TableResult) -> str:
@@ -167,7 +166,7 @@ def html_page(result: TableResult) -> str:
 
 
 def html_index(results: Sequence[TableResult]) -> str:
-    """The page that links to the others, which lie in the same folder."""
+    """The page that links to the others in the same folder."""
     title, contents = wording.index_title(results)
     lines = [
         (r, name, wording.rows(r), wording.rounds(r), wording.summary(r), wording.claim_counts(r))
@@ -189,8 +188,7 @@ def _cards(result: TableResult) -> list[tuple[str, str]]:
 
 
 def _rows(result: TableResult, colours: Colours) -> list[tuple[str, str, str, Markup, Markup]]:
-    """(row, its note, what it measures, the paper's numbers beside ours, the curves) of every row that was
-    run."""
+    """(row, note, quantity, picture of the paper's numbers and ours, picture of the curves) by row."""
     return [
         (
             row,
@@ -204,7 +202,7 @@ def _rows(result: TableResult, colours: Colours) -> list[tuple[str, str, str, Ma
 
 
 def _paper_comparison(result: TableResult, row: str, colours: Colours) -> Markup:
-    """Our numbers of a row beside the paper's; empty where it has none."""
+    """A picture of the paper's numbers and ours; empty if the paper has no number for the row."""
     equal = result["scale"] == 1
     pairs = [
         Pair(
@@ -242,15 +240,13 @@ def _curves(result: TableResult, row: str, colours: Colours) -> Markup:
 def _line(
     result: TableResult, method: str, colour: str, seeds: Sequence[Sequence[Sequence[float]]]
 ) -> Line | None:
-    """Mean and standard deviation over seeds, at the rounds that all of them have; None where they share no
-    round."""
+    """Mean and standard deviation over seeds at their common rounds; None without common rounds."""
     columns = [np.array(points, dtype=float).reshape(-1, 2).T for points in seeds]
     return mean_line(method, colour, [(rounds, values / _divisor(result)) for rounds, values in columns])
 
 
 def _sweeps(result: TableResult, colours: Colours) -> list[tuple[str, str, Markup]]:
-    """(panel, what it measures, picture) of the score against what varies from row to row, where an
-    experiment has an axis."""
+    """(panel, quantity, picture) of the score against the experiment's axis."""
     panels: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
     quantities: dict[str, str] = {}
     for entry in result["entries"]:
@@ -274,12 +270,12 @@ def _sweeps(result: TableResult, colours: Colours) -> list[tuple[str, str, Marku
 
 
 def _divisor(result: TableResult) -> int:
-    """What turns kept values into those that are drawn: percent into shares."""
+    """The divisor from stored values to drawn ones, which are shares and not percent."""
     return 100 if result["unit"] == "percent" else 1
 
 
 def _axis(result: TableResult, lines: Sequence[Line], labels: tuple[str, str]) -> Markup:
-    """labels: of the axis, and what is drawn against it."""
+    """A picture of lines. labels: of the x axis and of the y axis."""
     x, y = labels
     if not lines:
         return Markup()
@@ -294,8 +290,7 @@ def _nan(value: float | None) -> float:
 
 
 def write_result(folder: Path, result: TableResult) -> Path:
-    """Write a result as .json, .md, .html, .csv and .tex, and the folder's index. Returns the HTML page's
-    path."""
+    """Write a result as .json, .md, .html, .csv and .tex, and the folder's index; return the HTML path."""
     folder.mkdir(parents=True, exist_ok=True)
     disk.replace(folder / f"{result['page']}.json", _as_json(result))
     page = write_pages(folder, result)
@@ -304,8 +299,7 @@ def write_result(folder: Path, result: TableResult) -> Path:
 
 
 def write_documentation(folder: Path, result: TableResult) -> None:
-    """Write what belongs in documentation: .json and .md, and a README.md that links to all results in the
-    folder."""
+    """Write a result as .json and .md, and a README.md that links to all results in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     disk.replace(folder / f"{result['page']}.json", _as_json(result))
     disk.replace(folder / f"{result['page']}.md", markdown_page(result))
@@ -315,7 +309,7 @@ def write_documentation(folder: Path, result: TableResult) -> None:
 
 
 def other_pages(folder: Path) -> dict[str, str]:
-    """The pages in a folder that no result made, which somebody wrote: their titles by their file names."""
+    """The titles of handwritten pages in a folder, by file name."""
     pages = [
         p
         for p in sorted(folder.glob("*.md"))
@@ -325,7 +319,7 @@ def other_pages(folder: Path) -> dict[str, str]:
 
 
 def write_pages(folder: Path, result: TableResult) -> Path:
-    """Write the pages of one result: .md, .csv, .tex and .html. Returns the HTML page's path."""
+    """Write the pages of a result: .md, .csv, .tex and .html; return the HTML path."""
     for ending, write in (
         ("md", markdown_page),
         ("csv", tables.as_csv),
@@ -337,7 +331,7 @@ def write_pages(folder: Path, result: TableResult) -> Path:
 
 
 def write_index(folder: Path, results: Sequence[TableResult]) -> Path:
-    """Write `index.html`, which links to the pages beside it. Returns its path."""
+    """Write `index.html`, which links to the pages in its folder; return its path."""
     disk.replace(folder / "index.html", html_index(results))
     return folder / "index.html"
 
@@ -357,7 +351,7 @@ def results_in(folder: Path) -> list[TableResult]:
 
 
 def _check_page(path: Path, page: object) -> None:
-    """Raises DataError (E401) for a page that would be written elsewhere: the file may be somebody else's."""
+    """Raises DataError (E401) for a page outside the folder, since the file may come from a stranger."""
     try:
         disk.check_name(str(page))
     except UsageError:
@@ -366,7 +360,7 @@ def _check_page(path: Path, page: object) -> None:
 
 
 def _as_json(result: TableResult) -> str:
-    """Indented, but each curve on one line instead of one line for each number."""
+    """The result as indented JSON with one line for each curve."""
     text = json.dumps({key: value for key, value in result.items() if key != "curves"}, indent=1)
     lines = [
         f"  {json.dumps(row)}: {{\n"

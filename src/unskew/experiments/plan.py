@@ -1,8 +1,8 @@
-"""The plan of a reproduction: which rows and methods are run, in which folders, how long that takes, and how
-it is announced.
+"""The plan of a reproduction: its rows and methods, the folders of its runs, an estimate of the time, and the
+text that announces it.
 
-Each run lies in a folder named by its settings, so that none is done twice. To estimate the time, one local
-step of each model is timed on this machine, and the rest is counted.
+The folder of a run is named after the run's settings, so that no run is repeated. The time is estimated from
+one timed local step of each model and the number of steps.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ from unskew.runs.resolve import dataset_of, method_text, parts_of, resolve
 
 @dataclass(frozen=True)
 class Selection:
-    """rows: the rows to run; methods: by the paper's names; missing: selected rows whose data are not on this
-    machine."""
+    """The rows and methods to run.
+
+    methods: the paper's names. missing: selected rows without data on this machine.
+    """
 
     rows: tuple[TableRow, ...]
     methods: tuple[str, ...]
@@ -40,11 +42,9 @@ class Selection:
 
 
 def with_methods(experiment: Experiment, methods: Sequence[str]) -> Experiment:
-    """The experiment with further methods, each named by its own text, such as "flea+scaffold" or
-    "my_method.py".
+    """The experiment with further methods, each named by its text, such as "flea+scaffold" or "my_method.py".
 
-    Raises UsageError: E102 for a text that cannot be read, E126 for a method that the experiment already
-    compares.
+    Raises UsageError: E102 for a text that is no method, E126 for a method that the experiment already has.
     """
     more: dict[str, str] = {}
     for text in methods:
@@ -58,14 +58,13 @@ def with_methods(experiment: Experiment, methods: Sequence[str]) -> Experiment:
 
 
 def select(experiment: Experiment, rows: Sequence[str] = (), methods: Sequence[str] = ()) -> Selection:
-    """The rows and methods asked for by name, in the experiment's order; all of them where none is named.
+    """The named rows and methods, in the experiment's order; all of them if none is named.
 
-    rows: a row's name, or the beginning of several names. methods: the paper's name or ours.
-    Raises UsageError (E126) for a name that does not exist, DataError (E402) if no row asked for has its data
-    here.
+    rows: names of rows, or prefixes of names. methods: the paper's names or ours.
+    Raises UsageError (E126) for an unknown name, DataError (E402) if no selected row has its data here.
     """
-    row_names = {name for asked in rows for name in _rows_named(experiment, asked)}
-    method_names = {name for asked in methods for name in _methods_named(experiment, asked)}
+    row_names = {name for text in rows for name in _rows_named(experiment, text)}
+    method_names = {name for text in methods for name in _methods_named(experiment, text)}
     chosen = [row for row in experiment.rows if not rows or row.name in row_names]
     runnable = [row for row in chosen if row.has_data]
     if not runnable:
@@ -82,26 +81,26 @@ def select(experiment: Experiment, rows: Sequence[str] = (), methods: Sequence[s
     )
 
 
-def _rows_named(experiment: Experiment, asked: str) -> list[str]:
-    """The row of exactly this name, or else all whose names begin with it."""
+def _rows_named(experiment: Experiment, text: str) -> list[str]:
+    """The row of this name, or else all rows with this prefix."""
     names = [row.name for row in experiment.rows]
-    if asked in names:
-        return [asked]
-    return [name for name in names if name.startswith(asked)] or [experiment.row(asked).name]
+    if text in names:
+        return [text]
+    return [name for name in names if name.startswith(text)] or [experiment.row(text).name]
 
 
-def _methods_named(experiment: Experiment, asked: str) -> list[str]:
+def _methods_named(experiment: Experiment, name: str) -> list[str]:
     """The methods that the paper or the engine calls by this name."""
-    names = [name for name, text in experiment.methods.items() if asked.lower() in (name.lower(), text)]
+    names = [paper for paper, text in experiment.methods.items() if name.lower() in (paper.lower(), text)]
     if not names:
         known = ", ".join(experiment.methods)
-        raise UsageError("E126", f"'{experiment.name}' does not compare '{asked}'; it compares {known}.")
+        raise UsageError("E126", f"'{experiment.name}' does not compare '{name}'; it compares {known}.")
     return names
 
 
 @dataclass(frozen=True)
 class Key:
-    """Which run of a table: its row, its method by the paper's name, and its seed."""
+    """Identifies a run of a table. method: the paper's name."""
 
     row: str
     method: str
@@ -111,9 +110,9 @@ class Key:
 def plan_runs(
     experiment: Experiment, selection: Selection, seeds: Sequence[int], scale: float, folder: Path
 ) -> dict[Key, Cell]:
-    """Every run of the selected rows and methods. Where settings are equal, several keys share one run.
+    """Every run of the selected rows and methods; keys with equal settings share one run.
 
-    scale: the share of the rounds to run. folder: where all tables keep their runs.
+    scale: the share of the rounds to run. folder: the folder of the runs of all tables.
     """
     runs: dict[Key, Cell] = {}
     by_path: dict[Path, Cell] = {}
@@ -133,7 +132,7 @@ def path_of(folder: Path, settings: Settings) -> Path:
 
 
 def distinct_runs(runs: Mapping[Key, Cell]) -> list[Cell]:
-    """Each run once, in order."""
+    """The different runs, in order."""
     return list({cell.path: cell for cell in runs.values()}.values())
 
 
@@ -147,14 +146,13 @@ COST = {
     "fedfa": 1.4,
     "rebafl": 1.3,
 }
-"""Roughly what a step with a Part costs as a multiple of FedAvg's; Parts that are not named cost about the
-same."""
+"""The rough cost of a step with a Part as a multiple of FedAvg's step; 1 for all other Parts."""
 SCORING_COST = 1 / 3
-"""What scoring a sample costs as a multiple of training on it: a forward pass without a backward pass."""
+"""The cost of scoring a sample as a multiple of training on it: a forward pass without a backward pass."""
 
 
 def seconds_for(runs: Collection[Settings], cores: int, seeds: int = 1) -> float:
-    """Seconds until all runs are done with each of so many seeds, one run at a time on each core."""
+    """Seconds for all runs with this number of seeds, one run at a time on each core."""
     return seeds * sum(seconds(s, _dataset(s.data)) for s in runs) / min(cores, max(1, seeds * len(runs)))
 
 
@@ -173,7 +171,7 @@ def seconds(settings: Settings, dataset: Dataset) -> float:
 
 
 def _samples(settings: Settings, dataset: Dataset) -> int:
-    """Training samples of all clients together."""
+    """The number of training samples of all clients."""
     if settings.skew.startswith("pathological") and "x" in settings.skew:
         classes, _, each = settings.skew.partition(":")[2].partition("x")
         return settings.clients * int(classes) * int(each)
@@ -186,13 +184,13 @@ def _clients(settings: Settings, dataset: Dataset) -> int:
 
 
 def _cost(method: str) -> float:
-    """What a step of a method costs as a multiple of FedAvg's."""
+    """The cost of a method's step as a multiple of FedAvg's."""
     parts = parts_of(method).parts
     return math.prod(COST.get(part.name, 1.0) for part in parts)
 
 
 def _cohort(availability: str) -> float:
-    """The share of clients that trains in a round; 1 where the availability does not say."""
+    """The share of clients that trains in a round; 1 if the availability does not state it."""
     kind, _, value = availability.split(",")[0].partition(":")
     try:
         share = float(value.split("x")[0].split("-")[0]) if kind != "full" else 1.0
@@ -205,8 +203,7 @@ _step_times: dict[tuple[str, str, str, int], float] = {}
 
 
 def _seconds_per_sample(settings: Settings, dataset: Dataset, batch: int) -> float:
-    """Seconds on one core for one sample of one local epoch, timed once for each data set, model, loss and
-    batch size."""
+    """Seconds on one core per sample of a local epoch; timed once per data set, model, loss and batch."""
     key = (settings.data, settings.model, settings.loss, batch)
     if key not in _step_times:
         _step_times[key] = _time(settings, dataset, batch)
@@ -214,8 +211,11 @@ def _seconds_per_sample(settings: Settings, dataset: Dataset, batch: int) -> flo
 
 
 def _time(settings: Settings, dataset: Dataset, batch: int) -> float:
-    """Seconds for one sample of the fastest of a few epochs of four clients with four batches each, after one
-    to warm up: whatever else a machine does makes one epoch longer, never shorter."""
+    """Seconds per sample in the fastest of a few epochs of four clients with four batches each.
+
+    The first epoch warms up and does not count. The minimum is used because other processes only ever slow
+    an epoch down.
+    """
     n = 4 * batch
     rows = np.arange(4 * n) % len(dataset.y)
     x, y = dataset.x[rows], dataset.y[rows]
@@ -234,7 +234,7 @@ def _time(settings: Settings, dataset: Dataset, batch: int) -> float:
 
 
 def _fastest(epoch: Callable[[], object]) -> float:
-    """Seconds of the fastest of three epochs, or of those that begin within a second."""
+    """Seconds of the fastest of three epochs, or of those that begin within one second."""
     times: list[float] = []
     while len(times) < 3 and sum(times) < 1:
         before = time.perf_counter()
@@ -244,7 +244,7 @@ def _fastest(epoch: Callable[[], object]) -> float:
 
 
 def table_outline(experiment: Experiment, selection: Selection) -> str:
-    """The table, the rows to run, and those left out because their data are missing."""
+    """Text that names the table, the rows to run, and the rows without data."""
     lines = [line for line in (experiment.title, experiment.paper) if line]
     lines += [f"row     {row.name}{': ' + row.note if row.note else ''}" for row in selection.rows]
     lines += [f"skipped {row.name}: its data ({row.data}) are not here" for row in selection.missing]
@@ -252,7 +252,7 @@ def table_outline(experiment: Experiment, selection: Selection) -> str:
 
 
 def tuning_outline(selection: Selection, trials: int) -> str:
-    """How much is tuned before the table is run."""
+    """Text with the number of tuning trials."""
     return (
         f"tuning  {plural(trials, 'trial')} for each of {plural(len(selection.methods), 'method')} on"
         f" {selection.rows[0].name}, scored on a fifth of the training samples; these runs are not part of"
@@ -260,12 +260,14 @@ def tuning_outline(selection: Selection, trials: int) -> str:
     )
 
 
-def runs_outline(cells_: Sequence[Cell], repeated: Collection[Path], scale: float, cores: int) -> str:
-    """How many runs there are, and how long the unfinished ones take. repeated: finished runs that are run
-    again."""
-    left = [cell for cell in cells_ if cell.path in repeated or not cell.ended]
+def runs_outline(cells: Sequence[Cell], repeated: Collection[Path], scale: float, cores: int) -> str:
+    """Text with the number of runs and the estimated time of the unfinished ones.
+
+    repeated: finished runs that are run again.
+    """
+    left = [cell for cell in cells if cell.path in repeated or not cell.ended]
     share = f"; {scale:g} of the rounds" if scale != 1 else ""
-    lines = [f"plan    {plural(len(cells_), 'run')}, {len(cells_) - len(left)} of them already done{share}"]
+    lines = [f"plan    {plural(len(cells), 'run')}, {len(cells) - len(left)} of them already done{share}"]
     if left:
         seconds = seconds_for([cell.settings for cell in left], cores)
         lines.append(
@@ -276,21 +278,18 @@ def runs_outline(cells_: Sequence[Cell], repeated: Collection[Path], scale: floa
 
 
 def attacks_outline(left: int) -> str:
-    """How many attacks there are to make, and that the time above is not theirs; empty without any."""
+    """Text with the number of attacks, whose time the estimate leaves out; "" without attacks."""
     return f"attacks {left} on the finished runs, which take time beside what is estimated" if left else ""
 
 
 def schedules_outline(changes: Sequence[str]) -> str:
-    """What a shortened run changes so that it ends where a whole run ends; empty where nothing is counted in
-    rounds."""
+    """Text with the schedules that a shortened run changes; "" without changes."""
     return f"ends    where the whole run ends: {', '.join(changes)}" if changes else ""
 
 
 def versions_outline(paths: Sequence[Path], anew: bool) -> str:
-    """Which runs another version of unskew has made, and what becomes of them."""
+    """Text with the number of runs by other versions of unskew, and whether they are repeated."""
     versions = ", ".join(f"{n} by {version}" for version, n in makers(paths).items())
-    return f"older   {versions}; " + (
-        "these are run again"
-        if anew
-        else "these are kept, and continued if unfinished; --anew runs them again"
-    )
+    if anew:
+        return f"older   {versions}; these are run again"
+    return f"older   {versions}; these are kept, and continued if unfinished; --anew runs them again"

@@ -1,4 +1,4 @@
-"""`unskew.reproduce`: run a published table, compare it with the paper's numbers, and keep the result."""
+"""`unskew.reproduce`: run a published table, compare it with the paper's numbers, and store the result."""
 
 from __future__ import annotations
 
@@ -12,24 +12,21 @@ from typing import Any, Literal
 
 import torch
 
-from unskew.comparison import cluster, training
-from unskew.comparison import progress as kept_runs
+from unskew.comparison import cluster, progress, training
 from unskew.comparison.cluster import HERE
 from unskew.comparison.dry_run import dry_run
 from unskew.comparison.progress import Cell, announce
 from unskew.comparison.search import Trials
 from unskew.experiments import attack_findings, pages, plan, tables
-from unskew.experiments import experiment as experiments_experiment
 from unskew.experiments.entries import entries_of, verdicts_of
-from unskew.experiments.experiment import Experiment
+from unskew.experiments.experiment import Experiment, distinct_changes
 from unskew.experiments.files import read_experiment
 from unskew.experiments.plan import Key, Selection, distinct_runs, plan_runs, select, with_methods
 from unskew.experiments.request import Request
 from unskew.experiments.result import TableResult, result_of
 from unskew.experiments.tune import Tuning, tune_methods, tuned_records
 from unskew.formats import arguments
-from unskew.report.analysis import runs as analysis_runs
-from unskew.report.analysis.runs import RunData
+from unskew.report.analysis.runs import RunData, read_run
 from unskew.runs import hardware
 from unskew.system.disk import check_name
 from unskew.version import revision
@@ -44,8 +41,8 @@ Watch = Callable[[list[Cell]], None]
 class Reproduction:
     """A table that was run, or only planned.
 
-    runs: every run once; result: all numbers, verdicts and curves, as kept in JSON; page: the HTML page. The
-    last two are None after a dry run.
+    runs: every run once. result: all numbers, verdicts and curves, as stored in JSON. page: the path of the
+    HTML page. `result` and `page` are None after a dry run.
     """
 
     experiment: Experiment
@@ -55,7 +52,7 @@ class Reproduction:
     page: Path | None = None
 
     def table(self) -> str:
-        """The paper's numbers beside ours and a verdict on every claim, as text; empty after a dry run."""
+        """The paper's numbers, ours and a verdict on every claim, as text; "" after a dry run."""
         return tables.plain(self.result) if self.result else ""
 
     def verdicts(self) -> dict[str, str]:
@@ -84,20 +81,21 @@ def reproduce(
     say: Say = lambda text: None,
     watch: Watch = lambda runs: None,
 ) -> Reproduction:
-    """Run a published table, or one of your own. Finished runs are kept and never run twice.
+    """Run a published table, or one of your own. Finished runs are stored and never run twice.
 
-    table: a name such as "flea-table1", or the path of a .yaml file. rows, methods: only these; add: further
-    methods.
-    seeds: how many, counted from 0. scale: the share of the rounds to run. tune: trials per method on
-    held-out training samples before the table is run, chosen by `sampler`. processes: runs at a time, 0 for
-    one on each core. on: "here", or a Ray cluster as `--on` takes it. folder: where
-    runs and pages are kept. keep: a folder of documentation to write the result into as well. page: the name
-    of the result's files. anew: repeat runs that another version of unskew made. dry_run: only plan. say:
-    receives what is about
-    to be run, as text. watch: receives the state of the runs, a few times a second.
+    table: a name such as "flea-table1", or the path of a .yaml file.
+    rows, methods: run only these. add: further methods to run.
+    seeds: the number of seeds, counted from 0. scale: the share of the rounds to run, in (0, 1].
+    tune: the number of tuning trials per method, scored on held-out training samples before the table is run.
+    sampler: how the trials are chosen. processes: the number of runs at a time; 0 for one on each core.
+    on: "here", or a Ray cluster in the form that `--on` takes.
+    folder: the folder of runs and pages. keep: a documentation folder that receives the result as well.
+    page: the name of the result's files. anew: repeat the runs that another version of unskew made.
+    dry_run: plan the runs without training. say: receives a text that describes the plan.
+    watch: receives the state of the runs, a few times a second.
 
-    Raises UnskewError, before anything is trained, for a table, row, method or setting that does not exist or
-    cannot run.
+    Raises UnskewError, before any training, for a table, row, method or setting that does not exist or cannot
+    run.
     """
     options = {
         "rows": rows,
@@ -119,7 +117,7 @@ def reproduce(
 
 
 def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
-    """Do what `reproduce` was asked for."""
+    """Run a checked request. Returns the same as `reproduce`."""
     cluster.parse(request.on)
     experiment = with_methods(read_experiment(request.table), request.add)
     page = check_name(request.page or experiment.name)
@@ -164,8 +162,7 @@ def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
 
 @dataclass(frozen=True)
 class _Training:
-    """How runs are trained: on this machine or a cluster, watched, and again where another version has made
-    them."""
+    """Trains the runs of a request, on this machine or on a cluster, and reports their state."""
 
     request: Request
     folder: Path
@@ -173,33 +170,33 @@ class _Training:
 
     @property
     def cores(self) -> int:
-        """On how many cores of this machine's kind the time is estimated; nobody knows a cluster's before it
-        is reached."""
+        """The number of cores for which the time is estimated. The cores of a cluster are not known before it
+        is reached, so those of this machine count."""
         return self.request.processes or hardware.parallel_runs()
 
     def train(self, runs: Sequence[Cell]) -> None:
         """Train every run that is not finished."""
         if self.request.anew:
-            kept_runs.discard(kept_runs.runs_by_other_versions(cell.path for cell in runs))
+            progress.discard(progress.runs_by_other_versions(cell.path for cell in runs))
         announce(self.folder, runs)
         training.train_all(list(runs), self.request.processes, self.watch, self.request.on)
 
     def outline(self, runs: Sequence[Cell], schedules: Sequence[str]) -> str:
-        """How many runs there are, how long they take, what shortening changed, and which another version has
-        made."""
-        older = kept_runs.runs_by_other_versions(cell.path for cell in runs)
+        """Text with the number of runs, their estimated time, the schedules that `scale` shortened, and the
+        runs made by other versions."""
+        older = progress.runs_by_other_versions(cell.path for cell in runs)
         text = plan.runs_outline(runs, older if self.request.anew else (), self.request.scale, self.cores)
         text = "\n".join(filter(None, (text, plan.schedules_outline(schedules))))
         return f"{text}\n{plan.versions_outline(older, self.request.anew)}" if older else text
 
 
 def _schedules(experiment: Experiment, runs: Mapping[Key, Cell]) -> list[str]:
-    """What the runs have changed beside the number of rounds, so that they end where whole runs end."""
+    """The settings besides the number of rounds that a shortened run changes, as texts."""
     each = (
         (experiment.settings_of(experiment.row(key.row), key.method), cell.settings)
         for key, cell in runs.items()
     )
-    return experiments_experiment.distinct_changes(each)
+    return distinct_changes(each)
 
 
 def _tuning(request: Request, selection: Selection, folder: Path) -> Tuning:
@@ -207,15 +204,15 @@ def _tuning(request: Request, selection: Selection, folder: Path) -> Tuning:
 
 
 def _result(experiment: Experiment, runs: Mapping[Key, Cell], facts: dict[str, Any]) -> TableResult:
-    """Read the finished runs, compare them with the paper, and add where and when they were made."""
+    """The comparison of the finished runs with the paper, with the place and time of the runs."""
     groups: dict[tuple[str, str], list[RunData]] = {}
     for key, cell in runs.items():
-        groups.setdefault((key.row, key.method), []).append(analysis_runs.read_run(cell.path, key.method))
+        groups.setdefault((key.row, key.method), []).append(read_run(cell.path, key.method))
     each = {run.path: run for group in groups.values() for run in group}  # rows may share runs
     seconds = sum(float(run.series("train", "seconds")[1].sum()) for run in each.values())
     facts |= {
         "unskew": revision(),
-        "made_by": kept_runs.makers(cell.path for cell in runs.values()),
+        "made_by": progress.makers(cell.path for cell in runs.values()),
         "date": time.strftime("%Y-%m-%d"),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}",
         "hours": round(seconds / 3600, 3),

@@ -1,5 +1,4 @@
-"""What can be asked of a reproduction: the options of `unskew reproduce` and of `unskew.reproduce`, each with
-its meaning."""
+"""The options of `unskew reproduce` and of `unskew.reproduce`, with their meaning."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from unskew.comparison.cluster import HERE
 
 @dataclass(frozen=True)
 class Request:
-    """Which table to run, how much of it, and where the result is kept."""
+    """A checked request to run a table."""
 
     table: Annotated[
         str,
@@ -50,7 +49,7 @@ class Request:
 
     @property
     def command(self) -> str:
-        """The command that asks for the same result, without options that change no number."""
+        """The command for this result, without options that change no number."""
         words = ["unskew", "reproduce", self.table]
         for name, values in (
             ("rows", self.rows),

@@ -1,4 +1,4 @@
-"""The result of a reproduction as it is kept: one JSON document from which every page can be made again."""
+"""The stored result of a reproduction: one JSON document from which every page can be made again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unskew.runs.coverage import lost_replies
 
 
 class ScoreRecord(TypedDict):
-    """Mean and sample standard deviation over n seeds; null where there is none."""
+    """Mean and sample standard deviation over n seeds; null if there is none."""
 
     mean: float | None
     std: float | None
@@ -23,7 +23,7 @@ class ScoreRecord(TypedDict):
 
 
 class BoundsRecord(TypedDict):
-    """What stands beside an attack's score; see entries.Bounds. null stands for NaN."""
+    """Reference values of an attack's score; see entries.Bounds. null stands for NaN."""
 
     low: float | None
     high: float | None
@@ -60,10 +60,12 @@ class ClaimRecord(TypedDict):
 
 
 class RowRecord(TypedDict):
-    """What a table's file says of a row: its note, where it is drawn, and what it reports: `quantity` and
-    `scope`, where they are not the table's, `at`, the round after which it is read where that is not the
-    last, and the command's name of the `attack`, "" for none. main: the main score of its runs, if any were
-    made."""
+    """The description of a row in the table's file.
+
+    x, panel: its place in a picture. quantity, scope: what it reports, if not the same as the table.
+    at: the round after which it is read, if not the last. main: the main score of its runs, if there are any.
+    attack: the name of its attack, if it has one.
+    """
 
     note: str
     x: float | None
@@ -76,29 +78,27 @@ class RowRecord(TypedDict):
 
 
 class LogRecord(TypedDict):
-    """A published log: where it is from, and the score after every round from the first."""
+    """A published log. values: the score after each round."""
 
     source: str
     values: list[float]
 
 
 class TunedRecord(TypedDict):
-    """A tuned method: its text with the best arguments, and every trial with its score."""
+    """A tuned method. method: its text with the best arguments. trials: every trial with its score."""
 
     method: str
     trials: list[dict[str, Any]]
 
 
 class TableResult(TypedDict):
-    """Everything that is kept of a reproduction.
+    """Everything that is stored of a reproduction.
 
-    page: the name of its files. made_by: how many runs which version of unskew made. hours: of training, in
-    all runs.
-    schedules: what else a shortened run changed; missing where schedules were not shortened with the rounds.
-    logs: by row and method.
-    dropped: a sentence for every row and method of which replies were dropped. terms: on which samples, at
-    which clients and after which rounds they were scored, where that is not as usual. privacy: by row, method
-    and part. curves: by row, method and seed the points [round, value in the table's unit].
+    page: the name of its files. made_by: the number of runs by version of unskew. hours: of training, in all
+    runs. schedules: settings besides the rounds that a shortened run changed; missing in old results, whose
+    schedules were not shortened. logs: by row and method. dropped: a sentence for every row and method with
+    dropped replies. terms: sentences on unusual samples, clients or rounds of scoring. privacy: by row,
+    method and Part. curves: by row, method and seed, the points [round, value in the table's unit].
     """
 
     experiment: str
@@ -159,8 +159,7 @@ def result_of(
     runs: Runs,
     facts: Mapping[str, Any],
 ) -> TableResult:
-    """The document to keep. facts: how the result came about, with the keys of TableResult. NaN becomes
-    null."""
+    """The document to store; NaN becomes null. facts: further entries with the keys of TableResult."""
     document = {
         "experiment": experiment.name,
         **{name: getattr(experiment, name) for name in DESCRIPTION},
@@ -204,7 +203,7 @@ def _row(row: TableRow, runs: Runs) -> RowRecord:
 
 
 def _logs(experiment: Experiment, runs: Runs) -> dict[str, dict[str, LogRecord]]:
-    """The published logs of what was run."""
+    """The published logs of the rows and methods that were run."""
     logs: dict[str, dict[str, LogRecord]] = {}
     for row, method in runs:
         if log := experiment.row(row).logs.get(method):
@@ -222,9 +221,9 @@ def _dropped(runs: Runs) -> list[str]:
 
 
 def _privacy(runs: Runs) -> dict[str, dict[str, dict[str, Any]]]:
-    """By row, method and part: what the releases amount to, for the seed that they protect least."""
+    """The privacy account by row, method and Part, of the seed with the largest epsilon."""
     accounts: dict[str, dict[str, dict[str, Any]]] = {}
-    counted: set[Path] = set()  # rows that read other scores of the same runs say nothing new
+    counted: set[Path] = set()  # rows that share runs are listed once
     for (row, method), group in runs.items():
         group = [run for run in group if run.path not in counted]
         counted |= {run.path for run in group}
@@ -236,7 +235,7 @@ def _privacy(runs: Runs) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _largest_epsilon(account: Mapping[str, Any]) -> tuple[int, float]:
-    """(how many readings guarantee nothing, the largest of the others)."""
+    """(the number of readings without a finite epsilon, the largest finite epsilon)."""
     known = [e["epsilon"] for e in account["epsilons"] if e["epsilon"] is not None]
     return len(account["epsilons"]) - len(known), max(known, default=0.0)
 
@@ -251,8 +250,7 @@ def _curves(experiment: Experiment, runs: Runs) -> dict[str, dict[str, list[list
 
 
 def _plain(value: Any) -> Any:
-    """The value with numbers that are not finite replaced by None, as JSON has none, and floats rounded to
-    six digits."""
+    """The value with floats rounded to six digits, and None for numbers that are not finite."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):

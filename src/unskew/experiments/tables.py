@@ -1,9 +1,8 @@
-"""A reproduction as a table (rows of text, plain text for the terminal, CSV and LaTeX), and published logs
-beside our curves.
+"""A reproduction as a table (plain text, CSV and LaTeX), and its comparison with published logs.
 
-A log holds the score after every round of one run. It can so be compared with a run of any length at equal
-rounds: means of ten rounds, the best so far, and how much rounds differ. All functions work on the kept
-result alone.
+A log has the score after each round of one run, so a run of any length can be compared with it at equal
+rounds: by means of ten rounds, by the best score so far, and by the change between rounds. All functions work
+on the stored result alone.
 """
 
 from __future__ import annotations
@@ -32,9 +31,8 @@ Points = dict[int, float]
 
 
 def log_pairs(result: TableResult) -> list[tuple[str, str, Points, list[Points]]]:
-    """(row, method, the log, our seeds) wherever there is a log and something was run; scores at the rounds
-    of both."""
-    compared = []
+    """(row, method, log, our seeds) for every log with runs of ours; scores at their common rounds."""
+    pairs = []
     for row, methods in result.get("logs", {}).items():
         for method, log in methods.items():
             values = dict(enumerate(log["values"], 1))
@@ -44,12 +42,12 @@ def log_pairs(result: TableResult) -> list[tuple[str, str, Points, list[Points]]
             rounds = set(values).intersection(*seeds) if seeds else set[int]()
             if rounds:
                 there = {t: values[t] for t in sorted(rounds)}
-                compared.append((row, method, there, [{t: seed[t] for t in there} for seed in seeds]))
-    return compared
+                pairs.append((row, method, there, [{t: seed[t] for t in there} for seed in seeds]))
+    return pairs
 
 
 def log_table(result: TableResult) -> tuple[list[str], list[list[str]]]:
-    """(column titles, lines of text); no line where there is no log."""
+    """(column titles, lines of text); no lines without a log."""
     lines: list[list[str]] = []
     for row, method, log, seeds in log_pairs(result):
         for name, tens in _tens(log).items():
@@ -69,11 +67,10 @@ def log_table(result: TableResult) -> tuple[list[str], list[list[str]]]:
 
 
 def log_verdicts(result: TableResult) -> list[str]:
-    """A sentence for each log of two or more rounds: whether ours follows it, or the rounds in which it parts
-    from it.
+    """A sentence for each log of two or more rounds: whether our run follows it, or where it departs.
 
-    Ours follows a log where no mean of ten rounds is further from the log's than two neighbouring rounds of
-    the log are from each other in the median. Of several seeds the mean counts.
+    A run follows a log if no mean of ten rounds differs from the log's by more than the median difference of
+    neighbouring rounds of the log. The mean over seeds counts.
     """
     sentences = []
     for row, method, log, seeds in log_pairs(result):
@@ -103,7 +100,7 @@ def log_verdicts(result: TableResult) -> list[str]:
 
 
 def log_note(result: TableResult) -> str:
-    """Whether ours follows, what the table means, and where the logs are from; empty without a log."""
+    """The verdicts on the logs, the meaning of their table, and their sources; "" without a log."""
     sources = (
         [result["logs"][row][method]["source"] for row, method, *_ in log_pairs(result)]
         if "logs" in result
@@ -116,8 +113,7 @@ def log_note(result: TableResult) -> str:
 
 
 def _tens(scores: Points) -> dict[str, list[int]]:
-    """The rounds from 1 to 10, from 11 to 20 and so on that have a score, by "1 to 10"; the last ends with
-    the last round."""
+    """The scored rounds in groups of ten, by names such as "1 to 10"; the last group may be shorter."""
     last = max(scores)
     tens = {first: [t for t in scores if first <= t < first + TEN] for first in range(1, last + 1, TEN)}
     return {f"{first} to {min(first + TEN - 1, last)}": rounds for first, rounds in tens.items() if rounds}
@@ -128,7 +124,7 @@ def _mean(scores: Mapping[int, float], rounds: Sequence[int]) -> float:
 
 
 def _change(scores: Mapping[int, float]) -> float:
-    """The median distance between the scores of neighbouring rounds; NaN with a single one."""
+    """The median distance between the scores of neighbouring rounds; NaN for a single round."""
     values = [scores[t] for t in sorted(scores)]
     return float(np.median(np.abs(np.diff(values)))) if len(values) > 1 else float("nan")
 
@@ -155,15 +151,15 @@ HEAD = (
     "MB",
 )
 PAPER = ("paper", "gap")
-"""The columns that only a table with published numbers has."""
+"""Columns of tables with published numbers only."""
 ATTACK_COLUMNS = ("95 %", "without payload", "raw input")
-"""The columns that only a table with attacks has."""
+"""Columns of tables with attacks only."""
 TRAINING_COLUMNS = ("last", "best", "mean-10")
-"""The columns that a table of attacks alone has not."""
+"""Columns that a table of attacks alone lacks."""
 
 
 def table(result: TableResult) -> tuple[list[str], list[list[str]]]:
-    """(column titles, one line of text for each row and method)."""
+    """(column titles, a line of texts for each row and method)."""
     attacks, others = wording.score_origins(result)
     short = result["scale"] != 1
     hidden = {
@@ -178,15 +174,15 @@ def table(result: TableResult) -> tuple[list[str], list[list[str]]]:
 
 
 def _line(entry: EntryRecord, unit: str, short: bool) -> list[str]:
-    """short: the run has fewer rounds than the paper's, whose number then stands in brackets."""
-    given, sent = entry["paper"], entry["megabytes"]
-    paper = (
-        ""
-        if given is None
-        else f"{given:.2f}"
-        if unit == "percent" or abs(given) >= 0.1
-        else significant(given, 3)
-    )
+    """The cells of one entry. short: whether the run has fewer rounds than the paper's, whose number then is
+    in brackets."""
+    published, sent = entry["paper"], entry["megabytes"]
+    if published is None:
+        paper = ""
+    elif unit == "percent" or abs(published) >= 0.1:
+        paper = f"{published:.2f}"
+    else:
+        paper = significant(published, 3)
     return [
         entry["row"],
         entry["method"],
@@ -206,8 +202,8 @@ def _line(entry: EntryRecord, unit: str, short: bool) -> list[str]:
 def plain(result: TableResult) -> str:
     """The table, what its columns mean, the verdicts and the privacy figures, as text."""
     text = [*_aligned(*table(result)), "", wording.note(result), ""]
-    if beside := log_note(result):
-        text += [*_aligned(*log_table(result)), "", beside, ""]
+    if logs := log_note(result):
+        text += [*_aligned(*log_table(result)), "", logs, ""]
     for claim in result["claims"]:
         margins = wording.margins(claim, result["unit"])
         text.append(f"{claim['verdict']:<28}{claim['text']}" + (f"  ({margins})" if margins else ""))
@@ -220,7 +216,7 @@ def plain(result: TableResult) -> str:
 
 
 def _aligned(head: list[str], lines: list[list[str]]) -> list[str]:
-    """Lines whose columns stand below their titles."""
+    """Lines with aligned columns."""
     widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
     return [
         "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))).rstrip()
@@ -229,8 +225,7 @@ def _aligned(head: list[str], lines: list[list[str]]) -> list[str]:
 
 
 def as_csv(result: TableResult) -> str:
-    """One line for each row and method, numbers in the table's unit. scale: the share of the rounds that was
-    run."""
+    """A line for each row and method, numbers in the table's unit; `scale` is the share of rounds run."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
@@ -259,10 +254,10 @@ def as_csv(result: TableResult) -> str:
 
 
 def latex(result: TableResult) -> str:
-    """A LaTeX table: a line for each method, a column for each row; ours with the paper's number in brackets.
+    """A LaTeX table with a line for each method and a column for each row.
 
-    The number is grey where our runs are shorter, which needs the package xcolor. What the numbers are stands
-    above as comments.
+    The paper's number follows ours in brackets, in grey (package xcolor) if our runs are shorter. Comments
+    above the table explain the numbers.
     """
     entries = {(entry["row"], entry["method"]): entry for entry in result["entries"]}
     rows = list(dict.fromkeys(row for row, _ in entries))

@@ -50,9 +50,11 @@ Train = Callable[[Sequence[Cell]], None]
 
 @dataclass(frozen=True)
 class Tuning:
-    """How to tune. row: where trials run; methods: which to tune; trials: for each method; sampler: a name in
-    SAMPLERS;
-    scale: the share of the rounds to run; folder: where all tables keep their runs."""
+    """How to tune.
+
+    row: the row in which trials run. trials: the number of trials per method. sampler: a name in SAMPLERS.
+    scale: the share of the rounds to run. folder: the folder of the runs of all tables.
+    """
 
     row: TableRow
     methods: Sequence[str]
@@ -63,34 +65,33 @@ class Tuning:
 
 
 def space_of(experiment: Experiment, method: str, row: TableRow) -> tuple[dict[str, list[Any]], Point]:
-    """(the values to choose from by name, the table's own setting). Names are `lr factor` and
-    `part.argument`.
+    """(the values to choose from by name, the table's setting). Names are `lr factor` and `part.argument`.
 
-    row: where trials run. What its settings give a Part stands whatever is tried, so it is left out.
+    row: the row in which trials run. Arguments that its settings fix for a Part are left out.
     """
     space: dict[str, list[Any]] = {FACTOR: list(FACTORS)}
     first: Point = {FACTOR: 1.0}
     for part in experiment.parts(method):
         grid = experiment.grids.get(part.name) or GRIDS.get(part.name, {})
         for argument, values in grid.items():
-            name, own = f"{part.name}.{argument}", getattr(part, argument)
-            tried = [own, *(value for value in values if value != own)]
+            name, default = f"{part.name}.{argument}", getattr(part, argument)
+            choices = [default, *(value for value in values if value != default)]
             texts = {
                 with_points(experiment, {method: {FACTOR: 1.0, name: v}}).settings_of(row, method).method
-                for v in tried
+                for v in choices
             }
             if len(texts) > 1:
-                space[name], first[name] = tried, own
+                space[name], first[name] = choices, default
     return space, first
 
 
 def tune_methods(
     experiment: Experiment, tuning: Tuning, train: Train
 ) -> tuple[Experiment, dict[str, Trials]]:
-    """(the experiment with the best trial of every method as its setting, all trials by method).
+    """(the experiment with the settings of each method's best trial, all trials by method).
 
-    Raises UsageError (E109) for an unknown sampler, and for a row whose numbers are measures or an attack's,
-    of which neither more nor less is better.
+    Raises UsageError (E109) for an unknown sampler, and for a row that reports a measure or an attack, for
+    which neither more nor less is better.
     """
     if not _is_score(experiment, tuning.row):
         text = (
@@ -102,22 +103,22 @@ def tune_methods(
         raise UsageError("E109", f"sampler should be {' or '.join(SAMPLERS)}, got '{tuning.sampler}'.")
     samplers = {m: SAMPLERS[tuning.sampler](*space_of(experiment, m, tuning.row)) for m in tuning.methods}
 
-    def trained(_: int, points: Mapping[str, Point], __: Mapping[str, Trials]) -> dict[str, Trial]:
+    def run_trials(_: int, points: Mapping[str, Point], __: Mapping[str, Trials]) -> dict[str, Trial]:
         cells = {
             method: _cell(with_points(experiment, {method: p}), method, tuning)
             for method, p in points.items()
         }
         train(list(cells.values()))
         return {
-            method: _scored(cell, experiment, tuning.row, points[method]) for method, cell in cells.items()
+            method: _trial_of(cell, experiment, tuning.row, points[method]) for method, cell in cells.items()
         }
 
-    trials = search(samplers, tuning.trials, trained)
+    trials = search(samplers, tuning.trials, run_trials)
     return with_points(experiment, {method: t.best for method, t in trials.items()}), trials
 
 
 def _is_score(experiment: Experiment, row: TableRow) -> bool:
-    """Whether it is known of what a row reports which way is better."""
+    """Whether the row reports a score that is better when higher, or better when lower."""
     metric, scope = row.metric or experiment.metric, row.scope or experiment.scope
     if row.attack or scope == "attack":
         return False
@@ -126,7 +127,7 @@ def _is_score(experiment: Experiment, row: TableRow) -> bool:
     return experiment.unit == "percent" or metric in (*KINDS, "mean", "worst")
 
 
-def _scored(cell: Cell, experiment: Experiment, row: TableRow, point: Point) -> Trial:
+def _trial_of(cell: Cell, experiment: Experiment, row: TableRow, point: Point) -> Trial:
     run = runs.read_run(cell.path, cell.method)
     return Trial(point, scores_of(run, experiment, row)["mean10"], quantity_of(experiment, row, run.metric))
 
@@ -147,13 +148,13 @@ def with_points(experiment: Experiment, points: Mapping[str, Point]) -> Experime
 
 
 def tuned_records(experiment: Experiment, trials: Mapping[str, Trials]) -> dict[str, TunedRecord]:
-    """What is kept of the tuning, by method. experiment: as tuned."""
+    """The tuned settings and all trials by method. experiment: the result of `tune_methods`."""
     return {
         method: {
             "method": experiment.methods[method] + _factor(experiment.factors[method]),
-            "trials": [{**trial.point, "score": trial.score} for trial in tried.tried],
+            "trials": [{**trial.point, "score": trial.score} for trial in method_trials.tried],
         }
-        for method, tried in trials.items()
+        for method, method_trials in trials.items()
     }
 
 

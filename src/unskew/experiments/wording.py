@@ -1,7 +1,6 @@
-"""The words in which a reproduction is described, everywhere the same: what the numbers are, and how they
-came about.
+"""Sentences that describe a reproduction on all its pages: the meaning of its numbers, and their origin.
 
-Every function works on the kept result alone, so that a page can be made again from its file.
+Every function works on the stored result alone, so that a page can be made again from its file.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SCOPE_WORDS = {
     "global@client": "of the global model on each client's own test samples",
     "personal@client": "of each client's own model on its own test samples",
 }
-"""Which model a scope scores, and on what."""
+"""The model and the samples of each scope."""
 EPSILON = "Epsilon for the client and class that the release protects least, over all seeds."
 ATTACKS = (
     "95 %: interval of an attack's score over the attacked samples. Without payload: what the attacker"
@@ -32,35 +31,33 @@ ATTACKS = (
     " the attacks; a better one may find more."
 )
 OVER_CLIENTS = {"mean": "mean over clients", "worst": "worst client", "std": "deviation over clients"}
-"""What the rows over clients say of a run's main score."""
+"""Names of the statistics over clients of a run's main score."""
 Reading = tuple[str, str, str, list[tuple[str, str]]]
 """(row, method, release, [(epsilon, what it means)])."""
 
 
 def has_paper_numbers(result: TableResult) -> bool:
-    """Whether the paper gives a number for anything that was run."""
+    """Whether the paper has a number for any entry."""
     return any(entry["paper"] is not None for entry in result["entries"])
 
 
 def score_origins(result: TableResult) -> tuple[bool, bool]:
-    """(whether some numbers are what an attack found, whether some are scores of training)."""
+    """(whether some entries are scores of an attack, whether some are scores of training)."""
     kinds = {bool(entry.get("bounds")) for entry in result["entries"]}
     return True in kinds, False in kinds or not kinds
 
 
 def bounds(entry: EntryRecord, unit: str) -> tuple[str, str, str]:
-    """(95 % interval, without the payload, with the raw input) of what an attack found; empty where there was
-    none."""
-    beside = entry.get("bounds")
-    if not beside:
+    """(95 % interval, score without the payload, score with the raw input) of an attack; else empty texts."""
+    values = entry.get("bounds")
+    if not values:
         return "", "", ""
-    low, high, floor, ceiling = (_value(beside[name], unit) for name in ("low", "high", "floor", "ceiling"))
+    low, high, floor, ceiling = (_value(values[name], unit) for name in ("low", "high", "floor", "ceiling"))
     return f"{low} to {high}", floor, ceiling
 
 
 def quantity(result: TableResult, row: str = "") -> str:
-    """What the numbers of a row, or of the table, measure: `Dice`, `accuracy, mean over clients`, or the name
-    of the measure."""
+    """The quantity of a row or of the table, such as `Dice` or `accuracy, mean over clients`."""
     metric = (row and result["rows"][row].get("quantity")) or result["metric"]
     if metric not in OVER_CLIENTS:
         return kind(metric).title.replace("_", " ")
@@ -70,8 +67,7 @@ def quantity(result: TableResult, row: str = "") -> str:
 
 
 def score_description(result: TableResult, row: str) -> str:
-    """Which score a row reports, whose it is and on what: `accuracy, in %, of the global model on all test
-    samples`."""
+    """The score, model and samples of a row: `accuracy, in %, of the global model on all test samples`."""
     record, percent = result["rows"][row], ", in %" if result["unit"] == "percent" else ""
     scope = record.get("scope") or result["scope"]
     if scope not in SCOPE_WORDS:
@@ -81,7 +77,7 @@ def score_description(result: TableResult, row: str) -> str:
 
 
 def note(result: TableResult) -> str:
-    """What the columns of the table mean, in sentences."""
+    """Sentences on the columns of the table."""
     percent, of_measure = result["unit"] == "percent", result["scope"] in ("measure", "attack")
     lines = [
         _ours(result),
@@ -105,11 +101,11 @@ def note(result: TableResult) -> str:
 
 
 def _measured(result: TableResult) -> str:
-    """Which measure the numbers are, by row where rows report several."""
+    """A sentence that names the measure, by row if rows report several."""
     rows: dict[str, list[str]] = {}
     for row in dict.fromkeys(entry["row"] for entry in result["entries"]):
         quantity = result["rows"][row].get("quantity") or result["metric"]
-        measure = quantity.partition("/")[0]  # the row says which of a matrix
+        measure = quantity.partition("/")[0]  # the row names the element of a matrix
         rows.setdefault(measure, []).append(row)
     if len(rows) < 2:
         number = f"The number is the measure `{next(iter(rows), result['metric'])}`"
@@ -121,20 +117,18 @@ def _measured(result: TableResult) -> str:
 
 
 def _tested(result: TableResult) -> str:
-    """By what test a lead is judged, if any method has seeds enough for one."""
+    """The test of a lead, or that the seeds are too few for one."""
     most = max((entry["ours"]["n"] for entry in result["entries"]), default=0)
     if most >= FEWEST_PAIRS:
         return ", with a paired t-test over seeds, Holm-corrected"
-    return (
-        f"; {plural(most, 'seed')} {'is' if most == 1 else 'are'} too few for a test, which needs"
-        f" {FEWEST_PAIRS}"
-        if most
-        else ""
-    )
+    if not most:
+        return ""
+    verb = "is" if most == 1 else "are"
+    return f"; {plural(most, 'seed')} {verb} too few for a test, which needs {FEWEST_PAIRS}"
 
 
 def _scaled(result: TableResult) -> list[str]:
-    """How many rounds a shortened run has, what the paper's numbers then are, and where its schedules end."""
+    """Sentences on the rounds and schedules of a shortened run."""
     target = (
         "; the paper's numbers, in brackets, are of whole runs and no target"
         if has_paper_numbers(result)
@@ -158,11 +152,12 @@ def _ours(result: TableResult) -> str:
     gap = " gap: ours minus the paper's." if has_paper_numbers(result) and result["scale"] == 1 else ""
     attacks, others = score_origins(result)
     trained = f"{_scores(result)}, {MEASURE[result['measure']]}{_up_to(result)}{reported}" if others else ""
-    return f"ours: {', or '.join(filter(None, (trained, _found(result) if attacks else '')))}; {spread}.{gap}"
+    scores = filter(None, (trained, _attack_scores(result) if attacks else ""))
+    return f"ours: {', or '.join(scores)}; {spread}.{gap}"
 
 
 def _scores(result: TableResult) -> str:
-    """What the rows report that no attack fills, each with its rows where they report several things."""
+    """The training scores of the rows, each with its rows if there are several."""
     rows: dict[str, list[str]] = {}
     for row in dict.fromkeys(entry["row"] for entry in result["entries"] if not entry.get("bounds")):
         rows.setdefault(score_description(result, row), []).append(row)
@@ -174,7 +169,7 @@ def _scores(result: TableResult) -> str:
 
 
 def _up_to(result: TableResult) -> str:
-    """Which rows are read before the last round: ` (of `t10` up to round 10)`."""
+    """The rows that are read before the last round: ` (of `t10` up to round 10)`."""
     rows, last = dict.fromkeys(entry["row"] for entry in result["entries"]), last_round(result)
     early = [
         f"of `{row}` up to round {at}" for row in rows if (at := result["rows"][row].get("at", last)) < last
@@ -182,8 +177,8 @@ def _up_to(result: TableResult) -> str:
     return f" ({', '.join(early)})" if early else ""
 
 
-def _found(result: TableResult) -> str:
-    """What an attack found, by the names of its scores."""
+def _attack_scores(result: TableResult) -> str:
+    """The names of the attacks' scores."""
     rows = dict.fromkeys(entry["row"] for entry in result["entries"] if entry.get("bounds"))
     names = dict.fromkeys(quantity(result, row) for row in rows)
     percent = ", in %" if result["unit"] == "percent" else ""
@@ -192,12 +187,12 @@ def _found(result: TableResult) -> str:
 
 
 def source(result: TableResult) -> str:
-    """`paper`, or `table` for a table of a user's own."""
+    """`paper`, or `table` for a user's table."""
     return "paper" if result["paper"] else "table"
 
 
 def unclear_note(result: TableResult) -> str:
-    """What is said where a verdict is unclear; "" where none is."""
+    """A sentence on unclear verdicts; "" if there is none."""
     unclear = any("unclear" in claim["verdict"] for claim in result["claims"])
     return (
         "Unclear: the 95 % intervals of the attacks' scores leave open whether the claim holds."
@@ -213,7 +208,7 @@ def claim_counts(result: TableResult) -> tuple[int, int]:
 
 
 def summary(result: TableResult) -> str:
-    """`3 of 4 claims reproduced`, and how many are unclear."""
+    """A text such as `3 of 4 claims reproduced, 1 unclear`."""
     held, tested = claim_counts(result)
     if not tested:
         return "no claim tested"
@@ -222,7 +217,7 @@ def summary(result: TableResult) -> str:
 
 
 def notes(result: TableResult) -> list[str]:
-    """How the rows that were run differ from the paper's."""
+    """The notes on the rows that were run."""
     rows = {entry["row"] for entry in result["entries"]}
     return [
         f"`{name}`: {row['note']}." for name, row in result["rows"].items() if row["note"] and name in rows
@@ -230,7 +225,7 @@ def notes(result: TableResult) -> list[str]:
 
 
 def privacy(result: TableResult) -> list[Reading]:
-    """What noisy releases amount to: the published epsilon first, the honest ones after it."""
+    """The privacy accounts of noisy releases, the published epsilon first."""
     return [
         (
             row,
@@ -245,7 +240,7 @@ def privacy(result: TableResult) -> list[Reading]:
 
 
 def makers(result: TableResult) -> str:
-    """Which versions of unskew made the runs, unless all were made by the version that made the page."""
+    """A sentence with the runs by version of unskew; "" if all are of the page's version."""
     by = result["made_by"]
     if not by:
         return " Runs that were finished before may be older; which version made them was not recorded."
@@ -266,20 +261,19 @@ def rounds(result: TableResult) -> str:
 
 
 def last_round(result: TableResult) -> int:
-    """The last round of the longest run; 0 where nothing was run."""
+    """The last round of the longest run; 0 without runs."""
     series = [s for methods in result["curves"].values() for runs in methods.values() for s in runs if s]
     return max((int(s[-1][0]) for s in series), default=0)
 
 
 def titles(results: Sequence[TableResult]) -> list[str]:
-    """The title of each of several results, followed by the name of its page where several have the same
-    title."""
+    """The titles of results; equal titles are followed by the name of the page."""
     each = [result["title"] for result in results]
     return [t if each.count(t) == 1 else f"{t} ({result['page']})" for t, result in zip(each, results)]
 
 
 def index_title(results: Sequence[TableResult]) -> tuple[str, str]:
-    """(heading of the page that links to all results, what each of their pages holds)."""
+    """(heading of the index page, contents of the pages it links to)."""
     if any(result["paper"] for result in results):
         return (
             "Published tables, run here",
@@ -289,7 +283,7 @@ def index_title(results: Sequence[TableResult]) -> tuple[str, str]:
 
 
 def margins(claim: ClaimRecord, unit: str) -> str:
-    """`p0.1 +2.3 [+1.2], p0.2 -0.4`: our margin by row or step, the paper's own in brackets."""
+    """`p0.1 +2.3 [+1.2], p0.2 -0.4`: our margin by row or step, the paper's in brackets."""
     texts = []
     for place, margin in claim["margins"].items():
         paper = claim["paper"].get(place)
@@ -300,7 +294,9 @@ def margins(claim: ClaimRecord, unit: str) -> str:
 
 
 def _value(value: float | None, unit: str) -> str:
-    return MISSING if value is None else f"{value:.1f}" if unit == "percent" else significant(value, 3)
+    if value is None:
+        return MISSING
+    return f"{value:.1f}" if unit == "percent" else significant(value, 3)
 
 
 def points(score: ScoreRecord, unit: str) -> str:
@@ -320,10 +316,9 @@ def with_sign(value: float | None, unit: str) -> str:
 
 
 def lead(entry: EntryRecord, unit: str) -> str:
-    """`+2.3, p = .012`: ahead of the best other method; empty where there is none."""
+    """`+2.3, p = .012`: the lead over the best other method; "" without one."""
     if entry["ahead"] is None:
         return ""
-    p = (
-        entry["p"] if entry["ours"]["n"] >= FEWEST_PAIRS else None
-    )  # results of earlier versions have p of fewer
+    # results of earlier versions may have a p-value of fewer seeds
+    p = entry["p"] if entry["ours"]["n"] >= FEWEST_PAIRS else None
     return with_sign(entry["ahead"], unit) + ("" if p is None else f", {p_value(p)}")

@@ -24,7 +24,7 @@ def escape_markdown(text: str) -> str:
     return SPECIAL.sub(r"\\\g<0>", printable(text))
 
 
-def block(text: str, width: int = 88, filled: int = 120) -> str:
+def block(text: str, width: int = 88, filled: int = 110) -> str:
     """Lines of a docstring as a block of text that a page shows without cutting lines off; "" without any.
 
     Prose, which was filled to `filled` columns, is filled to `width`. A line that could have held the next

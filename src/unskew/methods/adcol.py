@@ -1,12 +1,15 @@
-"""AdCol (Li, He & Song, ICML 2023): features from which a discriminator cannot tell whose they are.
+"""AdCol (Li, He & Song, ICML 2023): features from which a discriminator cannot tell the client.
 
-Client: CE(z, y) + mu mean_i KL(u || D(h_i))     D: softmax over the K clients, a constant; u = 1/K
-Up:     the features h of all its samples, by the trained model
-Server: SGD on D with cross-entropy: whose feature is it?     D: Linear-ReLU-Linear-ReLU-Linear without biases
-As in the paper models stay with the clients; with `aggregate_weights`, as FL-bench runs it, they are merged.
-Differs from the paper: D has no batch normalisation. Features are the trained model's in evaluation mode,
-there those of the last epoch as it trains. D begins at random and takes part from round 1 on. Defaults are
-FL-bench's, which takes the softmax of u, equal as it is, and D in evaluation mode.
+Client: CE(z, y) + mu mean_i KL(u || D(h_i))
+        D: the discriminator's softmax over the K clients, a constant; u = 1/K
+Up:     the features h of all its samples under the trained model
+Server: trains D by SGD on the cross-entropy of the client that each feature came from
+        D: Linear-ReLU-Linear-ReLU-Linear without biases
+As in the paper, models stay with the clients; with `aggregate_weights` they are merged, as FL-bench runs it.
+Differs from the paper: D has no batch normalisation. Features are those of the trained model in evaluation
+mode; the paper takes the features of the last epoch during training. D begins at random and takes part from
+round 1 on. Defaults are those of FL-bench, which applies a softmax to u, although it is uniform, and runs D
+in evaluation mode.
 """
 
 from dataclasses import dataclass
@@ -22,7 +25,7 @@ from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups,
 
 @dataclass(frozen=True)
 class AdCol(Part):
-    """Trains a discriminator of clients at the server, which clients' features are to deceive."""
+    """Trains a discriminator of clients at the server and clients whose features deceive it."""
 
     mu: Annotated[
         float, Ge(0), Le(1_000_000), "weight of deceiving the discriminator; 0 leaves it unheard"
@@ -89,7 +92,7 @@ class AdCol(Part):
 
 
 def client_logits(D: Weights, h_BD: Tensor) -> Tensor:
-    """[B, K]: the discriminator's logits."""
+    """Logits of the discriminator, [B, K]."""
     for i in range(len(D)):
         h_BD = F.linear(h_BD if i == 0 else h_BD.relu(), D[f"layer{i}"])
     return h_BD

@@ -1,14 +1,14 @@
-"""AFL (Mohri, Sivek & Suresh, ICML 2019, arXiv 1902.00146): the best model for the worst mixture of the
-clients.
+"""AFL (Mohri, Sivek & Suresh, ICML 2019, arXiv 1902.00146): the best model for the worst mixture of clients.
 
 Client: sends F_k, the mean loss of w_t over its training samples
-Server: w_{t+1} = sum_k l_k w_k / sum_k l_k    over the clients that replied; w_t where all of theirs are 0
-        l_k <- l_k + step F_k,   then l <- the nearest point of the simplex    l begins at n_k / n, over all
-        clients
-Differs from the paper: the model takes a client's whole local training for its gradient there, as federated
-comparisons do, and the last model counts, not the average over all rounds. The paper draws clients at random
-by l; ours reply as the availability says, and l_k moves when client k replies. The public code of q-FFL
-begins with equal l; that of PropFair moves l before the merge of the same round.
+Server: w_{t+1} = sum_k l_k w_k / sum_k l_k
+        over the clients that replied; w_t if all their l_k are 0
+        l_k <- l_k + step F_k,   then l <- the nearest point of the simplex
+        l begins at n_k / n over all clients
+Differs from the paper: the model takes a client's whole local training as its gradient, as federated
+comparisons do, and the last model counts instead of the average over all rounds. The paper draws clients at
+random by l; ours reply as the availability setting says, and l_k moves when client k replies. The public code
+of q-FFL begins with equal l; that of PropFair moves l before the merge of the same round.
 """
 
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from unskew.methods.qffl import loss_share, mean_loss
 
 @dataclass(frozen=True)
 class AFL(Part):
-    """Weighs clients by a mixture that the server moves towards those with the largest loss."""
+    """Weighs clients by a mixture that the server moves towards the clients with the largest loss."""
 
     step: Annotated[
         float, Ge(0), Le(1000), "how far a loss moves its client's weight in the mixture; 0 is FedAvg"
@@ -56,7 +56,7 @@ class AFL(Part):
 
 
 def on_simplex(l_K: Tensor) -> Tensor:
-    """The nearest point with no negative number and the sum 1 (Euclidean)."""
+    """Euclidean projection onto the simplex: the nearest point with no negative number and the sum 1."""
     sorted_K = l_K.sort(descending=True).values
     excess_K = (sorted_K.cumsum(0) - 1) / torch.arange(1, len(l_K) + 1, device=l_K.device)
     last = int((sorted_K > excess_K).sum()) - 1

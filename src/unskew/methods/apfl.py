@@ -1,15 +1,15 @@
-"""APFL (Deng, Kamani & Mahdavi 2020, arXiv 2003.13461, algorithm 1): a mixture of the global and an own
-model.
+"""APFL (Deng, Kamani & Mahdavi 2020, arXiv 2003.13461, algorithm 1): a mixture of a global and a local model.
 
-Client: w descends the loss as ever, and is sent;   m = a v_k + (1 - a) w,   v_k and a descend  CE(m; x, y)
-        so that  dv = a grad CE(m),   da = <grad CE(m), v_k - w>;   v_k and a stay with the client
-        a moves at the first step of a round (moves=step: at every one), and no further than to 0 or 1
-Test:   a client's own score is that of m, with the received w; all others are the global model's.
-Differs from the paper: steps are the optimiser's, with its momentum and weight decay, in a, too. Its code
-lets v_k step after w, mixes outputs, not weights, and adds 0.02 a to da; others move a at every step (PFLlib)
-or in a round's first epoch (FL-bench). The merge weighs clients by size, the paper's equally. v_k trains on
-inputs as they enter the model, without what other Parts do to logits, loss or gradients. `adaptive=False`
-holds a where it begins, as its code by default.
+Client: w descends the loss as in FedAvg and is sent
+        m = a v_k + (1 - a) w;   v_k and a descend CE(m; x, y) and stay with the client, so that
+        dv = a grad CE(m),   da = <grad CE(m), v_k - w>
+        a moves at the first step of a round (moves=step: at every step) and stays in [0, 1]
+Test:   a client's own score is that of m with the received w; all others are the global model's
+Differs from the paper: steps are those of the optimiser with its momentum and weight decay, also for a. The
+paper's code lets v_k step after w, mixes outputs instead of weights, and adds 0.02 a to da; others move a at
+every step (PFLlib) or in the first epoch of a round (FL-bench). The merge weighs clients by size, the paper
+equally. v_k trains on inputs as they enter the model, without the changes of other Parts to logits, loss or
+gradients. `adaptive=False` keeps a at its start, as the paper's code does by default.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from unskew.formats.arguments import With
 
 @dataclass(frozen=True)
 class APFL(OwnModel):
-    """Trains a model of the client's own so that its mixture with the global one fits the client."""
+    """Trains a local model so that its mixture with the global model fits the client."""
 
     alpha: Annotated[float, Ge(0), Le(1), "share of a client's own model in its mixture, to begin with"] = 0.5
     adaptive: Annotated[bool, "every client learns its share; False: it stays as it is"] = True
@@ -37,7 +37,7 @@ class APFL(OwnModel):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients differ in how much of the global model is of use to them, and each is to find out by itself."
+        "Clients differ in how much the global model helps them, and each learns its share from its data."
     )
     neutral = {"alpha": 0.5}
 
@@ -57,12 +57,12 @@ class APFL(OwnModel):
         return out.own.mean(c.fed.task.loss(c.run_training(self.mixed(w, c), out.own.x), out.own.y))
 
     def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
-        """Bounds the slope of a so that a plain step of SGD ends in [0, 1], also from beyond, where momentum
-        may carry it."""
+        """Bounds the slope of a so that a plain step of SGD ends in [0, 1], even if momentum has carried a
+        out of this range."""
         if not self.adaptive:
             return g
         a, slope = w["apfl.alpha"], g["apfl.alpha"]
-        # the rate may have fallen to 0, and 0 / 0 would be no bound
+        # the rate may have fallen to 0, and 0 / 0 is NaN
         lr = c.round["lr"].clamp(min=torch.finfo(a.dtype).tiny)
         return g | {"apfl.alpha": torch.minimum(torch.maximum(slope, (a - 1) / lr), a / lr)}
 
@@ -70,7 +70,7 @@ class APFL(OwnModel):
         return self.mixed(w, c)
 
     def mixed(self, w: Weights, c: Client) -> Weights:
-        """The mixture's weights; a has its gradient also where a step has carried it out of [0, 1]."""
+        """The mixture's weights; a keeps its gradient outside [0, 1]."""
         v, a = self.own(w), w["apfl.alpha"]
         a = a + (a.clamp(0, 1) - a).detach()
         return v | {n: a * v[n] + (1 - a) * w[n].detach() for n in c.net.trainable}

@@ -1,16 +1,17 @@
-"""APPLE (Luo & Wu, IJCAI 2022, arXiv 2110.08394): each client learns how much of every client's core model
-its own is made of.
+"""APPLE (Luo & Wu, IJCAI 2022, arXiv 2110.08394): clients learn how to mix the core models of all clients.
 
-Client: is sent the core models w_j of all clients, and n_j / n;   its own model is  W_k = sum_j p_kj w_j,
-        p_kj = n_j / n + q_kj,   q_kj begins at 0
+Client: receives the core models w_j of all clients and n_j / n; its own model is
+        W_k = sum_j p_kj w_j,   p_kj = n_j / n + q_kj,   q_kj begins at 0
         at a step, with g = grad CE(W_k):   w_k <- w_k - lr p_kk g
-        q_kj <- q_kj - rate (<g, w_j> + mu lam q_kj),   lam = (cos(pi r / R) + 1) / 2 where r < R, else 0
-        r: rounds before this one, R = until T.   It sends w_k and keeps q_k
-Test:   a client's own score is W_k's, of the core models it is sent; the other scores are those of its w_k.
-Differs from the paper: a step of w_k is K times as long (`scaled=False`: it is not), as in PFLlib, for p_kk
-is about 1 / K; PFLlib also takes the mean over weights for <g, w_j>, and sends W_k. w_k and q_k take their
-steps at once, with the optimiser's momentum and weight decay, which pulls shares to n_j / n and not to 0. A
-client is sent the core models of all, in the paper of as many as it can take.
+        q_kj <- q_kj - rate (<g, w_j> + mu lam q_kj)
+        lam = (cos(pi r / R) + 1) / 2 while r < R, else 0;   r: rounds before this one, R = until T
+        sends w_k and keeps q_k
+Test:   a client's own score is that of W_k with the received core models; other scores are those of
+        w_k
+Differs from the paper: a step of w_k is K times as long, as in PFLlib, because p_kk is about 1 / K;
+`scaled=False` turns this off. PFLlib also takes the mean over weights for <g, w_j>, and sends W_k. w_k and
+q_k take their steps at the same time, with the optimiser's momentum and weight decay, which pulls shares to
+n_j / n instead of 0. A client receives all core models; in the paper it receives as many as it can take.
 """
 
 import math
@@ -24,12 +25,12 @@ from unskew.core import Client, Fed, Part, Tensor, Tree, Ups, Weights
 from unskew.methods.shared.weights import first_models, last_models
 
 SMALLEST = 1e-30
-"""Shares rest at a smaller learning rate: the gradient that would move them by `rate` is no float32."""
+"""Below this learning rate shares do not move: the gradient that moves them by `rate` exceeds float32."""
 
 
 @dataclass(frozen=True)
 class APPLE(Part):
-    """Sends everybody's core model to everybody, who learns in which shares they make up its own."""
+    """Sends all core models to every client, which learns their shares in its own model."""
 
     rate: Annotated[float, Ge(0), Le(1000), "learning rate of the shares"] = 0.001
     mu: Annotated[
@@ -41,8 +42,7 @@ class APPLE(Part):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Few clients that trust each other and want to find out themselves whose models help; K models travel"
-        " to each."
+        "Few clients trust each other, and each learns which models help it; every client receives K models."
     )
     personal = True
     weights_read = "each"
@@ -97,7 +97,7 @@ class APPLE(Part):
         return w | self.own(w, c)
 
     def own(self, w: Weights, c: Client) -> Weights:
-        """W_k, of the client's core model as it is now and the others' as they were sent."""
+        """W_k from the client's current core model and the received core models of the others."""
         p_K, mine_K = self.p(w, c), self.mine(c)
         return {
             n: torch.einsum("k,k...->...", p_K * ~mine_K, core_K) + (p_K * mine_K).sum() * w[n]
@@ -105,9 +105,9 @@ class APPLE(Part):
         }
 
     def mine(self, c: Client) -> Tensor:
-        """[K]: which of the core models is the client's."""
+        """The client's position among the core models, bool [K]."""
         return torch.arange(c.fed.clients, device=c.n.device) == c.id
 
     def p(self, w: Weights, c: Client) -> Tensor:
-        """[K]: the shares of the core models in the client's own."""
+        """Shares of the core models in the client's own model, [K]."""
         return c.down["first"].to(w["apple.q"]) + w["apple.q"]

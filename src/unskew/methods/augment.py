@@ -1,16 +1,16 @@
-"""Augmentation: mirrored and shifted images (Krizhevsky et al., NeurIPS 2012), blanked bands (Park et al.,
-Interspeech 2019).
+"""Augmentation (Krizhevsky et al., NeurIPS 2012; SpecAugment: Park et al., Interspeech 2019).
 
-The second is SpecAugment, arXiv 1904.08779. Every time a sample is drawn, in this order:
-    x mirrored left to right with probability `flip`
-    x shifted by a whole number of pixels, uniform in -`shift` .. `shift`, along each of its axes; zeros come
-    in x blanked with zeros along each of its axes, from a uniform start, on a uniform number 0 .. `blank` of
-    positions
-The axes are height and width of an image or spectrogram, or the time of a signal. Test samples stay as they
-are. Of a sample with several inputs every image is changed, all by the same draws, and the rest stays as it
-is.
+Every time a sample x is drawn, it is changed in this order:
+    x is mirrored left to right with probability `flip`
+    x is shifted by a whole number of pixels, uniform in -`shift` .. `shift`, along each axis;
+    zeros fill the gap
+    x is set to zero along each axis at a uniform number 0 .. `blank` of neighbouring positions,
+    from a uniform start
+The axes are the height and width of an image or spectrogram, or the time of a signal. Test samples do not
+change. If a sample has several inputs, all its images are changed by the same draws, and its other inputs
+stay as they are. SpecAugment is arXiv 1904.08779.
 Differs from the paper: crops of padded images are called shifts, zeros stand for the mean of standardised
-inputs (black where another Part normalises after this one), and SpecAugment's warping of time is left out.
+inputs (black if another Part normalises after this one), and SpecAugment's warping of time is left out.
 """
 
 from dataclasses import dataclass
@@ -38,8 +38,7 @@ class Augment(Part):
     family = "data"
     against = ("scarcity",)
     use_when = (
-        "Clients hold few images, whose classes stay the same when mirrored and shifted; digits must not be"
-        " mirrored: flip=0."
+        "Clients hold few images that keep their class when mirrored and shifted; for digits set flip=0."
     )
     neutral = {"flip": 0.0, "shift": 0, "blank": 0}
     tasks = ("classification", "regression", "multilabel")
@@ -82,7 +81,7 @@ class Augment(Part):
         )
 
     def _changed(self, x: Tensor, c: Client) -> Tensor:
-        """Linear in x, [B, channels, *axes], so that a direction changes as x does."""
+        """The changed images; linear in x, [B, channels, *axes], so that it also applies to a direction."""
         if self.flip:
             x = torch.where(_for_samples(c.noise["mirror"] < self.flip, x), x.flip(-1), x)
         for axis in range(2, x.ndim):
@@ -97,19 +96,19 @@ class Augment(Part):
 
 
 def _shifted(x: Tensor, axis: int, from_BL: Tensor) -> Tensor:
-    """x with position i of this axis read from from_BL[:, i]; zero where that lies outside."""
+    """x with position i of this axis read from from_BL[:, i]; zero if that lies outside."""
     length = x.shape[axis]
     index = _for_axis(from_BL.clamp(0, length - 1), x, axis).expand_as(x)
     return x.gather(axis, index) * _for_axis((from_BL >= 0) & (from_BL < length), x, axis)
 
 
 def _for_samples(values_B: Tensor, x: Tensor) -> Tensor:
-    """[B] as [B, 1, ...], to go with x."""
+    """Values [B] reshaped to [B, 1, ...] to broadcast against x."""
     return values_B.reshape(-1, *[1] * (x.ndim - 1))
 
 
 def _for_axis(values_BL: Tensor, x: Tensor, axis: int) -> Tensor:
-    """[B, L] as [B, 1, ..., L, ..., 1], to go with x."""
+    """Values [B, L] reshaped to [B, 1, ..., L, ..., 1] to broadcast against x."""
     shape = [1] * x.ndim
     shape[0], shape[axis] = values_BL.shape
     return values_BL.reshape(shape)

@@ -1,9 +1,9 @@
 """BSM-FedAvg (balanced softmax: Ren et al., NeurIPS 2020, arXiv 2007.10740; in FL: Chen & Chao, ICLR 2022).
 
-Client: CE(z + log p_k, y)    p_k: the client's label shares; a class it lacks is masked out, a single class
-costs nothing
-Test:   plain logits.
-Differs from the paper: nothing; ReBaFL's code masks by log(p + 1e-9), ours exactly.
+Client: CE(z + log p_k, y)    p_k: the client's label shares
+        classes that the client lacks are masked out, so that a client with one class has loss 0
+Test:   plain logits
+Differs from the paper: nothing; the code of ReBaFL masks by log(p + 1e-9), ours exactly.
 """
 
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ _BY_COUNTS = ("bsm", "fedetf", "fedlc", "fedrod", "fedvls", "rebafl", "unskew")
 
 
 def conflicts_of_prior(name: str) -> dict[str, str]:
-    """What the Part of this name, which corrects logits by the client's own labels, cannot be combined with,
-    and why."""
+    """Parts that cannot be combined with this Part, which corrects logits by the client's labels, each with
+    the reason."""
     return {**MIXTURES, **dict.fromkeys((other for other in _BY_COUNTS if other != name), _REPEATED_PRIOR)}
 
 
 @dataclass(frozen=True)
 class BSM(Part):
-    """Adds the log of the client's label shares to its logits."""
+    """Adds the logarithm of the client's label shares to its logits."""
 
     name = "bsm"
     family = "classifier"

@@ -1,5 +1,4 @@
-"""The methods that this package has, read from the source of their files in `methods/`, `merge/` and
-`privacy/`.
+"""The methods of this package, read from the source of the files in `methods/`, `merge/` and `privacy/`.
 
 No file is imported, so that names can be listed before torch is loaded, and a new method is one new file.
 """
@@ -18,10 +17,10 @@ FOLDERS = ("methods", "merge", "privacy")
 
 @dataclass(frozen=True)
 class Entry:
-    """A Part that a file defines. name: the method's. module, kind: where its class is. summary: the file's
-    first line.
+    """A Part that a file defines.
 
-    presets: further names of the method, each with the settings that it then has.
+    name: the method's name. module, kind: the module and name of its class. summary: the file's first line.
+    presets: further names of the method, each with its settings.
     """
 
     name: str
@@ -33,14 +32,14 @@ class Entry:
 
 @cache
 def entries() -> dict[str, Entry]:
-    """Every method of this package by name, in the order of names."""
+    """Every method of this package by name, sorted by name."""
     known = [entry for folder in FOLDERS for entry in _read_folder(PACKAGE / folder)]
     return {entry.name: entry for entry in sorted(known, key=lambda e: e.name)}
 
 
 @cache
 def presets() -> dict[str, tuple[Entry, Mapping[str, object]]]:
-    """Every preset by name: the method it is short for, and the settings that it stands for."""
+    """Every preset by name: its method and settings."""
     return {
         name: (entry, settings) for entry in entries().values() for name, settings in entry.presets.items()
     }
@@ -67,7 +66,7 @@ def _bases(node: ast.ClassDef) -> Iterator[str]:
 
 
 def _values(node: ast.ClassDef) -> Iterator[tuple[str, object]]:
-    """The class attributes that matter here, which have to be written as literals."""
+    """The class attributes `name` and `presets`, which have to be literals."""
     for line in node.body:
         match line:
             case ast.Assign(targets=[ast.Name(id="name" | "presets" as attribute)], value=value):

@@ -1,16 +1,16 @@
-"""CCVR (Luo et al., NeurIPS 2021, arXiv 2106.05001): after the last round the head is re-trained on drawn
-features.
+"""CCVR (Luo et al., NeurIPS 2021, arXiv 2106.05001): the head is trained again at the end, on drawn features.
 
-Up, once, from every client: per class N_kc, the mean m_kc and the unbiased covariance V_kc of features (0 for
-N_kc = 1)
+Up:     once, from every client and for each class: the number of samples N_kc, the mean m_kc and
+        the unbiased covariance V_kc of features (0 for N_kc = 1)
 Server: m_c = sum_k N_kc m_kc / N_c
         V_c = sum_k [(N_kc - 1) V_kc + N_kc m_kc m_kc^T] / (N_c - 1) - N_c / (N_c - 1) m_c m_c^T
-        draws `each` features a class from N(m_c, V_c) and re-trains the head on them; the body does not
-        change.
-`mode="features"` is FLea's comparison: clients send real features of a tenth of their samples instead.
+        draws `each` features of each class from N(m_c, V_c) and trains the head on them
+        the body does not change
+With `mode="features"`, as in FLea's comparison, clients send the features of a tenth of their samples
+instead.
 Differs from the paper: it tunes `each` and the head's training for each data set; our defaults are fixed. A
-class that nobody holds keeps its row of the head; beside `dpsgd`, so does one whose count nobody can tell
-from noise.
+class without samples keeps its row of the head; with `dpsgd`, so does a class with a count that cannot be
+distinguished from noise.
 """
 
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from unskew.methods.fedavg_ft import HeadTraining, train_head
 
 @dataclass(frozen=True)
 class CCVR(Part):
-    """Re-trains the head, once at the end, on features drawn from every class's distribution."""
+    """Trains the head again, once at the end, on features drawn from the distribution of every class."""
 
     mode: Annotated[
         Literal["gaussian", "features"],
@@ -54,7 +54,7 @@ class CCVR(Part):
     family = "classifier"
     against = ("labels",)
     use_when = (
-        "After any run with label skew: one more exchange re-trains the head, which the clients biased."
+        "After any run with label skew: one further exchange trains the head again, which the clients biased."
     )
     untuned = {"share": "it decides how much leaves a client"}
     tasks = ("classification",)
@@ -90,8 +90,8 @@ class CCVR(Part):
         mean_CD = sums_CD / n_C.clamp(min=1)[:, None]
 
         def scatter(b: Batch) -> dict[str, Tensor]:
-            apart_BD, y_BC = c.features(w, b.x) - b.y @ mean_CD, b.y * b.weight[:, None]
-            return {"S": torch.stack([(apart_BD * y_B[:, None]).T @ apart_BD for y_B in y_BC.T])}
+            centred_BD, y_BC = c.features(w, b.x) - b.y @ mean_CD, b.y * b.weight[:, None]
+            return {"S": torch.stack([(centred_BD * y_B[:, None]).T @ centred_BD for y_B in y_BC.T])}
 
         return {
             "n": n_C,
@@ -107,7 +107,7 @@ class CCVR(Part):
         for k in torch.nonzero(n_C).flatten().tolist():
             h.append(draw(mean_CD[k], cov_CDD[k], self.each, generator))
             y += [k] * self.each
-        if not h:  # of counts with noise none may be known
+        if not h:  # with noisy counts there may be no known class
             return w, s
         return self._retrained(w, torch.cat(h).to(mean_CD.device, mean_CD.dtype), torch.tensor(y), fed), s
 
@@ -137,14 +137,13 @@ class CCVR(Part):
         return self._retrained(w, torch.cat(tuple(ups["h"])), torch.cat(tuple(ups["labels"])), fed), s
 
     def _retrained(self, w: Weights, h_ND: Tensor, y_N: Tensor, fed: Fed) -> Weights:
-        how = HeadTraining(self.epochs, self.batch_size, self.lr, self.momentum)
+        training = HeadTraining(self.epochs, self.batch_size, self.lr, self.momentum)
         y_NC = fed.task.targets(y_N.to(h_ND.device), fed.classes).to(h_ND.dtype)
-        return w | train_head(w, h_ND, y_NC, fed, how, key(fed.seed, self.name, "batches"))
+        return w | train_head(w, h_ND, y_NC, fed, training, key(fed.seed, self.name, "batches"))
 
 
 def pool_statistics(n_KC: Tensor, mean_KCD: Tensor, cov_KCDD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(N [C], mean [C, D], covariance [C, D, D]) of all clients' samples together, from those of each
-    client."""
+    """Pools the clients' statistics by class: (N [C], mean [C, D], covariance [C, D, D]) over all samples."""
     n, m = n_KC.double(), mean_KCD.double()
     N = n.sum(0)
     mean = (n[..., None] * m).sum(0) / N.clamp(min=1)[:, None]
@@ -157,7 +156,7 @@ def pool_statistics(n_KC: Tensor, mean_KCD: Tensor, cov_KCDD: Tensor) -> tuple[T
 
 
 def draw(mean_D: Tensor, cov_DD: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """[count, D] float64 from a normal law whose covariance may be singular."""
+    """Draws from a normal law with a covariance that may be singular; float64 [count, D]."""
     values, vectors = torch.linalg.eigh(cov_DD.double().cpu())
     root = vectors * values.clamp(min=0).sqrt()
     return (

@@ -1,18 +1,19 @@
-"""CFL, clustered federated learning (Sattler, Müller & Samek, TNNLS 2021, arXiv 1910.01991): clusters are
-split where clients disagree.
+"""CFL (Sattler, Müller & Samek, TNNLS 2021, arXiv 1910.01991): clusters split where clients disagree.
 
-Client: trains from the model th_c of its cluster c and sends it;   d_k: the change it made last
-Server: after round `first`, a cluster of three clients or more is split where  |mean d_k| < still  and  max
-|d_k| > moving :
-        a_ij = cos(d_i, d_j);   the two parts are those between which the largest a_ij is least
-        unless  sqrt((1 - that a_ij) / 2) <= gap
-        th_c <- th_c + mean d_k over the clients of c that replied, weighed as the merge weighs them
-Test:   clients are scored by their cluster's model, which they are sent. Whoever was never there joins the
-first part. The global model is the mean of all replies, which nobody trains.
-Differs from the paper: it splits when training has come to rest, ours looks at every round, as its code does.
-That joins clients by complete linkage (`linkage=complete`), weighs them equally and has no `gap`. Clients
-that are absent count with the change that they made last. |.| is over the shared weights; statistics of
-normalisation take their cluster's mean.
+Client: trains the model th_c of its cluster c and sends it;   d_k: its latest change
+Server: after round `first`, a cluster of three clients or more is split if
+            |mean d_k| < still   and   max |d_k| > moving
+        into the two parts between which the largest a_ij = cos(d_i, d_j) is smallest,
+        unless   sqrt((1 - that a_ij) / 2) <= gap
+        th_c <- th_c + mean d_k over the clients of c that replied, weighted as the merge weighs
+        them
+Test:   clients are scored by their cluster's model, which they receive
+Clients that have never taken part join the first part of a split cluster. The global model is the mean of all
+replies and is not trained.
+Differs from the paper: it splits when training has come to rest; ours tests in every round, as its code does.
+That code joins clients by complete linkage (`linkage=complete`), weighs them equally and has no `gap`. Absent
+clients count with their latest change. |.| is over the shared weights; statistics of normalisation take their
+cluster's mean.
 """
 
 from dataclasses import dataclass, replace
@@ -21,8 +22,7 @@ from typing import Annotated, Literal, Self
 import numpy as np
 import torch
 from annotated_types import Ge, Le
-from scipy.cluster.hierarchy import cut_tree
-from scipy.cluster.hierarchy import linkage as joined
+from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights
@@ -32,12 +32,15 @@ from unskew.methods.shared.weights import first_models
 
 @dataclass(frozen=True)
 class CFL(Part):
-    """Splits clients into clusters with models of their own where the directions they train in disagree."""
+    """Splits clients into clusters, each with its own model, where their changes point in different
+    directions."""
 
     still: Annotated[
         float, Ge(0), Le(1_000_000), "length of a cluster's mean change below which it is at rest"
     ] = 0.4
-    moving: Annotated[float, Ge(0), Le(1_000_000), "length of a client's change above which it is not"] = 1.6
+    moving: Annotated[
+        float, Ge(0), Le(1_000_000), "length of a client's change above which it still moves"
+    ] = 1.6
     first: Annotated[int, Ge(0), Le(1_000_000), "rounds before clusters may be split"] = 20
     gap: Annotated[float, Ge(0), Le(1), "how far apart two parts must point; 0: any two"] = 0.0
     linkage: Annotated[
@@ -49,7 +52,8 @@ class CFL(Part):
     family = "clusters"
     against = ("labels", "features")
     use_when = (
-        "Clients are of a few kinds that want different answers to the same input; nobody says how many."
+        "Clients form a few groups that want different answers to the same input; the number of groups is"
+        " unknown."
     )
     merges = True
     weights_read = "each"
@@ -70,10 +74,10 @@ class CFL(Part):
         return w | {n: th[int(s["of"][k])] for n, th in s["th"].items()}, {}
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
-        replied, came_from = ups.clients.tolist(), s["of"][ups.clients.to(s["of"].device)].long().tolist()
+        replied, origin = ups.clients.tolist(), s["of"][ups.clients.to(s["of"].device)].long().tolist()
         th, d = dict(s["th"]), dict(s["d"])
         for n in d:
-            at, began = ups.clients.to(d[n].device), th[n][torch.tensor(came_from, device=th[n].device)]
+            at, began = ups.clients.to(d[n].device), th[n][torch.tensor(origin, device=th[n].device)]
             d[n] = d[n].index_copy(0, at, (ups.stack(n).to(began) - began))
         has, of = s["has"].clone(), s["of"].clone()
         has[replied] = 1.0
@@ -90,7 +94,7 @@ class CFL(Part):
         return weighted_mean(w, ups), {"th": th, "d": d, "of": of, "has": has}
 
     def split(self, d_KN: Tensor, of: Tensor, has: Tensor) -> Tensor:
-        """[K]: of which cluster each client is now; a part that leaves a cluster takes the next free
+        """Each client's cluster after this round, [K]; a part that leaves a cluster gets the next free
         number."""
         of = of.clone()
         for c in sorted(set(of.tolist())):
@@ -99,21 +103,21 @@ class CFL(Part):
                 continue
             d_MN = d_KN[members]
             if d_MN.mean(0).norm() < self.still and d_MN.norm(dim=1).max() > self.moving:
-                of[[members[i] for i in self.apart(d_MN)]] = of.max() + 1
+                of[[members[i] for i in self.leavers(d_MN)]] = of.max() + 1
         return of
 
-    def apart(self, d_MN: Tensor) -> list[int]:
-        """Which of a cluster's clients leave it; none where the two parts point in like directions."""
+    def leavers(self, d_MN: Tensor) -> list[int]:
+        """Members of a cluster that leave it; none if the two parts point in similar directions."""
         unit_MN = d_MN / d_MN.norm(dim=1, keepdim=True)
         a_MM = (unit_MN @ unit_MN.T).clamp(-1, 1).numpy()
-        tree = joined(squareform(1 - a_MM, checks=False), self.linkage)
-        second = cut_tree(tree, 2).flatten() == 1
-        likest = float(a_MM[np.ix_(~second, second)].max())
-        return np.flatnonzero(second).tolist() if ((1 - likest) / 2) ** 0.5 > self.gap else []
+        tree = hierarchy.linkage(squareform(1 - a_MM, checks=False), self.linkage)
+        second = hierarchy.cut_tree(tree, 2).flatten() == 1
+        largest = float(a_MM[np.ix_(~second, second)].max())
+        return np.flatnonzero(second).tolist() if ((1 - largest) / 2) ** 0.5 > self.gap else []
 
     @staticmethod
     def parents(before: Tensor, now: Tensor) -> Tensor:
-        """[K]: the number that each cluster's model had before."""
+        """The previous number of each cluster's model, [K]."""
         rows = torch.arange(len(now))
         for c in set(now.long().tolist()):
             rows[c] = before[now == c][0].long()

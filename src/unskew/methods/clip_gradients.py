@@ -1,9 +1,7 @@
-"""Clipping of local gradients (Pascanu et al., ICML 2013, arXiv 1211.5063): no step is longer than the
-learning rate times a norm.
+"""Gradient clipping (Pascanu et al., ICML 2013, arXiv 1211.5063): bounds the length of every local step.
 
-At every local step:   g <- g min(1, norm / ||g||)     ||g||: over all trained weights together
-What another Part keeps at the client beside the model, such as a model of the client's own (`ditto`), has a
-norm of its own.
+Client, at every step:   g <- g min(1, norm / ||g||)     ||g||: over all trained weights together
+A model that another Part keeps at the client, such as that of `ditto`, is clipped by its own norm.
 Differs from the paper: nothing.
 """
 
@@ -27,8 +25,8 @@ class ClipGradients(Part):
     family = "steps"
     each_model = True
     use_when = (
-        "Local training diverges: recurrent models, high learning rates, outliers. It protects nothing; for"
-        " that there is `dpsgd`."
+        "Local training diverges: recurrent models, high learning rates, outliers. It gives no privacy;"
+        " use `dpsgd` for that."
     )
     neutral = {"norm": 1_000_000.0}
 

@@ -1,18 +1,18 @@
-"""unskew (this package's default): balanced softmax, FedDyn and FedRDN in one, and each client's own prior at
-test time.
+"""unskew (this package's default): balanced softmax, FedDyn and FedRDN, and a prior for each client's test.
 
-Client: CE(z + log s_k, y),    s_k = (1 - eps) p_k + eps a / C    p_k: the client's label shares (ReBaFL's
-relaxed prior)
-                               a: the share of clients with samples that answered the last round, 1 in the
-                               first
+Client: CE(z + log s_k, y),    s_k = (1 - eps) p_k + eps a / C
+        p_k: the client's label shares (ReBaFL's relaxed prior)
+        a: the share of clients with samples that answered the last round, 1 in the first
         and FedDyn's terms and merge, with alpha
-Inputs: FedRDN: images are normalised with the statistics of a client drawn at random for each image, each
-time it is drawn
-Test:   the global model as it is. A client's own score: z + log q_k,    q_kc = (n_kc + prior / C) / (n_k +
-prior) Samples that are not [channels, H, W] are not normalised, nor what is no image among several inputs.
-Samples with masks have no label shares: there, only FedDyn and FedRDN are left. A head without a bias, or one
-that two layers share, has no own prior.
-Differs from the paper: it has none; the pieces are as on their own pages, with FedRDN's variant "paper".
+Inputs: FedRDN: every time an image is drawn, it is normalised with the statistics of a random
+        client
+Test:   the global model is used unchanged; a client's own score is that of
+        z + log q_k,    q_kc = (n_kc + prior / C) / (n_k + prior)
+Only images are normalised: samples of shape [channels, H, W], or the images among several inputs.
+                            Samples with masks have no label shares; for them only FedDyn and FedRDN
+                            apply. A head without a bias, or one that two layers share, has no prior
+                            for each client.
+Differs from the paper: it has none; the pieces are those of their own pages, with FedRDN's variant "paper".
 """
 
 from dataclasses import dataclass
@@ -63,14 +63,15 @@ class Unskew(FedDyn):
     family = "classifier"
     against = ("labels", "features")
     use_when = (
-        "First: one default for label skew, feature skew, few samples and absent clients, without tuning."
+        "First choice: one default for label skew, feature skew, few samples and absent clients, without"
+        " tuning."
     )
     personal = True
     clashes = {**conflicts_of_prior(name), **dict.fromkeys(("fedrs", "feddyn", "fedrdn", "norm"), _TWICE)}
 
     @property
     def by_input(self) -> Literal["", "images"]:  # type: ignore[override]
-        """Of several inputs it scales the images, although a simulation hands it standardised ones."""
+        """Scales images among several inputs, which a simulation standardises otherwise."""
         return "images" if self.statistics else ""
 
     def _normalises(self, fed: Fed) -> bool:

@@ -1,13 +1,13 @@
-"""Ditto (Li, Hu, Beirami & Smith, ICML 2021, arXiv 2012.04221, algorithm 1): a model of each client's own,
-near the global.
+"""Ditto (Li, Hu, Beirami & Smith, ICML 2021, arXiv 2012.04221, algorithm 1): personal models near the global.
 
-Client: w descends the loss as ever, and is sent;   v_k descends  CE(v_k; x, y) + (lam/2) ||v_k - w_t||^2, and
-stays
-Test:   a client's own score is v_k's; all others are the global model's, which Ditto leaves as it is.
-Differs from the paper: v_k and w take their steps at once, on the same batches and with the same optimiser,
-as in its code; the paper leaves v_k a number of steps and a step size of its own. Clients are weighted by
-size; its code asks them with probabilities by size and weighs them equally. v_k trains on inputs as they
-enter the model, without what other Parts do to logits, loss or gradients.
+Client: w descends the loss as in FedAvg and is sent
+        v_k descends  CE(v_k; x, y) + (lam/2) ||v_k - w_t||^2  and stays with the client
+Test:   a client's own score is that of v_k; all others are the global model's, which Ditto does not
+        change
+Differs from the paper: v_k and w take their steps at the same time, on the same batches and with the same
+optimiser, as in its code; the paper gives v_k its own number of steps and step size. Clients are weighted by
+size; its code samples them with probabilities by size and weighs them equally. v_k trains on inputs as they
+enter the model, without the changes of other Parts to logits, loss or gradients.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from unskew.core import Batch, Client, Out, OwnModel, Tensor, Weights
 
 @dataclass(frozen=True)
 class Ditto(OwnModel):
-    """Trains a model of the client's own beside the global one, held near it."""
+    """Trains a personal model of each client, which is pulled towards the global model."""
 
     lam: Annotated[
         float, Ge(0), Le(1_000_000), "pull of a client's own model towards the received one; 0: none"
@@ -29,8 +29,7 @@ class Ditto(OwnModel):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Each client wants a model of its own and the global one must stay as good as it is; costs a second"
-        " model."
+        "Each client wants a personal model and the global model must not get worse; costs a second model."
     )
     neutral = {"lam": 1.0}
 

@@ -1,10 +1,11 @@
-"""Signs with error feedback, EF-signSGD (Karimireddy et al., ICML 2019, arXiv 1901.09847): one bit a number,
-nothing lost.
+"""EF-signSGD (Karimireddy et al., ICML 2019, arXiv 1901.09847): signs with error feedback, one bit a number.
 
-Client: v = (w_S - w_t) + e_k;   sends s_k = mean_i |v_i| sign(v), by tensor;   e_k' = v - s_k
-Server: as ever, with w_t + s_k for the client's weights.    e_k begins at 0; sign(0) = 1
-Differs from the paper: v is a round's change after local steps, not one gradient times the learning rate.
-Statistics of batch normalisation and what other Parts share travel whole, and so does what the server sends.
+Client: v = (w_S - w_t) + e_k;   sends  s_k = mean_i |v_i| sign(v)  for each tensor
+        e_k' = v - s_k      e_k begins at 0; sign(0) = 1
+Server: uses w_t + s_k as the client's weights
+Differs from the paper: v is a round's change after local steps instead of one gradient times the learning
+rate. Statistics of batch normalisation and the Shares of other Parts are sent uncompressed, and so are the
+server's messages.
 """
 
 from dataclasses import dataclass
@@ -24,13 +25,13 @@ from unskew.methods.shared.weights import (
 
 @dataclass(frozen=True)
 class EFSign(Part):
-    """Sends the sign of every change and its mean size, and remembers the rest for later rounds."""
+    """Sends the sign of every change and the mean size, and adds the remainder to later rounds."""
 
     name = "efsign"
     family = "compression"
     use_when = (
-        "A thirtieth of the bytes may be sent, and clients come back often enough to send later what was"
-        " lost."
+        "Only a thirtieth of the bytes may be sent, and clients return often enough to send the remainder"
+        " later."
     )
 
     def client_init(self, w: Weights, fed: Fed) -> Tree:
@@ -63,6 +64,6 @@ class EFSign(Part):
         return self._scaled(unpack_bits(tree["signs"], 1, count_numbers(fed)), tree["sizes"], w, fed)
 
     def _scaled(self, up_D: Tensor, sizes: Tensor, w: Weights, fed: Fed) -> Weights:
-        """The signs, times the mean size of their tensor's changes."""
+        """The signs, times the mean absolute change of their tensor."""
         signs = unflatten_change(2.0 * up_D.float() - 1.0, w, fed)
         return {n: size * t for (n, t), size in zip(signs.items(), sizes)}

@@ -1,17 +1,16 @@
-"""Elastic aggregation (Chen et al., CVPR 2023): the server's step is short in weights on which clients'
-outputs depend most.
+"""Elastic aggregation (Chen et al., CVPR 2023): short server steps in the most sensitive weights.
 
-Client: before training, batch after batch of its samples:   Om_k <- mu Om_k + (1 - mu) |grad_w mean |z|^2|
-for each weight
-        z: the model's outputs, in evaluation mode; no label is read. Om_k begins at 0 and goes on from round
-        to round
-Server: Om = sum_k n_k / n Om_k,   zeta = 1 + tau - Om / max_k Om_k,   w_{t+1} = w_t + zeta (w- - w_t)
-w-: the weighted mean
-        with over=weights the largest Om of all weights stands for max_k Om_k;   0 / 0 is 0
+Client: before training, for each batch of its samples and each weight:
+        Om_k <- mu Om_k + (1 - mu) |grad_w mean |z|^2|
+        z: the model's outputs in evaluation mode, without labels
+        Om_k begins at 0 and continues from round to round
+Server: Om = sum_k n_k / n Om_k,   zeta = 1 + tau - Om / max_k Om_k
+        w_{t+1} = w_t + zeta (w- - w_t)      w-: the weighted mean
+        with over=weights the largest Om of all weights replaces max_k Om_k;   0 / 0 is 0
 Statistics of normalisation take the plain mean.
-Differs from the paper: all of a client's samples are read, and trained on, too, in the paper 30 % that are
-set apart. What Om is compared with follows public code (FL-bench), whose Om is one number for each tensor,
-from the gradient of the labels' loss.
+Differs from the paper: Om_k is computed on all training samples of a client; the paper sets 30 % apart for
+it. The denominator of Om follows public code (FL-bench), in which Om is one number for each tensor, from the
+gradient of the labels' loss.
 """
 
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from unskew.methods.fedala import batches
 
 @dataclass(frozen=True)
 class Elastic(Part):
-    """Shortens the server's step in sensitive weights, and lengthens it in others."""
+    """Shortens the server's step in sensitive weights and lengthens it in others."""
 
     tau: Annotated[
         float,
@@ -44,7 +43,7 @@ class Elastic(Part):
     family = "merge"
     against = ("labels",)
     use_when = (
-        "Clients differ, drift apart in few sensitive weights, and the rest may move faster; goes with any"
+        "Clients drift apart in few sensitive weights, and the others may move faster; works with any"
         " local training."
     )
     merges = True
@@ -70,8 +69,8 @@ class Elastic(Part):
                 return b.mean(c.run(w | learnt, b.x).flatten(1).pow(2).sum(1))
 
             g = c.gradients(length, learnt)
-            there = b.weight.sum() > 0  # beside clients of more batches this one may have run out of samples
-            new = (1 - self.mu) * there
+            nonempty = b.weight.sum() > 0  # padding, if other clients have more batches
+            new = (1 - self.mu) * nonempty
             omega = {n: t + new * (g[n].abs() - t) for n, t in omega.items()}
         return {"omega": omega}
 
@@ -92,5 +91,5 @@ class Elastic(Part):
 
 
 def _tall(n_K: Tensor, like_K: Tensor) -> Tensor:
-    """[K, 1, ...]: the samples of each client, to divide their stacked tensors by."""
+    """Numbers of samples of the clients, [K, 1, ...], to divide their stacked tensors."""
     return n_K.to(like_K.device).reshape(-1, *[1] * (like_K.dim() - 1))

@@ -1,17 +1,16 @@
-"""FD, federated distillation (Jeong et al. 2018, arXiv 1811.11479): what a class's outputs look like
-elsewhere is the teacher.
+"""FD (Jeong et al. 2018, arXiv 1811.11479): federated distillation from class means of outputs.
 
-Client k: CE(z, y) + lam CE(z, q_y)     q_c: the mean over the other clients that have class c of their p_jc,
-a constant;
-                                        0 for a class that none of them has
-Up:       p_kc, the mean softmax output of the trained model over the client's samples of class c
-Those who answered the last round count; a client leaves out its own p of that round. Models stay with the
-clients. `feddistill` (Seo et al. 2020, as FedGen's comparison runs it: FedDistill+) merges weights, too.
-Differs from the paper: its p are means over the steps of training, ours are the trained model's in evaluation
-mode. It divides by all other clients, ours by those that have the class. FedDistill+ in FedGen's code means
-logits over all clients, the client itself and those without the class among them, and takes the softmax of
-that mean for q. PFLlib's FD distils the logits themselves, whose cross-entropy is no bound on anything; ours
-are probabilities, as the paper's.
+Client k: CE(z, y) + lam CE(z, q_y)
+          q_c: the mean of p_jc over the other clients j that have class c, a constant
+          without such a client there is no such term
+Up:       p_kc, the trained model's mean softmax output over the client's samples of class c
+The clients that answered the last round count; a client leaves out its own p of that round. Models stay with
+the clients. `feddistill` (Seo et al. 2020, in FedGen's comparison FedDistill+) also merges weights.
+Differs from the paper: its p are means over the steps of training; ours are those of the trained model in
+evaluation mode. It divides by the number of all other clients, ours by that of the clients that have the
+class. FedDistill+ in FedGen's code averages logits over all clients, including the client itself and clients
+without the class, and takes the softmax of that mean for q. PFLlib's FD distils the logits themselves, for
+which cross-entropy is no bound; ours are probabilities, as in the paper.
 """
 
 from collections.abc import Mapping

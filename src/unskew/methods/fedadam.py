@@ -1,16 +1,16 @@
-"""FedAdam, FedYogi and FedAdagrad (Reddi et al., ICLR 2021, arXiv 2003.00295, algorithm 2): adaptive steps at
-the server.
+"""FedAdam, FedYogi and FedAdagrad (Reddi et al., ICLR 2021, arXiv 2003.00295, algorithm 2): adaptive steps.
 
-Server: d = w- - w_t    w-: the weighted mean of the clients
+Server: d = w- - w_t    w-: the clients' weighted mean
         m <- beta1 m + (1 - beta1) d
-        adam: v <- beta2 v + (1 - beta2) d^2;  yogi: v <- v - (1 - beta2) d^2 sign(v - d^2);  adagrad: v <- v
-        + d^2 w_{t+1} = w_t + lr m / (sqrt(v) + tau)    m begins at 0 and v at tau^2
+        adam:    v <- beta2 v + (1 - beta2) d^2
+        yogi:    v <- v - (1 - beta2) d^2 sign(v - d^2)
+        adagrad: v <- v + d^2
+        w_{t+1} = w_t + lr m / (sqrt(v) + tau)    m begins at 0 and v at tau^2
 Statistics of batch normalisation take the plain mean.
-Differs from the paper: clients are weighted by size, algorithm 2 as printed weighs them equally. The paper
+Differs from the paper: clients are weighted by size; algorithm 2 as printed weighs them equally. The paper
 tunes lr and tau for every task and gives no defaults for them; ours are tau = 0.001, which its comparisons
-fix, and lr = 0.01. As in the paper, and unlike Flower and the public code of FedExP, m and v are not
-corrected for their start. FL-bench begins v at 0, with lr = 0.1 and beta2 = 0.999, and has beta1 = 0.9 for
-adagrad, too.
+fix, and lr = 0.01. As in the paper, and unlike Flower and the public code of FedExP, m and v have no bias
+correction. FL-bench begins v at 0, with lr = 0.1 and beta2 = 0.999, and has beta1 = 0.9 for adagrad, too.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from unskew.merge.mean import weighted_mean
 
 @dataclass(frozen=True)
 class FedAdam(Part):
-    """Takes an adaptive step at the server, with the clients' mean change as its gradient."""
+    """Takes an adaptive step at the server, with the clients' mean change as the gradient."""
 
     lr: Annotated[
         float, Gt(0), Le(1000), "the server's learning rate, roughly how far one step moves a weight"
@@ -42,8 +42,8 @@ class FedAdam(Part):
     presets = {"fedyogi": {"rule": "yogi"}, "fedadagrad": {"rule": "adagrad", "beta1": 0.0}}
     family = "merge"
     use_when = (
-        "Some weights change rarely or little, as embeddings and late layers do, and need longer steps than"
-        " others."
+        "Some weights change rarely or little, such as embeddings and late layers, and need longer steps"
+        " than others."
     )
     merges = True
     keeps_at_server = ("m", "v")

@@ -1,17 +1,16 @@
-"""FedADMM (Gong, Li & Freris, ICDE 2022, arXiv 2204.03529): multipliers draw clients' models and the global
-one together.
+"""FedADMM (Gong, Li & Freris, ICDE 2022, arXiv 2204.03529): multipliers align the clients' models.
 
-Client: g <- g + y_k + rho (w - w_t),   then  y_k' = y_k + rho (w_S - w_t)    S local steps; y_k begins at 0
+Client: g <- g + y_k + rho (w - w_t),   then  y_k' = y_k + rho (w_S - w_t)
+        S local steps; y_k begins at 0
         sends w_t + d_k,   d_k = (w_S - w_k) + (y_k' - y_k) / rho,   and keeps w_k' = w_S
-Server: w_{t+1} = w_t + lr mean_k d_k     lr: the share of the clients that answered, with which w stays the
-mean of all
-        w_k + y_k / rho; at 1 a client that was away adds what the model moved meanwhile again, and training
-        may diverge
-Statistics of batch normalisation take the plain mean.
-Differs from the paper: a client's own w_k begins as the model it first receives, not as w_0. The official
-code takes w_t for w_k throughout (`own=False`), so that a round moves the model twice as far as its clients
-moved; its lr is 1, and from round 61 on 0.5. It draws a client's number of epochs at random in every round,
-ours is the run's.
+Server: w_{t+1} = w_t + lr mean_k d_k
+By default lr is the share of the clients that answered, for which w remains the mean of w_k + y_k / rho over
+all clients. With lr = 1 a client that returns adds the model's moves during its absence once more, and
+training may diverge. Statistics of batch normalisation take the plain mean.
+Differs from the paper: a client's w_k begins as the model it first receives, not as w_0. The official code
+takes w_t for w_k throughout (`own=False`), so that a round moves the model twice as far as its clients moved;
+its lr is 1, and from round 61 on 0.5. It draws a client's number of epochs at random in every round; ours is
+the run's setting.
 """
 
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from unskew.merge.mean import weighted_mean
 
 @dataclass(frozen=True)
 class FedADMM(Part):
-    """Pulls clients and server together by multipliers that every client keeps."""
+    """Pulls the models of clients and server together by multipliers, one set at every client."""
 
     rho: Annotated[
         float, Ge(1e-9), Le(1_000_000), "strength of the pull, and step size of the multipliers"
@@ -44,7 +43,9 @@ class FedADMM(Part):
     name = "fedadmm"
     family = "steps"
     against = ("labels",)
-    use_when = "Clients drift over many local steps and differ in how many they take; they come back often."
+    use_when = (
+        "Clients drift over many local steps and differ in their number of steps; they come back often."
+    )
     merges = True
     weighting = "equal"
 
@@ -60,7 +61,7 @@ class FedADMM(Part):
         return {}, {"y": {n: y + self.rho * (w[n] - c.start[n]) for n, y in c.mine["y"].items()}, **own}
 
     def sends(self, w: Weights, c: Client) -> Weights:
-        """(y_k' - y_k) / rho is w_S - w_t, so w_t + d_k is 2 w_S - w_k."""
+        """The sent weights w_t + d_k, which equal 2 w_S - w_k because (y_k' - y_k) / rho is w_S - w_t."""
         last = c.mine["own"] if self.own else c.start
         return w | {n: 2 * w[n] - last[n] for n in c.fed.shared}
 

@@ -1,15 +1,17 @@
-"""FedAH (Zhou, He, Zhai et al. 2024, arXiv 2412.01295): FedRep with heads that start between everybody's and
-the client's own.
+"""FedAH (Zhou, He, Zhai et al. 2024, arXiv 2412.01295): FedRep with heads between global and local.
 
-Client: its head starts at  p = v + (head of w_t - v) * W,   v: the head it trained last;   the body at w_t's
-        W is learned first, over its batches:   W <- clip(W - eta grad_p CE * (head of w_t - v), 0, 1),   from
-        1, and kept The first round(head S) of its S local steps then train the head, the others the body;
-        it sends both each gets one at least where S > 1, and with S = 1 both take it
+Client: its head starts at  p = v + (head of w_t - v) * W      v: the head that it trained last
+        its body starts at that of w_t
+        W is learned first, over its batches, from 1, and is kept:
+        W <- clip(W - eta grad_p CE * (head of w_t - v), 0, 1)
+        the first round(head S) of its S local steps then train the head, the others the body
+        it sends both
+        each gets at least one step if S > 1; with S = 1 both are trained in that step
 Server: w = sum_k n_k / n w_k, heads included
-Test:   a client's own score is that of w_t's body under p, learned again; the other scores are the global
-model's.
-Differs from the paper: it counts epochs of head and body, ours a share of the local steps. The gradient of W
-is that of the model in evaluation mode.
+Test:   a client's own score is that of w_t's body with p, for which W is learned again; other
+        scores are the global model's
+Differs from the paper: it counts epochs of head and body; ours takes a share of the local steps. The gradient
+of W is that of the model in evaluation mode.
 """
 
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ from unskew.methods.shared.weights import head_first
 
 @dataclass(frozen=True)
 class FedAH(FedALA):
-    """Starts a client's head between the global one and its own, and trains it before the body."""
+    """Starts a client's head between the global one and its last one, and trains it before the body."""
 
     first: Annotated[int, Ge(1), Le(1000), "passes that learn W in round 2, where it is learned first"] = 1
     head: Annotated[
@@ -33,7 +35,7 @@ class FedAH(FedALA):
     name = "fedah"
     family = "personalised"
     against = ("labels",)
-    use_when = "As FedRep, where heads should also learn from each other."
+    use_when = "As FedRep, if heads should also learn from each other."
     neutral = {}
 
     def refuse(self, fed: Fed) -> str | None:

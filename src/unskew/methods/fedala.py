@@ -1,16 +1,16 @@
-"""FedALA (Zhang et al., AAAI 2023, arXiv 2212.01197, algorithm 1): a client learns how much of the global
-model to take.
+"""FedALA (Zhang et al., AAAI 2023, arXiv 2212.01197, algorithm 1): clients learn how much to take over.
 
-Client: its model of the last blocks starts at  th = v + (w_t - v) * W,   v: what it trained last;   the lower
-ones at w_t
-        W is learned first, over its batches:   W <- clip(W - eta grad_th CE * (w_t - v), 0, 1),   from 1, and
-        kept Then it trains all and sends it.   Where it is new, v = w_t and so th = w_t
-Test:   a client's own score is that of th, learned again from the received w_t; the other scores are the
-global model's.
-Differs from the paper: W is learned on all of a client's samples, in their order; there on a random part of
-80 %. In round 2 it takes `first` passes over them, where the paper goes on until the loss settles; then one,
-as there. A client that misses round 1 or 2 never takes more than one; in public code everybody's first time
-is as long. The gradient is that of the model in evaluation mode.
+Client: its last blocks start at  th = v + (w_t - v) * W      v: the weights that it trained last
+        its lower blocks start at w_t
+        W is learned first, over its batches, from 1, and is kept:
+        W <- clip(W - eta grad_th CE * (w_t - v), 0, 1)
+        then it trains and sends all weights;   a new client has v = w_t and therefore th = w_t
+Test:   a client's own score is that of th, for which W is learned again from the received w_t;
+        other scores are the global model's
+Differs from the paper: W is learned on all of a client's samples, in their order; the paper takes a random 80
+%. In round 2 it takes `first` passes over them, where the paper continues until the loss settles, and later
+one pass, as the paper does. A client that misses round 1 or 2 never takes more than one; in public code the
+first time is as long for every client. The gradient is that of the model in evaluation mode.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from unskew.methods.shared.weights import block_refusal, in_last_blocks
 
 @dataclass(frozen=True)
 class FedALA(Remembered):
-    """Starts a client's last blocks between the global model and its own, where its own data say."""
+    """Starts a client's last blocks between the global model and its own, as its data decide."""
 
     eta: Annotated[
         float, Ge(0), Le(1_000_000), "step size with which W is learned; 0: the global model as it is"
@@ -37,8 +37,7 @@ class FedALA(Remembered):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients want to start from what is of use to them in the global model; sends nothing more than"
-        " FedAvg."
+        "Clients want to start from the useful parts of the global model; sends nothing more than FedAvg."
     )
     neutral = {"eta": 0.0}
 
@@ -65,12 +64,12 @@ class FedALA(Remembered):
         return [n for n in fed.net.trainable if in_last_blocks(n, self.blocks, fed)]
 
     def between(self, w: Weights, c: Client, W: Weights) -> Weights:
-        """th, by name."""
+        """The starting weights th, by name."""
         v = c.mine["w"]
         return {n: v[n] + (w[n] - v[n]) * share for n, share in W.items()}
 
     def learned(self, w: Weights, c: Client, t: int) -> Weights:
-        """W as it is in round t, from what the client keeps."""
+        """W in round t, from the client's private tree."""
         share, v = c.mine["W"], c.mine["w"]
         for _ in range(self.first if t == 2 else 1):
             for b in batches(c):
@@ -84,8 +83,7 @@ class FedALA(Remembered):
 
 
 def batches(c: Client) -> Iterator[Batch]:
-    """The client's samples in their order, so many at a time as in a training step; the same wherever a hook
-    runs."""
+    """The client's samples in their order, in batches of the training size; equal in every hook."""
     whole = list(c.batches())
     x, y, weight = (torch.cat([getattr(b, name) for b in whole]) for name in ("x", "y", "weight"))
     for first in range(0, len(weight), c.fed.batch):

@@ -1,17 +1,19 @@
 """FedAMP (Huang et al., AAAI 2021, arXiv 2007.03797): clients with similar models help each other most.
 
-Server: v_k is the model that client k sent last;   u_k = sum_j xi_kj v_j    is sent to client k instead of a
-global model
-        xi_kj = others / (K - 1) e^(-|v_k - v_j|^2 / sigma) for j != k,   xi_kk = 1 - sum_j xi_kj
-Client: descends  CE + (lam/2) ||w - u_k||^2  from v_k, and sends it
-        one without samples, whose minimum is u_k, sends that back
-Test:   a client's own score is v_k's; the other scores are those of what clients are sent.
-`others` and `lam` stand for the paper's alpha_k and lambda: others = alpha_k (K - 1) / sigma, where more than
-1 could make xi_kk negative, and lam = lambda / alpha_k.
-Differs from the paper: local steps of SGD stand for the exact minimum. Clients that were absent count with
-the model they sent last, and before that with the first; a client that is new begins from u_k. PFLlib mixes
-the models of the last round alone, and adds to the loss the distance instead of its square, as a constant, so
-that it pulls nothing. Statistics of normalisation are mixed by xi, too.
+Server: v_k is the model that client k sent last
+        sends client k  u_k = sum_j xi_kj v_j  instead of a global model
+        xi_kj = others / (K - 1) e^(-|v_k - v_j|^2 / sigma) for j != k
+        xi_kk = 1 - sum_j xi_kj
+Client: descends  CE + (lam/2) ||w - u_k||^2  from v_k, and sends the result
+        a client without samples, for which u_k is the minimum, sends u_k back
+Test:   a client's own score is that of v_k; other scores are those of the models that clients
+        receive
+`others` and `lam` replace the paper's alpha_k and lambda: others = alpha_k (K - 1) / sigma, of which values
+above 1 could make xi_kk negative, and lam = lambda / alpha_k.
+Differs from the paper: local steps of SGD replace the exact minimum. Absent clients count with the model they
+sent last, and before that with the initial one; a new client begins from u_k. PFLlib mixes only the models of
+the last round, and adds to the loss the distance instead of its square, as a constant, so that it has no
+effect. Statistics of normalisation are mixed by xi, too.
 """
 
 from dataclasses import dataclass
@@ -26,7 +28,7 @@ from unskew.methods.shared.weights import first_models, last_models, with_idle_c
 
 @dataclass(frozen=True)
 class FedAMP(Remembered):
-    """Sends each client a mixture of all clients' models in which those like its own weigh most."""
+    """Sends each client a mixture of all models in which similar models weigh most."""
 
     others: Annotated[
         float, Ge(0), Le(1), "weight of all others together where their models equal a client's own"
@@ -39,8 +41,7 @@ class FedAMP(Remembered):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients form groups that nobody knows; each finds the others that resemble it. Few clients, small"
-        " models."
+        "Clients form unknown groups; each finds the others that resemble it. Few clients, small models."
     )
     weights_read = "each"
     keeps_at_server = ("v", "u")
@@ -62,7 +63,7 @@ class FedAMP(Remembered):
         return {"v": v, "u": {n: torch.einsum("kj,j...->k...", xi_KK.to(t), t) for n, t in v.items()}}
 
     def likeness(self, v_KN: Tensor) -> Tensor:
-        """[K, K]: how much of client j's model is in the mixture for client k; each row sums to 1."""
+        """The mixing matrix xi, [K, K]: the weight of client j's model for client k; each row sums to 1."""
         K = len(v_KN)
         apart_KK = torch.stack([(v_KN - v_N).double().pow(2).sum(1) for v_N in v_KN])
         xi_KK = self.others / max(K - 1, 1) * (-apart_KK / self.sigma).exp()

@@ -1,17 +1,17 @@
-"""FedAS (Yang, Huang & Ye, CVPR 2024): a received body is first fitted to the client, and clients count by
-what they learned.
+"""FedAS (Yang, Huang & Ye, CVPR 2024): fits the received body to the client; weighs by Fisher information.
 
-Client: its head p_k stays with it. m_c: the mean feature of its class c by the body that it trained last. The
-received body
-        takes a pass of SGD over its batches before training,   sum_c mean_{i: y_i = c} |f_i - m_c|^2 / D   in
-        each, at rate Then it trains body and head, and sends the body and   F_k = sum over batches |grad
-        CE|^2   of all it trained
-Server: w = sum_k F_k w_k / sum_k F_k;   the mean by size where all F_k are 0
-Test:   a client's own score is that of the model it trained last; the other scores are those of its head on
-the body w.
-Differs from the paper: details are public code's: F is that of each batch's mean loss, and clients count that
-replied in the round. Gradients of alignment and of F are those of the model in evaluation mode; alignment
-takes batches as large as training's, there 16.
+Client: its head p_k stays with it; m_c: its mean feature of class c under the body that it trained
+        last
+        before training, the received body takes one pass of SGD over its batches at rate `rate`, on
+        sum_c mean_{i: y_i = c} |f_i - m_c|^2 / D
+        then it trains body and head, and sends the body and
+        F_k = sum over batches |grad CE|^2, over all weights that it trained
+Server: w = sum_k F_k w_k / sum_k F_k;   the mean by size if all F_k are 0
+Test:   a client's own score is that of the model it trained last; other scores are those of its
+        head on the body w
+Differs from the paper: details follow the public code: F is that of each batch's mean loss, and the clients
+that replied in the round count. Gradients of the alignment and of F are those of the model in evaluation
+mode; the alignment uses the batch size of training, in the code 16.
 """
 
 from dataclasses import dataclass, replace
@@ -27,8 +27,8 @@ from unskew.methods.fedala import batches
 
 @dataclass(frozen=True)
 class FedAS(Remembered):
-    """Keeps heads at the clients, fits the received body to each before training, and weighs clients by
-    Fisher information."""
+    """Keeps heads at the clients, fits the received body to each client before training, and weighs clients
+    by Fisher information."""
 
     rate: Annotated[
         float, Ge(0), Le(1000), "learning rate with which the received body is aligned; 0: it is not"
@@ -38,8 +38,7 @@ class FedAS(Remembered):
     family = "personalised"
     against = ("labels", "absence")
     use_when = (
-        "Clients keep heads of their own and often miss rounds, so that heads and the common body drift"
-        " apart."
+        "Clients keep personal heads and often miss rounds, so that heads and the common body drift apart."
     )
     tasks = ("classification",)
     needs = "means of features by class"

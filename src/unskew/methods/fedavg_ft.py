@@ -1,10 +1,9 @@
-"""FedAvg-FT, the diagnostic of ReBaFL's Fig. 1 (arXiv 2303.06314): the server re-trains the head on a
-balanced set.
+"""FedAvg-FT (ReBaFL's diagnostic, Fig. 1, arXiv 2303.06314): the server trains the head on a balanced set.
 
-Server, after every merge: `epochs` of SGD on CE over `each` samples of every class; only the head learns, and
-the body runs in evaluation mode.
-Differs from the paper: its 30 samples a class are the first of the test set that is then scored; ours are
-training samples that no client receives.
+Server, after every merge: `epochs` of SGD on CE over `each` samples of every class
+        only the head learns; the body runs in evaluation mode
+Differs from the paper: its 30 samples of each class are the first of the test set that is then scored; ours
+are training samples that no client receives.
 """
 
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from unskew.core import Fed, Part, Tensor, Tree, Weights, key
 
 @dataclass(frozen=True)
 class FedAvgFT(Part):
-    """Re-trains the head at the server after every merge."""
+    """Trains the head again at the server after every merge."""
 
     each: Annotated[
         int, Ge(1), Le(100_000), "samples of every class that the server holds back from the clients"
@@ -32,8 +31,7 @@ class FedAvgFT(Part):
     family = "classifier"
     against = ("labels",)
     use_when = (
-        "To see how much of a method's loss is due to the head; the server needs a few balanced samples of"
-        " its own."
+        "To see how much of a method's loss is due to the head; the server needs a few balanced samples."
     )
     tasks = ("classification",)
     needs = "samples of each class at the server"
@@ -48,15 +46,15 @@ class FedAvgFT(Part):
     def refine(self, w: Weights, s: Tree, fed: Fed, t: int) -> tuple[Weights, Tree]:
         if fed.reserved is None or not self.epochs:
             return w, s
-        how = HeadTraining(self.epochs, self.batch_size, self.lr, self.momentum, self.weight_decay)
+        training = HeadTraining(self.epochs, self.batch_size, self.lr, self.momentum, self.weight_decay)
         with torch.no_grad():
             h_ND = fed.net.features_of(w, fed.reserved.x)
-        return w | train_head(w, h_ND, fed.reserved.y, fed, how, key(fed.seed, t, self.name)), s
+        return w | train_head(w, h_ND, fed.reserved.y, fed, training, key(fed.seed, t, self.name)), s
 
 
 @dataclass(frozen=True)
 class HeadTraining:
-    """How a head is trained."""
+    """Settings of the head's training."""
 
     epochs: int
     batch_size: int
@@ -66,15 +64,17 @@ class HeadTraining:
 
 
 def train_head(
-    w: Weights, h_ND: Tensor, y_NC: Tensor, fed: Fed, how: HeadTraining, generator: torch.Generator
+    w: Weights, h_ND: Tensor, y_NC: Tensor, fed: Fed, training: HeadTraining, generator: torch.Generator
 ) -> Weights:
-    """The head's weights after SGD on features h and labels y; classes without a sample keep their rows (but
-    for decay)."""
+    """The head's weights after SGD on features h and labels y; rows of classes without samples change only by
+    decay."""
     head = {n: t.detach().clone().requires_grad_() for n, t in w.items() if fed.net.of_head(n)}
     absent_C = y_NC.sum(0) == 0
-    sgd = torch.optim.SGD(list(head.values()), how.lr, how.momentum, weight_decay=how.weight_decay)
-    for _ in range(how.epochs):
-        for rows in torch.randperm(len(h_ND), generator=generator).to(h_ND.device).split(how.batch_size):
+    sgd = torch.optim.SGD(
+        list(head.values()), training.lr, training.momentum, weight_decay=training.weight_decay
+    )
+    for _ in range(training.epochs):
+        for rows in torch.randperm(len(h_ND), generator=generator).to(h_ND.device).split(training.batch_size):
             with torch.enable_grad():
                 z_BC = fed.net.head_of(w | head, h_ND[rows]).masked_fill(absent_C, -torch.inf)
                 loss = fed.task.loss(z_BC, y_NC[rows]).mean()

@@ -1,8 +1,9 @@
 """FedAvgM (Hsu, Qi & Brown 2019, arXiv 1909.06335): momentum at the server.
 
-Server: v <- beta v + (w_t - w-),   w_{t+1} = w_t - lr v      w-: the weighted mean of the clients
-Statistics of batch normalisation take the plain mean: momentum could make a running variance negative.
-Differs from the paper: it used Nesterov momentum, ours is plain. Undamped: v is not beta v + (1 - beta)
+Server: v <- beta v + (w_t - w-),   w_{t+1} = w_t - lr v      w-: the clients' weighted mean
+Statistics of batch normalisation take the plain mean, because momentum could make a running variance
+negative.
+Differs from the paper: it used Nesterov momentum; ours is plain and undamped: v is not beta v + (1 - beta)
 delta.
 """
 
@@ -25,7 +26,7 @@ class FedAvgM(Part):
     name = "fedavgm"
     family = "merge"
     against = ("labels", "absence")
-    use_when = "The global model swings from round to round because other clients answer every time."
+    use_when = "The global model oscillates from round to round because different clients answer every time."
     merges = True
     keeps_at_server = ("v",)
 

@@ -1,10 +1,9 @@
-"""FedBABU (Oh, Kim & Yun, ICLR 2022, arXiv 2106.06042): only the body learns, under a head that nobody
-trains.
+"""FedBABU (Oh, Kim & Yun, ICLR 2022, arXiv 2106.06042): only the body learns; the head stays at its start.
 
-Client: trains everything but the head, which keeps its common random start;  Up: the body.
-Test:   the global model as it is; with `finetune_epochs`, each client's own score is taken after so many
-passes of SGD
-        on its head, in shuffled minibatches of the setting `batch`; the result is never sent.
+Client: trains everything but the head, which keeps its common random start;  Up: the body
+Test:   the global model is used unchanged; with `finetune_epochs`, each client's own score is taken
+        after so many passes of SGD on its head, in shuffled minibatches of size `batch`; the result
+        is never sent
 Differs from the paper: clients are weighted by size; `weighted=False` gives the official 1/K. The paper
 fine-tunes the head or all weights; ours fine-tunes the head, by SGD without momentum or weight decay, while
 the body runs in evaluation mode.
@@ -38,7 +37,7 @@ class FedBABU(Part):
     divides = True
     family = "personalised"
     against = ("labels",)
-    use_when = "Label skew spoils the head first; a common head that nobody trains cannot be spoiled."
+    use_when = "Label skew damages the head first; a common head that is not trained cannot be damaged."
 
     def refuse(self, fed: Fed) -> str | None:
         return fed.net.untrained_head(alone=True) if self.finetune_epochs else None

@@ -1,8 +1,7 @@
-"""FedBN (Li et al., ICLR 2021, arXiv 2102.07623).
+"""FedBN (Li et al., ICLR 2021, arXiv 2102.07623): batch normalisation stays with the clients.
 
-Every batch-normalisation weight and statistic stays on the client: neither sent nor overwritten. A model
-without any is
-refused: with it, this would be FedAvg.
+Weights and statistics of batch normalisation are neither sent nor overwritten. A model without batch
+normalisation is refused, because the method would then be FedAvg.
 Differs from the paper: clients are weighted by size; `weighted=False` gives the official 1/K.
 """
 
@@ -24,7 +23,7 @@ class FedBN(Part):
     family = "personalised"
     against = ("features",)
     use_when = (
-        "The sites' inputs look different (scanners, cameras) and each site wants a model of its own; the"
+        "The sites' inputs look different (scanners, cameras) and each site wants its own model; the"
         " model has batch normalisation."
     )
 

@@ -1,13 +1,13 @@
-"""FedBR (Guo, Tang & Lin, ICML 2023, arXiv 2205.13462): local models agree on data that belong to nobody.
+"""FedBR (Guo, Tang & Lin, ICML 2023, arXiv 2205.13462): local models agree on averaged inputs.
 
-Once, before round 1: clients share `pseudo` averages, each of a batch of their inputs, without labels.
-Client, with a batch u of these:  e1 = P(phi(u)), e2 = P(phi_t(u)), e3 = P(phi(x))
+Once, before round 1, clients share `pseudo` averages, each of a batch of their inputs, without labels.
+Client, with a batch u of these averages:  e1 = P(phi(u)),  e2 = P(phi_t(u)),  e3 = P(phi(x))
     L_con = mean -log[ e^(2 cos(e1, e2)) / (e^(2 cos(e1, e2)) + e^(2 cos(e1, e3))) ]
     the model descends  CE(x, y) + mu L_con + lam CE(z(u), 1/C);   the projection P ascends L_con
-phi_t: the received body, a constant. P stays with the client from round to round.
-Differs from the paper: the model and P take their steps at once (there P first). u and, in L_con, x pass
-batch normalisation in evaluation mode. Its second kind of pseudo-data, averages with one more own sample, is
-left out.
+    phi_t: the received body, a constant;   P stays with the client from round to round
+Differs from the paper: the model and P take their steps at the same time (paper: P first). u and, in L_con, x
+pass batch normalisation in evaluation mode. Its second kind of pseudo-data, averages with one more sample of
+the client, is left out.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ from unskew.methods.moon import contrast
 
 @dataclass(frozen=True)
 class FedBR(Part):
-    """Makes local models agree with the received one on averages of inputs that belong to nobody."""
+    """Makes local models agree with the received one on averages of inputs from all clients."""
 
     mu: Annotated[float, Ge(0), Le(1_000_000), "weight of the contrastive loss"] = 0.5
     lam: Annotated[
@@ -114,7 +114,7 @@ class FedBR(Part):
         return self.mu * con + self.lam * flat
 
     def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
-        """P ascends the contrast itself, which the loss holds `mu` times."""
+        """Reverses the gradient of P, which ascends the contrast that the loss contains `mu` times."""
         if not self.mu:
             return g
         return {n: -t / self.mu if n.startswith(f"{self.name}.") else t for n, t in g.items()}
@@ -124,7 +124,7 @@ class FedBR(Part):
 
 
 def project(P: Weights, h_BD: Tensor) -> Tensor:
-    """[B, last width]: the projection of features by linear layers with ReLU between them."""
+    """The projection of features by linear layers with ReLU between them, [B, last width]."""
     last = len(P) // 2 - 1
     for i in range(last + 1):
         h_BD = F.linear(h_BD, P[f"weight{i}"], P[f"bias{i}"])

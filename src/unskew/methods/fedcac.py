@@ -1,17 +1,19 @@
-"""FedCAC (Wu et al., ICCV 2023, arXiv 2309.11103): clients collaborate on their critical weights with those
-like them.
+"""FedCAC (Wu et al., ICCV 2023, arXiv 2309.11103): clients share critical weights with similar clients.
 
-Server: with what client k was sent, w_k0, and what it sent back, w_k, for every tensor of weights:
-        M_k marks the share tau of its numbers with the largest |(w_k - w_k0) w_k|
-        O_kj = 1 - |M_k - M_j|_1 / (2 |M_k|_1),   bound = mean O + t / beta (max O - mean O)    over pairs k
-        != j, in round t v_k = mean of w_j over j = k and all j with O_kj >= bound
-        w = sum_k n_k / n w_k,   and client k is sent  M_k v_k + (1 - M_k) w
-Test:   clients are scored by what they are sent.
-After beta rounds a client is alone with itself and clients as like it as any two are. A beta beyond the run's
-end keeps half of all clients together to the end, and their critical weights impersonal.
-Differs from the paper: the server finds M_k, which it can from what it has, so that nothing more is sent than
-with FedAvg; there clients do, and send M_k. Clients count that replied in the round; others keep their M_k
-and v_k. Public code weighs collaborators equally, as ours, and begins with v_k a round later.
+Server: for every tensor of weights, with w_k0 that client k received and w_k that it returned:
+        M_k marks the share tau of numbers with the largest |(w_k - w_k0) w_k|
+        O_kj = 1 - |M_k - M_j|_1 / (2 |M_k|_1)
+        bound = mean O + t / beta (max O - mean O)    over pairs k != j, in round t
+        v_k = mean of w_j over j = k and all j with O_kj >= bound
+        w = sum_k n_k / n w_k;   client k receives  M_k v_k + (1 - M_k) w
+Test:   clients are scored by the models they receive
+After beta rounds a client collaborates only with itself and with clients as similar to it as the most similar
+pair. With a beta beyond the end of the run, about half of all clients still collaborate at the end, and their
+critical weights are hardly personal.
+Differs from the paper: the server computes M_k from the weights it has, so that nothing more is sent than
+with FedAvg; in the paper clients compute and send M_k. Only clients that replied in the round count; others
+keep their M_k and v_k. Public code weighs collaborators equally, as ours does, and begins with v_k a round
+later.
 """
 
 from dataclasses import dataclass, replace
@@ -24,13 +26,13 @@ from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
 
 _NOTHING = 1e-10
-"""Up to this much a number counts as no change."""
+"""Numbers up to this size count as 0."""
 
 
 @dataclass(frozen=True)
 class FedCAC(Part):
-    """Gives each client everybody's mean, but for its critical weights the mean of clients with the same
-    critical weights."""
+    """Sends each client the common mean, except for its critical weights, which are averaged over clients
+    with similar critical weights."""
 
     tau: Annotated[float, Gt(0), Le(1), "share of every tensor's numbers that are critical"] = 0.5
     beta: Annotated[
@@ -74,7 +76,7 @@ class FedCAC(Part):
         }
 
     def critical(self, moved: Tensor, w: Tensor) -> Tensor:
-        """[K, ...]: which of one tensor's numbers are critical, for every client."""
+        """Marks the critical numbers of one tensor for every client; bool [K, ...]."""
         c_KN = (moved * w).abs().reshape(len(w), -1)
         most = int(self.tau * c_KN.shape[1])
         bound_K = c_KN.topk(most, 1).values[:, -1] if most else torch.full_like(c_KN[:, 0], torch.inf)
@@ -83,11 +85,11 @@ class FedCAC(Part):
         return (c_KN >= bound_K[:, None]).view_as(w)
 
     def collaborators(self, M_KN: Tensor, strict: float) -> Tensor:
-        """[K, K]: whether client j's model is in v_k, 1 or 0. strict: t / beta."""
+        """Marks the clients j that enter v_k, 1 or 0, [K, K]. strict: t / beta."""
         m_KN, K = M_KN.double(), len(M_KN)
         size_K, both_KK = m_KN.sum(1), m_KN @ m_KN.T
-        apart_KK = size_K[:, None] + size_K[None, :] - 2 * both_KK
-        O_KK = 1 - apart_KK / (2 * size_K).clamp(min=1)[:, None]
+        distance_KK = size_K[:, None] + size_K[None, :] - 2 * both_KK
+        O_KK = 1 - distance_KK / (2 * size_K).clamp(min=1)[:, None]
         others_KK = ~torch.eye(K, dtype=torch.bool, device=O_KK.device)
         if K == 1:
             return torch.ones_like(O_KK)

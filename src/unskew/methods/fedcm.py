@@ -1,14 +1,14 @@
-"""FedCM (Xu et al. 2021, arXiv 2106.10874): momentum of the server in every local step.
+"""FedCM (Xu et al. 2021, arXiv 2106.10874): server momentum in every local step.
 
 Client: g <- alpha g + (1 - alpha) D    D: `c.down["delta"]`; 0 in round 1
-        sends a_k lr,   a_k = S local steps for plain SGD, the sum of the weights of all steps' gradients with
-        momentum
+        sends a_k lr;   a_k = S local steps for plain SGD, with momentum the sum of the weights of
+        all steps' gradients
 Server: D <- (w_t - w_{t+1}) / mean_k (a_k lr)
-D is the change that the method's merge made, in units of a gradient, also where that is not the mean.
-The merge weighs clients equally, as the mean of a_k does: by size, those that take more steps would count for
-more than that, and D grow in every round until nothing is finite.
+D is the change made by the method's merge, whichever it is, in units of a gradient. The merge weighs clients
+equally, as the mean of a_k does. With weights by size, clients that take more steps would count for more than
+that mean assumes, and D would grow in every round until it overflows.
 Differs from the paper: the server's step size is fixed at 1. The paper's a_k is the same S for all. Weight
-decay is added after the mixture, as its public reproductions do.
+decay is added after the mixture, as in public reproductions.
 """
 
 from dataclasses import dataclass
@@ -30,8 +30,7 @@ class FedCM(Part):
     family = "steps"
     against = ("labels", "absence")
     use_when = (
-        "Few of many clients answer a round, so that no state of theirs is fresh: the momentum is the"
-        " server's."
+        "Few of many clients answer a round, so their states would be stale: the momentum is the server's."
     )
     weighting = "equal"
     keeps_at_server = ("before", "pull")
@@ -69,8 +68,9 @@ class FedCM(Part):
         return s | {"pull": ups["pull"].mean(0)}
 
     def refine(self, w: Weights, s: Tree, fed: Fed, t: int) -> tuple[Weights, Tree]:
-        there = s["pull"] > 0  # a noisy mean may not be; then the last step stays
+        positive = s["pull"] > 0  # a noisy mean may be negative; the last step then stays
         delta = {
-            n: torch.where(there, (old - w[n]) / s["pull"], s["delta"][n]) for n, old in s["before"].items()
+            n: torch.where(positive, (old - w[n]) / s["pull"], s["delta"][n])
+            for n, old in s["before"].items()
         }
         return w, s | {"delta": delta, "before": {n: w[n].clone() for n in delta}}

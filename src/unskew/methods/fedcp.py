@@ -1,19 +1,19 @@
-"""FedCP (Zhang et al., KDD 2023, arXiv 2307.01217): each number of a sample's features goes to the common or
-the own head.
+"""FedCP (Zhang et al., KDD 2023, arXiv 2307.01217): divides features between a common and a personal head.
 
-Client: P: its own head, G: the received one, a constant;   u = (sum over classes of P's rows) as the round
-began, of length 1
-        a = relu(LayerNorm(linear map of h u)), of 2 D numbers;   r = sigmoid(a_1..D - a_D+1..2D + noise), a
-        share for each descends  CE(P(h r) + G(h (1 - r))) + lam MMD(h, h_t)     h_t: the received model's
-        features, in evaluation mode
-        noise: the difference of two Gumbel numbers;   sends body and map, and (P + G) / 2 for the head; keeps
-        P
-MMD:    mean_ij  k(h_i, h_j) + k(h_t,i, h_t,j) - 2 k(h_i, h_t,j),   k(x, y) = sum of e^(-|x - y|^2 / (2 s))
-over s = 10, 15, 20, 50
-Test:   a client's own score is taken with P(h r) + G(h (1 - r)), without noise; the other scores with the
-merged head on h.
-Differs from the paper: public code draws noise at test time, too, takes a random u in its first round, and
-has h_t in training mode. One optimiser trains body, map and P.
+Client: P: the personal head;   G: the received head, a constant
+        u: the sum over classes of P's rows at the beginning of the round, scaled to length 1
+        a = relu(LayerNorm(linear map of h u)), of 2 D numbers
+        r = sigmoid(a_1..D - a_D+1..2D + noise), a share for each feature
+        noise: the difference of two Gumbel numbers
+        descends  CE(P(h r) + G(h (1 - r))) + lam MMD(h, h_t)
+        h_t: the received model's features in evaluation mode
+        sends body and map, and (P + G) / 2 for the head;   keeps P
+MMD:    mean_ij  k(h_i, h_j) + k(h_t,i, h_t,j) - 2 k(h_i, h_t,j)
+        k(x, y) = sum of e^(-|x - y|^2 / (2 s)) over s = 10, 15, 20, 50
+Test:   a client's own score is that of P(h r) + G(h (1 - r)), without noise; other scores are those
+        of the merged head on h
+Differs from the paper: public code draws noise at test time, too, takes a random u in a client's first round,
+and has h_t in training mode. One optimiser trains body, map and P.
 """
 
 from dataclasses import dataclass
@@ -32,8 +32,7 @@ _EPS = 1e-7
 
 @dataclass(frozen=True)
 class FedCP(Part):
-    """Gives every client a head of its own beside the common one, and a policy that divides features between
-    them."""
+    """Adds a personal head to the common one, and a policy that divides features between them."""
 
     lam: Annotated[float, Ge(0), Le(1_000_000), "weight of what keeps features near the received model's"] = (
         5.0
@@ -43,8 +42,8 @@ class FedCP(Part):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Labels differ by client, and samples of one client differ in how much is its own; sends D^2 numbers"
-        " more."
+        "Labels differ by client, and samples of one client differ in how personal they are; sends D^2"
+        " more numbers."
     )
     tasks = ("classification",)
     needs = "a head for each class"
@@ -89,7 +88,7 @@ class FedCP(Part):
         return fits + self.lam * discrepancy(h_BD, received_BD, b.weight)
 
     def divided(self, w: Weights, h_BD: Tensor, c: Client, noise_BD: Tensor | float = 0.0) -> Tensor:
-        """[B, C]: logits of both heads, each on its part of the features."""
+        """Logits of both heads, each on its share of the features; [B, C]."""
         u_D = F.normalize(c.start[f"fedcp.{c.net.head}.weight"].detach().sum(0), dim=0)
         a_BN = h_BD * u_D @ w["fedcp.map"].T + w["fedcp.shift"]
         a_BN = (F.layer_norm(a_BN, a_BN.shape[1:]) * w["fedcp.norm"][0] + w["fedcp.norm"][1]).relu()
@@ -110,9 +109,9 @@ class FedCP(Part):
 
 
 def discrepancy(h_BD: Tensor, g_BD: Tensor, weight_B: Tensor) -> Tensor:
-    """The maximum mean discrepancy of two batches of features of the same samples, under kernels of fixed
-    widths."""
+    """The maximum mean discrepancy of two batches of features of the same samples, under Gaussian kernels of
+    fixed widths."""
     f_ND, sign_N = torch.cat([h_BD, g_BD]), torch.cat([weight_B, -weight_B])
-    apart_NN = torch.cdist(f_ND, f_ND, compute_mode="donot_use_mm_for_euclid_dist").pow(2)
-    k_NN = torch.stack([(-apart_NN / (2 * width)).exp() for width in _WIDTHS]).sum(0)
+    distance_NN = torch.cdist(f_ND, f_ND, compute_mode="donot_use_mm_for_euclid_dist").pow(2)
+    k_NN = torch.stack([(-distance_NN / (2 * width)).exp() for width in _WIDTHS]).sum(0)
     return sign_N @ k_NN @ sign_N / weight_B.sum().clamp(min=1).pow(2)

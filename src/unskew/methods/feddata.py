@@ -1,13 +1,12 @@
-"""FedData (Zhao et al. 2018, arXiv 1806.00582): every client uploads a tenth of its raw data; an upper
-reference.
+"""FedData (Zhao et al. 2018, arXiv 1806.00582): clients upload a tenth of their raw data; an upper reference.
 
-Once, before round 1: clients send a share of their samples with labels; the server sends the union P to all
+Once, before round 1, clients send a share of their samples with labels; the server sends the union P to all
 clients.
-Client: trains on its own data and P together; the merge weighs it by its own samples.
-Differs from the paper: its shared set is the server's own, with all classes alike, and trains the first
-model; ours comes from clients, as where FLea is compared with it. A local epoch takes as many steps as
-without P, each sample of it drawn from P with probability |P| / (|P| + n_k). The original runs through all of
-P in every epoch, which takes many times longer where clients are small; `epochs` times (|P| + n_k) / n_k
+Client: trains on its own data and P together; the merge weighs it by its own samples
+Differs from the paper: its shared set belongs to the server, has equal numbers of all classes, and trains the
+first model; ours comes from clients, as in FLea's comparison. A local epoch takes as many steps as without P,
+and each of its samples is drawn from P with probability |P| / (|P| + n_k). The original passes through all of
+P in every epoch, which takes many times longer for small clients; `epochs` times (|P| + n_k) / n_k
 corresponds to it.
 """
 
@@ -78,11 +77,11 @@ class FedData(Part):
         if "row" not in c.noise:
             return b
         pool = len(c.down["labels"])
-        theirs_B = c.noise["turn"] < pool / (pool + c.n)
+        pooled_B = c.noise["turn"] < pool / (pool + c.n)
         y_BC = c.fed.task.targets(c.down["labels"][c.noise["row"]], c.fed.classes)
-        x = torch.where(_wide(theirs_B, b.x), c.down["x"][c.noise["row"]], b.x)
-        return b.replace(x=x, y=torch.where(theirs_B[:, None], y_BC, b.y))
+        x = torch.where(_wide(pooled_B, b.x), c.down["x"][c.noise["row"]], b.x)
+        return b.replace(x=x, y=torch.where(pooled_B[:, None], y_BC, b.y))
 
 
-def _wide(of_B: Tensor, x: Tensor) -> Tensor:
-    return of_B.reshape(-1, *[1] * (x.dim() - 1))
+def _wide(mask_B: Tensor, x: Tensor) -> Tensor:
+    return mask_B.reshape(-1, *[1] * (x.dim() - 1))

@@ -1,16 +1,14 @@
-"""FedDBE (Zhang et al., NeurIPS 2023, arXiv 2311.14975): what is a client's own in features is remembered,
-and kept out of the body.
+"""FedDBE (Zhang et al., NeurIPS 2023, arXiv 2311.14975): removes a client's bias from features.
 
-Round 1 trains as ever. After it every client sends the sum of its features h by the merged model, once: g is
-their mean over all samples.   From round 2 on client k has a memory m_k, that begins at 0 and stays with it,
-and descends
-        CE(head(h + m_k)) + kappa mean_d (mean_i h_i - g)_d^2 / 2      means over the batch's samples i and D
-        features d
-Test:   a client's own score is taken with h + m_k; the other scores are the global model's, on h.
-Differs from the paper: there clients train once before round 1 for g, and their features count as they were
-while they trained. The mean of h is the batch's, as with the paper's momentum at 1; public code has 0.1
-unless told otherwise. m_k is trained by the optimiser of all other weights, where public code's has neither
-momentum nor decay.
+Round 1 trains as FedAvg. After it every client sends once the sum of its features h under the merged model; g
+is their mean over all samples.
+Client: from round 2 on has a memory m_k, which begins at 0 and stays with it, and descends
+        CE(head(h + m_k)) + kappa mean_d (mean_i h_i - g)_d^2 / 2
+        means over the batch's samples i and the D features d
+Test:   a client's own score is that of h + m_k; other scores are the global model's, on h
+Differs from the paper: there clients train once before round 1 to find g, from features during that training.
+The mean of h is the batch's, as with the paper's momentum at 1; the default of public code is 0.1. m_k is
+trained by the optimiser of all other weights; in public code it has neither momentum nor decay.
 """
 
 from collections.abc import Sequence
@@ -25,13 +23,17 @@ from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Trip
 
 @dataclass(frozen=True)
 class FedDBE(Part):
-    """Adds a memory of the client's own to features, and holds their mean at everybody's."""
+    """Adds a memory of the client to features, and pulls their mean towards that of all clients."""
 
-    kappa: Annotated[float, Ge(0), Le(1_000_000), "weight of the pull of features' mean to everybody's"] = 1.0
+    kappa: Annotated[
+        float, Ge(0), Le(1_000_000), "weight of the pull of the features' mean to that of all clients"
+    ] = 1.0
     name = "feddbe"
     family = "personalised"
     against = ("labels",)
-    use_when = "Labels differ by client, and both a common and a personal model count; costs D numbers once."
+    use_when = (
+        "Labels differ by client, and both a common and a personal model are needed; costs D numbers once."
+    )
     tasks = ("classification", "regression", "multilabel")
     needs = "one row of features a sample"
     personal = True
@@ -41,7 +43,7 @@ class FedDBE(Part):
 
     @property
     def trips(self) -> Sequence[Trip]:
-        return (Trip(lambda t, T: t == 1, self.summed, self.mean, self.sums, everyone=True, reads=()),)
+        return (Trip(lambda t, T: t == 1, self.feature_sums, self.mean, self.sums, everyone=True, reads=()),)
 
     def sums(self, fed: Fed) -> dict[str, Share]:
         kind, most = fed.kind_at("features", "sums"), float(fed.sizes.max())
@@ -50,7 +52,7 @@ class FedDBE(Part):
             "n": Share((), low=0, high=most, what="samples", kind="statistics", samples="client"),
         }
 
-    def summed(self, w: Weights, c: Client) -> Tree:
+    def feature_sums(self, w: Weights, c: Client) -> Tree:
         def of(b: Batch) -> dict[str, Tensor]:
             return {"h": b.weight @ c.features(w, b.x), "n": b.weight.sum()}
 

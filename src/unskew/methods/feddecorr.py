@@ -1,6 +1,6 @@
-"""FedDecorr (Shi et al., ICLR 2023, arXiv 2210.00226): features that do not repeat each other.
+"""FedDecorr (Shi et al., ICLR 2023, arXiv 2210.00226): penalises correlated features.
 
-Client: loss + beta L,  H the batch's features, each of its D columns standardised, n samples
+Client: loss + beta L      H: the batch's features, each of the D columns standardised; n samples
         code form (default):  M = H^T H,   L = mean over pairs i != j of M_ij^2, divided by n
         paper form:           L = |H^T H / n|_F^2 / D^2, the diagonal included
 Differs from the paper: the code form is the default, because beta = 0.1 was tuned for it; it is (n - 1)^2 / n

@@ -1,13 +1,14 @@
-"""FedDisco (Ye et al., ICML 2023, arXiv 2305.19229): clients whose labels are skewed count less.
+"""FedDisco (Ye et al., ICML 2023, arXiv 2305.19229): clients with skewed labels count less.
 
-Client: sends d_k = sum_c q_kc log(C q_kc)    q_k: the shares of its labels; with measure=l2, ||q_k - 1/C||
-Server: d_k <- d_k / sum_j d_j   for kl;   p_k <- relu(p_k - a d_k + b),   divided by their sum    p_k: n_k /
-n
+Client: sends d_k = sum_c q_kc log(C q_kc);   with measure=l2, ||q_k - 1/C||      q_k: its label
+        shares
+Server: d_k <- d_k / sum_j d_j   for kl
+        p_k <- relu(p_k - a d_k + b),   divided by their sum      p_k: n_k / n
         w_{t+1} = sum_k p_k w_k
-If nothing is left of any client, p_k stays as it is.
-Differs from the paper: labels are compared with uniform ones only, its default. Divergences are divided by
-their sum, as the official code does, whose defaults ours are; without anything left of a client that code
-fails.
+If all weights become 0, p_k does not change.
+Differs from the paper: labels are compared only with uniform ones, the paper's default. Divergences are
+divided by their sum, and defaults are chosen, as in the official code; that code fails if all weights become
+0.
 """
 
 from dataclasses import dataclass, replace

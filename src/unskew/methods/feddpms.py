@@ -1,28 +1,31 @@
-"""FedDPMS (Chen & Vikalo, CVPRW 2023, arXiv 2206.00686): clients draw what they lack from others' noisy
-latent means.
+"""FedDPMS (Chen & Vikalo, CVPRW 2023, arXiv 2206.00686): images of missing classes from noisy latent means.
 
-Model:    ... base -> latent: mu = sigmoid(W h + b) in [0, 1]^l -> head;  beside it log s^2 (linear in h) and
-a decoder Stage I   (t <= T_p):  CE + lam (KL(N(mu, s^2) || N(0, I)) / l + |decode(mu + s e) - x|^2); decoders
-stay local At T_p    clients send their decoders, whose mean is w_d
-Share     (T_p <= t < T, each client once): for its n largest classes the mean m_c of mu over its samples, and
-          "paper": alpha vectors m_c + N(0, sigma^2) whose decoded image the classifier takes for c (200
-          batches at most) "single": m_c + N(0, sigma^2 / alpha) once; receivers add N(0, spread^2) and filter
-          by the global model
-Match     R_i = the client j != i whose shared classes meet most of the n classes i has least of; the lowest
-id wins Stage II  (t > T_p): CE on own and synthetic images w_d(Z_{R_i}); each sample is synthetic with
-probability
-          |synthetic| / (n_i + |synthetic|), so that an epoch takes as long as without
+Model:    ... base -> latent: mu = sigmoid(W h + b) in [0, 1]^l -> head
+          with a layer of log s^2 (linear in h) and a decoder
+Stage I   (t <= T_p):  CE + lam (KL(N(mu, s^2) || N(0, I)) / l + |decode(mu + s e) - x|^2)
+          decoders stay local
+At T_p    clients send their decoders; w_d is their mean
+Share     (T_p <= t < T, each client once): for each of its n largest classes c,
+          with m_c the mean of mu over its samples,
+          "paper": alpha vectors m_c + N(0, sigma^2) with decoded images that the classifier
+              assigns to c (200 batches at most)
+          "single": m_c + N(0, sigma^2 / alpha) once; receivers add N(0, spread^2) and filter
+              by the global model
+Match     R_i = the client j != i with the most shared classes among the n classes of which i has
+          fewest samples; the lowest id of several
+Stage II  (t > T_p): CE on real and synthetic images w_d(Z_{R_i}); each sample is synthetic with
+          probability |synthetic| / (n_i + |synthetic|), so that an epoch keeps its length
 Differs from the paper: clients share one round earlier, after the last round of stage I; means and filter are
 those of the merged encoder and classifier, not of the client's own; all clients receive all latents, not only
 their match's; clients weigh by their real samples; the number of synthetic samples in an epoch is binomial
-(paper: a draw without replacement); the head reads mu, not a drawn z. Errors of pixels add up and KL is
+(paper: a draw without replacement); the head reads mu, not a drawn z. Pixel errors are summed and KL is
 averaged, as in the public code, which has cross-entropy of pixels instead of squares; the decoder has no
-batch normalisation. The matching is rebuilt from the text. The public code has linear mu, one scalar for a
-mean, and shares once for all, after stage I.
+batch normalisation. The matching is reconstructed from the text. The public code has linear mu, one scalar
+for a mean, and shares once for all, after stage I.
 Privacy: what "paper" releases has passed a filter that saw the data, so no figure is guaranteed. The figures
-of "single" hold given the encoder, the class sizes and the class lists: a record more or less can change
-which classes are shared, and so the shape of the release. Nothing covers encoder, weights, sizes and lists,
-so that end to end epsilon is infinite. See `account`.
+of "single" hold given the encoder, the class sizes and the class lists: adding or removing a record can
+change which classes are shared, and so the shape of the release. Encoder, weights, sizes and lists are not
+protected, so the end-to-end epsilon is infinite. See `account`.
 """
 
 from __future__ import annotations
@@ -47,21 +50,21 @@ from unskew.methods.shared.sample_images import decode
 from unskew.privacy.accounting import LatentRelease
 
 ATTEMPTS = 200
-"""Batches of vectors that are drawn at most until the filter has passed enough."""
+"""The most batches of vectors that are drawn until the filter has passed enough."""
 
 Classify = Callable[[Tensor], Tensor]
-"""The class that a model takes each latent for, once it is decoded: [N, L] -> [N]."""
+"""The predicted class of each latent after decoding: [N, L] -> [N]."""
 
 
 def add_noise(mean_L: Tensor, sigma: float, count: int, generator: torch.Generator) -> Tensor:
-    """[count, L]: the mean with normal noise of standard deviation sigma."""
+    """The mean with normal noise of standard deviation sigma, [count, L]."""
     return mean_L + sigma * torch.randn(count, len(mean_L), generator=generator).to(mean_L.device)
 
 
 def filter_copies(
     mean_L: Tensor, label: int, sigma: float, count: int, classify: Classify, generator: torch.Generator
 ) -> Tensor:
-    """[<= count, L]: noisy copies of a mean that are taken for its class; fewer than `count` if few pass."""
+    """Noisy copies of a mean that are classified as its class, [at most count, L]."""
     passed: list[Tensor] = []
     total = 0
     for _ in range(ATTEMPTS):
@@ -76,8 +79,8 @@ def filter_copies(
 def multiply_means(
     means: Tensor, labels: Tensor, spread: float, count: int, classify: Classify, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """([N, L], [N]): around each noisy mean, up to `count` vectors that are taken for its class, or the mean
-    itself."""
+    """For each noisy mean up to `count` vectors that are classified as its class, or the mean itself: ([N,
+    L], [N])."""
     vectors: list[Tensor] = []
     names: list[int] = []
     for mean_L, label in zip(means, labels.tolist()):
@@ -89,10 +92,10 @@ def multiply_means(
 
 
 def match_client(i: int, lacks_KC: Tensor, classes_KC: Tensor) -> int:
-    """The client whose shared classes meet most of what client i has least of; the lowest id of several, -1
+    """The client with the most shared classes among those that client i lacks; the lowest id of several, -1
     for none.
 
-    lacks, classes: 1 where a client has least of a class, and where it shares it.
+    lacks, classes: 1 where a client has few samples of a class, and where it shares the class.
     """
     meets_K = classes_KC @ lacks_KC[i]
     meets_K[i] = 0
@@ -114,7 +117,7 @@ class FedDPMS(Part):
         float,
         Ge(1e-6),
         Le(1_000_000),
-        "standard deviation of the noise on a mean, whose coordinates lie in [0, 1]",
+        "standard deviation of the noise on a mean with coordinates in [0, 1]",
     ] = 4.0
     least: Annotated[int, Ge(1), Le(1_000_000), "samples that a class needs to be shared"] = 2
     mechanism: Annotated[
@@ -156,11 +159,11 @@ class FedDPMS(Part):
 
     @property
     def rows(self) -> int:
-        """Vectors of a client that others draw from."""
+        """Number of vectors of a client from which others draw."""
         return self.top * self.alpha
 
     def last_of_stage(self, rounds: int) -> int:
-        """T_p, at least 1 and below the last round where there are two."""
+        """The last round T_p of stage I, at least 1 and, with two rounds or more, below the last round."""
         return max(1, min(rounds - 1, round(self.stage * rounds)))
 
     def refuse(self, fed: Fed) -> str | None:
@@ -223,7 +226,7 @@ class FedDPMS(Part):
         return self.lam * b.mean(divergence(mu, log_var) / self.width + far_B)
 
     def begin(self, w: Weights, c: Client) -> Tree:
-        """The client's synthetic images, drawn anew by the same latents every round."""
+        """The client's synthetic images, drawn from the same latents in every round."""
         if c.t <= self.last_of_stage(c.fed.rounds):
             return {}
         match = c.down["match"][c.id]
@@ -242,11 +245,11 @@ class FedDPMS(Part):
         return b.replace(x=x, y=torch.where(synthetic_B[:, None], y_BC, b.y))
 
     def received(self, down: Tree, fed: Fed) -> tuple[Tensor, Tensor]:
-        """Every client's latents, decoded."""
-        held = [k for k in range(fed.clients) if down["count"][k] > 0]
-        rows = [slice(int(down["count"][k])) for k in held]
-        z = torch.cat([down["z"][k, r] for k, r in zip(held, rows)] or [down["z"][0, :0]])
-        label = torch.cat([down["label"][k, r] for k, r in zip(held, rows)] or [down["label"][0, :0]])
+        """The latents of all clients, decoded."""
+        sharers = [k for k in range(fed.clients) if down["count"][k] > 0]
+        rows = [slice(int(down["count"][k])) for k in sharers]
+        z = torch.cat([down["z"][k, r] for k, r in zip(sharers, rows)] or [down["z"][0, :0]])
+        label = torch.cat([down["label"][k, r] for k, r in zip(sharers, rows)] or [down["label"][0, :0]])
         return torch.cat([decode(down["decoder"], part, fed.shape) for part in z.split(256)]), label
 
     def decoders(self, fed: Fed) -> dict[str, Share]:
@@ -300,8 +303,8 @@ class FedDPMS(Part):
         }
 
     def release(self, w: Weights, c: Client) -> Tree:
-        """Noisy means of the client's largest classes, the first time it is asked; afterwards, or without
-        any, no rows."""
+        """Noisy means of the client's largest classes at the first call; later, or without samples, no
+        rows."""
         device, C = c.counts.device, c.fed.classes
         order = c.counts.argsort(descending=True, stable=True)
         top = [k for k in order[: self.top].tolist() if c.counts[k] >= self.least]
@@ -334,7 +337,8 @@ class FedDPMS(Part):
         return filter_copies(mean_L, label, self.sigma, self.alpha, classify, generator)
 
     def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
-        """Stores what came in the rows of those who sent it; then matches everybody who has no match yet."""
+        """Stores the received latents in their clients' rows, then matches all clients that have no match
+        yet."""
         s = {n: t.clone() if isinstance(t, Tensor) else t for n, t in s.items()}
         for k, reply in zip(ups.clients.tolist(), ups.replies):
             sent = reply.shares[self.name]
@@ -349,7 +353,8 @@ class FedDPMS(Part):
         return w, s
 
     def _rows_of(self, k: int, sent: Tree, w: Weights, s: Tree, fed: Fed) -> tuple[Tensor, Tensor]:
-        """The latents others will draw from and their classes: as sent, or multiplied by the server."""
+        """The latents from which others will draw, and their classes: as received, or multiplied by the
+        server."""
         if self.mechanism == "paper":
             return sent["z"], sent["labels"]
 
@@ -362,8 +367,8 @@ class FedDPMS(Part):
         return z[: self.rows], labels[: self.rows]
 
     def account(self, counts_KC: np.ndarray[Any, Any], fed: Fed) -> Account:
-        """By client and class, and for the smallest class that is shared; see `privacy/accounting.py` for the
-        readings."""
+        """The accounting by client and class, and for the smallest shared class; `privacy/accounting.py`
+        explains the readings."""
         filtered = self.mechanism == "paper"
         return LatentRelease(self.width, self.sigma, self.alpha, self.top, self.least, filtered).account(
             counts_KC
@@ -371,7 +376,7 @@ class FedDPMS(Part):
 
 
 def divergence(mu_BL: Tensor, log_var_BL: Tensor) -> Tensor:
-    """[B]: KL(N(mu, s^2) || N(0, I)) of each sample in nats, summed over coordinates."""
+    """KL(N(mu, s^2) || N(0, I)) of each sample in nats, summed over coordinates; [B]."""
     return 0.5 * (log_var_BL.exp() + mu_BL.pow(2) - 1 - log_var_BL).sum(-1)
 
 

@@ -1,9 +1,9 @@
-"""FedDyn (Acar et al., ICLR 2021, arXiv 2111.04263): each client's loss gets terms that move its optimum to
-that of all.
+"""FedDyn (Acar et al., ICLR 2021, arXiv 2111.04263): dynamic regularisation aligns the clients' optima.
 
-Client: loss - <g_k, w> + (alpha/2) ||w - w_t||^2;    then g_k <- g_k - alpha (w_k - w_t)
-Server: h <- h - alpha/K sum_k (w_k - w_t),   w_{t+1} = mean_k w_k - h / alpha      K: all clients, absent
-ones too Statistics of batch normalisation take the plain mean and enter neither g nor h.
+Client: loss - <g_k, w> + (alpha/2) ||w - w_t||^2;   then  g_k <- g_k - alpha (w_k - w_t)
+Server: h <- h - alpha/K sum_k (w_k - w_t),   w_{t+1} = mean_k w_k - h / alpha
+        K: all clients, including absent ones
+Statistics of batch normalisation take the plain mean and enter neither g nor h.
 Differs from the paper: the default alpha = 1e-4 is that of ReBaFL's comparison, the official example has
 1e-2. The official code scales alpha by mean(n) / n_k, clips gradients (`clip_gradients(norm=10)`) and scores
 three models (ours: w_{t+1}).

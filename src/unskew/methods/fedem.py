@@ -1,17 +1,19 @@
-"""FedEM (Marfoq, Neglia, Bellet, Kameni & Vidal, NeurIPS 2021, arXiv 2108.10252): each client's own mixture
-of common models.
+"""FedEM (Marfoq, Neglia, Bellet, Kameni & Vidal, NeurIPS 2021, arXiv 2108.10252): mixtures of common models.
 
-Client: q_ij = pi_j e^-l(th_j; x_i, y_i) / sum_m pi_m e^-l(th_m; x_i, y_i)     of the received th and of the
-pi of the last round
-        pi_j <- mean_i q_ij over all its samples;   th_j descends  mean_i q_ij l(th_j; x_i, y_i),  all j at
-        once
-Server: th_j <- weighted mean of th_j over the replies, each j by itself;   pi stays with the client
-Test:   p(c) = sum_j pi_j softmax(z_j)_c;   a client's own score has its pi, all others have 1/M of each
-th_0 is the model, and the others begin with its numbers in another order, tensor by tensor: drawn as it was.
-Differs from the paper: the paper draws every th_j by itself. Its q are those of the round's beginning, as
-here; they are computed again for the samples of each step, which costs M passes forward more. A client that
-has never taken part has no own score, where the paper would have it compute its pi. What other Parts do to
-logits, loss or activations reaches th_0 alone.
+Client: q_ij = pi_j e^-l(th_j; x_i, y_i) / sum_m pi_m e^-l(th_m; x_i, y_i)
+        with the received th and the pi of the last round
+        pi_j <- mean_i q_ij over all its samples
+        th_j descends  mean_i q_ij l(th_j; x_i, y_i),  all j at the same time
+Server: th_j <- weighted mean of th_j over the replies, separately for each j;   pi stays with the
+        client
+Test:   p(c) = sum_j pi_j softmax(z_j)_c;   a client's own score uses its pi, all others 1/M for
+        each j
+th_0 is the model; the others begin with its numbers in another order, tensor by tensor, and so with the same
+distribution.
+Differs from the paper: the paper draws each th_j separately. Its q are those of the beginning of the round,
+as here; they are computed again for the samples of each step, at the cost of M more forward passes. A client
+that has never taken part has no own score; the paper would have it compute its pi. The changes of other Parts
+to logits, loss or activations affect only th_0.
 """
 
 from dataclasses import dataclass
@@ -27,15 +29,15 @@ from unskew.methods.shared.weights import shuffle_tensor
 
 @dataclass(frozen=True)
 class FedEM(Part):
-    """Trains several common models, which each client mixes by how well they explain its own samples."""
+    """Trains several common models, which each client mixes by how well they explain its samples."""
 
     models: Annotated[int, Ge(2), Le(100), "how many common models there are"] = 3
     name = "fedem"
     family = "personalised"
     against = ("labels", "features")
     use_when = (
-        "Clients mix a few kinds of data in shares of their own; training and traffic cost as many times as"
-        " much."
+        "Clients mix a few kinds of data in different shares; computing and traffic are multiplied by the"
+        " number of models."
     )
     tasks = ("classification",)
     needs = "probabilities of classes"
@@ -98,7 +100,7 @@ class FedEM(Part):
         return {**w, **under(w, f"{self.name}.{j}")}
 
     def responsible(self, c: Client, b: Batch) -> Tensor:
-        """[B, M] q of the received models; rows sum to 1."""
+        """Responsibilities q of the received models, [B, M]; rows sum to 1."""
         w = c.start
         losses = [c.fed.task.loss(c.run(self.th(w, j), b.x), b.y) for j in range(self.models)]
         return (w["fedem.pi"].log() - torch.stack(losses, 1)).softmax(1).detach()

@@ -1,15 +1,14 @@
-"""FedETF (Li et al., ICCV 2023, arXiv 2303.10058): all clients learn towards one classifier that is fixed
-from the start.
+"""FedETF (Li et al., ICCV 2023, arXiv 2303.10058): all clients learn towards one fixed classifier.
 
-Head:   V = sqrt(C / (C - 1)) U (I - 1 1^T / C), [C, C]; U orthonormal, drawn once. Its columns stand at equal
-angles.
-Model:  before the head a projection P = Linear(D, C);  v = P(h) / |P(h)|;   z = beta v V;   beta is trained,
-from 1 on
-Client: CE(z + gamma log n_c, y)     n_c: the client's samples of class c; a class it lacks is masked out
-Test:   z.
-Differs from the paper: V's width is C, as in the official code with its LeNet, the paper allows more (its
-small CNN: 64, and beta from 10 on). Its fine-tuning of projection and classifier for a client's own score is
-left out.
+Head:   V = sqrt(C / (C - 1)) U (I - 1 1^T / C), [C, C];   U orthonormal, drawn once
+        the columns of V form equal angles
+Model:  before the head a projection P = Linear(D, C);   v = P(h) / |P(h)|;   z = beta v V
+        beta is trained, from 1 on
+Client: CE(z + gamma log n_c, y)     n_c: its samples of class c; a class it lacks is masked out
+Test:   z
+Differs from the paper: the width of V is C, as in the official code with its LeNet; the paper allows more
+(its small CNN: 64, and beta from 10 on). Its fine-tuning of projection and classifier for a client's own
+score is left out.
 """
 
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ _FIXED = "its layers would stand where the fixed classifier is"
 
 
 class Unit(nn.Module):
-    """beta times each row, scaled to length 1; beta is trained."""
+    """Scales each row to length 1 and multiplies it by beta, which is trained."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +38,7 @@ class Unit(nn.Module):
 
 @dataclass(frozen=True)
 class FedETF(Part):
-    """Fixes the classifier to vectors at equal angles, and balances the loss by what a client has."""
+    """Fixes the classifier to vectors at equal angles, and balances the loss by the client's label counts."""
 
     gamma: Annotated[
         float, Ge(0), Le(1000), "strength of the balance; 0 only masks the classes that a client lacks"
@@ -67,7 +66,7 @@ class FedETF(Part):
 
 
 def etf_classifier(classes: int) -> nn.Linear:
-    """The classifier without bias, [C, C]: rows of length 1 at equal angles, which nobody trains."""
+    """The fixed classifier without bias, [C, C]: rows of length 1 at equal angles."""
     U = torch.linalg.qr(torch.randn(classes, classes))[0]
     V = (classes / (classes - 1)) ** 0.5 * U @ (torch.eye(classes) - 1 / classes)
     head = nn.Linear(classes, classes, bias=False)

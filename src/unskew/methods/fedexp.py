@@ -1,14 +1,13 @@
-"""FedExP (Jhunjhunwala, Wang & Joshi, ICLR 2023, arXiv 2301.09604): the server steps further where clients
-disagree.
+"""FedExP (Jhunjhunwala, Wang & Joshi, ICLR 2023, arXiv 2301.09604): extrapolated server steps.
 
 Client: sends s_k = ||w_t - w_k||^2    over trained weights
-Server: d = w_t - w-,   eta = max(1, sum_k s_k / (2 M (||d||^2 + eps))),   w_{t+1} = w_t - eta d    w-: mean
-of M clients
-        after the last round T, which oscillates less:  (w_T + w_{T-1}) / 2
+Server: d = w_t - w-      w-: the mean of the M clients
+        eta = max(1, sum_k s_k / (2 M (||d||^2 + eps))),   w_{t+1} = w_t - eta d
+        after the last round T:  (w_T + w_{T-1}) / 2, which oscillates less
 Statistics of batch normalisation take the plain mean.
-Differs from the paper: the average of two models is taken once, at the end; its plots show that of every
-round. The official code weighs clients by size (`weighted=True` does), puts M eps for eps, shrinks eps with
-the learning rate and clips gradients (`clip_gradients(norm=10)`).
+Differs from the paper: the average of two models is taken once, at the end; the paper plots that of every
+round. The official code weighs clients by size (as with `weighted=True`), has M eps instead of eps, reduces
+eps with the learning rate and clips gradients (`clip_gradients(norm=10)`).
 """
 
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from unskew.merge.mean import weighted_mean
 
 @dataclass(frozen=True)
 class FedExP(Part):
-    """Extrapolates the server's step by how much clients' changes differ."""
+    """Lengthens the server's step the more, the more the clients' changes differ."""
 
     eps: Annotated[
         float, Ge(0), Le(1_000_000), "added to ||d||^2; large values make the step 1, as in FedAvg"

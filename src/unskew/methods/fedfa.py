@@ -1,17 +1,18 @@
-"""FedFA (Zhou & Konukoglu, ICLR 2023, arXiv 2301.12995): perturbs feature statistics, more where clients
-differ in them.
+"""FedFA (Zhou & Konukoglu, ICLR 2023, arXiv 2301.12995): perturbs feature statistics as clients differ.
 
-At every chosen cut, in training, with probability p per step; m, s: a sample's channel means and standard
-deviations,
-    V_m, V_s: their variances over the batch;   S_m, S_s: the variances of clients' mean m and s, from the
-    server gamma = C r / sum(r),  r_c = 1 / (1 + 1 / S_c);   m' = m + N(0, 1) sqrt((gamma + 1) V_m), s' alike
+At every chosen cut, in training, with probability p in each step; m, s: a sample's channel means and standard
+deviations:
+    V_m, V_s: their variances over the batch;   S_m, S_s: variances of the clients' mean m and s
+    gamma = C r / sum(r),   r_c = 1 / (1 + 1 / S_c)
+    m' = m + N(0, 1) sqrt((gamma + 1) V_m),   s' in the same way
     h <- (h - m) / s * s' + m'
-Up: each client's mean m and mean s per channel. Round 1: S = 1, so gamma = 1. At test time nothing happens.
-Differs from the paper: clients' means are taken over all samples by the trained model, not kept running
-(momentum 0.99) while it trains. Clients are weighted by size (paper: equally). A sample's standard deviation
-is the population's (code: unbiased), and 1e-6 is added once to (gamma + 1) V, not to each variance, at most
-1.3e-5 apart. `variant="official"` is
-a slip of the public code: one S for all channels, so that gamma is always 1.
+Up:     each client's mean m and mean s for every channel
+In round 1 S = 1, so gamma = 1. At test time nothing changes.
+Differs from the paper: clients' means are taken over all samples by the trained model, not as running means
+(momentum 0.99) during training. Clients are weighted by size (paper: equally). A sample's standard deviation
+is the population's (code: unbiased), and 1e-6 is added once to (gamma + 1) V, not to each variance; the
+results differ by at most 1.3e-5. `variant="official"` reproduces an error of the public code: one S for all
+channels, so that gamma is always 1.
 """
 
 from dataclasses import dataclass
@@ -44,8 +45,8 @@ class FedFA(Part):
     family = "data"
     against = ("features",)
     use_when = (
-        "Images look different from site to site, and the model rather than the input is to be made robust"
-        " to it."
+        "Images look different from site to site, and the model is to be robust to this without changed"
+        " inputs."
     )
 
     @property
@@ -72,8 +73,8 @@ class FedFA(Part):
         return {what: {cut: torch.ones(n) for cut, n in self._channels(fed).items()} for what in ("m", "s")}
 
     def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
-        """Standard normal numbers for every channel's m and s; one uniform number for each cut and step
-        decides."""
+        """Standard normal numbers for every channel's m and s, and one uniform number for each cut and step,
+        which decides whether to perturb."""
         drawn = {
             f"{what}/{cut}": Noise("normal", shape=(n,))
             for cut, n in self._channels(fed).items()
@@ -124,13 +125,13 @@ class FedFA(Part):
 
 
 def moments(h_BCHW: Tensor) -> tuple[Tensor, Tensor]:
-    """(mean, standard deviation) of each channel over its pixels, both [B, C]."""
+    """Mean and standard deviation of each channel over its pixels, both [B, C]."""
     return h_BCHW.mean((2, 3)), (h_BCHW.var((2, 3), correction=0) + EPS).sqrt()
 
 
 def spread(v_BC: Tensor, weight_B: Tensor, S_C: Tensor) -> Tensor:
-    """[C]: (gamma + 1) V of each channel, the batch's variance, more where clients differ more; 0 below two
-    samples."""
+    """The variance (gamma + 1) V of each channel, [C], larger where clients differ more; 0 with fewer than
+    two samples."""
     n = weight_B.sum()
     mean_C = (v_BC * weight_B[:, None]).sum(0) / n.clamp(min=1)
     V_C = ((v_BC - mean_C).pow(2) * weight_B[:, None]).sum(0) / (n - 1).clamp(min=1)

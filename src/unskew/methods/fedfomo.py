@@ -1,21 +1,20 @@
-"""FedFomo (Zhang et al., ICLR 2021, arXiv 2012.08565): each client mixes the models of those whose models do
-well on its data.
+"""FedFomo (Zhang et al., ICLR 2021, arXiv 2012.08565): clients mix the models that do well on their data.
 
-Server: client k is sent its own model th_k and those of M others: the most wanted by P_k among all that have
-sent one, or,
-        each place with probability `explore`, one at random
-Client: a_j = (F(th_k) - F(th_j)) / (|th_j - th_k| + 1e-5)    F: mean loss on its samples, |.| over the shared
-weights
-        trains from  th_k + sum_j a_j+ / (sum_i a_i+) (th_j - th_k),   a+ = max(a, 0);   from th_k where all
-        a+ are 0 sends the result, its next th_k, and a_j of the M others
+Server: sends client k its own model th_k and those of M others: the ones with the largest P_kj
+        among all that have sent a model, or, each place with probability `explore`, a random one
+Client: a_j = (F(th_k) - F(th_j)) / (|th_j - th_k| + 1e-5)
+        F: the mean loss on its samples;   |.| over the shared weights
+        trains from  th_k + sum_j a_j+ / (sum_i a_i+) (th_j - th_k),   a+ = max(a, 0)
+        or from th_k if all a+ are 0
+        sends the result, its next th_k, and the M numbers a_j
 Server: P_kj <- P_kj + a_j;   P begins at 0
-Test:   clients are scored by the th_k that they sent last, the initial model before.
-Differs from the paper: F is taken on a client's training samples, in the paper on some that it holds back.
-All models sent so far may be handed out; public code hands out those of the round before. `explore` stays as
-it is, there it falls by a fixed step a round. Running statistics of normalisation are mixed by the same
-shares. A model does best on the samples that it was trained on, so F on these seldom finds a better one: on
+Test:   clients are scored by the th_k that they sent last, and before that by the initial model
+Differs from the paper: F is taken on a client's training samples; the paper uses held-out samples. All models
+sent so far may be distributed; public code distributes those of the round before. `explore` is constant; in
+the paper it falls by a fixed step in each round. Running statistics of normalisation are mixed by the same
+shares. A model does best on the samples it was trained on, so F on these rarely finds a better one: on
 `digits` with dirichlet:0.1, 10 clients, 20 rounds and one seed a_j was above 0 for none of 950 models that
-were sent, and clients trained alone; with iid samples it was for 87.
+were sent, and clients effectively trained alone; with iid samples it was for 87.
 """
 
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ _NEAR = 1e-5
 
 @dataclass(frozen=True)
 class FedFomo(Part):
-    """Hands each client models of others, which it mixes by how well they do on its own data."""
+    """Sends each client models of others, which it mixes by how well they do on its data."""
 
     models: Annotated[int, Ge(1), Le(1000), "M, models of others that a client is sent"] = 5
     explore: Annotated[float, Ge(0), Le(1), "probability with which one of them is chosen at random"] = 0.3
@@ -40,18 +39,18 @@ class FedFomo(Part):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Few clients that trust each other and have similar samples; each finds out by its own data whose"
-        " models help it. A round carries M + 1 models down."
+        "Few clients trust each other and have similar samples; each learns which models help it. A round"
+        " sends M + 1 models down."
     )
     weights_read = "each"
     keeps_at_server = ("v", "P", "has", "t")
     hands_on = "models of single clients as they sent them"
 
     def refuse(self, fed: Fed) -> str | None:
-        return None if fed.clients > 1 else "a single client has nobody to be sent models of"
+        return None if fed.clients > 1 else "there is only one client, and it mixes the models of others"
 
     def M(self, fed: Fed) -> int:
-        """How many models of others a client is sent."""
+        """The number of other clients' models that a client receives."""
         return min(self.models, fed.clients - 1)
 
     def shares(self, fed: Fed) -> dict[str, Share]:
@@ -70,11 +69,11 @@ class FedFomo(Part):
         }
 
     def others(self, s: Tree, k: int, fed: Fed) -> list[int]:
-        """[M]: whose models client k is sent; its own in places for which there is no other."""
-        there = [j for j in torch.nonzero(s["has"].cpu()).flatten().tolist() if j != k]
-        ranked = sorted(there, key=lambda j: -float(s["P"][k, j]))
+        """Clients that provide the models for client k, [M]; k itself where there is no other."""
+        candidates = [j for j in torch.nonzero(s["has"].cpu()).flatten().tolist() if j != k]
+        ranked = sorted(candidates, key=lambda j: -float(s["P"][k, j]))
         draw, chosen = key(fed.seed, self.name, int(s["t"]), k), list[int]()
-        for _ in range(min(self.M(fed), len(there))):
+        for _ in range(min(self.M(fed), len(candidates))):
             left = [j for j in ranked if j not in chosen]
             tries = torch.rand((), generator=draw) < self.explore
             chosen.append(left[int(torch.randint(len(left), (), generator=draw)) if tries else 0])
@@ -88,10 +87,10 @@ class FedFomo(Part):
             return {"F": torch.stack(each)}
 
         F = c.total(losses)["F"] / c.n
-        apart = [
+        distances = [
             torch.stack([(th[n] - w[n]).pow(2).sum() for n in c.fed.shared]).sum().sqrt() for th in models
         ]
-        return {"a": (F[0] - F[1:]) / (torch.stack(apart) + _NEAR)}
+        return {"a": (F[0] - F[1:]) / (torch.stack(distances) + _NEAR)}
 
     def starts(self, w: Weights, c: Client) -> Weights:
         a_M = c.round["a"].clamp(min=0)

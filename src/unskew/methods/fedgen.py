@@ -1,17 +1,16 @@
-"""FedGen (Zhu, Hong & Zhou, ICML 2021, arXiv 2105.10056): the server learns what features of a class look
-like.
+"""FedGen (Zhu, Hong & Zhou, ICML 2021, arXiv 2105.10056): the server learns the features of each class.
 
-Generator G(y, e): Linear(64 + C, 512)-ReLU-Linear(512, D), e uniform on [0, 1)
-Server, every round, from the clients' heads and label counts, 50 steps of Adam on
+Generator: G(y, e): Linear(64 + C, 512)-ReLU-Linear(512, D), e uniform on [0, 1)
+Server, in every round, from the clients' heads and label counts, 50 steps of Adam on
     sum_k w_ky CE(head_k(G(y, e)), y) + div,   w_ky = n_ky / sum_j n_jy
     div = exp(-mean_ij |G_i - G_j|_1/D |e_i - e_j|^2/64)         (mean over pairs)
-Client, from round 2:  loss + a_t CE(head(G(y')), y') + b_t KL(head(G(y)) || z),   a_t = b_t = 10 * 0.98^t, >=
-1e-4
-    y': any class that G has seen; the generated side of KL is a constant.
-Differs from the paper: no batch normalisation in G. Public code lets Adam's rate fall by 2 % a round; it
-counts 1 and the samples of every local pass for n_ky, classes that a client lacks included; a client's terms
-end after 20 local passes, and a_t is 10 * 0.98^(t - 1). `fedgen_images` is the other method of this name,
-which FLea cites.
+Client, from round 2:
+    loss + a_t CE(head(G(y')), y') + b_t KL(head(G(y)) || z),   a_t = b_t = 10 * 0.98^t, >= 1e-4
+    y': any class that G has seen;   the generated side of KL is a constant
+Differs from the paper: no batch normalisation in G. In public code Adam's rate falls by 2 % in each round;
+n_ky is 1 plus the samples of every local pass, also for classes that a client lacks; a client's terms end
+after 20 local passes, and a_t is 10 * 0.98^(t - 1). `fedgen_images` is the other method of this name, which
+FLea cites.
 """
 
 from collections.abc import Mapping
@@ -147,7 +146,7 @@ class FedGen(Part):
 
 
 def features(G: Mapping[str, Tensor], y_BC: Tensor, e_BE: Tensor) -> Tensor:
-    """[B, D]: features that the generator makes for classes y [B, C] from noise e [B, 64]."""
+    """Generated features for classes y [B, C] from noise e [B, 64]; [B, D]."""
     hidden = F.linear(torch.cat([y_BC, e_BE], 1), G["w1"], G["b1"]).relu()
     return F.linear(hidden, G["w2"], G["b2"])
 
@@ -155,8 +154,8 @@ def features(G: Mapping[str, Tensor], y_BC: Tensor, e_BE: Tensor) -> Tensor:
 def generator_loss(
     G: Mapping[str, Tensor], y_B: Tensor, e_BE: Tensor, heads: list[Weights], n_KC: Tensor, fed: Fed
 ) -> Tensor:
-    """A scalar: the clients' heads' loss on G's features, each weighted by its share of the class, and the
-    diversity term."""
+    """The scalar loss of G: the clients' heads' loss on its features, each head weighted by its share of the
+    class, and the diversity term."""
     y_BC = fed.task.targets(y_B, fed.classes).to(e_BE.dtype)
     h_BD = features(G, y_BC, e_BE)
     share_KC = n_KC / n_KC.sum(0).clamp(min=1)
@@ -168,11 +167,12 @@ def generator_loss(
 
 
 def diversity(h_BD: Tensor, e_BE: Tensor) -> Tensor:
-    """exp(-mean over pairs of |h_i - h_j| times (e_i - e_j)^2), both averaged over their coordinates."""
+    """The term exp(-mean over pairs of |h_i - h_j| times (e_i - e_j)^2), both averaged over their
+    coordinates."""
     apart = (h_BD[:, None] - h_BD[None]).abs().mean(-1)
     return torch.exp(-(apart * (e_BE[:, None] - e_BE[None]).pow(2).mean(-1)).mean())
 
 
 def _with(head: Weights, fed: Fed) -> Weights:
-    """The head among weights of a body that is not run: a pass needs them all."""
+    """The head together with placeholder weights of the body, because a forward pass needs all weights."""
     return fed.net.weights() | head

@@ -1,14 +1,13 @@
-"""FedGen as FLea compares it (after Liu et al., PAKDD 2022): the server trains an image generator against the
-global model.
+"""FedGen for images (FLea's comparison, after Liu et al., PAKDD 2022): the server trains an image generator.
 
 The first 0.3 of the rounds (30 of the paper's 100) are FedAvg. From then on, after every merge, the server
 takes 50 steps of Adam on  CE(f(G(y, e)), y) + div  with the new global model f frozen, and sends `samples`
 images of G with their labels.
-Client: loss + CE(f(x~), y~) on as many of these images as the batch has samples.
-G: [e; y], e normal in 100 dimensions -> 4x4x256 -> 128 -> 64 -> 32 -> channels, 32x32, tanh times `scale`,
-resized.
+Client: loss + CE(f(x~), y~) on as many of these images as the batch has samples
+G:      [e; y], e normal in 100 dimensions -> 4x4x256 -> 128 -> 64 -> 32 -> channels, 32x32, tanh
+        times `scale`, resized
 Differs from the paper: this is our reconstruction. FLea names the method and the rounds, and publishes no
-code for it; latent size, layers, steps, the diversity term and how images enter training are ours.
+code for it; latent size, layers, steps, the diversity term and the way images enter training are ours.
 """
 
 from collections.abc import Mapping
@@ -24,12 +23,12 @@ from unskew.methods.fedgen import diversity
 
 LATENT = 100
 LAYERS = ((256, 128, 4, 2), (128, 64, 4, 2), (64, 32, 4, 2))
-"""Transposed convolutions: channels in, channels out, kernel, stride; a last one of 3x3 makes the picture."""
+"""Transposed convolutions: channels in, channels out, kernel, stride; a final 3x3 one makes the image."""
 
 
 @dataclass(frozen=True)
 class FedGenImages(Part):
-    """Trains an image generator at the server; clients train on its images beside their own."""
+    """Trains an image generator at the server; clients train on its images and on their own."""
 
     stage: Annotated[
         float, Ge(0), Le(1), "share of the rounds that are plain FedAvg, before the generator is trained"
@@ -118,7 +117,7 @@ class FedGenImages(Part):
 def images(
     G: Mapping[str, Tensor], y_BC: Tensor, e_BE: Tensor, shape: tuple[int, ...], scale: float
 ) -> Tensor:
-    """[B, *shape]: inputs of classes y [B, C], made from noise e [B, E], in [-scale, scale]."""
+    """Images [B, *shape] in [-scale, scale] of classes y [B, C] from noise e [B, E]."""
     h = F.linear(torch.cat([e_BE, y_BC], 1), G["w"], G["b"]).relu().unflatten(1, (256, 4, 4))
     for i, (_, _, _, stride) in enumerate(LAYERS):
         h = F.conv_transpose2d(h, G[f"w{i}"], G[f"b{i}"], stride, padding=1).relu()

@@ -1,14 +1,16 @@
 """FedGH (Yi et al., ACM MM 2023, arXiv 2303.13137): the server trains one head on the clients' class means.
 
-Client: trains its whole model; the body stays, the head begins as the server's
-Up:     m_kc, the mean feature of class c by the trained body, for the classes that the client has
-Server: passes of SGD over the pairs (m_kc, c), in minibatches, from its last head:  CE(head(m_kc), c)
-Differs from the paper: a step takes `batch_size` pairs (PFLlib: 10 at a rate of 1), there one. Its code clips
-gradients at norm 50, takes a class's mean over the means of batches, and scores clients right after their
-training, with the head they have trained; ours are scored with the server's. A class that no client of the
-round has is masked out of CE, so that its row of the head stays; there it is trained as wrong. Heads are sent
-with the updates, and nobody reads them. Bodies begin alike and have one architecture, there each client may
-have its own.
+Client: trains its whole model from its own body and the server's head; the body stays with it
+Up:     m_kc, the mean feature of class c under the trained body, for the classes that the client
+        has
+Server: passes of SGD over the pairs (m_kc, c), in minibatches, from its last head:  CE(head(m_kc),
+        c)
+Differs from the paper: a step takes `batch_size` pairs (PFLlib: 10 at a rate of 1), in the paper one. Its
+code clips gradients at norm 50, takes a class's mean over the means of batches, and scores clients right
+after their training, with the head they have trained; ours are scored with the server's. A class that no
+client of the round has is masked out of CE, so that its row of the head does not change; in the paper it is
+trained as a wrong class. Heads are sent with the updates but not read. Bodies begin alike and have one
+architecture; in the paper each client may have its own.
 """
 
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ from unskew.methods.fedavg_ft import HeadTraining, train_head
 
 @dataclass(frozen=True)
 class FedGH(Part):
-    """Keeps bodies at the clients; the server trains the head they have in common on class means."""
+    """Keeps bodies at the clients; the server trains their common head on class means."""
 
     lr: Annotated[float, Gt(0), Le(1000), "learning rate of the head's SGD at the server"] = 0.01
     epochs: Annotated[int, Ge(1), Le(10_000), "passes over the clients' class means, a round"] = 1
@@ -31,7 +33,7 @@ class FedGH(Part):
     name = "fedgh"
     family = "personalised"
     against = ("labels",)
-    use_when = "Clients need bodies of their own, and a common head should still tell the classes apart."
+    use_when = "Clients need personal bodies, and a common head should still tell the classes apart."
     tasks = ("classification",)
     needs = "means of features by class"
     merges = True
@@ -68,6 +70,6 @@ class FedGH(Part):
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         has_KC = ups["has"] > 0
         h_ND, y_N = ups["mean"][has_KC], torch.nonzero(has_KC)[:, 1]
-        how = HeadTraining(self.epochs, self.batch_size, self.lr, 0.0)
+        training = HeadTraining(self.epochs, self.batch_size, self.lr, 0.0)
         y_NC = fed.task.targets(y_N, fed.classes).to(h_ND.dtype)
-        return w | train_head(w, h_ND, y_NC, fed, how, key(fed.seed, ups.t, self.name)), s
+        return w | train_head(w, h_ND, y_NC, fed, training, key(fed.seed, ups.t, self.name)), s

@@ -1,20 +1,19 @@
-"""FedHKD (Chen, Wang & Vikalo, ICLR 2023, arXiv 2301.08968): clients share what a class's features and soft
-answers look like.
+"""FedHKD (Chen, Wang & Vikalo, ICLR 2023, arXiv 2301.08968): clients share class means and soft answers.
 
-Client: CE + lam mean_c |softmax(head(H_c) / T) - Q_c| + gamma mean_i |h_i - H_{y_i}|     over known classes;
-H, Q: constants
-Up:     of the trained model in evaluation mode, by class: the sums of features h and of softmax(z / T), and
-their number;
-        nothing of a class with less than `threshold` of the client's samples
-Server: H_c = sum_k sum of h / sum_k n,   Q_c likewise;   a class that nobody sent keeps what it had;   w: the
-mean
-Differs from the paper: it adds Gaussian noise to each client's means of features, whose guarantee takes
-features to have a bound that nothing enforces; ours adds none, and `+dp` protects the sums. FedHKD*, which
-sends no weights, is not here. The mean over classes is over those known, the paper's over all. The official
-code takes squared gaps and a divergence in place of the norms, lets each client overwrite H and Q in its
-turn, has no threshold, and clips gradients at norm 1.1. Where no class makes up `threshold` of any client's
-samples, as with ten classes spread evenly, nothing is sent and it is
-FedAvg: set a lower one there.
+Client: CE + lam mean_c |softmax(head(H_c) / T) - Q_c| + gamma mean_i |h_i - H_{y_i}|
+        over known classes;   H, Q: constants
+Up:     by class, of the trained model in evaluation mode: the sums of features h and of softmax(z /
+        T), and the number of samples; nothing of a class with less than `threshold` of the client's
+        samples
+Server: H_c = sum_k sum of h / sum_k n,   Q_c in the same way;   w: the mean
+        a class that no client sent keeps its last values
+Differs from the paper: it adds Gaussian noise to each client's means of features, with a guarantee that
+assumes a bound on features that is not enforced; ours adds none, and `+dp` protects the sums. FedHKD*, which
+sends no weights, is not included. The mean over classes is over the known ones, the paper's over all. The
+official code takes squared gaps and a divergence instead of the norms, lets each client overwrite H and Q in
+its turn, has no threshold, and clips gradients at norm 1.1. If no class makes up `threshold` of any client's
+samples, as with ten classes spread evenly, nothing is sent and the method is FedAvg: set a lower threshold in
+this case.
 """
 
 from dataclasses import dataclass
@@ -32,7 +31,10 @@ class FedHKD(Part):
     """Teaches clients the mean features and the mean soft answers of each class."""
 
     lam: Annotated[
-        float, Ge(0), Le(1_000_000), "weight of the gap between the head's answers and everybody's"
+        float,
+        Ge(0),
+        Le(1_000_000),
+        "weight of the gap between the head's soft answers and their mean over clients",
     ] = 0.05
     gamma: Annotated[
         float, Ge(0), Le(1_000_000), "weight of the distance of features to their class's mean"
@@ -45,10 +47,10 @@ class FedHKD(Part):
     family = "distillation"
     against = ("labels",)
     use_when = (
-        "Labels differ by client, no public data are there to distil on, and both a common and local models"
-        " count."
+        "Labels differ by client, there are no public data for distillation, and common and local models"
+        " are both needed."
     )
-    untuned = {"threshold": "it decides whose classes leave a client"}
+    untuned = {"threshold": "it decides which classes leave a client"}
     neutral = {"lam": 0.0, "gamma": 0.0}
     tasks = ("classification",)
     needs = "means by class"
@@ -96,5 +98,5 @@ class FedHKD(Part):
         return {"H": H, "Q": Q, "known": torch.where(n_C1[:, 0] > 0, 1.0, s["known"])}
 
     def soft(self, z_BC: Tensor) -> Tensor:
-        """[B, C]: probabilities at the temperature."""
+        """Probabilities at temperature T, [B, C]."""
         return (z_BC / self.T).softmax(-1)

@@ -1,16 +1,16 @@
-"""FedIIR (Guo et al., ICML 2023): clients agree on the gradient of the head, so that features serve all of
-them alike.
+"""FedIIR (Guo et al., ICML 2023): aligns the head's gradients, so that features serve all clients alike.
 
-Up:     after a round's merge, and before round 1, the sum of the head's gradients over the client's samples
-at w_t
+Up:     before round 1 and after every merge, the sum of the head's gradients over the client's
+        samples at w_t
 Server: m <- ema m + (1 - ema) sum_k / sum_k n_k    m begins at 0
-Client: CE(z, y) + gamma |d - m|^2,    d = mean_i (p_i - y_i) (h_i, 1), the gradient of a batch at the head,
-which the
-        features learn from, too;   p: softmax outputs, h: what the head received
-Differs from the paper: gradients are measured by the clients of the round that ended, in evaluation mode,
-there by those of the round that begins, as they train; and summed over samples, there over batches. Clients
-are weighted by size, its code weighs them equally. FL-bench's code never remembers m, so that m there is (1 -
-ema) times the last mean.
+Client: CE(z, y) + gamma |d - m|^2
+        d = mean_i (p_i - y_i) (h_i, 1), the batch's gradient at the head, which also trains the
+        features
+        p: softmax outputs;   h: the input of the head
+Differs from the paper: gradients are measured in evaluation mode by the clients of the round that ended; the
+paper measures them during training, by those of the round that begins, and sums over batches instead of
+samples. Clients are weighted by size; its code weighs them equally. FL-bench's code never stores m, so that
+its m is (1 - ema) times the last mean.
 """
 
 from dataclasses import dataclass
@@ -79,9 +79,9 @@ class FedIIR(Part):
 
 
 def slope(z_BC: Tensor, h_BD: Tensor, y_BC: Tensor, weight_B: Tensor) -> Tensor:
-    """[C, D + 1]: the gradient of the summed cross-entropy with respect to a linear head's weight and
-    bias."""
+    """The gradient of the summed cross-entropy with respect to a linear head's weight and bias, [C, D
+    + 1]."""
     counts_B1 = weight_B[:, None] > 0
-    apart_BC = torch.where(counts_B1, z_BC.softmax(-1) - y_BC, 0.0)
+    error_BC = torch.where(counts_B1, z_BC.softmax(-1) - y_BC, 0.0)
     h_BE = torch.cat([h_BD, torch.ones_like(h_BD[:, :1])], 1)
-    return apart_BC.T @ torch.where(counts_B1, h_BE, 0.0)
+    return error_BC.T @ torch.where(counts_B1, h_BE, 0.0)

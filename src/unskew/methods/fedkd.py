@@ -1,15 +1,14 @@
-"""FedKD (Wu, Wu, Lyu, Huang & Xie, Nature Communications 2022, arXiv 2108.13323): a client's own mentor and
-the common mentee.
+"""FedKD (Wu, Wu, Lyu, Huang & Xie, Nature Communications 2022, arXiv 2108.13323): a mentor and a mentee.
 
 Client: the mentee w, which is sent, and the mentor v_k, which stays, descend together
         CE_w + CE_v + (KL(p_v || p_w) + KL(p_w || p_v) + 2 mean (h_v - W_k h_w)^2) / (CE_w + CE_v)
-        p: softmax outputs;   h: features, which W_k, a matrix of the client's own, makes comparable;   mean
-        over B and D
-Test:   a client's own score is v_k's; the other scores are the mentee's.
-Changes that travel by their main directions, the paper's other half, are the method `svd`: `fedkd+svd`.
-Differs from the paper: mentor and mentee have one architecture and begin alike; features are compared where
-the head reads them, in the paper in every layer, and attention too. Public codes divide KL by the number of
-classes, weigh clients equally, and PFLlib clips gradients at norm 10.
+        p: softmax outputs;   h: features;   mean over B and D
+        W_k: the client's own matrix, which makes the features comparable
+Test:   a client's own score is that of v_k; other scores are the mentee's
+The paper's other half, sending changes by their main directions, is the method `svd`: `fedkd+svd`.
+Differs from the paper: mentor and mentee have one architecture and begin alike; features are compared at the
+head's input; the paper compares them, and attention, in every layer. Public codes divide KL by the number of
+classes and weigh clients equally, and PFLlib clips gradients at norm 10.
 """
 
 from dataclasses import dataclass
@@ -22,15 +21,15 @@ from unskew.methods.fml import kl_divergence
 
 @dataclass(frozen=True)
 class FedKD(OwnModel):
-    """Trains a mentor of the client's own beside the common model, each learning from the other as far as
-    both know."""
+    """Trains a local mentor together with the common model, each learning from the other as far as both are
+    right."""
 
     name = "fedkd"
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients want models of their own and a common one besides, and neither is to learn from the other"
-        " while it knows little."
+        "Clients want a personal and a common model, and neither is to learn from the other while that"
+        " one is poor."
     )
     tasks = ("classification",)
     needs = "probabilities of classes"

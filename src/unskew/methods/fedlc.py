@@ -1,7 +1,7 @@
-"""FedLC (Zhang et al., ICML 2022, arXiv 2209.00189): logits are calibrated by what a client has.
+"""FedLC (Zhang et al., ICML 2022, arXiv 2209.00189): logits are calibrated by the client's label counts.
 
-Client: CE(z - tau n_c^(-1/4), y)    n_c: the client's samples of class c; a class it lacks is masked out
-Test:   plain logits.
+Client: CE(z - tau n_c^(-1/4), y)    n_c: its samples of class c; a class it lacks is masked out
+Test:   plain logits
 Differs from the paper: its formula leaves the true class out of the denominator, which is unbounded below and
 collapses; every implementation uses the full softmax. The mask is exact: codes add 1e-6 or 1e-9 to the
 counts.

@@ -1,13 +1,12 @@
-"""FedLESAM (Fan et al., ICML 2024, arXiv 2405.18890): the ascent of SAM is estimated from where the global
-model came from.
+"""FedLESAM (Fan et al., ICML 2024, arXiv 2405.18890): SAM's ascent estimated from the global model's move.
 
-Client, in a round:  e = rho (w_old - w_t) / |w_old - w_t|     w_old: the model it received when it last took
-part
-        at a step:   w <- w - lr grad L(w + e);    e = 0 when it takes part for the first time
+Client: in a round   e = rho (w_old - w_t) / |w_old - w_t|
+        w_old: the model that it received when it last took part;   e = 0 the first time
+        at a step    w <- w - lr grad L(w + e)
 |.| is over all shared weights. A step costs one gradient, as in FedAvg.
-Differs from the paper: clients are weighted by size, there equally. Official code takes the last round's step
-of the server for all clients (`since="round"`, which broadcasts one more model), adds up the norms of the
-single tensors, and clips gradients at norm 10.
+Differs from the paper: clients are weighted by size, in the paper equally. Official code takes the last
+round's step of the server for all clients (`since="round"`, which broadcasts one more model), adds up the
+norms of the single tensors, and clips gradients at norm 10.
 """
 
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from unskew.methods.fedsam import scale_to_norm
 
 @dataclass(frozen=True)
 class FedLESAM(Part):
-    """Takes every step's gradient against the direction in which the global model last moved."""
+    """Takes every step's gradient at weights moved against the last direction of the global model."""
 
     rho: Annotated[float, Ge(0), Le(1000), "how far the gradient is taken from the weights; 0 is FedAvg"] = (
         0.05
@@ -35,8 +34,8 @@ class FedLESAM(Part):
     family = "steps"
     against = ("labels",)
     use_when = (
-        "As FedSAM, at the cost of FedAvg, and where the global loss is flat matters more than where a"
-        " client's is."
+        "As FedSAM, at the cost of FedAvg, if flatness of the global loss matters more than that of a"
+        " client's."
     )
 
     def refuse(self, fed: Fed) -> str | None:
@@ -52,9 +51,7 @@ class FedLESAM(Part):
 
     def begin(self, w: Weights, c: Client) -> Tree:
         old = (c.mine if self.since == "client" else c.down)["old"]
-        back = {
-            n: old[n] - w[n] for n in c.fed.shared
-        }  # in this order everywhere: a stored tree comes back sorted
+        back = {n: old[n] - w[n] for n in c.fed.shared}  # a fixed order, because a stored tree is sorted
         return {"e": scale_to_norm(back, self.rho)}
 
     def perturb(self, g: Weights, w: Weights, c: Client) -> Weights:

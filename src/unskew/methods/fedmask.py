@@ -1,27 +1,27 @@
-"""FedMask (Li et al., SenSys 2021): weights stay as they begin, and each client learns which of them to leave
-out.
+"""FedMask (Li et al., SenSys 2021): weights stay at their start; each client learns a binary mask of them.
 
-Model:  y = (W * m) x    W: gain times the weights that a linear layer or convolution begins with, frozen
-        m = [m_r >= 0], a bit for each of them
-Before round 1: every client takes one epoch of SGD on m_r, from +start; of each of the last `layers` layers
-it keeps the
-        share `keep` of weights with the largest |W (m_r - start)|, P_k, and tells which these are; all others
-        are 0 for good
-Client: is sent the common mask cut to P_k, and begins at m_r = +start or -start;
-        CE + lam sum_groups |m_group|,    dL/dm_r = s(m_r) (1 - s(m_r)) dL/dm,  s: the sigmoid;  sends m_k
-        groups: all weights of one output of a layer (filters, rows), and all of one input (channels, columns)
-Server: a bit is 1 if more than half of the clients that answered and kept its weight have 1; where none has
-it, it stays
-Test:   a client's own score is that of the mask it trained last; the other scores are those of what clients
-are sent.
-Differs from the paper: what it leaves open is our choice: m_r begins a round at +start or -start, all bits
-begin at 1, lam is that of its experiment without clients, the share is taken in every layer, and own scores
-are those of trained masks. Its algorithm prunes by |W m_r|, its text, as here, by how far W m_r has moved. A
-tie is 0, as in its figure 8. Biases, normalisation, embeddings and recurrent cells stay as they begin,
-without a mask (paper: LSTMs have masks on all gates but one). Masks travel up as bits and down as numbers of
-32 bits, W never. Statistics of batch normalisation take the plain mean. On `digits` with classes:2, 20
-clients, 20 rounds and one seed, own scores were 91.6 % in the mean, with FedAvg 86.5 %, and 98.9 % where
-clients trained alone.
+Model:  y = (W * m) x    W: the initial weights of a linear layer or convolution times gain, frozen
+        m = [m_r >= 0], a bit for each weight
+Up:     before round 1, once: every client takes one epoch of SGD on m_r, from +start; of each of
+        the last `layers` layers it keeps the share `keep` of weights with the largest |W (m_r -
+        start)|, P_k, and sends their positions; the mask of all others is 0 from then on
+Client: receives the common mask restricted to P_k, and begins at m_r = +start or -start
+        CE + lam sum_groups |m_group|,    dL/dm_r = s(m_r) (1 - s(m_r)) dL/dm,  s: the sigmoid
+        groups: all weights of one output of a layer (filters, rows), and all of one input
+        (channels, columns)
+        sends m_k
+Server: a bit is 1 if more than half of the clients that answered and kept its weight have 1; it
+        does not change if none of them kept it
+Test:   a client's own score is that of the mask it trained last; other scores are those of the
+        models that clients receive
+Differs from the paper: it leaves some choices open, which are ours: m_r begins a round at +start or -start,
+all bits begin at 1, lam is that of its experiment without clients, the share is taken in every layer, and own
+scores are those of trained masks. Its algorithm prunes by |W m_r|; its text, as here, by how far W m_r has
+moved. A tie is 0, as in its figure 8. Biases, normalisation, embeddings and recurrent cells keep their
+initial values, without a mask (paper: LSTMs have masks on all gates but one). Masks are sent up as bits and
+down as numbers of 32 bits; W is never sent. Statistics of batch normalisation take the plain mean. On
+`digits` with classes:2, 20 clients, 20 rounds and one seed, own scores had a mean of 91.6 %, with FedAvg 86.5
+%, and 98.9 % when clients trained alone.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ from unskew.methods.shared.weights import (
 )
 
 MASK_ENDING, FIXED_ENDING = ".fedmask", ".fixed"
-"""How the names of a layer's real-valued mask and of its frozen weights end."""
+"""Endings of the names of a layer's real-valued mask and of its frozen weights."""
 
 
 class _MaskedLayer:
-    """`weight` is computed wherever it is read, also by code that does without the layer's `forward`."""
+    """A layer that computes `weight` at every access, so that code that bypasses `forward` also sees the
+    mask."""
 
     fixed: Tensor
     fedmask: Tensor
@@ -82,11 +83,10 @@ MASKED_LAYERS: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def with_masks(module: nn.Module, start: float, gain: float) -> nn.Module:
-    """A copy whose linear layers and convolutions have masks of `start` everywhere, over `gain` times the
-    weights they have.
+    """A copy with masks of `start` on its linear layers and convolutions, over `gain` times their weights.
 
-    A model that brings trained weights of its own (it says so in `fresh`) keeps them as they are. Layers that
-    were frozen get no mask, and neither do classes derived from these.
+    A model with trained weights, which has an attribute `fresh`, keeps them without gain. Frozen layers and
+    classes derived from these layers get no mask.
     """
     module = copy.deepcopy(module)
     gain = 1.0 if getattr(module, "fresh", None) is not None else gain
@@ -121,8 +121,8 @@ _NEVER = -200.0
 
 @dataclass(frozen=True)
 class FedMask(Remembered):
-    """Freezes the weights; clients learn and send one bit for each, and what few of them kept stays their
-    own."""
+    """Freezes the weights; clients learn and send one bit for each, and bits that few of them kept stay
+    personal."""
 
     keep: Annotated[
         float, Gt(0), Le(1), "share of the weights that a client keeps in the layers that it prunes"
@@ -147,8 +147,7 @@ class FedMask(Remembered):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "A thirty-second of the bytes may be sent, clients differ in labels, and a wide model's weights"
-        " suffice."
+        "Only a thirty-second of the bytes may be sent, clients differ in labels, and the model is wide."
     )
     divides = True
     merges = True
@@ -272,7 +271,7 @@ class FedMask(Remembered):
 
 
 def masks(fed: Fed) -> list[str]:
-    """The names of the model's own real-valued masks, in the order of its layers."""
+    """Names of the model's real-valued masks, in the order of its layers."""
     return [n for n in fed.net.trainable if n.endswith(MASK_ENDING)]
 
 
@@ -282,14 +281,14 @@ def under_mask(name: str) -> str:
 
 
 def largest(t: Tensor, share: float) -> Tensor:
-    """Whether each number is among this share of the largest, at least one; of equal ones the first come."""
+    """Marks the given share of largest numbers, at least one; the first of equal ones."""
     most = max(1, round(share * t.numel()))
     at = t.flatten().argsort(descending=True, stable=True)[:most]
     return torch.zeros(t.numel(), dtype=torch.bool, device=t.device).index_fill(0, at, True).view_as(t)
 
 
 def norms(m: Tensor) -> Tensor:
-    """The norms of all weights of each output and of each input of a layer, added up."""
+    """The sum of the norms of all weights of each output and of each input of a layer."""
     squares = m.pow(2)
     outputs, inputs = squares.flatten(1).sum(1), squares.transpose(0, 1).flatten(1).sum(1)
     return torch.cat([outputs, inputs]).add(1e-12).sqrt().sum()

@@ -1,13 +1,12 @@
-"""FedMix (Yoon et al., ICLR 2021, arXiv 2107.00233): train towards the mixture with other clients' averages,
-to first order.
+"""FedMix (Yoon et al., ICLR 2021, arXiv 2107.00233): mixing with other clients' averages, to first order.
 
-Once, before round 1, every client shuffles its data, cuts them into groups of M and sends each group's means
-(x-, y-). Client, with one pair (x-, y-) a batch, u = (1 - lam) x:
+Once, before round 1, every client shuffles its data, divides them into groups of M and sends the means (x-,
+y-) of each group.
+Client, with one pair (x-, y-) for each batch and u = (1 - lam) x:
     L = (1 - lam) CE(f(u), y) + lam CE(f(u), y-) + lam mean_i <d/du_i (1 - lam) CE(f(u_i), y_i), x->
-The last term is the derivative of the batch's mean loss along x-, so it sees batch statistics as training
-does.
-That term has no lower bound: with Adam at a constant rate it outgrew the rest after 40 rounds on
-Fashion-MNIST (84.6 % fell to 51 %), so let the rate fall, or take `naivemix`.
+The last term is the derivative of the batch's mean loss along x-, so it uses batch statistics as training
+does. It has no lower bound: with Adam at a constant rate it outgrew the other terms after 40 rounds on
+Fashion-MNIST (84.6 % fell to 51 %), so reduce the rate during the run or use `naivemix`.
 Differs from the paper: a client's last group may be smaller. `naivemix` mixes the inputs themselves.
 """
 

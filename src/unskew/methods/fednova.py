@@ -1,10 +1,11 @@
-"""FedNova (Wang et al., NeurIPS 2020, arXiv 2007.07481): clients that take more steps do not pull harder.
+"""FedNova (Wang et al., NeurIPS 2020, arXiv 2007.07481): normalises changes by the number of local steps.
 
-Client: sends a_k, what its steps add up to:    a = S, the local steps, for plain SGD
+Client: sends a_k, the effective number of its steps:    a = S, the local steps, for plain SGD
         momentum rho:  a = (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho)
-        with FedProx:  a = (1 - (1 - m)^S) / m    m = lr mu, of the FedProx in the same method; 2 - m for m
-        above 1
-Server: w_{t+1} = w_t - tau sum_k p_k (w_t - w_k) / a_k,   tau = sum_k p_k a_k (sum_k p_k S_k with FedProx)
+        with FedProx:  a = (1 - (1 - m)^S) / m    m = lr mu, of the FedProx in the method; 2 - m
+        instead of m above 1
+Server: w_{t+1} = w_t - tau sum_k p_k (w_t - w_k) / a_k,   tau = sum_k p_k a_k
+        with FedProx  tau = sum_k p_k S_k
 Differs from the paper: with Adam, for which it has no closed form, a = S. FedProx has none either with
 momentum or with a learning rate that changes within a round, and is refused. Weight decay counts as part of
 the gradient. Statistics of batch normalisation take the plain mean.
@@ -25,7 +26,7 @@ class FedNova(Part):
 
     name = "fednova"
     family = "merge"
-    use_when = "Clients differ much in size, and so in the number of local steps they take."
+    use_when = "Clients differ much in size, and so in their number of local steps."
     merges = True
     by_steps = "server"
     clashes = dict.fromkeys(

@@ -1,8 +1,9 @@
-"""FedNTD (Lee et al., NeurIPS 2022, arXiv 2106.03097): keeps the global model's view of the classes that are
-not true.
+"""FedNTD (Lee et al., NeurIPS 2022, arXiv 2106.03097): distils predictions for the classes not true.
 
-Client: CE + beta tau^2 mean_i KL(q_g || q_l)    q: softmax at temperature tau over the C - 1 classes other
-than y_i q_g is of the received model, in evaluation mode, and a constant. With two classes the term is 0.
+Client: CE + beta tau^2 mean_i KL(q_g || q_l)
+        q: softmax at temperature tau over the C - 1 classes other than y_i
+        q_g: that of the received model in evaluation mode, a constant
+        with two classes the term is 0
 Differs from the paper: for a mixed label the class with the most weight counts as true.
 """
 
@@ -18,7 +19,7 @@ from unskew.core import Batch, Client, Out, Part, Tensor, Weights
 
 @dataclass(frozen=True)
 class FedNTD(Part):
-    """Distils from the received model what it predicts for the classes other than the true one."""
+    """Distils the received model's predictions for the classes other than the true one."""
 
     beta: Annotated[float, Ge(0), Le(1_000_000), "weight of the distillation; 0 is FedAvg"] = 1.0
     tau: Annotated[float, Ge(1e-3), Le(1000), "temperature of both softmaxes"] = 1.0
@@ -37,7 +38,8 @@ class FedNTD(Part):
 
 
 def not_true(z_BC: Tensor, g_BC: Tensor, y_BC: Tensor, tau: float) -> Tensor:
-    """tau^2 KL(softmax(g / tau) || softmax(z / tau)) over the classes other than the true one, per sample."""
+    """The loss tau^2 KL(softmax(g / tau) || softmax(z / tau)) of each sample over the classes other than the
+    true one."""
     true_BC = F.one_hot(y_BC.argmax(-1), y_BC.shape[-1]).bool()
     q, p = ((v / tau).masked_fill(true_BC, -torch.inf).log_softmax(-1) for v in (g_BC, z_BC))
     gap = torch.where(true_BC, 0.0, q.masked_fill(true_BC, 0.0) - p.masked_fill(true_BC, 0.0))

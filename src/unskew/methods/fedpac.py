@@ -1,21 +1,20 @@
-"""FedPAC (Xu, Tong & Huang, ICLR 2023, arXiv 2306.11867): features aligned with everybody's, heads combined
-for each client.
+"""FedPAC (Xu, Tong & Huang, ICLR 2023, arXiv 2306.11867): aligned features and personal mixtures of heads.
 
-Client: with the received body f, before training:   mu_c its mean feature of class c, p_c its share of
-samples,
-        h_c = p_c mu_c,   V = (sum_c p_c mean_{y_i = c} |f_i|^2 - sum_c |h_c|^2) / n
-        The first round(head S) of its S local steps train the head (each gets one at least where S > 1, and
-        with S = 1 both take it); the others the body, with
-        CE + lam mean_i |f_i - z_{y_i}|^2 / D      z_c: the received centroid; mu_c where none is; no term in
-        round 1
-        Up: w, h, V, and by class the sum of the trained model's features and their number
-Server: z_c = sum of features / number;   bodies are averaged;   client k is sent the head  sum_j a_kj head_j,
-a_k the
-        shares (a_kj >= 0, sum 1) with the least  sum_j a_kj^2 V_j + sum_c |h_kc - sum_j a_kj h_jc|^2
-Test:   clients are scored by what they are sent.
-Differs from the paper: it trains the head for one pass at a learning rate of its own and then the body, ours
-a share of the local steps at one rate. Shares are those of the clients that replied; others keep the head
-they were sent last, at first the common one. Public code drops shares below 0.001.
+Client: with the received body f, before training:
+        mu_c: its mean feature of class c;   p_c: its share of samples;   h_c = p_c mu_c
+        V = (sum_c p_c mean_{y_i = c} |f_i|^2 - sum_c |h_c|^2) / n
+        the first round(head S) of its S local steps train the head, the others the body, with
+        CE + lam mean_i |f_i - z_{y_i}|^2 / D
+        z_c: the received centroid; mu_c if there is none;   no such term in round 1
+        each gets at least one step if S > 1; with S = 1 both are trained in that step
+Up:     w, h, V, and by class the sum of the trained model's features and their number
+Server: z_c = sum of features / number;   bodies are averaged
+        sends client k the head  sum_j a_kj head_j,  for a_kj >= 0 of sum 1 that minimise
+        sum_j a_kj^2 V_j + sum_c |h_kc - sum_j a_kj h_jc|^2
+Test:   clients are scored by the models they receive
+Differs from the paper: it trains the head for one pass at a separate learning rate and then the body; ours
+takes a share of the local steps at one rate. Shares are those of the clients that replied; others keep the
+last head they received, at first the common one. Public code drops shares below 0.001.
 """
 
 from dataclasses import dataclass
@@ -32,8 +31,8 @@ from unskew.methods.shared.weights import head_first
 
 @dataclass(frozen=True)
 class FedPAC(Part):
-    """Aligns features with class means over all clients, and sends each client the combination of heads best
-    for it."""
+    """Aligns features with class means over all clients, and sends each client its best combination of
+    heads."""
 
     lam: Annotated[
         float, Ge(0), Le(1_000_000), "weight of the pull of features to their class's centroid"
@@ -45,8 +44,7 @@ class FedPAC(Part):
     family = "personalised"
     against = ("labels", "scarcity")
     use_when = (
-        "Labels differ by client, and clients with few samples should borrow the heads of those with similar"
-        " ones."
+        "Labels differ by client, and clients with few samples should use the heads of similar clients."
     )
     tasks = ("classification",)
     needs = "means of features by class"
@@ -121,7 +119,7 @@ class FedPAC(Part):
 
 
 def head_shares(h_KCD: Tensor, V_K: Tensor) -> Tensor:
-    """[K, K]: a, whose rows are the shares of every client's head in that for client k."""
+    """The shares a, [K, K]; row k holds the share of every client's head in that for client k."""
     h_KN = h_KCD.flatten(1)
     rows = []
     for h_N in h_KN:
@@ -131,9 +129,9 @@ def head_shares(h_KCD: Tensor, V_K: Tensor) -> Tensor:
 
 
 def _least(P_KK: Tensor) -> Tensor:
-    """[K]: the shares a, of sum 1, with the least a P a; P is positive semidefinite.
+    """The shares a, [K], with sum 1 that minimise a P a; P is positive semidefinite.
 
-    With P = R'R, the least |R b|^2 + (sum b - 1)^2 over b >= 0 lies in the direction of a.
+    With P = R'R, the minimum of |R b|^2 + (sum b - 1)^2 over b >= 0 lies in the direction of a.
     """
     values_K, vectors_KK = torch.linalg.eigh(P_KK.cpu())
     R_KK = (vectors_KK * values_K.clamp(min=0).sqrt()).T

@@ -1,16 +1,19 @@
-"""FedPCL (Tan et al., NeurIPS 2022, arXiv 2209.10083): clients exchange class means of features, and no
-weights.
+"""FedPCL (Tan et al., NeurIPS 2022, arXiv 2209.10083): clients exchange class means of features, no weights.
 
-Client: h: features of length 1;   from its second round on it descends, in place of the labels' loss,
-        L(C) + mean_j L(C_j),    L(C) = -mean_i log( e^(h_i C_{y_i} / tau) / sum_c e^(h_i C_c / tau) )
-        then sends C_k, the mean h of each class that it has, by its trained model
-Server: C_c = mean of C_kc over the clients that have sent one;   C_j: each client's own, with C_c for classes
-it lacks
-Test:   clients are scored by their own model and C_k: the class whose mean has the largest product with h.
-Differs from the paper: there backbones are pretrained and frozen, and only a projection learns; here all
-before the head does, and the head stays as it is. Classes that nobody has sent add nothing. Clients that are
-absent count with the means they sent last, in public code also; that clips gradients at norm 10. The authors'
-code adds the terms of all clients up, without that of the mean, and takes each image in two augmented views.
+Client: h: features of length 1;   from its second round on it descends, instead of the labels'
+        loss,
+        L(C) + mean_j L(C_j),    L(C) = -mean_i log( e^(h_i C_{y_i} / tau) / sum_c e^(h_i C_c / tau)
+        )
+        then sends C_k, the mean h of each class that it has, under its trained model
+Server: C_c = mean of C_kc over the clients that have sent one
+        C_j: each client's own means, with C_c for classes it lacks
+Test:   clients are scored by their own model and C_k: the class with the largest product of mean
+        and h
+Differs from the paper: there backbones are pretrained and frozen, and only a projection learns; here
+everything before the head learns, and the head does not change. Classes that no client has sent add nothing.
+Absent clients count with the means they sent last, as in public code, which clips gradients at norm 10. The
+authors' code adds up the terms of all clients, without that of the mean, and takes each image in two
+augmented views.
 """
 
 from dataclasses import dataclass
@@ -25,7 +28,7 @@ from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups,
 
 @dataclass(frozen=True)
 class FedPCL(Part):
-    """Keeps models at the clients; each learns features that are near its class's mean at every client."""
+    """Keeps models at the clients; each learns features near the means of their class at every client."""
 
     tau: Annotated[float, Gt(0), Le(1000), "temperature that divides the products of features and means"] = (
         0.07
@@ -35,8 +38,8 @@ class FedPCL(Part):
     family = "representation"
     against = ("features",)
     use_when = (
-        "Weights must not leave, models differ, and class means of features may: start from pretrained"
-        " models."
+        "Class means of features may leave clients, weights must not, or models differ: start from"
+        " pretrained models."
     )
     tasks = ("classification",)
     needs = "means of features by class"
@@ -74,7 +77,7 @@ class FedPCL(Part):
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         K, C, D = fed.clients, fed.classes, fed.features
-        return _told(torch.zeros(K, C, D), torch.zeros(K, C))
+        return _downlink(torch.zeros(K, C, D), torch.zeros(K, C))
 
     def client_init(self, w: Weights, fed: Fed) -> Tree:
         return {"C": torch.zeros(fed.classes, fed.features), "has": torch.zeros(fed.classes)}
@@ -84,8 +87,8 @@ class FedPCL(Part):
         z_JBC = torch.einsum("bd,jcd->jbc", h_BD, s["C"]) / self.tau
         log_p_JBC = z_JBC.masked_fill(s["known"] == 0, -1e9).log_softmax(-1)
         near_B = -torch.einsum("j,bc,jbc->b", s["weight"], b.y * s["known"], log_p_JBC)
-        there = c.mine["has"].amax() * s["known"].amax()
-        return b.mean(there * near_B - c.fed.task.loss(out.logits, b.y))
+        active = c.mine["has"].amax() * s["known"].amax()
+        return b.mean(active * near_B - c.fed.task.loss(out.logits, b.y))
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
         def sums(b: Batch) -> dict[str, Tensor]:
@@ -102,7 +105,7 @@ class FedPCL(Part):
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
         at = ups.clients.to(s["sent"].device)
         sent_KCD = s["sent"].index_copy(0, at, ups["C"].to(s["sent"]))
-        return _told(sent_KCD, s["has"].index_copy(0, at, ups["has"].to(s["has"])))
+        return _downlink(sent_KCD, s["has"].index_copy(0, at, ups["has"].to(s["has"])))
 
     def scores(self, z: Tensor, h: Tensor, c: Client) -> Tensor:
         if "C" not in c.mine:
@@ -111,9 +114,9 @@ class FedPCL(Part):
         return torch.where(c.mine["has"].amax() > 0, near_BC.masked_fill(c.mine["has"] == 0, -torch.inf), z)
 
 
-def _told(sent_KCD: Tensor, has_KC: Tensor) -> Tree:
-    """The server's slice. C: [1 + K, C, D], the means over clients and each client's, filled up with those;
-    weight: [1 + K] of each in the loss."""
+def _downlink(sent_KCD: Tensor, has_KC: Tensor) -> Tree:
+    """The server's slice. C: the means over clients, then each client's, completed by those, [1 + K, C, D].
+    weight: their weights in the loss, [1 + K]."""
     n_C, there_K = has_KC.sum(0), has_KC.amax(1)
     mean_CD = sent_KCD.sum(0) / n_C.clamp(min=1)[:, None]
     filled_KCD = sent_KCD + (1 - has_KC)[..., None] * mean_CD

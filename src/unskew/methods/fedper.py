@@ -1,10 +1,9 @@
-"""FedPer (Arivazhagan et al. 2019, arXiv 1912.00818): the last layers stay with the clients, the ones below
-are averaged.
+"""FedPer (Arivazhagan et al. 2019, arXiv 1912.00818): averages the lower layers; the last stay with clients.
 
-Client: trains all weights, the base w and its own personalisation layers p_k, together;  Up: w.
-Server: w <- sum_k n_k/n w_k.   p_k is neither sent nor overwritten, and begins at the common start.
-Differs from the paper: there every client draws the layers that it keeps at random for itself. It keeps whole
-blocks of a ResNet; here a block is a direct child of the model, whose running statistics stay with it.
+Client: trains the base w and its personalisation layers p_k together;  Up: w
+Server: w <- sum_k n_k/n w_k;   p_k is neither sent nor overwritten, and begins at the common start
+Differs from the paper: there every client draws the layers that it keeps at random. It keeps whole blocks of
+a ResNet; here a block is a direct child of the model, and its running statistics stay with it.
 """
 
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from unskew.methods.shared.weights import block_refusal, in_last_blocks
 
 @dataclass(frozen=True)
 class FedPer(Part):
-    """Keeps the head, and perhaps blocks below it, on the client."""
+    """Keeps the head, and optionally blocks below it, on the client."""
 
     blocks: Annotated[
         int, Ge(1), Le(1000), "how many of the model's last blocks stay with the clients; 1: the head"
@@ -27,8 +26,7 @@ class FedPer(Part):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients have different labels, or label similar samples differently, and each wants a model of its"
-        " own."
+        "Clients have different labels, or label similar samples differently, and each wants its own model."
     )
     divides = True
 

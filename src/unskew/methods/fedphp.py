@@ -1,21 +1,19 @@
-"""FedPHP (Li et al., ECML PKDD 2021): a client's own models of the past teach the one it trains, and score
-it.
+"""FedPHP (Li et al., ECML PKDD 2021): an average of a client's past models teaches the one it trains.
 
-Client: w descends  (1 - lam) CE + lam R   from the received w_t, and is sent;   p_k: its inherited model, in
-evaluation mode
-        R = MMD(h, h_p), the features' discrepancy under Gaussian kernels, or with teach=logits CE(softmax(z_p
-        / 4), z) then  p_k <- m p_k + (1 - m) w,   m = 0.9 min(z_k / Z, 1),   z_k: the rounds it trained in
-        before, Z = takes T
-MMD:    mean_ij  k(h_i, h_j) + k(p_i, p_j) - 2 k(h_i, p_j),   k(a, b) = sum_{i=0..4} exp(-|a - b|^2 / (2^(i -
-2) s)),
-        s the mean of |a - b|^2 over all pairs of the batch's features of both models, a constant; 0 for a
-        single sample
-Test:   a client's own score is p_k's; the other scores are the global model's.
+Client: w descends  (1 - lam) CE + lam R   from the received w_t, and is sent
+        p_k: its inherited model, in evaluation mode
+        R = MMD(h, h_p) of the features;   with teach=logits  R = CE(softmax(z_p / 4), z)
+        then  p_k <- m p_k + (1 - m) w,   m = 0.9 min(z_k / Z, 1)
+        z_k: the rounds it trained in before;   Z = takes T
+MMD:    mean_ij  k(h_i, h_j) + k(p_i, p_j) - 2 k(h_i, p_j)
+        k(a, b) = sum_{i=0..4} exp(-|a - b|^2 / (2^(i - 2) s))
+        s: the mean of |a - b|^2 over all pairs of the batch's features of both models, a constant
+        0 for a single sample
+Test:   a client's own score is that of p_k; other scores are the global model's
 Differs from the paper: in its first round a client inherits the received model, in the authors' code the
-initial one. That clips gradients, takes five local steps at least, and compares single samples, too, whose s
-is rounding where the models
-are equal. PFLlib is another method: there the received model teaches, and
-training starts from a mixture with the client's last model.
+initial one. That code clips gradients, takes at least five local steps, and also compares single samples, for
+which s is only rounding if the models are equal. PFLlib is another method: there the received model teaches,
+and training starts from a mixture with the client's last model.
 """
 
 from dataclasses import dataclass
@@ -46,8 +44,8 @@ class FedPHP(Remembered):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients want models of their own that do not jump when a common one arrives, at the cost of FedAvg"
-        " and one more pass forward."
+        "Clients want personal models that change gradually when a common one arrives, at the cost of"
+        " FedAvg and one more forward pass."
     )
     tasks = ("classification",)
     needs = "probabilities of classes"
@@ -77,12 +75,12 @@ def discrepancy(h_BD: Tensor, p_BD: Tensor, weight_B: Tensor) -> Tensor:
     """The maximum mean discrepancy of two batches of features of the same samples; 0 for one sample, which
     has no spread."""
     f_ND, pairs_N = torch.cat([h_BD, p_BD]), torch.cat([weight_B, weight_B])
-    apart_NN = torch.cdist(f_ND, f_ND, compute_mode="donot_use_mm_for_euclid_dist").pow(
+    distance_NN = torch.cdist(f_ND, f_ND, compute_mode="donot_use_mm_for_euclid_dist").pow(
         2
     )  # 0 where features are equal
     N = pairs_N.sum()
-    mean = (apart_NN.detach() * torch.outer(pairs_N, pairs_N)).sum() / (N * N - N).clamp(min=1) + 1e-8
-    k_NN = torch.stack([(-apart_NN / (width * mean)).exp() for width in _WIDTHS]).sum(0)
+    mean = (distance_NN.detach() * torch.outer(pairs_N, pairs_N)).sum() / (N * N - N).clamp(min=1) + 1e-8
+    k_NN = torch.stack([(-distance_NN / (width * mean)).exp() for width in _WIDTHS]).sum(0)
     sign_N = torch.cat([weight_B, -weight_B])
     B = weight_B.sum()
     return (B > 1) * (sign_N @ k_NN @ sign_N) / B.clamp(min=1).pow(2)

@@ -1,14 +1,13 @@
-"""FedProto (Tan et al., AAAI 2022, arXiv 2105.00243): features are pulled to their class's mean over all
-clients.
+"""FedProto (Tan et al., AAAI 2022, arXiv 2105.00243): pulls features to their class's mean over all clients.
 
-Client: loss + lam mean_i |h_i - c_{y_i}|^2 / D     c_y: the received prototype, a constant; 0 for a class
-without one
-Up:     per class, the sum of features of the trained model and their number;   Server: c_c = sum_k sums /
-sum_k n
+Client: loss + lam mean_i |h_i - c_{y_i}|^2 / D
+        c_y: the received prototype, a constant;   0 for a class without one
+Up:     by class, the sum of features of the trained model and their number
+Server: c_c = sum_k sums / sum_k n
 Differs from the paper: weights are averaged too and the head predicts, as FedRDN's comparison needs; with
 `aggregate_weights=False`, as in the paper, models stay with the clients and the nearest prototype predicts.
 The paper pulls the class means of a batch to the prototypes, ours pulls every sample, as its code does. Local
-means are taken over the trained model, not while it trains; clients count by their samples (official code:
+means are taken over the trained model, not during training; clients count by their samples (official code:
 equally).
 """
 
@@ -33,8 +32,8 @@ class FedProto(Part):
     family = "representation"
     against = ("labels",)
     use_when = (
-        "Clients' features drift apart; with `aggregate_weights=False` also for clients that keep models of"
-        " their own."
+        "Clients' features drift apart; with `aggregate_weights=False` also for clients that keep their"
+        " own models."
     )
     tasks = ("classification",)
     needs = "prototypes of classes"

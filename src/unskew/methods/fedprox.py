@@ -1,7 +1,7 @@
 """FedProx (Li et al., MLSys 2020, arXiv 1812.06127).
 
-Client: loss + (mu/2) ||w - w_t||^2    over the trained weights that clients send, of which w_t are those
-received
+Client: loss + (mu/2) ||w - w_t||^2
+        w_t: the received weights; the norm is over the trained weights that clients send
 Differs from the paper: nothing.
 """
 

@@ -1,16 +1,17 @@
-"""FedRDN (Yan et al., CVPR 2025, arXiv 2306.09363): normalise every image with a random client's statistics.
+"""FedRDN (Yan et al., CVPR 2025, arXiv 2306.09363): normalises images with a random client's statistics.
 
-Once, before round 1, client k sends, over its images i, per channel
+Once, before round 1, client k sends for every channel, over its images i:
     mu_k = mean_i mean_hw x_i,    sigma_k = mean_i std_hw x_i      (population std of each image)
-Train: for each image, each time it is drawn, j uniform in 1..K:    x <- (x - mu_j) / sigma_j
-Test:  client k's images use its own pair; an image of no client uses the mean pair over clients.
-FedRDN-V (`mean=True`): the mean pair for every image, at training and test.
-Beside `dpsgd`: sums of (mean_hw x_i, std_hw x_i, 1) with clip and noise; sigma is at least three deviations
-of its noise, and where the count is not above three deviations of its own, the pair is (0, 1).
-Of a sample with several inputs every image is normalised by its own channels, all by the same client's; the
-rest stays as it is.
+Train:  each time an image is drawn, j uniform in 1..K:    x <- (x - mu_j) / sigma_j
+Test:   client k's images use its own pair; an image of no client uses the mean pair over clients
+FedRDN-V (`mean=True`) uses the mean pair for every image, at training and test. With `dpsgd` clients send
+sums of (mean_hw x_i, std_hw x_i, 1) with clip and noise; sigma is at least three deviations of its noise, and
+if the count is not above three deviations of its own noise, the pair is (0, 1). If a sample has several
+inputs, every image among them is normalised by its own channels, all with the statistics of one client; other
+inputs do not change.
 Differs from the paper: it prints sums where its code has means; means are meant. `variant="official"` draws
-mean and std from two different clients, one pick per batch, with the unbiased std, as the public code does.
+mean and std from two different clients, one pick for each batch, with the unbiased std, as the public code
+does.
 """
 
 from dataclasses import dataclass, replace
@@ -35,8 +36,8 @@ class FedRDN(Part):
     family = "data"
     against = ("features",)
     use_when = (
-        "Images look different from site to site; it goes with any method and sends two numbers a channel,"
-        " once."
+        "Images look different from site to site; it works with any method and sends two numbers a"
+        " channel, once."
     )
     presets = {"fedrdn_v": {"mean": True}}
     normalises = True
@@ -87,12 +88,12 @@ class FedRDN(Part):
         )
         least = c.mean_of(
             torch.full_like(sigma, c.floor), total["n"], FLOOR
-        )  # of a deviation that is no noise alone
+        )  # the least deviation that is more than noise
         return {"mu": mu, "sigma": torch.maximum(sigma, least).clamp(min=FLOOR)}
 
     def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
-        """The table of all pairs; the row of a client that never reported is the mean pair. Without any,
-        inputs stay as they are."""
+        """Builds the table of all pairs; the row of a client that never reported is the mean pair. Without
+        any pair, inputs do not change."""
         if not len(ups):
             return w, s
         mu_KC, sigma_KC = ups["mu"], ups["sigma"]
@@ -101,10 +102,10 @@ class FedRDN(Part):
         return w, {"mu": mu_KC, "sigma": sigma_KC, "row": row_of}
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
-        """Before anybody reported: leave inputs as they are."""
+        """The pair (0, 1), which leaves inputs unchanged until clients report."""
         channels = sample_images.image_channels(fed)
-        nobody = torch.full((fed.clients,), -1, dtype=torch.int64)
-        return {"mu": torch.zeros(1, channels), "sigma": torch.ones(1, channels), "row": nobody}
+        unreported = torch.full((fed.clients,), -1, dtype=torch.int64)
+        return {"mu": torch.zeros(1, channels), "sigma": torch.ones(1, channels), "row": unreported}
 
     def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
         if self.mean:
@@ -121,7 +122,7 @@ class FedRDN(Part):
             return b.scaled(*self._mean_pair(c))
         of_mean = c.noise["of_mean"] if self.variant == "official" else c.noise["of_pair"]
         of_std = c.noise["of_std"] if self.variant == "official" else c.noise["of_pair"]
-        return b.scaled(*_beside(c.down["mu"][of_mean], c.down["sigma"][of_std], c.fed))
+        return b.scaled(*_broadcast(c.down["mu"][of_mean], c.down["sigma"][of_std], c.fed))
 
     def evaluate_with(self, x: Tensor, c: Client) -> Tensor:
         if self.mean or (isinstance(c.id, int) and c.id < 0):
@@ -133,13 +134,13 @@ class FedRDN(Part):
         known, at = (row >= 0).to(x.dtype), row.clamp(min=0)
         mu_C = known * row_at(c.down["mu"], at) + (1 - known) * c.down["mu"].mean(0)
         sigma_C = known * row_at(c.down["sigma"], at) + (1 - known) * c.down["sigma"].mean(0)
-        mu, sigma = _beside(mu_C[None], sigma_C[None], c.fed)
+        mu, sigma = _broadcast(mu_C[None], sigma_C[None], c.fed)
         return (x - mu) / sigma
 
     def _mean_pair(self, c: Client) -> tuple[Tensor, Tensor]:
-        return _beside(c.down["mu"].mean(0)[None], c.down["sigma"].mean(0)[None], c.fed)
+        return _broadcast(c.down["mu"].mean(0)[None], c.down["sigma"].mean(0)[None], c.fed)
 
 
-def _beside(mu_BC: Tensor, sigma_BC: Tensor, fed: Fed) -> tuple[Tensor, Tensor]:
-    """The pairs, shaped to go with samples, of which nothing but images changes."""
+def _broadcast(mu_BC: Tensor, sigma_BC: Tensor, fed: Fed) -> tuple[Tensor, Tensor]:
+    """The pairs, shaped to broadcast against samples; they change only images."""
     return sample_images.per_channel(mu_BC, fed, 0.0), sample_images.per_channel(sigma_BC, fed, 1.0)

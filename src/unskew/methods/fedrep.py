@@ -1,16 +1,15 @@
-"""FedRep (Collins et al., ICML 2021, arXiv 2102.07078, algorithm 1): a common representation under heads of
-the clients' own.
+"""FedRep (Collins et al., ICML 2021, arXiv 2102.07078, algorithm 1): a common body under personal heads.
 
-Client: of its S local steps the first round(head S) train its head p_k, under the received body; the others
-the body w,
-        under the new head (each gets one at least where S > 1, and with S = 1 both take it);   Up: w.
-Server: w <- sum_k n_k/n w_k.   p_k is neither sent nor overwritten, and begins at the common start.
-Differs from the paper: clients are weighted by size, there equally. The paper counts epochs, and its head's
-come on top: its runs train the head for 10 and the body for 1 or 5 epochs where FedAvg gets 1. Ours is a
-share of the local steps (theirs: epochs=11, head=0.909), so that at equal steps the body takes fewer. At the
-end its code fits all heads to the last body for 10 epochs more. A weight that rests is not decayed and keeps
-its momentum; in older versions of torch its code's optimiser moved such weights on. Statistics of
-normalisation follow every step.
+Client: the first round(head S) of its S local steps train its head p_k, under the received body
+        the others train the body w under the new head;   Up: w
+        each gets at least one step if S > 1; with S = 1 both are trained in that step
+Server: w <- sum_k n_k/n w_k;   p_k is neither sent nor overwritten, and begins at the common start
+Differs from the paper: clients are weighted by size, in the paper equally. The paper counts epochs, and those
+of the head are additional: its runs train the head for 10 and the body for 1 or 5 epochs where FedAvg trains
+for 1. Ours takes a share of the local steps (for the paper's: epochs=11, head=0.909), so that with equal
+steps the body takes fewer. At the end its code fits all heads to the last body for 10 more epochs. A weight
+that rests is not decayed and keeps its momentum; in older versions of torch the optimiser of its code moved
+such weights. Statistics of normalisation follow every step.
 """
 
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from unskew.methods.shared.weights import head_first
 
 @dataclass(frozen=True)
 class FedRep(Part):
-    """Trains first the client's own head, then the common body under it."""
+    """Trains first the client's head, then the common body under it."""
 
     head: Annotated[
         float, Gt(0), Lt(1), "share of a round's local steps that train the head, before the body's"
@@ -33,7 +32,7 @@ class FedRep(Part):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients differ in labels, and a head fitted to each lets all of them learn one good representation."
+        "Clients differ in labels, and with a personal head each can learn one good common representation."
     )
     divides = True
 

@@ -1,13 +1,12 @@
-"""FedRoD (Chen & Chao, ICLR 2022, arXiv 2107.00778): a generic head that ignores the client's labels, a
-personal one on top.
+"""FedRoD (Chen & Chao, ICLR 2022, arXiv 2107.00778): a balanced generic head and a personal head.
 
-Client: z = G(phi(x)),   loss  CE(z + log n_k, y)  +  CE(P(h) + G(h), y)    n_k: the client's samples of each
-class
-        in the second term phi and G are constants (h = phi(x)), so that only P, which stays with the client,
-        learns
-Test:   the global model predicts by G; a client's own score is taken with the head P + G.
-Differs from the paper: P begins at 0, so that a client begins with the generic predictions (the public code
-of others copies G). P and the model take their steps at once, by one optimiser. P is the paper's linear head;
+Client: z = G(phi(x)),   loss  CE(z + log n_k, y)  +  CE(P(h) + G(h), y)
+        n_k: the client's samples of each class
+        in the second term phi and G are constants (h = phi(x)), so only P learns from it
+        P stays with the client
+Test:   the global model predicts by G; a client's own score is that of the head P + G
+Differs from the paper: P begins at 0, so that a client begins with the generic predictions (third-party code
+copies G). P and the model take their steps at the same time, by one optimiser. P is the paper's linear head;
 the hypernetwork that makes P from n_k is left out.
 """
 
@@ -28,7 +27,7 @@ class FedRoD(Part):
     name = "fedrod"
     family = "personalised"
     against = ("labels",)
-    use_when = "Both are wanted: a good model for everybody, and one for each client, with skewed labels."
+    use_when = "Labels are skewed, and both a good common model and one for each client are needed."
     tasks = ("classification",)
     needs = "class counts"
     divides = True

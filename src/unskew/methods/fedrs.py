@@ -1,9 +1,8 @@
-"""FedRS (Li & Zhan, KDD 2021, doi 10.1145/3447548.3467254): scales down the logits of classes that a client
-lacks.
+"""FedRS (Li & Zhan, KDD 2021, doi 10.1145/3447548.3467254): scales down the logits of absent classes.
 
 Client: CE(s z, y)    s_c = 1 for a class the client has, alpha for one it lacks
         soft form:    s_c = (1 - alpha) n_c / max_j n_j + alpha
-Test:   plain logits.
+Test:   plain logits
 A negative logit gains probability when it is scaled by alpha.
 Differs from the paper: the head may have a bias, which is scaled too. Its code uses the soft form, clips
 gradients, and applies its scale more than once.
@@ -45,7 +44,8 @@ class FedRS(Part):
 
     @property
     def clashes(self) -> Mapping[str, str]:  # type: ignore[override]
-        """Mixtures; and unless it scales rare classes too, Parts that mask all the classes it would scale."""
+        """Parts that mix labels; and, unless rare classes are scaled too, Parts that mask all the classes it
+        would scale."""
         others = dict.fromkeys(
             MIXTURES, "it scales down the classes a client lacks, which the other brings into its batches"
         )
@@ -56,4 +56,4 @@ class FedRS(Part):
         scale_C = (1 - self.alpha) * have_C + self.alpha
         return torch.where(
             z == -torch.inf, z, z * scale_C
-        )  # what another Part masked stays so, also for alpha = 0
+        )  # logits masked by another Part stay masked, also for alpha = 0

@@ -1,11 +1,12 @@
 """FedSAM (Qu et al., ICML 2022, arXiv 2206.02618; Caldarola, Caputo & Ciccone, ECCV 2022, arXiv 2203.11834).
 
 Client, at every step:  g = grad L(w),   e = rho T^2 g / |T g|,   w <- w - lr grad L(w + e)
-T = 1 (SAM); with `adaptive`, T = |w| + eta for every tensor of two or more axes, and 1 for others (ASAM)
-|.| is over all trained weights. L holds the terms of every Part; weight decay is taken at w.
-Differs from the paper: clients are weighted by size, in Qu's equally, and the server's step size is 1.
+        T = 1 (SAM);   with `adaptive` (ASAM)  T = |w| + eta for tensors of two or more axes, 1 for
+        others
+|.| is over all trained weights. L includes the terms of every Part; weight decay is taken at w.
+Differs from the paper: clients are weighted by size, by Qu et al. equally, and the server's step size is 1.
 `fedasam` has the settings of Caldarola's runs; its code takes T = |w| + eta for the weights of normalisation,
-too. Running statistics of batch normalisation are updated by the pass at w alone (official codes: by both).
+too. Running statistics of batch normalisation are updated only by the pass at w (official codes: by both).
 FL-Simulator clips gradients at norm 10.
 """
 
@@ -22,7 +23,7 @@ from unskew.formats.arguments import With
 
 @dataclass(frozen=True)
 class FedSAM(Part):
-    """Takes every step's gradient where the loss is highest nearby, so that flat minima are found."""
+    """Takes every step's gradient where the loss is highest nearby, so that training finds flat minima."""
 
     rho: Annotated[float, Ge(0), Le(1000), "how far the gradient is taken from the weights; 0 is FedAvg"] = (
         0.05
@@ -36,7 +37,7 @@ class FedSAM(Part):
     neutral = {"rho": 0.0}
     family = "steps"
     against = ("labels",)
-    use_when = "Label skew, and local models fall into sharp minima of their own; a step costs two gradients."
+    use_when = "Label skew drives local models into sharp minima; a step costs two gradients."
     climbs = 1
 
     def perturb(self, g: Weights, w: Weights, c: Client) -> Weights:
@@ -49,6 +50,6 @@ class FedSAM(Part):
 
 
 def scale_to_norm(v: Weights, norm: float) -> dict[str, Tensor]:
-    """These tensors as one vector, scaled to this norm; zeros stay zeros."""
+    """The tensors, as one vector, scaled to this norm; zeros stay zeros."""
     length = torch.stack([t.pow(2).sum() for t in v.values()]).sum().sqrt()
     return {n: norm * t / length.clamp(min=1e-12) for n, t in v.items()}

@@ -1,15 +1,14 @@
-"""FedSMOO (Sun et al., ICML 2023, arXiv 2305.11584): FedDyn on ground that is flat for all clients, not for
-each.
+"""FedSMOO (Sun et al., ICML 2023, arXiv 2305.11584): FedDyn with a SAM step towards the common direction.
 
-Client, at every step:  e = rho (g_1 - m_k - s) / |g_1 - m_k - s|,   g_1 = grad L(w)
+Client, at every step:  g_1 = grad L(w),   e = rho (g_1 - m_k - s) / |g_1 - m_k - s|
         w <- w - lr (grad L(w + e) + mu (w - w_t + h_k)),   m_k <- m_k + e - s
-        then  h_k <- h_k + w_S - w_t     S local steps; m_k and h_k begin at 0 and stay with the client;   it
-        sends w_S and m_k
-Server: s <- rho mean_k m_k / |mean_k m_k|,   w_{t+1} = mean_k w_S + H,   H: the mean of h_k over all clients,
-absent ones too
+        then, after S local steps,  h_k <- h_k + w_S - w_t
+        m_k and h_k begin at 0 and stay with the client;   it sends w_S and m_k
+Server: s <- rho mean_k m_k / |mean_k m_k|,   w_{t+1} = mean_k w_S + H
+        H: the mean of h_k over all clients, including absent ones
 |.| is over all shared weights. mu is 1 / beta of the paper. Statistics of batch normalisation take the plain
 mean.
-Differs from the paper: it takes each client's last e into the mean at the server, too; the official code
+Differs from the paper: it also includes each client's last e in the mean at the server; the official code
 leaves it out, and so does ours. Its code clips gradients at norm 10.
 """
 
@@ -26,7 +25,7 @@ from unskew.methods.fedsam import scale_to_norm
 
 @dataclass(frozen=True)
 class FedSMOO(Part):
-    """Moves each client's optimum to that of all, and its search for flat ground to the common direction."""
+    """Moves each client's optimum to that of all, and its SAM perturbation to the common direction."""
 
     mu: Annotated[
         float, Gt(0), Le(1_000_000), "strength of the pull towards the corrected received model"
@@ -71,8 +70,8 @@ class FedSMOO(Part):
         return w | {n: w[n] + e for n, e in self.ascent(c).items()}
 
     def ascent(self, c: Client) -> dict[str, Tensor]:
-        """e, from the step's first gradients; in the order of `fed.shared`, because a stored tree comes back
-        sorted."""
+        """The perturbation e from the step's first gradients, in the order of `fed.shared`, because a stored
+        tree is sorted."""
         g, m, s = c.seen["0"], c.round["m"], c.down["s"]
         return scale_to_norm({n: g[n] - m[n] - s[n] for n in c.fed.shared}, self.rho)
 

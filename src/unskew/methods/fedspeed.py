@@ -1,17 +1,17 @@
-"""FedSpeed (Sun et al., ICLR 2023, arXiv 2302.10429): a pull to the global model, corrected for its bias, on
-flat ground.
+"""FedSpeed (Sun et al., ICLR 2023, arXiv 2302.10429): a bias-corrected proximal pull, with SAM gradients.
 
-Client, at every step:  g = grad L(w + rho g_1 / ||g_1||),   g_1 = grad L(w)
-        w <- w - lr (g - h_k + mu (w - w_t)),   then  h_k' = h_k - mu (w_S - w_t)    S local steps; h_k begins
-        at 0 sends w_S - h_k' / mu
-Server: w_{t+1} = mean_k of what was sent    mu is 1 / lambda of the paper
-        everyone: clients send w_S;   w_{t+1} = mean_k w_S + H,   H: the mean of - h_k' / mu over all clients,
-        absent ones too
+Client, at every step:  g_1 = grad L(w),   g = grad L(w + rho g_1 / ||g_1||)
+        w <- w - lr (g - h_k + mu (w - w_t))
+        then, after S local steps,  h_k' = h_k - mu (w_S - w_t);   h_k begins at 0
+        sends w_S - h_k' / mu
+Server: w_{t+1} = mean_k of the replies      mu is 1 / lambda of the paper
+        with `everyone`: clients send w_S;   w_{t+1} = mean_k w_S + H
+        H: the mean of - h_k' / mu over all clients, including absent ones
 Statistics of batch normalisation take the plain mean.
 Differs from the paper: its share alpha of the second gradient is 1, as in the official code, so that g_1
-enters by the direction alone, and that direction has the length rho. The paper clips no gradients, its code
-does, at norm 10. Its code takes the mean of - h_k' / mu over all clients (`everyone=True`), the paper over
-those that answer; where all do, they are one.
+enters only by its direction, scaled to length rho. The paper does not clip gradients; its code does, at norm
+10. Its code takes the mean of - h_k' / mu over all clients (`everyone=True`), the paper over those that
+answer; if all answer, both agree.
 """
 
 from dataclasses import dataclass
@@ -27,8 +27,7 @@ from unskew.methods.fedsam import scale_to_norm
 
 @dataclass(frozen=True)
 class FedSpeed(Part):
-    """Corrects a proximal pull for the bias it brings, and takes gradients where the loss is highest
-    nearby."""
+    """Corrects the bias of a proximal pull, and takes gradients where the loss is highest nearby."""
 
     mu: Annotated[float, Ge(1e-9), Le(1_000_000), "strength of the pull towards the received model"] = 0.1
     rho: Annotated[float, Ge(0), Le(1000), "how far the gradient is taken from the weights"] = 0.1
@@ -38,7 +37,7 @@ class FedSpeed(Part):
     name = "fedspeed"
     family = "steps"
     against = ("labels",)
-    use_when = "Many local steps at a large learning rate, to spare rounds; a step costs two gradients."
+    use_when = "Many local steps at a large learning rate, to save rounds; a step costs two gradients."
     weighting = "equal"
     climbs = 1
     keeps_at_server = ("H",)
@@ -67,7 +66,7 @@ class FedSpeed(Part):
         return {}, {"h": {n: h - self.mu * (w[n] - c.start[n]) for n, h in c.mine["h"].items()}}
 
     def sends(self, w: Weights, c: Client) -> Weights:
-        """w_S - h_k' / mu, with the h_k' of `finish`."""
+        """The sent weights w_S - h_k' / mu, with the h_k' of `finish`."""
         if self.everyone:
             return w
         return w | {n: w[n] - (h / self.mu - (w[n] - c.start[n])) for n, h in c.mine["h"].items()}

@@ -1,15 +1,15 @@
-"""FedSR (Nguyen, Torr & Lim, NeurIPS 2022): simple representations, which differ little where domains do.
+"""FedSR (Nguyen, Torr & Lim, NeurIPS 2022): simple features, which differ little between domains.
 
-Client: h: what the head would receive, the mean of  z = h + s e,   e ~ N(0, 1),   s = softplus(A h + a)
-of each sample
+Client: h: the head's input, the mean of  z = h + s e,   e ~ N(0, 1),   s = softplus(A h + a) of
+        each sample
         descends  CE(head(z)) + l2r mean_i |z_i| + cmi mean_i KL_i
-        KL_i = sum_d  ln r - ln q + (q^2 + (c h_d - m)^2) / (2 r^2) - 1/2,   q = |c| s_d,  m = m_yd,  r =
-        softplus(r_yd) A and a are sent and merged; m, which begins at 0, r at 1 and c at 1 are trained and
-        stay
-Test:   the model on h, without noise.
-Differs from the paper: s is computed from h, where its network has s as further outputs of the layer of h.
-Public code scores the mean of the probabilities of twenty z; its term is |z|, as here. FL-bench merges m, r
-and c, too (`merged=True`), and scores one z.
+        KL_i = sum_d  ln r - ln q + (q^2 + (c h_d - m)^2) / (2 r^2) - 1/2
+        q = |c| s_d,   m = m_yd,   r = softplus(r_yd)
+        A and a are sent and merged;   m, r and c, which begin at 0, 1 and 1, are trained and stay
+Test:   the model on h, without noise
+Differs from the paper: s is computed from h; its network has s as further outputs of the layer of h. Public
+code scores the mean of the probabilities of twenty z; its term is |z|, as here. FL-bench also merges m, r and
+c (`merged=True`), and scores one z.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class FedSR(Part):
     alone = True
     family = "representation"
     against = ("features",)
-    use_when = "Sites differ in how their images look, and the model is to serve a site that nobody has seen."
+    use_when = "Images look different from site to site, and the model is to serve a new site."
     tasks = ("classification",)
     needs = "a distribution of features for each class"
 
@@ -71,7 +71,7 @@ class FedSR(Part):
         return noisy + self.l2r * length + self.cmi * b.mean(self.beyond(w, h_BD, s_BD, b.y))
 
     def beyond(self, w: Weights, h_BD: Tensor, s_BD: Tensor, y_BC: Tensor) -> Tensor:
-        """[B]: KL of the distribution of c z from that of the sample's class."""
+        """KL divergence of the distribution of c z from that of the sample's class, [B]."""
         m_BD, r_BD = y_BC @ w["fedsr.m"], y_BC @ F.softplus(w["fedsr.r"])
         q_BD = (w["fedsr.c"] * s_BD).abs().clamp(min=_EPS)
         far_BD = (q_BD.pow(2) + (w["fedsr.c"] * h_BD - m_BD).pow(2)) / (2 * r_BD.pow(2))

@@ -1,31 +1,30 @@
-"""FLea (Xia et al., KDD 2024, arXiv 2312.02327): clients share activations of a tenth of their samples and
-train on mixtures.
+"""FLea (Xia et al., KDD 2024, arXiv 2312.02327): clients share activations and train on mixtures with them.
 
-At the cut, with activations f of the batch x, a batch (fF, yF) from the buffer of last round's clients and
-beta ~ Beta(a, a) per sample,
+At the cut, the batch x has activations f. With a batch (fF, yF) from the buffer of last round's clients and
+beta ~ Beta(a, a) for each sample,
     f~ = beta f + (1 - beta) fF,   y~ = beta y + (1 - beta) yF
     L = CE(z(f~), y~) + lambda1 KL(p(f~) || p_t(f~)) + lambda2 dcor(x, f)^2      (Eq. 3-5, 8)
-z: logits from the cut on; p: their softmax; p_t: that of the received model, in evaluation mode and without
-gradient.
-dcor: distance correlation of the batch's inputs and activations, which training lowers. Above the cut only
-the mixture passes in training mode, so only it updates running statistics there.
-After the merge the same clients send (f, y) of a fixed tenth of their samples, at least one, under the new
-model (`fused`: with their update, under the model that the round began with).
-Of several inputs dcor(x, f)^2 is the mean over the inputs x; two words or codes that a model looks up are as
-far apart as any two others, whatever their numbers.
-An empty buffer (round 1): no mixture; the other two terms as they are.
+    z: logits from the cut on;   p: their softmax
+    p_t: the softmax of the received model, in evaluation mode and without gradient
+    dcor: distance correlation of the batch's inputs and activations, which training lowers
+Above the cut only the mixture passes in training mode, so only it updates running statistics there. After the
+merge the round's clients send (f, y) of a fixed tenth of their samples, at least one, under the new model;
+with `fused` they send them with their update, under the model that the round began with. If a sample has
+several inputs, dcor(x, f)^2 is the mean over the inputs x; two different words or codes that a model looks up
+have distance 1, regardless of their numbers. With an empty buffer (round 1) there is no mixture, and the
+other two terms do not change.
 Differs from the paper: Eq. 5 prints nu(x, f) where Eq. 8 has nu(x, x) nu(f, f), nu being distance covariance;
-Eq. 8 is meant. A client whose tenth is less than one sample still shares one.
-`variant="official"` is a step of the public code:
+Eq. 8 is meant. A client with fewer than ten samples still shares one.
+`variant="official"` takes the steps of the public code:
     L = CE(z(f)) + CE(z(f~), y~) + lambda1 KL(p_t(fF) || p(fF)) + lambda2 dcor(x, f)
-all in training mode but p_t: layers up to the cut update their running statistics by the batch twice, those
-after it by the batch, the mixture and the buffer's activations in turn. lambda2 falls by `fall` a round down
-to 1, which it reaches in round 21. In round 1 (an empty buffer):
+All passes but p_t are in training mode: layers up to the cut update their running statistics by the batch
+twice, those after it by the batch, the mixture and the buffer's activations in turn. lambda2 falls by `fall`
+in each round down to 1, which it reaches in round 21. In round 1 (an empty buffer):
     L = CE(z(f)) + 0.5 lambda1 KL(p_t(x) || p(x)) + lambda2 dcor(x, f)
-The tenth is drawn with replacement, and may be nothing. What else the code does is settings of a run:
+The tenth is drawn with replacement, and may be empty. Other properties of the code are settings of a run:
 `optimiser=sign`, `lr_min` and `lr_rounds`, and `first_epochs`, three times `epochs`; the experiment
-flea-official-har has them. Unlike the code it takes ceil(n / B) steps an epoch (code: floor(n / B) + 1),
-draws the buffer's rows with replacement where there are fewer than in a batch (code: cuts the batch to their
+flea-official-har has them. Unlike the code it takes ceil(n / B) steps in an epoch (code: floor(n / B) + 1),
+draws the buffer's rows with replacement if there are fewer than in a batch (code: cuts the batch to their
 number), adds no 1e-7 under the roots of dcor, and drops out the same units in all passes of a step.
 """
 
@@ -61,7 +60,7 @@ class FLea(Part):
         float,
         Ge(0),
         Le(1),
-        "share of a client's samples whose activations leave it, at least one sample; 0: none",
+        "share of a client's samples for which activations are sent, at least one sample; 0: none",
     ] = 0.1
     lambda1: Annotated[float, Ge(0), Le(1_000_000), "weight of the distillation from the received model"] = (
         1.0
@@ -168,15 +167,15 @@ class FLea(Part):
         return mix(h, b, c.down["features"][c.noise["row"]], y_BC, c.noise["beta"])
 
     def _dependence(self, b: Batch, h: Tensor, c: Client) -> Tensor:
-        """dcor(x, f)^2 of the batch; of several inputs the mean over them, so that none counts by the size of
-        its numbers."""
+        """The batch's dcor(x, f)^2; with several inputs the mean over them, so that large inputs do not
+        dominate."""
         by_input = [
             squared_distance_correlation(x, h, b.weight, kinds) for x, kinds in each_input(c.net, b.x)
         ]
         return torch.stack(by_input).mean()
 
     def _official(self, w: Weights, out: Out, b: Batch, c: Client, cut: str) -> Tensor:
-        """What the public code adds to the cross-entropy of the batch itself, which is the step's own
+        """The terms that the public code adds to the cross-entropy of the batch, which is the step's own
         pass."""
         h = out.before[cut]
         if c.net.norms:  # the public code computes f in another pass; only running statistics notice
@@ -200,20 +199,20 @@ class FLea(Part):
         return {"features": c.run(w, b.x, until=c.cut(self.cut)), "labels": b.y.argmax(1)}
 
     def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
-        """The union of what came; the old buffer is dropped even when nothing came."""
+        """Concatenates the received activations; the old buffer is dropped even if none arrive."""
         if not len(ups):
             return w, self.server_init(w, fed)
         return w, {"features": torch.cat(tuple(ups["features"])), "labels": torch.cat(tuple(ups["labels"]))}
 
 
 def mix(h: Tensor, b: Batch, fF: Tensor, yF_BC: Tensor, beta_B: Tensor) -> tuple[Tensor, Batch]:
-    """Mix activations h and fF, both [B, ...], and their labels, with one weight for each sample."""
+    """Mixes activations h and fF, both [B, ...], and their labels, with one weight for each sample."""
     beta = beta_B.reshape(-1, *[1] * (h.dim() - 1))
     return beta * h + (1 - beta) * fF, b.replace(y=beta_B[:, None] * b.y + (1 - beta_B[:, None]) * yF_BC)
 
 
 def kl(p_logits_BC: Tensor, q_logits_BC: Tensor) -> Tensor:
-    """[B]: KL(p || q) of the softmax of these logits, in nats."""
+    """KL(p || q) of the softmax of these logits, in nats, [B]."""
     log_p, log_q = p_logits_BC.log_softmax(-1), q_logits_BC.log_softmax(-1)
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
@@ -221,8 +220,9 @@ def kl(p_logits_BC: Tensor, q_logits_BC: Tensor) -> Tensor:
 def squared_distance_correlation(x: Tensor, f: Tensor, weight_B: Tensor, kinds: bool = False) -> Tensor:
     """Squared distance correlation (Szekely et al., 2007) of x and f over the samples of weight 1.
 
-    kinds: x holds whole numbers that stand for kinds, two of which are as far apart as any two others.
-    0 with fewer than three samples, or where either side is constant: there it is not defined, or always 1.
+    kinds: x holds whole numbers that are codes; any two different codes have distance 1.
+
+    The result is 0 with fewer than three samples or if x or f is constant, where it is undefined or always 1.
     """
     x_BD = x.flatten(1)
     differ_BB = (x_BD[:, None] != x_BD[None, :]).sum(-1).to(f.dtype).sqrt() if kinds else _distances(x_BD)
@@ -234,7 +234,7 @@ def squared_distance_correlation(x: Tensor, f: Tensor, weight_B: Tensor, kinds: 
 
 
 def _distances(x_BD: Tensor) -> Tensor:
-    """[B, B]: Euclidean distances of all pairs."""
+    """Euclidean distances of all pairs, [B, B]."""
     square = x_BD.pow(2).sum(1)
     squared_BB = square[:, None] + square[None, :] - 2 * x_BD @ x_BD.T
     distinct = (squared_BB > 1e-7 * (square[:, None] + square[None, :]).detach()) & ~torch.eye(

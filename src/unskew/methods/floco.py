@@ -1,21 +1,23 @@
-"""FLOCO (Grinwald, Wiesner & Nakajima, NeurIPS 2024): heads span a simplex, and each client trains near its
-own point in it.
+"""FLOCO (Grinwald, Wiesner & Nakajima, NeurIPS 2024): heads span a simplex with a point for each client.
 
-Head:   theta(a) = sum_m a_m theta_m,   theta_m: `endpoints` heads, which are trained and sent in place of one
+Head:   theta(a) = sum_m a_m theta_m,   theta_m: `endpoints` heads, which are trained and sent
+        instead of one
 Client: at every step draws a, and descends CE with the head theta(a), body and all theta_m together
-        a: uniform on the simplex up to round tau, and for clients without a point;   then a_k + r u, r
-        uniform on [0, rho], u = v / |v|_1 with v uniform on [-1, 1]
-Server: means of body and endpoints; it keeps how each client that replied last moved its endpoints. After
-round tau:
-        kappa_k: the first `endpoints` principal components of these moves;   of z = 0.0001 ... 1 the one at
-        which the nearest points a_k >= 0 of sum z to the kappa_k, divided by z, are furthest apart: least
-        sum_{k<j} |a_k - a_j|^-2
-Test:   client k is sent, and scored by, the head theta(a_k); the global model's is that of the simplex's
-centre.
-Differs from the paper: its code has all clients train once more to find their moves, and ends of the weights
-only, with one bias; ours takes the moves of those that replied by round tau, and ends of the whole head. The
-signs of principal components, on which points depend, are arbitrary: here the largest number of each is
-positive. FLOCO+ is not here (`floco+ditto` is near it). tau counts rounds; 0: half of the run's.
+        up to round tau, and for clients without a point, a is uniform on the simplex
+        then a_k + r u, r uniform on [0, rho], u = v / |v|_1 with v uniform on [-1, 1]
+Server: means of body and endpoints; it keeps the last change of the endpoints at each client. After
+        round tau:
+        kappa_k: the first `endpoints` principal components of these changes
+        for each z = 0.0001 ... 1:  a_k = the nearest point to kappa_k with a_k >= 0 and sum z,
+        divided by z
+        z is chosen so that the points are furthest apart:  least  sum_{k<j} |a_k - a_j|^-2
+Test:   client k receives, and is scored by, the head theta(a_k); the global model has the head at
+        the simplex's centre
+Differs from the paper: its code has all clients train once more to find their changes, and has endpoints of
+the weights only, with one bias; ours takes the changes of the clients that replied by round tau, and
+endpoints of the whole head. The signs of principal components, on which points depend, are arbitrary: here
+the largest number of each is positive. FLOCO+ is not included (`floco+ditto` is close to it). tau counts
+rounds; 0 means half of the run's.
 """
 
 import math
@@ -32,7 +34,7 @@ _TRIES = 1000
 
 @dataclass(frozen=True)
 class Floco(Part):
-    """Trains a simplex of heads, and gives each client the head at a point of its own."""
+    """Trains a simplex of heads, and gives each client the head at its point."""
 
     endpoints: Annotated[int, Ge(2), Le(100), "how many heads span the simplex"] = 10
     rho: Annotated[
@@ -45,9 +47,7 @@ class Floco(Part):
     own_logits = True
     family = "personalised"
     against = ("labels",)
-    use_when = (
-        "Labels differ by client, and both a common head and one of each client's own count; heads are small."
-    )
+    use_when = "Labels differ by client, and a common and a personal head are both needed; heads are small."
     tasks = ("classification",)
     needs = "a head for each class"
     divides = True
@@ -86,7 +86,7 @@ class Floco(Part):
         }
 
     def flat(self, w: Weights) -> Tensor:
-        """[N]: all endpoints."""
+        """All endpoints as one vector, [N]."""
         return torch.cat([w[n].flatten() for n in sorted(w) if n.startswith(f"{self.name}.")])
 
     def theta(self, w: Weights, a: Tensor, fed: Fed) -> Weights:
@@ -131,7 +131,7 @@ class Floco(Part):
 
 
 def points(moves_KN: Tensor, endpoints: int) -> Tensor:
-    """[K, endpoints]: each client's point, from how its endpoints moved, float64."""
+    """Each client's point from the change of its endpoints, float64 [K, endpoints]."""
     centred_KN = moves_KN - moves_KN.mean(0)
     values, vectors = torch.linalg.eigh(centred_KN @ centred_KN.T)
     kappa_KM = (vectors * values.clamp(min=0).sqrt()).flip(1)[:, :endpoints]
@@ -142,7 +142,7 @@ def points(moves_KN: Tensor, endpoints: int) -> Tensor:
 
 
 def nearest(kappa_KM: Tensor, z: float) -> Tensor:
-    """The nearest rows of numbers >= 0 whose sum is z."""
+    """The nearest rows of non-negative numbers with sum z."""
     sorted_KM = kappa_KM.sort(1, descending=True).values
     excess_KM = (sorted_KM.cumsum(1) - z) / torch.arange(1, kappa_KM.shape[1] + 1)
     last_K1 = (sorted_KM > excess_KM).sum(1, keepdim=True) - 1
@@ -150,5 +150,5 @@ def nearest(kappa_KM: Tensor, z: float) -> Tensor:
 
 
 def proximity_penalty(a_KM: Tensor) -> Tensor:
-    """The sum over pairs of one by their squared distance, of at least 1e-8."""
+    """The sum over pairs of 1 / squared distance, the latter at least 1e-8."""
     return torch.nn.functional.pdist(a_KM).clamp(min=1e-4).pow(-2).sum()

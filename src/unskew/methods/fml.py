@@ -1,14 +1,14 @@
-"""FML, federated mutual learning (Shen et al. 2020, arXiv 2006.16765): a client's own model and the common
-one teach each other.
+"""FML (Shen et al. 2020, arXiv 2006.16765): federated mutual learning of a local and the common model.
 
-Client: the common model w descends     beta CE(z, y)  + (1 - beta) KL(p_own || p)
-        the client's own model descends alpha CE(z_own, y) + (1 - alpha) KL(p || p_own)      p: softmax
-        outputs Teachers are constants. Both take their step at once; w is merged, the own model stays.
-Test:   a client's own score is its own model's; the other scores are the common model's.
-Differs from the paper: both models have one architecture and begin alike, there a client's own may be any.
-The merge weighs clients by size, there equally. PFLlib divides KL by the number of classes, lets it act on
-the teacher, too, and clips gradients at norm 10; its alpha and beta are 1 and 0 unless they are set: the
-common model then sees no labels.
+Client: the common model w descends  beta CE(z, y)  + (1 - beta) KL(p_own || p)
+        the local model descends     alpha CE(z_own, y) + (1 - alpha) KL(p || p_own)
+        p: softmax outputs;   teachers are constants;   both models step at the same time
+        w is merged, the local model stays
+Test:   a client's own score is that of its local model; other scores are the common model's
+Differs from the paper: both models have one architecture and begin alike; in the paper the local model may be
+any. The merge weighs clients by size, the paper's equally. PFLlib divides KL by the number of classes, lets
+it act on the teacher, too, and clips gradients at norm 10; its alpha and beta are 1 and 0 unless they are
+set, so that the common model sees no labels.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from unskew.core import Batch, Client, Out, OwnModel, Tensor, Weights
 
 @dataclass(frozen=True)
 class FML(OwnModel):
-    """Trains a model of the client's own beside the common one, each with the other as a teacher."""
+    """Trains a local model together with the common one; each is the other's teacher."""
 
     alpha: Annotated[
         float, Ge(0), Le(1), "weight of the labels for the own model; the rest is the common model's"
@@ -32,7 +32,7 @@ class FML(OwnModel):
     name = "fml"
     family = "personalised"
     against = ("labels",)
-    use_when = "Clients want models of their own, and a common one besides; training costs twice as much."
+    use_when = "Clients want a personal and a common model; training costs twice as much."
     tasks = ("classification",)
     needs = "probabilities of classes"
     clashes = {"flea": "its two models would see FLea's mixture and the sample alone"}
@@ -49,6 +49,6 @@ class FML(OwnModel):
 
 
 def kl_divergence(teacher_BC: Tensor, z_BC: Tensor) -> Tensor:
-    """KL(softmax(teacher) || softmax(z)), per sample."""
+    """KL(softmax(teacher) || softmax(z)) of each sample."""
     q = teacher_BC.log_softmax(-1)
     return (q.exp() * (q - z_BC.log_softmax(-1))).sum(-1)

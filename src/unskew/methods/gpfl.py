@@ -1,17 +1,16 @@
-"""GPFL (Zhang et al., ICCV 2023, arXiv 2308.10279): features for everybody's classes and for the client's
-own, of one body.
+"""GPFL (Zhang et al., ICCV 2023, arXiv 2308.10279): global and personal features from one body.
 
-V(f, u) = relu(f (gamma(u) + 1) + beta(u)),   gamma(u), beta(u): LayerNorm(relu(linear map of u)), of D
-numbers each
-E_c: an embedding of class c;   with the received E:  g = mean_c E_c,   p_k = sum_c (n_kc / n_k) E_c;   0 in
-round 1
-Client: descends  CE(head_k(V(f, p_k))) + CE(cos(V(f, g), E)) + lam |V(f, g) - E_y|,   the last E as received
-        |.| over the batch's features together;   f: the body's features.   It sends the body, V and E; its
-        head stays
+V:      V(f, u) = relu(f (gamma(u) + 1) + beta(u)),   f: the body's features
+        gamma(u), beta(u): LayerNorm(relu(linear map of u)), of D numbers each
+        E_c: an embedding of class c;   with the received E
+        g = mean_c E_c,   p_k = sum_c (n_kc / n_k) E_c;   both 0 in round 1
+Client: descends  CE(head_k(V(f, p_k))) + CE(cos(V(f, g), E)) + lam |V(f, g) - E_y|
+        the last E as received;   |.| over the batch's features together
+        sends the body, V and E;   its head stays
 Server: the mean of bodies, V and E
-Test:   clients are scored by their head on V(f, p_k), with the received body, V and E.
-Differs from the paper: V and E have the optimiser's weight decay, there mu of their own, and its momentum.
-Public code computes g and p_k from the E that the client trained last in place of the received one.
+Test:   clients are scored by their head on V(f, p_k), with the received body, V and E
+Differs from the paper: V and E have the optimiser's momentum and weight decay; in the paper a separate mu.
+Public code computes g and p_k from the E that the client trained last instead of the received one.
 """
 
 from dataclasses import dataclass
@@ -28,8 +27,8 @@ _EPS = 1e-12
 
 @dataclass(frozen=True)
 class GPFL(Part):
-    """Keeps heads at the clients, which read features under a condition of each client's own; classes are
-    embedded for all."""
+    """Keeps heads at the clients, which read features under each client's own condition; the embeddings of
+    classes are common."""
 
     lam: Annotated[
         float, Ge(0), Le(1_000_000), "weight of the distance of features to their class's embedding"
@@ -37,10 +36,7 @@ class GPFL(Part):
     name = "gpfl"
     family = "personalised"
     against = ("labels",)
-    use_when = (
-        "Labels differ by client, and a common body is to serve what they have in common as well as each by"
-        " itself."
-    )
+    use_when = "Labels differ by client, and one body is to serve both the common and the personal task."
     tasks = ("classification",)
     needs = "embeddings of classes"
     divides = True
@@ -70,11 +66,11 @@ class GPFL(Part):
         return b.mean(fits) + self.lam * (away + _EPS).sqrt()
 
     def own(self, E_CD: Tensor, c: Client) -> Tensor:
-        """[D]: the mean of classes' embeddings by the client's share of each class."""
+        """The mean of classes' embeddings, weighted by the client's share of each class, [D]."""
         return c.counts / c.counts.sum().clamp(min=1) @ E_CD
 
     def conditioned(self, w: Weights, f_BD: Tensor, u_D: Tensor) -> Tensor:
-        """[B, D]: V(f, u)."""
+        """The conditioned features V(f, u), [B, D]."""
 
         def of(which: str) -> Tensor:
             v_D = (w[f"gpfl.{which}.map"] @ u_D + w[f"gpfl.{which}.shift"]).relu()
@@ -90,5 +86,5 @@ class GPFL(Part):
 
 
 def _uniform(rows: int, D: int, draw: torch.Generator) -> Tensor:
-    """[rows, D], as a linear layer of D inputs begins."""
+    """Uniform initial numbers of a linear layer with D inputs, [rows, D]."""
     return (2 * torch.rand(rows, D, generator=draw) - 1) / D**0.5

@@ -1,15 +1,15 @@
-"""IFCA (Ghosh, Chung, Yin & Ramchandran, NeurIPS 2020, arXiv 2006.04088, model averaging): each client joins
-one of k models.
+"""IFCA (Ghosh, Chung, Yin & Ramchandran, NeurIPS 2020, arXiv 2006.04088): clients choose one of k models.
 
-Client: j = argmin_j F_k(th_j), its mean loss over all its samples;   trains from th_j, sends the result and
-which j it took
-Server: th_j <- mean of w_k over the clients that took j;   where nobody did, th_j stays
-Test:   a client's own score is that of the model which it would take then.
-The k models begin as the model and k - 1 others with its numbers in another order, tensor by tensor: drawn as
-it was. The global model w is the mean of all replies; nobody trains it, and its scores say little.
-Differs from the paper: it has no term for clients that share a part of their layers (a Part that divides the
-model, such as `fedper`, does that). The official code starts anew with other models where clusters come out
-badly; ours takes another seed.
+Client: j = argmin_j F_k(th_j), the mean loss over all its samples
+        trains from th_j, and sends the result and j
+Server: th_j <- mean of w_k over the clients that chose j;   th_j does not change if none did
+Test:   a client's own score is that of the model that it would choose
+The method is the paper's model averaging. The k models begin as the model and k - 1 others with its numbers
+in another order, tensor by tensor, and so with the same distribution. The global model w is the mean of all
+replies; it is not trained, and its scores mean little.
+Differs from the paper: it has no term for clients that share some of their layers (a Part that divides the
+model, such as `fedper`, does that). The official code starts anew with other models if clusters come out
+badly; in ours, take another seed.
 """
 
 from dataclasses import dataclass
@@ -32,10 +32,7 @@ class IFCA(Part):
     name = "ifca"
     family = "clusters"
     against = ("labels", "features")
-    use_when = (
-        "Clients are of a few kinds, nobody knows which is of which, and links carry all models to every"
-        " client."
-    )
+    use_when = "Clients form a few unknown groups, and links can carry all models to every client."
     merges = True
     weights_read = "each"
     weighting = "equal"
@@ -102,5 +99,5 @@ class IFCA(Part):
         return {n: row_at(t, j) for n, t in c.down["models"].items()}
 
     def _drawn(self, t: Tensor, name: str, j: int, fed: Fed) -> Tensor:
-        """The tensor as model j begins: model 0 as it is."""
+        """The initial tensor of model j; model 0 has it unchanged."""
         return shuffle_tensor(t, fed.seed, self.name, name, j) if j else t.clone()

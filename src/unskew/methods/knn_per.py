@@ -1,15 +1,15 @@
-"""kNN-Per (Marfoq, Neglia, Kameni & Vidal, ICML 2022, arXiv 2111.09360): the global model and a memory of
-each client's own.
+"""kNN-Per (Marfoq, Neglia, Kameni & Vidal, ICML 2022, arXiv 2111.09360): nearest neighbours at test time.
 
-Train:  as the other Parts say; FedAvg alone.
-Test:   a client's own score: p(c) = share q_c + (1 - share) softmax(z)_c,
-        q_c = sum over its k training samples whose features are nearest to h of e^(-d_i / scale) 1[y_i = c],
-        made to sum to 1;   d_i = |h - h_i|; with kernel=gaussian, |h - h_i|^2 / D, as in its code    D: the
-        features' number
-        features: what the head receives, of the global model. Nothing of it leaves the client.
-Differs from the paper: `share` and `scale` are the same for all clients; the paper chooses each client's
-share on data of its own that it holds out. Neighbours are searched for exactly. FL-bench mixes q with logits,
-not with probabilities.
+Train:  FedAvg, with the other Parts of the method
+Test:   a client's own score is that of  p(c) = share q_c + (1 - share) softmax(z)_c
+        q_c = sum over its k training samples with features nearest to h of e^(-d_i / scale) 1[y_i =
+        c],
+        divided by the sum over classes
+        d_i = |h - h_i|;   with kernel=gaussian, as in its code, |h - h_i|^2 / D for D features
+        features: the head's input in the global model; nothing of it leaves the client
+Differs from the paper: `share` and `scale` are equal for all clients; the paper chooses each client's share
+on held-out data of the client. The search for neighbours is exact. FL-bench mixes q with logits, not with
+probabilities.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from annotated_types import Ge, Gt, Le
 from unskew.core import Client, Part, Tensor, Weights
 
 _LITTLE = 1e-30
-"""Instead of a probability of 0, so that logits are finite."""
+"""The least probability, so that logits are finite."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class KNNPer(Part):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients want predictions of their own without any more training; their training samples are at hand"
-        " when they predict."
+        "Clients want personal predictions without further training; their training samples are available"
+        " at prediction."
     )
     tasks = ("classification",)
     needs = "probabilities of classes"

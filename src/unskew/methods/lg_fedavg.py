@@ -1,12 +1,12 @@
 """LG-FedAvg (Liang et al. 2020, arXiv 2001.01523): the body stays with the clients, the head is averaged.
 
-Client: trains all weights, its own representation l_k and the global layers g, together;  Up: g.
-Server: g <- sum_k n_k/n g_k.   l_k is neither sent nor overwritten, and begins at the common start.
+Client: trains its representation l_k and the global layers g together;  Up: g
+Server: g <- sum_k n_k/n g_k;   l_k is neither sent nor overwritten, and begins at the common start
 Differs from the paper: its runs begin with a model that FedAvg has trained for many rounds; ours begin at the
-random start. Its code weighs clients equally, hands the new layers to all clients at once, and reports of
-every client the best model by its test samples. Its auxiliary and adversarial losses on the representation
-are left out. A client that is new is not answered by an ensemble of all local models. FL-bench merges the
-first layers instead of the last.
+random start. Its code weighs clients equally, sends the new layers to all clients at once, and reports for
+every client the best model on its test samples. Its auxiliary and adversarial losses on the representation
+are left out. A new client is not served by an ensemble of all local models. FL-bench merges the first layers
+instead of the last.
 """
 
 from dataclasses import dataclass

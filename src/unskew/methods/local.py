@@ -1,4 +1,4 @@
-"""Local training: every client trains alone and nothing leaves it, the reference row of every comparison.
+"""Local training: every client trains alone and sends nothing; the reference row of every comparison.
 
 Differs from the paper: nothing; it has none.
 """

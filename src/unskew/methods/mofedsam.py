@@ -1,12 +1,12 @@
-"""MoFedSAM (Qu et al., ICML 2022, arXiv 2206.02618, algorithm 2): FedSAM with the global step as momentum of
-every local one.
+"""MoFedSAM (Qu et al., ICML 2022, arXiv 2206.02618, algorithm 2): FedSAM with the global step as momentum.
 
-Client, at every step:  g = grad L(w),   e = rho g / |g|,   w <- w - lr (beta grad L(w + e) + (1 - beta) m)
-Server:   m <- (w_t - w_{t+1}) / mean_k(S_k lr)    S_k: client k's local steps; m = 0 in round 1
-The merge weighs clients equally. Weights of which nothing is shared take plain steps.
-Differs from the paper: it takes S to be the same for all clients, ours takes their mean. With momentum of
-their own, a step counts as often as it acts, as in SCAFFOLD. The server's step size is 1. Official code clips
-gradients at norm 10.
+Client, at every step:  g = grad L(w),   e = rho g / |g|
+        w <- w - lr (beta grad L(w + e) + (1 - beta) m)
+Server: m <- (w_t - w_{t+1}) / mean_k(S_k lr)    S_k: client k's local steps; m = 0 in round 1
+The merge weighs clients equally. Weights that are not shared take plain steps.
+Differs from the paper: it takes S to be the same for all clients, ours takes their mean. With momentum in the
+local optimiser, a step counts as often as it acts, as in SCAFFOLD. The server's step size is 1. Official code
+clips gradients at norm 10.
 """
 
 from dataclasses import dataclass
@@ -34,8 +34,7 @@ class MoFedSAM(Part):
     family = "steps"
     against = ("labels", "absence")
     use_when = (
-        "As FedSAM, where few of many clients answer in a round, so that each must know where the others"
-        " went."
+        "As FedSAM, if few of many clients answer in a round, so that each needs the direction of the others."
     )
     climbs = 1
     weighting = "equal"
@@ -75,6 +74,6 @@ class MoFedSAM(Part):
         return s | {"length": ups["length"].mean()}
 
     def refine(self, w: Weights, s: Tree, fed: Fed, t: int) -> tuple[Weights, Tree]:
-        there = s["length"] > 0  # a noisy mean may not be; then the last momentum stays
-        m = {n: torch.where(there, (old - w[n]) / s["length"], s["m"][n]) for n, old in s["w"].items()}
+        positive = s["length"] > 0  # a noisy mean may be negative; the last momentum then stays
+        m = {n: torch.where(positive, (old - w[n]) / s["length"], s["m"][n]) for n, old in s["w"].items()}
         return w, s | {"m": m, "w": {n: w[n].clone() for n in m}}

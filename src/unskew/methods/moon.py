@@ -1,12 +1,12 @@
-"""MOON (Li, He & Song, CVPR 2021, arXiv 2103.16257): features near the global model's and far from the
-client's last own.
+"""MOON (Li, He & Song, CVPR 2021, arXiv 2103.16257): features near the global, far from the last local.
 
-Model:  a projection Linear-ReLU-Linear between body and head; r is its output, and the head reads it
+Model:  a projection Linear-ReLU-Linear between body and head; r is its output and the head's input
 Client: loss + mu mean_i -log( e^(cos(r, r_g)/T) / (e^(cos(r, r_g)/T) + e^(cos(r, r_p)/T)) )
-r_g, r_p: of the received model and of this client's model at the end of its last round, both constants in
-evaluation mode. After an absence, the client's last model is as old as the absence.
-Differs from the paper: the paper does not say what r_p is when a client first takes part; then the term is
-left out, as in its code.
+        r_g: of the received model;   r_p: of this client's model at the end of its last round
+        both are constants in evaluation mode
+After an absence, the client's last model is as old as the absence.
+Differs from the paper: the paper does not define r_p when a client first takes part; the term is then left
+out, as in its code.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Tree, Weights, wi
 
 @dataclass(frozen=True)
 class MOON(Part):
-    """Pulls a client's features towards the received model's and away from those of its own last model."""
+    """Pulls a client's features towards the received model's and away from those of its last local model."""
 
     mu: Annotated[float, Ge(0), Le(1_000_000), "weight of the contrastive loss"] = 1.0
     temperature: Annotated[float, Ge(1e-3), Le(1000), "T, which divides the cosines"] = 0.5
@@ -59,6 +59,7 @@ def learnt(w: Weights, fed: Fed) -> Weights:
 
 
 def contrast(r_BD: Tensor, near_BD: Tensor, far_BD: Tensor, temperature: float) -> Tensor:
-    """-log of the softmax share of the cosine to `near` against the cosine to `far`, per sample."""
+    """The negative logarithm of the softmax share of the cosine to `near` against the cosine to `far`, for
+    each sample."""
     gap_B = F.cosine_similarity(r_BD, far_BD) - F.cosine_similarity(r_BD, near_BD)
     return F.softplus(gap_B / temperature)

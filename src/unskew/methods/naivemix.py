@@ -1,6 +1,6 @@
 """NaiveMix (Yoon et al., ICLR 2021, arXiv 2107.00233): inputs are mixed with other clients' averages.
 
-Like FedMix, but the input is (1 - lam) x + lam x-, the label likewise, and there is no derivative.
+It is FedMix with the input (1 - lam) x + lam x-, the label mixed in the same way, and no derivative.
 `per_batch=True` is what FLea's comparison calls FedMix (groups of 10, a = 2): it draws lam ~ Beta(a, a) for
 each batch and mixes another average into every sample, as FLea's public code does; a pass over the averages
 uses each once.
@@ -37,7 +37,7 @@ class NaiveMix(FedMix):
     name = "naivemix"
     family = "data"
     against = ("labels",)
-    use_when = "Like `fedmix` where a second derivative costs too much."
+    use_when = "As `fedmix`, if a second derivative costs too much."
     tasks = ("classification",)
     needs = "labels that mix as shares of classes"
     clashes = {"fedmix": "both mix the same averages in"}

@@ -1,7 +1,7 @@
 """Conventional normalisation, the baseline "norm" of FedRDN's paper.
 
-x <- (x - mean) / std per channel, with one fixed pair for everybody, at training and test. Of a sample with
-several inputs every image is normalised, and the rest stays as it is.
+Client and test:  x <- (x - mean) / std for every channel, with one fixed pair for all clients
+If a sample has several inputs, every image among them is normalised, and the other inputs do not change.
 Differs from the paper: nothing; it names no constants, its code uses ImageNet's.
 """
 
@@ -69,7 +69,7 @@ class Norm(Part):
         return (x - mean) / std
 
     def _constants(self, x: Tensor, c: Client) -> tuple[Tensor, Tensor]:
-        # filled in on the device: to copy them there would make the host wait for a GPU
+        # fill on the device: a copy would make the host wait for the GPU
         mean_C, std_C = (torch.stack([x.new_full((), v) for v in values]) for values in (self.mean, self.std))
         each = len(c.fed.net.layout.images) if c.fed.net.layout else 1
         mean_1C, std_1C = mean_C.repeat(each)[None], std_C.repeat(each)[None]

@@ -1,18 +1,18 @@
-"""Per-FedAvg (Fallah, Mokhtari & Ozdaglar, NeurIPS 2020, arXiv 2002.07948, algorithm 1): a model that one
-step makes a client's.
+"""Per-FedAvg (Fallah, Mokhtari & Ozdaglar, NeurIPS 2020, arXiv 2002.07948): one step personalises the model.
 
-Client, at every step, with the parts D, D', D'' of the batch:   u = w - alpha grad f(w; D),   v = grad f(u;
-D')
-    fo:  w <- w - lr v                                             the batch in two parts
-    hf:  w <- w - lr (v - alpha d),   d = (grad f(w + delta v; D'') - grad f(w - delta v; D'')) / (2 delta)
-    in three
-Test:   a client's own score is that of w - alpha grad f(w; a batch of its own), `steps` such steps; the
-global score w's.
-Differs from the paper: clients are weighted by size, there equally. D, D' and D'' are parts of one batch, not
-batches; a batch with fewer samples than parts stands for those it has no sample for. Normalisation sees the
-whole batch, and its statistics follow the pass at w. The exact Hessian is left out. Public code (the paper
-has none) takes whole batches for the parts, so that an epoch has half or a third of the steps, and adapts by
-an epoch of fine-tuning in FL-bench.
+Client, at every step, with the parts D, D', D'' of the batch:
+    u = w - alpha grad f(w; D),   v = grad f(u; D')
+    fo:  w <- w - lr v                         the batch in two parts
+    hf:  w <- w - lr (v - alpha d)             the batch in three parts
+         d = (grad f(w + delta v; D'') - grad f(w - delta v; D'')) / (2 delta)
+Test:   a client's own score is that of w - alpha grad f(w; a batch of its samples), after `steps`
+        such steps; the global score is that of w
+This is the paper's algorithm 1.
+Differs from the paper: clients are weighted by size, in the paper equally. D, D' and D'' are parts of one
+batch, not batches; a batch with fewer samples than parts replaces the parts for which it has no sample.
+Normalisation sees the whole batch, and its statistics follow the pass at w. The exact Hessian is left out.
+Public code (the paper has none) takes whole batches for the parts, so that an epoch has half or a third of
+the steps, and FL-bench adapts by an epoch of fine-tuning.
 """
 
 from dataclasses import dataclass
@@ -27,8 +27,7 @@ from unskew.methods.shared.weights import test_gradients
 
 @dataclass(frozen=True)
 class PerFedAvg(Part):
-    """Trains the global model so that one gradient step at a client makes it a good model of that
-    client's."""
+    """Trains the global model so that one gradient step at a client makes it a good model for that client."""
 
     alpha: Annotated[
         float, Ge(0), Le(1000), "step size with which a client adapts the model; 0: it does not"
@@ -44,8 +43,7 @@ class PerFedAvg(Part):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients are scored, or newcomers served, by a model that a step on a few samples of theirs has"
-        " adapted."
+        "Clients, or new clients, are served by a model that one step on a few of their samples has adapted."
     )
     personal = True
 

@@ -1,16 +1,19 @@
-"""pFedHN (Shamsian, Navon, Fetaya & Chechik, ICML 2021, arXiv 2103.04628): a network at the server makes each
-client's weights.
+"""pFedHN (Shamsian, Navon, Fetaya & Chechik, ICML 2021, arXiv 2103.04628): a hypernetwork makes the weights.
 
-Server: sends client k  w_k0 = h(e_k; phi)     e_k: its embedding, E numbers;   h: layers of `hidden` units,
-then one for each tensor
-        d_k = w_k0 - w_k,   (g, g_e) = the mean over replies of  (dh/d phi, dh/d e_k) d_k,   scaled to norm
-        `clip` if longer v <- momentum v + g + decay phi,   phi <- phi - rate v,   and the embeddings likewise
-Client: trains what it was sent, and sends it back.   Clients are scored by what they are sent.
-The network stays at the server, and is `hidden` times as large as the model. What clients keep (`fedper`:
-pFedHN-PC) it does not make. The global model is the mean of replies, which nobody is sent; statistics of
-normalisation are its.
-Differs from the paper: it takes a step for one client's reply at a time, ours one for a round's, by their
-mean. The model's own start is not used, as there. Its code clips clients' gradients at norm 50, too.
+Server: sends client k  w_k0 = h(e_k; phi)
+        e_k: its embedding, E numbers;   h: layers of `hidden` units, then one for each tensor
+        d_k = w_k0 - w_k
+        (g, g_e) = the mean over replies of  (dh/d phi, dh/d e_k) d_k,   scaled to norm `clip` if
+        longer
+        v <- momentum v + g + decay phi,   phi <- phi - rate v,   and the embeddings in the same way
+Client: trains the model that it receives, and sends it back
+Test:   clients are scored by the models they receive
+The network stays at the server, and is `hidden` times as large as the model. It does not make the weights
+that clients keep (`fedper`: pFedHN-PC). The global model is the mean of replies, which no client receives; it
+provides the statistics of normalisation.
+Differs from the paper: it takes a step for one client's reply at a time; ours takes one for the mean of a
+round's replies. The model's initial weights are not used, as in the paper. Its code also clips clients'
+gradients at norm 50.
 """
 
 from dataclasses import dataclass
@@ -26,8 +29,7 @@ from unskew.merge.mean import weighted_mean
 
 @dataclass(frozen=True)
 class PFedHN(Part):
-    """Makes each client's weights from an embedding of it, by a network that learns from what clients
-    trained."""
+    """Makes each client's weights from its embedding, by a network that learns from the trained weights."""
 
     embed: Annotated[
         int, Ge(0), Le(10_000), "numbers in a client's embedding; 0: one, and one for every 4 clients"
@@ -98,7 +100,7 @@ class PFedHN(Part):
 
 
 def _linear(rows: int, columns: int, draw: torch.Generator) -> Tensor:
-    """[rows, columns + 1]: a linear layer as torch draws it, its biases in the last column."""
+    """A linear layer drawn as torch draws it, [rows, columns + 1], with its biases in the last column."""
     return (2 * torch.rand(rows, columns + 1, generator=draw) - 1) / columns**0.5
 
 

@@ -1,26 +1,27 @@
-"""pFedLA (Ma et al., CVPR 2022, arXiv 2205.03993): for each client a network at the server learns whose
-layers to mix.
+"""pFedLA (Ma et al., CVPR 2022, arXiv 2205.03993): the server learns to mix layers for each client.
 
-Server: theta_j is the model that client j sent last;   client k is sent, layer by layer,  u_k^l = sum_j
-a_kj^l theta_j^l
-        a_k^l = relu(o) / sum relu(o),   o = H_k^l(h_k(e_k)) in R^K;   its own layer where relu(o) is 0
-        throughout
-        e_k: `embed` numbers;   h_k: `layers` layers of `hidden` units, each with a ReLU;   H_k^l: one layer
-        for each layer l d_k = u_k - w_k, what training moved;   (e_k, h_k, H_k) descend  <u_k, d_k>  by one
-        step of SGD, d_k constant
-Client: trains what it was sent, and sends it: w_k, which is theta_k from then on;   without samples it sends
-u_k back
-Test:   a client's own score is that of the model it trained last; the other scores are those of what clients
-are sent. H_k begins with weights from [0, 1) and biases 0, so that all clients count about equally at first.
-A layer's weight, bias and statistics of normalisation share a_k^l. The networks stay at the server: K (K +
-`hidden`) numbers and more for each layer.
-Differs from the paper: public code (FL-bench) has a row a_k for each tensor, moves the networks the other
-way, against what training moved, and adds that movement to theta_k instead of to u_k; clients of one round
-see each other's new models there, from the next round on here. HeurpFedLA, which spares clients the download
-of some layers, is not here. The rate is that of public code, at which shares hardly move in tens of rounds:
-on `digits` with dirichlet:0.1, 10 clients and 30 rounds, what clients are sent scored 92.6 % with 0.005, as
-FedAvg did, 97.1 % with 1 and 99.3 % with 10, on all test samples after the last round, in the mean of three
-seeds.
+Server: theta_j is the model that client j sent last
+        sends client k, layer by layer,  u_k^l = sum_j a_kj^l theta_j^l
+        a_k^l = relu(o) / sum relu(o),   o = H_k^l(h_k(e_k)) in R^K;   its own layer if relu(o) is
+        all 0
+        e_k: `embed` numbers;   h_k: `layers` layers of `hidden` units, each with a ReLU
+        H_k^l: one layer for each layer l
+        d_k = u_k - w_k, the change by training
+        (e_k, h_k, H_k) descend  <u_k, d_k>  by one step of SGD, d_k constant
+Client: trains the model that it receives, and sends w_k, the next theta_k;   without samples it
+        returns u_k
+Test:   a client's own score is that of the model it trained last; other scores are those of the
+        models that clients receive
+H_k begins with weights from [0, 1) and biases 0, so that all clients count about equally at first. A layer's
+weight, bias and statistics of normalisation share a_k^l. The networks stay at the server: K (K + `hidden`)
+numbers and more for each layer.
+Differs from the paper: public code (FL-bench) has a row a_k for each tensor, moves the networks in the
+opposite direction, against the change by training, and adds that change to theta_k instead of u_k; clients of
+one round see each other's new models there, here from the next round on. HeurpFedLA, which spares clients the
+download of some layers, is not included. The rate is that of public code, at which shares hardly move in tens
+of rounds: on `digits` with dirichlet:0.1, 10 clients and 30 rounds, the models that clients receive scored
+92.6 % with 0.005, as FedAvg did, 97.1 % with 1 and 99.3 % with 10, on all test samples after the last round,
+in the mean of three seeds.
 """
 
 from dataclasses import dataclass
@@ -36,8 +37,8 @@ from unskew.methods.shared.weights import first_models, last_models
 
 @dataclass(frozen=True)
 class PFedLA(Remembered):
-    """Sends each client a model whose every layer is a mixture of all clients', in shares that a network
-    learns."""
+    """Sends each client a model in which every layer is a mixture of all clients', with shares learned by a
+    network."""
 
     embed: Annotated[int, Ge(1), Le(10_000), "numbers in a client's embedding"] = 100
     hidden: Annotated[int, Ge(1), Le(10_000), "units in each layer of a client's network"] = 100
@@ -48,7 +49,7 @@ class PFedLA(Remembered):
     against = ("labels",)
     use_when = (
         "Few clients, and others help some layers of a client's model but not all; each client's network"
-        " finds out."
+        " learns which."
     )
     weights_read = "each"
     keeps_at_server = ("theta", "net")
@@ -63,8 +64,7 @@ class PFedLA(Remembered):
         return {"theta": theta, "net": nested_tree(_stacked([flat_tree(net) for net in nets]))}
 
     def drawn(self, names: list[str], k: int, fed: Fed) -> Tree:
-        """Client k's network before round 1; its embedding and hidden layers are drawn as torch draws
-        them."""
+        """Client k's initial network; its embedding and hidden layers are drawn as torch draws them."""
         draw, H = key(fed.seed, self.name, "network", k), self.hidden
         bound = {i: (H if i else self.embed) ** -0.5 for i in range(self.layers)}
         sizes = {i: (H, (H if i else self.embed) + 1) for i in range(self.layers)}
@@ -78,8 +78,7 @@ class PFedLA(Remembered):
         }
 
     def shares_of(self, net: Tree, k: int) -> dict[str, Tensor]:
-        """By layer, [K]: a_k, how much of each client's layer is in client k's; `net` is client k's own
-        network."""
+        """The shares a_k of all clients' layers in client k's, [K] by layer. net: client k's network."""
         a_H = net["embed"]
         for i in range(self.layers):
             a_H = _through(net["hidden"][str(i)], a_H).relu()
@@ -94,11 +93,14 @@ class PFedLA(Remembered):
             path: t.index_copy(0, ups.clients.to(t.device), nets[path].to(t))
             for path, t in flat_tree(s["net"]).items()
         }
-        return {"theta": self.passed_on(last_models(s["theta"], ups), s, fed), "net": nested_tree(net)}
+        return {
+            "theta": self.with_idle_mixtures(last_models(s["theta"], ups), s, fed),
+            "net": nested_tree(net),
+        }
 
-    def passed_on(self, theta: Weights, s: Tree, fed: Fed) -> Weights:
-        """`theta` with what clients without samples were sent in place of their models, which nobody
-        trains."""
+    def with_idle_mixtures(self, theta: Weights, s: Tree, fed: Fed) -> Weights:
+        """The models `theta`, with the sent mixtures in place of the models of clients without samples, which
+        are never trained."""
         for k in (fed.sizes == 0).nonzero()[0].tolist():
             u = mix_models(s["theta"], self.shares_of(_of(s["net"], k), k))
             theta = {
@@ -121,12 +123,12 @@ class PFedLA(Remembered):
 
 
 def layers_of(names: list[str]) -> list[str]:
-    """The layers that these weights and statistics belong to: "block1.conv" for "block1.conv.weight"."""
+    """The layers of these weights and statistics: "block1.conv" for "block1.conv.weight"."""
     return list(dict.fromkeys(map(_layer, names)))
 
 
 def mix_models(theta: Tree, share: dict[str, Tensor]) -> Weights:
-    """By name, the mixture of all clients' tensors, [K, ...] each, in the shares of its layer."""
+    """The mixture of all clients' tensors, [K, ...] each, with the shares of its layer, by name."""
     return {
         n: (t.reshape(len(t), -1).T @ share[_layer(n)].to(t)).reshape(t.shape[1:]) for n, t in theta.items()
     }
@@ -137,7 +139,7 @@ def _layer(name: str) -> str:
 
 
 def _normalised(o_K: Tensor, k: int) -> Tensor:
-    """Shares that sum to 1; client k's own alone where all are 0."""
+    """Shares that sum to 1; the share of client k alone if all are 0."""
     total, own_K = (
         o_K.sum(),
         torch.nn.functional.one_hot(torch.tensor(k, device=o_K.device), len(o_K)).to(o_K),

@@ -1,17 +1,17 @@
-"""pFedMe (Dinh, Tran & Nguyen, NeurIPS 2020, arXiv 2006.08848, algorithm 1): personal models by Moreau
-envelopes.
+"""pFedMe (Dinh, Tran & Nguyen, NeurIPS 2020, arXiv 2006.08848): personal models by Moreau envelopes.
 
-Client, at every step, from theta = w:  K times  theta <- theta - rate (grad f(theta; batch) + lam (theta -
-w))
-        then  w <- w - lr lam (w - theta)
+Client, at every step, from theta = w:
+        K times  theta <- theta - rate (grad f(theta; batch) + lam (theta - w))
+        then     w <- w - lr lam (w - theta)
 Server: w <- (1 - beta) w + beta mean_k w_k
-Test:   a client's own score is theta's, found from the received w in one pass over the client's batches, K
-steps on each,
-        theta going on from batch to batch;   the global score is w's.
-Differs from the paper: clients are weighted by size, as in its code, there equally. All clients train in
-every round there, and some are heard; ours train when they are asked. theta begins at w in every step and is
-found anew at test time, so that clients that were absent have one, too; its code goes on with the last
-batch's, keeps it, and adds 0.001 theta to its gradients. Normalisation's statistics follow the pass at w.
+Test:   a client's own score is that of theta, computed from the received w in one pass over the
+        client's batches, with K steps on each and theta continued from batch to batch; the global
+        score is that of w
+This is the paper's algorithm 1.
+Differs from the paper: clients are weighted by size, as in its code, in the paper equally. There all clients
+train in every round and a subset reports; ours train only when they are selected. theta begins at w in every
+step and is computed anew at test time, so that absent clients have one, too; its code continues from the last
+batch's, keeps it, and adds 0.001 theta to its gradients. Statistics of normalisation follow the pass at w.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from unskew.methods.shared.weights import test_gradients
 
 @dataclass(frozen=True)
 class PFedMe(Part):
-    """Moves the global model towards each client's own, which is held near it."""
+    """Moves the global model towards each client's personal model, which is pulled to the global one."""
 
     lam: Annotated[float, Gt(0), Le(1_000_000), "pull of a client's own model towards the global one"] = 15.0
     K: Annotated[int, Ge(1), Le(100), "gradients of a client's own model in a step; each costs a pass"] = 5
@@ -57,7 +57,7 @@ class PFedMe(Part):
         return {n: self.lam * (w[n] - theta[n]) for n in g}
 
     def theta(self, w: Weights, gradients: Sequence[Weights]) -> Weights:
-        """The client's own weights after steps with these gradients, from w."""
+        """The personal weights after steps with these gradients, from w."""
         theta = w
         for g in gradients:
             theta = self.step(theta, g, w)

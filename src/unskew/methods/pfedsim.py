@@ -1,15 +1,16 @@
 """pFedSim (Tan et al. 2023, arXiv 2305.15706): bodies are mixed by how similar the clients' heads are.
 
-Rounds up to warm T: as ever.   Then the global model stays, and each client has a model theta_k of its own:
+Rounds up to warm T are those of FedAvg. Then the global model is fixed, and each client has a model theta_k:
 Client: trains what it receives, body and head, and sends it: theta_k
-Server: sends client k its own head and the body  sum_j phi_kj theta_j,    phi_kj = s_kj / sum_i s_ki,
-        s_kj = -ln(1 - max(0, a_kj)),   a_kj the mean over classes of the cosine of their rows of the heads'
-        weights, at most 0.9999, as which a client counts to itself;   a client with no such theta_k yet is
-        sent the global model
-Test:   a client's own score is that of the model it trained last; the other scores are those of what clients
-are sent.
+Server: sends client k its own head and the body  sum_j phi_kj theta_j
+        phi_kj = s_kj / sum_i s_ki,   s_kj = -ln(1 - max(0, a_kj))
+        a_kj: the mean over classes of the cosine of the rows of the heads' weights, at most 0.9999,
+        which is also a_kk
+        a client without a theta_k receives the global model
+Test:   a client's own score is that of the model it trained last; other scores are those of the
+        models that clients receive
 Differs from the paper: nothing that we know of; its code compares only clients that trained in the same
-round, and sets no bound below 1 to a_kj, so that equal heads give no number.
+round, and sets no bound below 1 to a_kj, so that equal heads give no finite number.
 """
 
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ _ITSELF = 0.9999
 
 @dataclass(frozen=True)
 class PFedSim(Remembered):
-    """Sends each client a body mixed of those of clients with similar heads, and its own head."""
+    """Sends each client its own head and a mixture of the bodies of clients with similar heads."""
 
     warm: Annotated[float, Ge(0), Le(1), "share of the rounds that train one model for all before"] = 0.5
     name = "pfedsim"
@@ -35,8 +36,7 @@ class PFedSim(Remembered):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients have different labels in groups; a head says which labels a client has, so whose body"
-        " helps it."
+        "Clients form groups by their labels; heads reveal a client's labels, and so which bodies help it."
     )
     tasks = ("classification",)
     needs = "a row of the head for each class"
@@ -80,7 +80,8 @@ class PFedSim(Remembered):
 
 
 def similarity(rows_KCD: Tensor, has_K: Tensor) -> Tensor:
-    """[K, K]: phi, whose rows sum to 1; only clients that have a model of their own count."""
+    """The mixing matrix phi, [K, K], with rows that sum to 1; only clients that have their own model
+    count."""
     unit_KCD = torch.nn.functional.normalize(rows_KCD.double(), dim=2)
     a_KK = torch.einsum("kcd,jcd->kj", unit_KCD, unit_KCD) / rows_KCD.shape[1]
     a_KK = a_KK.clamp(0, _ITSELF).fill_diagonal_(_ITSELF) * has_K

@@ -1,15 +1,15 @@
-"""PowerSGD (Vogels, Karimireddy & Jaggi, NeurIPS 2019, arXiv 1905.13727): changes of matrices travel as two
-thin ones.
+"""PowerSGD (Vogels, Karimireddy & Jaggi, NeurIPS 2019, arXiv 1905.13727): low-rank changes of matrices.
 
-Client: M = (w_S - w_t) + e_k, a matrix [m, n] of each weight of two or more axes;   P = orthonormal(M Q_k),
-Q_k' = M^T P
+Client: M = (w_S - w_t) + e_k, a matrix [m, n] of each weight of two or more axes
+        P = orthonormal(M Q_k),   Q_k' = M^T P
         sends P [m, r] and Q_k' [n, r];   e_k' = M - P Q_k'^T
-Server: as ever, with w_t + P Q_k'^T for the client's weights.    e_k begins at 0, Q_k with normal numbers,
-equal for all Biases, other vectors, and matrices which two thin ones would not make smaller travel whole.
-Differs from the paper: M is a round's change after local steps, and each client sends a P of its own, where
-the paper averages P over all before they compute Q, which takes a second exchange in every round; so the
-merged change may have rank K r. Orthonormal by QR, not by Gram-Schmidt. Statistics of batch normalisation and
-what other Parts share travel whole, and so does what the server sends.
+        e_k begins at 0, Q_k with normal numbers, equal for all clients
+Server: uses w_t + P Q_k'^T as the client's weights
+Biases, other vectors, and matrices that two thin ones would not make smaller are sent uncompressed.
+Differs from the paper: M is a round's change after local steps, and each client sends its own P; the paper
+averages P over all clients before they compute Q, which takes a second exchange in every round. The merged
+change may therefore have rank K r. P is made orthonormal by QR, not by Gram-Schmidt. Statistics of batch
+normalisation and the Shares of other Parts are sent uncompressed, and so are the server's messages.
 """
 
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ from unskew.core import Client, Fed, Keys, Part, Share, Tree, Weights, key
 
 @dataclass(frozen=True)
 class PowerSGD(Part):
-    """Sends the change of every matrix by the few directions in which it is largest, and remembers the
-    rest."""
+    """Sends the change of every matrix in its few largest directions, and adds the remainder to later
+    rounds."""
 
     rank: Annotated[int, Ge(1), Le(1024), "r, columns of the two matrices that stand for a change"] = 2
     name = "powersgd"
     family = "compression"
-    use_when = "Models with large matrices, links are slow, and clients come back often."
+    use_when = "Models have large matrices, links are slow, and clients come back often."
 
     def client_init(self, w: Weights, fed: Fed) -> Tree:
         names, generator = self._thin(w, fed), key(fed.seed, self.name, "directions")
@@ -70,7 +70,7 @@ class PowerSGD(Part):
         return low | tree.get("whole", {})
 
     def _thin(self, w: Weights, fed: Fed) -> list[str]:
-        """The weights whose change two thin matrices make smaller."""
+        """The weights with a change that two thin matrices make smaller."""
         return [n for n in fed.shared if w[n].dim() > 1 and self._size(w[n].shape) < w[n].numel()]
 
     def _size(self, shape: torch.Size) -> int:

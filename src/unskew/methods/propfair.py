@@ -1,11 +1,12 @@
 """PropFair (Zhang et al., TMLR 2023, arXiv 2202.01666): the product of the clients' utilities, not their sum.
 
 Client: the loss L of a batch becomes  -log_eps(M - L)    M - L: the utility; M is `baseline`
-        log_eps(u) = log u  for u >= eps,  else  u / eps - 1 + log eps, which goes on with the same slope
-So a step is 1 / (M - L) times as long, and no more than 1 / eps times: clients with a larger loss take longer
-ones.
-Differs from the paper: other Parts' terms of the loss stay outside the logarithm. The official code goes on
-with the slope 1 / M unless its option huber is set: `huber=False` does, with  log M - L / M  for u < eps.
+        log_eps(u) = log u  for u >= eps,  else  u / eps - 1 + log eps, continued with the slope at
+        eps
+A step is therefore 1 / (M - L) times as long, at most 1 / eps times: clients with a larger loss take longer
+steps.
+Differs from the paper: other Parts' terms of the loss stay outside the logarithm. The official code continues
+with the slope 1 / M unless its option huber is set; so does `huber=False`, with  log M - L / M  for u < eps.
 """
 
 import math
@@ -32,8 +33,8 @@ class PropFair(Part):
     name = "propfair"
     family = "fairness"
     use_when = (
-        "Clients that fare worse shall gain more than others lose, and the server shall read nothing more"
-        " for it."
+        "Clients with the worst scores are to gain more than others lose, and the server is to read"
+        " nothing more for it."
     )
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:

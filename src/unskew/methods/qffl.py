@@ -1,17 +1,15 @@
-"""q-FFL (Li et al., ICLR 2020, arXiv 1905.10497, algorithm 2, q-FedAvg): clients with a larger loss pull
-harder.
+"""q-FFL (Li et al., ICLR 2020, arXiv 1905.10497, algorithm 2, q-FedAvg): a larger loss pulls harder.
 
 Client: sends F_k, the mean loss of w_t over its training samples
 Server: D_k = L F_k^q (w_t - w_k),   h_k = q L^2 F_k^(q-1) ||w_t - w_k||^2 + L F_k^q
-        w_{t+1} = w_t - sum_k p_k D_k / sum_k p_k h_k    L: a bound of the gradient's slope; 1 / lr of round 1
-        unless set
-w_t - w_k adds up S local steps and enters h_k by its square, so with L = 1 / lr a round's step is the shorter
-the more steps clients take; L = 1 / (lr S) counts them as one. At q = 0 L cancels.
-Both sums are divided by L max_k F_k^q, so that no power overflows. Statistics of batch normalisation take the
-plain mean.
-Differs from the paper: it asks clients with probability p_k and then weighs them equally, ours are asked as
-the availability says and weighted by p_k, their share of the samples. As in the official code, 1e-10 is added
-to F_k, and L is 1 / lr by default.
+        w_{t+1} = w_t - sum_k p_k D_k / sum_k p_k h_k
+        L: a bound of the gradient's slope; 1 / lr of round 1 unless set
+w_t - w_k adds up S local steps and enters h_k squared, so with L = 1 / lr a round's step is shorter the more
+steps clients take; L = 1 / (lr S) counts them as one. At q = 0 L cancels. Both sums are divided by L max_k
+F_k^q, so that no power overflows. Statistics of batch normalisation take the plain mean.
+Differs from the paper: it samples clients with probability p_k and then weighs them equally; ours are
+selected as the availability setting says and weighted by p_k, their share of the samples. As in the official
+code, 1e-10 is added to F_k, and L is 1 / lr by default.
 """
 
 from dataclasses import dataclass
@@ -35,8 +33,7 @@ class QFFL(Part):
     name = "qffl"
     family = "fairness"
     use_when = (
-        "The clients that fare worst matter: scores shall differ less between clients, at little cost to"
-        " their mean."
+        "The clients with the worst scores matter: scores are to differ less, at little cost to their mean."
     )
     neutral = {"q": 0.0}
     merges = True

@@ -1,14 +1,16 @@
-"""QSGD (Alistarh et al., NeurIPS 2017, arXiv 1610.02132): every change is rounded to one of a few levels, at
-random.
+"""QSGD (Alistarh et al., NeurIPS 2017, arXiv 1610.02132): rounds every change to a few levels at random.
 
-Client: v = w_S - w_t, in buckets;   sends |v| of each bucket, and of each number its sign and level l_i,
-        l_i = floor(s |v_i| / |v| + u_i),   u_i uniform on [0, 1);   so E[sign(v_i) |v| l_i / s] = v_i
-Server: as ever, with w_t + sign(v_i) |v| l_i / s for the client's weights.    s = 2**(bits - 1) - 1 levels
-As `fedpaq` it is FedPAQ (Reisizadeh et al., AISTATS 2020, arXiv 1909.13014): one norm for all weights.
+Client: v = w_S - w_t, in buckets;   sends |v| of each bucket, and of each number its sign and level
+        l_i
+        l_i = floor(s |v_i| / |v| + u_i),   u_i uniform on [0, 1);   so  E[sign(v_i) |v| l_i / s] =
+        v_i
+        s = 2**(bits - 1) - 1 levels
+Server: uses w_t + sign(v_i) |v| l_i / s as the client's weights
+`fedpaq` is FedPAQ (Reisizadeh et al., AISTATS 2020, arXiv 1909.13014): one norm for all weights.
 Differs from the paper: v is a round's change after local steps, as in FedPAQ, not a gradient; levels have a
-fixed number of bits, where the paper codes them by Elias' codes; buckets run over all weights together. Norms
-are Euclidean (`norm=l2`) or, as in the paper's experiments, the largest |v_i| (`max`). Statistics of batch
-normalisation and what other Parts share travel whole, and so does what the server sends.
+fixed number of bits, where the paper uses Elias codes; buckets run over all weights together. Norms are
+Euclidean (`norm=l2`) or, as in the paper's experiments, the largest |v_i| (`max`). Statistics of batch
+normalisation and the Shares of other Parts are sent uncompressed, and so are the server's messages.
 """
 
 from dataclasses import dataclass
@@ -37,7 +39,7 @@ class QSGD(Part):
     norm: Annotated[Literal["l2", "max"], "what a bucket's numbers are divided by"] = "max"
     name = "qsgd"
     family = "compression"
-    use_when = "Links are slow and clients come seldom, so that none can remember what it did not send."
+    use_when = "Links are slow and clients return rarely, so that none can send a remainder later."
     presets = {"fedpaq": {"bits": 8, "bucket": 0, "norm": "l2"}}
 
     def encoded(self, fed: Fed) -> dict[str, Share]:
@@ -76,12 +78,12 @@ class QSGD(Part):
 
     @property
     def _most(self) -> int:
-        """s, the largest level."""
+        """The largest level s."""
         return 2 ** (self.bits - 1) - 1
 
     def _bucket(self, D: int) -> int:
         return min(self.bucket, D) or D
 
     def _spread(self, norms: Tensor, D: int) -> Tensor:
-        """[D]: for each number the norm of its bucket."""
+        """The norm of each number's bucket, [D]."""
         return norms.repeat_interleave(self._bucket(D))[:D]

@@ -1,14 +1,14 @@
-"""Random-k with error feedback (Stich, Cordonnier & Jaggi, NeurIPS 2018, arXiv 1809.07599): a random part of
-the changes travels.
+"""Random-k with error feedback (Stich, Cordonnier & Jaggi, NeurIPS 2018, arXiv 1809.07599).
 
-Client: v = (w_S - w_t) + e_k;   sends v at k indices drawn at random, s_k = v there and 0 elsewhere;   e_k' =
-v - s_k
-Server: as ever, with w_t + s_k for the client's weights.    k = share D, D numbers in all; e_k begins at 0
-Both ends draw the indices from the run's seed, the round and the client, so only values travel: 4 bytes for
+Client: v = (w_S - w_t) + e_k;   sends v at k indices drawn at random
+        s_k = v there and 0 elsewhere;   e_k' = v - s_k
+        k = share D, D numbers in all;   e_k begins at 0
+Server: uses w_t + s_k as the client's weights
+Both ends draw the indices from the run's seed, the round and the client, so only values are sent: 4 bytes for
 each of k.
 Differs from the paper: v is a round's change after local steps, not one gradient times the learning rate.
-Without memory s_k is D / k times as large, which makes it unbiased. Statistics of batch normalisation and
-what other Parts share travel whole, and so does what the server sends.
+Without memory s_k is D / k times as large, which makes it unbiased. Statistics of batch normalisation and the
+Shares of other Parts are sent uncompressed, and so are the server's messages.
 """
 
 from dataclasses import dataclass
@@ -19,20 +19,20 @@ from annotated_types import Gt, Le
 
 from unskew.core import Client, Fed, Keys, Part, Share, Tensor, Tree, Weights
 from unskew.methods.shared.weights import count_numbers, flatten_change, unflatten_change
-from unskew.methods.topk import kept
+from unskew.methods.topk import count_sent
 
 
 @dataclass(frozen=True)
 class RandomK(Part):
-    """Sends changes of weights that are drawn at random, and remembers the others for later rounds."""
+    """Sends changes of weights drawn at random, and adds the others to later rounds."""
 
     share: Annotated[float, Gt(0), Le(1), "part of the numbers that is sent"] = 0.05
     memory: Annotated[bool, "add what was not sent to the next round's change (error feedback)"] = True
     name = "randomk"
     family = "compression"
     use_when = (
-        "As `topk` where no message may say which weights changed most; it needs more rounds, and half the"
-        " bytes."
+        "As `topk`, if no message may reveal which weights changed most; it needs more rounds, and half"
+        " the bytes."
     )
     untuned = {"share": "it decides how much leaves a client"}
     neutral = {"share": 1.0}
@@ -43,7 +43,7 @@ class RandomK(Part):
         )
 
     def encoded(self, fed: Fed) -> dict[str, Share]:
-        k = kept(self.share, count_numbers(fed))
+        k = count_sent(self.share, count_numbers(fed))
         return {"values": Share((k,), reads="each", what="some changes", kind="weights", samples="client")}
 
     def encode(self, change: Weights, c: Client, keys: Keys) -> tuple[Tree, Tree]:
@@ -59,4 +59,4 @@ class RandomK(Part):
         )
 
     def _drawn(self, D: int, keys: Keys) -> Tensor:
-        return torch.randperm(D, generator=keys("indices"))[: kept(self.share, D)]
+        return torch.randperm(D, generator=keys("indices"))[: count_sent(self.share, D)]

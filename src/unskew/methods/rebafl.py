@@ -1,14 +1,15 @@
 """ReBaFL (Xu et al., arXiv 2303.06314): relaxed balanced softmax (R-BSM) and feature augmentation (F-Aug).
 
-R-BSM:  L0 = CE(z + log q, y),   q = (1 - eps) p_k + eps / C      p_k: the client's label shares (Eq. 8-10)
-F-Aug:  h'_i = c_{k_i} + h_i - c_{y_i},  k_i running through the classes with a prototype (Eq. 15)
+R-BSM:  L0 = CE(z + log q, y),   q = (1 - eps) p_k + eps / C      p_k: the client's label shares
+        (Eq. 8-10)
+F-Aug:  h'_i = c_{k_i} + h_i - c_{y_i},   k_i runs through the classes with a prototype (Eq. 15)
         L1 = CE(W h' + b + log r, k),   r: label shares of the augmented batch, smoothed like q
-        L = L0 + mu L1 (Eq. 16); prototypes and h are constants, so L1 trains the head only
-Up:     per class, the sum of features of the trained model and their number (Eq. 21)
-Server: c_c = sum_k sums_kc / sum_k n_kc over those who replied (Eq. 23)
+        L = L0 + mu L1 (Eq. 16);   prototypes and h are constants, so L1 trains only the head
+Up:     by class, the sum of features of the trained model and their number (Eq. 21)
+Server: c_c = sum_k sums_kc / sum_k n_kc over the clients that replied (Eq. 23)
 eps = 1 is plain cross-entropy, eps = 0 the balanced softmax; mu = 0 leaves F-Aug out, and nothing is shared.
 Differs from the paper: Eq. 10 is printed for an added coefficient (`form="additive"`); its code smooths
-labels, our default. That h is a constant in L1 is the code's choice, of which the text says nothing; so is
+labels, our default. That h is a constant in L1 is the code's choice, which the text does not mention; so is
 that a client with one class trains without F-Aug. Sums leave a client instead of means, so that the server
 needs only their totals. A client completes missing prototypes with those of the received body (Eq. 18), which
 the public code computes and never uses.
@@ -46,7 +47,7 @@ class ReBaFL(Part):
     ] = "smoothing"
     aug_grad: Annotated[bool, With("mu"), "let the augmented loss train the body too"] = False
     keep_stale: Annotated[
-        bool, With("mu"), "keep the old prototype of a class that nobody reported in a round"
+        bool, With("mu"), "keep the old prototype of a class that no client reported in a round"
     ] = False
     name = "rebafl"
     family = "classifier"
@@ -58,7 +59,7 @@ class ReBaFL(Part):
 
     @property
     def clashes(self) -> Mapping[str, str]:  # type: ignore[override]
-        """Mixtures, unless `eps` makes the prior uniform whatever a client holds."""
+        """Parts that mix labels, unless `eps` makes the prior uniform for all clients."""
         if self.eps == 1 and self.form == "smoothing":
             return {}
         others = dict.fromkeys(
@@ -122,7 +123,7 @@ class ReBaFL(Part):
         return self.mu * c.round["use"] * b.mean(c.fed.task.loss(z_BC, k_BC))
 
     def augment(self, h_BD: Tensor, y_BC: Tensor, table_CD: Tensor, known_C: Tensor) -> tuple[Tensor, Tensor]:
-        """Eq. 15: the batch moved from its own classes to the known classes in turn; (h', its labels)."""
+        """Moves the batch from its classes to the known classes in turn (Eq. 15); (h', its labels)."""
         turn_B = torch.arange(len(h_BD), device=h_BD.device) % known_C.sum().clamp(min=1)
         label_B = (known_C.cumsum(0)[None, :] <= turn_B[:, None]).sum(1).clamp(max=len(known_C) - 1)
         return table_CD[label_B] + h_BD - y_BC @ table_CD, label_B

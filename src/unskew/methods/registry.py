@@ -1,7 +1,7 @@
-"""Methods by name: this package's, their presets, those of installed packages, and users' own files.
+"""Methods by name: those of this package and their presets, of installed packages, and of users' files.
 
-A method is written `fedprox(mu=0.01)+fedrdn`. A Part in a user's own file is written `file.py`, or
-`file.py:Class` where the file defines several.
+A method is written `fedprox(mu=0.01)+fedrdn`. A Part in a user's file is written `file.py`, or
+`file.py:Class` if the file defines several.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from unskew.system import python_files
 
 
 def user_part(file: str, name: str = "") -> type[Part]:
-    """The file's class of this name, or its only Part. Raises UsageError: E111 for the file, E121 for what it
-    defines."""
+    """The class of this name in a file, or the file's only Part.
+
+    Raises UsageError: E111 if the file cannot be imported, E121 if it does not define the Part.
+    """
     parts = {k.__name__: k for k in user_parts(file)}
     if name and name not in parts:
         raise UsageError("E121", f"{file} defines no Part '{name}'.{suggestion(name, parts)}")
@@ -36,7 +38,7 @@ def user_part(file: str, name: str = "") -> type[Part]:
 
 
 def user_parts(file: str) -> tuple[type[Part], ...]:
-    """All Parts that a file defines; the same classes for as long as it holds the same text."""
+    """All Parts that a file defines; the classes are cached until its text changes."""
     return _read_user_parts(file, python_files.digest(file) if Path(file).is_file() else "")
 
 
@@ -57,17 +59,16 @@ def _read_user_parts(file: str, digest: str) -> tuple[type[Part], ...]:
 
 
 LEAST_PIECE = 4
-"""Letters of a piece of a method's name by which it is known: "krum" of multi_krum."""
+"""The least number of letters by which a part of a name is recognised, such as "krum" of multi_krum."""
 FEDAVG = "FedAvg (McMahan et al., AISTATS 2017): the size-weighted mean of clients' weights"
 
 
 def parse(text: str, set_: Mapping[str, Mapping[str, object]] | None = None) -> Method:
-    """The Method that a text names: `fedprox(mu=0.01)+fedrdn`, or a user's own Part as `file.py` or
-    `file.py:Class`.
+    """The Method for a text such as `fedprox(mu=0.01)+fedrdn`, `file.py` or `file.py:Class`.
 
-    set_: further arguments by Part, as `--set part.key=value` gives them.
-    Raises UsageError (E102) for a text, name or argument that cannot be used, E111 and E121 for a user's
-    file.
+    set_: further arguments by Part, as `--set part.key=value` sets them.
+
+    Raises UsageError: E102 if the text, a name or an argument is invalid, E111 and E121 for a user's file.
     """
     further = {name: dict(arguments) for name, arguments in (set_ or {}).items()}
     parts = []
@@ -88,15 +89,14 @@ def parse(text: str, set_: Mapping[str, Mapping[str, object]] | None = None) -> 
 
 
 def arguments_of_method(text: str, set_: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, object]]:
-    """The arguments of those Parts that this method has, by the Part's name or the name it is written
-    with."""
+    """The arguments for Parts of this method, by the Part's name or the name in the text."""
     written = {_normalise(call.name) for call in calls.parse_sum(text, "method", "E102") if not call.file}
     names = written | {part.name for part in parse(text).parts}
     return {part: dict(arguments) for part, arguments in set_.items() if part in names}
 
 
 def named_arguments(text: str, set_: Mapping[str, Mapping[str, object]]) -> set[str]:
-    """`part.argument` of every argument that the text, a preset in it, or set_ gives a value."""
+    """The names `part.argument` of all arguments set by the text, its presets or set_."""
     named = set[str]()
     for call in calls.parse_sum(text, "method", "E102"):
         if call.file:
@@ -105,15 +105,16 @@ def named_arguments(text: str, set_: Mapping[str, Mapping[str, object]]) -> set[
             continue
         else:
             kind, preset = _class_and_settings(name)
-        given = {**preset, **call.arguments, **set_.get(name, {}), **set_.get(kind.name, {})}
-        named |= {f"{kind.name}.{argument}" for argument in given}
+        settings = {**preset, **call.arguments, **set_.get(name, {}), **set_.get(kind.name, {})}
+        named |= {f"{kind.name}.{argument}" for argument in settings}
     return named
 
 
 def part_of(kind: type[Part], name: str, values: Mapping[str, object]) -> Part:
-    """A Part of this class with these arguments. Raises UsageError (E102) for an argument that does not fit.
+    """A Part of this class with these arguments.
 
-    name: what the user calls the Part.
+    name: the user's name for the Part. Raises UsageError (E102) if an argument does not fit, E121 if the
+    class fails.
     """
     converted = arguments.check(kind, values, f"method '{name}'", "E102")
     if missing := [
@@ -140,35 +141,34 @@ def _normalise(name: str) -> str:
 
 
 def names() -> dict[str, str]:
-    """Every name of a method and a line that describes it: FedAvg, this package's methods and presets,
-    installed ones."""
+    """All names of methods, each with a line of description: FedAvg, methods and presets of this package, and
+    installed methods."""
     ours = {name: entry.summary for name, entry in catalogue.entries().items()}
     short = {
         name: f"short for {calls.call_text(entry.name, s)}"
         for name, (entry, s) in catalogue.presets().items()
     }
-    theirs = {name: _first_line(name, place) for name, place in installed().items()}
-    return {"fedavg": FEDAVG, **dict(sorted((ours | short | theirs).items()))}
+    from_packages = {name: _first_line(name, place) for name, place in installed().items()}
+    return {"fedavg": FEDAVG, **dict(sorted((ours | short | from_packages).items()))}
 
 
 @lru_cache
 def installed() -> dict[str, str]:
-    """The methods of installed packages, by name: "module:Class", as their entry points say."""
+    """The methods of installed packages by name: "module:Class" from their entry points."""
     return {entry.name: entry.value for entry in entry_points(group="unskew.methods")}
 
 
 def _near_names(name: str, known: Sequence[str]) -> str:
-    """What somebody may have meant by a name that no method has, as a sentence with a space before it; "" if
-    nothing is near."""
+    """A suggestion for an unknown name, as a sentence with a leading space; "" if no name is similar."""
     pieces = [piece.strip() for piece in re.split(r"[,;&/ ]", name)]
     if len(pieces) > 1 and all(piece in known for piece in pieces if piece):
         return f" Parts are joined by '+': {'+'.join(filter(None, pieces))}."
-    holding = [one for one in known if len(name) >= LEAST_PIECE and name in one]
-    return suggestion(name, known) or (f" Did you mean '{holding[0]}'?" if len(holding) == 1 else "")
+    matches = [one for one in known if len(name) >= LEAST_PIECE and name in one]
+    return suggestion(name, known) or (f" Did you mean '{matches[0]}'?" if len(matches) == 1 else "")
 
 
 def _class_and_settings(name: str) -> tuple[type[Part], dict[str, object]]:
-    """The class of a method's Part, and the settings that the name stands for."""
+    """The class of a method's Part, and the settings of the preset if the name is one."""
     if name == "fedavg":
         raise UsageError("E102", "'fedavg' takes no arguments: it is the method without Parts.")
     if place := installed().get(name):
@@ -189,8 +189,8 @@ def _class_and_settings(name: str) -> tuple[type[Part], dict[str, object]]:
 
 
 def _module(name: str, place: str) -> ModuleType:
-    """The module of an installed package that brings this method. Raises UsageError (E111) if it fails while
-    it is imported."""
+    """The module of an installed package that provides this method. Raises UsageError (E111) if its import
+    fails."""
     try:
         return importlib.import_module(place.partition(":")[0])
     except UnskewError:
@@ -203,6 +203,6 @@ def _module(name: str, place: str) -> ModuleType:
 def _first_line(name: str, place: str) -> str:
     try:
         module = _module(name, place)
-    except UnskewError as error:  # of one package, and all other methods can be used
+    except UnskewError as error:  # one broken package must not hide the other methods
         return error.text.rstrip(".")
     return (module.__doc__ or "").strip().split("\n")[0].rstrip(".")

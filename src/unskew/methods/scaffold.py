@@ -1,10 +1,11 @@
 """SCAFFOLD (Karimireddy et al., ICML 2020, algorithm 1, option II).
 
-Client k: g <- g - c_k + c;   c_k' = c_k - c + (w_t - w_S) / (a lr)    S local steps, a = S for plain SGD
-Server:   c <- c + |cohort|/K mean_k (c_k' - c_k);    the merge weighs clients equally, K: all clients
-The control variates of server and client are c, `c.down["c"]` in the hooks, and c_k, `c.mine["c"]`; a is
-`c.pull`. With momentum rho, a = (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho), the sum of the weights of all
-steps' gradients. Where the learning rate has fallen to 0, c_k stays.
+Client k: g <- g - c_k + c;   c_k' = c_k - c + (w_t - w_S) / (a lr)
+          S local steps; a = S for plain SGD
+Server:   c <- c + |cohort|/K mean_k (c_k' - c_k)      K: all clients
+The merge weighs clients equally. In the hooks the server's control variate c is `c.down["c"]`, the client's
+c_k is `c.mine["c"]`, and a is `c.pull`. With momentum rho, a = (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho),
+the sum of the weights of all steps' gradients. If the learning rate has fallen to 0, c_k does not change.
 Differs from the paper: the server's step size eta_g is fixed at 1.
 """
 
@@ -18,14 +19,14 @@ from unskew.methods.shared.weights import HEAD_FIRST_PARTS
 
 @dataclass(frozen=True)
 class Scaffold(Part):
-    """Corrects every gradient by control variates of client and server."""
+    """Corrects every gradient by the control variates of client and server."""
 
     name = "scaffold"
     family = "steps"
     against = ("labels",)
     use_when = (
-        "Clients drift over many local steps; they are few and come back often, for control variates must be"
-        " fresh to help."
+        "Clients drift over many local steps; they are few and come back often, because control variates"
+        " must be fresh."
     )
     weighting = "equal"
     by_steps = "client"

@@ -1,14 +1,13 @@
-"""signSGD with majority vote (Bernstein et al., ICML 2018, arXiv 1802.04434, and ICLR 2019, arXiv
-1810.05291).
+"""signSGD (Bernstein et al., ICML 2018, arXiv 1802.04434, and ICLR 2019, arXiv 1810.05291): majority vote.
 
 Client: sends sign(w_S - w_t), one bit for each number
-Server: w_{t+1} = w_t + lr sign(sum_k sign(w_k - w_t)): every client has one vote, and where votes are even
-nothing moves
-Differs from the paper: the sign is that of a round's change after local steps, not of a gradient. A change of
-0 (an input that is 0 everywhere) votes by a coin from the run's seed, because one bit has no third value.
-Statistics of batch normalisation take the plain mean; they and what other Parts share travel whole, and so
-does what the server sends. The mean
-size of a change travels, too: 4 bytes by which the server sees that training has diverged.
+Server: w_{t+1} = w_t + lr sign(sum_k sign(w_k - w_t))
+        every client has one vote; a weight with as many votes for as against does not move
+Differs from the paper: the sign is that of a round's change after local steps, not of a gradient. For a
+change of 0 (an input that is 0 everywhere) the vote is drawn from the run's seed, because one bit has no
+third value. Statistics of batch normalisation take the plain mean; they and the Shares of other Parts are
+sent uncompressed, and so are the server's messages. The mean size of a change is sent, too: 4 bytes by which
+the server detects divergence.
 """
 
 from dataclasses import dataclass
@@ -31,12 +30,14 @@ from unskew.methods.shared.weights import (
 
 @dataclass(frozen=True)
 class SignSGD(Part):
-    """Lets clients vote on which way every weight moves."""
+    """Lets clients vote on the direction of every weight's step."""
 
     lr: Annotated[float, Gt(0), Le(1000), "how far every weight moves in a round"] = 0.01
     name = "signsgd"
     family = "compression"
-    use_when = "Few bits may be sent, or a minority of the clients may send anything; clients are much alike."
+    use_when = (
+        "Few bits may be sent, or a minority of the clients may send arbitrary data; clients are much alike."
+    )
     merges = True
     weights_read = "each"
     weighting = "equal"

@@ -1,14 +1,14 @@
-"""Standardise (no paper): every channel less its mean over all clients' samples, divided by their standard
-deviation.
+"""Standardise (no paper): scales channels by their mean and standard deviation over all clients' samples.
 
-Once, before round 1, client k sends of its n_k samples, per channel
-    mu_k = mean x,    sigma_k = std x              (population std; pixels of images count like samples)
-and with p_k = n_k / sum_j n_j, as the merge weighs clients, everybody scales, at training and test, by
-    mu = sum_k p_k mu_k,    sigma^2 = sum_k p_k (sigma_k^2 + (mu_k - mu)^2),    x <- (x - mu) / sigma
-A channel that is the same number everywhere is not divided. Each of several inputs has channels of its own,
-and whole numbers
-and truth values stay as they are: of them mu = 0 and sigma = 1 are sent. Where everybody answers these are
-the constants of `normalise=dataset`, which sees all samples in one place.
+Once, before round 1, client k sends for every channel, of its n_k samples:
+    mu_k = mean x,    sigma_k = std x              (population std; pixels of images count like
+    samples)
+With p_k = n_k / sum_j n_j, as the merge weighs clients, all clients scale, at training and test, by
+    mu = sum_k p_k mu_k,    sigma^2 = sum_k p_k (sigma_k^2 + (mu_k - mu)^2),    x <- (x - mu) /
+    sigma
+A constant channel is not divided. Each of several inputs has its own channels; whole numbers and truth values
+do not change, and for them mu = 0 and sigma = 1 are sent. If all clients answer, these are the constants of
+`normalise=dataset`, which sees all samples in one place.
 Differs from the paper: there is none.
 """
 
@@ -20,24 +20,22 @@ import numpy as np
 import torch
 
 from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Trip, Ups, Weights
-from unskew.data.samples.input_layout import Layout
+from unskew.formats.input_layout import Layout
 from unskew.methods.shared.sample_images import per_channel
 
 
 @dataclass(frozen=True)
 class Standardise(Part):
-    """Scales every channel by one pair of constants, which the clients' own means and deviations amount
-    to."""
+    """Scales every channel by one pair of constants, pooled from the clients' means and deviations."""
 
     images: Annotated[
-        bool, "of several inputs scale images, too; off beside fedrdn or norm, which scale images themselves"
+        bool, "of several inputs scale images, too; set False with fedrdn or norm, which scale images"
     ] = True
     name = "standardise"
     family = "data"
     against = ("features",)
     use_when = (
-        "Columns of a table, or sites' images, are on scales of their own and no site may see another's"
-        " samples."
+        "Columns of a table, or sites' images, have different scales, and no site may see another's samples."
     )
     normalises = True
     alone = True
@@ -68,7 +66,7 @@ class Standardise(Part):
         return None
 
     def _scaled(self, layout: Layout) -> np.ndarray:
-        """bool [channels], which of them are scaled."""
+        """Marks the channels that are scaled, bool [channels]."""
         return layout.scalable([each.name for each in layout.inputs if self.images or not each.is_image])
 
     @property
@@ -106,11 +104,11 @@ class Standardise(Part):
         p_K1 = torch.tensor(ups.shares_of_weight("size"), dtype=torch.float64, device=mu_KC.device)[:, None]
         mu_C = (p_K1 * mu_KC).sum(0)
         sigma_C = (p_K1 * (sigma_KC.square() + (mu_KC - mu_C).square())).sum(0).sqrt()
-        constant_C = sigma_C <= 1e-6 * mu_C.abs()  # what is left is the rounding of its mean
+        constant_C = sigma_C <= 1e-6 * mu_C.abs()  # only the rounding error of the mean is left
         return w, {"mu": mu_C.float(), "sigma": torch.where(constant_C, 1.0, sigma_C).float()}
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
-        """Before anybody reported: leave inputs as they are."""
+        """The pair (0, 1), which leaves inputs unchanged until clients report."""
         return {"mu": torch.zeros(channels(fed)), "sigma": torch.ones(channels(fed))}
 
     def batch(self, b: Batch, c: Client) -> Batch:
@@ -121,12 +119,12 @@ class Standardise(Part):
 
 
 def channels(fed: Fed) -> int:
-    """C, the channels of a sample; of several inputs those of all."""
+    """The number C of a sample's channels, over all its inputs."""
     return fed.net.layout.channels if fed.net.layout else fed.shape[0]
 
 
 def by_channel(x: Tensor, fed: Fed) -> Tensor:
-    """[B, C]: the mean of each sample's numbers in every channel."""
+    """The mean of each sample's numbers in every channel, [B, C]."""
     if not fed.net.layout:
         return x.reshape(len(x), x.shape[1], -1).mean(-1)
     inputs = [x[:, a:b].reshape(len(x), each.channels, -1) for each, a, b in fed.net.layout.places]
@@ -134,7 +132,7 @@ def by_channel(x: Tensor, fed: Fed) -> Tensor:
 
 
 def for_samples(values_C: Tensor, fed: Fed) -> Tensor:
-    """One number per channel, shaped to go with samples [B, ...]."""
+    """One number for each channel, shaped to broadcast against samples [B, ...]."""
     if not fed.net.layout:
         return per_channel(values_C[None], fed)
     return values_C[torch.as_tensor(fed.net.layout.channel_of, device=values_C.device)][None]

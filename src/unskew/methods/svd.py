@@ -1,15 +1,15 @@
-"""SVD of changes (FedKD's compression: Wu, Wu, Lyu, Huang & Xie, Nature Communications 2022, arXiv
-2108.13323).
+"""SVD (FedKD's compression: Wu, Wu, Lyu, Huang & Xie, Nature Communications 2022, arXiv 2108.13323).
 
-Client: M = w_S - w_t, a matrix [m, n] of each weight of two or more axes;   M = U diag(s) V,   s_1 >= s_2 >=
-...
-        sends U_r diag(s_r) and V_r, the first r columns and rows, r the least with  sum_{i <= r} s_i^2 > T
-        sum_i s_i^2 T goes evenly from `start` to `end` over the rounds;   where r (m + n) >= m n, and with
-        vectors, M travels whole
-Server: as ever, with w_t + U_r diag(s_r) V_r for the client's weights
-Differs from the paper: what the server sends travels whole. Public code sends nothing of a matrix where all
-its directions but one do not reach T; PFLlib decomposes the weights in place of their changes, and kernels
-for each place of a window.
+Client: M = w_S - w_t, a matrix [m, n] of each weight of two or more axes
+        M = U diag(s) V,   s_1 >= s_2 >= ...
+        sends U_r diag(s_r) and V_r, the first r columns and rows
+        r: the least with  sum_{i <= r} s_i^2 > T sum_i s_i^2
+        T rises linearly from `start` to `end` over the rounds
+        vectors, and matrices with r (m + n) >= m n, are sent uncompressed
+Server: uses w_t + U_r diag(s_r) V_r as the client's weights
+Differs from the paper: the server's messages are sent uncompressed. Public code sends nothing of a matrix if
+all its directions but one do not reach T; PFLlib decomposes the weights instead of their changes, and kernels
+separately for each position of a window.
 """
 
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ from unskew.core import Client, DecodeError, Fed, Keys, Part, Share, Tensor, Tre
 class SVD(Part):
     """Sends the change of every matrix by as many of its main directions as hold most of it."""
 
-    start: Annotated[float, Gt(0), Le(1), "share of a change's energy that is sent, to begin with"] = 0.95
-    end: Annotated[float, Gt(0), Le(1), "the same in the last round"] = 0.98
+    start: Annotated[float, Gt(0), Le(1), "share of a change's energy that is sent in the first round"] = 0.95
+    end: Annotated[float, Gt(0), Le(1), "share of a change's energy that is sent in the last round"] = 0.98
     name = "svd"
     family = "compression"
     use_when = (
-        "Models with large matrices and slow links, where how much may be lost matters more than how many"
-        " bytes travel."
+        "Models have large matrices and links are slow, and the loss by compression matters more than the"
+        " number of bytes."
     )
     untuned = {"start": "it decides how much leaves a client", "end": "it decides how much leaves a client"}
 
@@ -72,8 +72,8 @@ class SVD(Part):
 
 
 def thin(M: Tensor, energy: float) -> tuple[Tensor, Tensor]:
-    """([r, m], [r, n]): two matrices, the first transposed, whose product is M but for what may be lost; ([0,
-    m], M) where they would not be smaller."""
+    """Two matrices [r, m] (transposed) and [r, n] with a product that is M up to the allowed loss; ([0, m],
+    M) if they would not be smaller."""
     U, s, V = torch.linalg.svd(M, full_matrices=False)
     squares = s.double().pow(2)
     r = min(int((squares.cumsum(0) <= energy * squares.sum()).sum()) + 1, len(s))

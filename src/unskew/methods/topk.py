@@ -1,14 +1,14 @@
-"""Top-k with error feedback (Stich, Cordonnier & Jaggi, NeurIPS 2018, arXiv 1809.07599): only the largest
-changes travel.
+"""Top-k with error feedback (Stich, Cordonnier & Jaggi, NeurIPS 2018, arXiv 1809.07599).
 
-Client: v = (w_S - w_t) + e_k;   sends s_k = v at the k indices of the largest |v|, 0 elsewhere;   e_k' = v -
-s_k
-Server: as ever, with w_t + s_k for the client's weights.    k = share D, D numbers in all; e_k begins at 0
-A message has 8 bytes for each of the k numbers, an index and a value, in place of 4 for each of D.
+Client: v = (w_S - w_t) + e_k
+        sends s_k: v at the k indices of the largest |v|, 0 elsewhere;   e_k' = v - s_k
+        k = share D, D numbers in all;   e_k begins at 0
+Server: uses w_t + s_k as the client's weights
+A message has 8 bytes for each of the k numbers, an index and a value, instead of 4 for each of D.
 Differs from the paper: v is a round's change after local steps, not one gradient times the learning rate, as
 in Qsparse-local-SGD (Basu et al., NeurIPS 2019); the k largest are found over all weights together.
-Statistics of batch normalisation and what other Parts share travel whole, and so does what the server sends.
-`memory=False` forgets what was not sent.
+Statistics of batch normalisation and the Shares of other Parts are sent uncompressed, and so are the server's
+messages. `memory=False` drops the remainder.
 """
 
 from dataclasses import dataclass
@@ -23,15 +23,15 @@ from unskew.methods.shared.weights import count_numbers, flatten_change, unflatt
 
 @dataclass(frozen=True)
 class TopK(Part):
-    """Sends the largest changes of the weights, and remembers the others for later rounds."""
+    """Sends the largest changes of the weights, and adds the others to later rounds."""
 
     share: Annotated[float, Gt(0), Le(1), "part of the numbers that is sent"] = 0.05
     memory: Annotated[bool, "add what was not sent to the next round's change (error feedback)"] = True
     name = "topk"
     family = "compression"
     use_when = (
-        "Links are slow, clients come back often, and a model may be learnt from few of its weights at a"
-        " time."
+        "Links are slow, clients come back often, and the model can be learnt from few of its weights at"
+        " a time."
     )
     untuned = {"share": "it decides how much leaves a client"}
     neutral = {"share": 1.0}
@@ -42,7 +42,7 @@ class TopK(Part):
         )
 
     def encoded(self, fed: Fed) -> dict[str, Share]:
-        D, k = count_numbers(fed), kept(self.share, count_numbers(fed))
+        D, k = count_numbers(fed), count_sent(self.share, count_numbers(fed))
         return {
             "indices": Share(
                 (k,), torch.int32, 0, D - 1, reads="each", what="which", kind="weights", samples="client"
@@ -52,7 +52,7 @@ class TopK(Part):
 
     def encode(self, change: Weights, c: Client, keys: Keys) -> tuple[Tree, Tree]:
         v_D = flatten_change(change) + (c.mine["error"] if self.memory else 0.0)
-        at_k = v_D.abs().topk(kept(self.share, len(v_D))).indices.sort().values
+        at_k = v_D.abs().topk(count_sent(self.share, len(v_D))).indices.sort().values
         tree = {"indices": at_k.to(torch.int32), "values": v_D[at_k]}
         return tree, {"error": v_D.index_fill(0, at_k, 0.0)} if self.memory else {}
 
@@ -64,6 +64,6 @@ class TopK(Part):
         return unflatten_change(v_D.index_copy(0, at_k, tree["values"]), w, fed)
 
 
-def kept(share: float, count: int) -> int:
-    """How many of so many numbers are sent: one at least."""
+def count_sent(share: float, count: int) -> int:
+    """The number of values to send, at least one."""
     return max(1, round(share * count))

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import nn
 
-from unskew.data.samples.input_layout import Layout
 from unskew.errors import UsageError, suggestion
 from unskew.formats import arguments, calls
+from unskew.formats.input_layout import Layout
 from unskew.models.catalogue import aliases, default_for, names
 
 

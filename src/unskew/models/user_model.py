@@ -21,9 +21,9 @@ from torch.nn.parameter import is_lazy
 
 from unskew.core import module_inputs, modules
 from unskew.core.modules import batch_norms, evaluation_mode, tensor_roles, without_inplace
-from unskew.data.samples.input_layout import Layout
 from unskew.errors import UnskewError, UsageError, suggestion
 from unskew.formats import arguments, calls
+from unskew.formats.input_layout import Layout
 from unskew.models.blocks import outputs
 from unskew.system import python_files
 

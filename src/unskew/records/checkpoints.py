@@ -1,9 +1,9 @@
-"""The server's state, and its checkpoint: one safetensors file, one rename, the one before kept.
+"""The server's state and its checkpoint: one safetensors file that is renamed into place; the previous one is
+kept.
 
-The metadata of the file hold the facts as JSON and a SHA-256 over everything, so that damage is noticed and
-never loaded. They have one key, since more would be written in random order, and equal states give equal
-files. A file is written as a list of buffers, its header and views of the tensors, of which nothing is
-copied. Nothing is ever unpickled.
+The metadata of the file hold the facts as JSON and a SHA-256 over everything, so that a damaged file is never
+loaded. They have a single key, because several would be written in random order, and equal states give equal
+files. A file is written as a list of buffers, its header and views of the tensors, without copies.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""The format's names of types, the widest first, in which order those tensors lie in a file whose sizes are
-odd."""
+"""The format's names of types, the widest first, which is the order of tensors whose sizes are not
+aligned."""
 _RANK = {dtype: rank for rank, dtype in enumerate(_TYPES)}
 _ALIGNMENT = 64
-"""Bytes: a tensor whose size is a multiple of it begins at a multiple of it, so who reads it need not move it
-to compute with the kernels of tensors that torch allocated (`align` in core/trees.py)."""
+"""In bytes: a tensor whose size is a multiple of it begins at a multiple of it, so that readers need not copy
+it (`align` in core/trees.py)."""
 
 
 class TensorForm(NamedTuple):
-    """Of a tensor, what a file's header says. nbytes: of its numbers."""
+    """A tensor as a file's header describes it. nbytes: of its values."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -63,10 +63,10 @@ class TensorForm(NamedTuple):
 
 
 def file_buffers(tensors: Mapping[str, Tensor], facts: Mapping[str, str] | None = None) -> list[memoryview]:
-    """A file in the format of safetensors of these contiguous tensors on the CPU and these metadata.
+    """The buffers of a safetensors file with these contiguous tensors on the CPU and these metadata.
 
-    The views are of the tensors' own memory: write them before a tensor changes. Raises ValueError for a type
-    that the format does not have.
+    The buffers are views of the tensors' memory: write them before a tensor changes. Raises ValueError for a
+    type that the format does not have.
     """
     names, head = file_header({name: TensorForm.of(tensor) for name, tensor in tensors.items()}, facts)
     return [head, *(tensor_bytes(tensors[name]) for name in names)]
@@ -75,8 +75,8 @@ def file_buffers(tensors: Mapping[str, Tensor], facts: Mapping[str, str] | None 
 def file_header(
     forms: Mapping[str, TensorForm], facts: Mapping[str, str] | None = None
 ) -> tuple[list[str], memoryview]:
-    """(names in the order in which their tensors lie in a file, what stands before them). Raises ValueError
-    for a type that the format does not have."""
+    """(names in the order of their tensors in the file, the header). Raises ValueError for a type that the
+    format does not have."""
     for name, form in forms.items():
         if form.dtype not in _TYPES:
             raise ValueError(f"'{name}' is {form.dtype}, which safetensors cannot hold")
@@ -102,9 +102,9 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
 
 LATEST, PREVIOUS = "state.safetensors", "state.previous.safetensors"
 MODEL = "model.safetensors"
-"""The weights of a run that is done."""
+"""The weights of a finished run."""
 KEY = "unskew"
-"""Of the metadata: a JSON list of the SHA-256 and of the facts, as JSON."""
+"""The metadata's key; its value is a JSON list of the SHA-256 and the facts as JSON."""
 UNREADABLE = (
     *(
         SafetensorError,
@@ -117,14 +117,14 @@ UNREADABLE = (
         UnicodeDecodeError,
     ),
 )
-"""What reading a damaged file may raise."""
+"""The exceptions of reading a damaged file."""
 Checkpoint = tuple[Tree, dict[str, Any]]
 """Tensors and facts."""
 
 
 @dataclass
 class State:
-    """All a server knows after round t; with the clients' private state it determines the rest of the run."""
+    """The server's state after round t; with the clients' private state it determines the rest of the run."""
 
     t: int
     weights: Weights
@@ -132,7 +132,7 @@ class State:
 
 
 def state_in(checkpoint: Checkpoint, device: str | torch.device = "cpu") -> State:
-    """The state that a checkpoint holds, on the device that goes on with it."""
+    """The state of a checkpoint, on this device."""
     tree, facts = checkpoint
     w, slices = (tree_map(lambda t: t.to(device), part) for part in (tree["w"], tree.get("slices", {})))
     return State(facts["t"], w, slices)
@@ -141,7 +141,7 @@ def state_in(checkpoint: Checkpoint, device: str | torch.device = "cpu") -> Stat
 def digest(tree: Mapping[str, Any], meta: str = "") -> str:
     """SHA-256 over names, dtypes, shapes and bytes of every tensor, and the metadata."""
     sha = hashlib.sha256(meta.encode())
-    for path, tensor in leaves(tree):  # one after another: those of a large message lie in a file
+    for path, tensor in leaves(tree):  # one after another, since they may lie in a file
         data = tensor.detach().contiguous().cpu()
         sha.update(f"\n{path} {data.dtype} {list(data.shape)}\n".encode())
         sha.update(data.reshape(-1).view(torch.uint8).numpy().data)
@@ -149,10 +149,9 @@ def digest(tree: Mapping[str, Any], meta: str = "") -> str:
 
 
 def write(path: Path, tree: Mapping[str, Any], meta: Mapping[str, Any], keep: Path | None = None) -> None:
-    """Write a tree and its metadata as one file, which is replaced as a whole. keep: where the old file
-    remains.
+    """Write a tree and its metadata as one file, which is replaced atomically. keep: a path for the old file.
 
-    Raises Paused (E203) when the disk is full; the old file stays.
+    Raises Paused (E203) if the disk is full; the old file remains.
     """
     text = json.dumps(meta, sort_keys=True)
     write_with_digest(path, tree, text, digest(tree, text), keep)
@@ -161,8 +160,7 @@ def write(path: Path, tree: Mapping[str, Any], meta: Mapping[str, Any], keep: Pa
 def write_with_digest(
     path: Path, tree: Mapping[str, Any], facts: str, sha256: str, keep: Path | None = None
 ) -> None:
-    """As `write`, with facts as JSON and a digest of the caller's own, which must let it check what it
-    reads."""
+    """As `write`, with facts as JSON and the caller's own digest, which readers check."""
     forms = {n: TensorForm.of(t) for n, t in leaves(tree)}
     names, head = file_header(forms, {KEY: json.dumps([sha256, facts])})
     places = _tensor_readers(tree)
@@ -173,7 +171,7 @@ def write_with_digest(
 
 
 def _tensor_readers(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Callable[[], Tensor]]:
-    """By path, what reads a tensor of a tree, which may be in a file until then."""
+    """By path, a function that reads a tensor of a tree, which may be in a file."""
     places: dict[str, Callable[[], Tensor]] = {}
     for name in tree:
         value = tree[name]
@@ -185,17 +183,16 @@ def _tensor_readers(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Call
 
 
 def file_facts(metadata: Mapping[str, str] | None) -> tuple[str, str]:
-    """(SHA-256, facts as JSON) in a file's metadata. Raises ValueError or TypeError where they hold something
-    else."""
+    """(SHA-256, facts as JSON) in a file's metadata. Raises ValueError or TypeError for other metadata."""
     sha256, facts = json.loads((metadata or {})[KEY])
     return sha256, facts
 
 
 def read(path: Path) -> Checkpoint:
-    """The tree and metadata of a file. Raises StateError (E201) if it is damaged, FileNotFoundError if not
-    there, PermissionError if it may not be read."""
+    """The tree and facts of a file. Raises StateError (E201) if it is damaged, FileNotFoundError, or
+    PermissionError."""
     try:
-        open(path, "rb").close()  # safetensors says of a file that may not be read that there is none
+        open(path, "rb").close()  # safetensors reports an unreadable file as missing
         with safe_open(str(path), "pt") as file:
             sha256, text = file_facts(file.metadata())
             tensors: dict[str, Tensor] = {n: align(file.get_tensor(n)) for n in file.keys()}
@@ -209,8 +206,8 @@ def read(path: Path) -> Checkpoint:
 
 
 def latest_facts(folder: Path) -> dict[str, Any]:
-    """The facts in the newest checkpoint, whose tensors are not read; {} before the first and where it is
-    damaged, which whoever goes on from it is told."""
+    """The facts of the newest checkpoint, without reading its tensors; {} if there is none or it is
+    damaged."""
     try:
         with safe_open(str(folder / LATEST), "pt") as file:
             return dict(json.loads(file_facts(file.metadata())[1]))
@@ -221,11 +218,11 @@ def latest_facts(folder: Path) -> dict[str, Any]:
 def latest(
     folder: Path, check: Callable[[Checkpoint], None], say: Callable[[str], None]
 ) -> Checkpoint | None:
-    """The newest checkpoint that is whole; None before the first. A newer one is set aside as `.bad`, and
-    that is said.
+    """The newest intact checkpoint; None before the first. A damaged newer one is renamed to `.bad`.
 
-    check: raises StateError if a file that a checkpoint refers to is damaged. Raises StateError, E202 or the
-    code of the damaged file, if there are checkpoints and none is whole; then nothing is set aside.
+    check: raises StateError if a file that a checkpoint refers to is damaged. say: prints a sentence on each
+    damaged one. Raises StateError, E202 or the code of the damaged file, if there are checkpoints and none is
+    intact; then none is renamed.
     """
     failures: dict[Path, StateError] = {}
     for path in (folder / LATEST, folder / PREVIOUS):

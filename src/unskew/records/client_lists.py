@@ -1,13 +1,12 @@
-"""Long lists of clients in the rows of a run's record, in a short form.
+"""A compact form of long lists of clients in the rows of a run's record.
 
 A row lists up to 1,000 clients: `"clients": [0, 3, 4]`, `"bytes": [1200, 900, 900]`. For more clients it
 holds a text, the bits of a set (client k is bit k, from the lowest bit of the first byte; compressed by zlib,
 in base64), and of bytes that differ by
 client their sum and the largest: `{"sum": 3000, "most": 1200}`.
 
-A record may come from a stranger, and a text of some kilobytes may stand for millions of clients. A reader of
-a set therefore gives the number of clients of the run, and no more of the text is inflated than that number
-needs.
+A record may be untrusted, and a text of some kilobytes may encode millions of clients. A reader therefore
+passes the number of clients of the run, and the text is decompressed no further than that number needs.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ import numpy as np
 from unskew.errors import StateError
 
 MOST_LISTED_CLIENTS = 1000
-"""Clients that a row lists one by one, at most."""
+"""The most clients that a row lists one by one."""
 MOST_CLIENTS = 1 << 27
-"""More clients than any run has, for readers that do not know how many theirs has."""
+"""More clients than any run has, for readers that do not know their number."""
 MOST_BYTES = 1 << 50
-"""More than all clients of a run move in a round; sums over a run's rounds fit 64 bits."""
+"""More bytes than all clients of a run send in a round; sums over a run's rounds fit 64 bits."""
 
 
 def encode_clients(clients: Sequence[int]) -> list[int] | str:
-    """A set of clients, ascending, as a row holds it."""
+    """The form in a row of an ascending list of clients."""
     if len(clients) <= MOST_LISTED_CLIENTS:
         return list(clients)
     present = np.zeros(max(clients) + 1, dtype=bool)
@@ -39,11 +38,8 @@ def encode_clients(clients: Sequence[int]) -> list[int] | str:
 
 
 def clients_in(value: Sequence[int] | str, clients: int = MOST_CLIENTS) -> list[int]:
-    """The clients that a row holds, ascending; the inverse of `written`. clients: how many there are in the
-    run.
-
-    Raises StateError (E111) for what is no such set, or names a client that the run does not have.
-    """
+    """The ascending list of clients in a row; the inverse of `encode_clients`. clients: their number in the
+    run. Raises StateError (E111) for an invalid value, or a client that the run does not have."""
     if isinstance(value, str):
         return np.unpackbits(_unpack_bits(value, clients), bitorder="little").nonzero()[0].tolist()
     if not (isinstance(value, list) and all(type(k) is int and 0 <= k < clients for k in value)):
@@ -52,23 +48,22 @@ def clients_in(value: Sequence[int] | str, clients: int = MOST_CLIENTS) -> list[
 
 
 def count(value: Sequence[int] | str, clients: int = MOST_CLIENTS) -> int:
-    """How many clients a row holds. clients: how many there are in the run. Raises StateError (E111) as
-    `clients_in` does."""
+    """The number of clients in a row. clients: their number in the run. Raises as `clients_in`."""
     if isinstance(value, str):
         return int(_ONES[_unpack_bits(value, clients)].sum(dtype=np.int64))
     return len(clients_in(value, clients))
 
 
 def encode_bytes(sizes: Sequence[int]) -> int | list[int] | dict[str, int]:
-    """The bytes of every client's payload, as a row holds them; one number if all are equal."""
+    """The form in a row of the bytes of every client's payload; one number if all are equal."""
     if len(set(sizes)) == 1:
         return sizes[0]
     return list(sizes) if len(sizes) <= MOST_LISTED_CLIENTS else {"sum": sum(sizes), "most": max(sizes)}
 
 
 def total_bytes(row: Mapping[str, Any], clients: int = MOST_CLIENTS) -> int:
-    """Bytes of all clients in a row of the ledger. clients, and raises: as for `count`, and for more than any
-    network moves."""
+    """The bytes of all clients in a row of the ledger. Raises StateError (E111) as `count`, and for more than
+    MOST_BYTES."""
     match row["bytes"]:
         case int(each):
             total = each * count(row["clients"], clients)
@@ -84,7 +79,7 @@ def total_bytes(row: Mapping[str, Any], clients: int = MOST_CLIENTS) -> int:
 
 
 def most_bytes(row: Mapping[str, Any]) -> int:
-    """Bytes of the client with the most, in a row of the ledger."""
+    """The largest number of bytes of a client in a row of the ledger."""
     match row["bytes"]:
         case int(each):
             return each
@@ -95,17 +90,15 @@ def most_bytes(row: Mapping[str, Any]) -> int:
 
 
 _ONES = np.array([byte.bit_count() for byte in range(256)], np.uint8)
-"""How many clients a byte names."""
+"""The number of clients in each byte."""
 
 
 def _unpack_bits(text: str, clients: int) -> np.ndarray:
-    """The bits of a set, uint8, eight clients in each; inflated no further than there are clients."""
+    """The bits of a set as uint8, eight clients in each, decompressed no further than `clients` needs."""
     most = -(-clients // 8)
     inflating = zlib.decompressobj()
-    try:
-        content = inflating.decompress(
-            base64.b64decode(text, validate=True), most + 1
-        )  # 0 would mean without bound
+    try:  # a limit of 0 would mean without limit
+        content = inflating.decompress(base64.b64decode(text, validate=True), most + 1)
     except (ValueError, zlib.error):
         raise _damaged(clients) from None
     packed = np.frombuffer(content, np.uint8)

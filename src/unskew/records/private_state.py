@@ -1,9 +1,8 @@
-"""Clients' private state between rounds: in memory, or one file a round on disk.
+"""Clients' private state between rounds: in memory, or in one file per round on disk.
 
-On disk a client that took part costs an index entry; only the cohort's state is in memory. A round's file is
-written before the checkpoint that refers to it, and removed when no checkpoint refers to it any more. The
-index gains one row a round, so that saving costs what the cohort costs; a checkpoint remembers how far the
-index was written.
+On disk, only the cohort's state is loaded, and every other client costs an index entry. A round's file is
+written before the checkpoint that refers to it, and removed when no checkpoint refers to it. The index grows
+by one row per round, so saving costs only in proportion to the cohort; a checkpoint records its length.
 """
 
 from __future__ import annotations
@@ -24,16 +23,17 @@ from unskew.records.rows import FileLines, Mark, Row
 
 INDEX_FILE = "index.jsonl"
 INDEX_MARK = "private_index"
-"""Of a checkpoint's facts: how long the file was, and its SHA-256. Older checkpoints list every client and
-file instead."""
+"""The key in a checkpoint's facts of the index's length and SHA-256. Older checkpoints list every client and
+file instead (OLD_LISTS)."""
 OLD_LISTS = ("private", "private_files")
 
 
 class StateIndex:
-    """index: by client, the round of its last state. files: by round, the SHA-256 of its file's facts.
+    """The index of private state. index: by client, the round of its last state. files: by round, the SHA-256
+    of its file's facts.
 
-    facts: of a checkpoint; {} before the first. Raises StateError (E204) where the file does not begin with
-    what they vouch for. Nothing is written before `open`.
+    facts: of a checkpoint; {} before the first. Raises StateError (E204) if the index file does not begin
+    with the recorded content. Nothing is written before `open`.
     """
 
     def __init__(self, path: Path, facts: Mapping[str, Any]):
@@ -57,7 +57,7 @@ class StateIndex:
         self.files = {t: sha256 for t, sha256 in self.files.items() if t in self._clients}
 
     def open(self) -> None:
-        """Make the file ready for rows: cut to what the checkpoint vouches for, or begun. Raises Paused
+        """Open the file for new rows: truncate it to the checkpoint's length, or create it. Raises Paused
         (E203)."""
         if self._lines is None:
             self._lines = FileLines(self.path, self._facts.get(INDEX_MARK))
@@ -65,29 +65,28 @@ class StateIndex:
                 self._lines.add(self._listed())
 
     def add(self, t: int, sha256: str, clients: Collection[int]) -> None:
-        """Round t's file holds these clients' last state from now on. Only after `open`. Raises Paused
+        """Record that round t's file has these clients' last state. Only after `open`. Raises Paused
         (E203)."""
         assert self._lines is not None
         self._lines.add([_row(t, sha256, clients)])
         self._take(t, sha256, clients)
 
     def facts(self) -> dict[str, Any]:
-        """What a checkpoint has to know; the rows are safely on the disk when this returns. Raises Paused
-        (E203)."""
+        """Write all rows to the disk and return the facts for a checkpoint. Raises Paused (E203)."""
         return {INDEX_MARK: self._lines.mark()} if self._lines else dict(self._facts)
 
     def needs(self, t: int) -> bool:
-        """Whether this checkpoint, or the one before it, refers to round t's file."""
+        """Whether this checkpoint or the previous one refers to round t's file."""
         return t in self._clients or t in self._idle
 
     def released(self) -> list[int]:
-        """Call after every checkpoint: the rounds whose files neither it nor the one before it refers to any
-        more."""
-        gone = [t for t in self._older if not self.needs(t)]
-        for t in gone:
+        """The rounds whose files neither this checkpoint nor the previous one refers to. Call it after every
+        checkpoint."""
+        unused = [t for t in self._older if not self.needs(t)]
+        for t in unused:
             self.files.pop(t, None)
         self._older, self._idle = self._idle, []
-        return gone
+        return unused
 
     def close(self) -> None:
         if self._lines:
@@ -106,7 +105,7 @@ class StateIndex:
                     self._idle.append(before)
 
     def _listed(self) -> Iterator[Row]:
-        """Rows for what an older checkpoint lists."""
+        """The rows of an older checkpoint's lists."""
         by_round: dict[int, list[int]] = {}
         for k, t in self.index.items():
             by_round.setdefault(t, []).append(k)
@@ -118,7 +117,7 @@ def _row(t: int, sha256: str, clients: Collection[int]) -> Row:
 
 
 def _rows(path: Path, mark: Mark) -> Iterator[Row]:
-    """The rows in the file's beginning. Raises ValueError unless it has the SHA-256 of the mark."""
+    """The rows in the marked beginning of the file. Raises ValueError for another SHA-256."""
     size, sha256 = mark
     with open(path, "rb") as file:
         content = file.read(size)
@@ -128,13 +127,23 @@ def _rows(path: Path, mark: Mark) -> Iterator[Row]:
 
 
 class Store(Protocol):
-    def fetch(self, clients: Iterable[int]) -> dict[int, Tree]: ...
-    def put(self, t: int, trees: Mapping[int, Tree]) -> None: ...
-    def known(self) -> list[int]: ...
+    """The clients' private state."""
+
+    def fetch(self, clients: Iterable[int]) -> dict[int, Tree]:
+        """The state of those of the clients that have any."""
+        ...
+
+    def put(self, t: int, trees: Mapping[int, Tree]) -> None:
+        """Store clients' state after round t."""
+        ...
+
+    def known(self) -> list[int]:
+        """The clients that have state, ascending."""
+        ...
 
 
 class MemoryStore:
-    """For runs without a folder."""
+    """A store in memory, for runs without a folder."""
 
     def __init__(self) -> None:
         self._trees: dict[int, Tree] = {}
@@ -143,23 +152,21 @@ class MemoryStore:
         return {k: self._trees[k] for k in clients if k in self._trees}
 
     def put(self, t: int, trees: Mapping[int, Tree]) -> None:
-        self._trees |= {
-            k: align_tree(tree) for k, tree in trees.items() if tree
-        }  # as they are read from a disk
+        self._trees |= {k: align_tree(tree) for k, tree in trees.items() if tree}  # aligned as from a disk
 
     def known(self) -> list[int]:
         return sorted(self._trees)
 
 
 class DiskStore:
-    """`private/r000041.safetensors` holds what round 41's clients kept; `index` says which round is each
-    one's last.
+    """A store on disk: `private/r000041.safetensors` has the state of round 41's clients, and `index` each
+    client's last round.
 
-    A file's facts hold the SHA-256 of every client's tensors, and the holdings the SHA-256 of these facts by
-    round. The checkpoint vouches for the holdings, so what is read is what was written.
+    A file's facts have the SHA-256 of every client's tensors, the index the SHA-256 of these facts by round,
+    and the checkpoint the SHA-256 of the index, so that damage is detected.
 
-    facts: of a checkpoint; default: before the first. device: where what is fetched is put. Raises StateError
-    (E204) where its index is missing or damaged.
+    facts: of a checkpoint; by default before the first. device: of the fetched state. Raises StateError
+    (E204) if the index is missing or damaged.
     """
 
     def __init__(self, folder: Path, facts: Mapping[str, Any] | None = None, device: str = "cpu"):
@@ -172,8 +179,7 @@ class DiskStore:
         return self.holdings.index
 
     def facts(self) -> dict[str, Any]:
-        """What a checkpoint has to know of the store, of a size that does not depend on how many clients took
-        part."""
+        """The store's facts for a checkpoint; their size does not depend on the number of clients."""
         return self.holdings.facts()
 
     def fetch(self, clients: Iterable[int]) -> dict[int, Tree]:
@@ -200,7 +206,7 @@ class DiskStore:
         return sorted(self.index)
 
     def check(self) -> None:
-        """Raises StateError (E204) unless every client's state can be read as it was written."""
+        """Raises StateError (E204) if a client's state is missing or damaged."""
         by_round: dict[int, list[int]] = {}
         for k, t in self.index.items():
             by_round.setdefault(t, []).append(k)
@@ -208,11 +214,8 @@ class DiskStore:
             self._read(t, members)
 
     def sweep(self) -> None:
-        """Call after every checkpoint: remove the files that neither it nor the one before it refers to.
-
-        The first call looks through the folder for what a killed run left; later ones only at what was
-        replaced.
-        """
+        """Remove the files that neither this checkpoint nor the previous one refers to. Call it after every
+        checkpoint. The first call also finds files of a killed run."""
         for t in self.holdings.released() if self._swept else self._left_over():
             self._path(t).unlink(missing_ok=True)
         self._swept = True
@@ -228,7 +231,7 @@ class DiskStore:
         return left
 
     def _read(self, t: int, members: Iterable[int]) -> dict[int, Tree]:
-        """The state that these clients kept in round t."""
+        """The state of these clients after round t, of the file of that round."""
         clients = {str(k): k for k in members}
         try:
             with safe_open(str(self._path(t)), "pt") as file:

@@ -1,7 +1,7 @@
 """The record of a run: metrics, ledger and events as JSON lines, in memory or in its folder.
 
-A checkpoint remembers the length and the SHA-256 of every file, and resuming cuts the files back to that, so
-that a round done twice is written once, and damaged figures are noticed.
+A checkpoint records the length and the SHA-256 of every file, and resuming truncates the files to it, so that
+a repeated round is recorded once, and damage is detected.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from unskew.system import disk
 KINDS = ("metrics", "ledger", "events")
 MEASURES = "measures.json"
 Marks = Mapping[str, Mark]
-"""By the file's name."""
+"""The marks of files by their names."""
 
 
 class Record:
-    """The rows of a run so far. Held in memory are only the series over rounds; rows are read back when asked
-    for.
+    """The rows of a run so far. Only series over rounds are in memory; rows are read from the files.
 
-    folder: where they are written; default: nowhere. marks: what a checkpoint says of the files, which are
-    cut to that.
+    folder: for the files; by default rows are compressed in memory. marks: of a checkpoint; the files are
+    truncated to them.
     """
 
     def __init__(self, folder: Path | None = None, marks: Marks | None = None):
@@ -53,9 +52,9 @@ class Record:
 
     @classmethod
     def read(cls, folder: Path, marks: Marks) -> Record:
-        """The record in a folder as it was at a checkpoint, in memory; nothing in the folder is changed.
+        """The record of a folder at a checkpoint, in memory; the folder does not change.
 
-        Raises StateError (E208) if a file of it is not what the checkpoint says it was.
+        Raises StateError (E208) if a file differs from the checkpoint's marks.
         """
         check(folder, marks)
         record = cls()
@@ -71,7 +70,7 @@ class Record:
 
     @property
     def rows(self) -> Mapping[str, list[Row]]:
-        """All rows, by kind: "metrics", "ledger" or "events". Each access reads them anew."""
+        """All rows by kind: "metrics", "ledger" or "events". Each access reads them from the files."""
         return _Rows(self.lines)
 
     def rows_from(self, kind: str, start: int) -> list[Row]:
@@ -79,7 +78,7 @@ class Record:
         return list(self.lines[kind].read(start))
 
     def add(self, kind: str, rows: Iterable[Row]) -> None:
-        """Write rows down. Raises Paused (E203) when the disk is full."""
+        """Add rows of a kind. Raises Paused (E203) if the disk is full."""
         new = list(rows)
         self.lines[kind].add(new)
         if kind == "metrics":
@@ -88,7 +87,7 @@ class Record:
                 self._new += new
 
     def keep_new(self) -> None:
-        """From now on, keep new rows of metrics until `take_new` takes them."""
+        """Collect new rows of metrics for `take_new` from now on."""
         self._new = []
 
     def take_new(self) -> list[Row]:
@@ -97,14 +96,13 @@ class Record:
         return new
 
     def keep_measures(self, pictures: dict[str, Any]) -> None:
-        """Matrices and pictures of the last round, into measures.json; written whole or not at all."""
+        """Write the matrices and pictures of the last round to measures.json, atomically."""
         self.measures, self._measured = pictures, True
         if self.folder:
             disk.replace(self.folder / MEASURES, json.dumps(pictures, separators=(",", ":")))
 
     def marks(self) -> dict[str, Mark]:
-        """Of every file, for a checkpoint; the files are safely on disk when this returns. {} without a
-        folder."""
+        """Write the files to the disk and return their marks for a checkpoint; {} without a folder."""
         marks = {
             f"{kind}.jsonl": lines.mark()
             for kind, lines in self.lines.items()
@@ -125,11 +123,11 @@ class Record:
         return sorted({scope for scope, _ in self._series})
 
     def metrics(self, scope: str) -> list[str]:
-        """The scores over all clients that this scope has; [] for one without any."""
+        """The scores over all clients in this scope."""
         return sorted({metric for known, metric in self._series if known == scope})
 
     def latest(self, scope: str, metric: str) -> tuple[int, float] | None:
-        """(round, value) of the round that was evaluated last; None if there is none."""
+        """(round, value) of the last evaluated round; None if there is none."""
         rounds, values = self._series.get((scope, metric), ([], []))
         return (rounds[-1], values[-1]) if values else None
 
@@ -147,15 +145,15 @@ class Record:
 
 
 def check(folder: Path, marks: Marks) -> None:
-    """Raises StateError (E208) if a file of a record in this folder is not what a checkpoint says it was."""
+    """Raises StateError (E208) if a file of the record in this folder differs from a checkpoint's marks."""
     for name, mark in marks.items():
         if not _matches_mark(folder, name, mark):
             raise StateError("E208", f"{name} is missing, or not as the run wrote it.")
 
 
 def altered_files(folder: Path) -> list[str]:
-    """The files of the record in this folder that are not what its newest checkpoint says they were; []
-    before the first checkpoint, and where that is damaged. Rows that were added since are no change."""
+    """The files of the record in this folder that differ from the newest checkpoint's marks, apart from added
+    rows; [] if there is no intact checkpoint."""
     marks: Marks = checkpoints.latest_facts(folder).get("records", {})
     return [name for name in marks if not _matches_mark(folder, name, marks[name])]
 
@@ -166,7 +164,7 @@ def _matches_mark(folder: Path, name: str, mark: Mark) -> bool:
 
 
 def last_round_in(folder: Path) -> int:
-    """The last round that the record in this folder tells of, whole or not; -1 if it tells of none."""
+    """The last round with a row in this folder's record, even if incomplete; -1 without rows."""
     rounds = [-1]
     for kind in KINDS:
         path = folder / f"{kind}.jsonl"

@@ -1,7 +1,7 @@
-"""JSON rows that are only ever added to: in a file that a checkpoint vouches for, or compressed in memory.
+"""Append-only JSON rows: in a file whose digest a checkpoint records, or compressed in memory.
 
-Neither holds the rows themselves, so memory does not grow with the rounds of a run as Python's objects would.
-`Tail` reads the rows of a file that another process is writing.
+Neither stores rows as Python objects, so a long run needs little memory. `Tail` reads the rows of a file that
+another process is writing.
 """
 
 from __future__ import annotations
@@ -18,19 +18,23 @@ from unskew.system import disk
 
 Row = dict[str, Any]
 Mark = tuple[int, str]
-"""Bytes of a file, and the SHA-256 of so many bytes at its beginning."""
+"""(n, the SHA-256 of the first n bytes of a file)."""
 PIECE = 1 << 16
-"""Characters of text that are compressed together."""
+"""The characters of text that are compressed together."""
 BLOCK = 1 << 20
 
 
 def scope_row(t: int, scope: str, metric: str, value: float) -> Row:
-    """A row of metrics.jsonl that is about no single client."""
+    """A row of metrics.jsonl without a client."""
     return {"t": t, "scope": scope, "client": None, "metric": metric, "value": value}
 
 
 class Lines(Protocol):
-    def add(self, rows: Iterable[Row]) -> None: ...
+    """Append-only rows."""
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Append rows."""
+        ...
 
     def read(self, start: int = 0) -> Iterator[Row]:
         """The rows in their order, without the first `start` of them."""
@@ -40,7 +44,7 @@ class Lines(Protocol):
 
 
 class FileLines:
-    """Rows in a .jsonl file. mark: what is kept of a file that exists; default: nothing."""
+    """Rows in a .jsonl file. mark: of the part of an existing file to keep; by default none is kept."""
 
     def __init__(self, path: Path, mark: Mark | None = None):
         self.path = path
@@ -61,7 +65,7 @@ class FileLines:
                     yield schema.parse_row(self.path, number + 1, line)
 
     def mark(self) -> Mark:
-        """Of what was added so far, which is safely on the disk when this returns. Raises Paused (E203)."""
+        """Write all rows to the disk and return their mark. Raises Paused (E203) if it is full."""
         self._file.sync()
         return self._file.size, self._sha.hexdigest()
 
@@ -98,19 +102,19 @@ class MemoryLines:
 
 
 def mark_of(path: Path) -> Mark:
-    """Of a whole file."""
+    """The mark of a whole file."""
     size = path.stat().st_size
     return size, _sha_of(path, size).hexdigest()
 
 
 def has_mark(path: Path, mark: Mark) -> bool:
-    """Whether a file begins with the bytes that this mark was taken of."""
+    """Whether a file begins with the bytes of this mark."""
     size, digest = mark
     return path.is_file() and path.stat().st_size >= size and _sha_of(path, size).hexdigest() == digest
 
 
 def _sha_of(path: Path, size: int) -> Any:
-    """SHA-256 of the first bytes of a file, to which more can be added."""
+    """A SHA-256 object of the first bytes of a file, which can be updated with more."""
     sha = hashlib.sha256()
     if size:
         with open(path, "rb") as file:
@@ -125,15 +129,16 @@ def _json_lines(rows: Iterable[Row]) -> str:
 
 
 class Tail:
-    """Reads the new whole lines of a file that grows, and that is cut when its run goes back a round.
+    """Reads the new complete lines of a file that another process extends, and truncates when a run is
+    resumed.
 
-    from_now: whether to leave out what the file holds already.
+    from_now: leave out the present content of the file.
     """
 
     def __init__(self, path: Path, from_now: bool = False):
         self._path = path
         self._position = path.stat().st_size if from_now and path.exists() else 0
-        self._number = 0  # of the line read last; beyond the first that was read
+        self._number = 0  # the number of lines read so far
 
     def read(self) -> Iterator[dict[str, Any]]:
         if not self._path.exists():

@@ -1,8 +1,7 @@
-"""One process writes a run: a lock on run.lock, which ends with the process however it ends.
+"""A lock on run.lock, so that one process writes a run. The system releases it when the process ends.
 
-The lock alone decides, on one machine and between those that share a file system with flock (NFS 4, Lustre
-with `-o flock`); what the file says of its holder is for people. A file that names a machine which has died
-locks nobody out.
+It works on one machine and between machines that share a file system with flock (NFS 4, Lustre with
+`-o flock`). The content of the file names the holder for people; it has no effect on the lock.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from unskew.system.disk import HELD, full_disk_as_paused, lock, refuse_link
 
 
 class RunLock:
-    """Held from `with` to its end. Raises StateError (E110), naming who holds it, at once; Paused (E203) on a
-    full disk."""
+    """The lock as a context. Entering raises StateError (E110) with the holder's name if it is in use, and
+    Paused (E203) on a full disk."""
 
     def __init__(self, folder: Path):
         self.path = folder / "run.lock"
@@ -45,9 +44,7 @@ class RunLock:
             self.file.close()
             raise StateError("E110", f"run {self.path.parent} is in use by {holder}.") from None
         self.file.truncate(0)
-        with suppress(
-            OSError
-        ):  # on a full disk the lock holds all the same, and only its holder's name is missing
+        with suppress(OSError):  # on a full disk only the holder's name is missing
             self.file.write(f"pid {os.getpid()} on {platform.node()} (since {time.strftime('%H:%M')})")
             self.file.flush()
         return self

@@ -1,9 +1,7 @@
-"""What the files of a run's folder must hold: rows, facts, settings, measures.json and privacy.json.
+"""The schema of the files in a run's folder: rows, facts, settings, measures.json and privacy.json.
 
-The folder may be damaged, or come from a stranger. Every reader asks here, so that nothing else relies on
-what a file
-claims: a number is a number and not enormous, a client is one, and a name is a text. Entries that are not
-listed here are let through, since nothing reads them.
+The folder may be damaged or untrusted. Every reader validates files here, so that other code can rely on
+their content: numbers are bounded, clients are valid numbers, and names are texts. Other entries are ignored.
 """
 
 from __future__ import annotations
@@ -26,11 +24,11 @@ from unskew.system import disk
 
 Row = dict[str, Any]
 MOST_TEXT = 100_000
-"""Characters of a text."""
+"""The most characters of a text."""
 MOST_CLIENTS = 1 << 24
-"""Of a federation: its readers set aside some dozen bytes for each that it claims to have."""
+"""The most clients of a federation; readers allocate some dozen bytes for each."""
 MOST_SCORE = 1e100
-"""A finite score; it may be infinite, too. The axes of pictures are computed with it."""
+"""The largest finite score, from which axes of pictures are computed; scores may also be infinite."""
 FORM = ConfigDict(strict=True, extra="allow")
 Text = Annotated[str, Field(max_length=MOST_TEXT), AfterValidator(printable)]
 Round = Annotated[int, Field(ge=0, le=10**9)]
@@ -53,7 +51,7 @@ class Score(TypedDict):
 
 
 class Bytes(TypedDict):
-    """The bytes of many clients, which differ."""
+    """The bytes of many clients if they differ."""
 
     __pydantic_config__ = FORM  # type: ignore[misc]
     sum: Whole
@@ -81,7 +79,8 @@ class Payload(TypedDict):
 
 
 class Event(TypedDict):
-    """A row of events.jsonl; one of a round says who was asked and whose replies were used."""
+    """A row of events.jsonl; a row of a round lists the clients that were asked, and whose replies were
+    used."""
 
     __pydantic_config__ = FORM  # type: ignore[misc]
     t: Round
@@ -94,7 +93,7 @@ class Event(TypedDict):
 
 
 class Parts(TypedDict):
-    """How many samples each client has for training, for choosing and for testing."""
+    """Each client's number of samples for training, validation and testing."""
 
     __pydantic_config__ = FORM  # type: ignore[misc]
     train: Sizes
@@ -134,7 +133,7 @@ class Facts(TypedDict):
 
 
 class RunSettings(TypedDict):
-    """What every reader needs of config.yaml."""
+    """The entries of config.yaml that every reader needs."""
 
     __pydantic_config__ = FORM  # type: ignore[misc]
     method: Text
@@ -146,19 +145,17 @@ _ROWS: dict[str, Any] = {"metrics": Score, "ledger": Payload, "events": Event}
 
 
 def parse_rows(path: Path, lines: Sequence[bytes]) -> list[Row]:
-    """The rows of a .jsonl file, one a line. Raises StateError (E111), naming the line, if one is not what it
-    should be."""
-    try:
-        read = _rows_adapter(path.stem).validate_json(
-            b"[" + b",".join(lines) + b"]"
-        )  # all at once is several times faster
-        return [_complete_row(path, number, each) for number, each in enumerate(read, 1)]
+    """The rows of a .jsonl file, one per line. Raises StateError (E111), which names the line, for an invalid
+    row."""
+    try:  # all rows at once are several times faster
+        rows = _rows_adapter(path.stem).validate_json(b"[" + b",".join(lines) + b"]")
+        return [_complete_row(path, number, row) for number, row in enumerate(rows, 1)]
     except ValidationError:
         return [parse_row(path, number, line) for number, line in enumerate(lines, 1)]
 
 
 def parse_row(path: Path, number: int, line: bytes) -> Row:
-    """One row, in line `number`, counted from 1. Raises: as `parse_rows` does."""
+    """One row, in line `number`, counted from 1. Raises as `parse_rows`."""
     try:
         return _complete_row(path, number, _row_adapter(path.stem).validate_json(line))
     except ValidationError as error:
@@ -167,7 +164,7 @@ def parse_row(path: Path, number: int, line: bytes) -> Row:
 
 
 def parse_federation(path: Path, content: bytes) -> dict[str, Any]:
-    """What federation.json holds. Raises StateError (E111) if it is not what it should be."""
+    """The content of federation.json. Raises StateError (E111) if it is invalid."""
     try:
         federation = _facts_adapter().validate_json(content)
     except ValidationError as error:
@@ -185,8 +182,8 @@ def parse_federation(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def parse_settings(path: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """The settings of config.yaml, as they are. Raises StateError (E111) where they do not say what was
-    trained."""
+    """The settings of config.yaml, unchanged. Raises StateError (E111) if they lack the method or are
+    invalid."""
     try:
         _settings_adapter().validate_python(content)
     except ValidationError as error:
@@ -225,7 +222,7 @@ def _complete_row(path: Path, number: int, row: Row) -> Row:
 
 
 def problem_text(error: ValidationError) -> str:
-    """What is wrong, in words: "'t' should be a valid integer (it is 'x')"."""
+    """A validation error in words: "'t' should be a valid integer (it is 'x')"."""
     first = error.errors(include_url=False)[0]
     place = ".".join(
         str(part) for part in first["loc"] if not str(part).startswith(("list[", "function", "lax"))
@@ -270,7 +267,7 @@ Picture = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/=]*$")]
 
 
 class Site(TypedDict):
-    """How sure the model is at one client."""
+    """The model's confidence at one client."""
 
     __pydantic_config__ = FORM  # type: ignore[misc]
     name: Text
@@ -280,7 +277,7 @@ class Site(TypedDict):
 
 
 class Bins(TypedDict):
-    """Answers by how sure the model was, [bins] each."""
+    """Predictions by the model's confidence, [bins] each."""
 
     __pydantic_config__ = FORM  # type: ignore[misc]
     count: list[Whole]
@@ -296,8 +293,7 @@ class Calibration(TypedDict):
 
 
 class Confusion(TypedDict):
-    """Tables [classes, classes] of what was taken for what: of all test samples, and of each named
-    client's."""
+    """Confusion matrices [classes, classes] of all test samples, and of each named client's."""
 
     __pydantic_config__ = FORM  # type: ignore[misc]
     all: list[list[Whole]]
@@ -363,7 +359,7 @@ class Measures(TypedDict):
 
 
 class Epsilon(TypedDict):
-    """One reading of what noise amounts to; None where nothing is guaranteed."""
+    """An epsilon and the definition under which it holds; None without a guarantee."""
 
     __pydantic_config__ = FORM  # type: ignore[misc]
     epsilon: float | None
@@ -371,7 +367,7 @@ class Epsilon(TypedDict):
 
 
 class Account(TypedDict):
-    """What a Part's noisy release amounts to."""
+    """The differential privacy of a Part's noisy release."""
 
     __pydantic_config__ = FORM  # type: ignore[misc]
     release: Text
@@ -432,7 +428,7 @@ class AttackPictures(TypedDict):
 
 
 class Finding(TypedDict):
-    """What one attack measured."""
+    """The results of one attack."""
 
     __pydantic_config__ = FORM  # type: ignore[misc]
     command: Text
@@ -443,64 +439,62 @@ class Finding(TypedDict):
 
 
 def parse_measures(path: Path, content: bytes) -> dict[str, Any]:
-    """measures.json. Raises StateError (E111) if it is not what it should be."""
+    """The content of measures.json. Raises StateError (E111) if it is invalid."""
     try:
-        held = _adapter(Measures).validate_json(content)
+        content_by_measure = _adapter(Measures).validate_json(content)
     except ValidationError as error:
         raise StateError("E111", f"{path} {problem_text(error)}; copy the folder again.") from None
-    if uneven := next((name for name, sizes in _sizes(held) if len(set(sizes)) > 1), ""):
+    if uneven := next((name for name, sizes in _sizes(content_by_measure) if len(set(sizes)) > 1), ""):
         raise StateError(
             "E111", f"{path} holds lists of different lengths under '{uneven}'; copy the folder again."
         )
-    return dict(held)
+    return dict(content_by_measure)
 
 
 def parse_privacy(path: Path, content: bytes, attacks: str) -> dict[str, Any]:
-    """privacy.json. attacks: the name under which what attacks found stands. Raises StateError (E111),
-    likewise."""
+    """The content of privacy.json. attacks: the key of the attacks' results. Raises StateError (E111) if it
+    is invalid."""
     try:
-        held = _adapter(dict[str, Any]).validate_json(content)
-        attacked = _adapter(dict[str, Finding]).validate_python(held.get(attacks, {}))
-        accounts = _adapter(dict[str, Account]).validate_python(
-            {n: v for n, v in held.items() if n != attacks}
-        )
+        entries = _adapter(dict[str, Any]).validate_json(content)
+        findings = _adapter(dict[str, Finding]).validate_python(entries.pop(attacks, {}))
+        accounts = _adapter(dict[str, Account]).validate_python(entries)
     except ValidationError as error:
         raise StateError(
             "E111", f"{path} {problem_text(error)}; remove it, and attack the run again."
         ) from None
-    drawn = [finding.get("pictures", {}) for finding in attacked.values()]
-    curves = [(c["fpr"], c["tpr"]) for d in drawn for c in d.get("roc", [])]
-    curves += [(c["x"], c["y"]) for d in drawn if "lines" in d for c in d["lines"]["lines"]]
+    pictures = [finding.get("pictures", {}) for finding in findings.values()]
+    curves = [(c["fpr"], c["tpr"]) for p in pictures for c in p.get("roc", [])]
+    curves += [(c["x"], c["y"]) for p in pictures if "lines" in p for c in p["lines"]["lines"]]
     if any(len(x) != len(y) for x, y in curves):
         raise StateError(
             "E111",
             f"{path} holds a curve whose x and y are not as many; remove it, and attack the run again.",
         )
-    return {**accounts, **({attacks: attacked} if attacked else {})}
+    return {**accounts, **({attacks: findings} if findings else {})}
 
 
-def _sizes(held: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
-    """By measure, lengths that must be equal."""
+def _sizes(measures: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
+    """Pairs of a measure and lengths that must be equal."""
     equal: list[tuple[str, list[int]]] = []
 
     def alike(name: str, *lists: Sequence[Any]) -> None:
         equal.append((name, [len(values) for values in lists]))
 
-    if "calibration" in held:
-        alike("calibration", *(held["calibration"]["bins"][key] for key in Bins.__required_keys__))
-    if "confusion" in held:
-        tables = [held["confusion"]["all"], *held["confusion"]["sites"]]
+    if "calibration" in measures:
+        alike("calibration", *(measures["calibration"]["bins"][key] for key in Bins.__required_keys__))
+    if "confusion" in measures:
+        tables = [measures["confusion"]["all"], *measures["confusion"]["sites"]]
         alike("confusion", *tables, *(row for table in tables for row in table))
-        alike("confusion", held["confusion"]["names"], held["confusion"]["sites"])
+        alike("confusion", measures["confusion"]["names"], measures["confusion"]["sites"])
     for name, key in (("cross_site", "score"), ("exposure", "since")):
-        if name in held:
-            alike(name, held[name]["names"], held[name][key])
-            alike(name, *held[name][key])
-    if "histograms" in held:
-        shown = held["histograms"]
+        if name in measures:
+            alike(name, measures[name]["names"], measures[name][key])
+            alike(name, *measures[name][key])
+    if "histograms" in measures:
+        shown = measures["histograms"]
         alike("histograms", shown["buffer"], *shown["local"], *shown["mixed"])
         alike("histograms", shown["local"], shown["mixed"], shown.get("names", shown["local"]))
-    for points in (v for v in held.get("tsne", {}).values() if isinstance(v, Mapping)):
+    for points in (v for v in measures.get("tsne", {}).values() if isinstance(v, Mapping)):
         alike("tsne", *(points.get(key, ()) for key in Points.__required_keys__))
     return equal
 
@@ -514,7 +508,7 @@ PRIVACY_FILE, ATTACKS = "privacy.json", "attacks"
 
 
 def read_privacy(folder: Path) -> dict[str, Any]:
-    """The content of the file, {} if there is none. Raises StateError (E111) if it is damaged."""
+    """The content of privacy.json, {} without one. Raises StateError (E111) if it is damaged."""
     path = folder / PRIVACY_FILE
     if not path.is_file():
         return {}
@@ -522,13 +516,13 @@ def read_privacy(folder: Path) -> dict[str, Any]:
 
 
 def put_releases(folder: Path, releases: Mapping[str, Any]) -> None:
-    """Write what noisy releases amount to, by Part; what attacks measured stays."""
-    measured = read_privacy(folder).get(ATTACKS)
-    _write_privacy(folder, {**releases, **({ATTACKS: measured} if measured else {})})
+    """Write the differential privacy of the Parts' releases; results of attacks are kept."""
+    findings = read_privacy(folder).get(ATTACKS)
+    _write_privacy(folder, {**releases, **({ATTACKS: findings} if findings else {})})
 
 
 def put_attack(folder: Path, name: str, finding: Mapping[str, Any]) -> None:
-    """Write what an attack measured, in place of what it had measured before; everything else stays."""
+    """Write the results of an attack in place of its earlier ones; everything else is kept."""
     content = read_privacy(folder)
     _write_privacy(folder, {**content, ATTACKS: {**content.get(ATTACKS, {}), name: finding}})
 

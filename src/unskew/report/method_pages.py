@@ -1,7 +1,7 @@
 """The pages of methods, made from their code: one page for each method, and one table of all methods.
 
-`unskew explain` prints a method's page, and docs/methods/ holds it. The table says of each method which paper
-it is from, what it is for, what it sends and costs, and when to take it.
+`unskew explain` prints the page of a method; docs/methods/ contains all pages. The table has the paper of
+each method, its purpose, its messages and costs, and when to use it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from unskew.report.method_profile import Profile
 def method_page(part: Part, fed: Fed, setting: str, *, title: str = "#") -> str:
     """A Part's page as Markdown: equations, hooks, settings, and what leaves a client in a run like `fed`.
 
-    setting: what `fed` stands for, such as "digits and its default model, 10 clients". title: of the first
-    heading.
+    setting: a description of `fed`, such as "digits and its default model, 10 clients". title: the marks of
+    the first heading.
     """
     kind = type(part)
     called = part.spelling or part.name  # a method in a file is called by its file
@@ -54,8 +54,8 @@ def method_page(part: Part, fed: Fed, setting: str, *, title: str = "#") -> str:
 
 
 def _hooks(part: Part) -> str:
-    own = [hook for hook in HOOKS if overrides(part, hook) and hook != "shares"]
-    rows = [(f"`{hook}`", _first_paragraph(getattr(type(part), hook))) for hook in own]
+    hooks = [hook for hook in HOOKS if overrides(part, hook) and hook != "shares"]
+    rows = [(f"`{hook}`", _first_paragraph(getattr(type(part), hook))) for hook in hooks]
     rows += [("a trip", _trip(trip)) for trip in part.trips]
     if part.normalises:
         rows.append(("`normalises`", "It receives raw inputs and normalises them itself."))
@@ -84,7 +84,7 @@ def _settings(part: Part) -> str:
 
 
 def _default(part: Part, argument: arguments.Argument) -> str:
-    """The default, and the value that this Part has where it is another."""
+    """The default of a setting, and the value of this Part if it differs."""
     value, default = getattr(part, argument.name), argument.default
     if default is arguments.REQUIRED:
         return f"none, here `{value!r}`"
@@ -111,7 +111,7 @@ def _disclosure(part: Part, fed: Fed, setting: str) -> str:
 
 
 def _noise_sentence(part: Part, fed: Fed) -> str:
-    """What `dpsgd` makes of what it shares, where that goes with it, as a sentence."""
+    """A sentence on the shares of this Part together with `dpsgd`; "" if they cannot be combined."""
     by = DPSGD()
     if sample_problem(part, by) or not (sums := sums_released([part], fed.rounds)):
         return ""
@@ -124,7 +124,7 @@ def _noise_sentence(part: Part, fed: Fed) -> str:
 
 
 def _share_table(part: Part, shares: Mapping[str, Share]) -> str:
-    """A table of Shares, and who sees what."""
+    """A table of Shares, and sentences on their readers."""
     groups: dict[str, list[Share]] = {}
     for leaf, share in shares.items():
         groups.setdefault(leaf.split("/")[0], []).append(share)
@@ -150,29 +150,27 @@ def _share_table(part: Part, shares: Mapping[str, Share]) -> str:
 
 def _shape(group: Iterable[Share]) -> str:
     shapes = ["×".join("rows" if s is None else str(s) for s in share.shape) or "1" for share in group]
-    return (
-        shapes[0] if len(shapes) == 1 else f"{len(shapes)} tensors" if len(shapes) > 6 else ", ".join(shapes)
-    )
+    return ", ".join(shapes) if len(shapes) <= 6 else f"{len(shapes)} tensors"
 
 
 def _privacy(groups: dict[str, list[Share]]) -> str:
-    """Who sees what, in sentences."""
+    """Sentences on who reads which share, and on its protection."""
 
-    def named(holds: Callable[[Share], bool]) -> str:
+    def names(holds: Callable[[Share], bool]) -> str:
         return ", ".join(f"`{leaf}`" for leaf, group in groups.items() if holds(group[0]))
 
     sentences = {
-        "The server reads {} of each client by itself, so secure aggregation cannot hide it.": named(
+        "The server reads {} of each client by itself, so secure aggregation cannot hide it.": names(
             lambda s: s.reads == "each"
         ),
-        "Of {} it needs only the sum over clients, so secure aggregation can hide each client's.": named(
+        "Of {} it needs only the sum over clients, so secure aggregation can hide each client's.": names(
             lambda s: s.reads == "sum"
         ),
-        "Nothing protects {}: from a client with few samples they disclose much.": named(
+        "Nothing protects {}: from a client with few samples they disclose much.": names(
             lambda s: s.guarantee == "none"
         ),
-        "What protects {} is measured, not proved.": named(lambda s: s.guarantee == "empirical"),
-        "{}: differentially private, see its accounting.": named(lambda s: s.guarantee == "dp"),
+        "What protects {} is measured, not proved.": names(lambda s: s.guarantee == "empirical"),
+        "{}: differentially private, see its accounting.": names(lambda s: s.guarantee == "dp"),
     }
     return " ".join(sentence.format(leaves) for sentence, leaves in sentences.items() if leaves)
 
@@ -182,7 +180,7 @@ def _companion(part: Part) -> str:
 
 
 def _code(kind: type) -> str:
-    """What it is called in Python, where the package gives it, and its file, as sentences."""
+    """Sentences with its name in Python, if it belongs to the package, and with its file."""
     if not kind.__module__.startswith("unskew."):
         return f"Its code is `{Path(inspect.getfile(kind)).name}`."
     return (
@@ -192,7 +190,7 @@ def _code(kind: type) -> str:
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """A Markdown table; a bar in a cell does not end it."""
+    """A Markdown table with bars in cells escaped."""
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
@@ -229,13 +227,12 @@ FAMILIES = {
     "privacy": "proves what cannot be learned",
     "reference": "is there to be compared with",
 }
-"""What each family of methods does."""
+"""A description of each family of methods."""
 _ARXIV = re.compile(r",? ?arXiv (\d{4}\.\d{4,5})")
 
 
 def overview_page(methods: Mapping[str, tuple[Part, Fed, str]]) -> str:
-    """The page as Markdown. methods: by name a Part, what it knows of a small run, and the first line of its
-    file."""
+    """The page as Markdown. methods: by name, (Part, Fed of a small run, first line of its file)."""
     rows = [_row(name, Profile(*facts)) for name, facts in sorted(methods.items())]
     families = ", ".join(f"{name} {does}" for name, does in FAMILIES.items())
     return (
@@ -276,23 +273,23 @@ def overview_page(methods: Mapping[str, tuple[Part, Fed, str]]) -> str:
     )
 
 
-def _row(name: str, of: Profile) -> tuple[str, ...]:
-    presets = "".join(f", `{preset}`" for preset in of.part.presets)
-    cost = of.cost
+def _row(name: str, profile: Profile) -> tuple[str, ...]:
+    presets = "".join(f", `{preset}`" for preset in profile.part.presets)
+    cost = profile.cost
     return (
         f"[`{name}`](methods/{name}.md){presets}",
-        of.year,
-        _paper_link(of.paper),
-        of.part.family,
-        ", ".join(of.part.against),
-        ", ".join(of.changes),
-        ", ".join(of.kinds if of.fed.shared else [*of.kinds, "no weights"]),
-        of.reads,
-        str(len(of.part.trips)) if of.part.trips else "",
+        profile.year,
+        _paper_link(profile.paper),
+        profile.part.family,
+        ", ".join(profile.part.against),
+        ", ".join(profile.changes),
+        ", ".join(profile.kinds if profile.fed.shared else [*profile.kinds, "no weights"]),
+        profile.reads,
+        str(len(profile.part.trips)) if profile.part.trips else "",
         *((_number(cost.up), _number(cost.down), _number(cost.computing)) if cost else ("", "", "")),
-        "".join(task[0] for task in of.part.tasks),
-        ", ".join(of.roles),
-        of.part.use_when,
+        "".join(task[0] for task in profile.part.tasks),
+        ", ".join(profile.roles),
+        profile.part.use_when,
     )
 
 
@@ -301,5 +298,5 @@ def _number(times: float) -> str:
 
 
 def _paper_link(paper: str) -> str:
-    """A paper, with its arXiv number as a link."""
+    """The paper with its arXiv number as a link."""
     return _ARXIV.sub(r", [\1](https://arxiv.org/abs/\1)", paper).removeprefix(", ")

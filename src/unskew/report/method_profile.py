@@ -1,8 +1,6 @@
-"""What can be said of a method before it runs, read from its Part: for the table of all methods and its
-filters.
+"""Facts about a method that its Part states before a run, for the table of all methods and its filters.
 
-What a method costs in comparison with FedAvg is read from `methods/costs.csv`, into which `tools/costs.py`
-measures it.
+The costs of methods relative to FedAvg are read from `methods/costs.csv`, which `tools/costs.py` measures.
 """
 
 from __future__ import annotations
@@ -25,8 +23,10 @@ COSTS_FILE = "costs.csv"
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one round, as multiples of FedAvg's. up, down: bytes from and to clients. computing: clients'
-    operations."""
+    """The cost of a round as multiples of FedAvg's.
+
+    up, down: bytes from and to clients. computing: operations of the clients.
+    """
 
     up: float
     down: float
@@ -51,15 +51,14 @@ PLACES = {
     "server": ("server", "refine", "dispatch"),
     "prediction": ("evaluate_with", "scores", "personalise"),
 }
-"""What a method changes, and the hooks by which it does."""
+"""By kind of change, the hooks that make it."""
 _PAPER = re.compile(r"\(([^()]*\b(?:19|20)\d\d\b[^()]*|[^()]*arXiv[^()]*)\)")
 _YEAR = re.compile(r"\b(20[0-2]\d)\b")
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A Part in a run like `fed`. summary: the first line of its file; a Part of no name stands for
-    FedAvg."""
+    """A Part in a run like `fed`. summary: the first line of its file. A Part without a name is FedAvg."""
 
     part: Part
     fed: Fed
@@ -67,30 +66,30 @@ class Profile:
 
     @property
     def year(self) -> str:
-        """The year of its paper, "" if the summary names none."""
+        """The year of its paper, or "" if the summary has none."""
         match = _YEAR.search(re.sub(r"arXiv \S+", "", self.summary))
         return match.group(1) if match else ""
 
     @property
     def paper(self) -> str:
-        """Authors, venue and arXiv number, as the summary gives them; "" if it names none."""
+        """Authors, venue and arXiv number in the summary, or ""."""
         match = _PAPER.search(self.summary)
         return match.group(1) if match else ""
 
     @cached_property
     def shares(self) -> list[Share]:
-        """All that leaves a client beside the weights, messages of its own included."""
+        """All Shares that leave a client besides the weights, with those of its trips."""
         trips = [share for trip in self.part.trips for share in trip.shares(self.fed).values()]
         return [*self.part.shares(self.fed).values(), *trips]
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of its Shares, from least to most disclosing."""
+        """The kinds of its Shares, from the least to the most disclosing."""
         return sorted({share.discloses for share in self.shares}, key=get_args(Kind).index)
 
     @property
     def leaves(self) -> set[str]:
-        """The kinds of all that leaves a client, the weights among it."""
+        """The kinds of all that leaves a client, including the weights."""
         encoded = self.part.encoded(self.fed).values()
         return {
             *self.kinds,
@@ -100,16 +99,15 @@ class Profile:
 
     @property
     def fewest(self) -> int | None:
-        """The fewest samples that stand behind a number that leaves; None where all of a class or of a client
-        do."""
+        """The fewest samples behind a number that leaves; None if all of a class or client are."""
         shares = [*self.shares, *self.part.encoded(self.fed).values()]
         return min((share.samples for share in shares if isinstance(share.samples, int)), default=None)
 
     @property
     def reads(self) -> str:
-        """What the server must see: sums over clients, or what each has sent."""
-        own = self.part.weights_read == "each" or overrides(self.part, "encode")
-        return "each" if own or any(share.reads == "each" for share in self.shares) else "sums"
+        """Whether the server reads "sums" over clients or the shares of "each"."""
+        single = self.part.weights_read == "each" or overrides(self.part, "encode")
+        return "each" if single or any(share.reads == "each" for share in self.shares) else "sums"
 
     @property
     def summed(self) -> bool:
@@ -118,30 +116,32 @@ class Profile:
 
     @property
     def hands_on(self) -> str:
-        """What of single clients others are sent; "" if nothing."""
+        """The data of single clients that the server passes on to others; "" if none."""
         return self.part.handed_on
 
     @property
     def roles(self) -> list[str]:
-        """What no other Part of a method with this one may do."""
+        """The roles that no other Part of a method with this one may have."""
         return part_roles(self.part)
 
     @property
     def changes(self) -> list[str]:
-        """Where it differs from FedAvg, as in PLACES."""
-        own = {hook for hook in HOOKS if overrides(self.part, hook)} | (
-            {"normalises"} if self.part.normalises else set()
-        )
-        places = [place for place, hooks in PLACES.items() if own & set(hooks)]
-        return places or ["server"] * bool(self.part.trips)  # what comes of its messages
+        """The places in which it differs from FedAvg, as in PLACES."""
+        hooks = {hook for hook in HOOKS if overrides(self.part, hook)}
+        if self.part.normalises:
+            hooks.add("normalises")
+        places = [place for place, names in PLACES.items() if hooks & set(names)]
+        if not places and self.part.trips:  # the server uses its messages
+            return ["server"]
+        return places
 
     @property
     def cost(self) -> Cost | None:
-        """What a round costs as multiples of FedAvg's; None of a method that nobody has measured."""
+        """The cost of a round as multiples of FedAvg's; None if it was not measured."""
         return costs().get(self.part.name) if self.part.name else Cost(1.0, 1.0, 1.0)
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain values."""
+        """The profile as plain values."""
         cost = self.cost
         return {
             "about": self.summary,

@@ -1,8 +1,8 @@
 """One self-contained HTML page about a run, several runs, or a comparison.
 
-Its head states the result in one sentence, the key numbers, and what makes them doubtful. In a comparison
-made by unskew all runs have the same samples, partition, training and scoring; a page can be asked for of any
-folders, and then the head says in what else than the method their runs differ.
+Its head states the result in one sentence, the key numbers, and reasons for doubt. The runs of a comparison
+by unskew have equal samples, partition, training and scoring. A page can also be made of any other folders;
+its head then names all differences between the runs besides the method.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ SAME_TASK = {
     "partition_seed": "seeds of the partition",
     "validation": "shares of training samples held out to score them",
 }
-"""Settings without which two scores are of different things, and what they say."""
+"""Settings that must be equal for scores to be comparable, and their names in sentences."""
 IRRELEVANT_SETTINGS = (*NOT_A_CONFIGURATION, "set", "track", "measure", "metrics", "keep_best")
-"""Settings that methods may differ in; `set` is an argument of their own."""
+"""Settings that may differ between methods; `set` contains arguments of a method."""
 MOST_NAMED = 4
 
 
 def comparability_doubts(context: Context) -> list[str]:
-    """Sentences on what, beside the method, may have made the scores differ."""
+    """Sentences on differences between the runs, besides the method, that may explain the scores."""
     runs = [r for r in context.runs if not r.is_reference]
     return [
         *_seeds(context),
@@ -59,13 +59,13 @@ def comparability_doubts(context: Context) -> list[str]:
 
 def _seeds(context: Context) -> list[str]:
     seeds = {method: sorted(r.seed for r in group) for method, group in context.methods.items()}
-    counts = {method: len(own) for method, own in seeds.items()}
+    counts = {method: len(values) for method, values in seeds.items()}
     if len(set(counts.values())) > 1:
         return [
             f"Methods have different numbers of seeds: {', '.join(f'{m} {n}' for m, n in counts.items())}."
         ]
     if len(set(map(tuple, seeds.values()))) > 1:
-        named = "; ".join(f"{method} {', '.join(map(str, own))}" for method, own in seeds.items())
+        named = "; ".join(f"{method} {', '.join(map(str, values))}" for method, values in seeds.items())
         return [f"Methods have different seeds ({named}), and only those that two methods share are paired."]
     return []
 
@@ -79,8 +79,7 @@ def _tasks(runs: Sequence[RunData]) -> list[str]:
 
 
 def _training(runs: Sequence[RunData]) -> list[str]:
-    """Of runs of several methods; where the method is the same, its settings are what is compared, and name
-    it."""
+    """A sentence on differing settings of training, for runs of several methods."""
     if len({r.config.get("method") for r in runs}) < 2:
         return []
     differing = {key: values for key in _training_settings(runs) if len(values := _values(runs, key)) > 1}
@@ -94,7 +93,7 @@ def _training(runs: Sequence[RunData]) -> list[str]:
 
 
 def _training_settings(runs: Sequence[RunData]) -> list[str]:
-    """The settings that say how clients train, without those that tuning chose for each method on purpose."""
+    """The settings of training, without those that were tuned for each method."""
     tuned: set[str] = set.intersection(*map(_tuned_settings, runs)) if runs else set()
     return [key for key in FIELDS if key not in (*SAME_TASK, *IRRELEVANT_SETTINGS, *tuned)]
 
@@ -105,21 +104,21 @@ def _tuned_settings(run: RunData) -> set[str]:
 
 
 def _values(runs: Sequence[RunData], key: str) -> list[str]:
-    """The values of a setting; runs of before there was one have its default."""
+    """The different values of a setting; a run without the setting has its default."""
     return sorted({str(run.config.get(key, FIELDS[key].default)) for run in runs})
 
 
 def _samples(runs: Sequence[RunData]) -> list[str]:
-    """Whether runs of equal settings and seed hold other samples, as where a file of data was changed in
-    between."""
-    dealt: dict[tuple[str, ...], list[RunData]] = {}
+    """A sentence if runs of equal settings and seed have different samples, as after a change of a data
+    file."""
+    groups: dict[tuple[str, ...], list[RunData]] = {}
     for run in runs:
         key = (str(run.federation.get("clients")), str(run.seed), *(_values([run], k)[0] for k in SAME_TASK))
-        dealt.setdefault(key, []).append(run)
-    for group in dealt.values():
-        other = [r for r in group if _shape(r) != _shape(group[0])]
-        if other:
-            named = ", ".join(f"{r.method} seed {r.seed}" for r in (group[0], *other[: MOST_NAMED - 1]))
+        groups.setdefault(key, []).append(run)
+    for group in groups.values():
+        different = [r for r in group if _shape(r) != _shape(group[0])]
+        if different:
+            named = ", ".join(f"{r.method} seed {r.seed}" for r in (group[0], *different[: MOST_NAMED - 1]))
             return [
                 f"Runs of equal settings hold different samples ({named}), so their scores cannot be"
                 " compared."
@@ -128,7 +127,7 @@ def _samples(runs: Sequence[RunData]) -> list[str]:
 
 
 def _shape(run: RunData) -> str:
-    """What federation.json says of the samples, whatever the method makes of them."""
+    """The numbers of samples in federation.json, as a text to compare."""
     return str([run.federation.get(key) for key in ("sizes", "labels", "test")])
 
 
@@ -142,13 +141,11 @@ def _versions(runs: Sequence[RunData]) -> list[str]:
 
 
 EXPECTED_EVENTS = ("E320", "E323", "E325", "E327")
-"""Codes of events that happened to no reply and no round: a budget or patience that ended the run, and
-cautions."""
+"""Codes of events that concern no reply and no round, such as a budget that ended the run, and cautions."""
 
 
 def result_sentence(context: Context) -> str:
-    """One sentence, without its full stop: which method leads, by how much, and whether the seeds can
-    tell."""
+    """A sentence without full stop: the leading method, its lead, and the certainty of the lead."""
     run = context.first
     where = _where(run)
     leader = next((s for s in context.summaries if s.leads), None)
@@ -157,8 +154,8 @@ def result_sentence(context: Context) -> str:
     which = kind(context.metric)
     unit = which.unit.replace(" ", "\u00a0")
     score = f"{leader.method} reaches {digits(leader.final, context.metric)}{unit} global {context.score}"
-    taken = [r.rounds for r in context.methods[leader.method]]
-    where = f"after {range_text(taken)} round{'s' if max(taken) != 1 else ''} {where}"
+    rounds = [r.rounds for r in context.methods[leader.method]]
+    where = f"after {range_text(rounds)} round{'s' if max(rounds) != 1 else ''} {where}"
     rivals = [s for s in context.summaries if not s.leads and not s.reference and s.final.n]
     if not rivals:
         return f"{score} {where}"
@@ -171,13 +168,12 @@ def result_sentence(context: Context) -> str:
 
 def _where(run: RunData) -> str:
     skew = run.federation.get("skew") or run.config.get("skew", "")
-    return f"on {run.federation.get('name') or run.config.get('data', 'its data')}" + (
-        f" ({skew})" if skew else ""
-    )
+    name = run.federation.get("name") or run.config.get("data", "its data")
+    return f"on {name} ({skew})" if skew else f"on {name}"
 
 
 def _certainty(second: Gap | None) -> str:
-    """Whether the seeds can tell the leader from the second."""
+    """The end of the result sentence: the certainty of the lead over the second method."""
     if second is None or not second.seeds:
         return "; no seed of one is a seed of the other, so they cannot be paired"
     if second.seeds == 1:
@@ -189,7 +185,7 @@ def _certainty(second: Gap | None) -> str:
 
 
 def key_numbers(context: Context) -> list[tuple[str, str]]:
-    """The key numbers: (value, what it is)."""
+    """The key numbers as (value, meaning)."""
     run, federation = context.first, context.first.federation
     lead = next((s for s in context.summaries if s.leads), context.summaries[0])
     final = with_unit(lead.final.mean, context.metric).replace(" ", "\u00a0")
@@ -217,7 +213,7 @@ def key_numbers(context: Context) -> list[tuple[str, str]]:
 
 
 def warnings(context: Context) -> list[str]:
-    """Sentences on what makes the numbers doubtful."""
+    """Sentences on reasons to doubt the numbers."""
     runs = context.runs
     sentences = [*altered_records(runs), *_unfinished(runs), *comparability_doubts(context)]
     sentences += [*tables.doubts(context.summaries), *tables.dropped_replies(context.summaries)]
@@ -232,7 +228,7 @@ def warnings(context: Context) -> list[str]:
 
 
 def altered_records(runs: Sequence[RunData]) -> list[str]:
-    """A sentence for each record that has changed since its run wrote it."""
+    """A sentence for each record that was changed after its run."""
     return [
         f"{run.path}: {name} is missing or not as the run wrote it, so these figures may be wrong; copy the"
         " folder again."
@@ -258,9 +254,9 @@ def write_report(
 ) -> Path:
     """Write the page of run folders, comparison folders, or both to `out`, and return its path.
 
-    target: the score of "bytes until the target"; default: the one that the comparison was asked for, or else
-    95 % of the best method's final score. say: is told, as the page is, of runs whose records have been
-    changed. Raises StateError if a folder is neither a run nor a comparison (E117), or is damaged (E111).
+    target: the score of "bytes until the target"; by default the comparison's target, or else 95 % of the
+    best method's final score. say: receives the sentences on changed records, which are also on the page.
+    Raises StateError if a folder is neither a run nor a comparison (E117), or is damaged (E111).
     """
     paths = [Path(paths)] if isinstance(paths, (str, Path)) else [Path(p) for p in paths]
     out = Path(out)
@@ -277,7 +273,7 @@ def _name(path: Path) -> str:
 
 
 def page(runs: Sequence[RunData], name: str, target: float | None = None) -> str:
-    """The page's text. name: what the runs are called in its head. target: as for `write_report`."""
+    """The HTML text of the page. name: of the runs in its head. target: as for `write_report`."""
     context = context_of(runs, name, target)
     return render(
         "page.html.j2",

@@ -1,8 +1,8 @@
 """The pictures and the table of a report as files for papers and slides.
 
-On a page, pictures have classes, and the page's style sheet says how these look on a light or dark screen.
-Drawing programs and typesetting know no such sheet and none of its variables, so in a file each shape is
-given what the sheet says for paper.
+On a page, pictures have classes, and the style sheet defines their look on light and dark screens. Drawing
+programs and typesetting cannot use such a sheet, so each shape in a file has the attributes that the sheet
+defines for paper.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from unskew.system import disk
 
 NAMESPACE = "http://www.w3.org/2000/svg"
 WIDTHS = {1: 85.0, 2: 178.0}
-"""Millimetres of a picture over one column of a journal's page, and over two."""
+"""Widths in mm of a picture over one and over two columns of a journal."""
 SIZES = {1: "narrow", 2: "wide"}
 IGNORED_STYLES = {
     "display",
@@ -37,21 +37,21 @@ IGNORED_STYLES = {
     "font-variant-numeric",
 }
 IGNORED_STYLES |= {"pointer-events", "max-width", "margin", "paint-order"}
-"""What the sheet says that has no meaning in a file, or that not every program knows."""
+"""Properties of the sheet without a meaning in a file, or unknown to some programs."""
 _SVG = re.compile(r'<svg class="(narrow|wide)".*?</svg>', re.DOTALL)
 _RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
 
 
 @dataclass(frozen=True)
 class Picture:
-    """name: of its file, without an ending. label: what it shows. source: its markup on the page."""
+    """A picture. name: of its file without ending. label: its description. source: its markup on the page."""
 
     name: str
     label: str
     source: str
 
     def text(self, columns: int = 2, font: str = "Helvetica, Arial, sans-serif") -> str:
-        """The file's text, as wide as so many columns."""
+        """The text of the file for this number of columns."""
         root = ElementTree.fromstring(self.source)
         _dress(root, "", Style.of_page())
         left, top, width, height = map(float, root.get("viewBox", "0 0 1 1").split())
@@ -69,7 +69,7 @@ class Picture:
 
 
 def pictures(sections: Sequence[Section], columns: int = 2) -> list[Picture]:
-    """The pictures of these sections, named after them, drawn for so many columns."""
+    """The pictures of these sections, named after them, for this number of columns."""
     drawn = []
     for section in sections:
         sources = [m.group() for m in _SVG.finditer(section.html) if m.group(1) == SIZES[columns]]
@@ -81,7 +81,7 @@ def pictures(sections: Sequence[Section], columns: int = 2) -> list[Picture]:
 
 @dataclass(frozen=True)
 class Rule:
-    """What a line of the sheet says of elements of this tag ("" for any) that have all these classes."""
+    """A rule of the sheet for elements with this tag ("" for any) and all these classes."""
 
     tag: str
     classes: frozenset[str]
@@ -97,8 +97,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Style:
-    """rules: in the order in which they outweigh each other. colours: the values of the sheet's variables on
-    paper."""
+    """The style of pictures. rules: by rising precedence. colours: the sheet's variables on paper."""
 
     rules: tuple[Rule, ...]
     colours: Mapping[str, str]
@@ -106,7 +105,7 @@ class Style:
     @staticmethod
     @cache
     def of_page() -> Style:
-        """What the page's style sheet says of pictures."""
+        """The style of pictures in the page's style sheet."""
         sheet = str(render("style.css.j2"))
         usual = re.sub(r"@media[^{]*\{(?:[^{}]*\{[^{}]*\})*\s*\}", "", sheet)
         colours, rules = dict[str, str](), list[Rule]()
@@ -120,7 +119,7 @@ class Style:
         return Style(tuple(sorted(rules, key=lambda rule: rule.weight)), colours)
 
     def of(self, tag: str, classes: set[str]) -> dict[str, str]:
-        """All that is said of an element."""
+        """All properties of an element."""
         says = dict[str, str]()
         for rule in self.rules:
             if rule.fits(tag, classes):
@@ -129,8 +128,7 @@ class Style:
 
 
 def _rule(selector: str, says: Mapping[str, str]) -> Iterator[Rule]:
-    """The rule of a selector of the forms `svg TAG.CLASS` and `.CLASS`, with which the sheet speaks of
-    pictures."""
+    """The rule of a selector of the forms `svg TAG.CLASS` and `.CLASS`, which the sheet uses for pictures."""
     inside = re.fullmatch(r"svg (\w*)((?:\.[\w-]+)*)", selector)
     hue = re.fullmatch(r"()((?:\.(?:m\d|ref)))", selector)
     if match := inside or hue:
@@ -147,8 +145,7 @@ def _declarations(body: str) -> Iterator[tuple[str, str]]:
 
 
 def _dress(element: ElementTree.Element, hue: str, style: Style) -> None:
-    """Write an element's looks into its attributes, and those of all within it. hue: the colour of the method
-    it belongs to."""
+    """Write the style of an element and of its children into attributes. hue: the colour of its method."""
     says = style.of(element.tag, set(element.get("class", "").split()))
     hue = _resolve(says.get("--m", hue), hue, style)
     for name in [n for n in element.attrib if n in ("class", "role", "aria-label") or n.startswith("data-")]:
@@ -167,7 +164,7 @@ def _dress(element: ElementTree.Element, hue: str, style: Style) -> None:
 
 
 def _outline(text: ElementTree.Element) -> ElementTree.Element:
-    """A text's outline alone, to stand below it; the text itself, and what is within it, loses its own."""
+    """The outline of a text as an element to draw below it; the text itself loses its outline."""
     below = copy.deepcopy(text)
     for part in below.iter():
         part.set("fill", text.get("stroke", "none"))
@@ -178,7 +175,7 @@ def _outline(text: ElementTree.Element) -> ElementTree.Element:
 
 
 def _resolve(value: str, hue: str, style: Style) -> str:
-    """A value with the sheet's variables replaced; --m is the hue."""
+    """The value with the sheet's variables replaced; --m is the hue."""
     while match := re.search(r"var\((--[\w-]+)\)", value):
         name = match.group(1)
         value = value.replace(match.group(), hue if name == "--m" else style.colours.get(name, "#000000"))
@@ -186,9 +183,7 @@ def _resolve(value: str, hue: str, style: Style) -> str:
 
 
 MOST_LABEL = 100
-"""Characters of what is said of a file."""
-
-
+"""The most characters of a file's description."""
 FORMATS = ("svg", "pdf")
 
 
@@ -202,9 +197,9 @@ def write_figures(
 ) -> list[tuple[Path, str]]:
     """Write the pictures of these runs' report, and its table as `table.tex` and `table.csv`, to a folder.
 
-    Returns every file with what it shows. say: is told of runs whose records have been changed. Raises
-    StateError as `write_report` does; UsageError (E157) for PDF without CairoSVG, E109 for another format,
-    E161 where nothing can be written.
+    Returns every file with its description. say: receives a sentence for each run with changed records.
+    Raises StateError as `write_report` does; UsageError: E157 for PDF without CairoSVG, E109 for another
+    format, E161 if the folder cannot be written.
     """
     if format not in FORMATS:
         raise UsageError("E109", f"format must be {' or '.join(map(repr, FORMATS))}; got {excerpt(format)}.")

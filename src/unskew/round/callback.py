@@ -1,4 +1,4 @@
-"""What a user's callback is told while a run trains."""
+"""The interface of users' callbacks, which are called while a run trains."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from unskew.core.trees import Weights
 
 @dataclass(frozen=True)
 class Replied:
-    """A reply that arrived. client: its number; name: what it is called; samples: that it says it trained on.
+    """A reply of a round. client: its number. name: its name. samples: the number that it reports.
 
-    loss: its mean training loss, NaN where clients do not say. used: whether the reply was merged.
+    loss: its mean training loss, NaN if clients do not report it. used: whether the reply is merged.
     """
 
     client: int
@@ -26,12 +26,11 @@ class Replied:
 
 
 class Progress(Protocol):
-    """A run as its callbacks see it; everything is read only, and tensors are copies.
+    """A run as its callbacks see it; everything is read-only, and tensors are copies.
 
-    t: the last round that is finished or, between `round_begun` and `merged`, the one that trains. rounds:
-    how many there will be, if nothing ends the run before. method: as text. clients: their names, at most the
-    first 2,000.
-    main_score: such as "accuracy". folder: of the run; None if it is kept in memory.
+    t: the last finished round or, between `round_begun` and `merged`, the current one. rounds: the number of
+    planned rounds. method: as text. clients: their names, at most the first 2,000. main_score: such as
+    "accuracy". folder: of the run; None if it is kept in memory.
     """
 
     @property
@@ -50,7 +49,7 @@ class Progress(Protocol):
     def folder(self) -> Path | None: ...
 
     def series(self, scope: str, metric: str) -> tuple[list[int], list[float]]:
-        """(rounds, values) of a score over all clients so far, those of before a resumption included."""
+        """(rounds, values) of a score over all clients so far, including rounds before a resumption."""
         ...
 
     def weights(self) -> Weights:
@@ -58,21 +57,19 @@ class Progress(Protocol):
         ...
 
     def save(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Write the global model as it is, with what Parts broadcast, to a safetensors file in the run's
-        folder."""
+        """Write the global model, with the Parts' slices, to a safetensors file in the run's folder."""
         ...
 
 
 class Callback:
-    """Is told how a run goes. Override what you need; every method does nothing by default.
+    """Methods that a run calls as it goes on. Override those that you need; by default they do nothing.
 
-    What a callback does changes no bit of the run, unless it ends it: `evaluated` may return a sentence that
-    says why, and the round after is the last. An exception ends the run with E159, and the rounds before are
-    saved.
+    A callback cannot change a bit of the run, but it can end it: if `evaluated` returns a sentence with the
+    reason, the next round is the last. An exception ends the run with E159; the rounds before are saved.
     """
 
     name: str = ""
-    """What messages call it; the name of its class unless it says otherwise."""
+    """Its name in messages; by default that of its class."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -80,21 +77,21 @@ class Callback:
             cls.name = cls.__name__
 
     def begun(self, run: Progress) -> None:
-        """The run begins or is resumed; nothing has been trained since."""
+        """The run begins or is resumed, before the next round trains."""
 
     def round_begun(self, run: Progress, asked: Sequence[int]) -> None:
-        """Round t begins. asked: the clients that are asked."""
+        """Round t begins. asked: the clients that are sent the model."""
 
     def replied(self, run: Progress, replies: Sequence[Replied]) -> None:
         """The replies of round t have arrived and been checked."""
 
     def merged(self, run: Progress) -> None:
-        """Round t is merged: `run.weights()` are those after it."""
+        """Round t is merged: `run.weights()` are the weights after it."""
 
     def evaluated(self, run: Progress, rows: Sequence[Mapping[str, Any]]) -> str | None:
-        """Round t is over. rows: what was written to metrics.jsonl since the last call; over a network some
-        come a round later. Returns why the run should end, None to go on. Also called for round 0, the
-        untrained model."""
+        """Round t is over. Returns the reason to end the run, None to continue. Also called for round 0, the
+        untrained model. rows: the rows of metrics.jsonl since the last call; over a network some come a round
+        later."""
 
     def ended(self, run: Progress, why: str) -> None:
         """The run is over. why: "done", or the error that ended it."""

@@ -1,4 +1,4 @@
-"""The callbacks of a run, called so that none of them can change a bit of it."""
+"""Calls the callbacks of a run such that none of them can change a bit of it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from unskew.round.run import Run
 from unskew.system.python_files import one_line
 
 RUN_FILES = (checkpoints.LATEST, checkpoints.PREVIOUS, checkpoints.MODEL)
-"""Files of a run that nobody else writes."""
+"""Files of a run that callbacks must not write."""
 
 
 class ProgressView:
-    """A `Progress` of a run; whoever it is shown to can change nothing by it."""
+    """The read-only `Progress` of a run."""
 
     def __init__(self, run: Run, record: Record, folder: Path | None):
         self._run, self._record, self._folder = run, record, folder
@@ -91,7 +91,7 @@ class ProgressView:
         checkpoints.write(self._folder / name, tree, {"t": self._now.t, **facts})
 
     def _moved(self, t: int, now: State | None = None) -> None:
-        """Another round, and where it is finished the state after it."""
+        """Set the round and, if it is finished, the state after it."""
         self._t, self._now = t, now or self._now
 
 
@@ -106,7 +106,7 @@ class CallbackList:
             record.keep_new()
 
     def begun(self, t: int, rounds: int) -> None:
-        """t: the last finished round."""
+        """Call `begun`. t: the last finished round. rounds: the number of planned rounds."""
         self._view._moved(t)
         self._view._rounds = rounds
         for callback in self.callbacks:
@@ -120,7 +120,7 @@ class CallbackList:
                 callback.round_begun(self._view, tuple(asked))
 
     def replied(self, replies: Sequence[Reply], good: Sequence[Reply], withheld: bool) -> None:
-        """withheld: whether clients say nothing of their losses."""
+        """Call `replied`. withheld: whether clients do not report their losses."""
         if not self.callbacks:
             return
         used, names = {r.client for r in good}, self._run.federation.name_of
@@ -140,30 +140,30 @@ class CallbackList:
                 callback.merged(self._view)
 
     def evaluated(self, now: State) -> str:
-        """Why the run should end, "" to go on: what the first callback that says so says."""
+        """Call `evaluated`. Returns the first callback's reason to end the run, "" to continue."""
         if not self.callbacks:
             return ""
         self._view._moved(now.t, now)
         why, rows = "", self._record.take_new()
         for callback in self.callbacks:
             with self._calling(callback, "evaluated"):
-                said = _stop_reason(callback.evaluated(self._view, [dict(row) for row in rows]))
-                why = why or (f"{callback.name}: {said}" if said else "")
+                reason = _stop_reason(callback.evaluated(self._view, [dict(row) for row in rows]))
+                why = why or (f"{callback.name}: {reason}" if reason else "")
         return why
 
     def ended(self, why: str) -> None:
-        """Every callback is told, also if one fails; of a run that has failed, no further errors are
-        raised."""
+        """Call `ended` of every callback, even if one fails. After an error of the run, errors of callbacks
+        are ignored."""
         for callback in self.callbacks:
             with suppress(Exception) if why != "done" else self._calling(callback, "ended"):
                 callback.ended(self._view, why)
 
     @contextmanager
     def _calling(self, callback: Callback, hook: str) -> Iterator[None]:
-        """Raises StateError (E159) for whatever the callback raises; torch's randomness and modes, and the
-        folder in which this process is, are as before it."""
+        """A context for a call: afterwards torch's randomness and modes and the working folder are as before.
+        Raises StateError (E159) for any exception."""
         threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
-        try:  # leaving `inference_mode` also brings back whether gradients are computed
+        try:  # leaving `inference_mode` also restores whether gradients are computed
             with _same_folder(), torch.random.fork_rng(devices=[]), torch.inference_mode(False):
                 yield
         except UnskewError:
@@ -183,8 +183,7 @@ class CallbackList:
 
 @contextmanager
 def _same_folder() -> Iterator[None]:
-    """The folder in which this process is, is as before; unless it is gone, without which a run goes on,
-    too."""
+    """A context that restores the working folder, if it exists."""
     try:
         place = os.getcwd()
     except FileNotFoundError:
@@ -197,13 +196,13 @@ def _same_folder() -> Iterator[None]:
                 os.chdir(place)
 
 
-def _stop_reason(said: Any) -> str:
-    """Why the run should end, "" to go on. Raises TypeError for an answer that is no sentence, such as a
-    score."""
-    if isinstance(said, str):
-        return said
-    if said is None or (isinstance(said, bool | np.bool_) and not said):
+def _stop_reason(answer: Any) -> str:
+    """The reason in a callback's answer to end the run, "" to continue. Raises TypeError for an answer that
+    is not a sentence, such as a score."""
+    if isinstance(answer, str):
+        return answer
+    if answer is None or (isinstance(answer, bool | np.bool_) and not answer):
         return ""
     raise TypeError(
-        f"it returned {excerpt(said, 40)}; return None, or a sentence that says why the run should end"
+        f"it returned {excerpt(answer, 40)}; return None, or a sentence that says why the run should end"
     )

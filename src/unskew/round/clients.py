@@ -1,5 +1,4 @@
-"""The clients of a run as local training sees them: what a round sends them, how they train, and the method's
-hooks.
+"""The clients of a run: the broadcast that a round sends them, how they train, their data and the hooks.
 
 Letters: C classes, E epochs, K clients.
 """
@@ -32,13 +31,12 @@ from unskew.round.schedule import Recipe, Work, poisson_rows
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How every client trains: how its epochs are cut into steps, and its optimiser without the learning
-    rate.
+    """How every client trains: the division of its epochs into steps, and its optimiser.
 
-    optimiser: "sgd", "adam", "adamw" or "sign". momentum: of SGD, in [0, 1). weight_decay: the L2
-    coefficient. precision: "float32", "tf32" or "bf16", see `precision.py`. first_epochs: the epochs of round
-    1, 0 where they are as many as in the others.
-    course: of the learning rate over a client's steps of a round.
+    recipe: epochs and batches. optimiser: "sgd", "adam", "adamw" or "sign". momentum: of SGD, in [0, 1).
+    weight_decay: the L2 coefficient. precision: "float32", "tf32" or "bf16", see `precision.py`.
+    first_epochs: the epochs of round 1, 0 if they do not differ. course: the schedule of the learning rate
+    over a client's steps of a round.
     """
 
     recipe: Recipe
@@ -50,18 +48,17 @@ class LocalTraining:
     course: RateSchedule = RateSchedule()
 
     def recipe_in(self, t: int) -> Recipe:
-        """How the epochs of round t are cut into steps."""
+        """The recipe of round t."""
         return replace(self.recipe, epochs=self.first_epochs) if t == 1 and self.first_epochs else self.recipe
 
 
 @dataclass(frozen=True)
 class Broadcast:
-    """What a round sends to its clients.
+    """The message of a round to its clients.
 
     t: the round, from 1 (0 before the first). lr: its learning rate. weights: the global weights.
-    down: the slice that each Part broadcasts, by the Part's name.
-    own: where a Part dispatches, the weights and slices that a client is sent in place of these, by its
-    number.
+    down: the slice that each Part broadcasts, by the Part's name. own: if a Part dispatches, from a client's
+    number to the weights and slices that replace these.
     """
 
     t: int
@@ -71,18 +68,16 @@ class Broadcast:
     own: Callable[[int], tuple[Weights, dict[str, Tree]]] | None = None
 
     def to(self, k: int) -> Broadcast:
-        """What client k is sent, at addresses where a message would bring it; k = -1 stands for nobody, who
-        sees what all have in common."""
+        """The message to client k, with tensors aligned as after a network. k = -1: the common message."""
         if self.own is None or k < 0:
             return self
         weights, down = self.own(k)
-        weights = (
-            align_tree(weights) if isinstance(weights, dict) else weights
-        )  # else on a disk, read when needed
+        if isinstance(weights, dict):  # else they are on a disk and read when needed
+            weights = align_tree(weights)
         return Broadcast(self.t, self.lr, weights, {part: align_tree(tree) for part, tree in down.items()})
 
     def reading(self, part: str, leaves: Collection[str] | None) -> Broadcast:
-        """The same with these leaves of the Part's slice alone; None: all of them."""
+        """The message with only these leaves of the Part's slice; None: all of them."""
         if leaves is None:
             return self
 
@@ -96,28 +91,24 @@ class Broadcast:
         return replace(self, down=only(self.down), own=own if self.own else None)
 
     def received(self, k: int) -> Weights:
-        """The weights that client k is sent."""
+        """The weights in the message to client k."""
         return self.to(k).weights
 
 
 VISIT_ROWS = 256
-"""How many rows a client outside lanes sees at once in a pass over its data."""
+"""The rows per batch of a pass over a client's data outside lanes."""
 
 
 class Clients:
-    """What the local training of any client needs to know.
+    """The facts and functions that local training needs of the clients.
 
-    kept, frozen, sent, learnt: names of the weights that stay on a client, are never trained, leave a client
-    after its
-    training, and are trained. keeps_model: whether weights of the model itself are kept, or each client is
-    sent its own, so that none uses the server's alone; a client may also keep what Parts train beside the
-    model. cuts: the blocks of the model that some Part taps.
-    masks_before: by cut, how many dropout layers a pass that goes on from there leaves out.
-    hooks: for each hook, the Parts that define it, in the method's order. beside: by Part, the weights beside
-    the model that
-    it keeps at the client. hidden: by Part, those that the others keep. apart: the Part that sees samples one
-    by one.
-    chance: where noise and samples come from that a guarantee rests on.
+    kept, frozen, sent, learnt: names of the weights that stay on a client, that are never trained, that leave
+    a client after training, and that are trained. keeps_model: whether clients keep weights of the model
+    itself or are sent weights of their own, so that none predicts with the server's. cuts: the blocks of the
+    model that some Part taps. masks_before: by cut, the number of dropout layers before it, which a pass from
+    the cut leaves out. hooks: by hook, the Parts that define it, in the method's order. beside: by Part, the
+    extra weights that it keeps at the client; hidden: by Part, those that other Parts keep. apart: the Part
+    that protects single samples. chance: the source of the random numbers on which a guarantee relies.
     """
 
     def __init__(self, method: Method, fed: Fed, samples: Samples, training: LocalTraining):
@@ -141,43 +132,41 @@ class Clients:
         self.apart = method.samples_apart
         self.chance: RandomSource = SeededSource(fed.seed)
         self.tried = set[str]()
-        """What of users' own hooks has been tried in this run, see `hook_checks`."""
+        """The users' hooks that this run has tried, see `hook_checks`."""
         self._thread = threading.local()
 
     @property
     def facts(self) -> Fed:
-        """The facts of the run as this thread's hooks see them, with a copy of the model's structure of its
-        own."""
+        """The facts of the run for hooks on this thread, with the thread's own copy of the Network."""
         if not hasattr(self._thread, "facts"):
             self._thread.facts = replace(self.fed, net=self.fed.net.copy())
         return self._thread.facts
 
     @property
     def net(self) -> Network:
-        """This thread's own copy of the model's structure; a Network serves one thread."""
+        """This thread's copy of the model's structure; a Network serves one thread."""
         return self.facts.net
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Let this thread's model run for one client, without gradients."""
+        """A context in which this thread's model runs for one client, without gradients."""
         with torch.no_grad(), use_kernels(self.net, Kernels(folded=False)), no_global_random(self.method):
             yield
 
     def held_weights(self, start: Broadcast, private: Mapping[str, Any]) -> Weights:
-        """The weights a client holds after a broadcast: the global ones, but its own where it keeps them."""
+        """The weights of a client after a broadcast: the received ones, and its own where it keeps them."""
         kept = private.get("kept", {})
         if isinstance(start.weights, dict) or kept:
             return {**start.weights, **kept}
-        return start.weights  # on a disk, from which each is read when it is needed
+        return start.weights  # on a disk; each is read when needed
 
     def lane_weights(self, start: Broadcast, private: Mapping[str, Any]) -> Weights:
-        """Those of the held weights that a lane has a copy of: all but what is frozen in the model."""
+        """The held weights without those that are frozen in the model, of which lanes have no copies."""
         w, constants = self.held_weights(start, private), self.fed.net.constants
         return {n: w[n] for n in w if n not in constants} if constants else w
 
     def private_state(self, known: Tree | None, start: Broadcast) -> Tree:
-        """A client's private state: the known one, or a new one when the client takes part for the first
-        time."""
+        """A client's private state: `known`, or a new one if the client takes part for the first time."""
         if known:
             return known
         w = start.weights
@@ -187,26 +176,23 @@ class Clients:
         return state | ({"kept": {n: w[n] for n in self.kept}} if self.kept else {})
 
     def orders(self, k: int, t: int) -> np.ndarray:
-        """[E, n] the rows of client k in the order in which it trains on them in round t, shuffled for each
-        epoch."""
+        """The rows of client k in the order of training in round t, shuffled for each epoch, [E, n]."""
         rows, generator = self.samples.rows[k], key(self.fed.seed, t, k, "batch")
         epochs = range(self.training.recipe_in(t).epochs)
         return np.stack([rows[torch.randperm(len(rows), generator=generator).numpy()] for _ in epochs])
 
     def drawn(self, work: Work, t: int) -> list[np.ndarray]:
-        """The rows of each step of a client in round t, where samples are drawn one by one."""
+        """The rows of each step of a client in round t if samples are drawn independently."""
         recipe, generator = self.training.recipe_in(t), self.chance.samples(t, work.client)
         return poisson_rows(
             self.samples.rows[work.client], work.steps(recipe.epochs), recipe.batch, generator
         )
 
     def stream(self, t: int, client: int) -> object:
-        """What the random numbers of a client's steps in round t are keyed by beside their names: the study's
-        seed.
+        """The seed of the random numbers of a client's steps in round t: the study's seed.
 
-        Where samples are protected against whoever knows it, something that nobody can draw again: which
-        sample of a step has which number depends on which others were drawn, and who knew the numbers could
-        tell.
+        At a site that protects samples it is random and secret. The number that a sample receives depends on
+        the other samples of its step, so a reader who could draw the numbers again would learn about them.
         """
         if self.apart is None or not self.chance.secret:
             return self.fed.seed
@@ -214,14 +200,13 @@ class Clients:
 
     @property
     def withholds_loss(self) -> bool:
-        """Whether a reply says nothing of the training loss, which no noise covers: at a site, where samples
-        are protected."""
+        """Whether replies omit the training loss, which has no noise: at a site that protects samples."""
         return self.apart is not None and self.chance.secret
 
     def client(self, k: int, start: Broadcast, part: str, w: Weights, private: Mapping[str, Any]) -> Client:
         """Client k as the hooks of this Part see it outside lanes, with access to its data.
 
-        k = -1 stands for nobody: samples that belong to no client. w: the weights it starts from.
+        k = -1: samples that belong to no client. w: the weights with which it starts.
         """
         counts_C = self.samples.counts_KC[k] if k >= 0 else np.zeros(self.fed.classes)
         return Client(
@@ -243,11 +228,11 @@ class Clients:
         )
 
     def placed(self, tree: Tree) -> Tree:
-        """A tree that a hook made, on the device that trains."""
+        """A hook's tree on the device that trains."""
         return tree_map(lambda t: t.to(self.device), tree)
 
     def prepared(self, x: Tensor, c: Client, start: Broadcast) -> Tensor:
-        """Inputs as client c sees them outside training steps: changed by every Part's `evaluate_with`."""
+        """Inputs for the model outside training steps, after every Part's `evaluate_with`."""
         for p in self.hooks["evaluate_with"]:
             x = p.evaluate_with(x, replace_fields(c, down=start.down.get(p.name, {})))
         return x
@@ -258,7 +243,7 @@ class Clients:
             yield self._batch(k, rows[first : first + VISIT_ROWS], start, w, raw)
 
     def _chosen(self, k: int, count: int, purpose: str, replacement: bool) -> np.ndarray:
-        """Rows of client k in random order: the same for the same purpose in every round."""
+        """A random draw of client k's rows, equal for one purpose in all rounds."""
         rows, generator = self.samples.rows[k], key(self.fed.seed, "sample", purpose, k)
         if replacement:
             return rows[torch.randint(len(rows), (count,), generator=generator).numpy()]

@@ -1,12 +1,12 @@
-"""Training steps on a GPU, recorded once and replayed: launching their kernels one by one takes longer than
-computing them.
+"""CUDA graphs: training steps on a GPU are recorded once and replayed, because launching their kernels one by
+one takes longer than computing them.
 
-Which steps are recorded follows from their shapes alone: the second step of a shape is recorded, and those
-after it are replayed, in this round and in later ones. Letters: G lanes.
+The second step of each shape is recorded, and later ones are replayed, also in later rounds. Letters: G
+lanes.
 """
 
 # pyright: reportPrivateImportUsage=false
-# torch's own optimisers are made of its _foreach functions, which have no public names.
+# torch's optimisers consist of its _foreach functions, which have no public names.
 
 from __future__ import annotations
 
@@ -30,20 +30,19 @@ from unskew.round.step import Feed, LaneState, LaneStep, Steps
 from unskew.system.python_files import one_line
 
 MOST_STAGES = 12
-"""Stages that are kept; the one that was used longest ago is dropped first."""
+"""The most stages in memory; the least recently used one is dropped first."""
 _RECORDING_LOCK = threading.Lock()
-"""Held by the one thread that watches or records: warnings, their filters and the collection of garbage are
-the process's."""
+"""A lock for watching and recording, because warnings and garbage collection belong to the process."""
 NOT_IN_STEPS = ("rows", "rows_weight")
-"""What of the lane table no step reads."""
+"""Leaves of the lane table that steps do not read."""
 
 
 class StepRecordings:
     """The recorded steps of a run, by stage.
 
-    read: which of the facts that change from round to round hooks have read as numbers, "t" or "lr". A
-    recording holds such a number for good, so it serves only rounds in which the number is the same. refused:
-    why the steps of this run cannot be recorded, "" if they can; then all are taken as they are written.
+    read: the fields "t" and "lr" that hooks have read as numbers. A recording contains such a number as a
+    constant, so it is only replayed in rounds with an equal number. refused: why the steps of this run cannot
+    be recorded, "" if they can; then no step is recorded.
     """
 
     def __init__(self, recorder: Recorder | None = None):
@@ -52,15 +51,13 @@ class StepRecordings:
         self.read: set[str] = set()
 
     def train(self, steps: Steps) -> None:
-        """Take all steps of an update, and leave its state as `Update` would itself."""
+        """Take all steps of an update and change its state, as `Update` would without recordings."""
         known = len(self.read)
         stage = self._stage(steps)
         with use_kernels(steps.clients.net, stage.kernels):
             for step, feed in zip(steps.plan, steps.feeds()):
                 stage.take(step, feed)
-        if (
-            len(self.read) > known
-        ):  # the first round found out what hooks read; what it recorded is named anew
+        if len(self.read) > known:  # hooks have read further fields, which the key must contain
             self.stages.clear()
             self.stages[self._key(steps)] = stage
         stage.unload(steps.state)
@@ -82,7 +79,7 @@ class StepRecordings:
 
 
 class Stage:
-    """Tensors at fixed places, from which the steps of all updates of one shape are taken."""
+    """Tensors at fixed addresses for the steps of all updates of one shape."""
 
     def __init__(self, replays: StepRecordings, steps: Steps):
         self.replays = replays
@@ -107,7 +104,7 @@ class Stage:
         self.seen: Counter[object] = Counter()
 
     def load(self, steps: Steps) -> None:
-        """Copy in what this update begins with."""
+        """Copy the initial tensors of this update in."""
         torch._foreach_copy_(self.held, [t for _, t in leaves(tensors_of(steps))])
         self.lr.fill_(steps.start.lr)
         for group in self.state.optimiser.state:
@@ -115,7 +112,7 @@ class Stage:
         self.state.loss_sum.zero_()
 
     def unload(self, state: LaneState) -> None:
-        """Copy out what the steps have changed."""
+        """Copy the results of the steps out."""
         torch._foreach_copy_(list(state.weights.values()), [self.state.weights[n] for n in state.weights])
         state.loss_sum.copy_(self.state.loss_sum)
         for p in self.step.clients.hooks["carry"]:
@@ -125,7 +122,7 @@ class Stage:
             torch._foreach_copy_(list(carried.values()), list(held.values()))
 
     def take(self, step: Step, feed: Feed) -> None:
-        """Take one step: as it is written at first, then as it was recorded."""
+        """Take one step: the first of its shape directly, later ones by a recording."""
         shape = (step.width, step.active, step.size, step.short, feed.weight is None)
         self.seen[shape] += 1
         if self.seen[shape] > 1 and not self.replays.refused and shape not in self.recorded:

@@ -1,9 +1,8 @@
-"""Scores of a round in three scopes: the global model on the global test set, on each client's test rows, and
-the client's own.
+"""Scores of a round in three scopes: the global model on the global test set, the global model on each
+client's test rows, and each client's own model on them.
 
-Scopes are never mixed. Where weights stay at clients, no client uses the global model by itself: the second
-scope then uses each client's kept weights, and the first is its mean over all their rows. Letters: C classes,
-K clients, N rows.
+If weights stay at clients, no client uses the global model: the second scope then uses each client's kept
+weights, and the first is its mean over all their rows. Letters: C classes, K clients, N rows.
 """
 
 from __future__ import annotations
@@ -29,36 +28,35 @@ from unskew.tasks.task import TokenLabels
 
 Row = dict[str, Any]
 Scores = dict[int, dict[str, float]]
-"""client -> metric -> value; the first metric is the task's main one. Metrics that are undefined at a client
-are left out."""
+"""From client and metric to value; the first metric is the task's main one. Undefined metrics are left
+out."""
 
 
 def score_row(t: int, scope: str, metric: str, value: float, client: int | None = None, of: str = "") -> Row:
-    """One value of round t, rounded: shares to six decimals, numbers to seven digits.
+    """A metric row of round t with a rounded value: shares to six decimals, numbers to seven digits.
 
-    client: whose it is; None for a whole scope's. of: the score of which the value is a mean or the like.
+    client: None for a value of the whole scope. of: the score whose mean, worst or deviation the value is.
     """
     kept = round(float(value), 6) if kind(of or metric).share else float(f"{value:.7g}")
     return {"t": t, "scope": scope, "client": client, "metric": metric, "value": kept}
 
 
 def client_rows(t: int, scope: str, scores: Scores) -> list[Row]:
-    """Every metric of every client."""
+    """The rows of every metric of every client."""
     return [score_row(t, scope, m, v, k) for k, values in scores.items() for m, v in values.items()]
 
 
 def means(scores: Scores) -> dict[str, float]:
-    """metric -> its mean over the clients that have it."""
+    """The mean of each metric over the clients that have it."""
     names = dict.fromkeys(m for values in scores.values() for m in values)
     return {m: float(np.mean([v[m] for v in scores.values() if m in v])) for m in names}
 
 
 def pool(fed: Fed, scores: Scores, sizes: Mapping[int, int]) -> dict[str, float]:
-    """metric -> its value over all clients' test rows. sizes: how many each client has.
+    """The task's scores over all clients' test rows, each row scored by its client's model.
 
-    The same quantity as a global model's score on all rows, where each row is scored by the model of its own
-    client. Without the metrics that were asked for beside the task's own: those of all rows do not follow
-    from each client's.
+    sizes: each client's number of test rows. Requested metrics are left out, because their values over all
+    rows do not follow from the clients' values.
     """
     n = np.array([sizes[k] for k in scores], dtype=float)
     return fed.task.pooled(
@@ -67,14 +65,14 @@ def pool(fed: Fed, scores: Scores, sizes: Mapping[int, int]) -> dict[str, float]
 
 
 def without_requested(fed: Fed, scores: Mapping[str, float]) -> dict[str, float]:
-    """The scores but for the metrics that were asked for."""
+    """The scores without the requested metrics."""
     named = {metric.key for metric in fed.metrics}
     return {m: v for m, v in scores.items() if m not in named}
 
 
 def summary_rows(t: int, scope: str, scores: Scores) -> list[Row]:
-    """Mean, worst and deviation over clients of the main metric; of the others the mean, under their own
-    names."""
+    """Rows with the mean, worst and standard deviation over clients of the main metric, and the means of the
+    others."""
     if not scores:
         return []
     main, *others = means(scores).items()
@@ -87,55 +85,51 @@ def summary_rows(t: int, scope: str, scores: Scores) -> list[Row]:
 
 @dataclass(frozen=True)
 class Predictions:
-    """guess: predictions [N, ...], as the task makes them. p: probabilities, float32 [N, C], or [N, T] of
-    tokens' own labels; None where nobody reads them."""
+    """Predictions of N rows. guess: the task's predictions [N, ...]. p: probabilities, float32 [N, C], or [N,
+    T] of the labels of tokens; None if no metric reads them."""
 
     guess: np.ndarray
     p: np.ndarray | None
 
     def of(self, rows: np.ndarray) -> Predictions:
-        """Those of some of the rows."""
+        """The predictions of some of the rows."""
         return Predictions(self.guess[rows], None if self.p is None else self.p[rows])
 
 
 def predictions_of(z: Tensor, y: np.ndarray, fed: Fed) -> Predictions:
-    """From the model's outputs for rows with the labels y. Probabilities are computed, and leave the device,
-    only for metrics that read them; of tokens those of the labels alone, because a vocabulary has very
-    many."""
+    """The predictions from the model's outputs z for rows with labels y. Probabilities are only computed for
+    metrics that read them; for tokens only those of the labels, because vocabularies are large."""
     if not reads_probabilities(fed):
         return Predictions(fed.task.predictions(z).cpu().numpy(), None)
     task = fed.task
-    read = (
-        task.probabilities(z, torch.as_tensor(y, device=z.device))
-        if isinstance(task, TokenLabels)
-        else z.softmax(1)
-    )
-    p = read.cpu().numpy()
-    return Predictions(fed.task.predictions(z).cpu().numpy(), p)
+    if isinstance(task, TokenLabels):
+        p = task.probabilities(z, torch.as_tensor(y, device=z.device))
+    else:
+        p = z.softmax(1)
+    return Predictions(task.predictions(z).cpu().numpy(), p.cpu().numpy())
 
 
 def concatenate(pieces: Sequence[Predictions]) -> Predictions:
-    """One after another; at least one piece."""
+    """The predictions of all pieces, of which there is at least one, in order."""
     p = [piece.p for piece in pieces if piece.p is not None]
     return Predictions(np.concatenate([piece.guess for piece in pieces]), np.concatenate(p) if p else None)
 
 
 def reads_probabilities(fed: Fed) -> bool:
-    """Whether a metric that was asked for does."""
+    """Whether a requested metric reads probabilities."""
     return any(metric.reads_probabilities for metric in fed.metrics)
 
 
 def requested_scores(fed: Fed, y: np.ndarray, answers: Predictions) -> dict[str, float]:
-    """The metrics that were asked for, of at least one row; without those that are undefined."""
+    """The requested metrics of at least one row, without undefined ones."""
     values = {metric.key: metric.value(y, answers.guess, answers.p) for metric in fed.metrics}
     return {name: value for name, value in values.items() if value is not None}
 
 
 PER_CLIENT = 200
-"""With more clients than this, their own rows are written after the last round only."""
+"""With more clients than this, rows of single clients are only written after the last round."""
 PIECE, PIECE_ON_GPU = (500, 1 << 21), (4000, 1 << 24)
-"""A pass sees at most so many rows, and so many input values: a model for pixels keeps many maps of its
-input's size."""
+"""The most rows and input values of a pass; a segmentation model has many activations of its input's size."""
 
 
 class Evaluation:
@@ -146,11 +140,11 @@ class Evaluation:
     ):
         self.trainer, self.x, self.y, self.test = trainer, x_test, y_test, test
         self.clients = [k for k in range(len(test)) if len(test[k])] if len(test) <= 100_000 else []
-        """Clients with test rows; beyond 100,000 clients a handful of rows each says nothing."""
+        """Clients with test rows; none beyond 100,000 clients, whose few rows would say nothing."""
         self.own_inputs = bool(trainer.hooks["evaluate_with"])
         self.apart = self.own_inputs or (trainer.fed.natural and reads_probabilities(trainer.fed))
-        """Whether each client's rows are passed through the model by themselves, as a site passes its own:
-        the last bits of probabilities depend on what else is in a pass."""
+        """Whether each client's rows have a pass of their own, as at a site: the last bits of probabilities
+        depend on the other rows of a pass."""
         self.own_weights = [p for p in trainer.method.parts if p.personal]
         rows, values = PIECE if trainer.device.type == "cpu" else PIECE_ON_GPU
         self.task, self.piece = trainer.fed.task, max(1, min(rows, values // math.prod(trainer.fed.shape)))
@@ -163,13 +157,11 @@ class Evaluation:
             own = self._held(start, store, personal=True)
             return summary_rows(t, "personal@client", own) + client_rows(t, "personal@client", own)
         right = self._held(start, store) if self.trainer.keeps_model else {}
-        if (
-            right
-        ):  # no client uses the server's weights alone, so every row is scored by its own client's model
+        if right:  # no client uses the global model, so every row is scored by its client's model
             scores = pool(self.trainer.fed, right, {k: len(self.test[k]) for k in right})
         else:
             scores, right = self._global(start)
-            if self.trainer.keeps_model:  # before anybody kept anything: later rounds have no such value
+            if self.trainer.keeps_model:  # before round 1; later rounds have no such value
                 scores = without_requested(self.trainer.fed, scores)
         own = self._held(start, store, personal=True) if self.own_weights else right
         rows = [score_row(t, "global", m, v) for m, v in scores.items()]
@@ -192,7 +184,7 @@ class Evaluation:
         return self._scores(rows, answers), {k: self._brief(k, own[k]) for k in self.clients}
 
     def _by_client(self, start: Broadcast) -> dict[int, Predictions]:
-        """Every client's test rows by themselves, seen with its own statistics."""
+        """The predictions of every client's test rows, with its own statistics."""
         answers = self.trainer.each(lambda k: self._predict(self.test[k], k, start, {}), self.clients)
         return dict(zip(self.clients, answers))
 
@@ -218,7 +210,7 @@ class Evaluation:
         return self._brief(k, self._predict(self.test[k], k, start, private, own))
 
     def _whole(self, rows: np.ndarray, k: int, start: Broadcast, private: Tree) -> Predictions:
-        """What is said of many rows, in fixed pieces shared out over the workers."""
+        """The predictions of many rows, in fixed pieces, which the workers share."""
         return concatenate(
             self.trainer.each(lambda piece: self._predict(piece, k, start, private), self._pieces(rows))
         )
@@ -229,14 +221,14 @@ class Evaluation:
     def _predict(
         self, rows: np.ndarray, k: int, start: Broadcast, private: Tree, own: bool = False
     ) -> Predictions:
-        """own: with the weights that Parts make for this client, where one does."""
+        """The predictions of rows for client k. own: with the weights that a Part's `personalise` returns."""
         trainer, start = self.trainer, start.to(k)
         with trainer.evaluating():
             w = self.weights_of(k, start, private, own)
             return concatenate([self._answers(piece, k, start, private, w) for piece in self._pieces(rows)])
 
     def weights_of(self, k: int, start: Broadcast, private: Tree, own: bool) -> Weights:
-        """The weights that client k holds; own: as Parts make them for this client."""
+        """The weights that client k holds; own: after a Part's `personalise`."""
         start = start.to(k)
         w = self.trainer.held_weights(start, private)
         for p in self.own_weights if own and self.trainer.fed.sizes[k] else ():
@@ -244,8 +236,7 @@ class Evaluation:
         return w
 
     def score_at(self, k: int, start: Broadcast, w: Weights) -> float:
-        """The task's main score of any weights on client k's test rows, as client k sees them; where a model
-        can run."""
+        """The task's main score of these weights on client k's test rows. Call it in `Clients.evaluating`."""
         guess = concatenate(
             [self._answers(piece, k, start, {}, w) for piece in self._pieces(self.test[k])]
         ).guess
@@ -253,7 +244,7 @@ class Evaluation:
         return scores[self.task.main_score]
 
     def outputs(self, k: int, start: Broadcast, private: Tree, own: bool = False) -> torch.Tensor:
-        """What predictions are read from, [N, C, ...], for all rows as client k, or nobody (-1), sees them.
+        """The model's outputs [N, C, ...] for all rows as client k sees them, or no client (-1).
 
         private, own: as for `client_scores`.
         """
@@ -269,7 +260,7 @@ class Evaluation:
     def outputs_of(
         self, rows: np.ndarray, k: int, start: Broadcast, private: Tree, w: Weights
     ) -> torch.Tensor:
-        """As `outputs`, of a few rows and with any weights; where a model can run."""
+        """As `outputs`, for a few rows and any weights. Call it in `Clients.evaluating`."""
         trainer = self.trainer
         x = self.x[torch.as_tensor(rows, device=trainer.device)]
         if self.own_inputs:
@@ -280,7 +271,7 @@ class Evaluation:
         return z
 
     def _seen(self, k: int, start: Broadcast, part: str, w: Weights, private: Tree) -> Client:
-        """The client as hooks see it that make scores: without samples where a proof covers them."""
+        """The client for the hook `scores`: without samples if a Part protects them."""
         return without_samples(self.trainer, self.trainer.client(k, start, part, w, private))
 
     def _scores(self, rows: np.ndarray, answers: Predictions) -> dict[str, float]:

@@ -1,10 +1,8 @@
-"""How the loop reaches the clients: the trainer of this process, or a network of sites, behind one interface.
+"""`Exchange`, the loop's interface to the clients: the trainer of this process, or a network of sites.
 
-`LaneRetry` trains a cohort again with fewer clients side by side where a GPU's memory is full. `SecureSums`
-stands for secure
-aggregation in a simulated run: the server sees the sum of all replies, and no single reply. Masks cancel
-exactly, so none are
-drawn here: the sum has the bits of the sum over a network, and the run ends with them.
+`LaneRetry` trains a cohort again with fewer clients side by side if a GPU's memory is full. `SecureSums`
+simulates secure aggregation: the server sees the sum of all replies and no single reply. Masks cancel
+exactly, so none are drawn: the sum equals the sum over a network to the bit.
 """
 
 from __future__ import annotations
@@ -36,14 +34,10 @@ from unskew.system.python_files import one_line
 
 
 class Exchange(Protocol):
-    """Carries a broadcast to clients and brings their replies back, in the order of ids.
+    """Sends a broadcast to clients and returns their replies, in the order of ids.
 
-    A client that does not answer is simply not among the replies. `private` holds clients' private state
-    where it is kept on this side; over a network it stays at the sites. sent, kept: names of weights that
-    leave a client, and that stay on it; hooks: the Parts that say something at each hook. chance: where noise
-    comes from that protects. remarks: what a user should know of how clients train, known after the first
-    round. resized: from here on fewer clients train side by side, after the device's memory was full; returns
-    how many, 0 where there can be no fewer.
+    Clients that do not answer are not among the replies. sent, kept: names of weights that leave a client,
+    and that stay on it. hooks: the Parts that define each hook. chance: the source of noise that protects.
     """
 
     device: torch.device
@@ -52,43 +46,57 @@ class Exchange(Protocol):
     hooks: dict[str, list[Part]]
     chance: RandomSource
 
-    def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]: ...
+    def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
+        """The replies of one local update of the clients in the cohort. private: the clients' private state,
+        unless it stays at sites."""
+        ...
 
     def visit(
         self, trip: Trip, part: Part, start: Broadcast, ids: Sequence[int], private: Mapping[int, Tree]
-    ) -> list[Reply]: ...
+    ) -> list[Reply]:
+        """The replies of these clients to a trip."""
+        ...
 
-    def remarks(self) -> list[tuple[str, str]]: ...
+    def remarks(self) -> list[tuple[str, str]]:
+        """Remarks for the user on how clients train, as (code, text), known after the first round."""
+        ...
 
-    def resized(self) -> int: ...
+    def reduce_lanes(self) -> int:
+        """Let fewer clients train side by side after the device ran out of memory. Returns the new number, 0
+        if there can be no fewer."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the exchange and its threads or processes."""
+        ...
 
 
 class Scoring(Protocol):
-    """Turns a state into metric rows; `last` after the last round, when every client's own row is wanted."""
+    """Scores states."""
 
-    def rows(self, t: int, start: Broadcast, store: Store, last: bool) -> list[dict[str, Any]]: ...
+    def rows(self, t: int, start: Broadcast, store: Store, last: bool) -> list[dict[str, Any]]:
+        """The metric rows of a state, from what it broadcasts. last: include a row for every client."""
+        ...
 
 
 Tell = Callable[[int, str, str], None]
+"""Records an event: (round, code, text)."""
 
 
 class LaneRetry:
-    """Trains cohorts through an exchange. lanes: how many clients train side by side at most, as a run
-    records it.
+    """Trains cohorts through an exchange. lanes: the most clients that train side by side.
 
-    How many fit is predicted from the model (`room`). Where that was too many, and nobody asked for the
-    number, the first round is trained again with fewer until it fits. From then on the number stays, since
-    another one may change last bits.
+    The number that fits into memory is predicted from the model (`runs.hardware`). If the prediction was too
+    high and the user did not set the number, the first round is trained again with fewer. The number does not
+    change after it, because another one may change last bits.
     """
 
     def __init__(self, trainer: Exchange, lanes: int, is_auto: bool, tell: Tell):
         self.trainer, self.lanes, self.is_auto, self.tell = trainer, lanes, is_auto, tell
 
     def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
-        """As `Exchange.train`. Raises StateError (E142) for a GPU whose memory is full in a later round, or
-        with a number of clients that was asked for."""
+        """As `Exchange.train`. Raises StateError (E142) if a GPU's memory is full in a later round, or with a
+        number of lanes that the user set."""
         while True:
             try:
                 return self.trainer.train(start, cohort, private)
@@ -96,8 +104,8 @@ class LaneRetry:
                 if self.trainer.device.type == "cpu":
                     raise
                 why = one_line(error)
-            # not before here, where the error has gone and with it what its frames held in the GPU's memory
-            fewer = self.trainer.resized() if self.is_auto and start.t == 1 else 0
+            # only here, after the error and its frames, which refer to tensors on the GPU, are deleted
+            fewer = self.trainer.reduce_lanes() if self.is_auto and start.t == 1 else 0
             if not fewer:
                 raise StateError("E142", self._advice(start.t, why))
             text = (
@@ -121,13 +129,12 @@ class LaneRetry:
 
 
 MOST_LOSS = 1e12
-"""A client whose loss is larger than this, or no number, takes no part in the sum."""
+"""A client whose loss is larger than this, or not a number, takes no part in the sum."""
 
 
 @dataclass
 class SecureSums:
-    """The engine's Exchange around the trainer of a run, whose replies come out as sums. record: takes its
-    events."""
+    """An Exchange around a trainer that returns sums of replies. record: for its events."""
 
     inner: Trainer
     run: Run
@@ -143,15 +150,15 @@ class SecureSums:
     def remarks(self) -> list[tuple[str, str]]:
         return self.inner.remarks()
 
-    def resized(self) -> int:
-        return self.inner.resized()
+    def reduce_lanes(self) -> int:
+        return self.inner.reduce_lanes()
 
     def close(self) -> None:
         self.inner.close()
 
     def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
-        """As many equal replies as clients have sound ones, whose sum is that of theirs; none of fewer than
-        three."""
+        """As many equal replies as there are valid ones, with the same sum; none if fewer than three clients
+        have valid replies."""
         replies, fed = self.inner.train(start, cohort, private), self.run.fed
         sound = []
         for reply in replies:
@@ -176,7 +183,7 @@ class SecureSums:
     def visit(
         self, trip: Trip, part: Part, start: Broadcast, ids: Sequence[int], private: Mapping[int, Tree]
     ) -> list[Reply]:
-        """Never called: a Part with an exchange of its own is refused before anything trains."""
+        """Raises TypeError: a Part with trips is refused before anything trains."""
         raise TypeError(f"'{part.name}' makes an exchange whose replies are not summed")
 
     def tell(self, t: int, code: str, text: str) -> None:
@@ -184,7 +191,7 @@ class SecureSums:
 
 
 def fixed_point_of(method: Method, fed: Fed, secure: SecureAggregation, sent: Sequence[str]) -> FixedPoint:
-    """How the replies of a run become whole numbers. sent: names of the weights that leave a client."""
+    """The fixed-point form of a run's replies. sent: names of the weights that leave a client."""
     w, shares = fed.net.weights(), method.shares(fed)
     spec = gate.Spec(
         {n: tuple(w[n].shape) for n in sent},
@@ -197,10 +204,10 @@ def fixed_point_of(method: Method, fed: Fed, secure: SecureAggregation, sent: Se
 def reply_problem(
     reply: Reply, spec: gate.Spec, sizes: Sequence[int] | np.ndarray[Any, Any]
 ) -> tuple[str, str] | None:
-    """Why a client takes no part in a sum, which it looks at itself, because nobody else can: a code and a
-    sentence.
+    """Why a client's reply is not added to the sum, as (code, sentence); None if it is.
 
-    It does what the server's gate does with single replies. sizes: registered training samples, by client.
+    The client checks its own reply, as the gate would, because the server sees only the sum. sizes:
+    registered training samples, by client.
     """
     loss = float(torch.as_tensor(reply.loss))
     if not math.isfinite(loss) or abs(loss) > MOST_LOSS:
@@ -210,12 +217,12 @@ def reply_problem(
 
 
 def too_few_event(t: int, there: int, needed: int) -> str:
-    """The event of a round whose sum nobody may see."""
+    """The text of the event of a round with too few replies for a sum."""
     return f"round {t}: {there} sound replies; a sum is opened over {needed} or more. Nothing was summed."
 
 
 def clipping_event(t: int, cut: str, clients: int, secure: SecureAggregation) -> str:
-    """The event of a round in which numbers were cut. cut: how many, in words."""
+    """The text of the event of a round in which numbers were clipped. cut: their number, in words."""
     return (
         f"round {t}: {cut} numbers of {clients} clients together were larger than clip={secure.clip:g} and"
         " were cut to it."

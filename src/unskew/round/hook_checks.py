@@ -1,9 +1,8 @@
 """Checks of users' own hooks and models while they train.
 
-Errors of torch.func are explained by the rule that a hook breaks. Values that a model or a Part keeps in
-attributes from one pass to the next are refused, since nothing of a run saves, sends or merges them. Padding
-is tried once: a short batch ends in rows of another client's sample at weight 0, which a plain mean over the
-batch, a mixture or a sorting of rows would count.
+Errors of torch.func are explained by the rule that a hook breaks. Values that a model or a Part stores in
+attributes between passes are refused, since a run neither saves nor sends nor merges them. Padding is tried
+once: another client's sample at weight 0 replaces it, which a plain mean over the batch would count.
 Letters: B batch, G lanes, V visits.
 """
 
@@ -30,7 +29,7 @@ from unskew.round.step import Feed, LaneStep
 
 @contextmanager
 def explain_hook_rules() -> Iterator[None]:
-    """Raises UsageError (E127), with the file and the line, for a hook that breaks a rule."""
+    """A context that raises UsageError (E127) with the file and the line for a hook that breaks a rule."""
     try:
         yield
     except RuntimeError as error:
@@ -42,15 +41,13 @@ def explain_hook_rules() -> Iterator[None]:
 
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 _TOLERANCE = 1e-4
-"""The largest difference, relative to the numbers, of what two equal passes leave behind, which a GPU may add
-up in another order."""
+"""The largest relative difference between two equal passes, whose sums a GPU may order differently."""
 
 
 def check_attributes(module: nn.Module, again: Callable[[], object]) -> None:
-    """Compare what a pass has left in attributes with what an equal one, `again`, leaves there after it.
+    """Raises UsageError (E123) if an equal pass, `again`, changes the module's attributes once more.
 
-    What a forward notes of the samples before it is no matter, for it is the same both times. Raises
-    UsageError (E123).
+    Attributes that follow from the current samples are allowed, because they are equal both times.
     """
     first = _attributes(module)
     again()
@@ -65,15 +62,15 @@ def check_attributes(module: nn.Module, again: Callable[[], object]) -> None:
 
 
 class PartAttributes:
-    """What Parts keep on themselves or their classes between rounds; what is noted there once and stays, such
-    as a table that is made when it is first wanted, is no matter."""
+    """Detects attributes of Parts and their classes that change between rounds. An attribute that is set
+    once, such as a cache, is allowed."""
 
     def __init__(self, parts: Sequence[Any]):
         self.parts, self.before = parts, dict[str, dict[str, Any]]()
 
     def check(self) -> None:
-        """To be called after every round. Raises UsageError (E127) for what has another value than after the
-        round before."""
+        """Call it after every round. Raises UsageError (E127) for an attribute that changed since the last
+        one."""
         for part in self.parts:
             own = [
                 k
@@ -96,7 +93,7 @@ class PartAttributes:
 
 
 def _differs(before: Any, now: Any) -> bool:
-    """Whether a value is another one; what was added to a dictionary or a list, as a log is kept, is none."""
+    """Whether a value changed; additions to a dictionary or a list, as to a log, do not count."""
     if isinstance(before, list) and isinstance(now, list):
         return len(now) < len(before) or any(map(_differs, before, now))
     if isinstance(before, dict) and isinstance(now, dict):
@@ -117,8 +114,7 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
 
 def _snapshot(value: Any) -> Any:
-    """Of numbers, texts, arrays and what holds them; None of other objects, which are taken to be the
-    same."""
+    """A copy of numbers, texts, arrays and their containers; None for other objects, which do not count."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, np.ndarray):
@@ -153,14 +149,13 @@ def _alike(a: Any, b: Any) -> bool:
 
 
 DROPOUT_NUMBER = 0.75
-"""The uniform number that stands for dropout's draws here, which must not be used up."""
+"""The uniform number in place of dropout's draws, which the trial must not use up."""
 
 
 class PaddingTrial:
-    """What is tried of a chunk's padding; each thing once a run, at the first chunk that has any.
+    """Trials of users' own hooks, each once per run, at the first chunk that allows it.
 
-    A GPU, where last bits may vary, samples that are read while a run trains, and single samples, of which
-    none is padding, are left alone.
+    There are none on a GPU, where last bits may vary, with streamed samples, and with Parts that add noise.
     """
 
     def __init__(self, clients: Clients):
@@ -189,21 +184,17 @@ class PaddingTrial:
             self._refuse("the gradients of a step")
 
     def _agree(self, lane_step: LaneStep, step: Step, rows: tuple[int, int], shapes: Any) -> bool:
-        """Whether a step's gradients are the same with each of these samples in place of padding."""
+        """Whether a step's gradients are equal with each of these samples in place of padding."""
         grads = []
         for row in rows:
-            # only a model that draws by itself, which trains with no other thread beside it: all have one
-            # generator in common
+            # needed only for a model that draws from torch's global generator; it trains on one thread
             with torch.random.fork_rng(devices=[], enabled=self.clients.fed.net.draws):
                 grads.append(lane_step.gradients(step, self._feed(step, row, shapes)))
         return all(_equal_gradients(a, b) for a, b in zip(*grads))
 
     def check_pass(self, p: Part, hook: str, table: Tree, before: Any, again: Callable[[Tree], Any]) -> None:
-        """Raises UsageError (E127) if another sample in the padding of a pass over the data changes what a
-        hook made.
-
-        again: the hook with another lane table.
-        """
+        """Raises UsageError (E127) if another sample in the padding of a pass over the data changes a hook's
+        result, `before`. again: calls the hook with another lane table."""
         padding_GVB = table["rows_weight"] == 0
         if not is_own(p) or not padding_GVB.any() or not self._due(f"{hook} of {p.name}"):
             return
@@ -214,15 +205,14 @@ class PaddingTrial:
             self._refuse(f"the values that `{hook}` of '{p.name}' makes of c.batches()")
 
     def _due(self, what: str) -> bool:
-        """Whether this is to be tried now; once."""
+        """Whether to run this trial now; True at most once per run."""
         if not self.tries or what in self.clients.tried:
             return False
         self.clients.tried.add(what)
         return True
 
     def _stranger(self) -> int:
-        """The number of a sample whose label, or at least place, is another than that of sample 0, which pads
-        batches."""
+        """The index of a sample with another label than sample 0, which pads batches; else the last one."""
         y = self.clients.samples.y
         others = (y != y[:1]).flatten(1).any(1).nonzero()
         return int(others[0]) if len(others) else len(y) - 1

@@ -1,10 +1,8 @@
-"""The clients of a chunk side by side: how their tensors are stacked, and the `Client` that a hook receives
-from one lane.
+"""The lanes of a chunk: how the tensors of its clients are stacked, and the `Client` that a hook receives.
 
 `ManyLanes` trains clients side by side: tensors have a first axis of lanes, and functions run under
-`torch.func.vmap`.
-`SingleLane` trains one client at a time: there is no such axis at all, and functions run as they are written.
-Letters: B batch or rows of a visit, C classes, G lanes, V visits.
+`torch.func.vmap`. `SingleLane` trains one client at a time: tensors have no such axis, and functions run as
+they are written. Letters: B batch or rows of a visit, C classes, G lanes, V visits.
 """
 
 from __future__ import annotations
@@ -27,50 +25,50 @@ from unskew.round.samples import on_device
 from unskew.round.schedule import Chunk, Step, Work
 
 LARGE_WEIGHT = 1 << 14
-"""Elements of a weight from which its layout in memory is worth a thought."""
+"""The number of elements from which a weight's layout in memory affects the speed."""
 
 
 class Axis(Protocol):
-    """What differs between training one client at a time and many side by side."""
+    """The operations that differ between training one client at a time and many side by side."""
 
     folded: bool
-    """Whether layers see all clients in one tensor."""
+    """Whether layers process all clients in one tensor."""
 
     def work(self, chunk: Chunk) -> Sequence[Work]:
-        """The work of every lane; at least two lanes where clients train side by side."""
+        """The work of every lane; at least two lanes if clients train side by side."""
         ...
 
     def widened(self, step: Step) -> Step:
-        """The step, with at least two lanes where clients train side by side."""
+        """The step, with at least two lanes if clients train side by side."""
         ...
 
     def padded(self, step: Step) -> bool:
-        """Whether layers must leave out the padding of this step's batches."""
+        """Whether layers must ignore padding in this step's batches."""
         ...
 
     def rows_a_visit(self, most: int, batch: int) -> int:
-        """How many rows a pass over a client's data sees at once; most: the largest client's number of
+        """The number of rows per batch of a pass over a client's data. most: the largest client's number of
         rows."""
         ...
 
     def stack(self, trees: Sequence[Mapping[str, Any]]) -> Tree:
-        """One tree from one tree a lane; a copy, which training may change."""
+        """One tree from one tree per lane; a copy, which training may change."""
         ...
 
     def stack_weights(self, weights: Sequence[Weights]) -> Weights:
-        """The same for weights, in the layout in memory that trains fastest."""
+        """As `stack`, for weights, in the memory layout that trains fastest."""
         ...
 
     def fit(self, t: Tensor) -> Tensor:
-        """[G, ...] -> what a function that runs for all lanes is given."""
+        """From [G, ...] to the argument of a function that is run by `map`."""
         ...
 
     def inputs(self, x: Tensor, step: Step) -> Tensor:
-        """The step's inputs [B*G, ...], sample by sample -> what the loss of all lanes is given."""
+        """From the step's inputs [B*G, ...], sample by sample, to the argument of `loss`."""
         ...
 
     def targets(self, y: Tensor, step: Step) -> Tensor:
-        """The step's targets, likewise."""
+        """From the step's targets [B*G, ...] to the argument of `loss`."""
         ...
 
     def first(self, t: Tensor, lanes: int) -> Tensor:
@@ -78,15 +76,15 @@ class Axis(Protocol):
         ...
 
     def lane(self, t: Tensor, g: int) -> Tensor:
-        """What lane g holds of a stacked tensor, as a view."""
+        """Lane g of a stacked tensor, as a view."""
         ...
 
     def map(self, function: Callable[..., Any], *trees: Any) -> Any:
-        """One client's function, run for all lanes of stacked trees."""
+        """The results of one client's function for all lanes of stacked trees."""
         ...
 
     def loss(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """One client's loss(weights, x, rest), for all lanes at once."""
+        """One client's loss(weights, x, rest) as a function for all lanes at once."""
         ...
 
 
@@ -136,8 +134,8 @@ class SingleLane:
 
 
 class ManyLanes:
-    """Clients side by side. There are always at least two lanes: one alone would take other kernels, with
-    other bits."""
+    """Clients side by side, always in at least two lanes: a single lane would use other kernels, with other
+    last bits."""
 
     folded = True
 
@@ -148,10 +146,8 @@ class ManyLanes:
         if step.width > 1:
             return step
         weight = None if step.weight_GB is None else np.repeat(step.weight_GB, 2, 0)
-        rows, local = (
-            np.repeat(step.rows_GB, 2, 0),
-            np.repeat(step.local_G, 2),
-        )  # drawn_G counts active lanes only
+        # drawn_G counts active lanes only, so it stays
+        rows, local = np.repeat(step.rows_GB, 2, 0), np.repeat(step.local_G, 2)
         return replace(step, rows_GB=rows, weight_GB=weight, local_G=local)
 
     def padded(self, step: Step) -> bool:
@@ -177,9 +173,8 @@ class ManyLanes:
         return t
 
     def inputs(self, x: Tensor, step: Step) -> Tensor:
-        return x.unflatten(
-            0, (step.size, step.width)
-        )  # [B, G, ...]: convolutions see it folded without a copy
+        # [B, G, ...], which convolutions fold without a copy
+        return x.unflatten(0, (step.size, step.width))
 
     def targets(self, y: Tensor, step: Step) -> Tensor:
         return y.unflatten(0, (step.size, step.width)).transpose(0, 1)
@@ -203,21 +198,21 @@ def axis_for(lanes: int) -> Axis:
 
 
 def _as_gradients(t: Tensor) -> Tensor:
-    """Large dense layers' weights [G, out, in], in memory as [G, in, out]: the layout in which their
-    gradients come.
+    """The weights of large dense layers [G, out, in] with the memory layout [G, in, out] of their gradients.
 
-    The sum of two tensors of different layouts takes four times as long; small tensors do not matter.
+    The sum of two tensors of different layouts takes four times as long; for small tensors it does not
+    matter.
     """
     return t.mT.contiguous().mT if t.dim() == 3 and t[0].numel() >= LARGE_WEIGHT else t
 
 
 def _copy_weight(t: Tensor) -> Tensor:
-    """A copy; of a convolution's weights, in the layout that the kernels want."""
+    """A copy; for the weights of a convolution, in the channels-last layout of its kernels."""
     return t.detach().clone(memory_format=torch.channels_last if t.dim() == 4 else torch.preserve_format)
 
 
 class HiddenCounts:
-    """Whoever uses it in any way reads why that cannot be (E108). by: the Part that protects samples."""
+    """Class counts that raise UsageError (E108) at any use. by: the Part that protects samples."""
 
     def __init__(self, by: str):
         self._by = by
@@ -254,13 +249,12 @@ class HiddenCounts:
 
 
 def lane_table(clients: Clients, axis: Axis, work: Sequence[Work], private: Sequence[Tree], t: int) -> Tree:
-    """What differs between the clients of a chunk in round t, stacked: `work` and `private` hold one entry a
-    lane.
+    """The values that differ between the clients of a chunk in round t, stacked over lanes.
 
-    id, n, steps: [G]; pulled too, `Client.pull` where the learning rate changes within a round. counts: [G,
-    C]. rows, rows_weight: [G, V, B], each client's rows of the samples in V visits,
-    padded with row 0 at weight 0. mine: the Parts' private slices. kept: the weights that stay on the client.
-    round: what the hook `begin` returned; empty before it ran.
+    work, private: one entry per lane. The table has id, n, steps [G], and pulled [G] (`Client.pull`) if the
+    learning rate changes within a round; counts [G, C]; rows, rows_weight [G, V, B], each client's samples in
+    V batches, padded with row 0 at weight 0; mine, the Parts' private slices; kept, the weights that stay on
+    the client; round, the results of the hook `begin`, empty before it runs.
     """
     rows_GVB, weight_GVB = _visits(clients, axis, work)
     epochs, course = clients.training.recipe_in(t).epochs, clients.training.course
@@ -284,12 +278,12 @@ def lane_table(clients: Clients, axis: Axis, work: Sequence[Work], private: Sequ
 
 
 def sent_table(axis: Axis, sent: Sequence[Broadcast]) -> Tree:
-    """What the clients of a chunk were sent, each its own, stacked: `weights`, and by Part `down`."""
+    """The messages to the clients of a chunk, stacked over lanes: `weights`, and `down` by Part."""
     return {"weights": axis.stack([to.weights for to in sent]), "down": axis.stack([to.down for to in sent])}
 
 
 def _visits(clients: Clients, axis: Axis, work: Sequence[Work]) -> tuple[np.ndarray, np.ndarray]:
-    """(rows, weights), both [G, V, B]."""
+    """(rows, weights) of `lane_table`, both [G, V, B]."""
     most = max(w.n for w in work)
     size = axis.rows_a_visit(most, clients.training.recipe.batch)
     visits = -(-most // size)
@@ -307,7 +301,7 @@ ROUND_FIELDS = ("t", "lr")
 
 @dataclass(frozen=True)
 class TrackedClient(Client):
-    """A client that notes which of its `ROUND_FIELDS` fields are read."""
+    """A client that records which of its `ROUND_FIELDS` are read."""
 
     read: set[str] = field(default_factory=set)
 
@@ -318,11 +312,10 @@ class TrackedClient(Client):
 
 
 class LaneViews:
-    """Makes the `Client` that a Part's hook is handed from one lane of the table.
+    """Parts' hooks as functions of one lane's tensors; each makes the `Client` that the hook receives.
 
-    read: a set to which the names of those `ROUND_FIELDS` fields are added that a hook reads; None: nobody
-    asks.
-    constants: the model's frozen weights, of which there is one copy for all lanes.
+    read: a set that collects the names of the `ROUND_FIELDS` that hooks read; None: do not record them.
+    constants: the model's frozen weights, with one copy for all lanes.
     """
 
     def __init__(self, clients: Clients, start: Broadcast, read: set[str] | None = None):
@@ -330,24 +323,26 @@ class LaneViews:
         self.constants: Weights = {n: start.weights[n] for n in sorted(clients.fed.net.constants)}
 
     def whole(self, w: Weights) -> Weights:
-        """All weights of a lane, from those that lanes hold."""
+        """All weights of the model, from those that a lane holds."""
         return {**w, **self.constants} if self.constants else w
 
     def held(self, w: Weights) -> Weights:
-        """What lanes hold of weights that a hook returned: without constants, which it cannot change."""
+        """The weights that a lane holds, from all weights: without the constants."""
         return {n: t for n, t in w.items() if n not in self.constants} if self.constants else w
 
     def seen(self, p: Part, tree: Weights) -> Weights:
-        """Weights or gradients without those that other Parts keep at the client beside the model."""
+        """The weights or gradients that this Part may see: without those that other Parts keep at the client
+        in addition to the model."""
         hidden = self.clients.hidden[p.name]
         return {n: t for n, t in tree.items() if n not in hidden} if hidden else tree
 
     def completed(self, p: Part, tree: Weights, seen: Weights) -> Weights:
-        """What a hook returned for what it saw of a tree, with the rest of the tree."""
+        """The result `seen` of a Part's hook, with the entries of `tree` that the Part may not see."""
         hidden = self.clients.hidden[p.name]
         return seen | {n: t for n, t in tree.items() if n in hidden} if hidden else seen
 
     def client(self, p: Part, lane: Tree, noise: dict[str, Tensor], with_data: bool = False) -> Client:
+        """The client in a lane as this Part sees it. with_data: whether `batches` is available."""
         clients, start = self.clients, self.start
         kind = Client if self.read is None else partial(TrackedClient, read=self.read)
         c = kind(
@@ -377,15 +372,15 @@ class LaneViews:
         return lambda w, lane: p.begin(self.seen(p, self.whole(w)), self.client(p, lane, {}, with_data=True))
 
     def starts(self, p: Part) -> Callable[[Weights, Tree], Weights]:
-        """The Part's hook `starts`, likewise."""
+        """The Part's hook `starts` as a function of one lane's weights and table."""
         return lambda w, lane: self._changed(p, w, p.starts, self.client(p, lane, {}, with_data=True))
 
     def finish(self, p: Part) -> Callable[[Weights, Tree], tuple[Tree, Tree]]:
-        """The Part's hook `finish`, likewise."""
+        """The Part's hook `finish` as a function of one lane's weights and table."""
         return lambda w, lane: p.finish(self.seen(p, self.whole(w)), self.client(p, lane, {}, with_data=True))
 
     def sends(self, p: Part) -> Callable[[Weights, Tree], Weights]:
-        """The Part's hook `sends`, likewise."""
+        """The Part's hook `sends` as a function of one lane's weights and table."""
         return lambda w, lane: self._changed(p, w, p.sends, self.client(p, lane, {}))
 
     def grad(self, p: Part) -> Callable[[Weights, Weights, Tree, dict[str, Tensor]], Weights]:
@@ -402,7 +397,7 @@ class LaneViews:
         return grad
 
     def perturb(self, p: Part) -> Callable[[Weights, Weights, Tree, dict[str, Tensor]], Weights]:
-        """The Part's hook `perturb`, likewise."""
+        """The Part's hook `perturb` as a function of one lane's gradients, weights, table and noise."""
 
         def perturb(g: Weights, w: Weights, lane: Tree, noise: dict[str, Tensor]) -> Weights:
             return self._changed(
@@ -412,7 +407,7 @@ class LaneViews:
         return perturb
 
     def carry(self, p: Part) -> Callable[[Weights, Weights, Tree, dict[str, Tensor]], Tree]:
-        """The Part's hook `carry`, likewise."""
+        """The Part's hook `carry` as a function of one lane's gradients, weights, table and noise."""
 
         def carry(g: Weights, w: Weights, lane: Tree, noise: dict[str, Tensor]) -> Tree:
             return p.carry(self.seen(p, g), self.seen(p, self.whole(w)), self.client(p, lane, noise))
@@ -424,12 +419,12 @@ class LaneViews:
         return lambda lane: p.holds(self.client(p, lane, {}))
 
     def _changed(self, p: Part, w: Weights, hook: Callable[[Weights, Client], Weights], c: Client) -> Weights:
-        """What lanes hold of weights after a Part's hook."""
+        """The weights that a lane holds after a Part's hook has changed them."""
         whole = self.whole(w)
         return self.held(self.completed(p, whole, hook(self.seen(p, whole), c)))
 
     def _batches(self, lane: Tree, raw: bool) -> Iterator[Batch]:
-        """The lane's rows in turn; every lane is padded to the longest, with weight 0."""
+        """The lane's samples in batches; all lanes are padded to the longest, with weight 0."""
         samples = self.clients.samples
         for rows, weight in zip(lane["rows"].unbind(0), lane["rows_weight"].unbind(0)):
             x = samples.x[rows]

@@ -1,10 +1,9 @@
-"""What a model's layers run as while it trains: over many clients at once, with masked batches and keyed
+"""The kernels of a model's layers during training: for many clients at once, with padded batches and keyed
 dropout.
 
-A `TorchFunctionMode` catches the calls of the layers, so that it serves any nn.Module; `vmap_layers` has what
-it runs. A rectifier before a max pooling is applied to the largest number of each window alone. A view of an
-activation is a copy where the kernels lay its channels out in another order. Dropout masks belong to a
-client: they are drawn from its own key.
+A `TorchFunctionMode` intercepts the calls of layers, so it works for any nn.Module; `vmap_layers` has the
+kernels. A rectifier before a max pooling is only applied to the maximum of each window. A view of an
+activation becomes a copy if kernels use another memory layout. Dropout masks are drawn from a client's key.
 Letters: B batch, G lanes.
 """
 
@@ -42,12 +41,11 @@ from unskew.round.vmap_layers import (
 
 @dataclass(frozen=True)
 class PendingRectifier:
-    """A rectifier's answer that nothing has used yet.
+    """The result of a rectifier that has not been used yet.
 
-    No rectifier falls anywhere, so the largest of rectified numbers is the largest number, rectified. The
-    maxima are fewer, hence it costs less to rectify them, above all backwards. Values and the gradients of
-    `relu` and `relu6` are equal to the bit; those of a leaky one are so where windows neither overlap nor
-    have two largest numbers.
+    Rectifiers are monotone, so the maximum of rectified numbers is the rectified maximum, which is cheaper,
+    above all in the backward pass. Values and the gradients of `relu` and `relu6` are equal to the bit; those
+    of a leaky rectifier are if windows neither overlap nor have two maxima.
     """
 
     value: weakref.ref[Tensor]
@@ -57,14 +55,14 @@ class PendingRectifier:
 
 @dataclass(frozen=True)
 class Rectifier:
-    """run: the function of x and of whether it works in place. rises: whether it falls nowhere."""
+    """A rectifier. run: the function of x and of whether it works in place. rises: whether it is monotone."""
 
     run: Callable[..., Tensor]
     rises: bool = True
 
 
 RectifierCall = tuple[Tensor, Rectifier, bool]
-"""What is rectified, by what, and whether in place."""
+"""(the input, the rectifier, whether in place)."""
 
 
 def _plain(run: Callable[..., Tensor]) -> Callable[..., RectifierCall]:
@@ -94,17 +92,17 @@ RECTIFIERS: dict[Any, Callable[..., RectifierCall]] = {
     F.hardtanh: _hardtanh,
     F.leaky_relu: _leaky_relu,
 }
-"""By what of torch's is called: what is to be rectified, by what, and whether in place."""
+"""From functions of torch to a function that parses their arguments."""
 
 
 class CopyLog(Protocol):
-    """copied: a list to which every view adds what it had to copy, or None."""
+    """copied: a list to which every view appends its copy, if it made one; or None."""
 
     copied: list[Tensor] | None
 
 
 def view(copies: CopyLog, x: Tensor, *size: Any, **kwargs: Any) -> Tensor:
-    """x in this shape; a view where it can be one."""
+    """x in this shape, as a view if possible."""
     if kwargs or (size and isinstance(size[0], torch.dtype)):
         return x.view(*size, **kwargs)
     y = x.reshape(*size)
@@ -119,12 +117,12 @@ def view_as(copies: CopyLog, x: Tensor, other: Tensor) -> Tensor:
 
 
 def view_as_complex(_copies: CopyLog, x: Tensor) -> Tensor:
-    """Complex numbers of pairs, which have to lie side by side; weights of four axes do not."""
+    """Pairs as complex numbers; they must be contiguous, which weights with four axes are not."""
     return torch.view_as_complex(x.contiguous())
 
 
 VIEWS = {Tensor.view: view, Tensor.view_as: view_as, torch.view_as_complex: view_as_complex}
-"""What runs in place of torch's own."""
+"""The functions that replace torch's."""
 
 
 CHANNELS_LAST = torch.channels_last
@@ -133,14 +131,13 @@ Size = int | tuple[int, ...]
 
 
 class Kernels(TorchFunctionMode):
-    """Enter it around a model's blocks, see `use_kernels`.
+    """The mode around a model's blocks that replaces layers' kernels, see `use_kernels`.
 
-    folded: the layers run inside vmap, with all clients in one tensor. frozen: normalise by running
-    statistics although the model trains (for a client with one sample). rounded: convolutions of several
-    channels, depthwise ones aside, compute with factors rounded to bfloat16, which processors with units for
-    it do faster. padded: batches end in padding, which no statistics may count.
-    mask_shapes: a list to which every dropout layer adds the shape of its mask, or None.
-    copied: a list to which every view adds what it had to copy, or None.
+    folded: layers run inside vmap, with all clients in one tensor. frozen: batch normalisation uses running
+    statistics in training, too (for a client with one sample). rounded: convolutions except depthwise ones
+    round their factors to bfloat16, which some processors compute faster. padded: batches end in padding,
+    which statistics must ignore. mask_shapes: a list to which every dropout layer appends the shape of its
+    mask, or None. copied: as in `CopyLog`.
     """
 
     def __init__(self, folded: bool, frozen: bool = False, rounded: bool = False):
@@ -155,8 +152,8 @@ class Kernels(TorchFunctionMode):
 
     @contextmanager
     def training(self, weight_B: Tensor, dropout: Sequence[Tensor] | None) -> Iterator[None]:
-        """One pass of a training step. weight_B: 1 for a sample, 0 for padding. dropout: uniform numbers, by
-        layer, none where the layer draws by itself; None where nothing is left out."""
+        """A context for one pass of a training step. weight_B: 1 for a sample, 0 for padding. dropout:
+        uniform numbers by layer, empty if the layer draws them itself; None: no dropout."""
         self._weight_B = weight_B if self.padded else None
         self._dropout = None if dropout is None else iter(dropout)
         yield
@@ -164,8 +161,8 @@ class Kernels(TorchFunctionMode):
 
     @contextmanager
     def differentiating(self) -> Iterator[None]:
-        """Layers run as torch's own operations, which can be differentiated twice, and no statistics are
-        recorded."""
+        """A context in which layers run as torch's operations, which can be differentiated twice, without
+        updates of statistics."""
         self._differentiating = True
         try:
             yield
@@ -176,7 +173,7 @@ class Kernels(TorchFunctionMode):
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        rectified, self._rectified = self._rectified, None  # whatever is called next, it alone may use it
+        rectified, self._rectified = self._rectified, None  # only the next call may use it
         if rectified and func in _POOLS and args and rectified.value() is args[0]:
             pooled = _KERNELS[func](self, rectified.of, *args[1:], **kwargs)
             return rectified.again(pooled)
@@ -225,7 +222,7 @@ class Kernels(TorchFunctionMode):
         dilation: Size = 1,
         groups: int = 1,
     ) -> Tensor:
-        """As a convolution of one row of pixels, whose kernels are faster."""
+        """A convolution in one dimension as one in two, whose kernels are faster."""
         if x.dim() != 3:
             return F.conv1d(x, weight, bias, stride, padding, dilation, groups)  # type: ignore[arg-type]
         pads = padding if isinstance(padding, str) else (0, single(padding))

@@ -1,4 +1,4 @@
-"""The ledger: one row for every payload that went between the server and its clients."""
+"""The ledger: one row for every payload between the server and its clients."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from unskew.round.clients import Broadcast
 
 
 class Ledger:
-    """Adds rows to a run's record; docs/files.md gives their form.
+    """Adds rows on payloads to a run's record; docs/files.md has their form.
 
-    sent: names of the weights that leave a client. method: says who reads weights, and what protects them.
-    secure: in which numbers replies are masked and summed, if they are.
+    sent: names of the weights that leave a client. method: decides who reads weights and what protects them.
+    secure: the settings of secure aggregation, if replies are summed.
     """
 
     def __init__(
@@ -30,16 +30,15 @@ class Ledger:
         up = "dp" if method.samples_apart else "none"
         down = "dp" if method.samples_apart or method.protector else "none"
         self.weights = Share((), reads=method.weights_read, kind="weights", samples="client", guarantee=up)
-        """How clients' weights are declared in the ledger."""
+        """The declaration of clients' weights."""
         self.down = Share((), reads=method.weights_read, guarantee=down)
-        """How broadcasts are: made of what a guarantee covers, or not."""
+        """The declaration of broadcasts; "dp" if they are made of protected replies."""
         self.dispatcher = method.dispatcher
         self.handed_on = {"hands_on": self.dispatcher.handed_on} if self.dispatcher else {}
-        """What of single other clients is in what its Part dispatches, as a fact of a row."""
+        """The entry of a row on the values of other clients in a dispatch."""
 
     def broadcast(self, t: int, asked: list[int], start: Broadcast) -> None:
-        """What a round's clients were sent: the weights, and every Part's slice; where a Part dispatches, its
-        own to each."""
+        """Add rows for the weights and every Part's slice in the round's broadcast to its clients."""
         self.weights_down(t, asked, start)
         for part, slice_ in start.to(asked[0]).down.items() if asked else ():  # all have the same shapes
             handed = self.handed_on if self.dispatcher and part == self.dispatcher.name else {}
@@ -48,13 +47,13 @@ class Ledger:
             )
 
     def weights_down(self, t: int, clients: list[int], start: Broadcast) -> None:
-        """The weights alone, on their way to clients."""
+        """Add a row for the weights in the broadcast to these clients."""
         own = start.own is not None and any(_differ(start.own(k)[0], start.weights) for k in clients)
         row = {"t": t, "way": "down", "share": "w", **(self.handed_on if own else {})}
         self._add(row, clients, self._size_of_weights(start), self.down)
 
     def trained(self, t: int, replies: Sequence[Reply], start: Broadcast) -> None:
-        """The weights that came back from training, in the bytes in which they came."""
+        """Add a row for the weights in the replies of training."""
         row, clients = {"t": t, "way": "up", "share": "w"}, [r.client for r in replies]
         if encoder := self.method.encoder:
             sizes = [encoding.bytes_sent(self.method, r) for r in replies]
@@ -65,10 +64,10 @@ class Ledger:
         )
 
     def shared(self, t: int, replies: Sequence[Reply], declared: Mapping[str, Mapping[str, Share]]) -> None:
-        """What the replies hold beside the weights. declared: by Part and leaf.
+        """Add rows for the Shares in the replies. declared: by Part and leaf.
 
-        A tree of tensors of one kind (`delta/conv.weight`, `delta/conv.bias`) has one row; a single tensor's
-        row gives its shape, with "rows" for as many as a client has.
+        A tree of tensors (`delta/conv.weight`, `delta/conv.bias`) has one row; the row of a single tensor has
+        its shape, with "rows" for a number that differs by client.
         """
         for part, shares in declared.items():
             for leaf, share in {path.split("/", 1)[0]: share for path, share in shares.items()}.items():
@@ -87,7 +86,7 @@ class Ledger:
         share: Share,
         shaped: bool = False,
     ) -> None:
-        """size: bytes of every client's payload, one number where all are equal."""
+        """Add a row. size: the bytes of every client's payload; one number if all are equal."""
         if not clients or not size:
             return
         each = size if isinstance(size, int) else client_lists.encode_bytes(size)
@@ -107,7 +106,7 @@ class Ledger:
 
 
 def wire_bytes(secure: SecureAggregation | None, tree: Tree) -> int:
-    """Bytes in which a tree leaves a client: as it is, or as masked numbers."""
+    """The bytes of a tree in a client's message, plain or as masked numbers."""
     return sum(t.numel() for _, t in leaves(tree)) * secure.bits // 8 if secure else size_in_bytes(tree)
 
 
@@ -115,7 +114,7 @@ def _single_leaf(tree: Tree, leaf: str) -> Tree:
     return {leaf: tree[leaf]} if leaf in tree else {}
 
 
-def _differ(w: Weights, everybodys: Weights) -> bool:
-    """Whether a client is sent other weights than all are. Tensors are compared by identity: what a Part
-    makes for a client differs even where its values do not."""
-    return w is not everybodys and any(t is not everybodys[n] for n, t in w.items())
+def _differ(w: Weights, common: Weights) -> bool:
+    """Whether a client's weights are not the common ones. Tensors are compared by identity, because a Part's
+    own tensors count as different even if their values are equal."""
+    return w is not common and any(t is not common[n] for n, t in w.items())

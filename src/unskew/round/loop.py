@@ -1,7 +1,9 @@
-"""The round at the server: who answers, what passes the gate, what is merged, shared and written down."""
+"""The server's side of a run: in each round it sends the model, checks the replies, merges them and records
+everything."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -41,8 +43,8 @@ from unskew.system.machine import one_core
 
 @dataclass(frozen=True)
 class RoundSummary:
-    """A round in numbers. asked, answered: clients. dropped: replies that the gate refused. loss: mean over
-    replies."""
+    """A round in numbers. asked: clients that were sent the model. answered: replies in the merge. dropped:
+    replies that were refused. loss: the mean over replies, NaN without any."""
 
     t: int
     asked: int
@@ -52,21 +54,19 @@ class RoundSummary:
     loss: float
 
     def rows(self) -> list[Row]:
-        """For metrics.jsonl: how long the round took and, where clients said anything of it, their loss."""
-        took = scope_row(self.t, "train", "seconds", round(self.seconds, 4))
-        return (
-            [took, scope_row(self.t, "train", "loss", float(f"{self.loss:.7g}"))]
-            if self.loss == self.loss
-            else [took]
-        )
+        """Rows of metrics.jsonl: the duration of the round and, if known, the training loss."""
+        rows = [scope_row(self.t, "train", "seconds", round(self.seconds, 4))]
+        if not math.isnan(self.loss):
+            rows.append(scope_row(self.t, "train", "loss", float(f"{self.loss:.7g}")))
+        return rows
 
 
 class Loop:
     """The server's side of a run: `begin`, then `round` after `round`.
 
-    trainer: reaches the clients. scoring: scores a state. A state is a value: the same state, store and round
-    number give the same next state, to the bit. listener: hears every event that is a sentence: its round,
-    code and text.
+    A state is a value: equal states, stores and round numbers give the same next state to the bit.
+    trainer: sends to the clients and returns their replies. scoring: scores a state. listener: is called with
+    the round, code and text of every event that has a text.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Loop:
         self.affordable = self.protector.rounds_within(run.fed) if self.protector else run.settings.rounds
         self.last = self.affordable
         self.ends: int | None = None
-        self.fitted = LaneRetry(trainer, run.lanes, run.settings.lanes == "auto", self._event)
+        self.lane_retry = LaneRetry(trainer, run.lanes, run.settings.lanes == "auto", self._event)
         self.audience = CallbackList((), run, record)
         guarded = self.protector or run.method.samples_apart
         self.chance = trainer.chance if guarded else SeededSource(run.settings.seed)
@@ -98,7 +98,7 @@ class Loop:
         self.listener: Callable[[int, str, str], None] = lambda t, code, text: None
 
     def begin(self) -> State:
-        """The state before round 1, after the trips that come first."""
+        """The state before round 1, after the trips that are due before it."""
         for code, text in self.run.remarks:
             self._event(0, code, text)
         if text := self.cut_short():
@@ -112,7 +112,7 @@ class Loop:
             return self._trips(state, self.down(state, 0), list(range(fed.clients)))
 
     def cut_short(self) -> str:
-        """What to say of a budget that ends the run before its last round (E320); "" where none does."""
+        """The text of the event E320 if a privacy budget ends the run early; else ""."""
         if self.affordable >= self.settings.rounds:
             return ""
         return (
@@ -121,19 +121,19 @@ class Loop:
         )
 
     def down(self, state: State, t: int) -> Broadcast:
-        """What is broadcast in round t."""
+        """The broadcast of round t."""
         return broadcast(self.method, state, t, self.settings.lr_in(t), self.fed, self.trainer.device)
 
     def round(self, state: State, t: int) -> tuple[State, RoundSummary]:
-        """One round: train, gate, merge, slices, trips, ledger. With nobody there the model stays as it
-        is."""
+        """One round: train, check replies, merge, update slices, run trips. Returns (next state, summary).
+        Without replies the model does not change."""
         began = time.perf_counter()
         attendance = self.attendance(t)
         asked, answered = attendance.asked.tolist(), attendance.answered.tolist()
         self.audience.round_begun(t, asked)
         start = self.down(state, t)
         private = self.store.fetch(answered)
-        replies = self.fitted.train(start, answered, private)
+        replies = self.lane_retry.train(start, answered, private)
         if t == 1:
             for code, text in self.trainer.remarks():
                 self._event(t, code, text)
@@ -141,7 +141,7 @@ class Loop:
         self.ledger.trained(t, replies, start)
         self.ledger.shared(t, replies, self.declared)
         good = self._decoded(start, self._gate(t, replies, self.spec))
-        withheld = self.method.samples_apart and self.chance.secret  # sites say nothing of their losses then
+        withheld = self.method.samples_apart and self.chance.secret  # then sites do not report losses
         self.audience.replied(replies, good, bool(withheld))
         with one_core(), self._computing():
             state, good = self._merge(state, t, good)
@@ -151,28 +151,25 @@ class Loop:
             self._event(
                 t, "round", asked=client_lists.encode_clients(asked), answered=used, received=len(replies)
             )
-            self.store.put(
-                t, {r.client: r.private for r in good}
-            )  # what was not used must not go on at its client
+            # the private state of a refused reply is not stored, so that its client does not continue from it
+            self.store.put(t, {r.client: r.private for r in good})
             state = self._trips(state, start, [r.client for r in good])
         self.audience.merged(state)
-        losses = (
-            torch.stack([torch.as_tensor(r.loss) for r in good]).tolist() if good and not withheld else []
-        )
-        loss = float(np.mean(losses)) if losses else float("nan")
-        return state, RoundSummary(
-            t, len(asked), len(good), len(replies) - len(good), time.perf_counter() - began, loss
-        )
+        loss = float("nan")
+        if good and not withheld:
+            loss = float(np.mean(torch.stack([torch.as_tensor(r.loss) for r in good]).tolist()))
+        seconds = time.perf_counter() - began
+        return state, RoundSummary(t, len(asked), len(good), len(replies) - len(good), seconds, loss)
 
     def attendance(self, t: int) -> availability.Attendance:
-        """Who takes part in round t. Absences on which no guarantee rests are drawn from the seed: those that
-        last for several rounds have to be drawn again in each."""
+        """The clients that are asked and that answer in round t. Absences that no privacy guarantee relies on
+        are drawn from the seed, because those that last several rounds are drawn again in each."""
         chance = SeededSource(self.settings.seed) if self.who.independent is None else self.chance
         return self.who.who(t, self.fed.clients, chance.cohort)
 
     def evaluate(self, state: State, summary: RoundSummary | None) -> list[Row]:
-        """Metric rows of the state's round, added to the record. summary: of that round; None before round
-        1."""
+        """Add the metric rows of the state's round to the record, and return them. Early stopping may set the
+        last round. summary: of that round; None before round 1."""
         t, last = state.t, state.t == self.last
         due = last or t % self.settings.eval_every == 0
         rows = self.evaluation.rows(t, self.down(state, t), self.store, last) if due else []
@@ -191,12 +188,12 @@ class Loop:
         return rows
 
     def end_with(self, t: int) -> None:
-        """Round t is the last, with all that the last round does."""
+        """Make round t the last one, including everything that is done in a last round."""
         self.ends = self.last = t
 
     def _merge(self, state: State, t: int, good: list[Reply]) -> tuple[State, list[Reply]]:
-        """The state after the merge, and the replies that it was made of: none where the state stays as it
-        was."""
+        """(the state after the merge, the replies that it was made of): no replies if the round is
+        skipped."""
         if not good and not self.protector:
             self._event(t, "E309", "no reply was used; round skipped, model unchanged.")
             return State(t, state.weights, state.slices), []
@@ -208,6 +205,7 @@ class Loop:
         return merged, good
 
     def _merged(self, state: State, t: int, good: list[Reply]) -> State:
+        """The state after the hooks `protect`, `merge`, `server` and `refine`."""
         merger, slices = self.method.merger, dict(state.slices)
         if self.protector:
             good, slices = self._protected(self.protector, state, t, good)
@@ -233,8 +231,7 @@ class Loop:
     def _protected(
         self, part: Part, state: State, t: int, good: list[Reply]
     ) -> tuple[list[Reply], dict[str, Tree]]:
-        """What stands for the replies from here on, with the slices: noisy sums. Only where a Part protects
-        clients."""
+        """The noisy replies that a Part which protects clients makes of the replies, and the next slices."""
         declared = {name: shares for name, shares in self.declared.items() if shares}
         ups = replace(Ups.of(good, t), declared=declared)
         normal = self.chance.normal(t, part.name)
@@ -242,7 +239,7 @@ class Loop:
         return replies, {**state.slices, **({part.name: self._placed(slice_)} if slice_ else {})}
 
     def _trips(self, state: State, began: Broadcast, cohort: list[int]) -> State:
-        """began: what the round's clients were sent at its beginning."""
+        """The state after all trips that are due. began: the broadcast at the start of the round."""
         for part, trip in due_trips(self.method, state.t, self.ends or self.settings.rounds):
             ids = list(range(self.fed.clients)) if trip.everyone else cohort
             now = self.down(state, state.t).reading(part.name, trip.reads)
@@ -250,6 +247,7 @@ class Loop:
         return state
 
     def _trip(self, state: State, part: Part, trip: Trip, ids: list[int], start: Broadcast) -> State:
+        """The state after one trip with these clients."""
         t = state.t
         replies = self.trainer.visit(
             trip, part, start, ids, self.store.fetch(ids) if self.trainer.kept else {}
@@ -270,7 +268,8 @@ class Loop:
         return State(t, w, {**state.slices, part.name: self._placed(slice_)})
 
     def _decoded(self, start: Broadcast, replies: list[Reply]) -> list[Reply]:
-        """The replies that have passed the gate, with weights also where these have come encoded."""
+        """The replies that the gate accepted, with decoded weights; events report those that cannot be
+        decoded."""
         with one_core(), self._computing():
             good, refused = encoding.decode_replies(self.method, replies, start.received, self.fed, start.t)
         for refusal in refused:
@@ -279,6 +278,7 @@ class Loop:
         return good
 
     def _gate(self, t: int, replies: list[Reply], spec: gate.Spec) -> list[Reply]:
+        """The replies that the gate accepts; events report the others."""
         good, refused = gate.check(replies, spec, self.fed.sizes)
         for refusal in refused:
             used = f" Reply dropped ({len(good)} of {len(replies)} used)." if refusal.code != "E305" else ""
@@ -288,19 +288,19 @@ class Loop:
         return good
 
     def _computing(self) -> AbstractContextManager[None]:
-        """The server's hooks, which may train models of their own, compute as the clients do."""
+        """The device and precision of the server's hooks, which are the clients', since they may train."""
         return device_mode(self.trainer.device, self.settings.precision)
 
     def _placed(self, tree: Tree) -> Tree:
-        """A slice that a hook made, on the device of the run and in the order that it has after a resume."""
+        """A hook's slice on the device of the run, in the order that it would have after a resume."""
         return tree_map(self._there, sorted_tree(tree))
 
     def _there(self, tensor: torch.Tensor) -> torch.Tensor:
-        """On the device of the run, at an address where a resumed run has it."""
+        """The tensor on the device of the run, aligned as in a resumed run."""
         return align(tensor.to(self.trainer.device))
 
     def _event(self, t: int, code: str, text: str = "", **facts: Any) -> None:
-        text = printable(text)  # which may quote names that a client made up
+        text = printable(text)  # it may quote names that a client chose
         self.record.add("events", [{"t": t, "code": code, **({"text": text} if text else {}), **facts}])
         if text:
             self.listener(t, code, text)
@@ -309,8 +309,8 @@ class Loop:
 def broadcast(
     method: Method, state: State, t: int, lr: float, fed: Fed, device: torch.device | str = "cpu"
 ) -> Broadcast:
-    """What a server sends: the weights, and every Part's slice less what it keeps at the server; or a
-    client's own, which its Part may have made on any device."""
+    """The broadcast of round t: the weights, and every Part's slice without the leaves that it keeps at the
+    server. If a Part dispatches, its result for a client replaces them, on this device."""
     down = {}
     for p in method.parts:
         if slice_ := state.slices.get(p.name):
@@ -337,7 +337,7 @@ def due_trips(method: Method, t: int, rounds: int) -> list[tuple[Part, Trip]]:
 def remaining_rounds(
     loop: Loop, state: State, after: Callable[[State, RoundSummary], None]
 ) -> Iterator[State]:
-    """Every remaining round, as far as a privacy budget allows; `after` saves each before it is shown."""
+    """Run the remaining rounds and yield the state after each; `after` saves it first."""
     while state.t < loop.last:
         state, summary = loop.round(state, state.t + 1)
         loop.evaluate(state, summary)

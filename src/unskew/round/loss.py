@@ -19,11 +19,10 @@ from unskew.round.layers import Kernels
 
 
 class StepInputs(NamedTuple):
-    """What a client is given at one step beside its weights and its inputs x.
+    """A client's inputs at one step in addition to its weights and x.
 
-    y: targets. weight: [B], 1 for a sample and 0 for padding. noise: by Part and by the name the Part gave
-    it.
-    dropout: the uniform numbers of each dropout layer. lane: the client's lane of the chunk's table.
+    y: targets. weight: [B], 1 for a sample and 0 for padding. noise: by Part and name. dropout: the uniform
+    numbers of each dropout layer. lane: the client's lane of the chunk's table.
     """
 
     y: Tensor
@@ -34,22 +33,21 @@ class StepInputs(NamedTuple):
 
 
 class ClientLoss:
-    """Called with one client's weights, inputs and `StepInputs`, returns its mean loss over the batch, a
-    scalar."""
+    """A function of one client's weights, x and `StepInputs`: its mean loss over the batch, a scalar."""
 
     def __init__(self, clients: Clients, views: LaneViews, kernels: Kernels):
         self.clients, self.views, self.kernels = clients, views, kernels
 
-    def __call__(self, w: Weights, x: Tensor, given: StepInputs) -> Tensor:
+    def __call__(self, w: Weights, x: Tensor, inputs: StepInputs) -> Tensor:
         clients, hooks, w = self.clients, self.clients.hooks, self.views.whole(w)
         views = {
-            p.name: self.views.client(p, given.lane, given.noise.get(p.name, {}))
+            p.name: self.views.client(p, inputs.lane, inputs.noise.get(p.name, {}))
             for p in clients.method.parts
         }
-        batch = Batch(x, given.y, given.weight)
+        batch = Batch(x, inputs.y, inputs.weight)
         for p in hooks["batch"]:
             batch = p.batch(batch, views[p.name])
-        forward = ForwardPass(clients, self.kernels, views, batch, given)
+        forward = ForwardPass(clients, self.kernels, views, batch, inputs)
         logits, raw, features = forward.run(w, batch.x, dict.fromkeys(clients.cuts, forward.tap))
         forward.check_labels()
         out = Out(logits, raw, features, batch, forward.before, forward.after)
@@ -62,24 +60,30 @@ class ClientLoss:
 
 
 class ForwardPass:
-    """A client's pass through the model at one step, as the model trains, with the Parts' hooks on the way.
+    """A client's training pass through the model at one step, with the Parts' hooks `tap` and `logits`.
 
-    views: each Part's `Client`. batch: what enters the model, then what the taps made of it.
-    before, after: the activation at each tapped cut, before and after the Parts changed it. relabelled: by
-    cut, the Part that changed labels there.
+    views: each Part's `Client`. batch: the batch that enters the model; taps replace it. before, after: the
+    activation at each tapped cut, before and after the Parts changed it. relabelled: by cut, the Part that
+    changed labels there.
     """
 
     def __init__(
-        self, clients: Clients, kernels: Kernels, views: dict[str, Client], batch: Batch, given: StepInputs
+        self, clients: Clients, kernels: Kernels, views: dict[str, Client], batch: Batch, inputs: StepInputs
     ):
-        self.clients, self.kernels, self.views, self.batch, self.given = clients, kernels, views, batch, given
+        self.clients, self.kernels, self.views, self.batch, self.inputs = (
+            clients,
+            kernels,
+            views,
+            batch,
+            inputs,
+        )
         self.before: dict[str, Tensor] = {}
         self.after: dict[str, Tensor] = {}
         self.relabelled: dict[str, str] = {}
 
     def run(self, w: Weights, x: Tensor, taps: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """(logits, logits before the Parts changed them, features)."""
-        with self.kernels.training(self.given.weight, self.given.dropout):
+        with self.kernels.training(self.inputs.weight, self.inputs.dropout):
             raw, features = self.clients.net.run(w, x, train=True, taps=taps)
         logits = raw
         for p in self.clients.hooks["logits"]:
@@ -87,7 +91,7 @@ class ForwardPass:
         return logits, raw, features
 
     def tap(self, cut: str, h: Tensor) -> Tensor:
-        """The activation at a cut, as the Parts change it."""
+        """The activation at a cut after the Parts' `tap`."""
         self.before[cut] = h
         for p in self.clients.hooks["tap"]:
             h, batch = p.tap(cut, h, self.batch, self.views[p.name])
@@ -98,7 +102,7 @@ class ForwardPass:
         return h
 
     def check_labels(self) -> None:
-        """Raises UsageError (E108) where a Part changed labels with what a part of the sample passes by."""
+        """Raises UsageError (E108) if a Part changed labels at a cut that some path of the model avoids."""
         for cut, name in self.relabelled.items():
             if not self.clients.net.goes_on(cut):
                 text = (
@@ -112,7 +116,7 @@ class ForwardPass:
         """The output of a further pass in training mode, from the input or a cut to the logits, a cut or
         "features"."""
         left_out = 0 if since is None else self.clients.masks_before[since]
-        with self.kernels.training(self.given.weight, self.given.dropout[left_out:]):
+        with self.kernels.training(self.inputs.weight, self.inputs.dropout[left_out:]):
             cut = None if until == "features" else until
             output, features = self.clients.net.run(w, x, since=since, until=cut, train=True)
         return features if until == "features" else output

@@ -1,4 +1,4 @@
-"""The random numbers that Parts ask for, drawn for each client from its own key.
+"""The random numbers of the Parts' `noise`, drawn for each client from its own key.
 
 Letters: B batch, G lanes, S steps.
 """
@@ -20,11 +20,11 @@ from unskew.round.samples import on_device
 from unskew.round.schedule import PAD_TO, Step, Work
 
 PAD_STEPS = 16
-"""On a GPU, tables are as long as a multiple of this."""
+"""On a GPU, the steps in a table are padded to a multiple of this."""
 
 
 def draw(noise: Noise, steps: int, batch: int, *purpose: object) -> Tensor:
-    """[S, B, *shape] if the noise is per sample, else [S, *shape]; the same for the same purpose."""
+    """The numbers of a purpose: [S, B, *shape] if the noise is per sample, else [S, *shape]."""
     generator = key(*purpose)
     shape = (steps, batch, *noise.shape) if noise.per_sample else (steps, *noise.shape)
     if noise.law == "normal":
@@ -40,10 +40,8 @@ def draw(noise: Noise, steps: int, batch: int, *purpose: object) -> Tensor:
 
 
 def _cycle(high: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """0..high-1 in shuffled order, again and again, so that all are used equally often.
-
-    With replacement if a batch needs more of them than there are: it would hold some twice.
-    """
+    """0..high-1 in shuffled order, repeated, so that all are used equally often. If a batch is larger than
+    high, the numbers are drawn independently."""
     steps, batch = shape[:2]
     if high < batch:
         return torch.randint(high, shape, generator=generator)
@@ -53,10 +51,11 @@ def _cycle(high: int, shape: tuple[int, ...], generator: torch.Generator) -> Ten
 
 
 class NoiseTables:
-    """All the noise that a chunk's clients need in a round, drawn before their first step.
+    """All noise of a chunk's clients in a round, drawn before their first step. A client's numbers do not
+    depend on other clients.
 
-    streams: by client, what its numbers are keyed by. widths: by client, the most samples of a step where
-    that differs from the batch; what is drawn for a client depends on no other.
+    streams: by client, the seed of its numbers. widths: by client, its largest number of samples in a step,
+    if that differs from the batch.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class NoiseTables:
         self.names = [w.client for w in work]
 
         def table(part: str, name: str, law: Noise) -> Tensor:
-            """[G, S, ...]; clients that take fewer steps than others are padded with their first."""
+            """The table [G, S, ...]; clients with fewer steps are padded with their first numbers."""
             lanes = []
             for w in work:
                 own, width = w.steps(recipe.epochs), max(1, widths.get(w.client, recipe.batch))
@@ -102,10 +101,8 @@ class NoiseTables:
         return other
 
     def at(self, step: Step, local: Tensor) -> dict[str, dict[str, Tensor]]:
-        """[G, B, *shape] or [G, *shape] by Part and name: for each lane, what belongs to its own step number.
-
-        local: [G], those numbers.
-        """
+        """The numbers of a step by Part and name: [G, B, *shape] or [G, *shape]. local: [G], the step number
+        of each lane."""
         lane = torch.arange(step.width, device=self.device)
 
         def now(law: Noise, table: Tensor) -> Tensor:

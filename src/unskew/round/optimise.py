@@ -1,21 +1,20 @@
 """Local optimisers on stacked weights, and the learning rate over a client's local steps of one round.
 
-The optimisers have the arithmetic of torch.optim's SGD, Adam and AdamW; one more is Adam made anew at every
-step. They are made afresh for every local update, so no momentum crosses rounds. The learning rate is a
-number, or on a GPU a tensor, from which recorded steps read that of their round. Within a round it has a
-factor:
+The optimisers compute as torch.optim's SGD, Adam and AdamW; `Sign` is an Adam that is created anew at every
+step. Each local update begins with a new state, so no momentum crosses rounds. The learning rate is a number,
+or on a GPU a tensor, which recorded steps read. Within a round of S steps, s = 0, 1, ..., it has a factor:
 
-    warm-up    (s + 1) / W                              for the first W = round(warmup S) of the S steps, s =
-    0, 1, ... constant   1                                        after them
-    cosine     (1 + cos(pi (s - W) / (S - W))) / 2      (Loshchilov and Hutter, ICLR 2017, without restarts)
+    warm-up    (s + 1) / W                              for s < W = round(warmup S)
+    constant   1                                        after it
+    cosine     (1 + cos(pi (s - W) / (S - W))) / 2      after it (Loshchilov and Hutter, ICLR 2017)
 
-Every optimiser here moves weights by its learning rate times something else, so a factor on the rate is one
-on the move.
+Every optimiser here changes the weights in proportion to its learning rate, so the factor is applied to the
+change.
 Letters: G lanes, S steps.
 """
 
 # pyright: reportPrivateImportUsage=false
-# torch's own optimisers are made of its _foreach functions, which have no public names.
+# torch's optimisers consist of its _foreach functions, which have no public names.
 
 from __future__ import annotations
 
@@ -31,19 +30,22 @@ from torch import Tensor
 
 
 class Optimiser(Protocol):
-    """state: groups of tensors, each group as long as the weights; the caller takes the lanes that are still
-    active, and puts back what belongs to a weight that rests at a step."""
+    """An optimiser on stacked weights. state: groups of tensors, one per weight in each group.
+
+    The caller passes the active lanes of the state, and restores those of weights that `holds` keeps
+    constant.
+    """
 
     state: list[list[Tensor]]
 
     def start(self, w: list[Tensor], lanes: Tensor | None = None) -> None:
-        """Make the state for these weights. lanes: one number a lane, of any value, if weights may rest at
-        some steps, so that each has to count its own; None if all move at every step."""
+        """Initialise the state for these weights. lanes: a tensor [G] of any values if some weights may be
+        held at some steps, so that each counts its own steps; None if all change at every step."""
         ...
 
     def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: Tensor) -> None:
-        """Change weights and state in place. g: gradients. local_G: how many steps each lane has taken
-        before."""
+        """Change weights and state in place. g: gradients. local_G: the number of steps that each lane has
+        taken before."""
         ...
 
 
@@ -103,7 +105,7 @@ class Adam:
         torch._foreach_add_(w, update)
 
     def _corrections(self, taken_G: Tensor) -> tuple[Tensor, Tensor]:
-        """(minus the rate over the first average's bias, the root of the second's) after so many steps."""
+        """(-lr / bias correction of the first moment, root of that of the second) after these steps."""
         return -self.lr / (1 - self.betas[0] ** taken_G), (1 - self.betas[1] ** taken_G).sqrt()
 
 
@@ -120,7 +122,7 @@ class AdamW(Adam):
 
 @dataclass
 class Sign:
-    """w <- w - lr g / (|g| + eps): Adam made anew at every step, as in the public code of FLea and of its
+    """w <- w - lr g / (|g| + eps): an Adam created anew at every step, as in the public code of FLea and its
     baselines."""
 
     lr: float | Tensor
@@ -154,16 +156,18 @@ def _add_decay(w: list[Tensor], g: list[Tensor], weight_decay: float) -> list[Te
 
 
 def per_lane(values_G: Tensor, like: Tensor) -> Tensor:
-    """[G, 1, ...] with as many axes as `like`, which has none where it is a number and stands without an axis
-    of lanes."""
+    """The values as [G, 1, ...] with as many axes as `like`; as a scalar if `like` is one, without lanes."""
     shape = (-1, *[1] * (like.dim() - 1)) if like.dim() else ()
     return values_G.to(like.dtype).reshape(shape)
 
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """falls: whether the rate falls by a cosine after the warm-up. warmup: the share of the steps that it
-    takes."""
+    """The learning rate's factor over a client's steps of a round.
+
+    falls: whether it decreases by a cosine after the warm-up. warmup: the share of the steps in it, in [0,
+    1].
+    """
 
     falls: bool = False
     warmup: float = 0.0
@@ -173,8 +177,8 @@ class RateSchedule:
         return not self.falls and not self.warmup
 
     def at(self, local_G: Tensor, steps_G: Tensor) -> Tensor:
-        """The factor of each lane's next step, float64 [G]. local_G: how many it has taken; steps_G: how many
-        it takes."""
+        """The factor of each lane's next step, float64 [G]. local_G: the number of steps before it; steps_G:
+        the number of all its steps."""
         s, S = local_G.double(), steps_G.double()
         W = (self.warmup * S).round()
         fall = (
@@ -185,17 +189,16 @@ class RateSchedule:
         return torch.where(s < W, (s + 1) / W.clamp(min=1), fall)
 
     def slow(self, w: Sequence[Tensor], before: Sequence[Tensor], local_G: Tensor, steps_G: Tensor) -> None:
-        """Shorten in place the move of each lane from the weights `before` to w."""
+        """Multiply the change of each lane from the weights `before` to w by the factor, in place."""
         factor_G = self.at(local_G, steps_G)
         for t, old in zip(w, before):
             t.copy_(torch.lerp(old, t, per_lane(factor_G, t)))
 
     def pull(self, steps: int, rho: float) -> float:
-        """The sum of the coefficients with which the gradients of so many steps enter w_t - w_S, in units of
-        the rate.
+        """The sum of the coefficients of this number of gradients in w_t - w_S, in units of the rate.
 
-        rho: the momentum of SGD; 0 without. Gradient j enters with the factors of step j and all later ones,
-        rho^(s - j) f_s.
+        rho: the momentum of SGD; 0 without. The coefficient of gradient j is the sum of rho^(s - j) f_s over
+        s >= j.
         """
         local = torch.arange(steps)
         factors = self.at(local, torch.full_like(local, steps)).numpy()

@@ -1,11 +1,9 @@
-"""How a round is measured: the probes of a run, the round that they look at, and what they return.
+"""Measures of a run: the interface of probes, the round that they read, and their results.
 
-A probe reads features, weights and labels of the clients through a `RunInspector`, on the trainer's threads,
-and changes
-nothing: a measured run ends with the bits of one that is not measured. Everything that it returns follows
-from the replies, the state and the record, so a resumed run measures the same. Numbers become rows of the
-scope "measure" in metrics.jsonl; matrices and pictures of the last round go into measures.json. Letters: D
-features, N rows.
+A probe reads features, weights and labels of the clients through a `RunInspector`, on the trainer's threads.
+It does not change a bit of the run, and its results follow from the replies, the state and the record, so a
+resumed run has equal ones. Numbers become rows of the scope "measure" in metrics.jsonl; matrices and pictures
+of the last round go into measures.json. Letters: D features, N rows.
 """
 
 from __future__ import annotations
@@ -30,21 +28,21 @@ from unskew.round.trainer import Trainer
 from unskew.system.machine import one_core
 
 MOST_ROWS = 2000
-"""Of more rows than this a fixed random choice is looked at."""
+"""Of more rows than this a fixed random subset is measured."""
 WeightsOf = Callable[[Reply, Broadcast], Weights]
-"""Which weights of a client are meant: `RunInspector.trained_weights` or `RunInspector.held_weights`."""
+"""The choice of a client's weights: `RunInspector.trained_weights` or `RunInspector.held_weights`."""
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
 class RunInspector:
-    """Looks at a run's models and data. client_names: one for each client."""
+    """Read access to a run's models and data. client_names: one for each client."""
 
     def __init__(self, trainer: Trainer, scoring: Evaluation, record: Record, client_names: Sequence[str]):
         self.trainer, self.scoring, self.record, self.client_names = trainer, scoring, record, client_names
 
     def each(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
-        """The function of every item, computed where a model can run; in the order of the items."""
+        """The function's value for every item, in order, in a context in which models can run."""
 
         def one(item: Item) -> Answer:
             with self.trainer.evaluating():
@@ -61,7 +59,7 @@ class RunInspector:
         return self.trainer.held_weights(after, reply.private)
 
     def features(self, w: Weights, x: Tensor) -> Tensor:
-        """[N, D], what the head receives; only inside `each`."""
+        """The input of the head, [N, D]; only inside `each`."""
         return torch.cat(
             [self.trainer.net.run(w, piece)[1].flatten(1) for piece in x.split(self.scoring.piece)]
         )
@@ -69,22 +67,21 @@ class RunInspector:
     def training_features(
         self, k: int, w: Weights, start: Broadcast, most: int = MOST_ROWS
     ) -> tuple[Tensor, Tensor]:
-        """(features [N, D], labels [N]) of at most so many training rows of client k, seen as at test
-        time."""
+        """(features [N, D], labels [N]) of at most `most` training rows of client k, as at test time."""
         client = self.trainer.client(k, start, "", w, {})
         b = client.sample(min(int(self.trainer.fed.sizes[k]), most), "measure")
         return self.features(w, b.x), b.y.argmax(1)
 
     def test_features(self, rows: np.ndarray, k: int, w: Weights, start: Broadcast) -> Tensor:
-        """[N, D], features of test rows as client k sees them; k = -1 stands for nobody."""
+        """The features [N, D] of test rows as client k sees them; k = -1: no client."""
         x = self.scoring.x[torch.as_tensor(rows, device=self.trainer.device)]
         if self.scoring.own_inputs:
             x = self.trainer.prepared(x, self.trainer.client(k, start, "", w, {}), start)
         return self.features(w, x)
 
     def no_global_answers(self) -> str | None:
-        """Why no global model answers for samples of classes in this run, as the end of a sentence; None if
-        one does."""
+        """Why this run has no global model that predicts one class per sample, as the end of a sentence; None
+        if it has."""
         if self.trainer.fed.task.name != "classification":
             return "it looks at one class for each sample"
         if self.trainer.keeps_model or not self.trainer.sent:
@@ -96,18 +93,18 @@ class RunInspector:
         return np.arange(len(self.scoring.y)) if k < 0 else self.scoring.test[k]
 
     def test_outputs(self, rows: np.ndarray, k: int, start: Broadcast) -> Tensor:
-        """[N, C], what the global model says of test rows as client k, or nobody (-1), sees them; only inside
-        `each`."""
+        """The global model's outputs [N, C] for test rows as client k sees them, or no client (-1); only
+        inside `each`."""
         scoring = self.scoring
         pieces = [rows[i : i + scoring.piece] for i in range(0, len(rows), scoring.piece)]
         return torch.cat([scoring.outputs_of(piece, k, start, {}, start.weights) for piece in pieces])
 
     def test_labels(self, rows: np.ndarray) -> Tensor:
-        """[N], on the trainer's device."""
+        """The labels [N] on the trainer's device."""
         return torch.as_tensor(self.scoring.y[rows], device=self.trainer.device)
 
     def choice(self, rows: np.ndarray, most: int, *purpose: object) -> np.ndarray:
-        """At most so many of the rows, in their order: the same for the same purpose."""
+        """At most `most` of the rows, in their order; a random subset that is fixed for each purpose."""
         if len(rows) <= most:
             return rows
         return np.sort(
@@ -116,17 +113,15 @@ class RunInspector:
 
 
 MOST_CLIENTS = 50
-"""Of a larger cohort only the first so many clients are looked at, by id; diversity and exposure look at
-all."""
+"""Of a larger cohort only this number of clients is measured, by id; diversity and exposure measure all."""
 
 
 @dataclass(frozen=True)
 class RoundEnd:
-    """What a probe may look at after round t.
+    """The input of a probe after round t.
 
-    last: this is the run's last round. sent: what the round's clients were sent. after: the state after the
-    round, as it
-    would be sent. replies: those that passed the gate.
+    last: whether it is the run's last round. sent: the broadcast of the round. after: the state after the
+    round as a broadcast. replies: those that the gate accepted.
     """
 
     t: int
@@ -143,11 +138,10 @@ class RoundEnd:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a probe returns of a round.
+    """The result of a probe for a round.
 
-    values: numbers by the names of their metrics; those that are not finite are left out of the record.
-    picture: what measures.json keeps of the last round, as JSON takes it; empty for nothing, and in all other
-    rounds.
+    values: numbers by metric; non-finite ones are not recorded. picture: for measures.json, in JSON's types;
+    empty except after the last round.
     """
 
     values: dict[str, float] = field(default_factory=dict[str, float])
@@ -164,8 +158,8 @@ class Probe:
         self.lens, self.trainer, self.fed = lens, lens.trainer, lens.trainer.fed
 
     def refuse(self) -> str | None:
-        """Why this run cannot be measured so, as the end of a sentence; None if it can. Asked before anything
-        runs."""
+        """Why this run cannot be measured, as the end of a sentence; None if it can. Called before the
+        run."""
         return None
 
     def measure(self, end: RoundEnd) -> Measurement:
@@ -183,21 +177,19 @@ SCOPE = "measure"
 
 
 class Measures:
-    """All probes of a run. The loop lets it `remember` each round's replies, and has it `measure` where it
-    evaluates."""
+    """All probes of a run. The loop calls `remember` in each round, and `measure` when it evaluates."""
 
     def __init__(self, probes: Mapping[str, Probe]):
         self.probes = probes
         self._round: tuple[Broadcast, Sequence[Reply]] | None = None
 
     def remember(self, sent: Broadcast, replies: Sequence[Reply]) -> None:
-        """Keep what the round's clients were sent and replied, until the next round."""
+        """Store the broadcast and the replies of a round for `measure`."""
         self._round = sent, replies
 
     def measure(self, t: int, after: Broadcast, last: bool) -> tuple[list[Row], dict[str, Any]]:
-        """(rows for metrics.jsonl, pictures by measure: none before the last round) of the round last
-        remembered."""
-        assert self._round is not None, "a round is remembered before it is measured"
+        """(rows for metrics.jsonl, pictures by measure) of the last round that was passed to `remember`."""
+        assert self._round is not None, "call remember before measure"
         end = RoundEnd(t, last, self._round[0], after, self._round[1])
         with one_core():
             measured = {name: probe.measure(end) for name, probe in self.probes.items()}

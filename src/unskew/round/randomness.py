@@ -1,11 +1,11 @@
-"""The sources of randomness on which a guarantee rests, and a check that users' hooks draw from no global
-generator.
+"""The sources of random numbers on which a privacy guarantee relies, and a check that users' hooks do not
+draw from global generators.
 
 Noise that protects clients comes from the study's seed in a simulation, and from the operating system over a
-network. No seed of a run reaches the global generators of the process, so no two runs would be equal whose
-hooks draw from them. Under vmap torch refuses its own generator. Elsewhere, and for the generators of Python
-and NumPy, the states are compared before and after. Other threads of the process may draw from them, too, so
-a Part is only blamed for a generator that its code names.
+network. A run does not seed the global generators of the process, so a run whose hooks draw from them could
+not be repeated. Under vmap torch refuses its own generator; otherwise, and for the generators of Python and
+NumPy, their states are compared before and after. Other threads may draw from them, too, so a Part is only
+held responsible for a generator that its code names.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from unskew.core.user_parts import GUIDE, is_own
 from unskew.errors import UsageError
 
 DRAWS_PER_NUMBER = 4
-"""Numbers of the operating system that are averaged for each one of noise, so that its rounding does not give
-the noise away (Holohan & Braghin, ESORICS 2021)."""
+"""The number of draws from the operating system that each noise value combines, so that rounding does not
+reveal it (Holohan & Braghin, ESORICS 2021)."""
 
 
 class RandomSource(Protocol):
-    """A source of noise and of cohorts. described: in words, for accounts. secret: nobody can draw the same
-    again."""
+    """A source of noise, cohorts and samples. described: in words, for accounts. secret: its numbers cannot
+    be drawn again."""
 
     described: str
     secret: bool
@@ -49,17 +49,17 @@ class RandomSource(Protocol):
         ...
 
     def cohort(self, t: int) -> np.random.Generator:
-        """Decides who is asked in round t."""
+        """The generator that draws the cohort of round t."""
         ...
 
     def samples(self, t: int, client: int) -> np.random.Generator:
-        """Decides which samples a client trains on in round t."""
+        """The generator that draws a client's training samples in round t."""
         ...
 
 
 @dataclass(frozen=True)
 class SeededSource:
-    """From a seed: a run can be repeated, and whoever knows the seed can take the noise away."""
+    """Draws from a seed: a run can be repeated, and a reader who knows the seed can remove the noise."""
 
     seed: int
     described = "noise and samples are drawn from the study's seed, so this holds for a simulation only"
@@ -82,7 +82,7 @@ class SeededSource:
 
 @dataclass(frozen=True)
 class SystemSource:
-    """From the operating system's generator: nobody can draw it again, and nothing of it is kept."""
+    """Draws from the operating system's generator, which cannot be repeated."""
 
     described = "noise and samples are drawn from the operating system"
     secret = True
@@ -116,7 +116,7 @@ _SOURCES: dict[str, tuple[Any, ...]] = {
 
 
 def global_states() -> dict[str, Any]:
-    """The states of the generators beside torch's that all of a process have in common."""
+    """The states of the global generators of Python and NumPy."""
     _, words, place, *_ = np.random.get_state()
     return {"Python's `random`": random.getstate(), "`numpy.random`": (words.tobytes(), place)}  # type: ignore[union-attr]
 
@@ -127,7 +127,7 @@ def _all_states() -> dict[str, Any]:
 
 @contextmanager
 def no_global_random(method: Method) -> Iterator[None]:
-    """Raises UsageError (E127) if a Part of a user's own has drawn from one of these generators within it."""
+    """A context that raises UsageError (E127) if a user's own Part draws from a global generator."""
     own = [p for p in method.parts if is_own(p)]
     if not own:
         yield
@@ -159,7 +159,7 @@ def names_any(part: Part, sources: tuple[Any, ...]) -> bool:
 
 
 def _reachable(value: Any) -> Iterator[Any]:
-    """What a function closes over and names, and what lies in a property, a Trip or a tuple of them."""
+    """The objects in a function's closure and globals, and the functions of a property, Trips, or a tuple."""
     if isinstance(value, property | staticmethod | classmethod):
         yield value.fget if isinstance(value, property) else value.__func__
     elif isinstance(value, tuple):

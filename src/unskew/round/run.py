@@ -28,16 +28,13 @@ share."""
 
 @dataclass(frozen=True)
 class Run:
-    """What a run consists of. Whatever trains, scores, saves or reports it asks this value.
+    """A run: everything that training, scoring, saving and reporting read.
 
-    method: its Parts. federation: the clients and their samples. fed: the facts that hooks see, among them
-    the model's
-    structure and the task. device: "cpu" or one of torch's GPUs. lanes: the most clients that train side by
-    side.
-    remarks: what a user should know before round 1, each with its code. given: digests of the model and of
-    Parts that a
-    program gave as objects. callbacks: who is told how it goes. elsewhere: who trains the clients in place of
-    this process.
+    method: its Parts. federation: the clients and their samples. fed: the facts that hooks see, with the
+    model's structure and the task. device: "cpu" or one of torch's GPUs. lanes: the most clients that train
+    side by side. remarks: (code, text) for the user before round 1. given: digests of the model and of Parts
+    that a program passed as objects. callbacks: the user's callbacks. remote: trains the clients in other
+    processes, if set.
     """
 
     settings: Settings
@@ -49,7 +46,7 @@ class Run:
     remarks: tuple[tuple[str, str], ...] = ()
     given: Mapping[str, str] = field(default_factory=dict[str, str])
     callbacks: tuple[Callback, ...] = ()
-    elsewhere: RemoteTraining | None = None
+    remote: RemoteTraining | None = None
 
     @property
     def task(self) -> Task:
@@ -57,7 +54,7 @@ class Run:
 
     @property
     def secure(self) -> SecureAggregation | None:
-        """How replies are summed so that the server sees the sum alone; None where it sees each."""
+        """The settings of secure aggregation; None if the server sees every reply."""
         return secure_aggregation.parse(self.settings.secure_aggregation)
 
     @property

@@ -2,11 +2,10 @@
 samples.
 
 In a training step each sample trains in a lane of its own: B samples of G clients are B G lanes with batches
-of one, whose gradients a Part sees one by one (`sample_grad`) before they are added up and divided by the
-expected number of samples. Outside steps a hook sees a client without samples. Its `total` measures one
-sample at a time, the protecting Part bounds the measured values as one vector, and noise is added to every
-number of the sum. The noise of a round is named after the caller and the number of the sum, so no two sums
-have the same.
+of one. A Part bounds each gradient (`sample_grad`) before they are summed and divided by the expected number
+of samples. Outside steps a hook sees a client without samples. Its `total` measures one sample at a time, the
+protecting Part bounds the values as one vector (`sample_sum`), and noise is added to every number of the sum.
+The noise of each sum is keyed by the caller and the number of the call, so no two sums have equal noise.
 Letters: B batch, G lanes, S = B G samples, the first of every client before the second of any.
 """
 
@@ -34,15 +33,13 @@ from unskew.round.samples import on_device
 from unskew.round.schedule import Step
 
 HIDDEN_LEAVES = ("rows", "rows_weight", "round")
-"""Leaves of a lane's table that no hook may read here: they tell of other samples. So do `counts`, which
-`LaneViews` hides."""
+"""Leaves of a lane's table that depend on other samples, so hooks must not read them. `LaneViews` hides
+`counts` for the same reason."""
 
 
 class PerSampleGradients:
-    """Called with a step, its rows [S], samples [S, ...], weights and inputs, returns ([G] losses summed over
-    samples, noisy gradients by name [G, ...]).
-
-    names: the client of every lane."""
+    """A function of a step, its rows [S], samples [S, ...], weights and inputs; returns ([G] losses summed
+    over samples, noisy gradients by name [G, ...]). names: the client of every lane."""
 
     def __init__(
         self,
@@ -52,58 +49,53 @@ class PerSampleGradients:
         names: Sequence[int],
     ):
         assert clients.apart is not None
-        self.clients, self.views, self.part, self.laws, self.names = (
-            clients,
-            views,
-            clients.apart,
-            laws,
-            names,
-        )
+        self.clients, self.views, self.part = clients, views, clients.apart
+        self.laws, self.names = laws, names
         self.kernels = Kernels(folded=True, rounded=clients.training.precision == BF16)
         self.loss = ManyLanes().loss(ClientLoss(clients, views, self.kernels))
 
     def __call__(
-        self, step: Step, rows: Tensor, x: Tensor, leaves: Weights, given: StepInputs
+        self, step: Step, rows: Tensor, x: Tensor, leaves: Weights, inputs: StepInputs
     ) -> tuple[Tensor, Weights]:
         B, G, learnt = step.size, step.width, self.clients.learnt
-        lanes = given.lane["n"].dim() > 0  # else there is one client, without an axis of lanes
+        lanes = inputs.lane["n"].dim() > 0  # else there is one client and no axis of lanes
 
         def spread(t: Tensor) -> Tensor:
-            """[G, ...] -> [S, ...], a copy for every sample."""
+            """From [G, ...] to [S, ...], with a copy for every sample."""
             stacked = t if lanes else t[None]
             return stacked[None].expand(B, *stacked.shape).reshape(B * G, *stacked.shape[1:])
 
         def apart(t: Tensor) -> Tensor:
-            """[G, B, ...] -> [S, 1, ...]"""
+            """From [G, B, ...] to [S, 1, ...]."""
             stacked = t if lanes else t[None]
             return stacked.transpose(0, 1).reshape(B * G, 1, *stacked.shape[2:])
 
         w = {n: spread(t.detach()).requires_grad_(n in learnt) for n, t in leaves.items()}
-        lane: Tree = tree_map(spread, {n: v for n, v in given.lane.items() if n not in HIDDEN_LEAVES}) | {
+        lane: Tree = tree_map(spread, {n: v for n, v in inputs.lane.items() if n not in HIDDEN_LEAVES}) | {
             "round": {}
         }
-        weight_S = apart(given.weight)
+        weight_S = apart(inputs.weight)
         noise = {
             part: {
-                name: (apart if law.per_sample else spread)(given.noise[part][name])
+                name: (apart if law.per_sample else spread)(inputs.noise[part][name])
                 for name, law in laws.items()
             }
             for part, laws in self.laws.items()
         }
-        inputs = StepInputs(
+        sample_inputs = StepInputs(
             self.clients.samples.y.index_select(0, rows)[:, None],
             weight_S,
             noise,
-            tuple(map(apart, given.dropout)),
+            tuple(map(apart, inputs.dropout)),
             lane,
         )
         with use_kernels(self.clients.net, self.kernels):
-            loss_S = self.loss(w, x[None], inputs)
+            loss_S = self.loss(w, x[None], sample_inputs)
         grads = torch.autograd.grad(loss_S.sum(), [w[n] for n in learnt], allow_unused=True)
         g = {n: torch.zeros_like(w[n]) if v is None else v for n, v in zip(learnt, grads)}
         with torch.no_grad():
             g = torch.func.vmap(self._sample_grad)(g, lane)
-            expected_G = spread(given.lane["n"])[:G].clamp(max=self.clients.training.recipe.batch)
+            expected_G = spread(inputs.lane["n"])[:G].clamp(max=self.clients.training.recipe.batch)
             means = {
                 n: self._noisy(n, self._sum(t, weight_S, B, G), step) / _per_lane(expected_G, t)
                 for n, t in g.items()
@@ -112,7 +104,7 @@ class PerSampleGradients:
             return loss_G, {n: t.to(w[n].dtype) for n, t in means.items()}
 
     def _noisy(self, name: str, total: Tensor, step: Step) -> Tensor:
-        """[G, ...]: the sums of a weight's gradients with the noise of each lane's own step."""
+        """The sums of a weight's gradients [G, ...] with the noise of each lane's step."""
         normal = self.clients.chance.normal(self.views.start.t, self.part.name)
         shape = tuple(total.shape[1:])
         drawn = [normal(shape, f"{client} {local} {name}") for client, local in zip(self.names, step.local_G)]
@@ -123,7 +115,7 @@ class PerSampleGradients:
 
     @staticmethod
     def _sum(t: Tensor, weight_S: Tensor, B: int, G: int) -> Tensor:
-        """[S, ...] -> [G, ...], float64: over samples, without padding."""
+        """The sums over samples without padding, from [S, ...] to [G, ...], float64."""
         counted = torch.where(weight_S.reshape(-1, *[1] * (t.dim() - 1)) > 0, t, 0.0)
         return counted.reshape(B, G, *t.shape[1:]).sum(0, dtype=torch.float64)
 
@@ -133,15 +125,15 @@ def _per_lane(values_G: Tensor, like: Tensor) -> Tensor:
 
 
 NUMBERS_AT_ONCE = 1 << 24
-"""Numbers of single samples that are in memory at a time, about."""
+"""The approximate number of values of single samples that are in memory at a time."""
 ROWS_AT_ONCE = 256
-"""Samples that are measured side by side, at most."""
+"""The most samples that are measured side by side."""
 
 
 @dataclass(frozen=True)
 class Release:
-    """Who asks for sums. part: its name. place: where: "finish", or a trip by its place among the Part's.
-    allowed: how many sums it says that it asks for, which the account has counted."""
+    """A place that asks for sums. part: the Part's name. place: "finish", or a trip by its index. allowed:
+    the declared number of sums, which epsilon accounts for."""
 
     part: str
     place: str
@@ -149,8 +141,8 @@ class Release:
 
 
 def without_samples(clients: Clients, c: Client) -> Client:
-    """The client as hooks may see it beside a Part that protects samples: no samples, no class counts
-    (E108)."""
+    """The client as hooks may see it if a Part protects samples: reading samples or class counts raises
+    UsageError (E108)."""
     if clients.apart is None:
         return c
     by = clients.apart.name
@@ -164,8 +156,8 @@ def without_samples(clients: Clients, c: Client) -> Client:
 
 
 def with_sums(clients: Clients, c: Client, k: int, start: Broadcast, release: Release) -> Client:
-    """Client k as a hook sees it that has declared to read sums alone. c: its trees and weights; start: what
-    it was sent."""
+    """Client k for a hook that declares to read only sums: `Client.total` adds noise. c: the client; start:
+    the broadcast."""
     assert clients.apart is not None
     blind = without_samples(clients, c)
     return replace_fields(
@@ -177,8 +169,7 @@ def with_sums(clients: Clients, c: Client, k: int, start: Broadcast, release: Re
 
 @dataclass
 class NoisySums:
-    """Called as `Client.total` is; at most as often as declared. k: the client. asked: how often it was
-    called."""
+    """`Client.total` with noise, at most as often as declared. k: the client. asked: the number of calls."""
 
     clients: Clients
     c: Client
@@ -188,7 +179,7 @@ class NoisySums:
     asked: int = field(default=0)
 
     def __call__(self, measure: Measure, raw: bool) -> dict[str, Tensor]:
-        """Raises UsageError (E108) for a sum more than was declared, which epsilon would not count."""
+        """Raises UsageError (E108) for more sums than declared, for which epsilon does not account."""
         part, place, allowed = self.release.part, self.release.place, self.release.allowed
         if self.asked >= allowed:
             text = (
@@ -208,7 +199,7 @@ class NoisySums:
         }
 
     def _sums(self, measure: Measure, raw: bool) -> dict[str, Tensor]:
-        """Without noise, float64."""
+        """The sums without noise, float64."""
         clients, apart, sums = self.clients, self.clients.apart, dict[str, Tensor]()
         assert apart is not None
         kernels, samples, whole = Kernels(folded=True), clients.samples, self.start.to(self.k)
@@ -227,8 +218,7 @@ class NoisySums:
         return sums
 
     def _pieces(self, of_one: Any) -> Iterator[np.ndarray]:
-        """The client's rows in pieces, of which the vectors of all samples fit into memory: first one, which
-        tells their size."""
+        """The client's rows in pieces whose values fit into memory; measures one sample to find its size."""
         rows, samples = self.clients.samples.rows[self.k], self.clients.samples
         first = on_device(rows[:1], self.clients.device)
         one = torch.func.vmap(of_one)(samples.x[first], samples.y[first])
@@ -238,7 +228,8 @@ class NoisySums:
 
 
 def clip_to_bounds(tree: Tree, declared: Mapping[str, Share]) -> Tree:
-    """What was computed from noisy sums, cut to the bounds that its Shares declare: noise knows of none."""
+    """A tree that was computed from noisy sums, clipped to the bounds of its Shares, which noise may
+    exceed."""
     shared = flat_tree(tree)
     return nested_tree(
         {path: _clip(t, declared[path]) if path in declared else t for path, t in shared.items()}
@@ -246,10 +237,8 @@ def clip_to_bounds(tree: Tree, declared: Mapping[str, Share]) -> Tree:
 
 
 def _clip(t: Tensor, share: Share) -> Tensor:
-    cut = t.clamp(share.low, share.high) if t.dtype.is_floating_point else t
-    norm = cut.double().norm()
-    return (
-        cut
-        if share.norm is None or norm <= share.norm
-        else (cut * (share.norm / norm) * (1 - 1e-6)).to(cut.dtype)
-    )
+    t = t.clamp(share.low, share.high) if t.dtype.is_floating_point else t
+    norm = t.double().norm()
+    if share.norm is None or norm <= share.norm:
+        return t
+    return (t * (share.norm / norm) * (1 - 1e-6)).to(t.dtype)

@@ -1,7 +1,6 @@
-"""The samples of all clients as torch reads them: in memory, or read by a thread that runs ahead of training.
+"""The samples of all clients as tensors: in memory, or read from a disk by a thread ahead of training.
 
-Copies from the host to the device do not make the host wait for a GPU. Letters: N samples, K clients, C
-classes.
+Copies to a GPU are asynchronous. Letters: N samples, K clients, C classes.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from unskew.data.storage.sample_rows import Rows
 
 
 def on_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
-    """The same values on a device, where torch would put them. A GPU fetches them from pinned memory while
-    the host goes on."""
+    """The values on a device, aligned as torch allocates them. Copies to a GPU are asynchronous."""
     host = torch.as_tensor(values)
     if device.type != "cuda" or host.device.type == "cuda":
         return align(host.to(device))
@@ -49,21 +47,20 @@ class Samples:
 
 
 READS_AHEAD = 4
-"""Reads that are made before they are wanted, for each thread that trains."""
+"""The number of reads ahead of training, for each thread that trains."""
 BATCHES_AT_ONCE, BYTES_AT_ONCE = 8, 4 << 20
-"""Batches that are read at once, where they take no more than so many bytes: small reads cost more than what
-they bring."""
+"""The most batches and bytes of one read; several small batches are faster in one read."""
 SHARE_OF_GPU = 0.25
-"""Samples that take at most this share of a GPU's memory are read once and stay there."""
+"""Samples that need at most this share of a GPU's memory are copied there once."""
 
 
 class StreamedSamples:
-    """Samples [N, ...] that are read when rows of them are taken; those of training steps are read ahead, by
-    one thread."""
+    """Samples [N, ...] that are read from a disk when they are indexed; a thread reads those of training
+    steps ahead."""
 
     def __init__(self, rows: Rows, device: torch.device):
         self.rows, self.device, self.shape = rows, device, torch.Size(rows.shape)
-        self.together = rows.source.together
+        self.together = rows.source.read_size
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
 
     def __len__(self) -> int:
@@ -79,12 +76,12 @@ class StreamedSamples:
         return self[rows]
 
     def taken(self, rows: Tensor) -> Tensor:
-        """The samples at these numbers, of any shape: [*rows, ...]."""
+        """The samples at indices of any shape: [*rows, ...]."""
         x = self.rows[rows.reshape(-1).cpu().numpy()]
         return on_device(x.reshape(*rows.shape, *self.shape[1:]), self.device)
 
     def ahead(self, batches: Sequence[np.ndarray]) -> Iterator[Tensor]:
-        """The samples of each batch of numbers [n], of which the next few are read meanwhile."""
+        """The samples of each batch of indices [n]; the next few are read in the meantime."""
         pending: deque[Future[np.ndarray]] = deque()
         groups = self._together(batches)
         coming = iter(range(len(groups)))
@@ -102,14 +99,14 @@ class StreamedSamples:
                 read.cancel()
 
     def _read(self, groups: Sequence[Sequence[np.ndarray]], number: int) -> np.ndarray:
-        """The samples of a group of batches; a disk fetches those of the next one meanwhile."""
+        """The samples of a group of batches; the disk may fetch those of the next group in the meantime."""
         if number + 1 < len(groups):
-            self.rows.coming(np.concatenate(groups[number + 1]))
+            self.rows.prefetch(np.concatenate(groups[number + 1]))
         return self.rows[np.concatenate(groups[number])]
 
     def _together(self, batches: Sequence[np.ndarray]) -> list[Sequence[np.ndarray]]:
-        """The batches in groups that are read at once; the first is alone, so that training need not wait for
-        more, unless it would have to wait as long for itself."""
+        """The batches in groups for one read each. The first is read alone so that training starts early,
+        unless the source reads large blocks anyway."""
         sample_bytes = 4 * math.prod(self.shape[1:])
         if self.together:
             most = max(1, self.together // max(1, sample_bytes * max(map(len, batches), default=1)))
@@ -122,7 +119,7 @@ class StreamedSamples:
 
 
 class _StreamedRows(torch.autograd.Function):
-    """Rows of streamed samples, also where every lane takes its own under `vmap`."""
+    """The indexing of streamed samples, also under `vmap`, with different rows for each lane."""
 
     @staticmethod
     def forward(rows: Tensor, samples: StreamedSamples) -> Tensor:  # type: ignore[override]
@@ -138,8 +135,7 @@ class _StreamedRows(torch.autograd.Function):
 
 
 def load_samples(x: np.ndarray, device: str | torch.device) -> Tensor:
-    """Samples [N, ...] on a device, float32; or `StreamedSamples`, which gives float32 where rows are
-    taken."""
+    """Samples [N, ...] on a device, float32; or `StreamedSamples`, whose rows are float32."""
     device = torch.device(device)
     if isinstance(x, Rows):
         return _load_all(x, device) if _fits_gpu(x, device) else cast(Tensor, StreamedSamples(x, device))

@@ -1,9 +1,8 @@
 """One training step of all lanes of a chunk: the loss, a backward pass, the Parts' changes of gradients, the
 optimiser.
 
-A step is a function of tensors on the device alone, which it changes in place; so a GPU can replay it, see
-`cuda_graphs`.
-Letters: B batch, G lanes.
+A step reads only tensors on the device and changes them in place, so that a GPU can replay it
+(`cuda_graphs`). Letters: B batch, G lanes.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ NO_GRADIENT = (
 
 @dataclass
 class LaneState:
-    """What the steps of a chunk read and change. weights, lane_table: stacked over lanes, see `lane_table`;
-    weights that are frozen in the model are in neither, but in `LaneViews.constants`.
+    """What the steps of a chunk read and change.
 
-    loss_sum: [G], of each lane's training loss, summed over samples.
+    weights, lane_table: stacked over lanes, see `lanes.lane_table`. Weights that are frozen in the model are
+    only in `LaneViews.constants`. loss_sum: [G], each lane's training loss summed over samples.
     """
 
     weights: Weights
@@ -51,19 +50,18 @@ class LaneState:
     loss_sum: Tensor
 
     def start_optimiser(self, clients: Clients) -> None:
-        """Make what the optimiser remembers, from the weights that training starts from."""
+        """Initialise the optimiser's state for the weights at which training starts."""
         lanes = self.lane_table["steps"] if clients.hooks["holds"] else None
         self.optimiser.start([self.weights[n] for n in clients.learnt], lanes)
 
 
 class Feed(NamedTuple):
-    """What differs from one step to the next, on the device.
+    """The inputs of one step, on the device.
 
-    rows: [B*G], the step's samples, one client after another for each place in the batch. local: [G], how
-    many steps each lane has taken before. weight: [G, B], 1 for a sample and 0 for padding; None where there
-    is none.
-    dropout: the uniform numbers of each dropout layer, [G, B, ...]. x: the step's samples, [B*G, ...], where
-    they had to be read; None where they are on the device.
+    rows: [B*G], indices of the step's samples; for each place in the batch, one client after another.
+    local: [G], the number of steps that each lane has taken before. weight: [G, B], 1 for a sample and 0 for
+    padding; None without padding. dropout: the uniform numbers of each dropout layer, [G, B, ...].
+    x: the step's samples, [B*G, ...], if they were read from a disk; None if all are on the device.
     """
 
     rows: Tensor
@@ -77,7 +75,7 @@ class Feed(NamedTuple):
         return [t for t in (self.rows, self.local, self.weight, self.x) if t is not None] + [*self.dropout]
 
     def clone(self) -> Feed:
-        """The same at a place of its own."""
+        """A copy in memory of its own."""
         weight, x = (None if t is None else t.clone() for t in (self.weight, self.x))
         return Feed(self.rows.clone(), self.local.clone(), weight, tuple(t.clone() for t in self.dropout), x)
 
@@ -88,8 +86,10 @@ class Feed(NamedTuple):
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a chunk, and all that they read. plan: the steps in order. frozen: no lane has statistics
-    of batches."""
+    """The steps of a chunk and everything that they read.
+
+    plan: the steps in order. frozen: batch normalisation uses its running statistics in all lanes.
+    """
 
     clients: Clients
     axis: Axis
@@ -100,8 +100,8 @@ class Steps:
     state: LaneState
 
     def feeds(self) -> Iterator[Feed]:
-        """The feed of each step, in order; all but the numbers for dropout, and samples that are read, go to
-        the device at once."""
+        """The feed of each step, in order. Row numbers and weights of all steps are copied to the device at
+        once; dropout's numbers and samples from a disk follow step by step."""
         plan, device, samples = self.plan, self.clients.device, self.clients.samples.x
         by_sample = [step.rows_GB.T.ravel() for step in plan]
         rows = on_device(np.concatenate(by_sample), device)
@@ -126,7 +126,8 @@ class Steps:
 
 
 class LaneStep:
-    """Called with a `Step` and its `Feed`, moves the state of all lanes that take the step."""
+    """A function of a `Step` and its `Feed` that takes the step in all lanes: it changes their
+    `LaneState`."""
 
     def __init__(self, clients: Clients, axis: Axis, views: LaneViews, kernels: Kernels, state: LaneState):
         self.clients, self.axis, self.views, self.kernels, self.state = clients, axis, views, kernels, state
@@ -151,8 +152,8 @@ class LaneStep:
             self.state.loss_sum[: step.active] += (loss.detach().reshape(-1) * samples_G)[: step.active]
 
     def gradients(self, step: Step, feed: Feed) -> Sequence[Tensor | None]:
-        """The gradients of what learns at this step, which is not taken: no weight and no running statistic
-        changes."""
+        """The gradients of the trained weights at this step, without taking it: no weight and no running
+        statistic changes."""
         axis, samples, leaves = self.axis, self.clients.samples, self._leaves(step)
         leaves |= {n: leaves[n].clone() for n in self.clients.fed.net.statistics}
         inputs = self._inputs(step, feed, axis.targets(samples.y.index_select(0, feed.rows), step))
@@ -162,8 +163,8 @@ class LaneStep:
     def _gradients(
         self, leaves: Weights, x: Tensor, inputs: StepInputs
     ) -> tuple[Tensor, Sequence[Tensor | None], StepInputs]:
-        """(loss, gradients of what learns, inputs): where a Part wants gradients taken, and with those it saw
-        on the way."""
+        """(loss, gradients of the trained weights, inputs), at the weights that a Part's `perturb` returns,
+        if any; the inputs then also hold the gradients of earlier passes."""
         for p in self.clients.hooks["perturb"]:
             if p.climbs:
                 return self._climbed(p, leaves, x, inputs)
@@ -173,25 +174,26 @@ class LaneStep:
     def _climbed(
         self, p: Part, leaves: Weights, x: Tensor, inputs: StepInputs
     ) -> tuple[Tensor, Sequence[Tensor | None], StepInputs]:
-        """The same after all of a Part's climbs. Loss and running statistics are those of the pass at the
-        step's weights, and so are the gradients of what other Parts keep beside the model."""
+        """`_gradients` for a Part that climbs. The loss, the running statistics and the gradients of weights
+        that other Parts keep at the client are those of the first pass, at the step's weights."""
         loss, first = self._gradients_at(leaves, x, inputs)
         grads, hidden = first, self.clients.hidden[p.name]
         seen: Tree = {}
         for climb in range(p.climbs):
             seen = seen | {str(climb): self._whole(leaves, grads)}
             inputs = inputs._replace(lane=inputs.lane | {"seen": seen})
-            there = self._perturbed(p, seen[str(climb)], leaves, inputs)
-            there |= {
-                n: leaves[n].clone() for n in self.clients.fed.net.statistics
-            }  # the first pass has updated them
-            grads = self._gradients_at(there, x, inputs)[1]
-        grads = [at_w if n in hidden else g for n, g, at_w in zip(self.clients.learnt, grads, first)]
+            point = self._perturbed(p, seen[str(climb)], leaves, inputs)
+            # only the first pass updates the running statistics
+            point |= {n: leaves[n].clone() for n in self.clients.fed.net.statistics}
+            grads = self._gradients_at(point, x, inputs)[1]
+        grads = [g1 if n in hidden else g for n, g, g1 in zip(self.clients.learnt, grads, first)]
         return loss.detach(), grads, inputs
 
     def _gradients_at(
         self, leaves: Weights, x: Tensor, inputs: StepInputs
     ) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """(loss, gradients of the trained weights) at these weights. Raises UsageError (E127) for a loss
+        without gradient."""
         loss = self.loss(leaves, x, inputs)
         if not loss.requires_grad:
             raise UsageError("E127", NO_GRADIENT)
@@ -200,7 +202,8 @@ class LaneStep:
         )
 
     def _perturbed(self, p: Part, g: Weights, leaves: Weights, inputs: StepInputs) -> Weights:
-        """The leaves where this Part wants the gradient taken."""
+        """The weights at which this Part's `perturb` has the gradient taken. Raises UsageError (E127) if it
+        leaves out a trained weight."""
         with torch.no_grad():
             w = self.axis.map(self.views.perturb(p), g, leaves, inputs.lane, inputs.noise.get(p.name, {}))
         if missing := [n for n in self.clients.learnt if n not in w]:
@@ -209,13 +212,13 @@ class LaneStep:
         return leaves | {n: w[n].detach().requires_grad_() for n in self.clients.learnt}
 
     def _whole(self, leaves: Weights, grads: Sequence[Tensor | None]) -> Weights:
-        """The gradients by name, zeros where there is none."""
+        """The gradients by name; zeros for weights that the loss does not reach."""
         return {
             n: torch.zeros_like(leaves[n]) if v is None else v for n, v in zip(self.clients.learnt, grads)
         }
 
     def _step_apart(self, step: Step, feed: Feed, leaves: Weights, inputs: StepInputs) -> None:
-        """The step where every sample has a gradient of its own."""
+        """Take the step from the separate gradient of every sample."""
         assert self.apart is not None
         loss_G, grads = self.apart(step, feed.rows, feed.inputs(self.clients.samples), leaves, inputs)
         fit = self.axis.fit
@@ -224,16 +227,14 @@ class LaneStep:
             self.state.loss_sum[: step.active] += loss_G[: step.active]
 
     def _leaves(self, step: Step) -> Weights:
-        """The weights as this step's lanes read them; those that learn are leaves of the graph."""
+        """The weights of this step's lanes; the trained ones are leaves of the autograd graph."""
         leaves = {n: self.axis.first(t, step.width) for n, t in self.state.weights.items()}
-        if (
-            step.width > step.active
-        ):  # layers change running statistics in place, but not the filler's: a copy
+        if step.width > step.active:  # the pass updates copies, so that idle lanes keep their statistics
             leaves |= {n: leaves[n].clone() for n in self.clients.fed.net.statistics}
         return leaves | {n: leaves[n].detach().requires_grad_() for n in self.clients.learnt}
 
     def _inputs(self, step: Step, feed: Feed, y: Tensor) -> StepInputs:
-        """Targets, weights of samples, noise, dropout and lane table of this step."""
+        """The targets y, weights of samples, noise, dropout and lane table of this step."""
         axis, weight = self.axis, feed.weight
         if weight is None:
             weight = torch.ones((step.width, step.size), device=y.device)
@@ -246,20 +247,21 @@ class LaneStep:
     def _descend(
         self, step: Step, feed: Feed, leaves: Weights, grads: Sequence[Tensor | None], inputs: StepInputs
     ) -> None:
-        """Let the Parts change the gradients, then move the weights of the clients that take this step."""
+        """Let the Parts change the gradients, update the weights of the lanes that take this step, and let
+        the Parts carry values to the next."""
         first_lanes, learnt, active, state = self.axis.first, self.clients.learnt, step.active, self.state
         g = self._whole(leaves, grads)
         for p in self.clients.hooks["grad"]:
             g = self.axis.map(self.views.grad(p), g, leaves, inputs.lane, inputs.noise.get(p.name, {}))
         w = [first_lanes(state.weights[n], active) for n in learnt]
         groups = [[first_lanes(t, active) for t in group] for group in state.optimiser.state]
-        held = self._held(step, [w, *groups], inputs)
+        constant = self._held_tensors(step, [w, *groups], inputs)
         course, local = self.clients.training.course, feed.local[:active]
         before = [] if course.is_constant else [t.clone() for t in w]
         state.optimiser.step(w, [first_lanes(g[n], active) for n in learnt], groups, local)
         if before:
             course.slow(w, before, local, state.lane_table["steps"].reshape(-1)[:active])
-        for t, before, stays in held:
+        for t, before, stays in constant:
             t.copy_(torch.where(stays, before, t))
         if step.width > active:  # the copies of `_leaves` hold the new running statistics
             for n in self.clients.fed.net.statistics:
@@ -268,39 +270,36 @@ class LaneStep:
             self._carry(p, step, g, inputs)
 
     def _carry(self, p: Part, step: Step, g: Weights, inputs: StepInputs) -> None:
-        """Put what a Part carries to the next step in place of what its hooks found in `c.round`, for lanes
-        that step.
+        """Replace leaves of `c.round` by what the Part's `carry` returns, in the lanes that take the step.
 
-        Raises UsageError (E127) for a leaf that its `begin` did not make.
+        Raises UsageError (E127) for a leaf that its `begin` did not return in this shape.
         """
         first_lanes, state = self.axis.first, self.state
         w = {n: first_lanes(t, step.width) for n, t in state.weights.items()}
-        carried = flat_tree(
-            self.axis.map(self.views.carry(p), g, w, inputs.lane, inputs.noise.get(p.name, {}))
-        )
-        held = flat_tree(state.lane_table["round"].get(p.name, {}))
-        after = {
-            path: first_lanes(t, step.active).clone() for path, t in carried.items()
-        }  # one may be another's old value
-        for path, t in after.items():
-            if path not in held or first_lanes(held[path], step.active).shape != t.shape:
+        result = self.axis.map(self.views.carry(p), g, w, inputs.lane, inputs.noise.get(p.name, {}))
+        # copies, because a new value may be the old value of another leaf
+        values = {path: first_lanes(t, step.active).clone() for path, t in flat_tree(result).items()}
+        places = flat_tree(state.lane_table["round"].get(p.name, {}))
+        for path, t in values.items():
+            if path not in places or first_lanes(places[path], step.active).shape != t.shape:
                 text = (
                     f"'{p.name}' carries '{path}' to the next step, which its `begin` did not make in this"
                     " shape"
                 )
                 raise UsageError("E127", f"{text}; `carry` returns leaves of c.round with other values.")
-            first_lanes(held[path], step.active).copy_(t)
+            first_lanes(places[path], step.active).copy_(t)
 
-    def _held(
+    def _held_tensors(
         self, step: Step, groups: Sequence[Sequence[Tensor]], inputs: StepInputs
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """(tensor, a copy of it, in which lanes it stays) for what Parts hold at this step. groups: each in
-        the order of the weights that learn."""
-        held: list[tuple[Tensor, Tensor, Tensor]] = []
+        """For each tensor that a Part's `holds` keeps constant: (the tensor, a copy, the lanes in which it
+        stays). groups: the weights and the optimiser's state, each in the order of the trained weights."""
+        tensors: list[tuple[Tensor, Tensor, Tensor]] = []
         for p in self.clients.hooks["holds"]:
             stays = self.axis.map(self.views.holds(p), inputs.lane)
             for place, name in enumerate(self.clients.learnt):
                 for t in (group[place] for group in groups if name in stays):
-                    lanes = self.axis.first(stays[name], step.active)
-                    held.append((t, t.clone(), lanes.reshape([*lanes.shape, *[1] * (t.dim() - lanes.dim())])))
-        return held
+                    stays_G = self.axis.first(stays[name], step.active)
+                    broadcastable = [*stays_G.shape, *[1] * (t.dim() - stays_G.dim())]
+                    tensors.append((t, t.clone(), stays_G.reshape(broadcastable)))
+        return tensors

@@ -1,7 +1,9 @@
-"""Local training of a cohort: chunks of clients on worker threads, from what they were sent to their replies.
+"""Local training of a round's clients: `Update` trains one chunk of them, `Trainer` all chunks on threads.
 
-A chunk is a group of clients that train together; each has one lane, a place on the first axis of stacked
-tensors (see `lanes` and `schedule`). The trainer also runs the client side of trips. Letters: G lanes.
+A chunk is a group of clients that train together; each has one lane, an index on the first axis of stacked
+tensors (see `lanes` and `schedule`). `Update.run` calls the Parts' hooks in this order: `begin`, `starts`,
+the steps (see `step`), `finish`, `sends`, `encode`. The trainer also runs the client side of trips. Letters:
+G lanes.
 """
 
 from __future__ import annotations
@@ -39,17 +41,17 @@ from unskew.round.step import LaneState, LaneStep, Steps
 
 
 class Update:
-    """One local update of the clients of a chunk; `run` it once.
+    """One local update of the clients of a chunk; call `run` once.
 
-    private: the private state of the clients that have one; then, a list with that of every lane.
-    steps: the chunk's batches, and the tensors that they read and change.
+    The argument `private` maps the clients that have private state to it; the attribute lists the state of
+    every lane. steps: the chunk's batches, and the tensors that they read and change.
     """
 
     def __init__(
         self, clients: Clients, axis: Axis, chunk: Chunk, start: Broadcast, private: Mapping[int, Tree]
     ):
         self.clients, self.axis, self.chunk, self.start = clients, axis, chunk, start
-        # a client that trains alone may have a second lane as filler; only those of `chunk.work` get a reply
+        # a client that trains alone may have a second lane as filler; only lanes of `chunk.work` give replies
         work, training = axis.work(chunk), clients.training
         self.recipe = training.recipe_in(start.t)
         sent = [start.to(w.client) for w in work]
@@ -73,47 +75,48 @@ class Update:
         self.padding = PaddingTrial(clients)
 
     def _plan(self) -> list[Step]:
-        """The chunk's steps: epochs in shuffled order, or samples drawn one by one."""
+        """The chunk's steps: over epochs in shuffled order, or with samples drawn independently."""
         clients, t, recipe = self.clients, self.start.t, self.recipe
         if recipe.apart:
             return poisson_steps(self.chunk, {w.client: clients.drawn(w, t) for w in self.chunk.work}, recipe)
         return steps(self.chunk, {w.client: clients.orders(w.client, t) for w in self.chunk.work}, recipe)
 
     def run(self, replays: StepRecordings | None = None) -> list[Reply]:
-        """Train, and return one reply a client. replays: on a GPU, the steps recorded so far."""
+        """Train the chunk and return one reply for each client. replays: on a GPU, the recorded steps."""
         fed, first_client = self.clients.fed, self.chunk.work[0].client
         with model_draws(fed.net, self.clients.device, fed.seed, self.start.t, first_client, "model"):
-            return self._trained(None if fed.net.draws or self.clients.apart else replays)
+            return self._train(None if fed.net.draws or self.clients.apart else replays)
 
-    def _trained(self, replays: StepRecordings | None) -> list[Reply]:
+    def _train(self, replays: StepRecordings | None) -> list[Reply]:
+        """Call the hooks of a client's round in order, with the steps between them."""
         hooks, views, axis, state = self.clients.hooks, self.views, self.axis, self.state
         with explain_hook_rules(), use_kernels(self.clients.net, self.kernels):
             with torch.no_grad():
-                begun = {p.name: self._passed(p, "begin", views.begin(p)) for p in hooks["begin"]}
-                for p in hooks["carry"]:  # what steps change must be no part of anything else
-                    begun[p.name] = tree_map(torch.clone, begun.get(p.name, {}))
-                state.lane_table["round"] = begun
+                by_part = {p.name: self._call_on_data(p, "begin", views.begin(p)) for p in hooks["begin"]}
+                for p in hooks["carry"]:  # steps change these in place, so they must not alias other tensors
+                    by_part[p.name] = tree_map(torch.clone, by_part.get(p.name, {}))
+                state.lane_table["round"] = by_part
                 for p in hooks["starts"]:
                     self._start_at(axis.map(views.starts(p), state.weights, state.lane_table))
             state.start_optimiser(self.clients)
             if replays:
                 replays.train(self.steps)
             else:
-                self._train()
+                self._take_steps()
             with torch.no_grad():
-                finished = {p.name: self._finished(p) for p in hooks["finish"]}
+                results = {p.name: self._finish(p) for p in hooks["finish"]}
                 sent = state.weights
                 for p in hooks["sends"]:
                     sent = axis.map(views.sends(p), sent, state.lane_table)
-        return [self._reply(g, finished, sent) for g in range(len(self.chunk.work))]
+        return [self._reply(g, results, sent) for g in range(len(self.chunk.work))]
 
     def _start_at(self, weights: Weights) -> None:
-        """Put in what a Part's `starts` returned."""
+        """Replace the weights by those that a Part's `starts` returned."""
         for n, t in weights.items():
             self.state.weights[n].copy_(t)
 
-    def _passed(self, p: Part, name: str, hook: Callable[..., Any]) -> Any:
-        """What a hook makes that may pass over the clients' data."""
+    def _call_on_data(self, p: Part, name: str, hook: Callable[..., Any]) -> Any:
+        """The result of a hook that may read the clients' data, checked to ignore padding."""
         state = self.state
         result = self.axis.map(hook, state.weights, state.lane_table)
         self.padding.check_pass(
@@ -121,15 +124,15 @@ class Update:
         )
         return result
 
-    def _finished(self, p: Part) -> tuple[Tree, Tree]:
-        """What the Part's `finish` returned, (shares, private slice), both stacked.
+    def _finish(self, p: Part) -> tuple[Tree, Tree]:
+        """The result of the Part's `finish`: (shares, private slice), both stacked over lanes.
 
-        Where a Part protects samples it is one client after the other, each with noisy sums in place of
-        samples.
+        If a Part of the method protects samples, clients are processed one after the other, with noisy sums
+        in place of samples.
         """
         clients, views, axis, state = self.clients, self.views, self.axis, self.state
         if clients.apart is None:
-            return self._passed(p, "finish", views.finish(p))
+            return self._call_on_data(p, "finish", views.finish(p))
         release = Release(p.name, "finish", p.totals["finish"])
         shared, kept = [], []
         for g, work in enumerate(self.chunk.work):
@@ -142,39 +145,40 @@ class Update:
         return axis.stack(shared), axis.stack(kept)
 
     def _rate(self) -> float | torch.Tensor:
-        """The learning rate, on a GPU as the tensor that recorded steps read, so that these have the bits of
-        any other."""
+        """The learning rate. On a GPU it is a tensor, which recorded steps can read again with other
+        values."""
         device = self.clients.device
         return self.start.lr if device.type == "cpu" else torch.full((), self.start.lr, device=device)
 
-    def _train(self) -> None:
+    def _take_steps(self) -> None:
+        """Take the chunk's steps one after the other, after a trial of the first one."""
         step = LaneStep(self.clients, self.axis, self.views, self.kernels, self.state)
         self.padding.check_step(step, self.steps.plan, self.clients.mask_shapes)
         for plan, feed in zip(self.steps.plan, self.steps.feeds()):
             step(plan, feed)
 
-    def _reply(self, g: int, finished: Mapping[str, tuple[Tree, Tree]], sent: Weights) -> Reply:
-        """finished: what each Part's `finish` returned, (shares, private slice); sent: the weights to send.
-        Both stacked."""
+    def _reply(self, g: int, results: Mapping[str, tuple[Tree, Tree]], sent: Weights) -> Reply:
+        """The reply of the client in lane g. results: by Part, what `finish` returned: (shares, private
+        slice); sent: the weights to send; all stacked over lanes."""
         clients, work = self.clients, self.chunk.work[g]
         select_lane = partial(tree_map, lambda t: self.axis.lane(t, g))
         w = {n: self.axis.lane(t, g).contiguous() for n, t in sent.items() if n in clients.sent}
         private: Tree = {n: t for n, t in self.private[g].items() if n != "kept"}
-        private |= {name: select_lane(mine) for name, (_, mine) in finished.items()}
+        private |= {name: select_lane(mine) for name, (_, mine) in results.items()}
         if clients.kept:
             private["kept"] = {n: self.axis.lane(self.state.weights[n], g).contiguous() for n in clients.kept}
         reply = Reply(
             client=work.client,
             size=float(work.n),
             weights={n: w[n] for n in clients.sent},
-            shares={name: select_lane(shares) for name, (shares, _) in finished.items()},
+            shares={name: select_lane(shares) for name, (shares, _) in results.items()},
             private={name: state for name, state in private.items() if state},
             loss=0.0 if clients.withholds_loss else self.state.loss_sum[g] / work.samples_seen(self.recipe),
         )
         return self._encoded(g, reply) if clients.method.encoder else reply
 
     def _encoded(self, g: int, reply: Reply) -> Reply:
-        """The reply as it leaves where a Part encodes weights; one client at a time, whatever the lanes."""
+        """The reply with its weights encoded; each client is encoded separately, for any number of lanes."""
         part = self.clients.method.encoder
         assert part is not None
         lane = tree_map(lambda t: self.axis.lane(t, g), self.state.lane_table)
@@ -188,7 +192,7 @@ Answer = TypeVar("Answer")
 
 
 class RemoteTraining(Protocol):
-    """Trains chunks of clients in other processes than this one, to the same bits."""
+    """Trains chunks of clients in other processes, with results equal to the bit."""
 
     def train(
         self, plan: Sequence[Chunk], start: Broadcast, private: Mapping[int, Tree]
@@ -196,14 +200,16 @@ class RemoteTraining(Protocol):
         """The replies of every chunk, in the order of the plan."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the processes."""
+        ...
 
 
 class Trainer(Clients):
-    """The clients of a run, and the threads that train them. elsewhere: trains them in place of the threads.
+    """The clients of a run, and the threads that train them.
 
-    lanes: 1, or the most clients that train side by side. workers: the number of threads, each on one core;
-    on a GPU there is one.
+    lanes: the most clients that train side by side. workers: the number of threads, each on one core; on a
+    GPU there is one. remote: trains the clients in place of the threads, if set.
     """
 
     def __init__(
@@ -219,38 +225,36 @@ class Trainer(Clients):
         self.lanes, self.axis = lanes, axis_for(lanes)
         self.workers = workers if self.device.type == "cpu" else 1
         self.replays = StepRecordings() if self.device.type == "cuda" else None
-        self.elsewhere: RemoteTraining | None = None
-        self.remembered = PartAttributes([p for p in method.parts if is_own(p)])
-        self.widest = 0
-        """The most clients that a chunk had in the last cohort."""
+        self.remote: RemoteTraining | None = None
+        self.part_attributes = PartAttributes([p for p in method.parts if is_own(p)])
+        self.largest_chunk = 0
+        """The number of clients in the largest chunk of the last round."""
         self._pool = self._threads()
 
     def _threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self.workers, initializer=_prepare_thread, initargs=(self.device,))
 
     def close(self) -> None:
-        """End the threads; what waits for them is dropped."""
-        if self.elsewhere:
-            self.elsewhere.close()
+        """End the threads and drop the work that waits for them."""
+        if self.remote:
+            self.remote.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def each(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
-        """The function of every item, computed on the worker threads; in the order of the items."""
+        """The function's value for every item, in order, computed on the worker threads."""
         with device_mode(self.device, self.training.precision):
             return list(self._pool.map(function, items))
 
     def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
-        """One local update of every client in the cohort that has samples; replies in the order of ids.
-
-        private: the private state of the clients that have one.
-        """
+        """One local update of every client in the cohort that has samples; returns replies in the order of
+        ids. private: the private state of the clients that have one."""
         plan = chunks(cohort, self.fed.sizes, self.training.recipe, self.lanes, gpu=self.device.type != "cpu")
-        self.widest = max((len(chunk.work) for chunk in plan), default=0)
-        if self.elsewhere:
-            by_chunk = self.elsewhere.train(plan, start, private)
+        self.largest_chunk = max((len(chunk.work) for chunk in plan), default=0)
+        if self.remote:
+            by_chunk = self.remote.train(plan, start, private)
         else:
             by_chunk = self.each(lambda chunk: self.update(chunk, start, private), plan)
-        self.remembered.check()
+        self.part_attributes.check()
         return sorted((reply for replies in by_chunk for reply in replies), key=lambda r: r.client)
 
     def update(self, chunk: Chunk, start: Broadcast, private: Mapping[int, Tree]) -> list[Reply]:
@@ -259,45 +263,37 @@ class Trainer(Clients):
             return Update(self, self.axis, chunk, start, private).run(self.replays)
 
     def begin(self, chunk: Chunk, start: Broadcast, private: Mapping[int, Tree]) -> Future[list[Reply]]:
-        """The same on a thread of this trainer's own, which computes on its device."""
+        """Start `update` on a thread of this trainer."""
         return self._pool.submit(self.update, chunk, start, private)
 
-    def resized(self) -> int:
-        """Train fewer clients side by side from here on, a power of two below those of the last cohort,
-        because they did not fit into the GPU's memory. Returns how many, 0 where one trained by itself."""
-        if self.device.type == "cpu" or self.widest < 2 or self.lanes < 2:
+    def reduce_lanes(self) -> int:
+        """Reduce the lanes after the GPU ran out of memory, to the next power of two below the last round's.
+        Returns the new number, or 0 if clients already train one at a time."""
+        if self.device.type == "cpu" or self.largest_chunk < 2 or self.lanes < 2:
             return 0
-        self.resize(1 << ((min(self.lanes, self.widest) - 1).bit_length() - 1))
+        self.resize(1 << ((min(self.lanes, self.largest_chunk) - 1).bit_length() - 1))
         return self.lanes
 
     def resize(self, lanes: int) -> None:
-        """Train so many clients side by side from here on. Recordings, which hold memory for more, are given
-        up."""
-        self._pool.shutdown(wait=True, cancel_futures=True)  # another chunk may be training still
+        """Set the number of lanes for the next rounds. Recorded steps, which hold memory, are discarded."""
+        self._pool.shutdown(wait=True, cancel_futures=True)  # another chunk may still be training
         self.lanes, self.axis = lanes, axis_for(lanes)
         self.replays = StepRecordings() if self.replays else None
         torch.cuda.empty_cache()
         self._pool = self._threads()
 
     def remarks(self) -> list[tuple[str, str]]:
-        """What a user should know of how this device trains, each with its code; empty before the first
+        """Remarks for the user on training with this device, as (code, text); empty before the first
         round."""
         if not self.replays or not self.replays.refused:
             return []
-        return [
-            (
-                "E132",
-                (
-                    "the steps of this run cannot be recorded on the GPU, so they take longer:"
-                    f" {self.replays.refused}."
-                ),
-            )
-        ]
+        text = "the steps of this run cannot be recorded on the GPU, so they take longer:"
+        return [("E132", f"{text} {self.replays.refused}.")]
 
     def visit(
         self, trip: Trip, part: Part, start: Broadcast, ids: Sequence[int], private: Mapping[int, Tree]
     ) -> list[Reply]:
-        """The client side of a trip of this Part, for every client of `ids` that has samples."""
+        """Run the client side of a trip for every client of `ids` that has samples; returns their replies."""
 
         def answer(k: int) -> Reply:
             state = private.get(k, {})
@@ -307,8 +303,8 @@ class Trainer(Clients):
                 c = self.client(k, to, part.name, w, state)
                 if self.apart:
                     release = Release(part.name, _trip_name(trip, part), trip.sums)
-                    answered = trip_answer(trip, part, w, with_sums(self, c, k, start, release))
-                    tree = clip_to_bounds(answered, trip.shares(self.facts))
+                    tree = trip_answer(trip, part, w, with_sums(self, c, k, start, release))
+                    tree = clip_to_bounds(tree, trip.shares(self.facts))
                 else:
                     tree = trip_answer(trip, part, w, c)
                 return Reply(k, float(self.fed.sizes[k]), {}, {part.name: self.placed(tree)})
@@ -317,8 +313,8 @@ class Trainer(Clients):
 
 
 def _trip_name(trip: Trip, part: Part) -> str:
-    """What a trip is called among its Part's. Raises UsageError (E108) where two are the same function: noise
-    of both would be drawn for one name."""
+    """A name of the trip, unique within its Part, by which its noise is drawn. Raises UsageError (E108) if
+    two trips run one function."""
     try:
         return f"trip {trip_index(trip, part.trips)}"
     except ValueError as error:
@@ -328,8 +324,7 @@ def _trip_name(trip: Trip, part: Part) -> str:
 
 
 def _prepare_thread(device: torch.device) -> None:
-    """Prepare a worker thread: it computes on one core, or on this GPU, whose stream its recordings must be
-    made of."""
+    """Initialise a worker thread: it uses one core, and this GPU, on whose stream steps are recorded."""
     torch.set_num_threads(1)
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -1,4 +1,4 @@
-"""From a run to what trains it: clients on worker threads, scoring, measures, and the loop over rounds."""
+"""Builds the objects that train a run: clients on worker threads, scoring, measures, and the loop."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from unskew.runs.hardware import SeveralGpus
 
 
 def loop_of(run: Run, store: Store | None = None, record: Record | None = None) -> Loop:
-    """The loop of a run in this process. store, record: where private state and rows are kept; default: in
-    memory.
+    """The loop of a run in this process; close its trainer in the end.
 
-    Its trainer must be closed. Raises UsageError (E130) for a measure that cannot be taken of this run.
+    store, record: for private state and rows, by default in memory. Raises UsageError (E130) for a measure
+    that this run does not support.
     """
     record = record or Record()
     trainer = trainer_of(run)
@@ -43,7 +43,7 @@ def loop_of(run: Run, store: Store | None = None, record: Record | None = None) 
 
 
 def trainer_of(run: Run) -> Trainer:
-    """The clients of a run with their samples, ready to train; it must be closed."""
+    """The clients of a run with their samples, ready to train; close it in the end."""
     settings, federation, fed = run.settings, run.federation, run.fed
     trainer = Trainer(
         run.method,
@@ -73,12 +73,12 @@ def trainer_of(run: Run) -> Trainer:
         settings.workers or hardware.core_count(),
     )
     others = hardware.other_gpus(run.device)
-    trainer.elsewhere = run.elsewhere or (SeveralGpus(trainer, others) if others else None)
+    trainer.remote = run.remote or (SeveralGpus(trainer, others) if others else None)
     return trainer
 
 
 def scoring_of(trainer: Trainer, federation: Federation) -> Evaluation:
-    """Scores on the test rows of a federation, by the trainer's model."""
+    """The scores of the trainer's models on the test rows of a federation."""
     return Evaluation(
         trainer,
         load_samples(federation.x_test, trainer.device),

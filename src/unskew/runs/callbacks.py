@@ -1,11 +1,10 @@
-"""The callbacks that come with unskew, checks of those that a program gives, and the callbacks that settings
-ask for.
+"""The built-in callbacks, checks of users' callbacks, and the callbacks of a run's settings.
 
-`EarlyStopping` ends a run whose score does not get better, and `KeepBest` keeps the model of the best round.
-`Pruning` ends a trial of a search that falls behind, by Optuna's median rule: from round `warmup` on, and
-once `startup` trials have ended, a trial is ended whose best score so far is worse than the median of what
-those had scored in the same round (Golovin et al., KDD 2017). The trials before it are in a file in the run's
-folder, written before the run begins, so the decision depends on no clock and is the same after a kill.
+`EarlyStopping` ends a run whose score no longer improves, and `KeepBest` keeps the model of the best round.
+`Pruning` ends poor trials of a search by Optuna's median rule: from round `warmup` on, and after `startup`
+finished trials, it ends a trial whose best score so far is worse than the median of their scores in that
+round (Golovin et al., KDD 2017). The earlier trials are in a file in the run's folder that is written before
+the run begins, so the decision does not depend on timing and does not change after an interruption.
 """
 
 from __future__ import annotations
@@ -29,14 +28,12 @@ from unskew.system import disk
 
 
 class EarlyStopping(Callback):
-    """Ends the run when a score has not been better than its best value by more than `least` for `patience`
+    """Ends the run when a score has not improved on its best value by more than `least` for `patience`
     rounds.
 
-    Rounds count up to the last one that was evaluated: nobody knows whether the score has risen since.
-
-    scope, metric: of the score; by default the main score of the global model, or the clients' mean where
-    there is none. The score is the test set's, unless the setting `validation` holds samples out. What it
-    needs to know is in the record of the run, so a resumed run ends where it would have ended.
+    Rounds count up to the last evaluated one. scope, metric: of the score; by default the main score of the
+    global model, or the clients' mean if there is none. The score is on the test set, unless the setting
+    `validation` holds samples out. It reads the record of the run, so a resumed run ends in the same round.
     """
 
     def __init__(self, patience: int, scope: str = "", metric: str = "", least: float = 0.0):
@@ -61,12 +58,12 @@ class EarlyStopping(Callback):
 
 
 def score_kind(run: Progress, metric: str) -> Kind:
-    """What a score of a run is; `mean` and `worst` are those of its main score."""
+    """The kind of a run's score; `mean` and `worst` are of the main score's kind."""
     return kind(run.main_score if metric in ("mean", "worst") else metric)
 
 
 def main_series(run: Progress) -> tuple[str, str]:
-    """(scope, metric) of the score by which models of a run are told apart."""
+    """(scope, metric) of the score by which the models of a run are compared."""
     if run.series("global", run.main_score)[0]:
         return "global", run.main_score
     return "personal@client", "mean"
@@ -78,7 +75,7 @@ BEST_FILE = "best.safetensors"
 class KeepBest(Callback):
     """Writes the model to best.safetensors in the run's folder whenever its score is the best so far.
 
-    The score is the global model's main one, or the clients' mean where there is none: the test set's, unless
+    The score is the global model's main score, or the clients' mean if there is none, on the test set unless
     the setting `validation` holds samples out. `unskew.load(RUN, best=True)` reads the file.
     """
 
@@ -99,8 +96,8 @@ PRUNING_FILE = "pruning.json"
 
 @dataclass(frozen=True)
 class PruningRule:
-    """What a trial is held against. own: score clients' own models rather than the global one. finished:
-    (round, score) of every earlier trial that came to its end."""
+    """The rule for ending a trial. own: use the scores of clients' own models. startup, warmup: see above.
+    finished: the (round, score) pairs of every finished earlier trial."""
 
     own: bool
     startup: int
@@ -108,13 +105,13 @@ class PruningRule:
     finished: Sequence[Sequence[tuple[int, float]]] = field(default_factory=tuple)
 
     def write(self, folder: Path) -> None:
-        """Into the folder of a trial that is about to begin, or of one that has, where it changes nothing."""
+        """Write the rule into the folder of a trial."""
         folder.mkdir(parents=True, exist_ok=True)
         disk.replace(folder / PRUNING_FILE, json.dumps(asdict(self)))
 
 
 def read_rule(folder: Path) -> PruningRule:
-    """Raises StateError (E111) for a damaged file."""
+    """The rule in a trial's folder. Raises StateError (E111) for a damaged file."""
     try:
         values = json.loads((folder / PRUNING_FILE).read_text())
         finished = [[(int(t), float(v)) for t, v in curve] for curve in values["finished"]]
@@ -124,7 +121,7 @@ def read_rule(folder: Path) -> PruningRule:
 
 
 class Pruning(Callback):
-    """Ends a trial that falls behind."""
+    """Ends a trial whose scores are below the median of earlier ones."""
 
     name = "pruning"
 
@@ -142,17 +139,16 @@ class Pruning(Callback):
 
 
 def trial_series(run: Progress, own: bool) -> tuple[str, str]:
-    """(scope, metric) of the score that tells trials apart. own: clients' own models, where they are
-    scored."""
-    return (
-        ("personal@client", "mean") if own and run.series("personal@client", "mean")[0] else main_series(run)
-    )
+    """(scope, metric) of the score by which trials are compared. own: of clients' own models, if scored."""
+    if own and run.series("personal@client", "mean")[0]:
+        return "personal@client", "mean"
+    return main_series(run)
 
 
 def falls_behind(curve: Sequence[tuple[int, float]], rule: PruningRule, lower: bool) -> bool:
-    """Whether a trial is to be ended after the last round of its curve. lower: whether less is better."""
+    """Whether to end a trial after the last round of its curve. lower: whether lower scores are better."""
     if not curve or curve[-1][0] < rule.warmup or len(rule.finished) < rule.startup:
-        return False  # as Optuna says it, without loading it
+        return False  # Optuna's answer, without loading it
     known = [(t, value) for t, value in curve if math.isfinite(value)]
     if not known:
         return True
@@ -173,14 +169,14 @@ def falls_behind(curve: Sequence[tuple[int, float]], rule: PruningRule, lower: b
 CALLBACK_HOOKS = {
     n: hook for n, hook in vars(Callback).items() if inspect.isfunction(hook) and not n.startswith("_")
 }
-"""By name, in the order in which they stand there."""
+"""The hooks of a callback by name."""
 
 
 def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
-    """The callbacks.
+    """The callbacks as a tuple.
 
-    Raises UsageError: E109 for what is none, and for one whose hooks nobody would call; E121 for a hook that
-    is misspelt or cannot be called.
+    Raises UsageError: E109 for anything else, and for a callback without hooks; E121 for a hook that is
+    misspelt or cannot be called.
     """
     if isinstance(callbacks, Callback):
         raise UsageError("E109", f"callbacks take a list; write callbacks=[{type(callbacks).__name__}(...)].")
@@ -220,9 +216,9 @@ TRACKERS_PACKAGE = "unskew.runs.trackers"
 
 
 def callbacks_of(settings: Settings, folder: Path | None) -> list[Callback]:
-    """folder: of the run, None if it is kept in memory.
+    """The callbacks of a run's settings. folder: of the run; None if it is in memory.
 
-    Raises UsageError: E116 where a file is asked for and there is no folder, E158 for a tracker that is not
+    Raises UsageError: E116 for a callback that writes a file without a folder, E158 for a tracker that is not
     installed.
     """
     callbacks: list[Callback] = []

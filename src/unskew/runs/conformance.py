@@ -1,8 +1,8 @@
-"""Conformance: checks that every method must pass, built-in or third-party, as scikit-learn's check_estimator
-has them.
+"""Conformance: checks that every method must pass, built-in or third-party, like scikit-learn's
+check_estimator.
 
-Methods train for a few rounds on a small seeded federation, each run once for all checks that need it. A
-check that fails says in one sentence what is wrong.
+Methods train for a few rounds on a small seeded federation; a run is trained once for all checks that need
+it. A check that fails describes the problem in one sentence.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def short_settings(**changes: object) -> Settings:
 
 
 def run_for(method: Method, clients: Federation | None = None, /, **changes: object) -> Run:
-    """A run of this method on the test federation, or on these clients, ready to be begun.
+    """A run of this method on the test federation, or on these clients.
 
-    Its model has batch normalisation where the method refuses one without, unless `changes` name a model.
+    If the method refuses a model without batch normalisation, the model has it, unless `changes` name one.
     """
     plain, clients = short_settings(**changes), small_federation() if clients is None else clients
     try:
@@ -82,8 +82,7 @@ def run_for(method: Method, clients: Federation | None = None, /, **changes: obj
 
 
 def settings_for(method: Method, /, **changes: object) -> Settings:
-    """The settings of that run, which may be for other clients; of a model that `changes` name, without
-    building it."""
+    """The settings of `run_for`, without building a model that `changes` name."""
     plain = short_settings(**changes)
     if "model" in changes:
         return plain
@@ -96,9 +95,9 @@ def settings_for(method: Method, /, **changes: object) -> Settings:
 
 
 DROPPED_CODES = {f"E30{i}" for i in range(1, 9)}
-"""The codes of the gate for replies that are not as declared, in training and in trips."""
+"""The codes of the gate for invalid replies."""
 NOT_FINITE = "E314"
-"""The code of what the server has computed from sound replies, and left out."""
+"""The code for non-finite results of the server's hooks."""
 
 
 class CheckFailed(AssertionError):
@@ -106,10 +105,10 @@ class CheckFailed(AssertionError):
 
 
 class CheckRun(NamedTuple):
-    """A run that has been trained.
+    """A finished run.
 
-    digest: SHA-256 of its weights at the end; of_slices: of the Parts' slices at the end; loop: the run,
-    whose trainer is closed; first, slices: the weights and the slices after round 1.
+    digest, of_slices: SHA-256 of the weights and of the Parts' slices at the end. loop: the run, whose
+    trainer is closed. first, slices: the weights and the slices after round 1.
     """
 
     digest: str
@@ -120,15 +119,15 @@ class CheckRun(NamedTuple):
 
 
 def loop_for(method: Method, **changes: object) -> Loop:
-    """A run of the test federation that is ready to begin; its trainer must be closed."""
+    """The loop of a run on the test federation; close its trainer in the end."""
     return loop_of(run_for(method, **changes))
 
 
 def train_run(method: Method, scored: bool = False, until: int | None = None, **changes: object) -> CheckRun:
-    """A run of the test federation. scored: with scores after each round; until: only to this round, instead
-    of to the last.
+    """Train a run on the test federation. scored: with scores after each round. until: the last round, by
+    default that of the settings.
 
-    Raises CheckFailed if the server computes what is not finite, or the gate drops a reply.
+    Raises CheckFailed if the gate refuses a reply or the server's hooks return non-finite values.
     """
     run = loop_for(method, **changes)
     first: dict[str, torch.Tensor] = {}
@@ -153,7 +152,7 @@ def train_run(method: Method, scored: bool = False, until: int | None = None, **
 
 @dataclass(eq=False)
 class Subject:
-    """The Part under check, and the runs that it has been through."""
+    """The Part under check and its runs so far."""
 
     part: Part
     runs: dict[tuple[str, int, bool], CheckRun] = field(default_factory=dict)
@@ -164,10 +163,9 @@ class Subject:
         return Method(self.part)
 
     def run(self, lanes: str = "8", workers: int = 1, scored: bool = False) -> CheckRun:
-        """Its run with so many lanes and workers, trained when it is first asked for. Raises CheckFailed as
-        `train_run`.
+        """The run with these lanes and workers, trained at the first call. Raises CheckFailed as `train_run`.
 
-        With one lane, which takes longest, only to round 2, where a client meets what it kept and was sent.
+        With one lane, which takes longest, it ends with round 2, in which clients use what they kept.
         """
         key = (lanes, workers, scored)
         if key not in self.runs:
@@ -183,12 +181,12 @@ def fedavg_run() -> CheckRun:
 
 
 COMPANIONS = ("fedprox", "fedbn", "scaffold", "flea", "rebafl", "fedrdn")
-"""Methods with which every Part must combine, or refuse to in a sentence."""
+"""Methods with which every Part must combine, or refuse to with a sentence."""
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """How a method did in one check. detail: what is wrong, or a remark on a check that passed."""
+    """The result of a method in one check. detail: the problem, or a remark on a check that passed."""
 
     name: str
     ok: bool
@@ -200,8 +198,7 @@ Check = Callable[[Subject], str | None]
 
 
 def check_method(part: Part, checks: Sequence[Check] | None = None) -> Iterator[CheckResult]:
-    """Run these checks (default: all) on the method made of this Part. A check that raises any error has
-    failed."""
+    """Run these checks (default: all) on the method of this Part. A check that raises an error has failed."""
     errors: set[str] = set()
     subject = Subject(part)
     for check in CHECKS if checks is None else checks:
@@ -210,14 +207,14 @@ def check_method(part: Part, checks: Sequence[Check] | None = None) -> Iterator[
             yield CheckResult(name, True, check(subject) or "")
         except CheckFailed as failure:
             yield CheckResult(name, False, str(failure))
-        except Exception as error:  # whatever a method raises is a result of the check, not a crash of it
+        except Exception as error:  # any error of a method is a result of the check
             text = _error_text(part, error)
             yield CheckResult(name, False, "could not run, for the same reason" if text in errors else text)
             errors.add(text)
 
 
 def _error_text(part: Part, error: Exception) -> str:
-    """An error of the method's own code, and its line in the file."""
+    """The text of an error of the method's code, with its line in the file."""
     if isinstance(error, UnskewError):
         return str(error)
     file = inspect.getsourcefile(type(part)) or ""
@@ -225,15 +222,15 @@ def _error_text(part: Part, error: Exception) -> str:
 
 
 def _differ(one: CheckRun, other: CheckRun) -> str:
-    """Where two runs ended with different bits: " of the weights", or of what the server keeps beside them;
-    "" nowhere."""
+    """Where two runs ended with different bits: " of the weights" or " of the server's slice"; "" if
+    nowhere."""
     if one.digest != other.digest:
         return " of the weights"
     return " of the server's slice" if one.of_slices != other.of_slices else ""
 
 
 def is_deterministic(subject: Subject) -> None:
-    """The second run is scored after each round, which must not change it either."""
+    """Compare two runs, one of which is scored after each round."""
     if place := _differ(subject.run(scored=True), subject.run()):
         text = f"two equal runs, one of them scored, ended with different bits{place}"
         raise CheckFailed(f"{text}; draw random numbers through noise(), and keep nothing on the Part")
@@ -268,10 +265,9 @@ def agrees_for_one_lane_and_many(subject: Subject) -> str:
 
 
 def ignores_padding(subject: Subject) -> None:
-    """Short batches are padded with row 0: other values there must not change the bits of clients that do not
-    own it."""
+    """Change row 0, which pads short batches, and compare the bits of the clients that do not own it."""
     if any(trip.everyone or trip.when(0, 1) for trip in subject.part.trips):
-        return  # row 0 is client 0's, and what it shared before round 1 reaches everybody
+        return  # all clients receive what client 0, whose row it is, shared before round 1
     digests = []
     for value in (0.1, 0.9):
         fed = small_federation()
@@ -328,8 +324,7 @@ def copes_with_absent_clients_and_empty_rounds(subject: Subject) -> None:
 
 
 def reads_sums_where_it_says_so(subject: Subject) -> str:
-    """What a Part declares to be read as a sum, the server must read as one: sums alone bring it to the same
-    state."""
+    """Compare the server's state with one that secure aggregation, which only gives sums, leads to."""
     plain = subject.run()
     if reason := sum_problem(subject.part, plain.loop.fed):
         return f"no secure aggregation: {reason}"
@@ -349,8 +344,9 @@ def reads_sums_where_it_says_so(subject: Subject) -> str:
 
 def changes_nothing_with_neutral_settings(subject: Subject) -> str:
     part = subject.part
-    same = "; with its own settings it ends with FedAvg's bits, too: does what it changes count?"
-    remark = same * (subject.run().digest == fedavg_run().digest)
+    remark = ""
+    if subject.run().digest == fedavg_run().digest:
+        remark = "; with its own settings it ends with FedAvg's bits, too: does what it changes count?"
     if not part.neutral:
         return f"declares no neutral settings{remark}"
     neutral = dataclasses.replace(part, **part.neutral)  # type: ignore[type-var]
@@ -368,8 +364,8 @@ def combines_with_other_methods(subject: Subject) -> str:
         try:
             train_run(Method(part, *registry.parse(name).parts), rounds=2)
         except UsageError as refusal:
-            if refusal.code == "E127":  # a hook of the Part that failed in training refuses nothing
-                subject.run()  # raises where it fails by itself, which another rule tells
+            if refusal.code == "E127":  # a hook failed in training, which is no refusal
+                subject.run()  # raises if the Part also fails alone, which other checks report
                 raise CheckFailed(f"with {name}, {refusal.text}") from refusal
             refusals.append(f"{name}: {refusal.text}")
     return "refused " + "; ".join(refusals) if refusals else ""
@@ -401,11 +397,11 @@ CHECKS: tuple[Check, ...] = (
     combines_with_other_methods,
     has_scores_in_every_scope,
 )
-"""All checks, by what they say of a method that passes. They return a remark, and raise CheckFailed."""
+"""All checks. They return a remark or None, and raise CheckFailed."""
 
 
 def _largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    """The largest difference of any of the first's weights."""
+    """The largest absolute difference of any weight."""
     return max((float((t - other[n]).abs().max()) for n, t in one.items() if t.numel()), default=0.0)
 
 
@@ -414,7 +410,7 @@ class _Stop(Exception):
 
 
 def _train_in_folder(part: Part, path: Path, stop: int | None) -> str:
-    """The digest of the final weights; empty if the run was stopped after the round `stop`."""
+    """The digest of the final weights; "" if the run was stopped after round `stop`."""
 
     def stop_after(state: State, summary: RoundSummary | None) -> None:
         if stop and summary and summary.t == stop:

@@ -1,8 +1,8 @@
-"""What a run's figures rest on: the replies that were used, and the clients that were scored.
+"""The basis of a run's scores: the replies that were used, and the clients that were scored.
 
-A run of which too few replies were used is no result, and where many were dropped the likeliest cause is
-named. A client that never took part has none of the weights that stay at clients, and a site that did not
-answer sent no score; means over the others stand next to other methods' means over all.
+A run with too few used replies is not a result, and if many were dropped, a sentence names the likeliest
+cause. A client that never took part has no weights of its own, and a site that did not answer sent no score;
+means over the others then appear next to other methods' means over all clients.
 """
 
 from __future__ import annotations
@@ -24,22 +24,20 @@ from unskew.round.run import Run
 from unskew.scores import kind
 
 LEAST_SHARE = 0.1
-"""A run in which a smaller share of the replies was used says nothing about its method."""
+"""A run with a smaller share of used replies is not a result of its method."""
 MOST_DROPPED = 1 / 3
-"""Where a larger share of the replies was dropped, the run's scores say more of what went wrong than of its
-method."""
+"""If a larger share of the replies was dropped, the run's scores say little about its method."""
 LARGE_INPUTS = 100.0
-"""Inputs of this size were not scaled: standardised ones are about 1, and pixels at most 1."""
+"""Larger inputs were not scaled: standardised ones are about 1, and pixels at most 1."""
 LARGE_RATE = 1.0
 MANY_DROPPED = "E317"
-"""The code of the event that says so."""
+"""The code of the event of a run with many dropped replies."""
 CLIPPED = "E322"
-"""The code of the events of rounds in which numbers were cut."""
+"""The code of the events of rounds in which numbers were clipped."""
 FIRST_STAGE = "E139"
-"""The code of a remark before round 1, and of the event after the last one of a run for which it came
-true."""
+"""The code of the remark before round 1 that a run may end in its first stage, and of the event if it did."""
 METRICS_CHANGED = "E327"
-"""The code of the events which say that a file of metrics was changed."""
+"""The code of the events on changed files of metrics."""
 TRAINING_HOOKS = (
     "batch",
     "tap",
@@ -53,22 +51,22 @@ TRAINING_HOOKS = (
     "sends",
     "encode",
 )
-"""Hooks in which values that are no numbers can arise before a reply is sent."""
+"""Hooks of clients that may cause non-finite values."""
 SERVER_HOOKS = ("server_init", "protect", "merge", "server", "refine", "trips")
-"""Hooks in which they can arise at the server."""
+"""Hooks of the server that may cause non-finite values."""
 _ROUND_CODE = "round"
 _NOT_FINITE_CODES = ("E301", "E314")
 _DROP_CODES = ("E302", "E303", "E304", "E306", "E308", "E310", "E313", "E318", "E321", "E324")
-"""The codes of the other events which say that replies were not used."""
+"""The codes of other events on dropped replies."""
 
 
 @dataclass(frozen=True)
 class UsedReplies:
     """The replies of a whole run.
 
-    rounds: those that took place. received: replies that came. used: those that were merged. reasons: how
-    many events
-    of each code there were. used_first: those of the first round in which any came that were merged.
+    rounds: the number of finished rounds. received, used: the numbers of replies that arrived, and that were
+    merged. reasons: the number of events of each code. used_first: the number of merged replies in the first
+    round with replies.
     """
 
     rounds: int
@@ -79,8 +77,8 @@ class UsedReplies:
 
     @staticmethod
     def of(events: Iterable[Mapping[str, Any]], clients: int = client_lists.MOST_CLIENTS) -> UsedReplies:
-        """Counted from the rows of events.jsonl. clients: of the run. Raises StateError (E111) where they
-        name more."""
+        """The counts from the rows of events.jsonl. clients: their number in the run. Raises StateError
+        (E111) for rows with more."""
         rounds = received = used = used_first = 0
         reasons: Counter[str] = Counter()
         for event in events:
@@ -96,13 +94,12 @@ class UsedReplies:
 
     @property
     def dropped(self) -> int:
-        """Replies that came and were not used."""
+        """The number of replies that arrived and were not used."""
         return self.received - self.used
 
     @property
     def enough(self) -> bool:
-        """Whether the share of replies that were used lets the run stand as a result. A run of no rounds
-        stands."""
+        """Whether enough replies were used for the run to be a result; True for a run without rounds."""
         return self.rounds == 0 or self.used > LEAST_SHARE * self.received
 
     def __str__(self) -> str:
@@ -112,10 +109,8 @@ class UsedReplies:
 
 
 def check_used(run: Run, record: Record) -> None:
-    """Look at a run that has come to its end; adds an event to its record where many replies were dropped
-    (E317), or where it ended in the first stage of its method (E139).
-
-    Raises NothingUsed (E316) with the likeliest cause where clients did not train the run.
+    """Add an event to the record of a finished run if many replies were dropped (E317), or if it ended in the
+    first stage of its method (E139). Raises NothingUsed (E316) with the likeliest cause if too few were used.
     """
     replies = UsedReplies.of(record.rows["events"], run.fed.clients)
     if not replies.enough:
@@ -131,24 +126,23 @@ def check_used(run: Run, record: Record) -> None:
 
 
 def doubt(run: Run, replies: UsedReplies, t: int) -> str:
-    """Why the scores of a run whose last round is t say little, as a sentence with the likeliest cause; else
+    """Why the scores of a run with the last round t say little, as a sentence with the likeliest cause; else
     "".
 
-    More than a third of the replies was dropped, an exchange was left out, numbers were cut before they were
-    summed, a metric was changed, or the run ended in the first stage of its method.
+    More than a third of the replies was dropped, an exchange was left out, numbers were clipped before they
+    were summed, a metric was changed, or the run ended in the first stage of its method.
     """
-    said = (
+    return (
         _dropped_doubt(run, replies)
         or exchange_doubt(replies)
         or clipping_doubt(replies)
         or metric_doubt(replies)
+        or first_stage_doubt(run.method, run.settings.rounds, t)
     )
-    return said or first_stage_doubt(run.method, run.settings.rounds, t)
 
 
 def exchange_doubt(replies: UsedReplies) -> str:
-    """A sentence on exchanges beside the training that brought no numbers, where all replies of training were
-    used; else ""."""
+    """A sentence on trips with non-finite answers, if all replies of training were used; else ""."""
     times = sum(replies.reasons[code] for code in _NOT_FINITE_CODES)
     if replies.dropped or not times:
         return ""
@@ -160,7 +154,7 @@ def exchange_doubt(replies: UsedReplies) -> str:
 
 
 def metric_doubt(replies: UsedReplies) -> str:
-    """A sentence on metrics whose file was changed while the run was under way; "" without any."""
+    """A sentence on metrics whose file was changed during the run; "" without any."""
     if not replies.reasons[METRICS_CHANGED]:
         return ""
     text = (
@@ -171,8 +165,7 @@ def metric_doubt(replies: UsedReplies) -> str:
 
 
 def clipping_doubt(replies: UsedReplies) -> str:
-    """A sentence on the rounds whose sums are not those of what clients computed (secure aggregation); ""
-    without any."""
+    """A sentence on the rounds in which secure aggregation clipped numbers; "" without any."""
     rounds = replies.reasons[CLIPPED]
     if not rounds:
         return ""
@@ -184,7 +177,7 @@ def clipping_doubt(replies: UsedReplies) -> str:
 
 
 def _dropped_doubt(run: Run, replies: UsedReplies) -> str:
-    """A sentence with the likeliest cause where more than a third of the replies was dropped; else ""."""
+    """A sentence with the likeliest cause if more than a third of the replies was dropped; else ""."""
     if replies.dropped <= MOST_DROPPED * replies.received:
         return ""
     counts = f"{replies.dropped:,} of {replies.received:,} replies were dropped"
@@ -192,9 +185,9 @@ def _dropped_doubt(run: Run, replies: UsedReplies) -> str:
 
 
 def lost_replies(name: str, received: int, used: int, untrained: int, runs: int) -> str:
-    """A sentence on the replies that a method was trained without; "" if all were used.
+    """A sentence on the dropped replies of a method; "" if all were used.
 
-    untrained: how many of its runs used too few to have a score.
+    untrained: the number of its runs without a score because too few replies were used.
     """
     replies = (
         f"{received - used:,} of {received:,} replies were dropped" if received else "no client answered"
@@ -206,7 +199,7 @@ def lost_replies(name: str, received: int, used: int, untrained: int, runs: int)
 def likely_cause(run: Run, replies: UsedReplies) -> str:
     """Why so few replies were used and what to change, as the end of a sentence."""
     if not replies.received:
-        if run.settings.availability == "full":  # they were asked, so they failed or were away
+        if run.settings.availability == "full":  # all were asked
             return "every client failed or was away; events.jsonl says why."
         return f"availability={run.settings.availability} leaves nobody to train; choose another."
     code = max(_DROP_CODES, key=lambda c: replies.reasons[c])
@@ -256,8 +249,8 @@ MISSING_REASON = "the others never took part, or did not answer"
 
 
 class Coverage(NamedTuple):
-    """there: clients with a score. of: those with test samples. own: whether only the clients' own models
-    lack scores."""
+    """The number of clients with scores (there) among those with test samples (of). own: whether only the
+    clients' own models lack scores."""
 
     there: int
     of: int
@@ -265,10 +258,10 @@ class Coverage(NamedTuple):
 
 
 def incomplete_coverage(by_scope: Mapping[str, int], tested: int) -> Coverage | None:
-    """None where every client with test samples has scores, or none has.
+    """The coverage if some, but not all, clients with test samples have scores; else None.
 
-    by_scope: by scope of clients, how many have a score in the last round. tested: how many clients have test
-    samples.
+    by_scope: by scope, the number of clients with a score in the last round. tested: the number of clients
+    with test samples.
     """
     own = by_scope.get("personal@client", 0)
     common = by_scope.get("global@client", own)
@@ -280,21 +273,21 @@ SCOPES = ("global", "global@client", "personal@client")
 
 
 def metric_lines(record: Record, metrics: list[str]) -> list[str]:
-    """A line a metric, with its last value in each scope; of clients the mean, and over how many it is.
+    """A line for each metric with its last value in each scope; for clients, the mean and their number.
 
-    metrics: as `recorded_metrics` has them.
+    metrics: as returned by `recorded_metrics`.
     """
     counts = _clients_by_metric(record) if metrics else {}
     return [f"{kind(metric).title}: {', '.join(_scope_texts(record, metric, counts))}" for metric in metrics]
 
 
 def recorded_metrics(record: Record) -> list[str]:
-    """Every score over all clients that the record has in any scope."""
+    """Every score over all clients in the record, in any scope."""
     return list(dict.fromkeys(metric for scope in SCOPES for metric in record.metrics(scope)))
 
 
 def clients_with_scores(record: Record) -> dict[str, int]:
-    """By scope, how many clients have a score in the last round with scores."""
+    """By scope, the number of clients with a score in the last evaluated round."""
     counts: dict[str, int] = {}
     for (scope, _), n in _clients_by_metric(record).items():
         counts[scope] = max(n, counts.get(scope, 0))
@@ -305,9 +298,8 @@ def _scope_texts(record: Record, metric: str, counts: dict[tuple[str, str], int]
     texts: list[str] = []
     for scope in SCOPES:
         (rounds, values), n = record.series(scope, metric), counts.get((scope, metric), 0)
-        value = (
-            values[-1] if rounds and rounds[-1] == _last_evaluated(record) else None
-        )  # an earlier round's is not its result
+        # a value of an earlier round is not a result of the run
+        value = values[-1] if rounds and rounds[-1] == _last_evaluated(record) else None
         of = max((count for (where, _), count in counts.items() if where == scope), default=0)
         if value is None and of:
             texts.append(f"{scope} undefined at every client")
@@ -318,7 +310,7 @@ def _scope_texts(record: Record, metric: str, counts: dict[tuple[str, str], int]
 
 
 def _clients_by_metric(record: Record) -> dict[tuple[str, str], int]:
-    """By scope and metric, how many clients have a value in the last round with scores."""
+    """By scope and metric, the number of clients with a value in the last evaluated round."""
     counts: dict[tuple[str, str], int] = {}
     last = _last_evaluated(record)
     for row in record.rows["metrics"]:
@@ -329,6 +321,6 @@ def _clients_by_metric(record: Record) -> dict[tuple[str, str], int]:
 
 
 def _last_evaluated(record: Record) -> int:
-    """The last round with scores of test rows; 0 without any."""
+    """The last round with scores on test rows; 0 without any."""
     rounds = [record.series(scope, metric)[0] for scope in SCOPES for metric in record.metrics(scope)]
     return max((each[-1] for each in rounds), default=0)

@@ -1,5 +1,4 @@
-"""What leaves each client, and what else a user should know, as lines of text that are printed before round
-1."""
+"""The lines that are printed before round 1: what leaves each client, and remarks for the user."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ SERVER_NOISE = SystemSource.described
 
 
 def disclosure_lines(loop: Loop) -> list[str]:
-    """The lines for a run that is about to begin."""
+    """All lines for a run that is about to begin."""
     run = loop.run
     counts_KC = run.federation.label_counts
     lines = payload_lines(
@@ -33,13 +32,13 @@ def disclosure_lines(loop: Loop) -> list[str]:
 
 
 def remark_lines(loop: Loop) -> list[str]:
-    """What a user should know before round 1, as sentences with their codes."""
+    """The remarks for the user before round 1, as sentences with their codes."""
     ends = [("E320", text)] if (text := loop.cut_short()) else []
     return [f"{code} {text}" for code, text in (*loop.run.remarks, *ends, *_cautions(loop))]
 
 
 def _cautions(loop: Loop) -> list[tuple[str, str]]:
-    """What the merge does not do with as few replies as round 1 will bring."""
+    """The merge's warning if round 1 will have too few replies."""
     merger, answered = loop.method.merger, loop.attendance(1).answered
     replies = int(np.count_nonzero(loop.fed.sizes[answered]))
     caution = merger.caution(replies) if merger and replies else None
@@ -54,16 +53,16 @@ def payload_lines(
     drawn: str = SERVER_NOISE,
     secure: SecureAggregation | None = None,
 ) -> list[str]:
-    """Lines on the weights and on every declared Share, with their bytes and who reads them, and on what
-    noise amounts to.
+    """Lines on the weights and every declared Share, with their bytes and readers, and on differential
+    privacy.
 
-    sent: names of the weights that leave. counts_KC: samples by client and class; zeros where clients do not
-    say. drawn:
-    as for `accounts`. secure: how replies are summed, if the server sees sums alone.
+    sent: names of the weights that leave a client. counts_KC: samples by client and class; zeros if unknown.
+    drawn: as for `accounts`. secure: the settings of secure aggregation, if replies are summed.
     """
     w, sent = fed.net.weights(), tuple(sent)
-    total, constant = wire_bytes(secure, {n: w[n] for n in sent}), size_in_bytes(
-        {n: w[n] for n in fed.net.constants}
+    total, constant = (
+        wire_bytes(secure, {n: w[n] for n in sent}),
+        size_in_bytes({n: w[n] for n in fed.net.constants}),
     )
     read = f"(read: {_read_by(method.weights_read, secure)})"
     weights = f"weights {bytes_text(total)} a round {read}" if total else "no weights"
@@ -85,13 +84,12 @@ def payload_lines(
 
 
 def _read_by(reads: str, secure: SecureAggregation | None) -> str:
-    """What the server must see, or the only thing that it can see."""
+    """Who reads a payload: with secure aggregation, its sum only."""
     return f"only in the sum of {LEAST_SITES} or more clients" if secure else reads
 
 
 def _share_lines(part: Part, method: Method, fed: Fed, secure: SecureAggregation | None) -> list[str]:
-    """One line for all shares of a Part that have a first name, and everything that the line says of them, in
-    common."""
+    """The lines on a Part's Shares, one for those with an equal first name and equal properties."""
     shares = [(leaf, share, "a round") for leaf, share in method.covered(part.shares(fed)).items()]
     for trip in part.trips:
         often = "once" if trip.everyone else "a round"
@@ -112,10 +110,10 @@ def _share_lines(part: Part, method: Method, fed: Fed, secure: SecureAggregation
 def accounts(
     method: Method, fed: Fed, counts_KC: np.ndarray, drawn: str = SERVER_NOISE
 ) -> dict[str, Account]:
-    """What the release of each noisy Part amounts to as differential privacy, by the Part's name.
+    """The differential privacy of each noisy Part's release, by the Part's name.
 
-    Where a figure needs samples by class and they are not known, an account of why nobody can tell.
-    drawn: where a guarantee of the server takes its noise from.
+    If it depends on unknown counts of samples, an account that says so. drawn: the source of the server's
+    noise, in words.
     """
     noisy = [part for part in method.parts if type(part).account is not Part.account]
     unknown = Account("epsilon depends on samples by class, which sites do not tell; each is told its own")

@@ -1,12 +1,11 @@
-"""What a run computes on: its device, the clients that train there side by side, the runs at a time, and
-several GPUs.
+"""The hardware of a run: its device, the number of lanes, and several GPUs.
 
-How many clients fit into a GPU's memory is predicted from the model, before anything is computed. On a CPU
-clients train side by side where the steps of one client are small: calling kernels then takes as long as what
-they compute, and where steps are large the activations of several clients leave the caches. Both answers
-follow from the model and the size of a batch, never from a timing, so that equal settings give equal bits;
-`benchmarks/own_models.py` measures both sides. On several GPUs the chunks of a cohort are trained in turn;
-GPUs of one kind compute the same bits, so their number changes none.
+The number of clients that fit into a GPU's memory is predicted from the model. On a CPU clients train side by
+side if the steps of one client are small, because kernel calls then take as long as the computation; with
+large steps the activations of several clients would exceed the caches. Both decisions follow from the model
+and the batch size, never from a timing, so that equal settings give equal bits (`benchmarks/own_models.py`
+measures both cases). Several GPUs train the chunks of a cohort in turn; GPUs of one kind compute equal bits,
+so their number does not change results.
 Letters: B batch, G lanes.
 """
 
@@ -48,7 +47,7 @@ from unskew.system.machine import usable_memory
 
 
 class SeveralGpus:
-    """A `RemoteTraining` of threads, one a GPU. first: the trainer whose device is the run's. others: further
+    """A `RemoteTraining` with a thread for each GPU. first: the trainer on the run's device. others: further
     GPUs."""
 
     def __init__(self, first: Trainer, others: Sequence[torch.device]):
@@ -61,8 +60,8 @@ class SeveralGpus:
     def train(
         self, plan: Sequence[Chunk], start: Broadcast, private: Mapping[int, Tree]
     ) -> list[list[Reply]]:
-        """The replies of every chunk, in the order of the plan, on the first GPU. What fails raises when all
-        have ended, so that nothing trains on while somebody tries again."""
+        """The replies of every chunk, in the order of the plan, on the first GPU. An error is raised after
+        all threads have ended, so that a new trial does not compete with them."""
         first, trainers = self.first, [self.first, *self.twins]
         for twin in self.twins:
             twin.chance = first.chance
@@ -71,13 +70,13 @@ class SeveralGpus:
         starts = [start, *(start_on(start, twin.device) for twin in self.twins)]
         turns = [number % len(trainers) for number in range(len(plan))]
         with device_mode(first.device, first.training.precision):
-            begun = [
+            futures = [
                 trainers[turn].begin(chunk, starts[turn], private_on(private, chunk, trainers[turn].device))
                 for turn, chunk in zip(turns, plan)
             ]
-            wait(begun)
-            replies = [[reply_on(reply, first.device) for reply in future.result()] for future in begun]
-        for twin in self.twins:  # one thread waits for the GPU where another does, and the run says so once
+            wait(futures)
+            replies = [[reply_on(reply, first.device) for reply in future.result()] for future in futures]
+        for twin in self.twins:  # one remark for all GPUs
             if first.replays and twin.replays and not first.replays.refused:
                 first.replays.refused = twin.replays.refused
         return replies
@@ -88,22 +87,24 @@ class SeveralGpus:
 
 
 def samples_on(samples: Samples, device: torch.device) -> Samples:
-    """The same samples on another GPU; those that are read when they are wanted are read for it."""
+    """The samples on another GPU; streamed samples are read for it."""
     x = samples.x
-    there = StreamedSamples(x.rows, device) if isinstance(x, StreamedSamples) else x.to(device)
-    return replace(samples, x=there, y=samples.y.to(device))
+    x = StreamedSamples(x.rows, device) if isinstance(x, StreamedSamples) else x.to(device)
+    return replace(samples, x=x, y=samples.y.to(device))
 
 
 def start_on(start: Broadcast, device: torch.device) -> Broadcast:
-    """What a round sends, on another GPU; what single clients are sent is brought there when they ask."""
+    """A broadcast on another GPU; messages to single clients are copied when they are read."""
     move, own = partial(tree_map, lambda t: t.to(device)), start.own
 
-    def brought(k: int) -> tuple[Weights, dict[str, Tree]]:
+    def own_on_device(k: int) -> tuple[Weights, dict[str, Tree]]:
         assert own is not None
         weights, down = own(k)
         return move(weights), move(down)
 
-    return replace(start, weights=move(start.weights), down=move(start.down), own=brought if own else None)
+    return replace(
+        start, weights=move(start.weights), down=move(start.down), own=own_on_device if own else None
+    )
 
 
 def private_on(private: Mapping[int, Tree], chunk: Chunk, device: torch.device) -> dict[int, Tree]:
@@ -116,7 +117,7 @@ def private_on(private: Mapping[int, Tree], chunk: Chunk, device: torch.device) 
 
 
 def reply_on(reply: Reply, device: torch.device) -> Reply:
-    """A reply with everything in it on this GPU."""
+    """A reply with all its tensors on this GPU."""
     move = partial(tree_map, lambda t: t.to(device))
     loss = reply.loss.to(device) if isinstance(reply.loss, torch.Tensor) else reply.loss
     return replace(
@@ -125,14 +126,14 @@ def reply_on(reply: Reply, device: torch.device) -> Reply:
 
 
 MEMORY_SHARE = 0.6
-"""Of the GPU's memory that is planned with; Parts' own passes and other programs have the rest."""
+"""The share of the GPU's memory for lanes; the rest is for Parts' own passes and other programs."""
 PASSES_PER_LANE, COPIES_PER_LANE = 1.5, 8
-"""A lane holds about so many times what one pass keeps for its gradients, and so many copies of the
+"""The memory of a lane: this multiple of a pass's saved tensors, plus this number of copies of the
 weights."""
 
 
 def lanes_that_fit(memory: int, net: Network, batch: int, most: int) -> int:
-    """The most lanes that fit into so many bytes: a power of two, so that similar GPUs agree, and at most
+    """The most lanes that fit into `memory` bytes: a power of two, so that similar GPUs agree, and at most
     `most`."""
     frozen = size_in_bytes({n: net.initial[n] for n in net.constants})
     fit = max(0, int(MEMORY_SHARE * memory) - frozen) // max(1, lane_bytes(net, batch))
@@ -140,10 +141,8 @@ def lanes_that_fit(memory: int, net: Network, batch: int, most: int) -> int:
 
 
 def lane_bytes(net: Network, batch: int) -> int:
-    """What a training step of one client keeps, roughly: its pass through the model, weights and optimiser.
-
-    All lanes have the weights that are frozen in the model in common; they are not counted.
-    """
+    """The approximate bytes of one client's training step: saved tensors, weights and optimiser state.
+    Weights that are frozen in the model, which all lanes share, do not count."""
     kept: dict[int, int] = {}
 
     def note(t: Tensor) -> Tensor:
@@ -169,19 +168,17 @@ def lane_bytes(net: Network, batch: int) -> int:
 
 
 TRIAL_ROWS = 2
-"""Of the batch that is sent through the model; batch normalisation needs two."""
+"""The rows of the trial batch; batch normalisation needs two."""
 SMALL_BYTES, SMALL_PRODUCTS = 16_000_000, 60_000_000
-"""What a step of one client may keep in memory and multiply on its way forwards."""
+"""Limits of a small step of one client: bytes of memory, and multiplications of the forward pass."""
 COPIES_PER_STEP = 8
-"""So many tensors of the size of the weights take part in a step: weights, gradients, the optimiser, and what
-is merged."""
+"""The number of copies of the weights in a step: weights, gradients, optimiser state, and merged weights."""
 
 
 def is_small(net: Network, batch: int) -> bool:
-    """Whether a step of one client is small. False for a model that cannot run on zeros; the trial of it says
-    why."""
-    weighs = COPIES_PER_STEP * size_in_bytes(dict(net.initial))
-    if weighs > SMALL_BYTES:  # nothing of a large model is copied
+    """Whether a step of one client is small. False for a model that cannot run on zeros."""
+    weight_bytes = COPIES_PER_STEP * size_in_bytes(dict(net.initial))
+    if weight_bytes > SMALL_BYTES:  # before a large model is copied
         return False
     net, kept, products = net.copy(), dict[int, int](), ProductCounter()
     w = net.weights()
@@ -205,16 +202,20 @@ def is_small(net: Network, batch: int) -> bool:
             plain,
             products,
         ):
-            _answers = net.run(w, torch.zeros((TRIAL_ROWS, *net.shape)), train=True)  # it holds what is kept
+            _answers = net.run(
+                w, torch.zeros((TRIAL_ROWS, *net.shape)), train=True
+            )  # it refers to the saved tensors
     except Exception:
         return False
     share = batch / TRIAL_ROWS
-    return share * sum(kept.values()) + weighs <= SMALL_BYTES and share * products.count <= SMALL_PRODUCTS
+    return (
+        share * sum(kept.values()) + weight_bytes <= SMALL_BYTES and share * products.count <= SMALL_PRODUCTS
+    )
 
 
 class ProductCounter(TorchFunctionMode):
-    """Counts the multiplications of the convolutions and dense layers called within it; torch's counter takes
-    seconds to load."""
+    """A context that counts the multiplications of convolutions and dense layers. (torch's own counter takes
+    seconds to load.)"""
 
     count = 0
 
@@ -228,16 +229,14 @@ class ProductCounter(TorchFunctionMode):
 
 
 WEIGHT_LAYERS = {torch.conv1d, torch.conv2d, torch.conv3d, F.linear}
-"""Layers each of whose outputs takes as many products as a row of its weights, the second argument, has
+"""Layers whose outputs each take as many multiplications as a row of the weights, the second argument, has
 numbers."""
 
 
 def check_memory(method: Method, fed: Fed, has: int | None = None) -> None:
-    """Raises UsageError (E108) if the replies of all clients to a trip, which the server holds at once, do
-    not fit.
+    """Raises UsageError (E108) if the replies of all clients to a trip do not fit into the server's memory.
 
-    Only Shares of a known size count, not those whose number of rows differs by client.
-    has: bytes of memory; by default what this process may use.
+    Only Shares of a fixed size count. has: bytes of memory; by default the amount that this process may use.
     """
     has = has or usable_memory()
     for part in method.parts:
@@ -262,8 +261,8 @@ LANES_PATTERN = re.compile(r"[1-9][0-9]{0,4}")
 
 
 def device_of(settings: Settings) -> str:
-    """`cpu`, or a GPU as torch names it. Raises UsageError: E109 for another word, E113 for a GPU that torch
-    does not find."""
+    """`cpu`, or torch's name of a GPU. Raises UsageError: E109 for an unknown device, E113 for a GPU that
+    torch does not find."""
     device = settings.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -294,8 +293,7 @@ def _check_precision(precision: str, device: str) -> None:
 
 
 def check_bf16(net: Network, precision: str) -> None:
-    """Raises UsageError (E109) where a model has nothing that bf16 would round: it would train as with
-    float32."""
+    """Raises UsageError (E109) for precision bf16 and a model without layers that it would round."""
     if precision == BF16 and not any(w.ndim in (3, 4) and w.shape[1] > 1 for w in net.initial.values()):
         text = (
             "precision=bf16 rounds convolutions of several channels in one or two dimensions, and this model"
@@ -305,8 +303,8 @@ def check_bf16(net: Network, precision: str) -> None:
 
 
 def lanes_of(settings: Settings, net: Network, device: str) -> int:
-    """The most clients that train side by side. `auto` depends on the model and the device's kind and memory,
-    never on a timing.
+    """The most clients that train side by side. `auto` depends on the model, the kind of device and its
+    memory.
 
     Raises UsageError (E109) for a setting that is neither `auto` nor a whole number above 0.
     """
@@ -322,17 +320,15 @@ def lanes_of(settings: Settings, net: Network, device: str) -> int:
     memory = min(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus)
     try:
         return lanes_that_fit(memory, net, settings.batch, MOST_LANES_ON_GPU)
-    except RuntimeError:  # layers that cannot run side by side: the trial of the model says which
+    except RuntimeError:  # layers that cannot run under vmap, which the trial of the model reports
         return MOST_LANES
 
 
 def other_gpus(device: str) -> list[torch.device]:
-    """The GPUs that train beside the first one: all others where the device is `cuda`, without a number."""
-    return (
-        [torch.device("cuda", number) for number in range(1, torch.cuda.device_count())]
-        if device == "cuda"
-        else []
-    )
+    """The GPUs that train in addition to the first: all others for `cuda` without a number."""
+    if device != "cuda":
+        return []
+    return [torch.device("cuda", number) for number in range(1, torch.cuda.device_count())]
 
 
 def try_model(

@@ -1,4 +1,4 @@
-"""model.md: what somebody should know of a run's model before using it, in Markdown. Equal runs give equal
+"""model.md: a card with the facts on a run's model for its users, in Markdown. Equal runs have equal
 cards."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SCOPES = ("global", "global@client", "personal@client")
 
 
 def card_text(run: Run, record: Record, now: State) -> str:
-    """The text. now: the state after the last round."""
+    """The text of model.md. now: the state after the last round."""
     federation, settings = run.federation, run.settings
     samples, tested = int(federation.sizes.sum()), int(federation.test_sizes.sum()) or len(federation.y_test)
     lines = [
@@ -83,7 +83,7 @@ def card_text(run: Run, record: Record, now: State) -> str:
 
 
 def _data_source(data: str) -> str:
-    """Where a named set is from and under which licence; "" for data of a user's own."""
+    """The source and licence of a named data set; "" for a user's own data."""
     try:
         name, _ = registry.place_of(data)
     except UnskewError:
@@ -125,5 +125,5 @@ def _share_text(share: str, encoded: str | None) -> str:
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> list[str]:
-    """The lines of a table, and an empty one."""
+    """The lines of a table and an empty line."""
     return [table(head, ([escape_markdown(str(value)) for value in row] for row in rows)), ""]

@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from unskew.core.description import MEMORY_ADDRESS
 from unskew.core.method import Method
-from unskew.core.part import MEMORY_ADDRESS, Part
+from unskew.core.part import Part
 from unskew.core.trip import Trip
 from unskew.errors import UsageError, excerpt
 from unskew.records.checkpoints import digest

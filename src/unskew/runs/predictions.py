@@ -1,4 +1,4 @@
-"""What a run's global model says of new samples, given as the user's own are: before any scaling.
+"""Predictions of a run's model for new, unscaled samples.
 
 Letters: N samples, C classes, H x W pixels.
 """
@@ -30,10 +30,10 @@ from unskew.round.trainer import Trainer
 from unskew.runs.assemble import trainer_of
 
 ODD_DEVIATION, LEAST_SAMPLES = 3.0, 10
-"""Standardised samples whose channel has a mean or deviation above this are odd, if there are so many of
-them."""
+"""At least this many standardised samples whose channel has a larger mean or deviation are reported as
+odd."""
 NOBODY = -1
-"""The client of samples that belong to none."""
+"""The client number of samples that belong to no client."""
 
 
 class RemoteRows(Sequence[np.ndarray]):
@@ -50,24 +50,20 @@ class RemoteRows(Sequence[np.ndarray]):
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """What predicts after a run. end: what clients would be sent after its last round, the global weights
-    among it.
-    store: the private state that clients keep; None where it is not here."""
+    """The models of a finished run. end: the broadcast after its last round. store: the clients' private
+    state; None if it is not in the run's folder."""
 
     run: Run
     end: Broadcast
     store: Store | None
 
     def outputs(self, x: Any, client: int | str | None = None) -> Tensor:
-        """What predictions are read from, by samples: logits [N, C], or [N, C, H, W] where samples have
-        masks.
+        """The model's outputs: logits [N, C], or [N, C, H, W] for masks.
 
-        x: [N, *shape], an array or tensor of the kind that was given for training; of samples with several
-        inputs, a
-        dictionary or tuple of them. client: by name or number, with whose
-        own model and statistics; default: the global model, and nobody's.
-        Raises UsageError: E131 where no such model is here, E109 for an unknown client; DataError (E403,
-        E405) for samples.
+        x: [N, *shape], an array or tensor like the training samples; for several inputs, a dictionary or
+        tuple of them. client: name or number of the client whose model and statistics are used; by default
+        the global model. Raises UsageError: E131 if the model is not available, E109 for an unknown client;
+        DataError (E403, E405) for invalid samples.
         """
         k, x_N = client_number(self.run.federation, client), prepare_samples(self.run, x)
         if not len(x_N):
@@ -85,8 +81,8 @@ class TrainedRun:
             trainer.close()
 
     def private(self, trainer: Trainer, k: int) -> Tree:
-        """What client k keeps, {} of nobody. Raises UsageError (E131) where client k's model, or nobody's, is
-        not here."""
+        """The private state of client k; {} for no client. Raises UsageError (E131) if the model of client k,
+        or the global model, is not available."""
         method, federation = self.run.method, self.run.federation
         keeps, personal = bool(trainer.kept or not trainer.sent), any(p.personal for p in method.parts)
         if k == NOBODY:

@@ -41,7 +41,7 @@ from unskew.version import revision
 
 @dataclass(frozen=True)
 class UserCode:
-    """What a caller gives in place of what a run's settings name, because it is code.
+    """The caller's code in place of files that a run's settings name, which are not trusted.
 
     method: text, Method or Part. model: a module, or the text FILE.py:FUNCTION.
     """
@@ -51,7 +51,7 @@ class UserCode:
 
     @staticmethod
     def of(settings: Settings) -> UserCode:
-        """The files that these settings name, for a caller whose user wrote them."""
+        """The files that these settings name, for a caller who trusts them."""
         named = (text if ".py" in text else None for text in (settings.method, settings.model))
         return UserCode(*named)
 
@@ -59,16 +59,11 @@ class UserCode:
 def recorded_method(
     path: Path, files: Mapping[str, str], settings: Settings, given: Method | Part | str | None
 ) -> Method:
-    """The method of the run in this folder. files: digests of the files it was trained with. given: by the
-    caller, if needed.
-
-    Raises StateError (E156) where it takes a Python file and none was given, (E112) where the one given is
-    another.
-    """
+    """The method of the run in this folder. files: digests of the files with which it was trained. given: the
+    caller's method. Raises StateError: E156 if it needs a Python file and none is given, E112 for a file with
+    another digest."""
     if given is None:
-        if (
-            ".py" in settings.method
-        ):  # anywhere in it, so that no other way of reading the text can find a file
+        if ".py" in settings.method:  # anywhere in the text, so that no parser can find a file in it
             text = f"the method of {path}, {settings.method}, has a Part in a Python file"
             raise StateError("E156", f"{text}; name the method with your own file: method=... (--method).")
         try:
@@ -88,8 +83,8 @@ def recorded_method(
 def check_model(
     path: Path, files: Mapping[str, str], settings: Settings, given: nn.Module | str | None
 ) -> None:
-    """Raises StateError (E156) where the model of the run takes code and none was given, (E112) where it is
-    another file."""
+    """Raises StateError: E156 if the model of the run needs code and none is given, E112 for a file with
+    another digest."""
     if given is None and (settings.model == GIVEN_OBJECT or ".py" in settings.model):
         was = (
             "a module that a program gave"
@@ -104,8 +99,7 @@ def check_model(
 
 
 def _check_file(path: Path, files: Mapping[str, str], text: str) -> None:
-    """Raises StateError (E112) for a file or folder of the caller's whose content is not that of any that the
-    run was trained with."""
+    """Raises StateError (E112) for a file or folder with another content than those of the run's training."""
     then = set(files.values())
     imports = any(python_files.IMPORTED_BY in file for file in files)  # older versions did not tell them
     named = python_files.digests_with_imports(text) if imports else python_files.digests(text)
@@ -115,12 +109,13 @@ def _check_file(path: Path, files: Mapping[str, str], text: str) -> None:
 
 
 SITES_FILE = "sites.json"
-"""In the folder of a run over a network, whose clients' private state stays with them."""
+"""A file in the folder of a run over a network, whose clients' private state stays at the sites."""
 
 
 @dataclass(frozen=True)
 class OpenRun:
-    """run: with the run's own settings, and a federation without samples. record: its rows, in memory."""
+    """A run that is read from its folder. run: with its settings, and a federation without samples. record:
+    its rows, in memory."""
 
     run: Run
     record: Record
@@ -129,12 +124,12 @@ class OpenRun:
 
 
 def open_run(path: Path, code: UserCode, unfinished: bool = False, best: bool = False) -> OpenRun:
-    """The run in this folder as its last checkpoint holds it. unfinished: also if it has not come to its end.
-    best: with the global model of its best round, which the setting keep_best keeps.
+    """The run in this folder at its last checkpoint. unfinished: also accept an unfinished run. best: with
+    the global model of its best round, which the setting keep_best keeps.
 
-    Raises StateError: E117 for no run, E155 for one that has not come to its end, E156 for one whose model
-    cannot be built from what is given, E201 for a damaged checkpoint, E204 for a damaged index of private
-    state, E208 for damaged records; NothingUsed (E316) for one that its clients did not train.
+    Raises StateError: E117 without a run, E155 for an unfinished run, E156 if the model cannot be built from
+    `code`, E201 for a damaged checkpoint, E204 for a damaged index of private state, E208 for damaged
+    records; NothingUsed (E316) for a run in which no reply was used.
     """
     checkpoint = _checkpoint(path)
     tree, facts = _best(path, checkpoint) if best else checkpoint
@@ -158,7 +153,7 @@ def open_run(path: Path, code: UserCode, unfinished: bool = False, best: bool = 
 
 
 def _best(path: Path, checkpoint: Checkpoint) -> Checkpoint:
-    """The tensors of the best round, with the facts of the run. Raises StateError (E155) where they were not
+    """The tensors of the best round with the facts of the run. Raises StateError (E155) if they were not
     kept."""
     if not (path / BEST_FILE).is_file():
         text = (
@@ -184,7 +179,7 @@ def _checkpoint(path: Path) -> Checkpoint:
 
 
 def _settings(path: Path, facts: dict[str, Any]) -> Settings:
-    """The settings that the checkpoint holds. Raises StateError (E156) for those of another version."""
+    """The settings in the checkpoint. Raises StateError (E156) for those of an incompatible version."""
     try:
         return config.build(facts["settings"])
     except UsageError as error:
@@ -198,17 +193,12 @@ def _settings(path: Path, facts: dict[str, Any]) -> Settings:
 def rebuild(
     path: Path, federation: Federation, files: Mapping[str, str], settings: Settings, code: UserCode
 ) -> Run:
-    """The run of this folder, put together on a federation, which need not have samples. files: digests of
-    those it was trained with.
-
-    Raises StateError: E156 for a model or a method that cannot be built from what is given, E112 for another
-    file.
-    """
+    """The run of this folder on a federation, which need not have samples. files: digests of the files with
+    which it was trained. Raises StateError: E156 if the model or method cannot be built from `code`, E112 for
+    a file with another digest."""
     method, model = recorded_method(path, files, settings, code.method), code.model
     check_model(path, files, settings, model)
-    here = settings.replace(
-        device="cpu", precision="float32", workers=1, lanes="1"
-    )  # whatever machine trained it
+    here = settings.replace(device="cpu", precision="float32", workers=1, lanes="1")
     here = here.replace(
         normalise="none", set={}, metrics="none", availability=without_trace(settings.availability)
     )
@@ -219,7 +209,7 @@ def rebuild(
 
 
 def _federation(path: Path, facts: dict[str, Any]) -> RemoteFederation:
-    """Who took part, of federation.json, and what samples are, of the checkpoint or of the finished model."""
+    """The clients, from federation.json, and the form of samples, from the checkpoint or the model's file."""
     inputs = facts.get("inputs")
     if inputs is None and (path / checkpoints.MODEL).is_file():
         inputs = checkpoints.read(path / checkpoints.MODEL)[1].get("inputs")
@@ -237,7 +227,7 @@ def _federation(path: Path, facts: dict[str, Any]) -> RemoteFederation:
 
 
 def check_weights(path: Path, run: Run, w: Weights) -> None:
-    """Raises StateError (E156) where the model has not the weights of the checkpoint."""
+    """Raises StateError (E156) if the model's weights do not match those of the checkpoint."""
     expected = {n: tuple(t.shape) for n, t in run.fed.net.weights().items()}
     kept = {n: tuple(t.shape) for n, t in w.items()}
     if expected == kept:

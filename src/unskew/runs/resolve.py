@@ -1,5 +1,4 @@
-"""From settings to a run: data, method, clients, model, task, device and lanes, each resolved once and then
-handed down."""
+"""From settings to a run: resolves the data, method, clients, model, task, device and lanes, each once."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ from unskew.tasks.task import Task, task_of
 
 
 def check_spelling(settings: Settings) -> None:
-    """Check everything that can be checked without reading a sample.
+    """Check the settings without reading a sample.
 
     Raises UsageError for an unknown skew (E103), availability (E124), model (E104) or data set (E125), or a
     tracker that is not installed (E158), and DataError (E402) for an archive that is not on this machine.
@@ -65,10 +64,9 @@ def check_spelling(settings: Settings) -> None:
 
 
 def dataset_of(settings: Settings) -> Dataset:
-    """Read the data set that the settings name: `name(option=value)`, an .npz file or a folder.
+    """Read the data set of the settings: `name(option=value)`, an .npz file or a folder.
 
-    Raises as `check_spelling` does, before anything is read, and DataError (E4xx) for data that cannot be
-    read.
+    Raises as `check_spelling` before it reads, and DataError (E4xx) for data that cannot be read.
     """
     check_spelling(settings)
     return data.read(settings.data)
@@ -77,12 +75,11 @@ def dataset_of(settings: Settings) -> Dataset:
 def deal_out(
     settings: Settings, method: Method, dataset: Dataset, model: nn.Module | None = None
 ) -> Federation:
-    """Deal a data set out to clients, after standardising it by its constants if settings and Parts ask for
-    that.
+    """Divide a data set among clients; if settings and Parts ask for it, standardise it before.
 
-    model: given in Python instead of the one that settings name; samples that it looks up stay whole numbers.
-    Raises UsageError (E108) for a Part that does not serve the data's task, DataError (E406, E407) for a
-    partition that these data do not allow.
+    model: a module in place of the settings' model; samples for its embeddings stay whole numbers. Raises
+    UsageError (E108) for a Part that does not serve the data's task, DataError (E406, E407) for a partition
+    that these data do not allow.
     """
     method.check_task(task_of(dataset.y, target=dataset.target, shape=dataset.shape).name)
     if settings.validation:
@@ -106,8 +103,7 @@ def deal_out(
 
 
 def _has_embedding(settings: Settings, dataset: Dataset, model: nn.Module | None) -> bool:
-    """Whether the model begins with an embedding. Raises UsageError (E109) if its samples are to be
-    standardised."""
+    """Whether the model has an embedding. Raises UsageError (E109) if settings standardise its samples."""
     if model is None and settings.model != GIVEN_OBJECT and calls.parse(settings.model, "model", "E104").file:
         with torch.random.fork_rng(devices=[]):
             pixels = task_of(dataset.y, target=dataset.target, shape=dataset.shape).pixels(dataset.shape)
@@ -123,12 +119,12 @@ def _has_embedding(settings: Settings, dataset: Dataset, model: nn.Module | None
 
 
 def reserve_of(method: Method) -> int:
-    """How many samples of each class the method's Parts hold back at the server."""
+    """The number of samples of each class that the server sets aside for the method's Parts."""
     return max((part.reserve for part in method.parts), default=0)
 
 
 SMALLEST_RATE = 1e-20
-"""Steps of a smaller learning rate move no weight: float32 keeps about seven digits of it."""
+"""Steps with a smaller learning rate change no weight: float32 has about seven digits."""
 
 
 def run_remarks(settings: Settings, method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
@@ -141,28 +137,21 @@ def run_remarks(settings: Settings, method: Method, fed: Fed) -> tuple[tuple[str
 
 
 def rate_remarks(settings: Settings) -> tuple[tuple[str, str], ...]:
-    """A remark (E140) where the learning rate falls so far within the run that later rounds train nothing."""
+    """A remark (E140) if the learning rate decreases so much that later rounds train nothing."""
     idle = next((t for t in range(1, settings.rounds + 1) if settings.lr_in(t) < SMALLEST_RATE), None)
     if idle is None:
         return ()
     by = f"lr_rounds={settings.lr_rounds:g}" if settings.lr_rounds else f"lr_decay={settings.lr_decay:g}"
-    fallen = (
+    text = (
         f"in round {idle} of {settings.rounds} the learning rate has fallen to {settings.lr_in(idle):.3g}"
         f" ({by}, lr_min={settings.lr_min:g})"
     )
-    return (
-        (
-            "E140",
-            (
-                f"{fallen}, so no round from there on trains anything; set a larger lr_min, or let it fall"
-                " more slowly."
-            ),
-        ),
-    )
+    advice = "so no round from there on trains anything; set a larger lr_min, or let it fall more slowly."
+    return (("E140", f"{text}, {advice}"),)
 
 
 Data: TypeAlias = Any
-"""Samples as they may be given in Python: whatever `unskew.data.take` understands."""
+"""Samples in Python: any argument that `unskew.data.take` accepts."""
 
 
 def resolve(
@@ -172,15 +161,14 @@ def resolve(
     model: nn.Module | None = None,
     metrics: Functions | None = None,
 ) -> Run:
-    """The run that settings describe, its data read and its model built.
+    """The run that settings describe, with its data and model.
 
-    data, method, model, metrics: given in Python instead of what the settings name, metrics by name.
-    Raises UsageError for settings that cannot work together or do not fit the data, DataError for data that
-    nobody can train on.
+    data, method, model, metrics: Python objects in place of those that the settings name; metrics by name.
+    Raises UsageError for settings that contradict each other or do not fit the data, DataError for data that
+    cannot be trained on.
     """
-    settings = (
-        settings.replace(availability="full") if pools(settings) else settings
-    )  # its one client stands for all
+    if pools(settings):  # its one client has the samples of all and is always available
+        settings = settings.replace(availability="full")
     method = method_of(settings, method)
     run = run_on(federation_of(settings, method, data, model), settings, method, model, metrics)
     check_memory(method, run.fed)
@@ -194,8 +182,8 @@ def run_on(
     model: nn.Module | None = None,
     metrics: Functions | None = None,
 ) -> Run:
-    """The run of a method on clients that hold their samples already. Raises UsageError, DataError for what
-    cannot work."""
+    """The run of a method on the clients of a federation. Raises UsageError or DataError if they do not
+    fit."""
     Availability.parse(settings.availability).presence.check(federation.clients, settings.rounds)
     device = hardware.device_of(settings)
     task = task_of(federation.y, settings.loss, federation.target, federation.shape)
@@ -231,7 +219,7 @@ def run_on(
 
 
 def check_secure(settings: Settings, method: Method, fed: Fed) -> None:
-    """Raises UsageError (E134) for a run that cannot do with the sums that secure aggregation gives."""
+    """Raises UsageError (E134) for a run that needs more than the sums of secure aggregation."""
     summing = secure_aggregation.parse(settings.secure_aggregation)
     if summing is None:
         return
@@ -255,8 +243,7 @@ def check_secure(settings: Settings, method: Method, fed: Fed) -> None:
 
 
 def method_of(settings: Settings, method: Method | Part | None = None) -> Method:
-    """The method given in Python, or else the one that settings name. Raises UsageError (E102, E107,
-    E121)."""
+    """The method from Python, or else from the settings. Raises UsageError (E102, E107, E121)."""
     if isinstance(method, Part):
         return Method(method)
     return parts_of(settings.method, settings.set) if method is None else method

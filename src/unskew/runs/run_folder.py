@@ -94,15 +94,14 @@ def _byte_blocks(array: Any, whole: int) -> Iterator[memoryview | bytes]:
 
 
 def check_same(path: Path, settings: Settings) -> None:
-    """Raises StateError (E112) unless the run in this folder is of these settings, and of the same files of a
-    user's own."""
+    """Raises StateError (E112) unless the run in this folder has these settings and unchanged user files."""
     config.check_same(config.load(path / "config.yaml"), settings, path)
     check_files(first_files(path), settings, path)
 
 
 def first_files(path: Path) -> dict[str, str]:
-    """The digests that the user's own files had when the run in this folder began. Raises StateError (E111)
-    for a damaged file."""
+    """The digests of the user's files when the run in this folder began. Raises StateError (E111) for a
+    damaged env.json."""
     env = path / "env.json"
     try:
         return dict(json.loads(env.read_text())["files"]) if env.exists() else {}
@@ -112,8 +111,8 @@ def first_files(path: Path) -> dict[str, str]:
 
 
 def check_files(before: Mapping[str, str], settings: Settings, path: Path) -> None:
-    """Raises StateError (E112) if a file that the settings name, other than for metrics alone, has not the
-    digest it had before."""
+    """Raises StateError (E112) if a file of the settings that is not only for metrics has another digest than
+    before."""
     for file in _changed_files(before, settings):
         if file not in settings.files_of_metrics():
             raise StateError(
@@ -124,8 +123,8 @@ def check_files(before: Mapping[str, str], settings: Settings, path: Path) -> No
 
 
 def metric_events(before: Mapping[str, str], settings: Settings, t: int) -> list[dict[str, Any]]:
-    """An event (E327) for every file of metrics that has changed. before: digests; t: the last round that is
-    finished."""
+    """An event (E327) for every file of metrics that has changed. before: digests; t: the last finished
+    round."""
     versions = f"its scores are of the new version from round {t + 1} on, and of the older one up to there"
     return [
         {
@@ -139,14 +138,14 @@ def metric_events(before: Mapping[str, str], settings: Settings, t: int) -> list
 
 
 def _changed_files(before: Mapping[str, str], settings: Settings) -> list[str]:
-    """Of files that were not told before, as versions that knew nothing of imports did not, nobody can say
-    whether they have."""
+    """The files with another digest than before. Files without an earlier digest, which older versions did
+    not record, count as unchanged."""
     return [file for file, now in settings.files().items() if before.get(file, now) != now]
 
 
 def check_objects(before: Mapping[str, str], run: Run, path: Path) -> None:
-    """Raises StateError where a model or Part that a program gave is another one than before (E112), or
-    missing (E118)."""
+    """Raises StateError if a model or Part from Python differs from the earlier one (E112) or is missing
+    (E118)."""
     for name, then in before.items():
         if name not in run.given:
             raise StateError(
@@ -165,24 +164,24 @@ Shown = Callable[[State, RoundSummary], None]
 
 
 def free_path(parent: Path, stem: str) -> Path:
-    """`parent/stem-0001`, the first that is free."""
+    """The first path among `parent/stem-0001`, `parent/stem-0002`, ... that does not exist."""
     taken = {p.name for p in parent.glob(f"{stem}-*")} if parent.exists() else set()
     return parent / next(f"{stem}-{i:04d}" for i in range(1, 10_000) if f"{stem}-{i:04d}" not in taken)
 
 
 @dataclass
 class RunFolder:
-    """One run on disk. `go` trains what is left of it; nothing is lost if it is killed anywhere."""
+    """One run on disk. `go` trains the remaining rounds; it may be killed at any time without losing a
+    finished round."""
 
     path: Path
     run: Run
 
     @staticmethod
     def open(path: Path) -> RunFolder:
-        """The run in this folder, resolved anew from its config.yaml.
+        """The run in this folder, resolved from its config.yaml.
 
-        Raises StateError: E117 where there is none, E118 for one that began with objects that only Python can
-        give.
+        Raises StateError: E117 if there is no run, E118 for a run that began with Python objects.
         """
         file = path / "config.yaml"
         if not file.exists():
@@ -206,11 +205,11 @@ class RunFolder:
     def go(
         self, say: Say, shown: Shown, ready: Callable[[Loop], None] = lambda _: None
     ) -> tuple[Loop, State]:
-        """Begin or resume, to the end. `ready` is called once before anything trains, `shown` after every
-        round.
+        """Begin or resume the run and train to the end. Returns (the loop, the last state).
 
-        Raises StateError when in use or of other settings, Paused on a full disk, and NothingUsed at the end
-        of a run that its clients did not train; all its files are there then, too.
+        say: prints a sentence. ready: called once before training. shown: called after every round. Raises
+        StateError if the folder is in use or has other settings, Paused on a full disk, and NothingUsed after
+        a run in which no reply was used; its files are complete then.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -226,7 +225,7 @@ class RunFolder:
             raise Paused(full.code, f"{full.text} {resume}") from full
 
     def _go(self, say: Say, shown: Shown, ready: Callable[[Loop], None]) -> tuple[Loop, State]:
-        for part in self.path.rglob("*.safetensors.*.part"):  # of a process that was killed
+        for part in self.path.rglob("*.safetensors.*.part"):  # left by a process that was killed
             part.unlink()
         self._describe()
         checkpoint = checkpoints.latest(self.path, self._check_files, say)
@@ -265,12 +264,11 @@ class RunFolder:
         return loop, now
 
     def locked(self) -> AbstractContextManager[Any]:
-        """What keeps others out of the folder while this run trains. Raises StateError (E110) where somebody
-        is in it."""
+        """The lock of the folder for the time of training. Raises StateError (E110) if it is in use."""
         return RunLock(self.path)
 
     def opened(self, checkpoint: Checkpoint | None) -> Loop:
-        """The loop of this run, its record and store as they were at the checkpoint."""
+        """The loop of this run with the record and store of the checkpoint."""
         return loop_of(self.run, self.store(checkpoint), self.record(checkpoint))
 
     def record(self, checkpoint: Checkpoint | None) -> Record:
@@ -282,13 +280,13 @@ class RunFolder:
         return DiskStore(self.path / "private", checkpoint[1] if checkpoint else None, self.run.device)
 
     def _check_files(self, checkpoint: Checkpoint) -> None:
-        """Raises StateError (E204, E208) if a file that a checkpoint vouches for is damaged."""
+        """Raises StateError (E204, E208) if a file that a checkpoint refers to is damaged."""
         record.check(self.path, checkpoint[1]["records"])
         self.store(checkpoint).check()
 
     def _check_same(self, checkpoint: Checkpoint | None) -> None:
-        """Raises StateError: E112 for a checkpoint of other settings, files or data, E202 where one must have
-        been lost."""
+        """Raises StateError: E112 for a checkpoint of other settings, files or data, E202 if it is
+        missing."""
         if checkpoint is None:
             if (self.path / MODEL).exists() or record.last_round_in(self.path) > 0:
                 text = (
@@ -331,16 +329,16 @@ class RunFolder:
         return now
 
     def _tell_rescored(self, loop: Loop, before: Mapping[str, str], t: int, say: Say) -> None:
-        """Into the record, that a file of metrics was mended. before: digests of the user's own files; t: the
-        last finished round."""
+        """Record an event for every changed file of metrics. before: digests of the user's files; t: the last
+        finished round."""
         events = metric_events(before, self.run.settings, t)
         loop.record.add("events", events)
         for event in events:
             say(f"{event['code']} {event['text']}")
 
     def save(self, loop: Loop, now: State) -> None:
-        """Write the checkpoint of a round that is finished. Raises Paused (E203) on a full disk; the one
-        before stays."""
+        """Write the checkpoint of a finished round. Raises Paused (E203) on a full disk; the previous one
+        remains."""
         store = loop.store
         assert isinstance(store, DiskStore)
         meta = {
@@ -353,14 +351,14 @@ class RunFolder:
             "data": self.data,
             "inputs": predictions.input_facts(self.run.federation),
             **({"ends": loop.ends} if loop.ends else {}),
-            **({} if self.run.device == "cpu" else {"lanes": loop.fitted.lanes}),
+            **({} if self.run.device == "cpu" else {"lanes": loop.lane_retry.lanes}),
         }
         tree: dict[str, Any] = {"w": now.weights, "slices": now.slices}
         checkpoints.write(self.path / checkpoints.LATEST, tree, meta, keep=self.path / checkpoints.PREVIOUS)
         store.sweep()
 
     def _describe(self) -> None:
-        """config.yaml and env.json; an existing config must be the same run's."""
+        """Write config.yaml and env.json, or check an existing config."""
         path = self.path / "config.yaml"
         if path.exists():
             check_same(self.path, self.run.settings)
@@ -369,15 +367,14 @@ class RunFolder:
             disk.replace(path, config.dump(self.run.settings))
 
     def _describe_data(self) -> None:
-        """federation.json, once it is known that the data are the run's: others would be refused, and
-        described all the same."""
+        """Write federation.json, after the check that the data are the run's."""
         tables = module_inputs.table_exposure(self.run.fed.net.module, self.run.fed.shared)
         looked_up = {"looked_up": tables} if tables else {}
         disk.replace(self.path / "federation.json", json.dumps(self.run.federation.summary() | looked_up))
 
     def _account(self, loop: Loop) -> None:
-        """privacy.json, where a part's release amounts to differential privacy: the honest figures beside the
-        published."""
+        """Write privacy.json with the differential privacy of the Parts' releases: published and other
+        figures."""
         counts_KC, drawn = self.run.federation.label_counts, loop.chance.described
         by_part = accounts(self.run.method, self.run.fed, counts_KC, drawn)
         schema.put_releases(self.path, {name: account.as_json() for name, account in by_part.items()})
@@ -397,8 +394,8 @@ class RunFolder:
 
 
 def with_recorded_lanes(run: Run, checkpoint: Checkpoint | None) -> Run:
-    """The run with as many lanes as its checkpoint says that it trained with on a GPU, where nobody asked for
-    a number: what `auto` predicts here may be another, with other last bits."""
+    """The run with the lanes that its checkpoint recorded, on a GPU with lanes=auto, whose prediction on this
+    machine may differ and change last bits."""
     recorded = checkpoint[1].get("lanes") if checkpoint else None
     if recorded is None or run.device == "cpu" or run.settings.lanes != "auto":
         return run
@@ -406,13 +403,14 @@ def with_recorded_lanes(run: Run, checkpoint: Checkpoint | None) -> Run:
 
 
 def recorded_revision(path: Path) -> str:
-    """The unskew that began the run in this folder, as `revision()` tells it; empty where none has."""
-    with suppress(OSError, ValueError):  # not begun, or damaged: what reads the run whole says so
+    """The revision of unskew that began the run in this folder; "" if it is unknown."""
+    with suppress(OSError, ValueError):  # not begun, or damaged, which readers of the whole run report
         return str(json.loads((path / "env.json").read_text()).get("unskew", ""))
     return ""
 
 
 def environment(run: Run) -> dict[str, Any]:
+    """The content of env.json: versions, machine, device, digests of the user's files, command and time."""
     return {
         "unskew": revision(),
         "python": platform.python_version(),

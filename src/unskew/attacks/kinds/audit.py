@@ -1,24 +1,24 @@
 """Audit: a lower bound on epsilon by canaries in one run (Steinke, Nasr and Jagielski, NeurIPS 2023).
 
-The run is trained once more with the same settings, but each of m canaries is left out with probability 1/2:
-samples of its clients, or whole clients. The auditor sees the merged model alone and guesses, of the `share`
-of canaries whose own class it is most and least sure of, that they were in and out. So many right guesses
-would be unlikely under a smaller epsilon than the bound (theorem 5.2), at 95 %.
-canaries=mislabelled: canary samples have a class drawn at random, which a model can only memorise.
-The claim is that of the run, or of what was trained for the audit if that protects less: clients without
-their canaries are smaller, so dpsgd draws each sample more often. A claim for a delta above `delta` is
-audited at its own. A client more or less is two steps from a client with another sample: with samples as
-canaries a claim (epsilon, delta) for clients stands for (2 epsilon, (1 + e^epsilon) delta). Canaries are
-samples that one client alone holds.
-Differs from the paper: the auditor sees the model after the last round, not every round; so the bound is
+The run is trained once more with equal settings, but each of m canaries is left out with probability 1/2.
+Canaries are samples of its clients, or whole clients. The auditor sees only the merged model and guesses: the
+canaries with the most confident prediction of their class were in, those with the least were out, a `share`
+of all canaries together. This many right guesses are unlikely (95 %, theorem 5.2) if epsilon is below the
+bound.
+canaries=mislabelled: canary samples have a random class, which a model can only memorise.
+The claim is that of the run, or of the audited training if that protects less: clients without their canaries
+are smaller, so dpsgd draws each sample more often. A claim with a delta above `delta` is audited at its
+delta. The exchange of a sample is the removal and the addition of a client: with samples as canaries, a claim
+(epsilon, delta) for clients becomes (2 epsilon, (1 + e^epsilon) delta). Canary samples belong to one client.
+Differs from the paper: the auditor sees the model after the last round, not every round, so the bound is
 looser.
 
-Of the theorem: each of m canaries is in the data with probability 1/2. The auditor guesses of r of them
-whether they are, and v guesses are right. If the run is (eps, delta)-DP, guesses are no better than coins of
-q = e^eps / (1 + e^eps), but for delta:
+The theorem: each of m canaries is in the data with probability 1/2. The auditor makes r guesses, of which v
+are right. If the run is (eps, delta)-DP, guesses are, up to delta, no better than coins with q = e^eps / (1 +
+e^eps):
     P[V >= v] <= beta + 2 m delta alpha,     beta = P[B >= v],  B ~ Binomial(r, q)
     alpha = max_{1 <= i <= m} P[v > B >= v - i] / i
-The bound is the largest eps for which that is at most 1 - confidence.
+The bound is the largest eps for which this probability is at most 1 - confidence.
 """
 
 from __future__ import annotations
@@ -48,22 +48,20 @@ from unskew.runs.assemble import loop_of
 from unskew.runs.disclosure import accounts
 
 MOST_EPSILON = 60.0
-"""The largest epsilon that is told; above it nothing is protected anyway."""
+"""The largest epsilon that is reported; larger ones protect nothing."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """That a run is (epsilon, delta)-DP for one canary more or less; an infinite epsilon claims nothing."""
+    """The claim that a run is (epsilon, delta)-DP for one canary; an infinite epsilon claims nothing."""
 
     epsilon: float
     delta: float
 
     def replaced(self) -> Claim:
-        """What it says where a canary does not come or go with its unit, but changes it: the unit goes, and
-        another comes.
+        """The claim for a changed unit, which is the removal of one unit and the addition of another one.
 
-        Two steps of a client more or less lie between an update with a sample and the same client's update
-        without it.
+        An update with and without a sample differ by a change of the client.
         """
         if self.epsilon > MOST_EPSILON:
             return NO_CLAIM
@@ -75,8 +73,7 @@ NO_CLAIM = Claim(math.inf, 0.0)
 
 
 def chance(counts: tuple[int, int, int], epsilon: float, delta: float) -> float:
-    """The most likely that (epsilon, delta)-DP makes as many right guesses. counts: canaries m, guesses r,
-    right ones v."""
+    """The bound on P[V >= v] under (epsilon, delta)-DP. counts: m canaries, r guesses, v right ones."""
     m, r, v = counts
     q = 1 / (1 + math.exp(-epsilon))
     beta = float(binom.sf(v - 1, r, q))
@@ -88,7 +85,7 @@ def chance(counts: tuple[int, int, int], epsilon: float, delta: float) -> float:
 
 
 def bound(counts: tuple[int, int, int], delta: float, confidence: float = 0.95) -> float:
-    """The largest epsilon that so many right guesses refute at this confidence; 0 where they refute none."""
+    """The largest epsilon that the guesses refute at this confidence; 0 if they refute none."""
     risk = 1 - confidence
     if chance(counts, 0.0, delta) > risk:
         return 0.0
@@ -100,8 +97,7 @@ def bound(counts: tuple[int, int, int], delta: float, confidence: float = 0.95) 
 
 
 def count_guesses(scores_M: np.ndarray, inside_M: np.ndarray, share: float) -> tuple[int, int, int]:
-    """(m, r, v): the share of canaries with the highest scores is taken for inside, as many of the lowest for
-    outside."""
+    """(m, r, v): half of the share with the highest scores is guessed as in, half with the lowest as out."""
     m = len(scores_M)
     half = min(m // 2, max(1, round(share * m / 2)))  # nothing is guessed of one canary, and of none twice
     order = np.argsort(scores_M, kind="stable")
@@ -110,7 +106,7 @@ def count_guesses(scores_M: np.ndarray, inside_M: np.ndarray, share: float) -> t
 
 
 READS = ("w",)
-"""The payloads that it attacks, as the ledger calls them."""
+"""The attacked payloads, by their names in the ledger."""
 
 METRIC = "epsilon, lower bound at 95 %"
 
@@ -169,15 +165,14 @@ class Audit(Attack):
         return self._outcome(counts, claim_of(scene, self.unit, again), ())
 
     def _canaries(self, federation: Federation) -> np.ndarray:
-        """What may be a canary: rows that one client alone holds, for a claim covers what one client does; or
-        clients."""
+        """The candidates for canaries: rows of a single client each, or clients."""
         if self.unit == "client":
             return np.flatnonzero(federation.sizes > 0)
         rows, holders = np.unique(federation.train.rows, return_counts=True)
         return rows[holders == 1]
 
     def _outcome(self, counts: tuple[int, int, int], claim: Claim, remarks: tuple[str, ...]) -> Outcome:
-        """counts: as `auditing.chance` takes them."""
+        """The bound with the claim as its ceiling. counts: as in `chance`."""
         delta = max(self.delta, claim.delta)
         value = bound(counts, delta)
         right = f"{counts[2]} of {counts[1]} guesses right, {counts[0]} canaries, delta = {delta:.1e}"
@@ -205,7 +200,7 @@ class Audit(Attack):
         return [rows[~np.isin(rows, canaries[~inside])] for rows in federation.train], y
 
     def _sure(self, scene: Scene, y: np.ndarray, canaries: np.ndarray, weights: Weights) -> np.ndarray:
-        """[M] how sure the model is of each canary's own class; of a client the mean over what it had."""
+        """[M]: the confidence in each canary's class; of a client the mean over its samples."""
         rows = (
             [canaries]
             if self.unit == "sample"
@@ -221,7 +216,7 @@ class Audit(Attack):
 
 
 def train_model(run: Run) -> Weights:
-    """The merged weights of a run with its settings."""
+    """The merged weights after the training of a run."""
     loop = loop_of(run)
     try:
         now = loop.begin()
@@ -233,11 +228,11 @@ def train_model(run: Run) -> Weights:
 
 
 def claim_of(scene: Scene, unit: str, again: Run) -> Claim:
-    """What is claimed of the merged model for one canary, against whoever gets it: by privacy.json, or for
-    the run that was trained for the audit if that is less.
+    """The claim for the merged model and one canary: by privacy.json, or for the audited run if that is
+    weaker.
 
-    unit: what a canary is; what protects samples (DP-SGD) claims nothing of whole clients, and what protects
-    clients less of a sample.
+    unit: of a canary. A Part that protects samples (DP-SGD) claims nothing for clients, and a Part that
+    protects clients has a weaker claim for samples.
     """
     kept = schema.read_privacy(scene.path)
     anew = accounts(again.method, again.fed, again.federation.label_counts)

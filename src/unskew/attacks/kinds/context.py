@@ -1,11 +1,10 @@
-"""Context: does an activation or an average carry a marker that has nothing to do with its class (FLea, KDD
-2024, figure 9d)?
+"""Context: does a payload carry a marker that is unrelated to its class (FLea, KDD 2024, figure 9d)?
 
-The marker is a square of one colour in a corner of the image, of several inputs the first image that it fits
-into: the brightest value of the first channel of the adversary's own samples, or the darkest where these are
-bright there. The adversary marks half of its own samples, computes from them what a client would send, and
-trains a classifier for "marked or not" on n of these, for several n; it is scored on the samples that clients
-shared, half of them marked before they are sent.
+The marker is a square of one colour in a corner of the image, or of the first of several inputs that it fits
+into: the brightest value of the first channel of the adversary's own samples, or the darkest if these are
+bright there. The adversary marks half of its own samples, computes the payloads of a client from them, and
+trains a classifier for "marked or not" on n of these, for several n. It is scored on the samples that clients
+shared, half of which are marked before they are sent.
 Differs from the paper: the classifier has ReLU between its layers and is scored on clients' samples; averages
 are of samples that are all marked or all not.
 """
@@ -35,21 +34,19 @@ from unskew.methods.fedmix import FedMix
 from unskew.methods.flea import FLea
 
 READS = ("flea/features", "fedmix/x", "naivemix/x")
-"""The payloads that it attacks, as the ledger calls them."""
+"""The attacked payloads, by their names in the ledger."""
 
 CORNER = 2
-"""The row and the column where the marker begins."""
+"""The first row and column of the marker."""
 SEEN = 0.25
-"""What a marker in the brightest colour must differ from the pixels in its place, in the range of values;
-else it is dark."""
+"""The least contrast of a bright marker, as a share of the range of values; else the marker is dark."""
 Sent = Callable[[Tensor], Tensor]
-"""What clients would send of samples as stored, [N, *shape] -> [N', ...]."""
+"""The payloads of clients for stored samples, [N, *shape] -> [N', ...]."""
 
 
 @dataclass(frozen=True)
 class Marker:
-    """A square in an image. place: its rows, which are its columns, too. colour: of its pixels in the first
-    channel."""
+    """A square in an image. place: its rows and its columns. colour: of its pixels in the first channel."""
 
     image: Image
     place: slice
@@ -57,7 +54,7 @@ class Marker:
 
     @staticmethod
     def on(own: Tensor, image: Image, side: int) -> Marker:
-        """One that can be seen on samples like the attacker's own, [N, *shape]."""
+        """A marker that is visible on samples like the attacker's own, [N, *shape]."""
         place = slice(CORNER, CORNER + side)
         pixels = _first_channel(own, image)
         low, high = float(pixels.min()), float(pixels.max())

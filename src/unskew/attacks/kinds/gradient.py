@@ -1,5 +1,4 @@
-"""Gradient: labels (iDLG, Zhao et al., 2020) and images (Geiping et al., NeurIPS 2020) from the update of one
-client.
+"""Gradient: labels (iDLG, Zhao et al., 2020) and images (Geiping et al., NeurIPS 2020) from an update.
 
 With D = w_t - w_k, the update of a client with n samples, and d_c its entry for class c in the head's bias:
     labels:  n_c = n (p_c - d_c / sum_s lr_s)      p: mean prediction on the adversary's own samples
@@ -7,11 +6,10 @@ With D = w_t - w_k, the update of a client with n samples, and d_c its entry for
              least d_c
     images:  min_x  1 - cos(D(x), D) + tv TV(x)    D(x): the update that x, with these labels, would have
     given
-by signed Adam with a falling rate; samples are then paired with what was made by least squared error.
-The attacked clients hold `batch` samples each, drawn from the run's clients, and train on the weights that
-the run's last round, or its first, began with, without the method's Parts; so where a Part changes what
-leaves (noise for every sample, an encoding), only `batch=0` is made, which attacks the updates that were
-sent.
+by signed Adam with a falling rate; samples are then paired with what was made by least squared error. The
+attacked clients hold `batch` samples each, drawn from the run's clients, and train on the weights that the
+run's last round, or its first, began with, without the method's Parts; so where a Part changes what leaves
+(noise for every sample, an encoding), only `batch=0` is made, which attacks the updates that were sent.
 Differs from the papers: D(x) is unrolled over plain full-batch steps, as many as the client takes; labels are
 not known but guessed as above. Of several inputs each is scored by itself and searched from the mean of the
 attacker's own in steps of their standard deviation; whole numbers and truth values move like any number.
@@ -50,10 +48,10 @@ from unskew.core.trees import Weights
 from unskew.round.clients import Broadcast
 
 READS = ("w",)
-"""The payloads that it attacks, as the ledger calls them."""
+"""The attacked payloads, by their names in the ledger."""
 
 MOST = 64
-"""More samples than this in one update are not told apart."""
+"""The most samples of an update that are recovered."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +133,8 @@ class Gradient(Attack):
         return epochs * -(-n // scene.run.settings.batch)
 
     def _clients(self, scene: Scene, seed: int) -> tuple[Broadcast, list[tuple[Tensor, Tensor, Weights]]]:
-        """What the clients were sent; and of each its samples as stored, their classes, and its weights after
-        training."""
+        """(the broadcast, for each client its stored samples, their classes, and its weights after
+        training)."""
         y = torch.as_tensor(scene.run.federation.y)
         if not self.batch:
             heard, least = scene.last_round, self._smallest(scene)[: max(1, self.samples // 2)]
@@ -183,8 +181,7 @@ class Gradient(Attack):
 
 
 def _changes_what_leaves(method: Method) -> str:
-    """The name of a Part by which a client sends something else than the weights that its training ends with;
-    "" without one."""
+    """The name of a Part that changes the weights between training and sending; "" without one."""
     return next(
         (
             p.name
@@ -196,7 +193,7 @@ def _changes_what_leaves(method: Method) -> str:
 
 
 def _common(guess: Tensor, y: Tensor) -> int:
-    """How many labels are right, whatever their order."""
+    """The number of right labels in any order."""
     classes = int(max(guess.max(), y.max())) + 1
     both = torch.minimum(
         torch.bincount(guess.cpu(), minlength=classes), torch.bincount(y.cpu(), minlength=classes)
@@ -205,15 +202,14 @@ def _common(guess: Tensor, y: Tensor) -> int:
 
 
 def _likeliest(own: Samples, n: int, classes: int) -> Tensor:
-    """The labels that one would guess of n samples, from those of the attacker's own."""
+    """The guessed labels of n samples, with the class shares of the attacker's own samples."""
     return round_counts(torch.bincount(own.y, minlength=classes).double() / len(own) * n, n)
 
 
 def _pairs(answers: Mapping[str, Tensor], there: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Tensor:
-    """For each sample the number of what was made that is paired with it, by the least sum of squared errors.
+    """For each sample the index of its reconstruction, by the assignment with the least squared error.
 
-    By the names of the inputs, each of which counts as much as the others, by its mean and in the variance of
-    the attacker's own.
+    Each input has equal weight: its mean squared error divided by the variance of the attacker's own samples.
     """
     cost = sum(
         torch.cdist(x.flatten(1), answers[name].flatten(1)).pow(2)

@@ -1,14 +1,13 @@
-"""Match: which record is behind the noisy latent means that FedDPMS's clients share (ours; Chen & Vikalo,
-CVPRW 2023)?
+"""Match: which record is behind the noisy latent means of FedDPMS (ours; Chen & Vikalo, CVPRW 2023)?
 
-The adversary averages the vectors that a client released of one class, which takes the noise out (sigma /
-sqrt(alpha)), encodes candidates with the encoder of that round, and names the candidate that is nearest to
-the average. Candidates are the client's samples of the class and as many samples of that class that no client
-holds, so that chance is 1/2; where clients' samples look otherwise at each (a feature skew, sites), its own
-test samples, or it is not attacked. Candidates that are equally near share the answer.
-    one vector        nothing is averaged
-    all vectors       the average of all that were released
-It is attacked by (client, class): the more samples stand behind a mean, the less it is near any of them.
+The adversary averages the vectors that a client released for one class, which reduces the noise to sigma /
+sqrt(alpha), encodes candidates with the encoder of that round, and names the candidate nearest to the
+average. Candidates are the client's samples of the class and as many samples of the class from no client, so
+that chance is 1/2. If samples look different at each client (a feature skew, sites), the latter are the
+client's own test samples, or the client is not attacked. Equally near candidates share the answer.
+    one vector        without averaging
+    all vectors       the average of all released vectors
+Each (client, class) is attacked: the more samples a mean is over, the less it is near any of them.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from unskew.methods.shared.sample_images import decode
 from unskew.records.checkpoints import State
 
 READS = ("feddpms/z",)
-"""The payloads that it attacks, as the ledger calls them."""
+"""The attacked payloads, by their names in the ledger."""
 
 ONE, ALL = "one vector", "all vectors"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One released mean. z: [n, L], its vectors. candidates: [2 m, L] latents, the client's own m first; x:
+    """A released mean. z: [n, L], its vectors. candidates: [2 m, L] latents, the client's m first. x:
     samples."""
 
     z: Tensor
@@ -49,8 +48,7 @@ class Trial:
     x: Tensor
 
     def hit(self, z_L: Tensor) -> float:
-        """1 if the candidate nearest to this vector is one of the client's, else 0; of several that are as
-        near, their share."""
+        """The share of the client's samples among the candidates nearest to this vector."""
         distance = torch.linalg.vector_norm(self.candidates - z_L, dim=1)
         nearest = (distance == distance.min()).double()
         return float(nearest[: len(nearest) // 2].sum() / nearest.sum()) if bool(nearest.any()) else 0.5
@@ -111,10 +109,9 @@ class Match(Attack):
     def _trials(
         self, scene: Scene, visit: Visit, strangers: Mapping[int, Samples], seed: int
     ) -> Iterator[Trial]:
-        """Every released mean with its candidates, in random order, at most as many as samples are to be
-        attacked.
+        """At most `samples` released means with their candidates, in random order.
 
-        strangers: by client, samples that it is told from.
+        strangers: by client, the samples of no client among the candidates.
         """
         sent = {r.client: r.shares[visit.part.name] for r in visit.replies}
         pairs = [(k, c) for k, s in sent.items() if k in strangers for c in s["labels"].unique().tolist()]
@@ -149,8 +146,7 @@ class Match(Attack):
 
 
 def _strangers(scene: Scene, visit: Visit, own: Samples, seed: int) -> tuple[dict[int, Samples], list[str]]:
-    """(samples that no client holds and that look like a client's, by client; what is said of clients without
-    enough of them)."""
+    """(samples of no client that look like a client's, by client; remarks on clients without enough)."""
     federation = scene.run.federation
     strangers, remarks = dict[int, Samples](), list[str]()
     for k in (r.client for r in visit.replies):
@@ -163,10 +159,7 @@ def _strangers(scene: Scene, visit: Visit, own: Samples, seed: int) -> tuple[dic
 
 
 def _release(scene: Scene, part: FedDPMS) -> tuple[Visit, Weights]:
-    """The first trip in which clients released anything, and the decoder that the server had then.
-
-    Raises StateError (E153) if the server kept other latents.
-    """
+    """The first trip with releases, and the server's decoder. Raises StateError (E153) for other latents."""
 
     def look(_: int, heard: RecordedRound, after: State) -> tuple[Visit, Weights, Tensor] | None:
         for visit in heard.visits:

@@ -1,16 +1,14 @@
-"""Membership: was this sample in the training? By loss (Yeom et al., CSF 2018) and LiRA (Carlini et al., S&P
-2022).
+"""Membership: was this sample in the training? Loss (Yeom et al., 2018) and LiRA (Carlini et al., 2022).
 
 loss:  score(x, y) = log p_y - log(1 - p_y) under the attacked model, larger for members
 lira:  score = log N(phi; mu_in, s_in^2) - log N(phi; mu_out, s_out^2),  phi = log p_y - log(1 - p_y)
-       mu_in, mu_out: of shadow models trained with and without the sample; each trains on half of the
-       candidates
-Attacked are the merged model (shadows start from the initial weights) and the last update of single clients
-(shadows start from the weights that the client received). Candidates are as many members as samples that no
-client holds, with the same classes; where clients' samples look otherwise at each (a feature skew, sites),
-those of an update are its client's own test samples, or it is not attacked. True positives are counted at 1 %
-and 0.1 % false ones, or at none where there are too few strangers for that; without the payload they are
-those that a threshold at a stranger's score lets pass.
+       mu_in, mu_out: of shadow models trained with and without the sample, each on half of the candidates
+The attack is on the merged model (shadows start from the initial weights) and on the last update of single
+clients (shadows start from the weights that the client received). Candidates are members and equally many
+samples of no client, with equal counts of each class. If samples look different at each client (a feature
+skew, sites), the non-members of an update are the client's own test samples, or it is not attacked. True
+positives are counted at 1 % and 0.1 % false positives, or at none if there are too few non-members; without
+the payload they are the expected rate above a non-member's score.
 Differs from the paper: shadows are 16, share their first weights, and minimise the task's loss without the
 method's Parts.
 """
@@ -36,18 +34,18 @@ from unskew.errors import UsageError
 from unskew.round.clients import Broadcast
 
 READS = ("w",)
-"""The payloads that it attacks, as the ledger calls them."""
+"""The attacked payloads, by their names in the ledger."""
 
 MOST_PASSES = 20
 LEAST_MEMBERS = 10
-"""Fewer members than this are not told from strangers: an area would say nothing."""
+"""The least number of members for a meaningful area."""
 RATES = (0.01, 0.001)
-"""Shares of false positives at which true ones are counted."""
+"""Rates of false positives at which true positives are counted."""
 
 
 @dataclass(frozen=True)
 class Membership(Attack):
-    """Tells members of the training set from samples that nobody trained on."""
+    """Separates members of the training set from samples without a client."""
 
     clients: Annotated[
         int, Ge(0), Le(100), "how many clients' updates are attacked, the largest of the last round"
@@ -113,8 +111,7 @@ class Membership(Attack):
 
     @staticmethod
     def _strangers(scene: Scene, target: Target, seed: int) -> Samples | None:
-        """Samples that are told from a client's members where its samples look as no other client's do; else
-        None."""
+        """The non-members of a client whose samples look different from all others; else None."""
         if target.client < 0:
             return None
         held = scene.trainer.samples.x[torch.as_tensor(target.rows)]
@@ -141,7 +138,7 @@ class Membership(Attack):
     def _attacked(
         self, scene: Scene, target: Target, x_N: Tensor, y_N: Tensor, seed: int
     ) -> tuple[list[Score], list[dict[str, Any]]]:
-        """Scores of one attacked model, and its curves. x, y: samples that no client holds."""
+        """(scores, curves) of one attacked model. x_N, y_N: samples of no client."""
         rng = numpy_key(seed, "candidates", target.of)
         labels = scene.run.federation.y
         ours, theirs = match_classes(labels[target.rows], y_N.numpy(), self.samples, rng)
@@ -171,10 +168,10 @@ class Membership(Attack):
 
 @dataclass(frozen=True)
 class Target:
-    """An attacked model. of: what it is. client: whose, -1 for the merged one. rows: of the samples it
-    trained on.
+    """An attacked model. of: its description. client: its number, -1 for the merged model. rows: of its
+    samples.
 
-    start: from where it was trained. passes: over its samples.
+    start: the broadcast before its training. passes: over its samples.
     """
 
     of: str

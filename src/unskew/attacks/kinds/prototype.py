@@ -1,5 +1,4 @@
-"""Prototype: images from the class prototypes that ReBaFL's and FedProto's clients share (Xu et al., arXiv
-2303.06314).
+"""Prototype: images from the class prototypes of ReBaFL and FedProto (Xu et al., arXiv 2303.06314).
 
 A client's prototype of class c is the mean of its features of c, sums_c / n_c. The adversary has the body
 phi, and samples of its own, on which it trains
@@ -7,21 +6,18 @@ phi, and samples of its own, on which it trains
     upcnn  a decoder g that minimises |g(phi(x)) - x|^2: dense, then upsampling convolutions
     vae    the same with a stochastic bottleneck, and KL / 1000 to a standard normal law
 and applies them to prototypes.
-    grnn   no training set: an image G(e) from noise e, its generator G optimised for |phi(G(e)) -
-    prototype|^2
-The server has each client's model, so features are moved by what the mean of its own samples of the class
-differs between that model and the merged one. Each answer is shrunk towards the class mean by the factor that
-is best for prototypes of
-as many of its own samples: an attacker that learns nothing then answers with the class mean.
-An image is compared with the client's sample of that class that is nearest to it. The floor is the mean of
-the adversary's own
-samples of the class: what returns the class mean has learnt nothing of the client. Where clients' samples
-look otherwise at each (a feature skew, sites), it is the mean of the client's own test samples of the class,
-or the client is not attacked. Prototypes are those that were sent in the last round, by the number of samples
-behind them, and `behind` names numbers for which others are computed from as many of a client's samples;
-nobody sent these, so they do not stand for the attack in tables, and beside noise for every sample (dpsgd),
-which they would not have, there are none. Differs from the paper, which names upcnn, vae and grnn, and
-neither their architectures nor a measure: both are ours.
+    grnn   no training set: an image G(e) from noise e, with G optimised for |phi(G(e)) - prototype|^2
+The server has each client's model, so features are shifted by the difference of the mean features of its own
+samples of the class between the merged model and the client's. Each answer is shrunk towards the class mean
+by the factor that is best for prototypes of as many of its own samples, so an attacker that learns nothing
+answers with the class mean. An image is compared with the nearest of the client's samples of the class. The
+floor is the mean of the adversary's own samples of the class, which contains nothing about the client. If
+samples look different at each client (a feature skew, sites), the floor is the mean of the client's own test
+samples of the class, or the client is not attacked. The attacked prototypes are those of the last round; for
+each number in `behind`, further prototypes are computed from this many samples of a client. These were not
+sent, so they do not represent the attack in tables, and there are none with noise for every sample (dpsgd),
+which they would lack.
+Differs from the paper: it names upcnn, vae and grnn without their architectures or a measure; both are ours.
 """
 
 from __future__ import annotations
@@ -50,18 +46,20 @@ from unskew.methods.fedproto import FedProto
 from unskew.methods.rebafl import ReBaFL
 
 READS = ("rebafl/sums", "fedproto/sums")
-"""The payloads that it attacks, as the ledger calls them."""
+"""The attacked payloads, by their names in the ledger."""
 
 AS_SENT = "as sent"
 TRIALS = 24
-"""Prototypes of its own on which an attacker finds out how far to trust its answers."""
+"""Prototypes of its own samples by which an attacker chooses the shrinkage."""
 
 
 @dataclass(frozen=True)
 class Prototypes:
-    """Mean features of samples of one class at one client. of: which. h: [N, D]. y: [N]. x: N times [n,
-    *shape], the samples behind each, in natural units. plain: [N, *shape], the mean of others of the class
-      that look like them."""
+    """Mean features of samples of one class at one client.
+
+    of: a description. h: [N, D]. y: [N]. x: N times [n, *shape], the samples of each, in natural units.
+    plain: [N, *shape], the mean of similar samples of the class.
+    """
 
     of: str
     h: Tensor
@@ -151,8 +149,7 @@ class Prototype(Attack):
         return plains, remarks
 
     def _trial(self, group: Prototypes, lesson: Lesson, y: Tensor, means: Tensor, seed: int) -> Prototypes:
-        """Prototypes of its own samples, each of as many as are usual behind one of the group, where it has
-        so many."""
+        """Prototypes of the attacker's own samples, each of the median number of samples in the group."""
         usual = sorted(len(x) for x in group.x)[len(group.x) // 2]
         rng = numpy_key(seed, "trial", group.of)
         counts = {c: int((y == c).sum()) for c in y.unique().tolist()}
@@ -167,8 +164,7 @@ class Prototype(Attack):
         return Prototypes("own", torch.stack(h), torch.tensor(labels), x, means[labels])
 
     def _moved(self, scene: Scene, own: Samples, w: Weights) -> Tensor:
-        """[C, D]: what to add to features under these weights, by class, to compare them with those of the
-        merged model."""
+        """[C, D]: the shift, by class, from features under these weights to features of the merged model."""
         seen, classes = scene.seen(own.x), scene.run.fed.classes
         ours, theirs = (self._features(scene, weights)(seen) for weights in (scene.final.weights, w))
         return class_means(ours - theirs, own.y, classes)
@@ -194,10 +190,9 @@ class Prototype(Attack):
     def _groups(
         self, scene: Scene, part: Part, own: Samples, plains: Mapping[int, Tensor], seed: int
     ) -> Iterator[Prototypes]:
-        """Prototypes as they were sent, and then those of so many samples where clients have as many of a
-        class.
+        """The prototypes that were sent, and then those of each number of samples in `behind`.
 
-        plains: the mean sample of each class, by client that is attacked.
+        plains: the mean sample of each class, by attacked client.
         """
         heard = scene.last_round
         assert heard.start is not None
@@ -237,8 +232,10 @@ class Prototype(Attack):
         m: int,
         plan: tuple[Mapping[int, Tensor], Mapping[int, Tensor], int],
     ) -> Prototypes | None:
-        """Prototypes of m samples of one class at one client, under the model that the client had trained.
-        plan: moves of features, and mean samples of classes, by client; seed."""
+        """Prototypes of m samples of one class at one client, under the client's trained model.
+
+        plan: (shifts of features by client, mean samples of classes by client, seed).
+        """
         moves, plains, seed = plan
         assert heard.start is not None
         counts = scene.run.federation.label_counts
@@ -269,19 +266,18 @@ def _part(scene: Scene) -> Part | None:
 
 
 def _rows(scene: Scene, k: int, c: int) -> Tensor:
-    """The rows of client k that have class c."""
+    """The rows of client k with class c."""
     rows = np.asarray(scene.run.federation.train[k])
     return torch.as_tensor(rows[scene.run.federation.y[rows] == c])
 
 
 def _nearest(answer: Tensor, x: Tensor) -> Tensor:
-    """Of samples [n, *shape] the one that is nearest to an answer."""
+    """The sample of x [n, *shape] that is nearest to an answer."""
     return x[success.mse(answer.expand_as(x), x).argmin()]
 
 
 def _best_share(answers: Tensor, trial: Prototypes) -> float:
-    """How much of an answer's difference from the class mean is worth keeping: 0, a quarter, a half, three
-    quarters or all."""
+    """The best factor on an answer's difference from the class mean: 0, 1/4, 1/2, 3/4 or 1."""
 
     def error(share: float) -> float:
         shrunk = trial.plain + share * (answers - trial.plain)
@@ -292,8 +288,7 @@ def _best_share(answers: Tensor, trial: Prototypes) -> float:
 
 
 def _scores(share: str, of: str, answers: Tensor, group: Prototypes, span: float) -> list[Score]:
-    """Squared error to the nearest sample behind; and of images how much more alike than the class mean is to
-    its own."""
+    """The squared error to the nearest sample, and for images the gain in SSIM over the class mean."""
     there = torch.stack([_nearest(a, x) for a, x in zip(answers, group.x)])
     usual_there = torch.stack([_nearest(mean, x) for mean, x in zip(group.plain, group.x)])
     error, without = success.mse(answers, there), success.mse(group.plain, usual_there)

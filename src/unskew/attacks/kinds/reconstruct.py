@@ -2,13 +2,13 @@
 
 The adversary has the model that made the activations f(x), and samples x' of its own. It trains decoders g by
     min_g mean |g(f(x')) - x'|^2
-and applies them to the activations that were sent: g(f(x)).
-linear: no non-linearity, as the paper's code has it. deep: convolutions with ReLU, ours. class mean: the mean
-of its own samples of the class that was sent in clear, which needs no activation.
-Of several inputs each is decoded by itself, whole numbers as numbers.
-FedMix's averages and FedData's inputs are taken as they were sent, and compared with each sample behind them.
-Differs from the paper: it is scored on samples that were shared, not on a test set, and trains on samples
-that no client holds, with Adam and early stopping.
+and applies them to the activations of clients: g(f(x)).
+linear: without non-linearity, as in the paper's code. deep: convolutions with ReLU, ours. class mean: the
+mean of its own samples of the class, which is sent in clear, so that no activation is needed.
+Several inputs are decoded one by one, whole numbers as numbers.
+FedMix's averages and FedData's inputs are compared, as sent, with each of their samples.
+Differs from the paper: it is scored on shared samples, not on a test set, and trains on samples of no client,
+with Adam and early stopping.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from unskew.methods.fedmix import FedMix
 from unskew.methods.flea import FLea
 
 READS = ("flea/features", "fedmix/x", "naivemix/x", "feddata/x")
-"""The payloads that it attacks, as the ledger calls them."""
+"""The attacked payloads, by their names in the ledger."""
 
 CLASS_MEAN = "class mean"
 
@@ -93,7 +93,7 @@ class Reconstruct(Attack):
         return Outcome(tuple(scores), f"{len(own)} {own.name}", {"images": sheets} if sheets else {})
 
     def _decoded(self, lesson: Lesson, sent: Tensor) -> dict[str, Tensor]:
-        """What each decoder that learnt from this lesson makes of activations."""
+        """The reconstructions of activations by each decoder that is trained on the lesson."""
         return {
             "linear decoder": decoders.linear_decoder(lesson)(sent),
             "deep decoder": decoders.deep_decoder(lesson)(sent),
@@ -103,7 +103,7 @@ class Reconstruct(Attack):
 def _scores(
     share: str, name: str, answers: Mapping[str, Tensor], there: Tensor, guess: success.Guess
 ) -> Iterator[Score]:
-    """How like answers are to the samples, or to the input of this name."""
+    """The likeness of answers to the samples, or to the input of this name."""
     for of, x in answers.items():
         yield from success.likeness_scores(
             share, score_subject(name, of), x, there, guess, main=of != CLASS_MEAN
@@ -111,8 +111,7 @@ def _scores(
 
 
 def at_cut(scene: Scene, taken: Taken, x: Tensor) -> Tensor:
-    """Activations of samples as stored, [N, ...], under the model and at the cut at which others were
-    taken."""
+    """Activations [N, ...] of stored samples, with the model and the cut of other activations."""
     with scene.trainer.evaluating():
         net = scene.trainer.net
         until = net.check_cut(taken.cut)
@@ -120,5 +119,5 @@ def at_cut(scene: Scene, taken: Taken, x: Tensor) -> Tensor:
 
 
 def class_means(x: Tensor, y: Tensor, classes: int) -> Tensor:
-    """[C, *shape]: the mean sample of each class, of a class without any the mean of all."""
+    """[C, *shape]: the mean sample of each class; the mean of all for an empty class."""
     return torch.stack([x[y == c].mean(0) if bool((y == c).any()) else x.mean(0) for c in range(classes)])

@@ -1,12 +1,11 @@
-"""Statistics: what FedRDN's means and deviations of a site tell (ours).
+"""Statistics: the information in a site's means and deviations of FedRDN (ours).
 
 Differencing: a site that shares twice, with n samples and then with one more, shares its difference
     x_c = (n + 1) mu'_c - n mu_c,   s_c = (n + 1) sigma'_c - n sigma_c
-which are that sample's mean and standard deviation of every channel, to the digits that float32 leaves; of a
-channel in which all of the adversary's own samples agree everybody knows them, and they are left out.
-Property: which site, or which largest class, has these statistics? The nearest, by (mu, log sigma), of those
-that the adversary computes from its own samples of each; its own are as many as the site has, or all there
-are.
+which are that sample's mean and standard deviation of every channel, up to rounding of float32. Channels in
+which all of the adversary's own samples agree are no secret and are left out.
+Property: which site, or which largest class, has these statistics? The adversary computes statistics of its
+own samples of each and names the nearest by (mu, log sigma).
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from unskew.methods.fedrdn import FedRDN
 from unskew.round.samples import load_samples
 
 READS = ("fedrdn/mu", "fedrdn/sigma")
-"""The payloads that it attacks, as the ledger calls them."""
+"""The attacked payloads, by their names in the ledger."""
 
 
 LEAST_SPREAD = 1e-5
-"""Of a statistic's size: what varies by less is rounding."""
+"""The least variation relative to a statistic's size; less is rounding."""
 
 
 @dataclass(frozen=True)
 class Statistics(Attack):
-    """Differences two releases of statistics, and guesses whose they are."""
+    """Differences two releases of statistics, and guesses their site."""
 
     samples: Annotated[
         int, Ge(1), Le(1_000_000), "the most samples that are added to a site, one after another"
@@ -74,8 +73,7 @@ class Statistics(Attack):
         return Outcome(tuple(scores), f"{len(own)} {own.name}{of_sites}")
 
     def _differences(self, scene: Scene, part: FedRDN, seed: int, of_own: Tensor) -> list[Score]:
-        """How far the statistics of one added sample are from what two releases give, in units of their own
-        spread."""
+        """The error of one added sample's statistics from two releases, in units of their deviation."""
         guess, spread_C = of_own.mean(0), of_own.std(0)
         varies_C = spread_C > LEAST_SPREAD * guess.abs().clamp(min=LEAST_SPREAD)
         rng = numpy_key(seed, "added")
@@ -104,8 +102,7 @@ class Statistics(Attack):
         return scores
 
     def _properties(self, scene: Scene, part: FedRDN, seed: int) -> list[Score]:
-        """Whether the nearest statistics of the adversary's own samples name the site, or its largest
-        class."""
+        """The accuracy with which the nearest statistics name the site, or its largest class."""
         federation = scene.run.federation
         if not federation.natural and scene.run.task.name != "classification":
             return []  # no class is a site's largest
@@ -135,7 +132,7 @@ class Statistics(Attack):
 
 
 def _released(scene: Scene, part: FedRDN, x: Tensor) -> Tensor:
-    """[2 C]: the means and the deviations that a site with these samples, as stored, would share."""
+    """[2 C]: the means and deviations that a site with these stored samples would share."""
     batch = Batch(
         x, torch.zeros(len(x), scene.run.fed.classes, device=x.device), torch.ones(len(x), device=x.device)
     )
@@ -149,5 +146,5 @@ def _released(scene: Scene, part: FedRDN, x: Tensor) -> Tensor:
 
 
 def _each(scene: Scene, part: FedRDN, x: Tensor) -> Tensor:
-    """[N, 2 C]: the same of each sample alone."""
+    """[N, 2 C]: the means and deviations of each sample alone."""
     return torch.stack([_released(scene, part, one[None]) for one in x])

@@ -1,16 +1,14 @@
-"""Tokens: the words, codes or other whole numbers that a client's samples hold, from its update (Melis et
-al., S&P 2019).
+"""Tokens: words, codes or other whole numbers in a client's samples (Melis et al., S&P 2019).
 
-With E_v row v of a table that the model looks up, E_v as it was sent to the client and E'_v as it came back:
-    r_v = |E'_v - s E_v|     s: the median over rows of E'_v . E_v / |E_v|^2, what weight decay alone makes of
-    a row
-Rows with a gradient were looked up. Where the widest gap in log10 r is 1 or more, the rows above it are
-named, and rows are sorted by r, those alike by how many of the attacker's own samples hold them. Else the
-update says little: the rows of its own samples are named, and sorted by these, those alike by r. AUC, recall
-and precision are of the rows that the client's samples hold. Without the payload the attacker's own samples
-sort all rows, and as many are named. Tables from which all samples take the same rows (places in a sentence)
-are left out, and so are padding rows.
-Differs from the paper: it has no weight decay, no noise, and names whatever differs from 0.
+With E_v row v of a lookup table in the broadcast and E'_v the row in the client's reply:
+    r_v = |E'_v - s E_v|     s: the median over rows of E'_v . E_v / |E_v|^2, the effect of weight decay
+Rows with a gradient were looked up. If the widest gap in log10 r is 1 or more, the rows above it are named,
+and rows are sorted by r, ties by their frequency in the attacker's own samples. Otherwise the update has
+little information: the rows of the attacker's own samples are named and sorted by frequency, ties by r. AUC,
+recall and precision refer to the rows of the client's samples. Without the payload, all rows are sorted by
+the frequency in the attacker's own samples, and as many are named. Tables from which all samples take equal
+rows (such as positions in a sentence) and padding rows are left out.
+Differs from the paper: it has neither weight decay nor noise, and names all rows with changes.
 """
 
 from __future__ import annotations
@@ -33,14 +31,13 @@ from unskew.core.part import overrides
 from unskew.errors import UsageError
 
 PIECE = 256
-"""Samples in one pass."""
+"""The number of samples in one pass."""
 
 
 class Lookups:
-    """Runs a scene's model and notes the rows; within `with`. names: weights of the tables that are looked
-    at.
+    """Records the looked-up rows of a scene's model, as a context manager.
 
-    counts: by table, bool, the rows that stand for something.
+    names: the weights of the tables. counts: by table, a mask of the rows without padding.
     """
 
     def __init__(self, scene: Scene, names: Mapping[str, Any]):
@@ -61,8 +58,8 @@ class Lookups:
             hook.remove()
 
     def present(self, x: Tensor, k: int = -1) -> dict[str, Tensor]:
-        """bool [V] by table: the rows, without padding, that samples [N, *shape], as stored, look up at
-        client k, or at nobody's."""
+        """By table, bool [V]: the rows without padding that stored samples look up at client k (-1: no
+        client)."""
         self._seen = {n: torch.zeros(rows, dtype=torch.bool) for n, rows in self.rows.items()}
         with torch.no_grad(), self.scene.trainer.evaluating():
             for piece in x.split(PIECE):
@@ -70,7 +67,7 @@ class Lookups:
         return {n: seen[self.counts[n]] for n, seen in self._seen.items()}
 
     def counted(self, x: Tensor) -> dict[str, Tensor]:
-        """[V] by table: how many of these samples look each row up."""
+        """By table, [V]: the number of samples that look each row up."""
         by_sample = [self.present(sample) for sample in x.split(1)]
         return {n: torch.stack([seen[n] for seen in by_sample]).sum(0) for n in self.rows}
 
@@ -82,7 +79,7 @@ class Lookups:
 
 
 def _no_padding(layer: nn.Embedding | nn.EmbeddingBag) -> Tensor:
-    """bool [rows]: all but the one that stands for nothing, which never has a gradient."""
+    """bool [rows]: all rows but the padding row, which never has a gradient."""
     counts = torch.ones(layer.num_embeddings, dtype=torch.bool)
     if layer.padding_idx is not None:
         counts[layer.padding_idx] = False
@@ -90,16 +87,16 @@ def _no_padding(layer: nn.Embedding | nn.EmbeddingBag) -> Tensor:
 
 
 READS = ("w",)
-"""The payloads that it attacks, as the ledger calls them."""
+"""The attacked payloads, by their names in the ledger."""
 
 TINY, ROUNDING = 1e-12, 1e-6
-"""Of the largest change of a row: less than TINY is none, for no float32 has as many digits. Of a row's
-length: beside weight decay less than ROUNDING is none."""
+"""Changes below TINY of the largest change, or with weight decay below ROUNDING of a row's length, are
+none."""
 
 
 @dataclass(frozen=True)
 class Tokens(Attack):
-    """Names the rows of the model's tables that a client's samples look up."""
+    """Names the table rows that a client's samples look up."""
 
     samples: Annotated[
         int, Ge(1), Le(1_000_000), "the most samples of its own by which the attacker guesses"
@@ -171,7 +168,7 @@ class Tokens(Attack):
 
 
 def change_of(before: Tensor, after: Tensor) -> Tensor:
-    """[V]: how far each row of a table [V, D] moved, beside the shrinking that all rows have in common."""
+    """[V]: the change of each row of a table [V, D], without the common shrinking of all rows."""
     first, last = before.double().cpu(), after.double().cpu()
     factor = ((last * first).sum(1) / first.pow(2).sum(1).clamp(min=1e-30)).median()
     change = (last - factor * first).norm(dim=1)

@@ -1,7 +1,7 @@
 """Which clients take part in a round, named by one text: `kind:value,option:value`.
 
-A kind says who is asked and who of them answers; options add drops, deadlines, quorums and new draws. Every
-method sees the same absences, and time is virtual.
+A kind decides which clients are asked and which of them answer; options add drops, deadlines, quorums and new
+draws. All methods see equal absences, and time is virtual.
 Letters: K clients, t the round.
 """
 
@@ -21,16 +21,16 @@ from unskew.errors import DataError, UsageError, excerpt
 from unskew.formats import arguments, specs
 
 Rng = Callable[[int], np.random.Generator]
-"""rng(t) is a new generator for round t, always the same one."""
+"""rng(t) is a new generator for round t, always seeded alike."""
 
 
 @dataclass(frozen=True)
 class PresenceDraw:
-    """Clients asked in a round, ascending. there: whether each answers, bool; seconds: after how long, or
-    None."""
+    """The clients asked in a round, ascending. answers: bool, whether each answers. seconds: the time until
+    each answer, or None."""
 
     asked: np.ndarray
-    there: np.ndarray
+    answers: np.ndarray
     seconds: np.ndarray | None = None
 
 
@@ -44,22 +44,22 @@ class Presence:
 
     @property
     def independent(self) -> float | None:
-        """The probability with which a client is asked, independently of all others and of other rounds; None
-        where it is not."""
+        """The probability of being asked, independent of all other clients and rounds; None if clients are
+        not independent."""
         return None
 
     def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> PresenceDraw:
-        """Who is there in round t of K clients. generator: round t's, from which later draws follow on."""
+        """The clients of round t, of K. generator: round t's generator, from which later draws continue."""
         raise NotImplementedError
 
     def check(self, K: int, rounds: int) -> None:
-        """Raises DataError (E408) where it speaks of other clients or rounds than a run of K clients and so
-        many rounds has."""
+        """Raises DataError (E408) if the settings name clients or rounds that a run of K clients and
+        `rounds` rounds lacks."""
 
 
 @dataclass(frozen=True)
 class Full(Presence):
-    """everybody"""
+    """all clients"""
 
     name = "full"
     example = "full"
@@ -90,8 +90,7 @@ class Sample(Presence):
 
 @dataclass(frozen=True)
 class Poisson(Presence):
-    """each client is asked with one probability, whatever becomes of the others: what differential privacy
-    accounts for"""
+    """each client is asked with one probability, independently: what differential privacy accounts for"""
 
     probability: Annotated[float, Gt(0), Le(1), "of each client, in each round"]
     name = "poisson"
@@ -109,7 +108,7 @@ class Poisson(Presence):
 
 @dataclass(frozen=True)
 class Bernoulli(Presence):
-    """everybody is asked and answers with one probability"""
+    """all clients are asked, and each answers with one probability"""
 
     probability: Annotated[float, Ge(0), Le(1), "of each client, in each round"]
     name = "bernoulli"
@@ -132,11 +131,10 @@ class Persistent(Presence):
 
     def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> PresenceDraw:
         first_of_period = (t - 1) // self.rounds * self.rounds + 1
-        # in the period's first round from that round's own, or what follows there (who fails, who is late)
-        # would be drawn from
-        # the same numbers again: with drop >= probability everybody who is there would fail
-        drawn_from = generator if t == first_of_period else rng(first_of_period)
-        return PresenceDraw(np.arange(K), drawn_from.random(K) < np.full(K, self.probability))
+        # In the period's first round, failures and delays are drawn from this generator afterwards; a second
+        # generator of that round would repeat its numbers, and clients that are there would fail.
+        period_generator = generator if t == first_of_period else rng(first_of_period)
+        return PresenceDraw(np.arange(K), period_generator.random(K) < np.full(K, self.probability))
 
 
 @dataclass(frozen=True)
@@ -160,11 +158,11 @@ class ClusteredPresence(Presence):
 
 @dataclass(frozen=True)
 class Trace(Presence):
-    """who answers, and after how long, is read from a CSV file with columns round,client[,seconds]"""
+    """a CSV file with columns round,client[,seconds] says who answers, and after how long"""
 
     file: Annotated[str, "the path of the file"]
     seconds: dict[int, dict[int, float]] = field(init=False, repr=False, compare=False)
-    """By round and client."""
+    """Seconds until the answer, by round and client."""
     name = "trace"
     value = ("file",)
     example = "trace:FILE.csv"
@@ -180,8 +178,8 @@ class Trace(Presence):
         )
 
     def check(self, K: int, rounds: int) -> None:
-        """A client that is counted from 1 would answer as the next one, and after the last line nobody trains
-        any more."""
+        """Raises DataError (E408) for a trace that does not fit: clients counted from 1 would be shifted
+        by one, and rounds after the last line would have no clients."""
         client, t = max((client, t) for t, clients in self.seconds.items() for client in clients)
         if client >= K:
             text = (
@@ -194,8 +192,8 @@ class Trace(Presence):
 
 
 def read_trace(path: Path) -> dict[int, dict[int, float]]:
-    """Seconds by client, by round. Raises UsageError (E111) if there is no such file, DataError (E408) if it
-    is no trace."""
+    """Seconds by client, by round. Raises UsageError (E111) for a missing file, DataError (E408) if it is
+    no trace."""
     rounds: dict[int, dict[int, float]] = {}
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
@@ -212,9 +210,13 @@ def read_trace(path: Path) -> dict[int, dict[int, float]]:
         if not rounds:
             raise ValueError("it has no rows")
     except OSError as error:
-        gone = isinstance(error, FileNotFoundError)
-        why = f"there is no file {path}" if gone else f"cannot read {path} ({os.strerror(error.errno or 0)})"
-        raise UsageError("E111", f"{why}; a trace is a CSV with columns round,client[,seconds].") from None
+        is_missing = isinstance(error, FileNotFoundError)
+        reason = (
+            f"there is no file {path}"
+            if is_missing
+            else f"cannot read {path} ({os.strerror(error.errno or 0)})"
+        )
+        raise UsageError("E111", f"{reason}; a trace is a CSV with columns round,client[,seconds].") from None
     except (KeyError, ValueError, TypeError, csv.Error) as error:
         raise DataError(
             "E408", f"{path} is no trace: rounds count from 1, clients and seconds from 0 ({error})."
@@ -223,7 +225,7 @@ def read_trace(path: Path) -> dict[int, dict[int, float]]:
 
 
 def draw_distinct(K: int, size: int, generator: np.random.Generator) -> np.ndarray:
-    """`size` distinct random numbers below K, ascending; O(size) where size is small beside K."""
+    """`size` distinct random numbers below K, ascending; O(size) if size is small compared with K."""
     if size * 4 > K:
         return np.sort(generator.permutation(K)[:size])
     numbers = np.unique(generator.integers(K, size=size))
@@ -239,12 +241,13 @@ PRESENCE_KINDS: dict[str, type[Presence]] = specs.by_name(
 
 
 REDRAWS = 1000
-"""Draws of a round at most, with `redraw`."""
+"""Maximal number of draws of a round, with `redraw`."""
 
 
 @dataclass(frozen=True)
 class Attendance:
-    """Client ids, ascending, int64: who was asked, who answered in time, who answered too late."""
+    """Client ids, int64, ascending: those asked, those that answered in time, and those that answered too
+    late."""
 
     asked: np.ndarray
     answered: np.ndarray
@@ -253,10 +256,10 @@ class Attendance:
 
 @dataclass(frozen=True)
 class Options:
-    """What may follow every kind, after commas."""
+    """The options that may follow any kind, after commas."""
 
     drop: Annotated[float, Ge(0), Le(1), "probability that a client that was asked fails"] = 0.0
-    redraw: Annotated[bool, "draw again until somebody answers"] = False
+    redraw: Annotated[bool, "draw again until a client answers"] = False
     deadline: Annotated[
         float | None,
         Ge(0),
@@ -275,9 +278,9 @@ class Availability:
 
     @staticmethod
     def parse(text: str) -> Availability:
-        """The availability that a text names; a text of options alone is `full` with these options.
+        """The availability that a text names; a text of options alone means `full` with these options.
 
-        Raises UsageError: E124 for what does not exist or does not fit, E111 for a trace that is not there;
+        Raises UsageError: E124 for an unknown or unfitting kind or option, E111 for a missing trace;
         DataError (E408) for a file that is no trace.
         """
         spec = specs.parse(text, "availability", "E124")
@@ -291,16 +294,16 @@ class Availability:
 
     @property
     def independent(self) -> float | None:
-        """The probability with which a client is asked, whatever others do; None where whether it counts
-        depends on others.
+        """The probability of being asked, independent of all other clients; None if they depend on each
+        other.
 
-        Clients that fail or come too late do so by themselves, so that it is an upper bound for them.
+        Clients that fail or come too late do so independently, so for them the probability is an upper bound.
         """
         tied = self.options.redraw or self.options.quorum > 1
         return None if tied else self.presence.independent
 
     def who(self, t: int, K: int, rng: Rng) -> Attendance:
-        """Who takes part in round t of K clients. O(answers) for `sample`."""
+        """The clients that take part in round t, of K. O(answers) for `sample`."""
         attendance = self._once(t, K, rng)
         for attempt in range(1, REDRAWS if self.options.redraw else 1):
             if len(attendance.answered):
@@ -311,29 +314,29 @@ class Availability:
     def _once(self, t: int, K: int, rng: Rng) -> Attendance:
         generator, options = rng(t), self.options
         present = self.presence.draw(t, K, generator, rng)
-        asked, there = present.asked, present.there
+        asked, answers = present.asked, present.answers
         seconds = present.seconds
         if seconds is None:
             none = options.deadline is None
             seconds = np.zeros(len(asked)) if none else generator.lognormal(0.0, 0.5, len(asked))
         if options.drop:
-            there = there & (generator.random(len(asked)) >= options.drop)
-        in_time = there if options.deadline is None else there & (seconds <= options.deadline)
+            answers = answers & (generator.random(len(asked)) >= options.drop)
+        in_time = answers if options.deadline is None else answers & (seconds <= options.deadline)
         answered = asked[in_time]
         if len(answered) < options.quorum:
             answered = answered[:0]
-        return Attendance(asked, answered, asked[there & ~in_time])
+        return Attendance(asked, answered, asked[answers & ~in_time])
 
 
 def without_trace(text: str) -> str:
-    """The text, or that of `full` in place of a trace: of a file that somebody else has named, and that
-    nobody here may open.
+    """The text, with `full` in place of a trace: another machine named the file, and no file may be opened
+    for it here.
 
-    Raises UsageError (E124) for a text that cannot be taken apart.
+    Raises UsageError (E124) for a text that cannot be parsed.
     """
     return Full.name if specs.parse(text, "availability", "E124").kind == Trace.name else text
 
 
 def _next_draw(rng: Rng, attempt: int) -> Rng:
-    """Other generators for another draw of the same rounds."""
+    """Different generators for another draw of the rounds."""
     return lambda t: np.random.default_rng([int(rng(t).integers(2**62)), attempt])

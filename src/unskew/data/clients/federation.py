@@ -1,4 +1,4 @@
-"""A data set dealt to clients, or what is known of one whose samples are elsewhere.
+"""A data set dealt to clients, or the facts known about one with samples on other machines.
 
 All samples of a `Federation` are in one array, and a client is a list of row numbers: memory grows with the
 samples, not with the clients. A `RemoteFederation` has no samples; its clients are known by the counts that
@@ -27,28 +27,27 @@ from unskew.data.samples.dataset import (
     tenth_edges,
     tenth_names,
 )
-from unskew.data.samples.input_layout import Layout
 from unskew.data.samples.intake import Intake, Note
 from unskew.errors import DataError, printable
+from unskew.formats.input_layout import Layout
 
 SUMMARY_CLIENTS = 2000
-"""Clients that `summary` lists at most."""
+"""Maximal number of clients that `summary` lists."""
 
 
 @dataclass(frozen=True)
 class Federation:
-    """A set and which of its rows each client holds.
+    """A data set and the rows that each client holds.
 
     x, y, x_test, y_test, classes, target: as in `Dataset`.
     train, val, test: `train[k]` and `val[k]` are rows of x, `test[k]` rows of x_test; any of them may be
-    empty. val has no clients at all if nothing is held back.
-    skew: the text by which the set was dealt out. names: of the clients, or None for `client-0` and so on.
-    Control characters in names are escaped.
+    empty. val has no clients at all without validation samples.
+    skew: the text by which the set was dealt out. names: the clients' names, or None for `client-0` and so
+    on. Control characters in names are escaped.
     natural: whether clients come from a column of the data and every test row belongs to one of them.
-    mean, std: one number per channel, by which samples can be standardised; None if they are already, or
+    mean, std: one number per channel, by which samples can be standardised; None if they already are, or
     never are.
-    columns: facts per row of x. reserved: rows of x that no client holds, because the server keeps them for
-    itself.
+    columns: facts per row of x. reserved: rows of x that no client holds, because the server keeps them.
     intake, applied, layout: as in `Dataset`.
 
     Raises DataError: E403 for rows and lengths, E404 for labels.
@@ -115,7 +114,7 @@ class Federation:
 
     @property
     def n_classes(self) -> int:
-        """C, which is how many outputs a model has: 1 for a target."""
+        """C, the number of outputs of a model; 1 for a target."""
         return len(self.classes)
 
     @property
@@ -135,7 +134,7 @@ class Federation:
 
     @property
     def tokens(self) -> bool:
-        """Whether every token has a label, or -1: a case of masks."""
+        """Whether every token has a label; such sets also count as masks."""
         return self.masks and self.y.ndim == 2 and len(self.shape) == 1
 
     @property
@@ -145,13 +144,16 @@ class Federation:
 
     @cached_property
     def groups(self) -> tuple[str, ...]:
-        """What labels are counted by: the classes, or the tenths of a target."""
+        """The groups that labels are counted by: the classes, or the tenths of a target."""
         return tenth_names(tenth_edges(self.y)) if self.target else self.classes
 
     @cached_property
     def label_counts(self) -> np.ndarray:
-        """Training samples of every client and class, int64 [K, C], or tenth of a target; with masks, their
-        pixels. Of several labels, the samples that have each, which may be more or fewer than there are."""
+        """Training samples of every client and class, or tenth of a target, int64 [K, C]; with masks, their
+        pixels.
+
+        A sample with several labels counts for each of them, and one without labels for none.
+        """
         if self.masks:
             return np.array([self._pixels(rows) for rows in self.train])
         if self.several:
@@ -161,7 +163,7 @@ class Federation:
         return np.bincount(flat, minlength=self.clients * groups).reshape(self.clients, groups)
 
     def _pixels(self, rows: np.ndarray) -> np.ndarray:
-        """Pixels, or tokens, of these samples by class, int64 [C]."""
+        """The number of pixels, or tokens, of each class in these samples, int64 [C]."""
         counts = np.zeros(self.n_classes, np.int64)
         for row in rows:
             labels = self.y[row].ravel()
@@ -170,13 +172,13 @@ class Federation:
 
     @property
     def test_sizes(self) -> np.ndarray:
-        """How many test samples each client has, int64 [K], also where they are not here."""
+        """Test samples of every client, int64 [K], also if they are on other machines."""
         return self.test.sizes
 
     @property
     def common_test(self) -> int:
-        """How many samples the common test set has, also where they are not here; 0 where clients alone have
-        some."""
+        """Samples of the common test set, also if it is on another machine; 0 if only clients have test
+        samples."""
         return len(self.y_test)
 
     def name_of(self, k: int) -> str:
@@ -196,24 +198,25 @@ class Federation:
         )
 
     def from_natural(self, x: np.ndarray) -> np.ndarray:
-        """Samples [N, ...] in natural units, scaled as this federation's are."""
+        """Samples [N, ...] in natural units, scaled like the samples of this federation."""
         return x if self.applied is None else scaling.apply(x, self.applied, self.layout)
 
     def summary(self) -> dict[str, Any]:
-        """What federation.json holds; its lists are of the first 2,000 clients at most."""
-        shown = slice(0, SUMMARY_CLIENTS)
+        """The content of federation.json; its lists have at most the first 2,000 clients."""
+        first = slice(0, SUMMARY_CLIENTS)
+        unit = "pixels" if self.masks else "samples"
         return {
             "name": self.name,
             "classes": list(self.groups),
             "clients": self.clients,
             "names": [self.name_of(k) for k in range(min(self.clients, SUMMARY_CLIENTS))],
             "sizes": {
-                "train": self.sizes[shown].tolist(),
-                "val": self.val.sizes[shown].tolist(),
-                "test": self.test_sizes[shown].tolist(),
+                "train": self.sizes[first].tolist(),
+                "val": self.val.sizes[first].tolist(),
+                "test": self.test_sizes[first].tolist(),
             },
-            "labels": self.label_counts[shown].tolist(),
-            "unit": "tokens" if self.tokens else "pixels" if self.masks else "samples",
+            "labels": self.label_counts[first].tolist(),
+            "unit": "tokens" if self.tokens else unit,
             "test": self.common_test,
             "skew": self.skew,
             "shape": list(self.shape),
@@ -229,10 +232,11 @@ class Federation:
 class RemoteFederation(Federation):
     """A federation without samples.
 
-    counts: training samples of each client and class, int64 [K, C]; all zero where clients do not say.
-    counted_by: what the columns of counts are, where they are no classes. scaled_apart: whether clients
-    standardised their samples by constants of their own, which are not known here. common: samples of a
-    common test set that is elsewhere.
+    counts: training samples of each client and class, int64 [K, C]; zeros for a client that does not report
+    them.
+    counted_by: the columns of counts, if they are no classes. scaled_apart: whether clients standardised
+    their samples by private constants, which are unknown here. common: number of samples of a common test set
+    on another machine.
     """
 
     counts: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))
@@ -258,7 +262,8 @@ class RemoteFederation(Federation):
 
     @property
     def label_counts(self) -> np.ndarray:  # type: ignore[override]
-        """int64 [K, C]; a client of whom nothing is known has zeros."""
+        """Training samples of each client and class, int64 [K, C]; zeros for a client that does not report
+        them."""
         counts = np.zeros((self.clients, len(self.groups)), np.int64)
         if len(self.counts):
             counts[: len(self.counts)] = self.counts
@@ -266,7 +271,7 @@ class RemoteFederation(Federation):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What was remarked on the samples when they were read."""
+        """The notes on how the samples were read."""
         return self.intake.notes if self.intake else ()
 
     def counted(self, k: int) -> bool:
@@ -275,9 +280,10 @@ class RemoteFederation(Federation):
 
     @staticmethod
     def from_facts(inputs: Mapping[str, Any], summary: Mapping[str, Any]) -> RemoteFederation:
-        """inputs: as `predictions.facts` gives them. summary: as `Federation.summary` gives it.
+        """The federation that a record describes.
 
-        Raises KeyError, TypeError or ValueError where they hold something else.
+        inputs: the facts from `predictions.facts`. summary: the facts from `Federation.summary`.
+        Raises KeyError, TypeError or ValueError for anything else.
         """
         shape, clients = tuple(map(int, inputs["shape"])), int(summary["clients"])
         sizes = np.zeros((2, clients), np.int64)
@@ -322,10 +328,9 @@ class RemoteFederation(Federation):
 
 
 def _label_shape(inputs: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
-    """The shape of a sample's labels, () where it has one; of several inputs, one of which has as many
-    places.
+    """The shape of a sample's labels, () for a single one; with several inputs, the places of one of them.
 
-    Raises ValueError for another number of places.
+    Raises ValueError if no input has that number of places.
     """
     places = inputs.get("places")
     if places is None:

@@ -28,7 +28,7 @@ class Index:
 
     @staticmethod
     def of(lists: Sequence[np.ndarray]) -> Index:
-        """From one array of row numbers per client."""
+        """An index from one array of row numbers per client."""
         offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
         rows = (
             np.concatenate([np.asarray(r, dtype=np.int64) for r in lists]) if lists else np.zeros(0, np.int64)
@@ -37,7 +37,7 @@ class Index:
 
     @staticmethod
     def by_owner(owner_N: np.ndarray, clients: int) -> Index:
-        """From the client of each row, where -1 means no client. Rows of a client keep their order."""
+        """An index from the client of each row, or -1 for no client. Rows of a client keep their order."""
         rows = np.argsort(owner_N, kind="stable").astype(np.int64)
         rows = rows[np.searchsorted(owner_N[rows], 0) :]
         counts = np.bincount(owner_N[owner_N >= 0], minlength=clients)
@@ -45,7 +45,7 @@ class Index:
 
     @staticmethod
     def empty(clients: int) -> Index:
-        """No client holds any row."""
+        """An index without rows."""
         return Index(np.zeros(0, np.int64), np.zeros(clients + 1, np.int64))
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class Index:
 
     @property
     def sizes(self) -> np.ndarray:
-        """How many rows each client holds, int64 [K]."""
+        """The number of rows of each client, int64 [K]."""
         return np.diff(self.offsets)
 
     @property
@@ -72,10 +72,10 @@ class Index:
 
 @dataclass(frozen=True)
 class Request:
-    """What is dealt out, and to how many.
+    """The samples to deal out and the number of clients.
 
-    y: classes [N]. samples: how many a client has on average, or None for all there are. columns: facts per
-    row, [N] each.
+    y: classes [N]. samples: mean number of samples of a client, or None to deal all. columns: facts per row,
+    [N] each.
     """
 
     y: np.ndarray
@@ -85,26 +85,26 @@ class Request:
 
     @property
     def classes(self) -> int:
-        """C, from the largest label."""
+        """C, one more than the largest label."""
         return int(self.y.max()) + 1
 
 
 class Partition:
-    """One way to deal a set out. Subclasses are frozen dataclasses of their settings, see
+    """A way to deal out a set. Subclasses are frozen dataclasses of their settings, see
     unskew.formats.specs."""
 
     name: ClassVar[str] = ""
     value: ClassVar[tuple[str, ...]] = ()
     example: ClassVar[str] = ""
     by_class: ClassVar[bool] = True
-    """Whether it needs one label per sample."""
+    """Whether samples need one label each."""
     own_clients: ClassVar[bool] = False
-    """Whether the data say how many clients there are."""
+    """Whether the data define the number of clients."""
 
     def deal(self, request: Request, rng: np.random.Generator) -> Index:
         """The rows of every client, from clients * samples rows that are drawn first, by class.
 
-        Raises DataError (E406) for what cannot be dealt out.
+        Raises DataError (E406) for a request that is infeasible.
         """
         rows = rows_to_deal(request, rng)
         index = self.deal_all(replace(request, y=request.y[rows]), rng)
@@ -125,7 +125,8 @@ class Partition:
 
 
 def rows_to_deal(request: Request, rng: np.random.Generator) -> np.ndarray:
-    """The rows that are dealt out, ascending: all of them, or clients * samples. Raises DataError (E406)."""
+    """The rows that are dealt out, ascending: all of them, or clients * samples. Raises DataError (E406)
+    if there are too few."""
     n, K, samples = len(request.y), request.clients, request.samples
     if samples is None:
         return np.arange(n)
@@ -145,14 +146,13 @@ def draw_rows(y: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
     return np.sort(np.concatenate([rng.permutation(np.flatnonzero(y == c))[:n] for c, n in enumerate(sizes)]))
 
 
-def split_among_owners(owned: list[np.ndarray], request: Request, rng: np.random.Generator) -> Index:
-    """Each class's shuffled rows, split evenly among the clients that own it. owned: the classes of every
-    client.
+def split_among_owners(client_classes: list[np.ndarray], request: Request, rng: np.random.Generator) -> Index:
+    """Each class's shuffled rows, split evenly among the clients that own the class.
 
-    The rows of a class that nobody owns are left out.
+    client_classes: the classes of every client. The rows of a class without an owner are left out.
     """
-    clients = np.repeat(np.arange(len(owned)), [len(classes) for classes in owned])
-    classes = np.concatenate(owned)
+    clients = np.repeat(np.arange(len(client_classes)), [len(classes) for classes in client_classes])
+    classes = np.concatenate(client_classes)
     owner = np.full(len(request.y), -1, dtype=np.int64)
     for c in range(request.classes):
         owners = clients[classes == c]
@@ -160,4 +160,4 @@ def split_among_owners(owned: list[np.ndarray], request: Request, rng: np.random
             rows = rng.permutation(np.flatnonzero(request.y == c))
             sizes = len(rows) // len(owners) + (np.arange(len(owners)) < len(rows) % len(owners))
             owner[rows] = np.repeat(owners, sizes)
-    return Index.by_owner(owner, len(owned))
+    return Index.by_owner(owner, len(client_classes))

@@ -1,4 +1,4 @@
-"""Feature skew without a download: every client sees the data through its own device.
+"""Feature skew without a download: every client sees the data through a device that differs from the others'.
 
 A suffix of the skew, `iid+gamma:0.5`, names the kind and its strength s; several may follow each other.
 Client k has a level u_k in (-1, 1), spread evenly over clients by the golden ratio: u_k = 2 frac((k + 1/2)
@@ -31,7 +31,7 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True)
 class Client:
-    """Who looks at the samples. stream: which of the client's independent noises is drawn."""
+    """The client that sees the samples. stream: which of the client's independent noises is drawn."""
 
     id: int
     stream: int = 0
@@ -52,11 +52,11 @@ class Shift:
     turns: ClassVar[bool] = False
     """Whether pixels change places, so that a mask has to follow its image."""
 
-    def seen(self, x: np.ndarray, client: Client, unit: bool) -> np.ndarray:
+    def transform(self, x: np.ndarray, client: Client, unit: bool) -> np.ndarray:
         """Samples [n, channels, ...] as this client sees them, float32; x itself is not changed.
 
-        unit: whether values lie in [0, 1], where they are then kept.
-        Raises UsageError (E103) where samples of this shape and range cannot be changed this way.
+        unit: whether values lie in [0, 1]; they are then clipped to that range.
+        Raises UsageError (E103) if the shift does not apply to samples of this shape and range.
         """
         self.check(x.shape[1:], unit)
         shifted = self.apply(x, client)
@@ -65,11 +65,11 @@ class Shift:
         return np.clip(shifted, 0, 1).astype(np.float32) if unit else shifted.astype(np.float32)
 
     def apply(self, x: np.ndarray, client: Client) -> np.ndarray:
-        """The formula, before values are kept in their range."""
+        """The shifted samples, before they are clipped."""
         raise NotImplementedError
 
     def check(self, shape: tuple[int, ...], unit: bool) -> None:
-        """Raises UsageError (E103) where samples of this shape and range cannot be changed this way."""
+        """Raises UsageError (E103) if the shift does not apply to samples of this shape and range."""
 
     def require_images(self, shape: tuple[int, ...]) -> None:
         if len(shape) != 3:
@@ -110,10 +110,8 @@ class Gamma(Shift):
     example = "+gamma:1"
 
     def apply(self, x: np.ndarray, client: Client) -> np.ndarray:
-        from_black = np.maximum(
-            x, 0
-        )  # black that was scaled and is taken back may lie just below 0, which has no root
-        return from_black ** np.float32(2 ** (self.strength * client.level))
+        # Scaling and its inverse may move black to just below 0, which has no root.
+        return np.maximum(x, 0) ** np.float32(2 ** (self.strength * client.level))
 
     def check(self, shape: tuple[int, ...], unit: bool) -> None:
         if not unit:
@@ -148,9 +146,9 @@ class Blur(Shift):
         if width < 0.05:
             return x
         reach = min(math.ceil(3 * width), min(x.shape[-2:]))
-        bell = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2).astype(np.float32)
+        weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2).astype(np.float32)
         for axis in (-2, -1):
-            x = _smooth(x, bell / bell.sum(), axis)
+            x = _smooth(x, weights / weights.sum(), axis)
         return x
 
     def check(self, shape: tuple[int, ...], unit: bool) -> None:
@@ -177,12 +175,12 @@ class Rotate90(Shift):
             )
 
 
-def _smooth(x: np.ndarray, bell: np.ndarray, axis: int) -> np.ndarray:
-    """x averaged along one axis with these weights; beyond the border its pixels repeat."""
-    reach, n = len(bell) // 2, x.shape[axis]
+def _smooth(x: np.ndarray, weights: np.ndarray, axis: int) -> np.ndarray:
+    """x averaged along one axis with these weights; the pixels at the border are repeated beyond it."""
+    reach, n = len(weights) // 2, x.shape[axis]
     places = np.clip(np.arange(n)[:, None] + np.arange(-reach, reach + 1), 0, n - 1)
     mix = np.zeros((n, n), dtype=np.float32)
-    np.add.at(mix, (np.arange(n)[:, None], places), bell)
+    np.add.at(mix, (np.arange(n)[:, None], places), weights)
     return np.moveaxis(np.moveaxis(x, axis, -1) @ mix.T, -1, axis)
 
 
@@ -191,19 +189,18 @@ SHIFTS: dict[str, type[Shift]] = specs.by_name([Brightness, Contrast, Gamma, Noi
 
 
 View = Callable[[np.ndarray], np.ndarray]
-"""What gives of samples [n, ...] a part of each as a view, [n, ...]."""
+"""A function from samples [n, ...] to a view of a part of each, [n, ...]."""
 
 
 def apply_shifts(federation: Federation, shifts: Sequence[Shift], dataset: Dataset) -> Federation:
-    """The federation with every client's training, validation and test samples changed by the shifts, in
-    their order.
+    """The federation with all clients' training, validation and test samples changed by the shifts, in their
+    order.
 
-    Every client then has samples of its own: a row that two clients shared becomes two. What the server holds
-    back stays as it is. Of several inputs images of floats are changed, and others are not: a device of its
-    own sees these alone.
+    Every client then has separate samples: a row that two clients shared becomes two. The server's reserved
+    samples do not change. Of several inputs only images of floats are changed.
     dataset: the set from which the federation was made.
-    Raises DataError (E406) for a memory-mapped set, UsageError (E103) for samples that a shift cannot change,
-    or without any image among several inputs.
+    Raises DataError (E406) for a memory-mapped set, UsageError (E103) for samples to which a shift does not
+    apply, or if none of several inputs is an image.
     """
     f = federation
     views = _image_views(f, shifts)
@@ -225,7 +222,7 @@ def apply_shifts(federation: Federation, shifts: Sequence[Shift], dataset: Datas
             for j, (view, unit) in enumerate(zip(views, units)):
                 for i, shift in enumerate(shifts):
                     client = Client(k, stream=3 * (i + j * len(shifts)) + part)
-                    view(samples)[:] = shift.seen(view(samples), client, unit)
+                    view(samples)[:] = shift.transform(view(samples), client, unit)
                     masks = shift.apply(masks, client) if f.masks and shift.turns else masks
             values[index[k]], labels[index[k]] = samples, masks
     reserved = np.arange(len(rows), len(rows) + len(f.reserved))
@@ -244,12 +241,16 @@ def apply_shifts(federation: Federation, shifts: Sequence[Shift], dataset: Datas
 
 
 def _image_views(f: Federation, shifts: Sequence[Shift]) -> list[View]:
-    """What a device sees of samples: all of them, or of several inputs each image. Raises UsageError (E103)
-    where none is one."""
+    """Views of the parts of a sample that a device sees: all of it, or each image of several inputs.
+
+    Raises UsageError (E103) if no input is an image.
+    """
     if not f.layout:
         return [lambda x: x]
     images = f.layout.images
     if not images:
         text = f"feature skew '+{shifts[0].name}' changes images, and none of a sample's inputs is one"
         raise UsageError("E103", f"{text}: {f.layout}; give a skew without it.")
-    return [lambda x, each=each, a=a, b=b: x[:, a:b].reshape(len(x), *each.shape) for each, a, b in images]
+    return [
+        lambda x, image=image, a=a, b=b: x[:, a:b].reshape(len(x), *image.shape) for image, a, b in images
+    ]

@@ -1,2 +1,1 @@
-"""The field's data sets from their original archives, which the user has downloaded, into the one form that
-is read here."""
+"""The field's data sets, converted from original archives that the user has downloaded."""

@@ -1,8 +1,7 @@
-"""The named sets that need an archive: how each is made of its original files, and where its archive lies.
+"""The named sets that need an archive: the recipe of each, and the place of its archive.
 
-A recipe makes the samples of the files that a user has downloaded (`unskew data get`); the recipes are in
-`recipes/`, one file for each original format. Archives lie in the folder that the environment variable
-UNSKEW_DATA names.
+A recipe converts the files that a user has downloaded (`unskew data get`); the recipes are in `recipes/`, one
+file for each original format. Archives are in the folder that the environment variable UNSKEW_DATA names.
 Letters: N samples.
 """
 
@@ -28,11 +27,11 @@ from unskew.system import python_files
 
 @dataclass(frozen=True)
 class OriginalSamples:
-    """Samples as they are written to the file.
+    """The samples of a set's original files.
 
-    x, y: [N, ...] and int64 [N]. x_test, y_test: the set's own test part, or None. classes: names, by number.
-    columns: facts by which clients are formed, (of training, of test samples or None). notes: what was left
-    out.
+    x, y: [N, ...] and int64 [N]. x_test, y_test: the set's test part, or None. classes: names, by number.
+    columns: facts by which clients are formed, (of training samples, of test samples or None). notes: remarks
+    on omissions.
     """
 
     x: np.ndarray
@@ -46,13 +45,12 @@ class OriginalSamples:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A data set. what, source, licence: for its card; licence "" where the source states none. expects: what
-    --from takes.
+    """The conversion of a data set. what, source, licence: for its card; licence "" if the source states
+    none. expects: the files that --from takes.
 
-    read: makes the samples of its files. sizes: published numbers of training and test samples, None where
-    there are several.
-    files: SHA-256 of original files by name, where one is published. takes_size: whether images are resized.
-    hub: how Hugging Face's hub calls what it holds, where its Parquet files are read, too.
+    read: makes the samples from the files. sizes: published numbers of training and test samples, None if
+    there are several. files: published SHA-256 of original files by name. takes_size: whether images are
+    resized. hub: the repository and columns on Hugging Face's hub, if its Parquet files are also read.
     """
 
     what: str
@@ -76,8 +74,8 @@ class Recipe:
 
 def _hub_samples(splits: Mapping[str, original_files.HubSplit]) -> OriginalSamples:
     train, test = splits["train"], splits.get("test")
-    most = max(int(split.y.max(initial=-1)) for split in splits.values())
-    classes = train.classes or tuple(map(str, range(most + 1)))
+    largest = max(int(split.y.max(initial=-1)) for split in splits.values())
+    classes = train.classes or tuple(map(str, range(largest + 1)))
     columns = {name: (values, test.columns[name] if test else None) for name, values in train.columns.items()}
     return OriginalSamples(
         train.x, train.y, test.x if test else None, test.y if test else None, classes, columns
@@ -86,8 +84,8 @@ def _hub_samples(splits: Mapping[str, original_files.HubSplit]) -> OriginalSampl
 
 @dataclass(frozen=True)
 class OriginalFiles:
-    """What the user has downloaded. name: of the set that is asked for. size: side of images that are
-    resized, in pixels."""
+    """The files that the user has downloaded. name: name of the requested set. size: side of resized
+    images, in pixels."""
 
     path: Path
     name: str
@@ -95,7 +93,7 @@ class OriginalFiles:
 
     @property
     def files(self) -> Files:
-        """Raises DataError as `files_of` does."""
+        """The opened files. Raises DataError as `open_files` does."""
         return open_files(self.path)
 
 
@@ -104,7 +102,7 @@ RECIPES_FOLDER = Path(__file__).parent / "recipes"
 
 @cache
 def recipes() -> dict[str, Recipe]:
-    """The recipe of every set, in the order of names."""
+    """The recipe of every set, sorted by name."""
     rooms = [
         importlib.import_module(f"unskew.data.downloads.recipes.{path.stem}")
         for path in python_files.module_files(RECIPES_FOLDER)
@@ -114,38 +112,36 @@ def recipes() -> dict[str, Recipe]:
 
 def recipe_of(name: str) -> Recipe:
     """The recipe of a set. Raises UsageError (E125) for an unknown name."""
-    known = recipes()
-    if name not in known:
+    by_name = recipes()
+    if name not in by_name:
         text = (
-            f"unskew data get knows no {excerpt(name)}.{suggestion(name, known)} Known: {', '.join(known)}."
+            f"unskew data get knows no {excerpt(name)}.{suggestion(name, by_name)} Known:"
+            f" {', '.join(by_name)}."
         )
         raise UsageError("E125", text)
-    return known[name]
+    return by_name[name]
 
 
 class NamedArchive(Archive):
-    """The archive of a named set. source: where to get it.
-
-    `more` in both methods: further fields of `Dataset`.
-    """
+    """The archive of a named set. source: its origin. `more` in both methods: further fields of `Dataset`."""
 
     def __init__(self, archive: Archive, source: str):
         super().__init__(archive.path, archive)
         self.source = source
 
     def dataset(self, x: np.ndarray, x_test: np.ndarray, **more: Any) -> Dataset:
-        """A set that comes with a test part; labels are `y_train` and `y_test`."""
+        """A set with a test part; labels are `y_train` and `y_test`."""
         y, y_test = self.labels("y_train"), self.labels("y_test")
         return Dataset(
             self.path.stem, x, y, x_test, y_test, self.words("classes"), source=self.source, **more
         )
 
     def images(self, part: str, size: int) -> np.ndarray:
-        """The images of a part as `x_PART` holds them, or `PART_webp` as strips, uint8."""
+        """The images of a part, uint8, from `x_PART` or the strips `PART_webp`."""
         return self[f"x_{part}"] if f"x_{part}" in self else self.pictures(f"{part}_webp", size)
 
-    def divided(self, x: np.ndarray, test: np.ndarray, columns: tuple[str, ...], **more: Any) -> Dataset:
-        """A set in one piece; test: which rows are the test part, bool [N]. Labels are `y`."""
+    def split(self, x: np.ndarray, test: np.ndarray, columns: tuple[str, ...], **more: Any) -> Dataset:
+        """A set in one piece. test: the test rows, bool [N]. Labels are `y`."""
         y = self.labels("y")
         train_columns, test_columns = ({name: self[name][rows] for name in columns} for rows in (~test, test))
         parts = (x[~test], y[~test], x[test], y[test])
@@ -163,23 +159,24 @@ def archive_path(name: str) -> Path | None:
 
 
 def open_archive(name: str, source: str) -> NamedArchive:
-    """The archive of a named set. Raises DataError: E402, which says where to get it, or E401 if it is
+    """The archive of a named set. Raises DataError: E402, with its origin, if it is missing, E401 if it is
     damaged."""
     if path := archive_path(name):
         return NamedArchive(read_archive(path), source)
 
     folder = os.environ.get("UNSKEW_DATA")
-    why = (
+    reason = (
         f"there is no {Path(folder) / name}.npz"
         if folder
         else f"'{name}' is looked for in the folder UNSKEW_DATA, which is not set"
     )
-    packed = f"pack it as {name}.npz (docs/data-sets.md says which arrays), and name its folder"
+    remedy = f"pack it as {name}.npz (docs/data-sets.md says which arrays), and name its folder"
     if name in recipes():
-        packed = (
+        remedy = (
             f"make the set of it, unskew data get {name} --from ARCHIVE --out FOLDER, and name that folder"
         )
     raise DataError(
         "E402",
-        f"{why}. Get it from {source}, {packed}: export UNSKEW_DATA=FOLDER. The set 'digits' needs no file.",
+        f"{reason}. Get it from {source}, {remedy}: export UNSKEW_DATA=FOLDER. The set 'digits' needs no"
+        " file.",
     )

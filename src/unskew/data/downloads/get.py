@@ -1,5 +1,4 @@
-"""The command `unskew data get`: from the files that a user has downloaded to NAME.npz, which is read by its
-name, and NAME.md, its card.
+"""The command `unskew data get`: a user's downloaded files become NAME.npz, and NAME.md, its card.
 
 Letters: N samples, C classes.
 """
@@ -22,13 +21,13 @@ from unskew.system import disk
 from unskew.version import revision
 
 MOST_HASHED = 64
-"""Files of a folder whose digests the card lists; of a folder of photographs it says how many there are."""
+"""Maximal number of files with digests on the card; for a folder of photographs it states their number."""
 
 
 @dataclass(frozen=True)
 class WrittenSet:
-    """What was written. files: the .npz and its card. remarks: what a user should know, such as digests
-    nobody published."""
+    """files: the .npz and its card. remarks: remarks for the user, such as digests without a published
+    one."""
 
     files: tuple[Path, Path]
     samples: OriginalSamples
@@ -36,13 +35,13 @@ class WrittenSet:
 
 
 def get(name: str, origin: Path | None, out: Path, size: int | None = None) -> WrittenSet:
-    """Write NAME.npz and NAME.md into a folder. origin: the archive or folder that was downloaded. size: side
-    to which images of many sizes are brought, in pixels (64 if left out).
+    """Write NAME.npz and NAME.md into a folder. origin: the downloaded archive or folder. size: side to which
+    images of different sizes are resized, in pixels (default 64).
 
-    Raises UsageError: E109 for a size where images stay as they are, E125 for an unknown name, E161 for a
-    file that is there already or cannot be written; DataError: E402 for an origin that is not there, E411 for
-    one that is not this set or is refused, E412 for another digest than the published one, E401 for a damaged
-    one, and as checks of samples do.
+    Raises UsageError: E109 for a size if images are not resized, E125 for an unknown name, E161 for a file
+    that exists or cannot be written; DataError: E402 for a missing origin, E411 for another set or a refused
+    archive, E412 for a digest other than the published one, E401 for a damaged archive, and the errors of the
+    checks of samples.
     """
     recipe = recipe_of(name)
     if origin is None:
@@ -63,16 +62,16 @@ def get(name: str, origin: Path | None, out: Path, size: int | None = None) -> W
         )
     if not origin.exists():
         raise DataError("E402", f"there is no {origin}.")
-    digests, compared = _digests(origin, recipe)
+    digests, verified = _digests(origin, recipe)
     samples = recipe.samples(OriginalFiles(origin, name, size or OriginalFiles.size))
     _check_samples(name, samples)
-    remarks = (*_set_remarks(name, recipe, samples, digests, compared), *samples.notes)
+    remarks = (*_set_remarks(name, recipe, samples, digests, verified), *samples.notes)
     content = _archive_bytes(samples)
     try:
         out.mkdir(parents=True, exist_ok=True)
         disk.replace(
             out / f"{name}.md",
-            _card_text(name, recipe, samples, digests, compared, hashlib.sha256(content).hexdigest()),
+            _card_text(name, recipe, samples, digests, verified, hashlib.sha256(content).hexdigest()),
         )
         disk.replace(path, content)
     except OSError as error:
@@ -83,23 +82,23 @@ def get(name: str, origin: Path | None, out: Path, size: int | None = None) -> W
 
 
 def _digests(origin: Path, recipe: Recipe) -> tuple[dict[str, str], set[str]]:
-    """(SHA-256 of the files by name, the names of those that equal a published one).
+    """(SHA-256 of the files by name, the names with a matching published digest).
 
-    Raises DataError (E412) for a file of a published name and another digest.
+    Raises DataError (E412) for a file with a published name and another digest.
     """
     files = (
         [origin]
         if origin.is_file()
         else sorted(p for p in origin.rglob("*") if p.is_file() and not p.is_symlink())
     )
-    known = [p for p in files if p.name in recipe.files]
-    listed = files if len(files) <= MOST_HASHED else known
-    digests = {p.name: disk.sha256(p) for p in listed}
+    published = [p for p in files if p.name in recipe.files]
+    hashed = files if len(files) <= MOST_HASHED else published
+    digests = {p.name: disk.sha256(p) for p in hashed}
     for name, digest in digests.items():
         if recipe.files.get(name, digest) != digest:
             text = f"{name} has the SHA-256 {digest}, and the published one is {recipe.files[name]}"
             raise DataError("E412", f"{text}; download it again from {recipe.source}.")
-    return digests, {p.name for p in known}
+    return digests, {p.name for p in published}
 
 
 def _check_samples(name: str, samples: OriginalSamples) -> None:
@@ -122,24 +121,23 @@ def _check_samples(name: str, samples: OriginalSamples) -> None:
 
 
 def _set_remarks(
-    name: str, recipe: Recipe, samples: OriginalSamples, digests: Mapping[str, str], compared: set[str]
+    name: str, recipe: Recipe, samples: OriginalSamples, digests: Mapping[str, str], verified: set[str]
 ) -> tuple[str, ...]:
     remarks = []
-    if not compared:
+    if not verified:
         remarks.append(
             f"no SHA-256 of {'these files' if len(digests) != 1 else next(iter(digests))} is published"
             " that we know; the card records it, and it is not compared"
         )
     counts = (len(samples.x), 0 if samples.x_test is None else len(samples.x_test))
     if recipe.sizes and counts != recipe.sizes:
-        published = f"the published set has {recipe.sizes[0]:,} and {recipe.sizes[1]:,}"
-        remarks.append(f"{name} has {counts[0]:,} training and {counts[1]:,} test samples here; {published}")
+        text = f"the published set has {recipe.sizes[0]:,} and {recipe.sizes[1]:,}"
+        remarks.append(f"{name} has {counts[0]:,} training and {counts[1]:,} test samples here; {text}")
     return tuple(remarks)
 
 
 def _archive_bytes(samples: OriginalSamples) -> bytes:
-    """The .npz file, in the form that every archive of samples has: x and y, or x_train, y_train, x_test and
-    y_test."""
+    """The .npz file, with the usual names: x and y, or x_train, y_train, x_test and y_test."""
     tested = samples.x_test is not None
     part = "_train" if tested else ""
     arrays = {f"x{part}": samples.x, f"y{part}": samples.y}
@@ -157,10 +155,10 @@ def _card_text(
     recipe: Recipe,
     samples: OriginalSamples,
     digests: Mapping[str, str],
-    compared: set[str],
+    verified: set[str],
     sha256: str,
 ) -> str:
-    """NAME.md."""
+    """The text of NAME.md."""
     tests = 0 if samples.x_test is None else len(samples.x_test)
     split = f"{tests:,} (the set's own)" if tests else "none of its own; a fifth is held out when it is read"
     facts = [
@@ -194,7 +192,7 @@ def _card_text(
         (
             escape_markdown(n),
             d,
-            "equals the published one" if n in compared else "not compared: none is published that we know",
+            "equals the published one" if n in verified else "not compared: none is published that we know",
         )
         for n, d in digests.items()
     ]

@@ -1,5 +1,4 @@
-"""The original files of a data set: those of a folder, a zip or tar archive, or a single file, and images in
-Parquet files.
+"""The original files of a data set: of a folder, a zip or tar archive, a single file, or Parquet files.
 
 Files are read into memory one at a time, and nothing is unpacked to disk. Archives come from elsewhere, so
 links and names that lead out of an archive are refused, and so is content that unpacks to far more than an
@@ -33,9 +32,10 @@ from PIL import Image
 from unskew.errors import DataError, excerpt
 
 LARGEST_ARCHIVE = 16 << 30
-"""Bytes that one archive may unpack to."""
+"""Maximal unpacked size of one archive, in bytes."""
 MOST_RATIO, SMALL_ARCHIVE = 200, 64 << 20
-"""An archive may unpack to so many times its own size; below so many bytes that does not matter."""
+"""Maximal ratio of the unpacked size to the size of an archive, and the unpacked bytes below which it does
+not matter."""
 READ_ERRORS = (
     OSError,
     EOFError,
@@ -46,22 +46,22 @@ READ_ERRORS = (
     ValueError,
     NotImplementedError,
 )
-"""What the readers of archives raise for damaged and encrypted ones."""
+"""The errors that readers of archives raise for damaged and encrypted ones."""
 
 
 @dataclass(frozen=True)
 class Files:
-    """Files by their names, with / between folders. place: where they are, for messages. reading: gives one's
-    bytes."""
+    """Files by their names, with / between folders. place: name of the archive, for messages. reading:
+    functions that return the bytes."""
 
     place: str
     reading: Mapping[str, Callable[[], bytes]]
 
     def named(self, name: str) -> str | None:
-        """The file whose path ends so, with or without .gz; the one nearest to the top, None if there is
-        none.
+        """The file with a path that ends in this name, with or without .gz, nearest to the top; None without
+        one.
 
-        Raises DataError (E411) where two are equally near.
+        Raises DataError (E411) if two are equally near.
         """
         ending = PurePosixPath(name).parts
         matches = [
@@ -76,9 +76,9 @@ class Files:
         return matches[0] if matches else None
 
     def read(self, name: str) -> bytes:
-        """The content of the file whose path ends so, unpacked if it is gzipped.
+        """The content of the file that `named` finds, decompressed if it is gzipped.
 
-        Raises DataError: E411 where there is none or it is refused, E401 for a damaged one.
+        Raises DataError: E411 if there is none or it is refused, E401 for a damaged one.
         """
         place = self.named(name)
         if place is None:
@@ -91,10 +91,9 @@ class Files:
 
 
 def open_files(path: Path) -> Files:
-    """The files of a folder or an archive; of any other file that file alone.
+    """The files of a folder or an archive, or a single other file.
 
-    Raises DataError: E402 for a path that is not there, E401 for a damaged archive, E411 for one that is
-    refused.
+    Raises DataError: E402 for a missing path, E401 for a damaged archive, E411 for one that is refused.
     """
     if path.is_dir():
         return Files(str(path), _open_folder(path))
@@ -111,8 +110,7 @@ def open_files(path: Path) -> Files:
 
 
 def open_zip(content: bytes, place: str) -> Files:
-    """The files of a zip archive. Raises DataError (E411) for one that is refused, and what `DAMAGED`
-    names."""
+    """The files of a zip archive. Raises DataError (E411) for one that is refused, and READ_ERRORS."""
     archive = zipfile.ZipFile(io.BytesIO(content))
     members = [m for m in archive.infolist() if not m.is_dir()]
     for m in members:
@@ -124,8 +122,7 @@ def open_zip(content: bytes, place: str) -> Files:
 
 
 def _open_tar(path: Path) -> Files:
-    """The files of a tar archive, whose members are looked at one after another and refused before they are
-    unpacked."""
+    """The files of a tar archive; members are checked one by one before they are unpacked."""
     archive = tarfile.open(path)  # noqa: SIM115  (its members are read later)
     size, total = path.stat().st_size, 0
     members: dict[str, tarfile.TarInfo] = {}
@@ -149,8 +146,8 @@ def _read_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 
 def _open_folder(root: Path) -> dict[str, Callable[[], bytes]]:
-    """The regular files below a folder; links that lead out of it are left out, those within it are how the
-    hub keeps files."""
+    """The regular files below a folder, without links that lead out of it; the hub stores files as links
+    within a folder."""
     inside = root.resolve()
     reading: dict[str, Callable[[], bytes]] = {}
     for folder, _, names in os.walk(root):
@@ -162,11 +159,11 @@ def _open_folder(root: Path) -> dict[str, Callable[[], bytes]]:
 
 
 def _gunzip(content: bytes, place: str) -> bytes:
-    most = min(LARGEST_ARCHIVE, max(SMALL_ARCHIVE, MOST_RATIO * len(content)))
+    limit = min(LARGEST_ARCHIVE, max(SMALL_ARCHIVE, MOST_RATIO * len(content)))
     with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-        unpacked = file.read(most + 1)
-    _check_size(len(unpacked), len(content), place)
-    return unpacked
+        result = file.read(limit + 1)
+    _check_size(len(result), len(content), place)
+    return result
 
 
 def _check_name(name: str, place: str) -> None:
@@ -174,31 +171,31 @@ def _check_name(name: str, place: str) -> None:
         raise _refusal(place, f"its member {excerpt(name)} leads out of it")
 
 
-def _check_size(total: int, packed: int, place: str) -> None:
-    if total > min(LARGEST_ARCHIVE, max(SMALL_ARCHIVE, MOST_RATIO * packed)):
-        raise _refusal(place, f"its {packed:,} bytes unpack to {total:,} or more")
+def _check_size(total: int, archive_size: int, place: str) -> None:
+    if total > min(LARGEST_ARCHIVE, max(SMALL_ARCHIVE, MOST_RATIO * archive_size)):
+        raise _refusal(place, f"its {archive_size:,} bytes unpack to {total:,} or more")
 
 
-def _refusal(place: str, why: str) -> DataError:
+def _refusal(place: str, reason: str) -> DataError:
     return DataError(
-        "E411", f"{place} is refused: {why}, as no archive of a data set does. Download it again."
+        "E411", f"{place} is refused: {reason}, as no archive of a data set does. Download it again."
     )
 
 
 def _damage_error(place: str, error: Exception) -> DataError:
-    why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    return DataError("E401", f"{place} is damaged or not what its name says: {why}. Download it again.")
+    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return DataError("E401", f"{place} is damaged or not what its name says: {reason}. Download it again.")
 
 
 LARGEST_IMAGE = 4096 * 4096
-"""Pixels of one image at most."""
+"""Maximal number of pixels of an image."""
 _SPLIT_NAME = re.compile(r"(train|test)(-\d+-of-\d+.*)?\.parquet")
 
 
 @dataclass(frozen=True)
 class Hub:
-    """How the hub calls what a set holds. repository: where it is. image, label: columns. columns: facts
-    by which clients are formed, ours by the hub's names."""
+    """The description of a set on the hub. image, label: columns. columns: facts by which clients are
+    formed, our names to the hub's."""
 
     repository: str
     image: str = "image"
@@ -208,7 +205,8 @@ class Hub:
 
 @dataclass(frozen=True)
 class HubSplit:
-    """One split, read. x: uint8 [N, 1 or 3, H, W]; classes: as the file names them, () if it does not."""
+    """The content of one split. x: uint8 [N, 1 or 3, H, W]. classes: the file's class names, () without
+    any."""
 
     x: np.ndarray
     y: np.ndarray
@@ -222,10 +220,10 @@ def are_parquet(files: Files) -> bool:
 
 
 def read_splits(files: Files, hub: Hub, size: int | None) -> dict[str, HubSplit]:
-    """The split "train", and "test" where there is one. size: side to which images are brought; None: they
-    stay as they are.
+    """The split "train", and "test" if there is one. size: side to which images are resized; None keeps their
+    size.
 
-    Raises DataError: E401 for what cannot be read, or without pyarrow; E411 for what is not this set.
+    Raises DataError: E401 for files that cannot be read, or without pyarrow; E411 for another set.
     """
     names: dict[str, list[str]] = {}
     for name in sorted(files.reading):
@@ -269,7 +267,7 @@ def _read_split(files: Files, names: list[str], hub: Hub, size: int | None) -> H
 
 
 def _read_columns(files: Files, name: str, hub: Hub) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
-    """(the columns that are needed, the names of the classes) of one file."""
+    """(the needed columns, the names of the classes) of one file."""
     place = f"{files.place}: {name}"
     try:
         parquet: Any = importlib.import_module("pyarrow.parquet")
@@ -277,26 +275,24 @@ def _read_columns(files: Files, name: str, hub: Hub) -> tuple[dict[str, list[Any
         raise DataError("E401", f"reading {place} needs pyarrow; pip install 'unskew[tables]'.") from None
     try:
         file = parquet.ParquetFile(io.BytesIO(files.reading[name]()))
-        needed = [hub.image, hub.label, *hub.columns]
-        lacking = [column for column in needed if column not in file.schema_arrow.names]
-        unpacked = sum(
-            file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups)
-        )
-        if lacking or unpacked > LARGEST_ARCHIVE:
-            why = f"has no column {lacking[0]}" if lacking else f"unpacks to {unpacked:,} bytes"
-            raise DataError("E411", f"{place} {why}, so it is not {hub.repository}; download it again.")
-        return file.read(columns=needed).to_pydict(), _schema_classes(
+        columns = [hub.image, hub.label, *hub.columns]
+        lacking = [column for column in columns if column not in file.schema_arrow.names]
+        size = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
+        if lacking or size > LARGEST_ARCHIVE:
+            reason = f"has no column {lacking[0]}" if lacking else f"unpacks to {size:,} bytes"
+            raise DataError("E411", f"{place} {reason}, so it is not {hub.repository}; download it again.")
+        return file.read(columns=columns).to_pydict(), _schema_classes(
             file.schema_arrow.metadata or {}, hub.label
         )
     except DataError:
         raise
     except Exception as error:  # pyarrow raises many kinds of error for damaged files
-        why = " ".join(str(error).split()).rstrip(".")
-        raise DataError("E401", f"{place} cannot be read as Parquet: {why}. Download it again.") from error
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise DataError("E401", f"{place} cannot be read as Parquet: {reason}. Download it again.") from error
 
 
 def _schema_classes(metadata: Mapping[bytes, bytes], label: str) -> tuple[str, ...]:
-    """The names of the classes in the schema's notes, () where there are none that can be read."""
+    """The class names in the schema's metadata, () without any."""
     try:
         names = json.loads(metadata[b"huggingface"])["info"]["features"][label]["names"]
     except (KeyError, TypeError, ValueError):

@@ -16,8 +16,8 @@ from unskew.errors import DataError
 
 
 class Archive(dict[str, np.ndarray]):
-    """The arrays of one file by name; asking for one that it lacks raises DataError (E401). others: files in
-    it that are none."""
+    """The arrays of one file by name; a missing one raises DataError (E401). others: entries of the file
+    that are no arrays."""
 
     def __init__(self, path: Path, arrays: Mapping[str, np.ndarray], others: Sequence[str] = ()):
         super().__init__(arrays)
@@ -39,8 +39,8 @@ class Archive(dict[str, np.ndarray]):
     def pictures(self, name: str, size: int) -> np.ndarray:
         """Pictures of size x size pixels, uint8 [N, size, size, 3].
 
-        They are stored as vertical strips, each encoded as WebP or JPEG bytes; `NAME_off` says where each
-        strip begins. Raises DataError (E401) for bytes that are no pictures.
+        They are stored as vertical strips, each encoded as WebP or JPEG bytes; `NAME_off` holds the position
+        of each strip. Raises DataError (E401) for bytes that are no pictures.
         """
         from PIL import Image
 
@@ -59,8 +59,8 @@ class Archive(dict[str, np.ndarray]):
 
 
 def read_archive(path: Path) -> Archive:
-    """The arrays of a file. Raises DataError: E402 if there is none, E401 if it is not a whole archive of
-    plain arrays that memory holds."""
+    """The arrays of a file. Raises DataError: E402 for a missing file, E401 unless it is a whole archive
+    of plain arrays that fits into memory."""
     try:
         with np.load(path, allow_pickle=False) as z:
             return _archive_of(z, path)
@@ -69,27 +69,27 @@ def read_archive(path: Path) -> Archive:
     except (DataError, PermissionError):
         raise
     except MemoryError as error:
-        why = f"{path} announces more than memory holds"
+        reason = f"{path} announces more than memory holds"
         raise DataError(
-            "E401", f"{why}: {error}. Save large arrays as .npy files in a folder, or copy it again."
+            "E401", f"{reason}: {error}. Save large arrays as .npy files in a folder, or copy it again."
         ) from error
     except Exception as error:  # NumPy and zipfile raise many kinds of error for damaged or encrypted files
         size = path.stat().st_size if path.is_file() else 0
         pickled = "allow_pickle" in str(error)
-        why = (
+        reason = (
             "it begins like none, so it is perhaps another kind of file"
             if pickled
             else str(error).rstrip(".")
         )
         raise DataError(
             "E401",
-            f"{path} ({size:,} bytes) is not a whole NumPy archive: {why}. Copy it, or save it, again.",
+            f"{path} ({size:,} bytes) is not a whole NumPy archive: {reason}. Copy it, or save it, again.",
         ) from error
 
 
 def _archive_of(z: Any, path: Path) -> Archive:
-    """The archive without what systems leave behind. Raises DataError (E401) for an array that stands there
-    twice or is damaged."""
+    """The archive without files that operating systems leave behind. Raises DataError (E401) for an array
+    that is damaged or present twice."""
     names = [name for name in z.files if not any(map(is_system_file, name.rstrip("/").split("/")))]
     if twice := [name for name, n in Counter(names).items() if n > 1]:
         raise DataError(
@@ -107,8 +107,8 @@ def _archive_of(z: Any, path: Path) -> Archive:
 
 
 def _plain_array(z: Any, name: str, path: Path) -> np.ndarray | bytes:
-    """An array of the archive, or what else is there. Raises DataError (E401) for Python objects, which are
-    never unpickled."""
+    """An array of the archive, or another entry's bytes. Raises DataError (E401) for Python objects, which
+    are never unpickled."""
     try:
         return z[name]
     except ValueError as error:

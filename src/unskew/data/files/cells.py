@@ -1,8 +1,8 @@
 """Cells of tables: which are missing, which are numbers, and which only look like numbers.
 
     12, -0.5, 1e3               numbers
-    1,5                         a number in a file that is separated by semicolons, where decimal commas are
-    usual 1,234.50  45.1%  EUR 3      look like numbers; they are refused, because what they mean is a guess
+    1,5                         a number in files separated by semicolons, which usually have decimal commas
+    1,234.50  45.1%  EUR 3      look like numbers; they are refused, because their meaning would be a guess
     NA, null, ?, empty          missing
 
 Letters: N rows.
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 MISSING = frozenset(("", "na", "nan", "n/a", "null", "none", "?", "<na>", "nat", "#n/a"))
-"""How people write that a value is missing, in small letters."""
+"""Usual marks for a missing value, in small letters."""
 PLAIN_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(inf|infinity)", re.I)
 WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+(\.0*)?")
 CURRENCY = "([€$£¥]|EUR|USD|GBP|CHF)?"
@@ -29,12 +29,12 @@ NUMBER_LIKE = re.compile(
 )
 DECIMAL_COMMA = re.compile(r"[+-]?([0-9]+|[1-9][0-9]{0,2}(\.[0-9]{3})+),[0-9]+([eE][+-]?[0-9]+)?")
 THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}([.,][0-9]{3})+")
-"""Numbers in which a dot or comma may divide thousands as well as decimals."""
+"""Numbers in which a dot or comma may separate thousands or decimals."""
 DATE = re.compile(r"[0-9]{1,4}[-/.][0-9]{1,2}[-/.][0-9]{1,4}([T ].*)?")
 
 
 def word(text: Any) -> str:
-    """A value as a word: without spaces around it, and in one Unicode form."""
+    """A value as a word: without surrounding spaces, and in one Unicode form."""
     return unicodedata.normalize("NFC", str(text).strip())
 
 
@@ -54,13 +54,13 @@ def missing(values: np.ndarray) -> np.ndarray:
 
 
 def are_plain(texts: Sequence[str]) -> np.ndarray:
-    """Which texts are numbers as computers write them, bool [N]."""
+    """Which texts are plain numbers, as programs write them, bool [N]."""
     return np.array([bool(PLAIN_NUMBER.fullmatch(t)) for t in texts], dtype=bool)
 
 
 def look_like_numbers(texts: Sequence[str]) -> np.ndarray:
-    """Which texts are numbers or written like some, with signs for thousands, percent or currencies, bool
-    [N]."""
+    """Which texts are numbers or resemble them, with separators of thousands, percent signs or currencies,
+    bool [N]."""
     return np.array([bool(PLAIN_NUMBER.fullmatch(t) or NUMBER_LIKE.fullmatch(t)) for t in texts], dtype=bool)
 
 
@@ -70,13 +70,12 @@ def is_date(text: str) -> bool:
 
 
 def has_decimal_commas(texts: Sequence[str]) -> bool:
-    """Whether a number among the texts has a comma that can only stand before decimals."""
+    """Whether some number among the texts has a comma that can only separate decimals."""
     return any("," in t and DECIMAL_COMMA.fullmatch(t) and not THOUSANDS.fullmatch(t) for t in texts)
 
 
 def with_decimal_points(texts: Sequence[str]) -> list[str]:
-    """A column of a file with decimal commas as computers write numbers; where commas stand, points divide
-    thousands."""
+    """A column with decimal commas rewritten with decimal points; points between thousands are removed."""
     commas = [bool(DECIMAL_COMMA.fullmatch(t)) for t in texts]
     if not any(commas):
         return list(texts)
@@ -87,8 +86,8 @@ def with_decimal_points(texts: Sequence[str]) -> list[str]:
 
 
 def thousands_or_decimals(texts: Sequence[str]) -> int | None:
-    """In a file with decimal commas, the first number such as 1.234 of a column that does not show which of
-    both it means."""
+    """The position of the first ambiguous number, such as 1.234, in a column of a file with decimal
+    commas; None if there is none."""
     if any(DECIMAL_COMMA.fullmatch(t) for t in texts):
         return None
     dotted = [i for i, t in enumerate(texts) if "." in t and PLAIN_NUMBER.fullmatch(t)]
@@ -96,5 +95,5 @@ def thousands_or_decimals(texts: Sequence[str]) -> int | None:
 
 
 def canonical(label: str) -> str:
-    """A whole number in one spelling: `1` for `01`, `+1` and `1.0`; other words as they are."""
+    """A whole number in one spelling: `1` for `01`, `+1` and `1.0`; other words are unchanged."""
     return str(int(label.split(".")[0])) if WHOLE_NUMBER.fullmatch(label) else label

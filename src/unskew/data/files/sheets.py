@@ -1,5 +1,4 @@
-"""Tables in text files: a header line, and a row for each sample. Messages name the lines of the file, from
-1."""
+"""Tables in text files: a header line, and a row for each sample. Messages count the file's lines from 1."""
 
 from __future__ import annotations
 
@@ -20,21 +19,20 @@ from unskew.system.machine import usable_memory
 
 DELIMITERS = ",;\t|"
 CHARACTER_BYTES, COLUMN_BYTES = 16, 1 << 28
-"""Bytes of memory that a character of a table takes while it is read, about; and what a column may take as an
-array of words."""
+"""Approximate memory in bytes for one character of a table while it is read, and the maximal size of a
+column as an array of words."""
 NUMBER_NAMES, COUNTED_NAMES = 2, 3
-"""Names that are numbers, from which on a header counts as data; and from which on 0, 1, 2 are names, as
-pandas writes."""
+"""Number of numeric names with which a header counts as data, and with which 0, 1, 2 are names, as pandas
+writes."""
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """columns: by name, [N] each; name: of the table, for messages.
+    """A table with a name, for messages, and columns [N] by name.
 
-    places: where each row stands, such as `line 17`; empty for tables that are in memory. decimal_commas:
-    whether `1,5` is
-    a number. test: which rows are the test part, bool [N], None where the table does not say; unused: which
-    belong to no part.
+    places: the place of each row, such as `line 17`; empty for tables in memory. decimal_commas: whether
+    `1,5` is a number. test: the test rows, bool [N], None if the table has no such division. unused: the rows
+    that belong to no part.
     """
 
     name: str
@@ -50,7 +48,7 @@ class Sheet:
 
 
 class ColumnSubset(Mapping[str, np.ndarray]):
-    """Some columns of a table, in this order; nothing is read before it is asked for."""
+    """Some columns of a table, in this order; a column is read when it is used."""
 
     def __init__(self, columns: Mapping[str, np.ndarray], names: Sequence[str]):
         self._columns, self._names = columns, dict.fromkeys(names)
@@ -68,11 +66,12 @@ class ColumnSubset(Mapping[str, np.ndarray]):
 
 
 def read_csv(path: Path) -> Sheet:
-    """A CSV with a header line, as it is or packed (.gz). Columns are separated by whichever of , ; tab | the
-    header has most of; in a file with semicolons, commas may stand before decimals.
+    """A CSV with a header line, plain or compressed (.gz).
 
-    Raises DataError: E402 if there is no file, E401 for one that is no table, E414 for one that memory does
-    not hold.
+    Columns are separated by the most frequent of , ; tab | in the header; files with semicolons may have
+    decimal commas.
+    Raises DataError: E402 for a missing file, E401 for a file that is no table, E414 for a table that memory
+    does not hold.
     """
     try:
         with _open_text(path) as file:
@@ -110,10 +109,10 @@ def _open_text(path: Path) -> IO[str]:
 
 
 def _text_rows(path: Path, file: IO[str], delimiter: str) -> tuple[list[list[str]], list[int]]:
-    """(rows that are not blank, the line at which each begins). Raises DataError (E414) where memory does not
+    """(rows that are not blank, the line at which each begins). Raises DataError (E414) if memory does not
     hold them."""
-    most = usable_memory() // CHARACTER_BYTES
-    reader = csv.reader(_limit_lines(path, file, most), delimiter=delimiter)
+    limit = usable_memory() // CHARACTER_BYTES
+    reader = csv.reader(_limit_lines(path, file, limit), delimiter=delimiter)
     rows, lines, begin = [], [], 1
     for row in reader:
         if row:
@@ -123,14 +122,14 @@ def _text_rows(path: Path, file: IO[str], delimiter: str) -> tuple[list[list[str
     return rows, lines
 
 
-def _limit_lines(path: Path, file: IO[str], most: int) -> Iterator[str]:
-    """The lines of a table, of so many characters at most."""
-    read = 0
+def _limit_lines(path: Path, file: IO[str], limit: int) -> Iterator[str]:
+    """The lines of a table, each at most `limit` characters long."""
+    length = 0
     for line in file:
-        read += len(line)
-        if read > most:
+        length += len(line)
+        if length > limit:
             text = (
-                f"{path} holds more than {most:,} characters, and a table in text is read into memory, where"
+                f"{path} holds more than {limit:,} characters, and a table in text is read into memory, where"
                 f" it takes {CHARACTER_BYTES}"
             )
             raise DataError(
@@ -141,13 +140,13 @@ def _limit_lines(path: Path, file: IO[str], most: int) -> Iterator[str]:
 
 
 def _text_column(texts: list[str]) -> np.ndarray:
-    """Cells as NumPy has them, each with the room of the longest; as objects where that is too much."""
+    """Cells as an array of words of the longest one's length; as objects if that takes too much memory."""
     wide = 4 * max(map(len, texts), default=0) * len(texts) > COLUMN_BYTES
     return np.array(texts, dtype=object if wide else str)
 
 
 def _check_shape(path: Path, first: str, rows: list[list[str]], lines: list[int]) -> None:
-    """Raises DataError (E401) unless every row has a value for every name, and every name stands once."""
+    """Raises DataError (E401) unless every row has a value for every name, and the names differ."""
     header = rows[0]
     if first.startswith(("#", "sep=")) and len(rows[1]) != len(header):
         raise DataError(
@@ -172,10 +171,9 @@ def _check_shape(path: Path, first: str, rows: list[list[str]], lines: list[int]
 
 
 def check_header(name: str, names: list[str]) -> None:
-    """Raises DataError (E401) where the names of columns look like values. Columns numbered in order are
-    names.
+    """Raises DataError (E401) if the names of columns look like values; consecutive numbers count as names.
 
-    name: of the table.
+    name: name of the table.
     """
     numbers = [n for n in names if cells.PLAIN_NUMBER.fullmatch(n)]
     counted = len(numbers) >= COUNTED_NAMES and numbers == [str(i) for i in range(len(numbers))]
@@ -190,10 +188,10 @@ def check_header(name: str, names: list[str]) -> None:
 
 
 def join_sheets(train: Sheet, test: Sheet) -> Sheet:
-    """Training and test rows as one table, with the columns of the first in its order.
+    """Training and test rows as one table, with the columns of the training table in its order.
 
-    Raises DataError: E403 for a column that the test part lacks, E405 for one with decimal commas in one
-    part, and points in the other that could then divide thousands.
+    Raises DataError: E403 for a column that the test part lacks, E405 for a column with decimal commas in one
+    part and ambiguous points in the other.
     """
     if lacking := [c for c in train.columns if c not in test.columns]:
         raise DataError(
@@ -210,8 +208,8 @@ def join_sheets(train: Sheet, test: Sheet) -> Sheet:
 
 
 def _check_points(with_commas: Sheet, with_points: Sheet) -> None:
-    """Raises DataError (E405) for a number such as 1.234 in a column which the other table writes with
-    decimal commas."""
+    """Raises DataError (E405) for a number such as 1.234 in a column that has decimal commas in the other
+    table."""
     for column, values in with_commas.columns.items():
         texts = [str(v).strip() for v in with_points.columns[column].tolist()]
         row = next((i for i, t in enumerate(texts) if "." in t and cells.THOUSANDS.fullmatch(t)), None)

@@ -1,5 +1,4 @@
-"""The files of a folder, and what their paths say: the part of the data, the site, the class, and the mask of
-an image.
+"""The files of a folder, and what their paths say: part of the data, site, class, and the mask of an image.
 
 [site/] CLASS/file                        [train|test/] may stand at any depth above the file
 CLASS/site/file                           where the inner names differ from class to class
@@ -37,8 +36,8 @@ PART_NAMES = {
 
 @dataclass(frozen=True)
 class File:
-    """A file of data. part: "train", "test" or "val"; folders: the names between the root and it, without the
-    part's."""
+    """A file of data. part: "train", "test" or "val". folders: the names between the root and the file,
+    without the part's."""
 
     path: Path
     part: str
@@ -46,12 +45,12 @@ class File:
 
     @property
     def kind(self) -> str:
-        """Its ending, in small letters."""
+        """The ending, in small letters."""
         return file_ending(self.path)
 
     @property
     def stem(self) -> str:
-        """Its name without the ending, in one form of Unicode."""
+        """The name without the ending, in one Unicode form."""
         ending = len(self.kind)
         return unicodedata.normalize("NFC", self.path.name[:-ending] if ending else self.path.name)
 
@@ -60,7 +59,7 @@ class File:
 class FolderTree:
     """The files below a root, in the order of their paths.
 
-    folders: every folder by the names that lead to it, also empty ones, without the names of parts.
+    folders: every folder, including empty ones, by the names that lead to it, without the names of parts.
     """
 
     root: Path
@@ -77,10 +76,10 @@ def file_ending(path: Path) -> str:
 def read_tree(
     root: Path, kinds: frozenset[str] = IMAGE_ENDINGS | SOUND_ENDINGS, validation: bool = False
 ) -> FolderTree:
-    """What lies below a folder. kinds: endings of the files that are data; validation: whether files for it
-    are, too.
+    """The files and folders below a folder. kinds: endings of data files. validation: whether to include
+    validation files.
 
-    Raises DataError (E409) if there is no such folder.
+    Raises DataError (E409) for a missing folder.
     """
     if not root.is_dir():
         raise DataError("E409", f"there is no folder {root}.")
@@ -89,10 +88,10 @@ def read_tree(
     files = []
     for path in paths:
         names = _path_names(path, root)[:-1]
-        part, others = split_part(names) if split else ("train", names)
-        files.append(File(path, part or "train", others))
-    known = tuple(f for f in files if f.kind in kinds)
-    other = Counter(f.kind or "no ending" for f in files if f.kind not in kinds | {".csv"})
+        part, outer = split_part(names) if split else ("train", names)
+        files.append(File(path, part or "train", outer))
+    data_files = tuple(f for f in files if f.kind in kinds)
+    other_kinds = Counter(f.kind or "no ending" for f in files if f.kind not in kinds | {".csv"})
     notes: list[Note] = []
     if litter:
         notes.append(("left out", f"{quantity(len(litter), 'hidden or system file')}, such as {litter[0]}"))
@@ -104,23 +103,25 @@ def read_tree(
                 f"{links} to a folder that holds {'them' if circles[1:] else 'it'}, such as {circles[0]}",
             )
         )
-    if other:
-        endings = abbreviate([f"{n:,} {ending}" for ending, n in other.most_common()], 5)
-        what = "no volumes" if kinds == VOLUME_ENDINGS else "neither images nor sounds"
-        notes.append(("left out", f"files that are {what}: {endings}"))
-    if (n := sum(f.part == "val" for f in known)) and not validation:
+    if other_kinds:
+        endings = abbreviate([f"{n:,} {ending}" for ending, n in other_kinds.most_common()], 5)
+        noun = "no volumes" if kinds == VOLUME_ENDINGS else "neither images nor sounds"
+        notes.append(("left out", f"files that are {noun}: {endings}"))
+    if (n := sum(f.part == "val" for f in data_files)) and not validation:
         text = (
             f"{quantity(n, 'file')} for validation: scores are on the test set, or on a share of the training"
             " samples"
         )
         notes.append(("left out", f"{text} (validation=0.1)"))
     inner = frozenset(_without_parts(names) if split else names for names in folders)
-    return FolderTree(root, tuple(f for f in known if validation or f.part != "val"), inner, tuple(notes))
+    return FolderTree(
+        root, tuple(f for f in data_files if validation or f.part != "val"), inner, tuple(notes)
+    )
 
 
 def empty_folder_notes(tree: FolderTree, depth: int = 0) -> list[Note]:
-    """A note on folders, at this depth (0: at any), below which no image or sound lies; of nested ones, the
-    outermost."""
+    """A note on folders without images or sounds below them, at this depth (0: at any); of nested ones,
+    the outermost."""
     full = {f.folders[:i] for f in tree.files for i in range(len(f.folders) + 1)}
     empty = sorted(d for d in tree.folders - full if d[:-1] in full and depth in (0, len(d)))
     if not empty:
@@ -137,44 +138,43 @@ def empty_folder_notes(tree: FolderTree, depth: int = 0) -> list[Note]:
 
 
 def _walk(root: Path) -> tuple[list[Path], list[tuple[str, ...]], list[str], list[str]]:
-    """(files in the order of their paths, folders by their names below the root, hidden files and litter by
-    path, links to folders that hold them by path). Links to other folders are followed."""
+    """(files in the order of their paths, folders by their names below the root, hidden and system files
+    by path, links to parent folders by path). Links to other folders are followed."""
     files: list[Path] = []
     folders: list[tuple[str, ...]] = []
     litter: list[str] = []
     circles: list[str] = []
     for place, below, names in os.walk(root, followlinks=True):
-        here = Path(place)
-        within = here.resolve()
+        folder = Path(place)
+        within = folder.resolve()
         circular = [
-            n for n in below if (here / n).is_symlink() and within.is_relative_to((here / n).resolve())
+            n for n in below if (folder / n).is_symlink() and within.is_relative_to((folder / n).resolve())
         ]
-        circles += [str((here / n).relative_to(root)) for n in circular]
-        litter += [str((here / n).relative_to(root)) for n in (*below, *names) if is_system_file(n)]
+        circles += [str((folder / n).relative_to(root)) for n in circular]
+        litter += [str((folder / n).relative_to(root)) for n in (*below, *names) if is_system_file(n)]
         below[:] = sorted(n for n in below if not is_system_file(n) and n not in circular)
-        folders += [_path_names(here / n, root) for n in below]
-        files += [here / n for n in names if not is_system_file(n)]
+        folders += [_path_names(folder / n, root) for n in below]
+        files += [folder / n for n in names if not is_system_file(n)]
     return sorted(files), folders, sorted(litter), sorted(circles)
 
 
 def _path_names(path: Path, root: Path) -> tuple[str, ...]:
-    """The names between a root and a path, in one form of Unicode, because systems write accents
-    differently."""
+    """The names between a root and a path, in one Unicode form, because systems store accents differently."""
     return tuple(unicodedata.normalize("NFC", name) for name in path.relative_to(root).parts)
 
 
 def is_system_file(name: str) -> bool:
-    """Whether a name is hidden, or what an operating system leaves behind."""
+    """Whether a name is hidden, or one that an operating system leaves behind."""
     return name.startswith(".") or name.lower() in SYSTEM_FILES
 
 
 def split_part(names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """(the part of the data that folders name, "" if none does; the other names)."""
+    """(the part of the data that folders name, "" without one; the other names)."""
     return next((PART_NAMES[n.lower()] for n in names if n.lower() in PART_NAMES), ""), _without_parts(names)
 
 
 def _without_parts(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names without the first that is a part's."""
+    """The names without the first name of a part."""
     place = next((i for i, n in enumerate(names) if n.lower() in PART_NAMES), None)
     return names if place is None else (*names[:place], *names[place + 1 :])
 
@@ -213,12 +213,12 @@ MASK_FOLDERS = frozenset(
 )
 MASK_SUFFIXES = ("_mask", "_masks", "_seg", "_segmentation", "_label", "_gt", "-mask", "-seg")
 CHANNEL_SUFFIX = "_0000"
-"""Behind the name of an image's first channel, as nnU-Net writes it; masks lack it."""
+"""The suffix of an image's first channel in nnU-Net; masks lack it."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """An image and its mask. site: "" where the folders name none."""
+    """An image and its mask. site: "" if no folder names a site."""
 
     image: File
     mask: File
@@ -227,7 +227,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a file lies. above, below: the folders on either side of images/ or masks/."""
+    """The place of a file. above, below: the folders on either side of images/ or masks/."""
 
     file: File
     kind: str
@@ -239,21 +239,20 @@ class _Place:
 
 
 def plain_name(name: str) -> str:
-    """A folder's name in small letters without spaces around it."""
+    """A folder's name in small letters without surrounding spaces."""
     return name.strip().lower()
 
 
 def has_mask_folders(tree: FolderTree) -> bool:
-    """Whether images/ and masks/ (or labels/ ...) lie side by side, at the root or at every site."""
+    """Whether images/ and masks/ (or labels/ ...) are next to each other, at the root or at every site."""
     names = {plain_name(folders[-1]) for folders in tree.folders if folders}
     return bool(names & IMAGE_FOLDERS and names & MASK_FOLDERS)
 
 
 def pair_masks(tree: FolderTree) -> tuple[list[Pair], list[Note]]:
-    """(images with their masks and sites, in the order of images; what was left out).
+    """(images with their masks and sites, in the order of images; notes on omissions).
 
-    Raises DataError (E409) for images without a mask or with two, and for images of which only some lie at a
-    site.
+    Raises DataError (E409) for images without a mask or with two, and if only some images have a site.
     """
     places = [_place_of(file) for file in tree.files]
     images = [p for p in places if plain_name(p.kind) in IMAGE_FOLDERS]
@@ -261,7 +260,7 @@ def pair_masks(tree: FolderTree) -> tuple[list[Pair], list[Note]]:
     for p in places:
         if plain_name(p.kind) in MASK_FOLDERS:
             masks.setdefault(p.key(p.file.stem), []).append(p)
-    stray = [p.file for p in places if not p.kind]
+    unplaced = [p.file for p in places if not p.kind]
     if not images:
         raise DataError("E409", f"{tree.root} holds no images in images/.")
     stems: dict[object, _Place] = {}
@@ -271,25 +270,25 @@ def pair_masks(tree: FolderTree) -> tuple[list[Pair], list[Note]]:
             raise DataError(
                 "E409", f"{twin.file.path} and {p.file.path} would share one mask; keep one of them."
             )
-    drawn = [_masks_of(p, masks, stems) for p in images]
-    _check_each_has_one(images, drawn, stray)
+    matches = [_masks_of(p, masks, stems) for p in images]
+    _check_each_has_one(images, matches, unplaced)
     sites = _pair_sites(images)
-    paired = [Pair(p.file, ms[0].file, site) for p, ms, site in zip(images, drawn, sites)]
-    used = {pair.mask.path for pair in paired}
-    idle = [p.file for ms in masks.values() for p in ms if p.file.path not in used]
+    pairs = [Pair(p.file, ms[0].file, site) for p, ms, site in zip(images, matches, sites)]
+    mask_paths = {pair.mask.path for pair in pairs}
+    idle = [p.file for ms in masks.values() for p in ms if p.file.path not in mask_paths]
     notes: list[Note] = []
-    for files, noun, why in (
-        (stray, "image", "in neither images/ nor masks/"),
+    for files, noun, reason in (
+        (unplaced, "image", "in neither images/ nor masks/"),
         (idle, "mask", "without an image"),
     ):
         if files:
-            where = files[0].path.relative_to(tree.root)
-            notes.append(("left out", f"{quantity(len(files), noun)} {why}, such as {where}"))
-    return paired, notes
+            example = files[0].path.relative_to(tree.root)
+            notes.append(("left out", f"{quantity(len(files), noun)} {reason}, such as {example}"))
+    return pairs, notes
 
 
 def _place_of(file: File) -> _Place:
-    at = next(
+    position = next(
         (
             i
             for i in reversed(range(len(file.folders)))
@@ -297,26 +296,26 @@ def _place_of(file: File) -> _Place:
         ),
         None,
     )
-    if at is None:
+    if position is None:
         return _Place(file, "", file.folders, ())
-    return _Place(file, file.folders[at], file.folders[:at], file.folders[at + 1 :])
+    return _Place(file, file.folders[position], file.folders[:position], file.folders[position + 1 :])
 
 
 def _masks_of(image: _Place, masks: dict[object, list[_Place]], images: dict[object, _Place]) -> list[_Place]:
-    """The masks of an image's name, or of its name with a usual suffix unless that is another image's."""
+    """The masks with an image's name, or that name with a usual suffix unless it is another image's name."""
     stem = image.file.stem
-    others = [stem + suffix for suffix in MASK_SUFFIXES] + [f"mask_{stem}"]
+    variants = [stem + suffix for suffix in MASK_SUFFIXES] + [f"mask_{stem}"]
     if stem.endswith(CHANNEL_SUFFIX):
-        others.append(stem.removesuffix(CHANNEL_SUFFIX))
-    names = [stem, *(name for name in others if image.key(name) not in images)]
+        variants.append(stem.removesuffix(CHANNEL_SUFFIX))
+    names = [stem, *(name for name in variants if image.key(name) not in images)]
     return [mask for name in names for mask in masks.get(image.key(name), ())]
 
 
 def _check_each_has_one(
-    images: Sequence[_Place], drawn: Sequence[Sequence[_Place]], stray: Sequence[File]
+    images: Sequence[_Place], matches: Sequence[Sequence[_Place]], unplaced: Sequence[File]
 ) -> None:
     """Raises DataError (E409) for images with no mask or several."""
-    bare = [p.file.path for p, masks in zip(images, drawn) if not masks]
+    bare = [p.file.path for p, masks in zip(images, matches) if not masks]
     if bare:
         text = (
             f"{bare[0]} has no mask: there is no {bare[0].stem} with any ending in masks/ beside"
@@ -327,10 +326,12 @@ def _check_each_has_one(
                 f" {len(bare):,} of {len(images):,} images have none, also"
                 f" {abbreviate(list(map(str, bare[1:])))}."
             )
-        if stray:
-            text += f" {stray[0].path} lies in neither images/ nor masks/; does its folder have another name?"
+        if unplaced:
+            text += (
+                f" {unplaced[0].path} lies in neither images/ nor masks/; does its folder have another name?"
+            )
         raise DataError("E409", text)
-    twice = next((masks for masks in drawn if len(masks) > 1), None)
+    twice = next((masks for masks in matches if len(masks) > 1), None)
     if twice:
         raise DataError(
             "E409", f"{twice[0].file.path} and {twice[1].file.path} are masks of one image; keep one of them."
@@ -338,15 +339,15 @@ def _check_each_has_one(
 
 
 def _pair_sites(images: Sequence[_Place]) -> list[str]:
-    """The site of each image, "" where none has one. Raises DataError (E409) where only some have one."""
+    """The site of each image, "" if no image has one. Raises DataError (E409) if only some have one."""
     above = any(p.above for p in images)
     names = [p.above if above else p.below[:1] for p in images]
     without = next((p for p, name in zip(images, names) if not name), None)
     if without and any(names):
-        other = next(p for p, name in zip(images, names) if name)
+        first = next(p for p, name in zip(images, names) if name)
         raise DataError(
             "E409",
-            f"{other.file.path} lies in the folder of a site, {without.file.path} does not; put all images"
+            f"{first.file.path} lies in the folder of a site, {without.file.path} does not; put all images"
             " into SITE/images/, or none.",
         )
     while all(len(name) > 1 for name in names) and len({name[0] for name in names}) == 1:

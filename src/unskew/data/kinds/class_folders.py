@@ -2,7 +2,7 @@
 
 Masks in class folders are refused: a model that is trained on them as images learns nothing and scores well.
 A file looks like a mask if it holds at most 20 different values, or black and white with blurred edges, and
-has the name of an image of the same size.
+has the name of an image of equal size.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from unskew.data.samples.intake import Note, quantity
 from unskew.errors import DataError
 
 FILES_PROBED = 5
-"""Files of a folder by which it is judged."""
+"""Number of files by which a folder is judged."""
 MASK_FOLDERS_HINT = (
     "put images into images/ and their masks into masks/ beside it (or SITE/images/ and SITE/masks/)"
 )
 
 
 def check_no_masks(files: Sequence[File], place: int) -> None:
-    """Raises DataError (E409) for files that look like masks of others. place: of the class among a file's
-    folders."""
+    """Raises DataError (E409) for files that look like masks of others. place: position of the class among
+    a file's folders."""
     _check_folder(files)
     folders: dict[tuple[object, ...], dict[str, dict[str, Path]]] = {}
     for f in files:
-        rest = (f.part, *f.folders[:place], *f.folders[place + 1 :])
-        folders.setdefault(rest, {}).setdefault(f.folders[place], {})[_stem(f.path)] = f.path
+        key = (f.part, *f.folders[:place], *f.folders[place + 1 :])
+        folders.setdefault(key, {}).setdefault(f.folders[place], {})[_stem(f.path)] = f.path
     for classes in folders.values():
         _check_classes(classes)
 
 
 def _check_folder(files: Sequence[File]) -> None:
-    """x.png with x_mask.png, or image.png with mask.png, in one folder."""
+    """Raises DataError (E409) for one folder with x.png and x_mask.png, or image.png and mask.png."""
     stems = {(f.path.parent, f.path.stem.lower()): f.path for f in files}
     for (folder, stem), path in stems.items():
         image = stems.get(
@@ -67,20 +67,21 @@ def _check_folder(files: Sequence[File]) -> None:
 
 
 def _check_classes(classes: dict[str, dict[str, Path]]) -> None:
-    """Class folders, each with its files by stem, of which one holds the masks of another's."""
+    """Raises DataError (E409) if one class folder holds the masks of another. classes: files by stem, by
+    class."""
     for name, masks in classes.items():
-        for other, images in classes.items():
-            shared = sorted(masks.keys() & images.keys())
-            if other == name or len(shared) < 2 or len(shared) < 0.8 * len(masks):
+        for image_class, images in classes.items():
+            stems = sorted(masks.keys() & images.keys())
+            if image_class == name or len(stems) < 2 or len(stems) < 0.8 * len(masks):
                 continue
-            pairs = [(masks[stem], images[stem]) for stem in shared[:: max(1, len(shared) // FILES_PROBED)]]
+            pairs = [(masks[stem], images[stem]) for stem in stems[:: max(1, len(stems) // FILES_PROBED)]]
             if all(_is_mask(*pair) for pair in pairs) and (
                 plain_name(name) in MASK_FOLDERS or not any(_is_mask(image, mask) for mask, image in pairs)
             ):
                 raise DataError(
                     "E409",
                     f"{pairs[0][0]} looks like the mask of {pairs[0][1]}, but '{name}' would be a class like"
-                    f" '{other}'; {MASK_FOLDERS_HINT}.",
+                    f" '{image_class}'; {MASK_FOLDERS_HINT}.",
                 )
 
 
@@ -90,13 +91,12 @@ def _stem(path: Path) -> str:
 
 
 def _is_mask(path: Path, image: Path) -> bool:
-    """Whether a file looks like a mask and has the size of an image; a file in one grey throughout does
-    not."""
+    """Whether a file looks like a mask and has the size of an image; a uniformly grey file does not."""
     from PIL import Image
 
     try:
-        with Image.open(path) as file, Image.open(image) as other:
-            if file.size != other.size:
+        with Image.open(path) as file, Image.open(image) as picture:
+            if file.size != picture.size:
                 return False
             values = np.asarray(
                 file if file.mode in ("L", "P", "1") or file.mode[0] in "IF" else file.convert("L")
@@ -111,11 +111,13 @@ def _is_mask(path: Path, image: Path) -> bool:
 
 @dataclass(frozen=True)
 class LabelledFiles:
-    """Files with a label each. classes: names in order, () where labels are no classes; labels: of every
-    file, [N]; sites: None
-    without sites. facts: what else clients can be formed by, [N] each. target: of labels that are numbers, or
-    several a file.
-    beside: further inputs of every sample, by name; used: what became of the columns that they were."""
+    """Files with a label each.
+
+    classes: names in order, () if labels are no classes. labels: the label of every file, [N]. sites: None
+    without sites. facts: further columns by which clients can be formed, [N] each. target: set if labels are
+    numbers, or several a file.
+    beside: further inputs of every sample, by name. used: the encoding of the columns from which these come.
+    """
 
     files: tuple[File, ...]
     classes: tuple[str, ...]
@@ -136,18 +138,18 @@ def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
     """
     depths = {len(f.folders): f for f in files}
     if len(depths) > 1:
-        one, other = (f.path for f in list(depths.values())[:2])
+        first, second = (f.path for f in list(depths.values())[:2])
         raise DataError(
             "E409",
-            f"{tree.root}: {one} and {other} lie at different depths; put all files into CLASS/, or into"
+            f"{tree.root}: {first} and {second} lie at different depths; put all files into CLASS/, or into"
             " SITE/CLASS/.",
         )
     depth = next(iter(depths), 1)
     if depth == 0 or depth > 2:
-        where = "directly in it" if depth == 0 else f"{depth} folders deep, such as {files[0].path}"
+        position = "directly in it" if depth == 0 else f"{depth} folders deep, such as {files[0].path}"
         raise DataError(
             "E409",
-            f"{tree.root} holds its files {where}; put them into CLASS/, or into SITE/CLASS/, to name"
+            f"{tree.root} holds its files {position}; put them into CLASS/, or into SITE/CLASS/, to name"
             " classes.",
         )
     inner = depth == 2 and _second_is_class(files)
@@ -159,23 +161,25 @@ def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
             f"{tree.root} holds {quantity(len(classes), 'class folder')}; put images or sounds into"
             f" {tree.root}/CLASS/, at least"
         )
-        other = "two classes (an empty folder for one of which there are no samples, as a site may lack some)"
+        second = (
+            "two classes (an empty folder for one of which there are no samples, as a site may lack some)"
+        )
         masks = f"images with masks into {tree.root}/images/ and {tree.root}/masks/"
-        raise DataError("E409", f"{text} {other}, and {masks}.")
+        raise DataError("E409", f"{text} {second}, and {masks}.")
     check_no_masks(files, place)
     number = {name: i for i, name in enumerate(classes)}
-    ordered = sorted(files, key=lambda f: (number[f.folders[place]], f.path))
-    labels = np.array([number[f.folders[place]] for f in ordered], dtype=np.int64)
+    sorted_files = sorted(files, key=lambda f: (number[f.folders[place]], f.path))
+    labels = np.array([number[f.folders[place]] for f in sorted_files], dtype=np.int64)
     if depth == 1:
-        return LabelledFiles(tuple(ordered), classes, labels, None)
+        return LabelledFiles(tuple(sorted_files), classes, labels, None)
     note: Note = ("sites", f"folders were read as {'site/class' if inner else 'class/site'}")
-    sites = tuple(f.folders[1 - place] for f in ordered)
-    return LabelledFiles(tuple(ordered), classes, labels, sites, (note, *empty_folder_notes(tree, 1)))
+    sites = tuple(f.folders[1 - place] for f in sorted_files)
+    return LabelledFiles(tuple(sorted_files), classes, labels, sites, (note, *empty_folder_notes(tree, 1)))
 
 
 def _second_is_class(files: Sequence[File]) -> bool:
-    """Of folders a/b/file: whether b names the class. Its names then recur below most of a; else a names
-    it."""
+    """Whether b is the class in paths a/b/file: its names then recur below most of a. Otherwise a is the
+    class."""
     below: dict[str, set[str]] = {}
     for file in files:
         below.setdefault(file.folders[0], set()).add(file.folders[1])

@@ -1,5 +1,4 @@
-"""Which column of a table holds the labels, the target, the sites, or the part of the set that a row belongs
-to.
+"""Which column of a table holds the labels, the target or the sites, and which one divides the rows.
 
     labels   the column that is named; else the first one called label, target, class, y ...; else the last
              column, unless it looks like dates, row numbers, or values to be predicted
@@ -31,11 +30,11 @@ SITE_NAMES = (
     *("site", "client", "domain", "hospital", "centre", "center", "institution"),
     *("subject", "patient", "speaker", "user", "scanner", "device"),
 )
-"""Names of columns that say where a sample is from; the first that a set has is taken for its sites."""
+"""Usual names of columns of sites; the first that a set has counts as its sites."""
 
 
 def site_column_in(columns: Mapping[str, Any]) -> str:
-    """The column that says where samples are from, "" if none does."""
+    """The column of sites by usual names, "" without one."""
     lower = {name.lower(): name for name in columns}
     return next((lower[name] for name in SITE_NAMES if name in lower), "")
 
@@ -43,7 +42,8 @@ def site_column_in(columns: Mapping[str, Any]) -> str:
 def number_columns(
     name: str, columns: Mapping[str, Any] | None, test_columns: Mapping[str, Any] | None
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, tuple[str, ...]]]:
-    """(columns of the training samples, of the test samples, names of the values of those that hold words).
+    """(columns of the training samples, columns of the test samples, names of the values of columns of
+    words).
 
     Raises DataError (E403) for a column with missing values or of another shape than [N].
     """
@@ -51,13 +51,13 @@ def number_columns(
     test = {n: _check_column(name, n, v) for n, v in (test_columns or {}).items()}
     words: dict[str, tuple[str, ...]] = {}
     for column in train:
-        both = [part[column] for part in (train, test) if column in part]
-        if any(v.dtype.kind in "US" for v in both):
-            known, codes = np.unique(np.concatenate([v.astype(str) for v in both]), return_inverse=True)
-            words[column] = tuple(map(str, known))
-            train[column], rest = codes[: len(both[0])], codes[len(both[0]) :]
-            if len(both) > 1:
-                test[column] = rest
+        parts = [part[column] for part in (train, test) if column in part]
+        if any(v.dtype.kind in "US" for v in parts):
+            distinct, codes = np.unique(np.concatenate([v.astype(str) for v in parts]), return_inverse=True)
+            words[column] = tuple(map(str, distinct))
+            train[column], test_codes = codes[: len(parts[0])], codes[len(parts[0]) :]
+            if len(parts) > 1:
+                test[column] = test_codes
     return train, test, words
 
 
@@ -84,16 +84,17 @@ PART_COLUMNS = ("split", "part", "subset", "partition")
 
 
 def part_column(
-    columns: Mapping[str, np.ndarray], taken: Iterable[str], name: str
+    columns: Mapping[str, np.ndarray], excluded: Iterable[str], name: str
 ) -> tuple[str, np.ndarray | None]:
-    """(the column, its words train, test and val, [N]), or ("", None): a column of such a name that holds
-    none of these words is one like others.
+    """(the column of parts, its words train, test and val, [N]), or ("", None) without one.
 
-    taken: columns with another purpose. name: of the table. Raises DataError (E403) for further words beside
-    these.
+    A column with such a name but none of these words is an ordinary column. excluded: columns with another
+    purpose. name: name of the table. Raises DataError (E403) if the column also has other words.
     """
     for column in (
-        c for c in columns if c.lower() in PART_COLUMNS and c not in taken and columns[c].dtype.kind in "OUS"
+        c
+        for c in columns
+        if c.lower() in PART_COLUMNS and c not in excluded and columns[c].dtype.kind in "OUS"
     ):
         words = cells.words(columns[column])
         kinds = {word: PART_NAMES.get(word.strip().lower(), "") for word in set(words.tolist())}
@@ -110,7 +111,7 @@ def part_column(
 
 
 def validation_notes(validation: int) -> list[Note]:
-    """The note on so many rows that are for validation."""
+    """The note that a number of rows are for validation."""
     return (
         [("left out", f"{quantity(validation, 'row')} for validation: choose settings with validation=0.1")]
         if validation
@@ -119,25 +120,25 @@ def validation_notes(validation: int) -> list[Note]:
 
 
 LABEL_NAMES = ("label", "target", "class", "y", "category", "labels", "diagnosis", "outcome")
-"""What a column of labels may be called, the likeliest first."""
+"""Usual names of a column of labels, the likeliest first."""
 NEIGHBOURS = 50
-"""Columns before and behind the labels that are compared with them."""
+"""Number of columns before and behind the labels that are compared with them."""
 BINARY_WORDS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 
 
 def label_column_in(columns: Mapping[str, Any]) -> str:
-    """The column that usual names say holds the labels, "" if none does."""
+    """The column of labels by usual names, "" without one."""
     lower = {str(c).lower(): c for c in columns}
     return next((lower[n] for n in LABEL_NAMES if n in lower), "")
 
 
 def column_named(columns: Mapping[str, Any], column: str, name: str) -> str:
-    """The column itself. Raises DataError (E403) if there is none of this name."""
+    """The column of this name. Raises DataError (E403) if there is none."""
     column = column if column in columns else cells.word(column)
     if column not in columns:
-        known = abbreviate(list(map(str, columns)), 12)
+        names = abbreviate(list(map(str, columns)), 12)
         raise DataError(
-            "E403", f"{name} has no column '{column}'; it has: {known}.{suggestion(column, columns)}"
+            "E403", f"{name} has no column '{column}'; it has: {names}.{suggestion(column, columns)}"
         )
     return column
 
@@ -145,11 +146,10 @@ def column_named(columns: Mapping[str, Any], column: str, name: str) -> str:
 def label_column(
     sheet: Sheet, label: str, classes: Sequence[str] | None, notes: list[Note]
 ) -> tuple[str, np.ndarray]:
-    """(the column of labels, its values [N], whole numbers in one spelling).
+    """(the column of labels, its values [N], whole numbers in one spelling); adds to the notes.
 
-    label: the column if it is named, else "". classes: names of all classes if they are known. Adds to the
-    notes.
-    Raises DataError: E403 for a column that is not there, E404 for values that cannot be classes.
+    label: the column that the user names, or "". classes: names of all classes if they are known.
+    Raises DataError: E403 for a column that does not exist, E404 for values that cannot be classes.
     """
     columns = sheet.columns
     column = (
@@ -158,27 +158,27 @@ def label_column(
     values = columns[column]
     _check_one_hot(sheet, column)
     _check_missing(sheet, column, classes)
-    guessed = not label and not label_column_in(columns)
+    is_guess = not label and not label_column_in(columns)
     if values.dtype.kind in "US" or (
         values.dtype.kind == "O" and all(isinstance(v, str) for v in values.tolist())
     ):
         values = cells.words(values)
         if classes is None:
-            values = _numbers_in_one_spelling(sheet, column, values, guessed, notes)
-    if guessed:
+            values = _numbers_in_one_spelling(sheet, column, values, is_guess, notes)
+    if is_guess:
         _check_guess(sheet, column, values)
-    others = [c for c in columns if c.lower() in LABEL_NAMES and c != column] if not label else []
-    for other in others:
-        if _are_equivalent(columns[other], values):
+    rivals = [c for c in columns if c.lower() in LABEL_NAMES and c != column] if not label else []
+    for rival in rivals:
+        if _are_equivalent(columns[rival], values):
             raise DataError(
                 "E404",
-                f"{sheet.name}: columns '{column}' and '{other}' both hold the labels; remove one of them.",
+                f"{sheet.name}: columns '{column}' and '{rival}' both hold the labels; remove one of them.",
             )
     source = f"from the column '{column}'"
-    if guessed:
+    if is_guess:
         source += ", the last; label=NAME chooses another"
-    elif others:
-        source += f"; '{abbreviate(others)}' counts as a feature, label={others[0]} chooses it"
+    elif rivals:
+        source += f"; '{abbreviate(rivals)}' counts as a feature, label={rivals[0]} chooses it"
     notes.append(("labels", source))
     return column, values
 
@@ -202,9 +202,9 @@ def _cell_text(value: Any) -> str:
 
 
 def _numbers_in_one_spelling(
-    sheet: Sheet, column: str, values: np.ndarray, guessed: bool, notes: list[Note]
+    sheet: Sheet, column: str, values: np.ndarray, is_guess: bool, notes: list[Note]
 ) -> np.ndarray:
-    """Labels that are words, `01` and `1.0` as `1` where all are numbers. Raises DataError (E404) for
+    """Labels as words; if all are whole numbers, `01` and `1.0` become `1`. Raises DataError (E404) for
     fractions."""
     texts = values.tolist()
     if sheet.decimal_commas:
@@ -213,16 +213,16 @@ def _numbers_in_one_spelling(
         return values
     fraction = next((i for i, t in enumerate(texts) if float(t) % 1), None)
     if fraction is not None:
-        other = (
+        hint = (
             f" Or name the column of labels, label=COLUMN, out of {abbreviate(list(sheet.columns), 12)}."
-            if guessed
+            if is_guess
             else ""
         )
         raise DataError(
             "E404",
             f"{sheet.name}: the label {sheet.where(fraction)}, column '{column}', is"
             f" {excerpt(texts[fraction], 20)}; numbers with fractions ask for regression: name the column as"
-            f" the target, target={column}.{other}",
+            f" the target, target={column}.{hint}",
         )
     plain = np.array([cells.canonical(t) for t in texts])
     if len(set(plain.tolist())) < len(set(texts)):
@@ -231,28 +231,28 @@ def _numbers_in_one_spelling(
 
 
 def _check_guess(sheet: Sheet, column: str, values: np.ndarray) -> None:
-    """Raises DataError (E404) where the last column cannot be one of labels."""
+    """Raises DataError (E404) if the last column cannot be one of labels."""
     kinds = len(set(values.tolist()))
-    many = kinds > max(2, len(values) / 2)
+    too_many = kinds > max(2, len(values) / 2)
     dates = values.dtype.kind == "M" or all(cells.is_date(str(v)) for v in values.tolist())
-    if many or dates or is_row_number(column, values):
-        why = "holds dates" if dates else f"has {kinds:,} different values in {len(values):,} rows"
+    if too_many or dates or is_row_number(column, values):
+        reason = "holds dates" if dates else f"has {kinds:,} different values in {len(values):,} rows"
         raise DataError(
             "E404",
-            f"{sheet.name} has no column called label, target, class or y, and the last, '{column}', {why};"
+            f"{sheet.name} has no column called label, target, class or y, and the last, '{column}',"
+            f" {reason};"
             f" name the column of labels, label=COLUMN, out of {abbreviate(list(sheet.columns), 12)}.",
         )
 
 
-def _are_equivalent(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether each value of one column stands beside one of the other and the reverse."""
-    pairs = set(zip(map(str, one.tolist()), map(str, other.tolist())))
+def _are_equivalent(first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether the values of two columns correspond one to one."""
+    pairs = set(zip(map(str, first.tolist()), map(str, second.tolist())))
     return len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
 
 
 def _check_one_hot(sheet: Sheet, column: str) -> None:
-    """Raises DataError (E404) where labels are one of several columns of 0 and 1 of which each row has a
-    single 1."""
+    """Raises DataError (E404) if the labels are one of several one-hot columns."""
     group = _one_hot_columns(sheet.columns, column)
     if group:
         raise DataError(
@@ -264,26 +264,31 @@ def _check_one_hot(sheet: Sheet, column: str) -> None:
 
 
 def _one_hot_columns(columns: Mapping[str, np.ndarray], label: str) -> list[str]:
-    """The neighbouring columns of 0 and 1, the labels among them, that sum to one in every row; [] if there
-    are none."""
+    """The neighbouring columns of 0 and 1, including the labels, that sum to one in every row; [] without
+    any."""
     names = list(columns)
-    at = names.index(label)
-    first, last = at, at + 1
-    own = _binary_column(columns[label])
-    if own is None or len(np.unique(own)) < 2:
+    position = names.index(label)
+    first, last = position, position + 1
+    label_bits = _binary_column(columns[label])
+    if label_bits is None or len(np.unique(label_bits)) < 2:
         return []
-    bits = {at: own}
-    while first > max(0, at - NEIGHBOURS) and (b := _binary_column(columns[names[first - 1]])) is not None:
+    bits = {position: label_bits}
+    while (
+        first > max(0, position - NEIGHBOURS) and (b := _binary_column(columns[names[first - 1]])) is not None
+    ):
         first -= 1
         bits[first] = b
-    while last < min(len(names), at + NEIGHBOURS) and (b := _binary_column(columns[names[last]])) is not None:
+    while (
+        last < min(len(names), position + NEIGHBOURS)
+        and (b := _binary_column(columns[names[last]])) is not None
+    ):
         bits[last] = b
         last += 1
-    sums_CN = np.cumsum([np.zeros_like(own), *(bits[i] for i in range(first, last))], axis=0)
-    for begin in range(first, at + 1):
-        for end in range(last, max(at, begin + 1), -1):
-            few, full = (sums_CN[end - first, :n] - sums_CN[begin - first, :n] for n in (100, None))
-            if (few == 1).all() and (full == 1).all():
+    sums_CN = np.cumsum([np.zeros_like(label_bits), *(bits[i] for i in range(first, last))], axis=0)
+    for begin in range(first, position + 1):
+        for end in range(last, max(position, begin + 1), -1):
+            head, full = (sums_CN[end - first, :n] - sums_CN[begin - first, :n] for n in (100, None))
+            if (head == 1).all() and (full == 1).all():
                 return names[begin:end]
     return []
 
@@ -300,14 +305,14 @@ def _binary_column(values: np.ndarray) -> np.ndarray | None:
 
 
 def names_columns(columns: Mapping[str, Any], target: str) -> bool:
-    """Whether a target names several columns of a table, and not one whose name has commas."""
+    """Whether a target names several columns of a table, and not one column with commas in its name."""
     return len(label_names(target)) > 1 and target not in columns
 
 
 def multilabel_columns(sheet: Sheet, target: str) -> tuple[tuple[str, ...], np.ndarray]:
     """(the columns that a target names, their values, [N, L]).
 
-    Raises DataError: E403 for a column that is not there, E404 for one of words or named twice, E405 for
+    Raises DataError: E403 for a column that does not exist, E404 for one of words or named twice, E405 for
     missing values.
     """
     columns = tuple(column_named(sheet.columns, name, sheet.name) for name in label_names(target))
@@ -325,7 +330,7 @@ def multilabel_columns(sheet: Sheet, target: str) -> tuple[tuple[str, ...], np.n
 def target_column(sheet: Sheet, target: Target) -> tuple[str, np.ndarray]:
     """(the column that a target names, its numbers, float64 [N]).
 
-    Raises DataError: E403 for a column that is not there, E404 for one of words, E405 for missing and
+    Raises DataError: E403 for a column that does not exist, E404 for one of words, E405 for missing and
     mistaken values.
     """
     column = column_named(sheet.columns, target.name, sheet.name)

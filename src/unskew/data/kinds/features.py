@@ -2,9 +2,9 @@
 
     numbers                       as they are
     words in up to 20 kinds       a column of 0 and 1 for each kind (one column for two kinds)
-    other words, row numbers      left out, with a note; refused as an input of its own
-    missing values, and columns of numbers in which other values stand      refused, with the line
-    -999 and the like             a note: such numbers often stand for missing values
+    other words, row numbers      left out, with a note; refused as a separate input
+    missing values, and other values in a column of numbers                 refused, with the line
+    -999 and the like             a note: such numbers often mean missing values
 
 Letters: N rows.
 """
@@ -28,17 +28,18 @@ MISSING_CODES = (-9.0, -99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99
 
 
 def missing_code_remark(column: str, numbers: np.ndarray) -> str:
-    """What to say of a column of numbers [N] whose smallest or largest is such a code, farther from all
-    others than these are from each other; "" of any other."""
+    """The remark on a column of numbers [N] with an extreme value that is a usual code for missing values
+    and lies farther from all others than these span; "" for any other column."""
     for code in (float(numbers.min()), float(numbers.max())) if len(numbers) else ():
         others = numbers[numbers != code]
         if code not in MISSING_CODES or not len(others):
             continue
         low, high = float(others.min()), float(others.max())
         if min(abs(code - low), abs(code - high)) > high - low > 0:
-            held = quantity(len(numbers) - len(others), "row")
+            count = quantity(len(numbers) - len(others), "row")
             text = (
-                f"column '{column}' holds {code:g} in {held}, far from its other values ({low:g} to {high:g})"
+                f"column '{column}' holds {code:g} in {count}, far from its other values ({low:g} to"
+                f" {high:g})"
             )
             return f"{text}: if it stands for a missing value, fill it or leave these rows out"
     return ""
@@ -48,21 +49,19 @@ ROW_NUMBERS = ("", "index", "row", "rownames", "row number", "unnamed: 0")
 NAME_SEPARATOR = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z])(?=[A-Z])")
 MOST_KINDS = 20
 NUMBER_SHARE = 0.5
-"""Share of cells that look like numbers above which a column holds numbers, and other cells are mistakes. The
-same share of different values makes a column that is called `id` one of row numbers."""
+"""Share of cells that look like numbers above which a column holds numbers, and other cells are mistakes.
+A column called `id` with at least this share of distinct values holds row numbers."""
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 Kinds: TypeAlias = dict[str, list[str]]
-"""By the column of a table that is a feature, the words of which each became a column of 0 and 1; [] for
-numbers."""
+"""For each column of features, the words that each became a column of 0 and 1; [] for numbers."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """What becomes of a column. kinds: as in `Kinds`; None where it numbers the rows. unseen: words that only
-    test rows have.
-    remark: what else to tell of it."""
+    """The encoding of a column. kinds: as in `Kinds`; None if the column numbers the rows. unseen: words
+    that only test rows have. remark: a further note."""
 
     kinds: list[str] | None
     unseen: tuple[str, ...] = ()
@@ -72,16 +71,16 @@ class Encoding:
 def encode_features(
     sheet: Sheet, columns: Mapping[str, np.ndarray], notes: list[Note]
 ) -> tuple[np.ndarray, Kinds]:
-    """(float32 [N, columns], what became of each column that is used); adds to the notes.
+    """(float32 [N, columns], the encoding of each column that is used); adds to the notes.
 
-    columns: those of the sheet that are features. Raises DataError: E403 where none can be used, E405 for
-    missing values and for cells that are no numbers in columns of numbers.
+    columns: the feature columns of the sheet. Raises DataError: E403 if none can be used, E405 for missing
+    values and for other cells than numbers in columns of numbers.
     """
     parts: dict[str, list[np.ndarray]] = {}
 
     def judge(column: str) -> Encoding:
-        one, parts[column] = encode_column(sheet, column, columns[column])
-        return one
+        encoding, parts[column] = encode_column(sheet, column, columns[column])
+        return encoding
 
     used = encodings_of(sheet, columns, judge, notes)
     return stack_columns([part for column in used for part in parts[column]]), used
@@ -90,30 +89,31 @@ def encode_features(
 def encodings_of(
     sheet: Sheet, columns: Iterable[str], judge: Callable[[str], Encoding], notes: list[Note]
 ) -> Kinds:
-    """What becomes of each column that is used; adds to the notes. Raises DataError (E403) where none can be
+    """The encoding of each column that is used; adds to the notes. Raises DataError (E403) if none can be
     used."""
     used: Kinds = {}
     left_out: list[str] = []
     spread: list[str] = []
     for column in columns:
-        one = judge(column)
-        if one.kinds is None:
+        encoding = judge(column)
+        if encoding.kinds is None:
             left_out.append(f"'{column}' (numbers of rows)")
             continue
-        if len(one.kinds) > MOST_KINDS:
-            left_out.append(f"'{column}' ({len(one.kinds):,} different words)")
+        if len(encoding.kinds) > MOST_KINDS:
+            left_out.append(f"'{column}' ({len(encoding.kinds):,} different words)")
             continue
-        used[column] = one.kinds
-        if one.kinds:
-            spread.append(f"'{column}' ({len(one.kinds)} kinds)")
-        if one.remark:
-            notes.append(("note", one.remark))
-        if one.unseen:
+        used[column] = encoding.kinds
+        if encoding.kinds:
+            spread.append(f"'{column}' ({len(encoding.kinds)} kinds)")
+        if encoding.remark:
+            notes.append(("note", encoding.remark))
+        if encoding.unseen:
             notes.append(
                 (
                     "note",
                     (
-                        f"column '{column}' has {excerpt(abbreviate(list(one.unseen)), 60)} only in the test"
+                        f"column '{column}' has {excerpt(abbreviate(list(encoding.unseen)), 60)} only in the"
+                        " test"
                         " part"
                     ),
                 )
@@ -130,8 +130,8 @@ def encodings_of(
 
 
 def encode_column(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Encoding, list[np.ndarray]]:
-    """(what becomes of a column, the columns of numbers that it becomes, [N] each). Raises DataError (E405)
-    as `column_of_numbers` does."""
+    """(the encoding of a column, the columns of numbers that it becomes, [N] each). Raises DataError
+    (E405) as `column_of_numbers` does."""
     train = values if sheet.test is None else values[~sheet.test]
     if is_row_number(column, values) or is_row_number(column, train):
         return Encoding(None), []
@@ -139,7 +139,7 @@ def encode_column(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Encodi
 
 
 def encode_input(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Encoding, list[np.ndarray]]:
-    """The same of a column that is used in any case; no columns where it has too many kinds of words."""
+    """`encode_column` for a column that must be used; without columns if it has too many kinds of words."""
     if (numbers := column_of_numbers(sheet, column, values)) is not None:
         return Encoding([], remark=_column_remark(column, numbers)), [numbers]
     train = values if sheet.test is None else values[~sheet.test]
@@ -153,49 +153,48 @@ def encode_input(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Encodin
 
 
 def encode_as(sheet: Sheet, used: Kinds) -> np.ndarray:
-    """float32 [N, columns] of another table, its columns found by name and turned into numbers as `used`
-    says.
+    """float32 [N, columns] of another table, with columns found by name and encoded as `used` specifies.
 
     Raises DataError: E403 for a column that is missing, E405 for missing values, cells that are no numbers,
-    and words that the column did not have.
+    and words that the column did not have in training.
     """
-    kept: list[np.ndarray] = []
+    parts: list[np.ndarray] = []
     for column, kinds in used.items():
         if column not in sheet.columns:
-            has = abbreviate([excerpt(name, 40) for name in sheet.columns], 12)
+            names = abbreviate([excerpt(name, 40) for name in sheet.columns], 12)
             raise DataError(
                 "E403",
-                f"{sheet.name} has no column {excerpt(column, 40)}, which the model reads; it has {has}.",
+                f"{sheet.name} has no column {excerpt(column, 40)}, which the model reads; it has {names}.",
             )
         values = sheet.columns[column]
         if kinds:
-            kept += _one_hot(_known_words(sheet, column, kinds), kinds)
+            parts += _one_hot(_words_in(sheet, column, kinds), kinds)
         elif (numbers := column_of_numbers(sheet, column, values)) is not None:
-            kept.append(numbers)
+            parts.append(numbers)
         else:
             text = (
                 f"{sheet.name}: column {excerpt(column, 40)} holds words such as"
                 f" {excerpt(cells.word(values[0]), 30)}"
             )
             raise DataError("E405", f"{text}; the model was trained on numbers there.")
-    return stack_columns(kept)
+    return stack_columns(parts)
 
 
-def _known_words(sheet: Sheet, column: str, kinds: list[str]) -> np.ndarray:
-    """A column of words, [N]. Raises DataError (E405) for missing ones, and one that training did not
-    have."""
+def _words_in(sheet: Sheet, column: str, kinds: list[str]) -> np.ndarray:
+    """A column of words, [N]. Raises DataError (E405) for missing words, and for words that training did
+    not have."""
     _check_complete(sheet, column, sheet.columns[column])
     texts = cells.words(sheet.columns[column])
     unknown = ~np.isin(texts, kinds)
     if unknown.any():
         row = int(np.argmax(unknown))
-        what = (
+        fault = (
             f"holds {excerpt(str(texts[row]), 30)} {sheet.where(row)}"
             f" ({quantity(int(unknown.sum()), 'such cell')})"
         )
         raise DataError(
             "E405",
-            f"{sheet.name}: column {excerpt(column, 40)} {what}, which the model has never seen; it knows "
+            f"{sheet.name}: column {excerpt(column, 40)} {fault}, which the model has never seen; it knows "
             f"{abbreviate([excerpt(kind, 30) for kind in kinds], 12)}.",
         )
     return texts
@@ -227,8 +226,8 @@ def _is_id(column: str) -> bool:
 
 
 def is_row_number(column: str, values: np.ndarray) -> bool:
-    """Whether a column numbers the rows: by its name, if its values differ, or as whole numbers one after the
-    other."""
+    """Whether a column numbers the rows: by its name if its values differ, or as consecutive whole
+    numbers."""
     count = len(values)
     if count < 2:
         return False
@@ -247,8 +246,8 @@ def is_row_number(column: str, values: np.ndarray) -> bool:
     texts = values.tolist() if values.dtype.kind in "US" else []
     if not texts or not all(t.isascii() and t.isdigit() and len(t) < 19 for t in texts):
         return False
-    whole = [int(t) for t in texts]
-    return max(whole) - min(whole) == count - 1
+    integers = [int(t) for t in texts]
+    return max(integers) - min(integers) == count - 1
 
 
 def column_of_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray | None:
@@ -266,12 +265,12 @@ def column_of_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarr
     if large.any():
         row = int(np.argmax(large))
         value: Any = values[row]
-        what = (
+        fault = (
             "which is no finite number" if "inf" in str(value).lower() else "which is too large for float32"
         )
         raise DataError(
             "E405",
-            f"{sheet.name}: column '{column}' holds {value} {sheet.where(row)}, {what}"
+            f"{sheet.name}: column '{column}' holds {value} {sheet.where(row)}, {fault}"
             f" ({quantity(int(large.sum()), 'such cell')}); correct it, or leave the row out.",
         )
     return numbers
@@ -304,15 +303,15 @@ def _parse_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray 
     plain = cells.are_plain(texts)
     if plain.all():
         return np.array(texts).astype(np.float64)
-    like = cells.look_like_numbers(texts)
-    if like.mean() <= NUMBER_SHARE:
+    numeric = cells.look_like_numbers(texts)
+    if numeric.mean() <= NUMBER_SHARE:
         return None
     row = int(np.argmin(plain))
-    others = int((~plain).sum())
+    count = int((~plain).sum())
     raise DataError(
         "E405",
         f"{sheet.name}: column '{column}' holds numbers but {excerpt(str(values[row]), 30)}"
-        f" {sheet.where(row)} ({quantity(others, 'such cell')} of {len(texts):,}); write plain numbers such"
+        f" {sheet.where(row)} ({quantity(count, 'such cell')} of {len(texts):,}); write plain numbers such"
         " as 1234.5, or leave the rows or the column out.",
     )
 
@@ -320,32 +319,31 @@ def _parse_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray 
 def encode_inputs(
     sheet: Sheet, columns: Sequence[str], notes: list[Note]
 ) -> tuple[dict[str, np.ndarray], Kinds]:
-    """(these columns as numbers, [N] or, of words of several kinds, [N, kinds]; what became of each). It is
-    added to the notes.
+    """(these columns as numbers, [N] or, for words of several kinds, [N, kinds]; the encoding of each); adds
+    to the notes.
 
     Raises DataError: E403 for words of too many kinds, E405 for missing values.
     """
     inputs: dict[str, np.ndarray] = {}
     used: Kinds = {}
     for column in columns:
-        one, parts = encode_input(sheet, column, sheet.columns[column])
-        used[column] = one.kinds or []
+        encoding, parts = encode_input(sheet, column, sheet.columns[column])
+        used[column] = encoding.kinds or []
         if not parts:
             text = f"column '{column}' holds {len(used[column]):,} different words, too many for an input"
             raise DataError("E403", f"{sheet.name}: {text}; leave it out of x.")
         inputs[column] = stack_columns(parts)[:, 0] if len(parts) == 1 else stack_columns(parts)
         if used[column]:
             notes.append(("note", f"input '{column}': words became 0 and 1 ({len(used[column])} kinds)"))
-        if one.remark:
-            notes.append(("note", one.remark))
-        if one.unseen:
-            unseen = excerpt(abbreviate(list(one.unseen)), 60)
+        if encoding.remark:
+            notes.append(("note", encoding.remark))
+        if encoding.unseen:
+            unseen = excerpt(abbreviate(list(encoding.unseen)), 60)
             notes.append(("note", f"input '{column}' has {unseen} only in the test part"))
     return inputs, used
 
 
 def encode_inputs_as(sheet: Sheet, used: Kinds) -> dict[str, np.ndarray]:
-    """The same of another table, its columns turned into numbers as `used` says. Raises DataError as
-    `numbers_as` does."""
+    """The inputs from another table, encoded as `used` specifies. Raises DataError as `encode_as` does."""
     values = {column: encode_as(sheet, {column: kinds}) for column, kinds in used.items()}
     return {column: v[:, 0] if v.shape[1] == 1 else v for column, v in values.items()}

@@ -19,9 +19,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias, TypeVar
+from typing import IO, Annotated, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
 
 from unskew.data.samples.conversion import array_of
 from unskew.data.samples.dataset import check_numbers
@@ -29,42 +30,44 @@ from unskew.data.samples.intake import Note, abbreviate, quantity
 from unskew.errors import DataError, excerpt
 
 PLANES, BITS = 284, 258
-"""TIFF's tags for whether each colour lies by itself (2), and of how many bits it is."""
+"""TIFF's tags for separate planes (2) and for the bits of each colour."""
 BYTE_SWAPS = {";16B": ";16L", ";16L": ";16B", ";16N": ";16B" if sys.byteorder == "little" else ";16L"}
 
 
 def deep_colours(file: Path | IO[bytes], image: Any) -> np.ndarray | None:
-    """Red, green and blue, uint16 [H, W, 3], of an image that Pillow has opened but not loaded; None for any
-    other image, among them those of which alpha has been multiplied in. Raises ValueError for a packed TIFF
-    of which no lower byte can be had."""
+    """Red, green and blue, uint16 [H, W, 3], of an image that Pillow has opened but not loaded; None for
+    other images, such as those with premultiplied alpha.
+
+    Raises ValueError for a compressed TIFF, if its lower bytes cannot be read.
+    """
     from PIL import Image
 
     if image.mode not in ("RGB", "RGBA"):
         return None
-    apart = _plane_mode(image)
-    ways = [_raw_mode(tile) + apart for tile in image.tile]
-    if not ways or any(way[-4:] not in BYTE_SWAPS or way.startswith("RGBa") for way in ways):
+    suffix = _plane_mode(image)
+    modes = [_raw_mode(tile) + suffix for tile in image.tile]
+    if not modes or any(mode[-4:] not in BYTE_SWAPS or mode.startswith("RGBa") for mode in modes):
         return None
-    if ways[0] == "LA;16B":  # of PNG: four bytes a pixel, as RGBA has, but those of two numbers
-        bytes_ = _read_raw(image, ["RGBA"] * len(ways)).astype(np.uint16)
+    if modes[0] == "LA;16B":  # PNG: two numbers a pixel, in as many bytes as RGBA has
+        bytes_ = _read_raw(image, ["RGBA"] * len(modes)).astype(np.uint16)
         return np.repeat((bytes_[..., :1] << 8) | bytes_[..., 1:2], 3, axis=2)
-    upper = _read_raw(image, ways)
+    upper = _read_raw(image, modes)
     if not isinstance(file, Path):
         file.seek(0)
-    with Image.open(file) as again:
-        lower = _read_raw(again, [way[:-4] + BYTE_SWAPS[way[-4:]] for way in ways])
+    with Image.open(file) as reopened:
+        lower = _read_raw(reopened, [mode[:-4] + BYTE_SWAPS[mode[-4:]] for mode in modes])
     return (upper[..., :3].astype(np.uint16) << 8) | lower[..., :3]
 
 
 def _raw_mode(tile: Any) -> str:
-    """How the numbers of a part of an image lie in its file."""
+    """Pillow's raw mode of a tile of an image."""
     args = tile[3]
     return str(args[0] if isinstance(args, tuple) and args else args)
 
 
 def _plane_mode(image: Any) -> str:
-    """How 16 bits of a colour lie in a TIFF whose colours lie one after another, for which Pillow takes 8; ""
-    for other images."""
+    """The raw mode of 16-bit colours in a TIFF with separate planes, which Pillow reads as 8 bits; "" for
+    other images."""
     tags: Any = getattr(image, "tag_v2", {})
     if tags.get(PLANES) != 2 or {*tags.get(BITS, ())} != {16}:
         return ""
@@ -73,11 +76,11 @@ def _plane_mode(image: Any) -> str:
     return ";16B" if tags.prefix == b"MM" else ";16L"
 
 
-def _read_raw(image: Any, ways: list[str]) -> np.ndarray:
-    """The bytes of an image whose numbers are taken to lie in these ways, [H, W, channels]."""
+def _read_raw(image: Any, modes: list[str]) -> np.ndarray:
+    """The bytes of an image read with these raw modes, [H, W, channels]."""
     tiles = []
-    for tile, way in zip(image.tile, ways):
-        args = way if isinstance(tile[3], str) else (way, *tile[3][1:])
+    for tile, mode in zip(image.tile, modes):
+        args = mode if isinstance(tile[3], str) else (mode, *tile[3][1:])
         tiles.append(tile._replace(args=args) if hasattr(tile, "_replace") else (*tile[:3], args))
     image.tile = tiles
     image.load()
@@ -86,21 +89,23 @@ def _read_raw(image: Any, ways: list[str]) -> np.ndarray:
 
 T = TypeVar("T")
 Fit: TypeAlias = Literal["pad", "crop", "squash"]
+SizeSetting = Annotated[int, Gt(0), Le(4096), "side to which images are resized, in pixels"]
+FitSetting = Annotated[Fit, "images that are not square: padded with black, cut to the middle, or squashed"]
+BitsSetting = Annotated[int, Ge(9), Le(16), "number of bits that image files of 16 bits use, such as 12"]
 ORIENTATION = 0x0112
-"""The number by which EXIF calls how a camera was held."""
+"""EXIF's tag for the orientation of the camera."""
 PHOTOMETRIC = 262
-"""TIFF's tag for what numbers stand for; 0: the largest is black."""
+"""TIFF's tag for the meaning of numbers; 0: the largest is black."""
 SITES_WARNED = 4
-"""Sites that a warning names."""
+"""Maximal number of sites that a warning names."""
 COLOUR_MODES = ("P", "PA", "CMYK", "YCbCr", "HSV", "LAB")
-"""Pillow's modes whose numbers are not red, green and blue, and are read as these."""
+"""Pillow's modes other than red, green and blue, and the modes as which they are read."""
 
 
 @dataclass(frozen=True)
 class ImageInfo:
-    """What an image file was. shape: (width, height). depth: "8 bit", "16 bit" or "float". turned: whether it
-    says that it is to be turned or mirrored before it is looked at. clear: whether a part of it is
-    transparent."""
+    """The format of an image file. shape: (width, height). depth: "8 bit", "16 bit" or "float". turned:
+    whether its metadata ask to rotate or mirror it. clear: whether a part of it is transparent."""
 
     shape: tuple[int, int]
     depth: str
@@ -110,15 +115,18 @@ class ImageInfo:
 
 
 def read_image(file: Path, size: int, fit: Fit, bits: int = 16) -> tuple[np.ndarray, ImageInfo]:
-    """An image file in colour, float32 [3, size, size], and what it was. bits: that files of 16 bits use.
-    Raises DataError (E401) for one that cannot be read."""
+    """An image file in colour, float32 [3, size, size], and its format. bits: the number of bits that files
+    of 16 bits use.
+
+    Raises DataError (E401) for a file that cannot be read.
+    """
     return decode_image(file, str(file), size, fit, bits)
 
 
 def decode_image(
     file: Path | IO[bytes], name: str, size: int, fit: Fit, bits: int
 ) -> tuple[np.ndarray, ImageInfo]:
-    """As `picture`, also of a file in memory. name: of the file, for the message."""
+    """`read_image` for a file on disk or in memory. name: name of the file, for the message."""
     from PIL import Image
 
     if isinstance(file, Path) and not file.is_file():
@@ -142,10 +150,10 @@ def decode_image(
 
 
 def pixels_of(image: Any, size: int, fit: Fit, name: str, bits: int = 16) -> tuple[np.ndarray, str]:
-    """(pixels, depth), as `picture` and `Form` have them, of an image of Pillow's. name: for the message.
-    bits: that whole numbers of more than 8 bits use.
+    """(pixels, depth) of an image of Pillow's, as `read_image` and `ImageInfo` have them.
 
-    Raises DataError (E401) for whole numbers of more bits.
+    name: for the message. bits: the number of bits that whole numbers of more than 8 bits use. Raises
+    DataError (E401) for whole numbers of more bits.
     """
     from PIL import Image
 
@@ -154,16 +162,14 @@ def pixels_of(image: Any, size: int, fit: Fit, name: str, bits: int = 16) -> tup
         grey = fit_square(Image.fromarray(values), size, fit, Image.Resampling.BICUBIC)
         pixels = np.asarray(grey, dtype=np.float32)
         return np.repeat((pixels if depth == "float" else pixels.clip(0, 1))[None], 3, axis=0), depth
-    if isinstance(
-        image.info.get("transparency"), bytes
-    ):  # of a palette: Pillow warns unless alpha is asked for
+    if isinstance(image.info.get("transparency"), bytes):  # a palette: Pillow warns unless alpha is requested
         image = image.convert("RGBA")
     colours = np.asarray(fit_square(image.convert("RGB"), size, fit, None))
     return np.ascontiguousarray(colours.transpose(2, 0, 1).astype(np.float32) / np.float32(255)), "8 bit"
 
 
 def channels_first(x: Any) -> np.ndarray:
-    """A sample as an array, channels first; an image of Pillow's in its own size."""
+    """A sample as an array, channels first; an image of Pillow's keeps its size."""
     if not hasattr(x, "getbands"):
         return array_of(x)
     pixels = np.asarray(x.convert("RGB") if x.mode in COLOUR_MODES else x)
@@ -171,8 +177,8 @@ def channels_first(x: Any) -> np.ndarray:
 
 
 def read_each(files: Sequence[object], read: Callable[[int], T]) -> list[T]:
-    """What `read` gives for each of these files, by number. Raises its DataError, with all files that cannot
-    be read."""
+    """The results of `read` for each of these files, by number. Raises its DataError, with all files that
+    cannot be read."""
     read_files: list[T] = []
     errors: list[tuple[object, DataError]] = []
     for i, file in enumerate(files):
@@ -194,21 +200,19 @@ def read_each(files: Sequence[object], read: Callable[[int], T]) -> list[T]:
 
 
 def size_notes(forms: Sequence[ImageInfo], size: int, fit: Fit, bits: int) -> list[Note]:
-    """What became of the images' sizes, bit depths and further frames."""
+    """Notes on the images' sizes, bit depths and further frames."""
     shapes = Counter(f.shape for f in forms)
     others = [shape for shape, _ in shapes.most_common() if shape != (size, size)]
     notes: list[Note] = []
     if others:
-        (width, height), also = (
-            others[0],
-            f" and {quantity(len(others) - 1, 'other size')}" if others[1:] else "",
-        )
+        width, height = others[0]
+        also = f" and {quantity(len(others) - 1, 'other size')}" if others[1:] else ""
         notes.append(
             ("scaled", f"images of {width} x {height}{also} were resized to {size} x {size} (size={size})")
         )
     if n := sum(f.shape[0] != f.shape[1] for f in forms):
-        done = {"pad": "padded with black", "crop": "cut to their middle", "squash": "squashed"}[fit]
-        notes.append(("scaled", f"{quantity(n, 'image')} not square, {done} (fit={fit})"))
+        treatment = {"pad": "padded with black", "crop": "cut to their middle", "squash": "squashed"}[fit]
+        notes.append(("scaled", f"{quantity(n, 'image')} not square, {treatment} (fit={fit})"))
     for depth, n in Counter(f.depth for f in forms).items():
         how = {
             "8 bit": "divided by 255",
@@ -232,18 +236,22 @@ def size_notes(forms: Sequence[ImageInfo], size: int, fit: Fit, bits: int) -> li
 
 
 def depth_warnings(forms: Sequence[ImageInfo], sites: Sequence[str] | None, bits: int) -> list[Note]:
-    """A warning for each site, or for all of a folder without sites, whose images are of several depths; none
-    where `bits` says what those of 16 bits use. Sites of different depths are compared by their values."""
+    """A warning for each site, or for a whole folder without sites, with images of several depths.
+
+    There is none if `bits` states the number of bits in use. Sites of different depths are compared by their
+    values.
+    """
     notes: list[Note] = []
     for site in sorted({*sites}) if sites else [""]:
-        here = [f for k, f in enumerate(forms) if not sites or sites[k] == site]
-        depths = Counter(f.depth for f in here)
+        site_forms = [f for k, f in enumerate(forms) if not sites or sites[k] == site]
+        depths = Counter(f.depth for f in site_forms)
         if len(depths) < 2 or (bits < 16 and "float" not in depths):
             continue
         kinds = " and ".join(f"{n:,} of {depth}" for depth, n in sorted(depths.items(), reverse=True))
-        at = f"{excerpt(site, 40)} has " if site else ""
+        subject = f"{excerpt(site, 40)} has " if site else ""
         text = (
-            f"{at}images of several kinds, {kinds}, and each is scaled by its own: what was stored otherwise"
+            f"{subject}images of several kinds, {kinds}, and each is scaled by its own: what was stored"
+            " otherwise"
             " is as much brighter"
         )
         notes.append(
@@ -260,30 +268,30 @@ def _is_transparent(image: Any) -> bool:
 
 
 def image_error(file: Path | str, error: Exception) -> DataError:
-    """What to say (E401) of an image file at which Pillow fails."""
-    why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    if why.startswith("cannot identify"):  # and what follows is the file again
-        why = "it is none of a kind that is known, or cut off"
+    """The error (E401) for an image file that Pillow cannot read."""
+    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    if reason.startswith("cannot identify"):  # the rest of the message repeats the file
+        reason = "it is none of a kind that is known, or cut off"
     return DataError(
-        "E401", f"{file} cannot be read as an image: {why}; save it again, as PNG, or take it away."
+        "E401", f"{file} cannot be read as an image: {reason}; save it again, as PNG, or take it away."
     )
 
 
 def _deep_grey(image: Any, name: str, bits: int) -> tuple[np.ndarray, str]:
-    """(values, "16 bit" or "float") of an image with more than 8 bits, float32 [H, W]; whole numbers in [0,
-    1]."""
+    """(values, "16 bit" or "float") of an image with more than 8 bits, float32 [H, W]; whole numbers are
+    scaled to [0, 1]."""
     values = np.asarray(image)
     if image.mode == "F":
         check_numbers(values, name)
         return values.astype(np.float32), "float"
     values = _check_bits(values, name, bits)
-    if white_is_zero(image):  # which Pillow heeds in images of 8 bits alone
+    if white_is_zero(image):  # Pillow regards this tag in images of 8 bits only
         values = (1 << bits) - 1 - values
     return _unit_values(values, bits), "16 bit"
 
 
 def _deep_pixels(colours: np.ndarray, size: int, fit: Fit, name: str, bits: int) -> tuple[np.ndarray, str]:
-    """As `pixels_of`, of colours of 16 bits, [H, W, 3]."""
+    """`pixels_of` for colours of 16 bits, [H, W, 3]."""
     from PIL import Image
 
     shares = _unit_values(_check_bits(colours, name, bits), bits).transpose(2, 0, 1)
@@ -295,27 +303,27 @@ def _deep_pixels(colours: np.ndarray, size: int, fit: Fit, name: str, bits: int)
 
 
 def _check_bits(values: np.ndarray, name: str, bits: int) -> np.ndarray:
-    """Whole numbers that are so many bits long, int64. Raises DataError (E401) for others."""
-    most = (1 << bits) - 1
-    if values.min() < 0 or values.max() > most:
-        read = "images of 8 or 16 bits are read: shift these values, or save them as floats (TIFF)"
-        read = read if bits == 16 else f"bits={bits} allows {most:,} at most"
-        raise DataError("E401", f"{name} holds values from {values.min()} to {values.max()}; {read}.")
+    """Whole numbers of at most `bits` bits, int64. Raises DataError (E401) for larger ones."""
+    largest = (1 << bits) - 1
+    if values.min() < 0 or values.max() > largest:
+        remedy = "images of 8 or 16 bits are read: shift these values, or save them as floats (TIFF)"
+        remedy = remedy if bits == 16 else f"bits={bits} allows {largest:,} at most"
+        raise DataError("E401", f"{name} holds values from {values.min()} to {values.max()}; {remedy}.")
     return values.astype(np.int64)
 
 
 def _unit_values(values: np.ndarray, bits: int) -> np.ndarray:
-    """Whole numbers of so many bits as float32 in [0, 1]."""
+    """Whole numbers of `bits` bits as float32 in [0, 1]."""
     return values.astype(np.float32) / np.float32((1 << bits) - 1)
 
 
 def white_is_zero(image: Any) -> bool:
-    """Whether an image is a TIFF whose numbers say how black a pixel is."""
+    """Whether an image is a TIFF in which 0 is white."""
     return getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == 0
 
 
 def fit_square(image: Any, size: int, fit: Fit, resample: Any) -> Any:
-    """The image as a square of this size. resample: Pillow's way to resize, None for its default."""
+    """The image as a square of this size. resample: Pillow's resampling filter, None for its default."""
     from PIL import Image
 
     width, height = image.size
@@ -348,7 +356,7 @@ def resize_masks(y: np.ndarray, size: int) -> np.ndarray:
 
 
 def area_weights(n: int, size: int) -> np.ndarray:
-    """The share of each new pixel that each of n old pixels makes up, float32 [size, n]; rows sum to 1."""
+    """The share of each of n old pixels in each new pixel, float32 [size, n]; rows sum to 1."""
     edges = np.linspace(0, n, size + 1)
     low, high = edges[:-1, None], edges[1:, None]
     pixels = np.arange(n)

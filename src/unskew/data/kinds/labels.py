@@ -1,5 +1,4 @@
-"""Labels in the forms in which people store them, as whole numbers from 0, truth values, or numbers to
-predict.
+"""Labels in the forms in which people store them, as class numbers, truth values or numbers to predict.
 
     words                   numbered in alphabetical order (whole numbers in theirs); they name the classes
     True, False; 0.0, 1.0   as 0 and 1
@@ -36,17 +35,20 @@ from unskew.data.storage.sample_rows import row_blocks
 from unskew.errors import DataError, excerpt, suggestion
 
 MOST_GAPS = 10
-"""Classes for each class that occurs at most."""
+"""Maximal ratio of the number of classes to the number of classes that occur."""
 SPELLINGS = "numbers in several spellings, such as 1, 01 and 1.0, are one class"
 ONE_HOT_SHARE = 0.95
-"""Rows of zeros and ones are classes, of which some are damaged, if more than this share of them hold a
-single one."""
+"""Rows of zeros and ones are damaged one-hot rows if more than this share of them hold a single one."""
 
 
 @dataclass(frozen=True)
 class Labels:
-    """y, y_test: int64 [N], or masks; classes: their names. target: of labels that are numbers, float64 [N].
-    unnamed: whether the classes are the numbers that the labels were, which nobody has named."""
+    """Labels of a set as numbers.
+
+    y, y_test: int64 [N], or masks. classes: their names. target: set if labels are numbers to predict,
+    float64 [N].
+    unnamed: whether the classes have no names but the numbers of the labels.
+    """
 
     y: np.ndarray
     y_test: np.ndarray
@@ -65,9 +67,9 @@ def read_labels(
 ) -> Labels:
     """The labels of training and test samples, numbered together.
 
-    name: of the set, for messages. ys: of both, the second None without a test set. ndim: of the samples'
-    array.
-    classes: names of all classes if they are known. origins: of the samples of both, if they are known.
+    name: name of the set, for messages. ys: labels of both parts, the second None without a test set. ndim:
+    axes of the samples' array.
+    classes: names of all classes if they are known. origins: sites of both parts, if they are known.
     Raises DataError (E404) for labels that cannot be read.
     """
     parts = [_flat_labels(name, array_of(y), ndim) for y in ys if y is not None]
@@ -75,12 +77,12 @@ def read_labels(
     notes: list[Note] = []
     if _are_several(name, parts, ndim):
         y, *test = [part.astype(bool) for part in parts]
-        given = names or tuple(map(str, range(y.shape[1])))
+        columns = names or tuple(map(str, range(y.shape[1])))
         text = (
             f"rows of {y.shape[1]} zeros and ones were read as labels, of which a sample has"
             f" {y.sum(1).mean():.2f}"
         )
-        return Labels(y, test[0] if test else y[:0], given, (("labels", text),))
+        return Labels(y, test[0] if test else y[:0], columns, (("labels", text),))
     width = max((y.shape[1] for y in parts if _are_flags(y, ndim)), default=0)
     parts, counted = [_without_one_hot(name, y, ndim, notes) for y in parts], False
     if any(y.ndim > 1 for y in parts):
@@ -99,10 +101,10 @@ def read_labels(
 
 
 def label_array(name: str, y: Any) -> np.ndarray:
-    """Labels as an array, as they are.
+    """Labels as an array, not yet converted.
 
-    name: of the set, for the message. Raises DataError: E404 for lists of unequal lengths and for rows
-    without a column, E403 for what is no array.
+    name: name of the set, for the message. Raises DataError: E404 for lists of unequal lengths and for rows
+    without a column, E403 for anything but an array.
     """
     rows = y if isinstance(y, list | tuple) else ()
     if len({len(row) if isinstance(row, list | tuple | set) else -1 for row in rows}) > 1:
@@ -120,7 +122,7 @@ def label_array(name: str, y: Any) -> np.ndarray:
 
 
 def _flat_labels(name: str, y: np.ndarray, ndim: int) -> np.ndarray:
-    """Without an axis of length 1 behind the samples' own; objects as words."""
+    """Labels without a last axis of length 1; objects become words."""
     if y.ndim > 1 and y.shape[1] == 1 and y.ndim in (2, ndim) and y.size:
         y = y.squeeze(1)
     if y.dtype.kind == "O":
@@ -141,10 +143,9 @@ def _flat_labels(name: str, y: np.ndarray, ndim: int) -> np.ndarray:
 
 
 def _are_several(name: str, parts: Sequence[np.ndarray], ndim: int) -> bool:
-    """Whether rows [N, L] of zeros and ones say which of several labels a sample has: not every row has a
-    single one.
+    """Whether rows [N, L] of zeros and ones are several labels a sample: not every row has a single one.
 
-    Raises DataError (E404) for classes of which a few rows are damaged, and for two parts of different forms.
+    Raises DataError (E404) for one-hot rows of which a few are damaged, and for two parts of different forms.
     """
     flags = [y for y in parts if _are_flags(y, ndim)]
     single = np.concatenate([y.sum(1) == 1 for y in flags] or [np.ones(0, bool)])
@@ -172,7 +173,7 @@ def _are_flags(y: np.ndarray, ndim: int) -> bool:
 
 
 def _without_one_hot(name: str, y: np.ndarray, ndim: int, notes: list[Note]) -> np.ndarray:
-    """[N, C] of zeros with a single one in each row, as [N]; masks [N, C, H, W] likewise."""
+    """One-hot labels [N, C] as [N], and one-hot masks [N, C, H, W] as [N, H, W]."""
     if y.ndim == ndim and y.ndim > 2 and y.dtype.kind in "biuf":
         return one_hot_masks(name, y, notes)
     if y.ndim != 2 or ndim == 3:
@@ -209,49 +210,52 @@ def _word_labels(
         texts = [np.array([cells.canonical(w) for w in y.tolist()], dtype=str) for y in texts]
         if len({w for y in texts for w in np.unique(y).tolist()}) < len(kinds):
             notes.append(("labels", SPELLINGS))
-    known = (
+    vocabulary = (
         classes if classes is not None else sort_classes({w for y in texts for w in np.unique(y).tolist()})
     )
-    place = {word: i for i, word in enumerate(known)}
+    place = {word: i for i, word in enumerate(vocabulary)}
     for y in texts:
         for row, word in enumerate(y.tolist()):
             if word.lower() in cells.MISSING and (classes is None or word not in classes):
-                written = f", only {excerpt(word)}" if word else ""
+                cell = f", only {excerpt(word)}" if word else ""
                 count = sum(w.lower() in cells.MISSING for w in y.tolist())
                 raise DataError(
                     "E404",
-                    f"{name}: sample {row} has no label{written} ({count:,} are missing); fill it in, or"
+                    f"{name}: sample {row} has no label{cell} ({count:,} are missing); fill it in, or"
                     " leave the sample out.",
                 )
             if word not in place:
-                near = suggestion(word, known)
+                hint = suggestion(word, vocabulary)
                 raise DataError(
                     "E404",
                     f"{name}: the label of sample {row} is {excerpt(word)}, which is none of the"
-                    f" classes.{near}",
+                    f" classes.{hint}",
                 )
-    if len(known) > 50 and len(known) * 2 > sum(map(len, texts)):
+    if len(vocabulary) > 50 and len(vocabulary) * 2 > sum(map(len, texts)):
         raise DataError(
             "E404",
-            f"{name}: {len(known):,} different labels for {sum(map(len, texts)):,} samples, such as "
-            f"{excerpt(known[0], 40)}; is this the column of labels? Name another, or give classes.",
+            f"{name}: {len(vocabulary):,} different labels for {sum(map(len, texts)):,} samples, such as "
+            f"{excerpt(vocabulary[0], 40)}; is this the column of labels? Name another, or give classes.",
         )
     if classes is None:
         notes.append(
-            ("labels", f"labels that are words were numbered in this order: {abbreviate(list(known), 10)}")
+            (
+                "labels",
+                f"labels that are words were numbered in this order: {abbreviate(list(vocabulary), 10)}",
+            )
         )
-    return [np.array([place[w] for w in y.tolist()], dtype=np.int64) for y in texts], tuple(known)
+    return [np.array([place[w] for w in y.tolist()], dtype=np.int64) for y in texts], tuple(vocabulary)
 
 
 def sort_classes(words: set[str]) -> tuple[str, ...]:
-    """Class names in alphabetical order; if all of them are whole numbers, in theirs."""
+    """Class names in alphabetical order, or in numerical order if all of them are whole numbers."""
     if all(w.lstrip("-").isdigit() and w.isascii() for w in words):
         return tuple(sorted(words, key=int))
     return tuple(sorted(words))
 
 
 def _whole_labels(name: str, y: np.ndarray, notes: list[Note]) -> np.ndarray:
-    """int64 [N] from any kind of number that is whole."""
+    """Whole numbers of any type as int64 [N]."""
     if y.dtype.kind == "u" and len(y) and int(y.max()) > np.iinfo(np.int64).max:
         row = int(y.argmax())
         text = f"the label of sample {row} is {y[row]}, which is no number of a class"
@@ -279,7 +283,7 @@ def _whole_labels(name: str, y: np.ndarray, notes: list[Note]) -> np.ndarray:
 def _number_labels(
     name: str, parts: list[np.ndarray], notes: list[Note]
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Whole numbers and the classes that they stand for."""
+    """Whole numbers and their classes."""
     present = np.unique(np.concatenate(parts))
     if not len(present):
         return parts, ()
@@ -302,7 +306,7 @@ def _number_labels(
 
 
 def _note_missing(parts: list[np.ndarray], classes: tuple[str, ...], notes: list[Note]) -> None:
-    """Notes on classes of which there are no training or no test samples, and on a single class."""
+    """Notes on classes without training or test samples, and on a single class."""
     if len(classes) == 1 and parts[0].size:
         notes.append(
             ("labels", f"all samples are of one class, {classes[0]}, so there is nothing to tell apart")
@@ -312,46 +316,44 @@ def _note_missing(parts: list[np.ndarray], classes: tuple[str, ...], notes: list
             continue
         absent = np.setdiff1d(np.arange(len(classes)), np.unique(y)).tolist()
         if absent:
-            what = "pixel" if y.ndim > 1 else "sample"
+            unit = "pixel" if y.ndim > 1 else "sample"
             notes.append(
-                ("labels", f"no {part} {what} of class {abbreviate([classes[c] for c in absent], 5)}")
+                ("labels", f"no {part} {unit} of class {abbreviate([classes[c] for c in absent], 5)}")
             )
 
 
 IGNORE_INDEX = -100
-"""How the label of a place that has none may also be given."""
+"""An alternative mark for a place that has no label."""
 
 
 def are_token_labels(y: Any, x: np.ndarray, classes: Sequence[str] | None) -> bool:
-    """Whether these labels are one for each token of the samples x."""
+    """Whether these are labels for each token of the samples x."""
     if x.ndim != 2 or np.shape(y) != x.shape or 0 in x.shape:
         return False
     labels = array_of(y)
     if labels.dtype.kind not in "iu":
         return False
-    known = None if classes is None else len(classes)
-    return int(labels.max()) > 1 or int(labels.min()) < 0 or (known is not None and known != x.shape[1])
+    count = None if classes is None else len(classes)
+    return int(labels.max()) > 1 or int(labels.min()) < 0 or (count is not None and count != x.shape[1])
 
 
 def read_token_labels(
     name: str, xs: Sequence[np.ndarray], ys: tuple[Any, Any], classes: Sequence[str] | None
 ) -> Labels:
-    """The labels of training and test samples, int64 [N, T] with -1 where there is none.
+    """The labels of training and test samples, int64 [N, T], -1 for a token that does not count.
 
-    name: of the set, for messages. xs: the samples of both. ys: of both, the second None without a test set.
-    classes: names. Raises DataError (E404) for labels that cannot be read, and for those that repeat the
-    samples.
+    name: name of the set, for messages. xs: the samples of both parts. ys: their labels, the second None
+    without a test set. classes: names. Raises DataError (E404) for labels that cannot be read, and for those
+    that repeat the samples.
     """
     parts = [_token_labels(name, array_of(y), x) for y, x in zip(ys, xs) if y is not None]
     if all(_repeats_tokens(y, x) for y, x in zip(parts, xs)):
         text = "the label of every place is the token at that place; give the token that follows"
         raise DataError("E404", f"{name}: {text}: x = ids[:, :-1] and y = ids[:, 1:].")
-    known, top = (
-        np.unique(np.concatenate([y[y != NO_LABEL] for y in parts])),
-        max(int(y.max()) for y in parts),
-    )
-    if classes is None and top + 1 > MOST_GAPS * len(known):
-        text = f"only {len(known):,} different labels, but the largest is {top}"
+    present = np.unique(np.concatenate([y[y != NO_LABEL] for y in parts]))
+    top = max(int(y.max()) for y in parts)
+    if classes is None and top + 1 > MOST_GAPS * len(present):
+        text = f"only {len(present):,} different labels, but the largest is {top}"
         raise DataError("E404", f"{name}: {text}; give classes, such as the model's whole vocabulary.")
     names = tuple(map(str, range(top + 1) if classes is None else classes))
     left_out = sum(int((y == NO_LABEL).sum()) for y in parts)
@@ -362,8 +364,8 @@ def read_token_labels(
 
 
 def _repeats_tokens(y: np.ndarray, x: np.ndarray) -> bool:
-    """Whether every label is the token at its place; of samples that are read when they are wanted, some at a
-    time."""
+    """Whether every label is the token at its place; samples that are read from disk are compared block by
+    block."""
     return all(bool(((y[rows] == NO_LABEL) | (y[rows] == x[rows])).all()) for rows in row_blocks(x.shape))
 
 
@@ -381,28 +383,29 @@ def _token_labels(name: str, y: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def label_names(target: str) -> tuple[str, ...]:
-    """The labels that a target names: `fever, cough` -> ("fever", "cough"); one for a single name."""
+    """The labels that a target names: ("fever", "cough") for `fever, cough`; a tuple of one for a single
+    name."""
     return tuple(name.strip() for name in target.split(",") if name.strip())
 
 
 def read_multilabels(name: str, ys: tuple[Any, Any], names: Sequence[str]) -> Labels:
     """The labels of training and test samples, bool [N, L].
 
-    name: of the set. ys: of both, the second None without a test set. Raises DataError (E404) for anything
-    but zeros and ones, and for another number of names.
+    name: name of the set. ys: labels of both parts, the second None without a test set. Raises DataError
+    (E404) for anything but zeros and ones, and for another number of names.
     """
-    y, *rest = [_multilabel_array(name, array_of(part), names) for part in ys if part is not None]
+    y, *test = [_multilabel_array(name, array_of(part), names) for part in ys if part is not None]
     lacking = [names[i] for i in np.flatnonzero(~y.any(axis=0)).tolist()]
     texts = [f"{len(names)} labels, of which a sample has {y.sum(1).mean():.2f} on average"]
     texts += [f"no training sample has the label '{n}'" for n in lacking]
     notes: tuple[Note, ...] = tuple(("labels", text) for text in texts)
-    return Labels(y, rest[0] if rest else y[:0], tuple(names), notes)
+    return Labels(y, test[0] if test else y[:0], tuple(names), notes)
 
 
 def _multilabel_array(name: str, y: np.ndarray, names: Sequence[str]) -> np.ndarray:
     if y.ndim != 2 or y.shape[1] != len(names):
-        what = f"labels are {y.dtype} {list(y.shape)}, and {len(names)} are named ({', '.join(names[:5])})"
-        raise DataError("E404", f"{name}: {what}; give one column for each, [N, {len(names)}].")
+        fault = f"labels are {y.dtype} {list(y.shape)}, and {len(names)} are named ({', '.join(names[:5])})"
+        raise DataError("E404", f"{name}: {fault}; give one column for each, [N, {len(names)}].")
     if y.dtype.kind not in "biuf" or not np.isin(y, (0, 1)).all():
         row, column = np.argwhere(~np.isin(y, (0, 1)))[0].tolist()
         text = f"label '{names[column]}' of sample {row} is {y[row, column]}"
@@ -413,21 +416,21 @@ def _multilabel_array(name: str, y: np.ndarray, names: Sequence[str]) -> np.ndar
 def read_targets(name: str, ys: tuple[Any, Any], classes: Any, target: str | Target) -> Labels:
     """The targets of training and test samples, float64 [N], from arrays [N] or [N, 1].
 
-    name: of the set. ys: of both, the second None without a test set. target: its name, or with constants of
-    its own.
-    Raises DataError: E403 where classes are named, too, E404 for what is no number.
+    name: name of the set. ys: targets of both parts, the second None without a test set. target: its name, or
+    a Target with constants.
+    Raises DataError: E403 if classes are named too, E404 for anything but numbers.
     """
     if classes is not None:
         raise DataError("E403", f"{name}: classes name labels, and target a number; give one of them.")
-    y, *rest = [_target_numbers(name, array_of(part)) for part in ys if part is not None]
-    y_test = rest[0] if rest else y[:0]
+    y, *test = [_target_numbers(name, array_of(part)) for part in ys if part is not None]
+    y_test = test[0] if test else y[:0]
     check_targets(name, y, y_test)
-    wished = Target(target) if isinstance(target, str) else target
-    constants = "as given" if wished.given else "the mean and standard deviation of the training samples"
+    aim = Target(target) if isinstance(target, str) else target
+    constants = "as given" if aim.given else "the mean and standard deviation of the training samples"
     notes: list[Note] = [
-        ("labels", f"'{wished.name}' is predicted as a number; center and scale are {constants}")
+        ("labels", f"'{aim.name}' is predicted as a number; center and scale are {constants}")
     ]
-    return Labels(y, y_test, (wished.name,), tuple(notes), wished)
+    return Labels(y, y_test, (aim.name,), tuple(notes), aim)
 
 
 def _target_numbers(name: str, y: np.ndarray) -> np.ndarray:

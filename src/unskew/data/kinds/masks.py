@@ -9,13 +9,13 @@ mostly near 0 and near 255       thresholded at 128: compression and smooth edge
 class numbers and 255            refused: 255 often marks pixels to be left out
 others                           refused, unless the classes are named
 
-Greys count as blurred edges unless a class of its own shows in their histogram, as a hump that most of them
-belong to or that fills areas. Image files in colour are read as follows:
+Greys count as blurred edges unless a separate class shows in their histogram, as a hump that holds most of
+them or fills areas. Image files in colour are read as follows:
 
 greys                            their numbers, as they are stored
 a palette that all masks share   its numbers, if they are those of classes, as VOC writes them
 two colours in all masks         the darker one, or the transparent one, is 0 and the other 1
-others                           refused: different colours may have the same grey, and colours have no order
+others                           refused: different colours may have equal greys, and colours have no order
 
 Letters: N masks, H x W pixels, C colours.
 """
@@ -34,16 +34,15 @@ from unskew.data.samples.intake import Note, abbreviate, quantity
 from unskew.errors import DataError
 
 EDGE_GREYS = 32
-"""Greys that compression and smooth edges move black and white at most; what lies further inside is an
-edge."""
+"""The largest change of black and white by compression and smoothing; greys further inside are edges."""
 BETWEEN_SHARE = 0.3
-"""Share of the pixels that may lie further inside."""
+"""The largest share of pixels that may be such edges."""
 CHANCE_SHARE = 0.001
-"""Share of the pixels below which a hump is chance."""
+"""A hump with a smaller share of the pixels is chance."""
 LEAST_GREYS = 8
-"""Different greys that blurred masks have at least, unless all are nearly black or white."""
+"""The smallest number of greys of blurred masks, unless all are nearly black or white."""
 SMOOTHING_WIDTH = 17
-"""Greys over which the histogram is smoothed; a hump is twice as wide."""
+"""Number of greys over which the histogram is smoothed; a hump is twice as wide."""
 
 
 def are_black_and_white(masks: Sequence[np.ndarray]) -> bool:
@@ -61,19 +60,19 @@ def are_black_and_white(masks: Sequence[np.ndarray]) -> bool:
     share, place = _histogram_hump(counts)
     if (counts > 0).sum() < LEAST_GREYS or share > 0.5:
         return False
-    areas = _histogram([one[_inner_greys(one)] for one in masks])[
+    areas = _histogram([mask[_inner_greys(mask)] for mask in masks])[
         place - SMOOTHING_WIDTH + 1 : place + SMOOTHING_WIDTH
     ]
     return share <= 0.25 or areas.sum() <= CHANCE_SHARE * counts.sum()
 
 
 def _histogram(values: Sequence[np.ndarray]) -> np.ndarray:
-    """Pixels of each value, [256]."""
+    """The number of pixels of each value, [256]."""
     return sum((np.bincount(v.reshape(-1), minlength=256) for v in values), np.zeros(256, np.int64))
 
 
 def _inner_greys(masks: np.ndarray) -> np.ndarray:
-    """Pixels whose eight neighbours all lie between black and white, as they do, bool [N, H, W]."""
+    """Pixels between black and white with eight neighbours of that kind, bool [N, H, W]."""
     grey = (masks >= EDGE_GREYS) & (masks < 256 - EDGE_GREYS)
     padded = np.pad(grey, ((0, 0), (1, 1), (1, 1)))
     height, width = masks.shape[1:]
@@ -84,27 +83,27 @@ def _inner_greys(masks: np.ndarray) -> np.ndarray:
 
 
 def _histogram_hump(counts: np.ndarray) -> tuple[float, int]:
-    """(the largest share of the greys in between that gather around a value with valleys on both its sides,
-    that value)."""
+    """(the largest share of the greys in between that form a hump with valleys on both sides, the value at
+    its top)."""
     smooth = np.convolve(counts, np.ones(SMOOTHING_WIDTH), mode="same")
-    total, share, at = max(1, counts[EDGE_GREYS : 256 - EDGE_GREYS].sum()), 0.0, 128
+    total, share, top = max(1, counts[EDGE_GREYS : 256 - EDGE_GREYS].sum()), 0.0, 128
     for place in range(EDGE_GREYS + SMOOTHING_WIDTH // 2, 256 - EDGE_GREYS - SMOOTHING_WIDTH // 2):
         valley = max(smooth[EDGE_GREYS : place + 1].min(), smooth[place : 256 - EDGE_GREYS].min())
-        gathered = float(counts[place - SMOOTHING_WIDTH + 1 : place + SMOOTHING_WIDTH].sum() / total)
-        if smooth[place] > 3 * valley and gathered > share:
-            share, at = gathered, place
-    return share, at
+        mass = float(counts[place - SMOOTHING_WIDTH + 1 : place + SMOOTHING_WIDTH].sum() / total)
+        if smooth[place] > 3 * valley and mass > share:
+            share, top = mass, place
+    return share, top
 
 
 UNNAMED_CLASSES = 20
-"""Classes of masks at most, unless they are named."""
+"""Maximal number of classes of masks without names."""
 WHITE_VALUES = (254, 255, 65_535)
-"""Values that mean the same, foreground, where sites differ."""
+"""Values that sites use alike for the foreground."""
 
 
 @dataclass(frozen=True)
 class MaskOrigin:
-    """Where the masks of a part are from. sites: [N], or None. name_of: of a row, for messages."""
+    """The origin of the masks of a part. sites: [N], or None. name_of: the name of a row, for messages."""
 
     sites: np.ndarray | None = None
     name_of: Callable[[int], str] = "sample {}".format
@@ -112,7 +111,7 @@ class MaskOrigin:
 
 @dataclass(frozen=True)
 class _SiteMasks:
-    """The masks of one site. rows: of every part; values: those that occur, ascending."""
+    """The masks of one site. rows: rows of every part. values: the values that occur, ascending."""
 
     site: str
     masks: list[np.ndarray]
@@ -157,11 +156,10 @@ def as_masks(
     notes: list[Note],
     origins: Sequence[MaskOrigin] = (),
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """(masks as uint8, or int64 above 256 classes; the names of the classes). parts: of training and test
-    samples.
+    """(masks as uint8, or int64 above 256 classes; the names of the classes). parts: training and test masks.
 
-    Raises DataError (E404) for values that are not whole, for more than 20 classes that nobody has named, and
-    for sites whose values contradict each other.
+    Raises DataError (E404) for values that are not whole, for more than 20 classes without names, and for
+    sites with values that contradict each other.
     """
     origins = origins or [MaskOrigin()] * len(parts)
     parts = [_whole_masks(name, y) for y in parts]
@@ -182,7 +180,7 @@ def as_masks(
 
 
 def one_hot_masks(name: str, y: np.ndarray, notes: list[Note]) -> np.ndarray:
-    """Masks [N, C, H, W] with a single one per pixel, as [N, H, W]. Raises DataError (E404) for others."""
+    """One-hot masks [N, C, H, W] as [N, H, W]. Raises DataError (E404) for others."""
     if not np.isin(y, (0, 1)).all() or not (y.sum(1) == 1).all():
         raise DataError(
             "E404",
@@ -206,7 +204,7 @@ def _whole_masks(name: str, y: np.ndarray) -> np.ndarray:
 
 
 def _masks_by_site(parts: Sequence[np.ndarray], origins: Sequence[MaskOrigin]) -> list[_SiteMasks]:
-    """The masks by site, in the order of the sites' names; one group where no site is known."""
+    """The masks by site, in the order of the sites' names; one group if no site is known."""
     sites = [
         np.full(len(y), "") if o.sites is None or len(o.sites) != len(y) else np.asarray(o.sites).astype(str)
         for y, o in zip(parts, origins)
@@ -221,22 +219,22 @@ def _masks_by_site(parts: Sequence[np.ndarray], origins: Sequence[MaskOrigin]) -
 
 
 def _check_site(name: str, group: _SiteMasks, kind: str, origins: Sequence[MaskOrigin]) -> None:
-    """Raises DataError (E404) for a site whose values cannot be read."""
+    """Raises DataError (E404) for a site with values that cannot be interpreted."""
     top = int(group.values[-1]) if len(group.values) else 0
     file = group.example(top, origins) if kind in ("void", "unclear") else ""
     if kind == "void":
         below = group.values[:-1]
-        mixed = [(m == top).any((1, 2)) & ((m > 0) & (m < top)).any((1, 2)) for m in group.masks]
-        why = (
+        with_classes = [(m == top).any((1, 2)) & ((m > 0) & (m < top)).any((1, 2)) for m in group.masks]
+        reason = (
             "255 is often 'void', pixels to be left out, but here every pixel is scored; set it to a class,"
             " such as mask[mask == 255] = 0"
-            if any(one.any() for one in mixed)
+            if any(flags.any() for flags in with_classes)
             else "no mask has both; save all of them with class numbers, such as mask // 255"
         )
         raise DataError(
             "E404",
             f"{name}: masks{group.of_site} hold class numbers ({abbreviate(list(map(str, below)), 5)}) and"
-            f" 255 ({file}); {why}.",
+            f" 255 ({file}); {reason}.",
         )
     if kind == "unclear":
         values = group.values.tolist()
@@ -256,66 +254,66 @@ def _check_site(name: str, group: _SiteMasks, kind: str, origins: Sequence[MaskO
 def _check_sites(
     name: str, groups: list[_SiteMasks], kinds: Sequence[str], origins: Sequence[MaskOrigin]
 ) -> None:
-    """Raises DataError (E404) where the values of two sites do not say which of them mean the same."""
-    drawn = [group for group, kind in zip(groups, kinds) if kind != "numbers"]
+    """Raises DataError (E404) if the values of two sites cannot be matched."""
+    unnumbered = [group for group, kind in zip(groups, kinds) if kind != "numbers"]
     numbers = [
         g for g, kind in zip(groups, kinds) if kind == "numbers" and len(g.values) and g.values[-1] > 1
     ]
-    if not drawn:
+    if not unnumbered:
         return
-    first, others = drawn[0], (numbers or drawn)
-    other = next((g for g in others if g in numbers or _two_values(g) != _two_values(first)), None)
-    if other is not None:
-        both = [
+    first, others = unnumbered[0], (numbers or unnumbered)
+    conflict = next((g for g in others if g in numbers or _two_values(g) != _two_values(first)), None)
+    if conflict is not None:
+        texts = [
             f"masks{g.of_site} hold {_value_list(g.values)} ({g.example(int(g.values[-1]), origins)})"
-            for g in (other, first)
+            for g in (conflict, first)
         ]
         raise DataError(
             "E404",
-            f"{name}: {both[0]}, {both[1]}; which of these values mean the same is not to be seen. Save all"
+            f"{name}: {texts[0]}, {texts[1]}; which of these values mean the same is not to be seen. Save all"
             " masks with the numbers of their classes.",
         )
 
 
 def _two_values(group: _SiteMasks) -> tuple[int, int]:
-    """(value of the background, of the foreground) of a site with two values or greys; kinds of white are
-    one."""
+    """(value of the background, of the foreground) of a site with two values or greys; all white values
+    count as one."""
     top = int(group.values[-1])
     low = int(group.values[0]) if len(group.values) == 2 else 0
     return low, 255 if top in WHITE_VALUES or len(group.values) > 2 else top
 
 
 def _value_notes(groups: list[_SiteMasks], kinds: Sequence[str]) -> list[Note]:
-    """What was made of values that are no class numbers, by site where sites differ."""
+    """Notes on the conversion of values that are no class numbers, by site if sites differ."""
     notes: list[Note] = []
-    ways: dict[str, list[_SiteMasks]] = {}
+    rules: dict[str, list[_SiteMasks]] = {}
     for group, kind in zip(groups, kinds):
         if kind == "greys":
-            ways.setdefault("greys", []).append(group)
+            rules.setdefault("greys", []).append(group)
         elif len(group.values) and group.values[-1] > 0:
-            ways.setdefault(_value_list(group.values) if kind == "two values" else "numbers", []).append(
+            rules.setdefault(_value_list(group.values) if kind == "two values" else "numbers", []).append(
                 group
             )
-    for way, members in ways.items():
-        where = f" of {abbreviate([g.site for g in members], 5)}" if len(ways) > 1 else ""
-        if way == "greys":
+    for rule, members in rules.items():
+        sites = f" of {abbreviate([g.site for g in members], 5)}" if len(rules) > 1 else ""
+        if rule == "greys":
             masks = [m for g in members for m in g.masks]
             share = 100 * sum(((m > 0) & (m < 255)).sum() for m in masks) / sum(m.size for m in masks)
             text = (
                 f"were thresholded at 128: nearly black and white, but {share:.1f} % of the pixels are grey"
             )
-            notes.append(("labels", f"masks{where} {text}"))
-        elif way == "numbers" and len(ways) > 1:
-            notes.append(("labels", f"masks{where} hold class numbers, which were kept"))
-        elif way != "numbers" and (len(ways) > 1 or way != "0 and 255"):
-            notes.append(("labels", f"masks{where} hold {way}, read as background and foreground"))
+            notes.append(("labels", f"masks{sites} {text}"))
+        elif rule == "numbers" and len(rules) > 1:
+            notes.append(("labels", f"masks{sites} hold class numbers, which were kept"))
+        elif rule != "numbers" and (len(rules) > 1 or rule != "0 and 255"):
+            notes.append(("labels", f"masks{sites} hold {rule}, read as background and foreground"))
     return notes
 
 
 def _class_numbers(
     parts: list[np.ndarray], groups: list[_SiteMasks], kinds: Sequence[str]
 ) -> list[np.ndarray]:
-    """The masks as class numbers, each site by its rule."""
+    """The masks as class numbers, converted by the rule of each site."""
     if all(kind == "numbers" for kind in kinds):
         return parts
     numbered = [np.zeros(y.shape, np.uint8) for y in parts]
@@ -327,7 +325,7 @@ def _class_numbers(
 
 
 def _value_list(values: np.ndarray) -> str:
-    """Some values: `0 and 255`, `0, 128 and 255`, `0, 1, 2, 3, 4 and 30 more`."""
+    """A list of values as text: `0 and 255`, `0, 128 and 255`, `0, 1, 2, 3, 4 and 30 more`."""
     texts = list(map(str, values.tolist()))
     if len(texts) == 1 or len(texts) > 5:
         return abbreviate(texts, 5)
@@ -335,31 +333,31 @@ def _value_list(values: np.ndarray) -> str:
 
 
 def _smallest_type(y: np.ndarray) -> np.ndarray:
-    """uint8 where that holds every value, else int64."""
+    """The array as uint8 if that holds every value, else as int64."""
     return y.astype(np.int64 if y.size and (y.min() < 0 or y.max() > 255) else np.uint8)
 
 
 Colour: TypeAlias = tuple[int, int, int, int]
-"""Red, green, blue and how opaque; all 0 where nothing is to be seen."""
+"""Red, green, blue and opacity; all 0 for a transparent pixel."""
 PADDING = -1
-"""The number of pixels around a mask in colour that is not square."""
+"""The number of the pixels that pad a coloured mask to a square."""
 GREY_TOLERANCE, GREY_BRIGHTNESS = 16, 128
-"""How far red, green and blue of a grey may lie apart that was saved with loss, in an image with a pixel as
-bright as this."""
+"""Largest distance of red, green and blue in a grey that was compressed with loss, and the brightness that
+some pixel must then have."""
 MOST_COLOURS = 256
-"""Colours of a mask at most; photographs, and masks in colour that were saved with loss, have more."""
+"""Maximal number of colours of a mask; photographs, and masks compressed with loss, have more."""
 OPAQUE = 255
 FOREGROUND_BRIGHTNESS = (True, 128_000, (0, 0, 0, 0))
-"""Where a colour that is the only one counts as foreground, as `_brightness` has it."""
+"""The `_brightness` from which on a single colour counts as foreground."""
 REMEDY = "save all masks with the numbers of their classes, in grey (PNG)"
 
 
 @dataclass(frozen=True)
 class MaskFile:
-    """values: as they are stored, [size, size], each the nearest one. shape: (width, height) of the file.
+    """The values of a mask file, [size, size], resized to the nearest pixel. shape: (width, height) of the
+    file.
 
-    colours: for which colour each number stands, {} of greys; numbered: whether the file numbers its colours
-    itself, in a palette.
+    colours: the colour of each number, {} for greys. numbered: whether the file has a palette with numbers.
     inverted: whether 0 is shown as white.
     """
 
@@ -371,7 +369,7 @@ class MaskFile:
 
 
 def read_mask(file: Path, size: int, fit: Fit, form: ImageInfo) -> MaskFile:
-    """The values of a mask file. form: what its image was.
+    """The values of a mask file. form: the format of its image.
 
     Raises DataError: E401 for a file that cannot be read, E409 for a mask of another ratio than its image or
     with other pages, E404 for a photograph.
@@ -383,16 +381,16 @@ def read_mask(file: Path, size: int, fit: Fit, form: ImageInfo) -> MaskFile:
             _check_fits(file, image, form)
             original = image.size
             values, colours, numbered = _file_numbers(file, image)
-            inverted = image.mode == "L" and white_is_zero(image)  # Pillow turned these round
+            inverted = image.mode == "L" and white_is_zero(image)  # Pillow has inverted these
     except DataError:
         raise
     except Exception as error:  # Pillow's readers raise many kinds of error for damaged files
         raise image_error(file, error) from error
     values = 255 - values if inverted else values
-    away = -PADDING if colours else 0  # what lies around an image becomes 0
-    whole = values.dtype.kind != "f"
-    plain = Image.fromarray(values.astype(np.int32 if whole else np.float32) + away)
-    small = np.asarray(fit_square(plain, size, fit, Image.Resampling.NEAREST)) - away
+    shift = -PADDING if colours else 0  # the padding of an image becomes 0
+    is_integer = values.dtype.kind != "f"
+    plain = Image.fromarray(values.astype(np.int32 if is_integer else np.float32) + shift)
+    small = np.asarray(fit_square(plain, size, fit, Image.Resampling.NEAREST)) - shift
     one_byte = values.dtype.itemsize == 1 and not colours
     return MaskFile(small.astype(np.uint8) if one_byte else small, original, colours, numbered, inverted)
 
@@ -400,10 +398,9 @@ def read_mask(file: Path, size: int, fit: Fit, form: ImageInfo) -> MaskFile:
 def mask_classes(
     masks: Sequence[MaskFile], files: Sequence[Path], name: str
 ) -> tuple[list[np.ndarray], list[Note]]:
-    """(the values of masks, those in colour as numbers of classes; what was made of colours). name: of the
-    set, for messages.
+    """(the values of masks, colours as class numbers; notes on colours). name: name of the set, for messages.
 
-    Raises DataError (E404) where colours do not say which class is which.
+    Raises DataError (E404) if the colours do not identify the classes.
     """
     notes = list[Note]()
     if n := sum(m.inverted for m in masks):
@@ -416,36 +413,37 @@ def mask_classes(
     coloured = [(m, file) for m, file in zip(masks, files) if m.colours]
     if not coloured:
         return [m.values for m in masks], notes
-    shown = sorted({colour for m, _ in coloured for colour in m.colours.values()}, key=_brightness)
-    differ, in_order = _palette_difference(coloured), _is_ascending(coloured, shown)
-    by_number = len(shown) > 2 or in_order or sum(shown[0][:3]) > 0  # black is nobody's foreground
-    if not differ and all(m.numbered for m, _ in coloured) and by_number:
-        if len(shown) > 2 or not in_order:
+    colours = sorted({colour for m, _ in coloured for colour in m.colours.values()}, key=_brightness)
+    difference, in_order = _palette_difference(coloured), _is_ascending(coloured, colours)
+    by_number = len(colours) > 2 or in_order or sum(colours[0][:3]) > 0  # black is never the foreground
+    if not difference and all(m.numbered for m, _ in coloured) and by_number:
+        if len(colours) > 2 or not in_order:
             first = ", ".join(
                 f"{n} is {_colour_name(colour)}"
                 for n, colour in sorted(_palette_numbers(coloured).items())[:4]
             )
             notes.append(("labels", f"masks have a palette, whose numbers were read: {first}"))
         return [np.maximum(m.values, 0) if m.colours else m.values for m in masks], notes
-    if len(shown) > 2:
-        hold = f"hold {len(shown):,} colours, such as {abbreviate(list(map(_colour_name, shown)), 4)}"
-        why = (
-            differ or f"masks in colour {hold} ({coloured[0][1]}), and nothing says which number a class has"
+    if len(colours) > 2:
+        hold = f"hold {len(colours):,} colours, such as {abbreviate(list(map(_colour_name, colours)), 4)}"
+        reason = (
+            difference
+            or f"masks in colour {hold} ({coloured[0][1]}), and nothing says which number a class has"
         )
-        raise DataError("E404", f"{name}: {why}; {REMEDY}.")
+        raise DataError("E404", f"{name}: {reason}; {REMEDY}.")
     number = {
-        colour: k if shown[1:] else int(_brightness(colour) >= FOREGROUND_BRIGHTNESS)
-        for k, colour in enumerate(shown)
+        colour: k if colours[1:] else int(_brightness(colour) >= FOREGROUND_BRIGHTNESS)
+        for k, colour in enumerate(colours)
     }
-    what = " and ".join(
+    text = " and ".join(
         f"{_colour_name(colour)} is {'foreground' if k else 'background'}" for colour, k in number.items()
     )
-    notes.append(("labels", f"{quantity(len(coloured), 'mask')} in colour: {what}"))
+    notes.append(("labels", f"{quantity(len(coloured), 'mask')} in colour: {text}"))
     return [_recolour(m, number) if m.colours else m.values for m in masks], notes
 
 
 def _check_fits(file: Path, image: Any, form: ImageInfo) -> None:
-    """Raises DataError (E409) for a mask that is none of this image."""
+    """Raises DataError (E409) for a mask that does not fit its image."""
     (width, height), frames = form.shape, getattr(image, "n_frames", 1)
     if abs(image.width * height - image.height * width) > max(*image.size, *form.shape):
         text = f"{file} is {image.width} x {image.height}, its image {width} x {height}"
@@ -456,8 +454,7 @@ def _check_fits(file: Path, image: Any, form: ImageInfo) -> None:
 
 
 def _file_numbers(file: Path, image: Any) -> tuple[np.ndarray, dict[int, Colour], bool]:
-    """(the numbers in a mask file [H, W], for which colours they stand, whether the file numbers these
-    itself)."""
+    """(the numbers in a mask file [H, W], the colours of the numbers, whether the file has a palette)."""
     if (wide := deep_colours(file, image)) is not None:
         opaque = np.full((*wide.shape[:2], 1), OPAQUE, wide.dtype)
         return _colour_numbers(np.concatenate([wide, opaque], axis=2), wide[..., 0], file)
@@ -474,43 +471,43 @@ def _file_numbers(file: Path, image: Any) -> tuple[np.ndarray, dict[int, Colour]
 
 
 def _colour_numbers(
-    seen_HW4: np.ndarray, grey_HW: np.ndarray, file: Path
+    rgba_HW4: np.ndarray, grey_HW: np.ndarray, file: Path
 ) -> tuple[np.ndarray, dict[int, Colour], bool]:
-    """As `_numbers`, of colours: their greys where they are such, else numbers in no order. grey_HW: how
-    bright each pixel is."""
-    clear_HW = seen_HW4[..., 3] == 0
-    seen_HW4 = np.where(clear_HW[..., None], 0, seen_HW4)
-    spread = int((seen_HW4[..., :3].max(2) - seen_HW4[..., :3].min(2)).max())
-    brightest, dark_HW = seen_HW4[..., :3].max(), (seen_HW4[..., :3].max(2) == 0) & ~clear_HW
-    apart = (clear_HW | (seen_HW4[..., 3] == OPAQUE)).all() and not (clear_HW.any() and dark_HW.any())
+    """`_file_numbers` for a file of colours: greys if they are grey, else numbers in no order. grey_HW:
+    each pixel's brightness."""
+    clear_HW = rgba_HW4[..., 3] == 0
+    rgba_HW4 = np.where(clear_HW[..., None], 0, rgba_HW4)
+    spread = int((rgba_HW4[..., :3].max(2) - rgba_HW4[..., :3].min(2)).max())
+    brightest, dark_HW = rgba_HW4[..., :3].max(), (rgba_HW4[..., :3].max(2) == 0) & ~clear_HW
+    apart = (clear_HW | (rgba_HW4[..., 3] == OPAQUE)).all() and not (clear_HW.any() and dark_HW.any())
     if apart and (not spread or (spread <= GREY_TOLERANCE and brightest >= GREY_BRIGHTNESS)):
         return np.where(clear_HW, 0, grey_HW).astype(grey_HW.dtype), {}, False
-    packed = (seen_HW4.astype(np.uint64) << np.array([48, 32, 16, 0], np.uint64)).sum(2, dtype=np.uint64)
-    colours_C, first, numbers = np.unique(packed, return_index=True, return_inverse=True)
+    codes = (rgba_HW4.astype(np.uint64) << np.array([48, 32, 16, 0], np.uint64)).sum(2, dtype=np.uint64)
+    colours_C, first, numbers = np.unique(codes, return_index=True, return_inverse=True)
     if len(colours_C) > MOST_COLOURS:
         text = (
             f"{file} holds {len(colours_C):,} colours, as photographs and masks in colour that were saved"
             " with loss do"
         )
         raise DataError("E404", f"{text}; {REMEDY}. Or were images and masks swapped?")
-    colours = {n: _colour_of(seen) for n, seen in enumerate(seen_HW4.reshape(-1, 4)[first])}
-    return numbers.reshape(packed.shape), colours, False
+    colours = {n: _colour_of(pixel) for n, pixel in enumerate(rgba_HW4.reshape(-1, 4)[first])}
+    return numbers.reshape(codes.shape), colours, False
 
 
-def _colour_of(seen: np.ndarray) -> Colour:
-    red, green, blue, opaque = seen.tolist()
+def _colour_of(pixel: np.ndarray) -> Colour:
+    red, green, blue, opaque = pixel.tolist()
     return (red, green, blue, opaque) if opaque else (0, 0, 0, 0)
 
 
 def _palette_difference(coloured: Sequence[tuple[MaskFile, Path]]) -> str:
-    """What to say where palettes of two files have another colour for one number; "" where none do."""
-    stands: dict[int, tuple[Colour, Path]] = {}
+    """A description of two files' palettes with different colours for one number; "" if there are none."""
+    first_uses: dict[int, tuple[Colour, Path]] = {}
     for m, file in coloured:
         for number, colour in m.colours.items() if m.numbered else ():
-            first, at = stands.setdefault(number, (colour, file))
+            first, first_file = first_uses.setdefault(number, (colour, file))
             if first != colour:
                 return (
-                    f"number {number} is {_colour_name(first)} in the palette of {at} and"
+                    f"number {number} is {_colour_name(first)} in the palette of {first_file} and"
                     f" {_colour_name(colour)} in that of {file}"
                 )
     return ""
@@ -520,17 +517,19 @@ def _palette_numbers(coloured: Sequence[tuple[MaskFile, Path]]) -> dict[int, Col
     return {number: colour for m, _ in coloured for number, colour in m.colours.items()}
 
 
-def _is_ascending(coloured: Sequence[tuple[MaskFile, Path]], shown: Sequence[Colour]) -> bool:
-    """Whether the darker one of two colours has the lower number; of a single one, whether its number is
+def _is_ascending(coloured: Sequence[tuple[MaskFile, Path]], colours: Sequence[Colour]) -> bool:
+    """Whether the darker of two colours has the lower number; for a single colour, whether its number is
     0."""
     numbers = sorted(
-        _palette_numbers(coloured), key=lambda number: shown.index(_palette_numbers(coloured)[number])
+        _palette_numbers(coloured), key=lambda number: colours.index(_palette_numbers(coloured)[number])
     )
-    return numbers == sorted(numbers) and len(numbers) == len(shown) and (len(shown) > 1 or numbers == [0])
+    return (
+        numbers == sorted(numbers) and len(numbers) == len(colours) and (len(colours) > 1 or numbers == [0])
+    )
 
 
 def _recolour(m: MaskFile, number: Mapping[Colour, int]) -> np.ndarray:
-    """The mask with the number of each colour; what lies around it is background."""
+    """The mask with a class number for each colour; the padding is background."""
     numbers_C = np.zeros(max(m.colours) + 1, np.uint8)
     for place, colour in m.colours.items():
         numbers_C[place] = number[colour]
@@ -538,7 +537,7 @@ def _recolour(m: MaskFile, number: Mapping[Colour, int]) -> np.ndarray:
 
 
 def _brightness(colour: Colour) -> tuple[bool, int, Colour]:
-    """What sorts colours from dark to bright, those that are not to be seen first."""
+    """A key that sorts colours from dark to bright, transparent ones first."""
     red, green, blue, opaque = colour
     return opaque > 0, 299 * red + 587 * green + 114 * blue, colour
 

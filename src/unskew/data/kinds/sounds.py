@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import torch
 
 RANGE_DB = 80.0
-"""How far below the loudest value of a sound the least one lies."""
+"""The distance in decibels from the loudest value of a sound to the smallest that is kept."""
 FLOOR = 1e-10
 """Power that counts as silence; an audible frame of a waveform in [-1, 1] has more."""
 
@@ -53,12 +53,11 @@ def log_mel(
     """The spectrogram of a mono waveform [N], float32 [mels, 1 + N // hop], in decibels from 0 to `range_db`.
 
     0 is `range_db` below the loudest value; silence is 0 everywhere. rate: samples per second. window:
-    samples in a
-    frame. hop: samples between frames, by default the window. low_hz, high_hz: the range of the bands, by
-    default up to half the rate. Raises DataError (E403) for a waveform shorter than half a window or of
-    another shape.
+    samples in a frame. hop: samples between frames, by default the window. low_hz, high_hz: the range of the
+    bands, by default up to half the rate.
+    Raises DataError (E403) for a waveform shorter than half a window or of another shape.
     """
-    import torch  # here, so that listing data sets need not load it
+    import torch  # imported here, so that listing data sets does not load it
 
     wave = torch.as_tensor(np.asarray(waveform), dtype=torch.float32)
     if wave.dim() != 1 or len(wave) <= window // 2:
@@ -67,7 +66,7 @@ def log_mel(
             f"a waveform must be [N] with N above {window // 2} for a window of {window}; got"
             f" {list(wave.shape)}.",
         )
-    with one_core():  # products of matrices have other last bits on many
+    with one_core():  # on several cores the last bits of matrix products differ
         spectrum = torch.stft(
             wave,
             window,
@@ -109,18 +108,18 @@ def from_mel(mel: np.ndarray) -> np.ndarray:
 
 MOST_HZ = 22_050
 LOWEST_HZ, HIGHEST_HZ = 1_000, 1_000_000
-"""Of a file; outside, its header is damaged or it is no sound."""
+"""Range of a file's rate; outside, its header is damaged or it is no sound."""
 MOST_S = 4.0
 WINDOW_S = 1024 / 22_050
 MELS = 64
 RIFF = (b"RIFF", b"RIFX", b"RF64")
-"""How the content of .wav files begins."""
+"""The first bytes of .wav files."""
 
 
 @dataclass(frozen=True)
 class SoundFormat:
-    """What all files are converted to. rate: samples per second; seconds: kept of a file; window: samples in
-    a frame."""
+    """The common format of all files. rate: samples per second. seconds: length that is kept of a file.
+    window: samples in a frame."""
 
     rate: int
     seconds: float
@@ -133,14 +132,14 @@ class SoundFormat:
 def format_of(files: Sequence[Path]) -> SoundFormat:
     """The format that fits these files.
 
-    The rate that most of them have, at most 22,050 Hz; the length of the longest, at most 4 s; as window the
-    power of two below 46 ms. Raises DataError as `waveform` does.
+    It has the most frequent rate, at most 22,050 Hz; the length of the longest file, at most 4 s; and as
+    window the largest power of two below 46 ms. Raises DataError as `waveform` does.
     """
     return format_for([(len(wave), rate) for wave, rate in map(waveform, files)])
 
 
 def format_for(lengths: Sequence[tuple[int, int]]) -> SoundFormat:
-    """The same for sounds of these lengths: (samples of a waveform, samples per second)."""
+    """The format that fits sounds of these lengths: (samples of a waveform, samples per second)."""
     rates = [rate for _, rate in lengths]
     rate = min(max(set(rates), key=lambda r: (rates.count(r), r)), MOST_HZ)
     seconds = min(max(n / r for n, r in lengths), MOST_S)
@@ -149,8 +148,8 @@ def format_for(lengths: Sequence[tuple[int, int]]) -> SoundFormat:
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """What a file was. seconds: how long; rate: samples per second; silent: whether nothing is to be heard in
-    what is kept."""
+    """The properties of a sound file. seconds: its length. rate: samples per second. silent: whether the
+    part that is kept is silent."""
 
     seconds: float
     rate: int
@@ -161,13 +160,13 @@ def spectrogram(file: Path | io.BytesIO, format: SoundFormat, name: str = "") ->
     """The log-mel spectrogram of a file, float32 [64, T]: resampled, then cut or padded with zeros at its
     end.
 
-    name: of a file in memory. Raises DataError as `waveform` does.
+    name: name of a file in memory. Raises DataError as `waveform` does.
     """
     return read_sound(file, format, name)[0]
 
 
 def read_sound(file: Path | io.BytesIO, format: SoundFormat, name: str = "") -> tuple[np.ndarray, AudioInfo]:
-    """(the spectrogram of a file, what the file was); arguments as of `spectrogram`."""
+    """(the spectrogram of a file, its properties); arguments as of `spectrogram`."""
     from scipy.signal import resample_poly
 
     wave, rate = waveform(file, name)
@@ -176,24 +175,28 @@ def read_sound(file: Path | io.BytesIO, format: SoundFormat, name: str = "") -> 
         common = math.gcd(rate, format.rate)
         wave = resample_poly(wave, format.rate // common, rate // common).astype(np.float32)
     size = waveform_length(format)
-    kept = np.pad(wave, (0, max(0, size - len(wave))))[:size]
-    pixels = log_mel(kept, format.rate, mels=MELS, window=format.window)
+    clip = np.pad(wave, (0, max(0, size - len(wave))))[:size]
+    pixels = log_mel(clip, format.rate, mels=MELS, window=format.window)
     return pixels, AudioInfo(seconds, rate, not pixels.any())
 
 
 def sound_notes(sounds: Sequence[AudioInfo], format: SoundFormat) -> list[Note]:
-    """What became of sounds that are longer than others, of other rates, or silent."""
+    """Notes on sounds that are longer than others, of other rates, or silent."""
     notes: list[Note] = [("scaled", f"sounds became {format}")]
-    if n := sum(one.seconds > format.seconds + 1 / format.rate for one in sounds):
-        longest = f"{'up to ' if n > 1 else ''}{max(one.seconds for one in sounds):.4g} s long"
+    if n := sum(sound.seconds > format.seconds + 1 / format.rate for sound in sounds):
+        longest = f"{'up to ' if n > 1 else ''}{max(sound.seconds for sound in sounds):.4g} s long"
         notes.append(
             ("left out", f"what comes after {format.seconds:g} s of {quantity(n, 'sound')}, {longest}")
         )
-    if others := Counter(one.rate for one in sounds if one.rate != format.rate):
-        rates = abbreviate([f"{n:,} of {rate:,} Hz" for rate, n in others.most_common()], 4)
-        low = "; those of a lower rate have nothing in the upper bands" if min(others) < format.rate else ""
+    if other_rates := Counter(sound.rate for sound in sounds if sound.rate != format.rate):
+        rates = abbreviate([f"{n:,} of {rate:,} Hz" for rate, n in other_rates.most_common()], 4)
+        low = (
+            "; those of a lower rate have nothing in the upper bands"
+            if min(other_rates) < format.rate
+            else ""
+        )
         notes.append(("note", f"sounds of other rates were resampled to {format.rate:,} Hz: {rates}{low}"))
-    if n := sum(one.silent for one in sounds):
+    if n := sum(sound.silent for sound in sounds):
         notes.append(("note", f"{quantity(n, 'sound')} without anything to hear"))
     return notes
 
@@ -204,7 +207,7 @@ def spectrogram_shape(format: SoundFormat) -> tuple[int, int]:
 
 
 def waveform_length(format: SoundFormat) -> int:
-    """How many samples of a waveform are kept."""
+    """The number of samples of a waveform that are kept."""
     return max(round(format.seconds * format.rate), format.window)
 
 
@@ -212,7 +215,7 @@ def waveform(file: Path | io.BytesIO, name: str = "") -> tuple[np.ndarray, int]:
     """(the mean of a file's channels, float32 [N] in [-1, 1]; samples per second).
 
     file: on a disk, or in memory and then called `name` in messages. Raises DataError: E401 for a file that
-    cannot be read or is cut off, E403 for one without a sample.
+    cannot be read or is truncated, E403 for one without a sample.
     """
     if isinstance(file, Path) and not file.is_file():
         raise DataError("E401", f"{file} is no file, or a link to none; take it away.")
@@ -227,15 +230,15 @@ def waveform(file: Path | io.BytesIO, name: str = "") -> tuple[np.ndarray, int]:
         if not isinstance(file, Path):
             file.seek(0)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # of chunks that hold no sound
-            warnings.filterwarnings(
-                "error", "Reached EOF prematurely"
-            )  # what is there would be taken for all of it
+            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # about chunks without sound
+            # a truncated file would otherwise count as whole
+            warnings.filterwarnings("error", "Reached EOF prematurely")
             rate, wave = wavfile.read(file)
     except Exception as error:  # SciPy's reader raises many kinds of error for damaged files
-        why = str(error).partition(". ")[0].rstrip(".")
+        reason = str(error).partition(". ")[0].rstrip(".")
         text = (
-            f"{name} cannot be read as a .wav file: {why}; save it again, as PCM of 16 bits, or take it away"
+            f"{name} cannot be read as a .wav file: {reason}; save it again, as PCM of 16 bits, or take it"
+            " away"
         )
         raise DataError("E401", f"{text}.") from error
     if not LOWEST_HZ <= rate <= HIGHEST_HZ:
@@ -254,7 +257,7 @@ def waveform(file: Path | io.BytesIO, name: str = "") -> tuple[np.ndarray, int]:
 
 
 def _read_compressed(file: Path | io.BytesIO, name: str) -> tuple[np.ndarray, int]:
-    """As `waveform`, of a file that the optional package soundfile reads (.ogg, .flac, .mp3, .aiff)."""
+    """`waveform` for a file that the optional package soundfile reads (.ogg, .flac, .mp3, .aiff)."""
     how = "save its sounds as .wav"
     if isinstance(file, Path):
         name, how = str(file), f"convert it (ffmpeg -i {file.name} {file.stem}.wav)"
@@ -272,8 +275,8 @@ def _read_compressed(file: Path | io.BytesIO, name: str) -> tuple[np.ndarray, in
 
 
 def _check_chunks(wav: IO[bytes]) -> None:
-    """What SciPy's reader passes over: chunks that are none, and samples of an impossible size. Raises
-    ValueError."""
+    """Raises ValueError for faults that SciPy's reader ignores: invalid chunks, and samples of an
+    impossible size."""
     kind, _, _ = wav.read(4), wav.read(4), wav.read(4)
     pieces = 0
     order = ">" if kind == b"RIFX" else "<"

@@ -1,9 +1,9 @@
 """How rows of Parquet become samples: columns of a table as numbers, lists of numbers, or a file in each row.
 
 The samples of a table are decoded in one pass and kept in memory; if they do not fit, they go to a scratch
-file or are decoded again whenever they are needed. Columns of a table are encoded as those of any table,
-without holding them. A column of files, {bytes, path}, is how the hub stores images and sounds. `raw_lists`
-and `raw_inputs` give columns before any scaling.
+file or are decoded again whenever they are needed. Columns of a table are encoded as in any table, but not
+kept in memory. A column of files, {bytes, path}, is how the hub stores images and sounds. `raw_lists` and
+`raw_inputs` return columns before any scaling.
 Letters: N samples, n rows that are unpacked at once.
 """
 
@@ -52,11 +52,11 @@ from unskew.errors import DataError, excerpt
 
 AxisOrder = Literal["auto", "channels first", "channels last"]
 FILES_AT_ONCE = 32
-"""Files that are unpacked at once, at most: what each takes is known only then."""
+"""Maximal number of files that are unpacked at once; their sizes are known only then."""
 
 
 class TableForm(RowForm):
-    """The columns that are features, as the whole table turned each into numbers. used: see `numbers_as`."""
+    """Feature columns, encoded as the whole table defines. used: see `encode_as`."""
 
     at_once = ROWS_AT_ONCE
 
@@ -65,21 +65,21 @@ class TableForm(RowForm):
         width = sum(1 if len(kinds) in (0, 2) else len(kinds) for kinds in used.values())
         self.shape, self.row_bytes = (width,), 4 * width
 
-    def unpacked(self, columns: dict[str, Any], begin: int) -> np.ndarray:
+    def unpack(self, columns: dict[str, Any], begin: int) -> np.ndarray:
         values = {
-            name: widen(self.table.converted(values_of, array, begin)) for name, array in columns.items()
+            name: widen(self.table.convert_part(values_of, array, begin)) for name, array in columns.items()
         }
         return encode_as(Sheet(self.table.name, values, RowNames(self.table, begin)), self.used)
 
-    def samples(self, held: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
-        return held[rows]
+    def samples(self, unpacked: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
+        return unpacked[rows]
 
 
 class ListForm(RowForm):
-    """A column of lists as samples. Whole numbers without a sign are scaled as those of arrays are
-    (unskew.data.samples.conversion), unless they are taken as they are.
+    """A column of lists as samples. Unsigned whole numbers are scaled like arrays
+    (unskew.data.samples.conversion), unless `as_they_are`.
 
-    Raises DataError (E403) where the first row holds no list of numbers.
+    Raises DataError (E403) if the first row is no list of numbers.
     """
 
     at_once = ROWS_AT_ONCE
@@ -89,27 +89,27 @@ class ListForm(RowForm):
         first = next((batch for _, batch in table.batches([column], 1)), None)
         if first is None:
             raise DataError("E403", f"{table.name} has no rows.")
-        values = table.converted(lists_of, first.column(table.columns[column].name), 0)
+        values = table.convert_part(lists_of, first.column(table.columns[column].name), 0)
         if values is None or not values.size:
             raise DataError("E403", f"{table.name}: column '{column}' holds no numbers in {table.where(0)}.")
         self.inner, self.kind = values.shape[1:], values.dtype
-        self.shape = self.turned(values).shape[1:]
+        self.shape = self.channels_first(values).shape[1:]
         bits = DEPTHS.get(self.kind) if len(self.shape) > 1 and not as_they_are else None
-        self.came = self.kind if as_they_are else RowForm.came
+        self.source_dtype = self.kind if as_they_are else RowForm.source_dtype
         self.full = (1 << bits) - 1 if bits else None
         self.row_bytes = values[0].nbytes
 
-    def unpacked(self, columns: dict[str, Any], begin: int) -> np.ndarray:
+    def unpack(self, columns: dict[str, Any], begin: int) -> np.ndarray:
         array = columns[self.columns[0]]
-        values = self.table.converted(lists_of, array, begin)
+        values = self.table.convert_part(lists_of, array, begin)
         if values is None or values.shape[1:] != self.inner:
             row = next((i for i in range(len(array)) if self._differs(array, i)), 0)
-            one = lists_of(array.slice(row, 1))
-            what = "lacks a value" if one is None else f"is {list(one.shape[1:])}"
+            odd = lists_of(array.slice(row, 1))
+            fault = "lacks a value" if odd is None else f"is {list(odd.shape[1:])}"
             raise DataError(
                 "E403",
                 f"{self.table.name}: column '{self.columns[0]}' is {list(self.inner)} in"
-                f" {self.table.where(0)} and {what} in {self.table.where(begin + row)}; cut or pad lists to"
+                f" {self.table.where(0)} and {fault} in {self.table.where(begin + row)}; cut or pad lists to"
                 " one shape.",
             )
         return values
@@ -118,12 +118,12 @@ class ListForm(RowForm):
         values = lists_of(array.slice(row, 1))
         return values is None or values.shape[1:] != self.inner
 
-    def samples(self, held: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
+    def samples(self, unpacked: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
         with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
-            x = self.turned(held[rows]).astype(np.float32)
+            x = self.channels_first(unpacked[rows]).astype(np.float32)
         return x if self.full is None else x / np.float32(self.full)
 
-    def turned(self, x: np.ndarray) -> np.ndarray:
+    def channels_first(self, x: np.ndarray) -> np.ndarray:
         """Lists with their channels first."""
         if self.layout != "channels last" or x.ndim not in (3, 4):
             return x
@@ -131,12 +131,12 @@ class ListForm(RowForm):
 
 
 Decode = Callable[[io.BytesIO, str], tuple[np.ndarray, Any]]
-"""What makes a sample of the content of a file, and tells what else was seen of it. Raises DataError for what
-it cannot read."""
+"""A function from a file's content to its sample and what else was noticed about it. Raises DataError if
+it cannot read the file."""
 
 
 class FileForm(RowForm):
-    """A column with a file in each row. shape: of the sample that `decode` makes of one."""
+    """A column with a file in each row. shape: shape of a sample from `decode`."""
 
     at_once = FILES_AT_ONCE
 
@@ -144,27 +144,27 @@ class FileForm(RowForm):
         self.table, self.columns, self.shape, self.decode = table, (column,), shape, decode
         self.row_bytes = table.row_bytes
 
-    def unpacked(self, columns: dict[str, Any], begin: int) -> np.ndarray:
-        return self.table.converted(files_of, columns[self.columns[0]], begin)
+    def unpack(self, columns: dict[str, Any], begin: int) -> np.ndarray:
+        return self.table.convert_part(files_of, columns[self.columns[0]], begin)
 
-    def samples(self, held: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
+    def samples(self, unpacked: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
         x = np.empty((len(rows), *self.shape), np.float32)
         for place, row in enumerate(rows.tolist()):
-            content: Any = held[row]
-            x[place], _ = self.one(content, begin + row)
+            content: Any = unpacked[row]
+            x[place], _ = self.decode_row(content, begin + row)
         return x
 
-    def one(self, content: bytes | None, row: int) -> tuple[np.ndarray, Any]:
-        """The sample in a file, and what else was seen of it. row: of the table. Raises DataError (E401) for
-        one without."""
-        where = self.table.where(row)
+    def decode_row(self, content: bytes | None, row: int) -> tuple[np.ndarray, Any]:
+        """The sample in a file, and what else was noticed about it. row: row of the table. Raises
+        DataError (E401) for a row without a file."""
+        place = self.table.where(row)
         if content is None:
-            raise DataError("E401", f"{where} holds no file of its own in column '{self.columns[0]}'.")
-        return self.decode(io.BytesIO(content), f"{where[0].upper()}{where[1:]}")
+            raise DataError("E401", f"{place} holds no file of its own in column '{self.columns[0]}'.")
+        return self.decode(io.BytesIO(content), f"{place[0].upper()}{place[1:]}")
 
 
 class _SampleSink:
-    """Where a pass puts samples: into memory, or, where they do not fit, what it saw of each."""
+    """The destination of the samples of a pass: memory, or a scratch file and a survey."""
 
     def __init__(self, source: RowGroups, in_memory: bool | None):
         self.source, rows = source, len(source.table)
@@ -175,58 +175,62 @@ class _SampleSink:
 
     def put(self, begin: int, x: np.ndarray) -> None:
         """Samples [n, ...] from this row on."""
-        here = slice(begin, begin + len(x))
+        rows = slice(begin, begin + len(x))
         if self.scratch is None:
             assert self.x is not None
-            self.x[here] = x
+            self.x[rows] = x
             return
         self.scratch.put(begin, x)
         flat = x.reshape(len(x), -1)
-        self.crc[here], self.low_high[:, here] = checksums(x), (flat.min(1), flat.max(1))
+        self.crc[rows], self.low_high[:, rows] = checksums(x), (flat.min(1), flat.max(1))
 
     def samples(self, notes: list[Note]) -> np.ndarray:
-        """All samples, or what stands in for them, which is told."""
+        """All samples in memory, or as rows on disk, with a note."""
         if self.scratch is None:
             assert self.x is not None
             return self.x
-        notes.append(streaming_note(len(self.crc), self.source.form.shape, self.scratch.told("unpacked")))
-        self.source.checks(Survey(self.crc, *self.low_high))
-        self.source.let_go()
+        notes.append(
+            streaming_note(len(self.crc), self.source.form.shape, self.scratch.place_text("unpacked"))
+        )
+        self.source.record_survey(Survey(self.crc, *self.low_high))
+        self.source.clear_cache()
         return as_rows(self.scratch.samples(self.source))
 
 
 def read_samples(
     table: ShardTable, form: RowForm, notes: list[Note], in_memory: bool | None = None
 ) -> np.ndarray:
-    """The samples of a table, float32 [N, ...], in one pass over its rows. in_memory: whether they are kept
-    there; None where that follows from their size. Adds to the notes; raises the DataError of `form`."""
+    """The samples of a table, float32 [N, ...], read in one pass; adds to the notes.
+
+    in_memory: whether to keep them in memory; None decides by their size. Raises the DataError of `form`.
+    """
     source = RowGroups(table, form)
-    taken = _SampleSink(source, in_memory)
-    for begin, held in source.passed():
-        taken.put(begin, form.samples(held, np.arange(len(held)), begin))
-    return taken.samples(notes)
+    sink = _SampleSink(source, in_memory)
+    for begin, unpacked in source.unpacked_pieces():
+        sink.put(begin, form.samples(unpacked, np.arange(len(unpacked)), begin))
+    return sink.samples(notes)
 
 
 def read_files(
     table: ShardTable, form: FileForm, notes: list[Note], in_memory: bool | None = None
 ) -> tuple[np.ndarray, list[Any]]:
-    """(the same of files, what else was seen of each). Raises DataError (E401), with all files that cannot be
-    read."""
+    """(the samples of files, what else was noticed about each). Raises DataError (E401), with all files
+    that cannot be read."""
     source = RowGroups(table, form)
-    taken = _SampleSink(source, in_memory)
+    sink = _SampleSink(source, in_memory)
 
-    def look(row: int) -> Any:
-        sample, seen = form.one(source.one(row), row)
-        taken.put(row, sample[None])
-        return seen
+    def decode(row: int) -> Any:
+        sample, info = form.decode_row(source.row(row), row)
+        sink.put(row, sample[None])
+        return info
 
-    seen = read_each(RowNames(table), look)
-    return taken.samples(notes), seen
+    infos = read_each(RowNames(table), decode)
+    return sink.samples(notes), infos
 
 
 @dataclass
 class ColumnExtent:
-    """What was seen of a column of numbers. whole: whether its numbers are whole ones. plain: whether none is
+    """The extent of a column of numbers. whole: whether they are whole numbers. plain: whether none is
     missing or too large."""
 
     whole: bool = True
@@ -235,7 +239,7 @@ class ColumnExtent:
     high: float = -np.inf
 
     def add(self, values: np.ndarray) -> None:
-        """Look at further values, in the column's own type, or objects where some are missing."""
+        """Extend by further values, in the column's type, or objects if some are missing."""
         if values.dtype.kind == "O":
             self.plain = False
         if not self.plain or not len(values):
@@ -247,35 +251,33 @@ class ColumnExtent:
             and np.isfinite(high)
             and max(abs(float(low)), abs(float(high))) <= LARGEST_FLOAT32
         )
-        self.low, self.high = (
-            min(self.low, int(low) if self.whole else float(low)),
-            max(self.high, int(high) if self.whole else float(high)),
-        )
+        self.low = min(self.low, int(low) if self.whole else float(low))
+        self.high = max(self.high, int(high) if self.whole else float(high))
 
     def counts(self, rows: int) -> bool:
-        """Whether these may be so many whole numbers without a gap."""
+        """Whether these may be `rows` consecutive whole numbers."""
         return self.whole and self.high - self.low == rows - 1
 
 
 def encode_table(
     table: ShardTable, sheet: Sheet, columns: Mapping[str, np.ndarray], notes: list[Note]
 ) -> tuple[np.ndarray, Kinds]:
-    """As `numbers_of`, of the columns of a table, which are read row group by row group."""
+    """`encode_features` for the columns of a table, which are read row group by row group."""
     numbers = [column for column in columns if table.columns[column].kind == "number"]
     extents = _column_extents(table, numbers, sheet.test)
     rows = (len(table), len(table) if sheet.test is None else int((~sheet.test).sum()))
 
     def judge(column: str) -> Encoding:
         if column in extents:
-            whole, train = extents[column]
-            suspect = names_rows(column) or whole.counts(rows[0]) or train.counts(rows[1])
-            if whole.plain and not suspect:
+            every, training = extents[column]
+            suspect = names_rows(column) or every.counts(rows[0]) or training.counts(rows[1])
+            if every.plain and not suspect:
                 return Encoding([])
         return encode_column(sheet, column, columns[column])[0]
 
     readable = [c for c in columns if table.columns[c].kind in ("number", "text", "value")]
-    if others := [c for c in columns if c not in readable]:
-        notes.append(("left out", f"column '{others[0]}' of {table.columns[others[0]].form}"))
+    if unreadable := [c for c in columns if c not in readable]:
+        notes.append(("left out", f"column '{unreadable[0]}' of {table.columns[unreadable[0]].form}"))
     used = encodings_of(sheet, readable, judge, notes)
     return read_samples(table, TableForm(table, used), notes), used
 
@@ -283,29 +285,29 @@ def encode_table(
 def _column_extents(
     table: ShardTable, names: Sequence[str], test: np.ndarray | None
 ) -> dict[str, tuple[ColumnExtent, ColumnExtent]]:
-    """(of all rows, of the training rows) of every column of numbers, in one pass."""
+    """(extent of all rows, of the training rows) of every column of numbers, in one pass."""
     extents = {name: (ColumnExtent(), ColumnExtent()) for name in names}
     for begin, batch in table.batches(names) if names else ():
         train = None if test is None else ~test[begin : begin + batch.num_rows]
-        for name, (whole, trained) in extents.items():
-            values = table.converted(values_of, batch.column(table.columns[name].name), begin)
-            whole.add(values)
-            trained.add(values if train is None else values[train])
+        for name, (every, training) in extents.items():
+            values = table.convert_part(values_of, batch.column(table.columns[name].name), begin)
+            every.add(values)
+            training.add(values if train is None else values[train])
     return extents
 
 
 SOUND_MARKS = (*RIFF, b"OggS", b"fLaC", b"ID3", b"\xff\xfb", b"\xff\xf3", b"FORM")
-"""How the content of files of sounds begins."""
+"""The first bytes of sound files."""
 ANY_IMAGE = partial(decode_image, size=1, fit="pad", bits=16)
-"""What makes samples where only the content of files is read."""
+"""A decoder for use if only the content of files matters."""
 FileSettings = Mapping[str, Any]
-"""What files are turned into, as JSON: `kind`, "images" or "sounds", and the fields of `Images` or of
-`wav.Format`."""
+"""The conversion of files, as JSON: `kind`, "images" or "sounds", and the fields of `ImageSettings` or
+`SoundFormat`."""
 
 
 @dataclass(frozen=True)
 class ImageSettings:
-    """How images become samples, as `folder` has it."""
+    """The conversion of images, with the arguments of `folder`."""
 
     size: int
     fit: Fit
@@ -313,16 +315,16 @@ class ImageSettings:
 
 
 def file_settings(table: ShardTable, column: str, images: ImageSettings) -> FileSettings:
-    """What the files of a column are turned into. images: what images are. Raises DataError (E401) for sounds
-    that cannot be read."""
-    content = RowGroups(table, FileForm(table, column, (), ANY_IMAGE)).one(0) if len(table) else None
+    """The conversion of the files of a column. images: settings of images. Raises DataError (E401) for
+    sounds that cannot be read."""
+    content = RowGroups(table, FileForm(table, column, (), ANY_IMAGE)).row(0) if len(table) else None
     if content is not None and content.startswith(SOUND_MARKS):
         return {"kind": "sounds", **asdict(_sound_format(table, column))}
     return {"kind": "images", **asdict(images)}
 
 
 def file_form(table: ShardTable, column: str, into: FileSettings) -> FileForm:
-    """How a row of the column becomes a sample: [3, size, size] of an image, [1, 64, T] of a sound."""
+    """The form of a row of the column as a sample: [3, size, size] for an image, [1, 64, T] for a sound."""
     settings = {name: value for name, value in into.items() if name != "kind"}
     if into["kind"] == "images":
         images = ImageSettings(**settings)
@@ -334,43 +336,43 @@ def file_form(table: ShardTable, column: str, into: FileSettings) -> FileForm:
 def read_file_column(
     table: ShardTable, column: str, into: FileSettings, notes: list[Note], in_memory: bool | None = None
 ) -> np.ndarray:
-    """The samples of a column of files, or what stands in for them; adds to the notes what was done to them.
+    """The samples of a column of files, in memory or as rows; adds to the notes.
 
-    in_memory: whether they are kept there; None where that follows from their size.
-    Raises DataError (E401), with all files that cannot be read.
+    in_memory: whether to keep them in memory; None decides by their size. Raises DataError (E401), with all
+    files that cannot be read.
     """
-    x, seen = read_files(table, file_form(table, column, into), notes, in_memory)
+    x, infos = read_files(table, file_form(table, column, into), notes, in_memory)
     if into["kind"] == "images":
-        notes += size_notes(seen, into["size"], into["fit"], into["bits"])
-        notes += depth_warnings(seen, None, into["bits"])
+        notes += size_notes(infos, into["size"], into["fit"], into["bits"])
+        notes += depth_warnings(infos, None, into["bits"])
     else:
-        notes += sound_notes(seen, SoundFormat(into["rate"], into["seconds"], into["window"]))
+        notes += sound_notes(infos, SoundFormat(into["rate"], into["seconds"], into["window"]))
     return x
 
 
 def _sound_format(table: ShardTable, column: str) -> SoundFormat:
-    """The format of all sounds, by those of the training rows. Raises DataError (E401) for those that cannot
-    be read."""
+    """The format of all sounds, from those of the training rows. Raises DataError (E401) for sounds that
+    cannot be read."""
     source = RowGroups(table, FileForm(table, column, (), ANY_IMAGE))
 
     def look(row: int) -> tuple[int, int]:
-        content = source.one(row)
+        content = source.row(row)
         if content is None:
             raise DataError("E401", f"{table.where(row)} holds no file of its own in column '{column}'.")
         wave, rate = waveform(io.BytesIO(content), table.where(row))
         return len(wave), rate
 
-    return format_for(read_each(range(table.trained), look))
+    return format_for(read_each(range(table.train_rows), look))
 
 
 def _decode_sound(file: io.BytesIO, name: str, format: SoundFormat) -> tuple[np.ndarray, AudioInfo]:
-    """The spectrogram of a file with a channel, [1, 64, T], and what the file was."""
-    pixels, what = read_sound(file, format, name)
-    return pixels[None], what
+    """The spectrogram of a file with a channel axis, [1, 64, T], and the file's properties."""
+    pixels, info = read_sound(file, format, name)
+    return pixels[None], info
 
 
 def raw_lists(table: ShardTable, column: str, layout: AxisOrder) -> np.ndarray:
-    """A column of lists, in the type that they have in the file, with their channels first.
+    """A column of lists, in the file's type, with channels first.
 
     Raises DataError: E414 for more than memory holds, E403 for lists of unequal length.
     """
@@ -380,7 +382,9 @@ def raw_lists(table: ShardTable, column: str, layout: AxisOrder) -> np.ndarray:
             f"column '{column}' would take {float32_bytes(len(table), form.shape) / 2**30:,.1f} GiB of memory"
         )
         raise DataError("E414", f"{table.name}: {text}; give fewer rows at once.")
-    return np.concatenate([form.turned(held) for _, held in RowGroups(table, form).passed()])
+    return np.concatenate(
+        [form.channels_first(unpacked) for _, unpacked in RowGroups(table, form).unpacked_pieces()]
+    )
 
 
 def raw_inputs(
@@ -390,13 +394,12 @@ def raw_inputs(
     files: Mapping[str, FileSettings],
     notes: list[Note] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Several inputs, each a column of lists, of numbers or of files, by the columns' names.
+    """Several inputs, each a column of lists, numbers or files, by the columns' names.
 
-    files: what those of every column of files are turned into. notes: to which it is added what was done;
-    inputs that memory does not hold together are then read when they are wanted, and refused where it is
-    None.
-    Raises DataError: E403 for a column that holds none of these, E405 for missing numbers, E401 for files
-    that cannot be read, E414 for more than memory holds.
+    files: the conversion of every column of files. notes: receives the notes; with None, inputs that do not
+    fit into memory together are refused instead of being read from disk.
+    Raises DataError: E403 for a column of another kind, E405 for missing numbers, E401 for files that cannot
+    be read, E414 for more than memory holds.
     """
     shapes = {column: _input_shape(table, column, layout, files) for column in columns}
     width = sum(map(math.prod, shapes.values()))
@@ -425,7 +428,7 @@ def raw_inputs(
 def _input_shape(
     table: ShardTable, column: str, layout: AxisOrder, files: Mapping[str, FileSettings]
 ) -> tuple[int, ...]:
-    """Of an input in one sample. Raises DataError (E403) for a column that holds none."""
+    """The shape of an input in one sample. Raises DataError (E403) for a column that holds none."""
     kind, form = table.columns[column].kind, excerpt(table.columns[column].form, 40)[1:-1]
     if kind == "number":
         return ()
@@ -447,11 +450,11 @@ def _input_shape(
 
 
 def _number_column(table: ShardTable, column: str) -> np.ndarray:
-    """A column of numbers. Raises DataError (E405) where one is missing."""
-    values = table.whole(column)
+    """A column of numbers. Raises DataError (E405) for missing ones."""
+    values = table.whole_column(column)
     if (missing := cells.missing(values)).any():
-        where = table.where(int(np.argmax(missing)))
+        place = table.where(int(np.argmax(missing)))
         raise DataError(
-            "E405", f"{table.name}: column '{column}' has no value in {where}; fill it or leave the row out."
+            "E405", f"{table.name}: column '{column}' has no value in {place}; fill it or leave the row out."
         )
     return values

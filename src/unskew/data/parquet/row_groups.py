@@ -1,7 +1,7 @@
 """The samples of Parquet files, read row group by row group when they are needed.
 
-A row group is unpacked from its beginning on, in pieces. The pieces that were used last stay in memory, so
-that samples that are read in order are unpacked once.
+A row group is unpacked from its beginning, in pieces. The most recent pieces stay in memory, so that samples
+that are read in order are unpacked once.
 Letters: N samples.
 """
 
@@ -16,56 +16,56 @@ import numpy as np
 
 from unskew.data.parquet.table import ShardTable
 from unskew.data.samples.memory_budget import float32_bytes
-from unskew.data.storage.sample_rows import Source, Survey, checksums
+from unskew.data.storage.sample_rows import Source, Survey, changed_error, checksums
 from unskew.errors import DataError
 from unskew.system.machine import usable_memory
 
 CACHE_SHARE = 1 / 16
-"""Of memory, what pieces that are kept take at most, and a piece that is unpacked."""
+"""The largest share of memory for all cached pieces, and for a single piece."""
 READ_SHARE = 1 / 64
-"""Of memory, what samples take that are read at once: each read unpacks every row group in which a wanted row
-lies."""
+"""The share of memory for samples that are read at once; each read unpacks every row group that contains a
+requested row."""
 PIECE_BYTES = 1 << 22
-"""Bytes of a piece, about."""
+"""Approximate size of a piece, in bytes."""
 ROWS_AT_ONCE = 1 << 12
-"""Rows that are unpacked at once, at most."""
+"""Maximal number of rows that are unpacked at once."""
 NO_ROWS = np.zeros(0, np.float32)
 
 
 class RowForm:
-    """How rows of columns become samples. columns: that it reads, by name. shape: of a sample.
+    """The conversion of rows to samples. columns: names of the columns that it reads. shape: shape of a
+    sample.
 
-    row_bytes: that a row takes as it is kept, about. at_once: rows that are unpacked at once, at most. came:
-    as `Source` has it.
+    row_bytes: approximate size of an unpacked row. at_once: maximal number of rows that are unpacked at once.
+    source_dtype: as in `Source`.
     """
 
-    came = Source.came
+    source_dtype = Source.source_dtype
     columns: tuple[str, ...]
     shape: tuple[int, ...]
     row_bytes: int
     at_once: int
 
-    def unpacked(self, columns: dict[str, Any], begin: int) -> np.ndarray:
-        """Rows as they are kept, [n, ...]. columns: as Arrow has them, by name. begin: the number of the
-        first row."""
+    def unpack(self, columns: dict[str, Any], begin: int) -> np.ndarray:
+        """Unpacked rows, [n, ...]. columns: Arrow arrays by name. begin: number of the first row."""
         raise NotImplementedError
 
-    def samples(self, held: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
-        """Of rows that are kept the samples in these, float32 [len(rows), *shape]. begin: the number of the
-        first kept."""
+    def samples(self, unpacked: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
+        """The samples float32 [len(rows), *shape] at these positions of unpacked rows. begin: number of
+        the first unpacked row."""
         raise NotImplementedError
 
 
 class RowGroups(Source):
-    """The rows of a table as samples. checked: whether all were read once, so that what fails now could be
-    read before."""
+    """The rows of a table as samples. checked: whether all have been read once, so that a failure means
+    that the file changed."""
 
     def __init__(self, table: ShardTable, form: RowForm):
-        self.table, self.form, self.name, self.came = table, form, table.name, form.came
-        self.shape, self.together = (len(table), *form.shape), int(READ_SHARE * usable_memory())
+        self.table, self.form, self.name, self.source_dtype = table, form, table.name, form.source_dtype
+        self.shape, self.read_size = (len(table), *form.shape), int(READ_SHARE * usable_memory())
         self.checked, self.most = False, int(CACHE_SHARE * usable_memory())
-        if (taken := max(form.row_bytes, float32_bytes(1, form.shape))) > self.most:
-            text = f"a row takes {taken:,} bytes, and at most {self.most:,} are read at once"
+        if (size := max(form.row_bytes, float32_bytes(1, form.shape))) > self.most:
+            text = f"a row takes {size:,} bytes, and at most {self.most:,} are read at once"
             raise DataError("E414", f"{table.name}: {text}; write smaller samples.")
         rows = max(1, PIECE_BYTES // max(1, form.row_bytes))
         self.at_once = min(form.at_once, rows)
@@ -75,13 +75,13 @@ class RowGroups(Source):
 
     def _start(self) -> None:
         self._lock = threading.Lock()
-        self._held: OrderedDict[int, np.ndarray] = OrderedDict()
-        self._held_bytes = 0
+        self._cache: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._cached_bytes = 0
         self._batches: Iterator[Any] = iter(())
-        self._next, self._rest = -1, list[np.ndarray]()
+        self._next, self._surplus = -1, list[np.ndarray]()
 
     def __getstate__(self) -> dict[str, Any]:
-        private = ("_lock", "_held", "_held_bytes", "_batches", "_next", "_rest")
+        private = ("_lock", "_cache", "_cached_bytes", "_batches", "_next", "_surplus")
         return {name: value for name, value in vars(self).items() if name not in private}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -97,41 +97,38 @@ class RowGroups(Source):
         with self._lock:
             for number in sorted({int(self.pieces[piece, 1]) for piece in parts}):
                 self.table.shards[number].check()
-            for piece in sorted(
-                parts, key=lambda piece: piece not in self._held
-            ):  # stable: the others in the order of the files
+            # cached pieces first, then the others in the order of the files
+            for piece in sorted(parts, key=lambda piece: piece not in self._cache):
                 x[parts[piece]] = self._samples(piece, rows[parts[piece]])
         wrong = np.flatnonzero(checksums(x) != self.survey.crc[rows])
         if len(wrong):
-            where = self.table.where(int(rows[wrong[0]]))
-            text = f"{where} is another than when it was checked"
-            raise DataError(
-                "E413", f"{text}; leave data alone while they are trained on, and start the run again."
-            )
+            place = self.table.where(int(rows[wrong[0]]))
+            raise changed_error(place, "is another than when it was checked")
         return x
 
-    def checks(self, survey: Survey) -> None:
-        """Take down what was seen of all samples in one pass: from now on none may be another, or fail."""
+    def record_survey(self, survey: Survey) -> None:
+        """Record the survey of all samples: from now on a sample that differs or cannot be read is an
+        error."""
         self.__dict__["survey"], self.checked = survey, True
 
-    def let_go(self) -> None:
-        """Keep no piece any more."""
+    def clear_cache(self) -> None:
+        """Empty the cache."""
         with self._lock:
-            self._held.clear()
-            self._held_bytes = 0
+            self._cache.clear()
+            self._cached_bytes = 0
 
-    def passed(self) -> Iterator[tuple[int, np.ndarray]]:
-        """(number of the first row, rows as they are kept), in order, of all pieces."""
+    def unpacked_pieces(self) -> Iterator[tuple[int, np.ndarray]]:
+        """(number of the first row, unpacked rows) of all pieces, in order."""
         for piece, begin in enumerate(self.pieces[:, 0].tolist()):
             yield begin, self._piece(piece)
 
-    def one(self, row: int) -> Any:
-        """A row as it is kept."""
+    def row(self, row: int) -> Any:
+        """An unpacked row."""
         piece = int(np.searchsorted(self.pieces[:, 0], row, "right")) - 1
         return self._piece(piece)[row - int(self.pieces[piece, 0])]
 
     def _samples(self, piece: int, rows: np.ndarray) -> np.ndarray:
-        """These samples of a piece. Raises DataError (E413) where they could be read before."""
+        """The samples at these rows of a piece. Raises DataError (E413) if they could be read before."""
         begin = int(self.pieces[piece, 0])
         try:
             return self.form.samples(self._piece(piece), rows - begin, begin)
@@ -143,53 +140,53 @@ class RowGroups(Source):
             raise DataError("E413", f"{text}, and could be before; see to its disk, and resume.") from error
 
     def _piece(self, piece: int) -> np.ndarray:
-        """The rows of a piece as they are kept."""
-        if piece in self._held:
-            self._held.move_to_end(piece)
-            return self._held[piece]
+        """The unpacked rows of a piece."""
+        if piece in self._cache:
+            self._cache.move_to_end(piece)
+            return self._cache[piece]
         try:
-            same = self._next >= 0 and (self.pieces[self._next, 1:] == self.pieces[piece, 1:]).all()
-            if not same or self._next > piece:
+            same_group = self._next >= 0 and (self.pieces[self._next, 1:] == self.pieces[piece, 1:]).all()
+            if not same_group or self._next > piece:
                 self._open(piece)
             while self._next < piece:
                 self._advance(skip=True)
-            held = self._advance(skip=False)
+            unpacked = self._advance(skip=False)
         except BaseException:
             self._next = -1
             raise
-        self._keep(piece, held)
-        return held
+        self._keep(piece, unpacked)
+        return unpacked
 
     def _open(self, piece: int) -> None:
-        """Begin at the first piece of the row group of this one."""
+        """Begin to read at the first piece of this piece's row group."""
         _, number, group = self.pieces[piece].tolist()
         first = piece
         while first and (self.pieces[first - 1, 1:] == (number, group)).all():
             first -= 1
         raw = [self.table.columns[name].name for name in self.form.columns]
-        self._batches, self._rest = self.table.shards[number].batches(group, raw, self.at_once), []
+        self._batches, self._surplus = self.table.shards[number].batches(group, raw, self.at_once), []
         self._next = first
 
     def _advance(self, skip: bool) -> np.ndarray:
-        """The rows of the next piece, nothing of one that is skipped; behind the last of a row group its end
-        is checked."""
-        piece, parts, taken = self._next, list[np.ndarray](), 0
+        """The rows of the next piece, or nothing if it is skipped; after the last piece of a row group its
+        end is checked."""
+        piece, parts, size = self._next, list[np.ndarray](), 0
         begin, end = int(self.pieces[piece, 0]), int(self.ends[piece])
         while begin < end:
-            batch = None if self._rest else next(self._batches)
+            batch = None if self._surplus else next(self._batches)
             if skip and batch is not None and batch.num_rows <= end - begin:
                 begin += batch.num_rows
                 continue
-            part = self._rest.pop() if batch is None else self._unpacked(batch, begin)
+            part = self._surplus.pop() if batch is None else self._unpack(batch, begin)
             if len(part) > end - begin:
-                self._rest.append(part[end - begin :])
+                self._surplus.append(part[end - begin :])
                 part = part[: end - begin]
             parts.append(part)
-            begin, taken = begin + len(part), taken + _piece_bytes(part)
-            if taken > self.most:
-                where = self.table.where(int(self.pieces[piece, 0]))
+            begin, size = begin + len(part), size + _piece_bytes(part)
+            if size > self.most:
+                place = self.table.where(int(self.pieces[piece, 0]))
                 text = (
-                    f"the {int(self.ends[piece] - self.pieces[piece, 0]):,} rows from {where} on unpack to"
+                    f"the {int(self.ends[piece] - self.pieces[piece, 0]):,} rows from {place} on unpack to"
                     " more than"
                 )
                 raise DataError("E414", f"{text} {self.most:,} bytes; write smaller ones.")
@@ -199,32 +196,36 @@ class RowGroups(Source):
         if last:
             next(self._batches, None)
         self._next = -1 if last else piece + 1
-        return NO_ROWS if skip else parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if skip:
+            return NO_ROWS
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _unpacked(self, batch: Any, begin: int) -> np.ndarray:
+    def _unpack(self, batch: Any, begin: int) -> np.ndarray:
         columns = {name: batch.column(self.table.columns[name].name) for name in self.form.columns}
-        return self.form.unpacked(columns, begin)
+        return self.form.unpack(columns, begin)
 
-    def _keep(self, piece: int, held: np.ndarray) -> None:
-        """Keep a piece, and let go of those that were not used for longest."""
-        self._held[piece] = held
-        self._held_bytes += _piece_bytes(held)
-        while self._held_bytes > self.most and len(self._held) > 1:
-            self._held_bytes -= _piece_bytes(self._held.popitem(last=False)[1])
+    def _keep(self, piece: int, unpacked: np.ndarray) -> None:
+        """Cache a piece, and drop those that were not used for longest."""
+        self._cache[piece] = unpacked
+        self._cached_bytes += _piece_bytes(unpacked)
+        while self._cached_bytes > self.most and len(self._cache) > 1:
+            self._cached_bytes -= _piece_bytes(self._cache.popitem(last=False)[1])
 
 
 def _pieces(table: ShardTable, rows: int) -> np.ndarray:
-    """(first row, number of the file, row group) of every piece, int64 [pieces, 3]; pieces have so many rows,
-    or fewer at the end of a row group."""
+    """(first row, number of the file, row group) of every piece, int64 [pieces, 3].
+
+    Pieces have `rows` rows, or fewer at the end of a row group.
+    """
     parts, first = [np.zeros((0, 3), np.int64)], 0
-    for number, one in enumerate(table.shards):
-        for group, count in enumerate(one.groups):
+    for number, shard in enumerate(table.shards):
+        for group, count in enumerate(shard.groups):
             begins = np.arange(first, first + count, rows)
             parts.append(np.stack([begins, np.full_like(begins, number), np.full_like(begins, group)], 1))
             first += count
     return np.concatenate(parts)
 
 
-def _piece_bytes(held: np.ndarray) -> int:
-    """Bytes that rows take as they are kept."""
-    return sum(len(content or b"") for content in held) if held.dtype.kind == "O" else held.nbytes
+def _piece_bytes(unpacked: np.ndarray) -> int:
+    """The size of unpacked rows, in bytes."""
+    return sum(len(content or b"") for content in unpacked) if unpacked.dtype.kind == "O" else unpacked.nbytes

@@ -4,7 +4,8 @@ dataset_dict.json, NAME/, NAME/   a DatasetDict: {"splits": [NAME, NAME]}
 state.json                        a Dataset: {"_data_files": [{"filename": NAME}], ...}, the files in order
 dataset_info.json                 next to it: {"features": {COLUMN: {"_type": ...}}}
 
-These files may come from anybody: a name in them has to be that of something in the folder, or it is refused.
+Anyone may have written these files: names in them must be those of entries of the folder, or they are
+refused.
 
 Each file of such a set is an Arrow stream. A message of it is a mark, the length of its metadata, the
 metadata (a flatbuffer), and a body of buffers, of which every column has some. Only the metadata that locate
@@ -26,19 +27,20 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from unskew.data.files.tree import PART_NAMES
-from unskew.data.parquet.shard import Shard, class_names, column_of, file_stamp
+from unskew.data.parquet.shard import Shard, class_names, column_of
 from unskew.data.parquet.table import ShardTable, join_shards
 from unskew.data.samples.intake import abbreviate
 from unskew.data.samples.memory_budget import MEMORY_SHARE
+from unskew.data.storage.sample_rows import file_stamp
 from unskew.errors import DataError, excerpt
 from unskew.system.machine import usable_memory
 
 MESSAGE_MARK = 0xFFFFFFFF
-"""The bytes with which a message begins; one of length 0 is the end of the stream."""
+"""The first bytes of a message; a message of length 0 ends the stream."""
 SCHEMA_KIND, BATCH_KIND = 1, 3
 """Kinds of messages: the schema comes first, and then rows."""
 LARGEST_METADATA = 1 << 26
-"""Bytes that the metadata of one message take at most."""
+"""Maximal size of the metadata of one message, in bytes."""
 BUFFER_COUNTS = {
     "struct": 1,
     "fixed_size_list": 1,
@@ -50,7 +52,7 @@ BUFFER_COUNTS = {
     "large_string": 3,
     "null": 0,
 }
-"""How many buffers a type has of its own, by the first word of its name; one of numbers has two."""
+"""Number of buffers of a type, by the first word of its name; a type of numbers has two."""
 UNREAD_TYPES = (
     "dictionary",
     "sparse_union",
@@ -63,19 +65,19 @@ UNREAD_TYPES = (
     "string_view",
     "binary_view",
 )
-"""Types that are laid out in another way."""
+"""Types with another layout."""
 
 
 class StreamError(ValueError):
-    """What is wrong with a stream, in words that follow its name."""
+    """A fault of a stream, in words that follow its name."""
 
 
 @dataclass(frozen=True)
 class BatchMessage:
-    """A message with rows. at: where it begins. body: where its body begins, bytes: of both. rows: how many
-    it holds.
+    """A message with rows. at: its position. body: the position of its body. bytes: size of both. rows:
+    number of rows.
 
-    buffers: (where in the body, how many bytes) of each buffer, in the order of the columns.
+    buffers: (position in the body, size in bytes) of each buffer, in the order of the columns.
     """
 
     at: int
@@ -86,49 +88,51 @@ class BatchMessage:
 
 
 def read_messages(file: BinaryIO) -> tuple[bytes, list[BatchMessage]]:
-    """(the message with the schema, the messages with rows) of a file. Raises Damaged."""
+    """(the message with the schema, the messages with rows) of a file. Raises StreamError."""
     end, schema, batches = os.fstat(file.fileno()).st_size, b"", list[BatchMessage]()
-    at = 0
+    position = 0
     while True:
-        head = _read_bytes(file, at, 8)
+        head = _read_bytes(file, position, 8)
         mark, length = struct.unpack("<II", head)
         if mark != MESSAGE_MARK:
             raise StreamError(
-                "is no Arrow stream" if not at else "holds something else where its next rows should begin"
+                "is no Arrow stream"
+                if not position
+                else "holds something else where its next rows should begin"
             )
         if not length:
             break
-        if length > LARGEST_METADATA or at + 8 + length > end:
+        if length > LARGEST_METADATA or position + 8 + length > end:
             raise StreamError("is cut off or damaged: it does not hold what it announces")
-        metadata = _read_bytes(file, at + 8, length)
+        metadata = _read_bytes(file, position + 8, length)
         try:
             kind, size, rows, buffers = _parse_message(metadata)
         except (struct.error, IndexError, OverflowError) as error:
             raise StreamError("is damaged: a description of its rows cannot be read") from error
-        body = at + 8 + length
+        body = position + 8 + length
         if size < 0 or body + size > end:
             raise StreamError("is cut off or damaged: it does not hold what it announces")
-        if kind != (BATCH_KIND if at else SCHEMA_KIND):
-            what = (
+        if kind != (BATCH_KIND if position else SCHEMA_KIND):
+            fault = (
                 "its words are listed apart (dictionaries)"
-                if kind == 2 and at
+                if kind == 2 and position
                 else "its schema does not come first"
             )
-            raise StreamError(f"is not as Datasets saves it: {what}")
+            raise StreamError(f"is not as Datasets saves it: {fault}")
         if kind == SCHEMA_KIND:
             schema = head + metadata
         else:
-            if rows < 0 or any(where < 0 or count < 0 or where + count > size for where, count in buffers):
+            if rows < 0 or any(begin < 0 or count < 0 or begin + count > size for begin, count in buffers):
                 raise StreamError("is damaged: it places values outside of itself")
-            batches.append(BatchMessage(at, body, 8 + length + size, rows, buffers))
-        at = body + size
+            batches.append(BatchMessage(position, body, 8 + length + size, rows, buffers))
+        position = body + size
     if not schema:
         raise StreamError("is no Arrow stream")
     return schema, batches
 
 
-def _read_bytes(file: BinaryIO, at: int, count: int) -> bytes:
-    file.seek(at)
+def _read_bytes(file: BinaryIO, position: int, count: int) -> bytes:
+    file.seek(position)
     content = file.read(count)
     if len(content) < count:
         raise StreamError("is cut off: the mark at its end is missing")
@@ -145,47 +149,47 @@ def _parse_message(metadata: bytes) -> tuple[int, int, int, tuple[tuple[int, int
     batch = _field_target(metadata, root, 2)
     if _field_place(metadata, batch, 3):
         raise StreamError("holds compressed values, as Datasets saves none; save it again")
-    listed = _field_target(metadata, batch, 2)
-    count = _unpack_number("<I", metadata, listed)
+    vector = _field_target(metadata, batch, 2)
+    count = _unpack_number("<I", metadata, vector)
     if count > len(metadata) // 16:
         raise StreamError("is damaged: a description of its rows cannot be read")
-    numbers = struct.unpack_from(f"<{2 * count}q", metadata, listed + 4)
+    numbers = struct.unpack_from(f"<{2 * count}q", metadata, vector + 4)
     return kind, size, _field_value("<q", metadata, batch, 0), tuple(zip(numbers[::2], numbers[1::2]))
 
 
-def _unpack_number(form: str, content: bytes, at: int) -> int:
-    if at < 0:
-        raise IndexError(at)
-    return int(struct.unpack_from(form, content, at)[0])
+def _unpack_number(form: str, content: bytes, position: int) -> int:
+    if position < 0:
+        raise IndexError(position)
+    return int(struct.unpack_from(form, content, position)[0])
 
 
 def _field_place(content: bytes, table: int, field: int) -> int:
-    """Where a field of a table of a flatbuffer lies, 0 if it has none."""
+    """The position of a field of a flatbuffer's table, 0 if it is absent."""
     fields = table - _unpack_number("<i", content, table)
-    held = (_unpack_number("<H", content, fields) - 4) // 2
-    offset = _unpack_number("<H", content, fields + 4 + 2 * field) if field < held else 0
+    count = (_unpack_number("<H", content, fields) - 4) // 2
+    offset = _unpack_number("<H", content, fields + 4 + 2 * field) if field < count else 0
     return table + offset if offset else 0
 
 
 def _field_value(form: str, content: bytes, table: int, field: int) -> int:
-    """A number in a table, 0 where it is left out."""
-    at = _field_place(content, table, field)
-    return _unpack_number(form, content, at) if at else 0
+    """A number in a table, 0 if it is absent."""
+    place = _field_place(content, table, field)
+    return _unpack_number(form, content, place) if place else 0
 
 
 def _field_target(content: bytes, table: int, field: int) -> int:
-    """Where what a field points to begins."""
-    at = _field_place(content, table, field)
-    if not at:
+    """The position to which a field points."""
+    place = _field_place(content, table, field)
+    if not place:
         raise IndexError(field)
-    return at + _unpack_number("<I", content, at)
+    return place + _unpack_number("<I", content, place)
 
 
 def buffers_of(types: Sequence[Any]) -> Iterator[range]:
-    """Which buffers each column has. types: of the columns, as Arrow has them, in order. Raises Damaged."""
+    """The buffers of each column. types: Arrow types of the columns, in order. Raises StreamError."""
     begin = 0
-    for one in types:
-        count = _buffer_count(one)
+    for kind in types:
+        count = _buffer_count(kind)
         yield range(begin, begin + count)
         begin += count
 
@@ -200,27 +204,28 @@ def _buffer_count(type: Any) -> int:
 
 @dataclass(frozen=True)
 class ArrowShard(Shard):
-    """frames: where each batch of rows lies. schema: of the stream, as bytes of its message. places: of the
-    columns, by name."""
+    """A shard in an Arrow stream. frames: messages with the batches of rows. schema: bytes of the schema's
+    message. places: positions of the columns, by name."""
 
     frames: tuple[BatchMessage, ...]
     schema: bytes
     places: dict[str, int]
 
     def batches(self, group: int, names: Sequence[str], at_once: int) -> Iterator[Any]:
-        """As those of a Shard; what must be read for them is in memory at once."""
-        ipc, one = _pyarrow_ipc(self.path), self.frames[group]
+        """The batches of rows, as `Shard.batches` returns them; the buffers of a batch are in memory at
+        once."""
+        ipc, message = _pyarrow_ipc(self.path), self.frames[group]
         try:
             schema = ipc.read_schema(_arrow_buffer(self.schema))
             columns = list(buffers_of(schema.types))
-            needed = [one.buffers[i] for name in names for i in columns[self.places[name]]]
-            self._check_room(group, sum(count for _, count in needed))
-            batch = ipc.read_record_batch(ipc.read_message(self._part(one, needed)), schema)
+            buffers = [message.buffers[i] for name in names for i in columns[self.places[name]]]
+            self._check_memory(group, sum(count for _, count in buffers))
+            batch = ipc.read_record_batch(ipc.read_message(self._read_message(message, buffers)), schema)
             arrays = [batch.column(self.places[name]) for name in names]
             for array in arrays:
                 array.validate(full=True)
             arrays = [getattr(array, "storage", array) for array in arrays]
-            chosen = importlib.import_module("pyarrow").RecordBatch.from_arrays(arrays, list(names))
+            record = importlib.import_module("pyarrow").RecordBatch.from_arrays(arrays, list(names))
         except DataError:
             raise
         except StreamError as error:
@@ -228,44 +233,45 @@ class ArrowShard(Shard):
         except Exception as error:  # pyarrow raises many kinds of error for damaged files
             self.check()
             raise arrow_error(self.path, error) from error
-        if chosen.num_rows != one.rows:
+        if record.num_rows != message.rows:
             text = (
-                f"holds {chosen.num_rows:,} rows in batch {group}, and announces {one.rows:,}; save it again"
+                f"holds {record.num_rows:,} rows in batch {group}, and announces {message.rows:,}; save it"
+                " again"
             )
             raise DataError("E401", f"{self.path} {text}.")
-        for begin in range(0, one.rows, at_once):
-            yield chosen.slice(begin, at_once)
+        for begin in range(0, message.rows, at_once):
+            yield record.slice(begin, at_once)
         self.check()
 
-    def _check_room(self, group: int, taken: int) -> None:
-        if taken > MEMORY_SHARE * usable_memory():
-            text = f"batch {group} of {self.path} takes {taken:,} bytes, which must be in memory at once"
+    def _check_memory(self, group: int, size: int) -> None:
+        if size > MEMORY_SHARE * usable_memory():
+            text = f"batch {group} of {self.path} takes {size:,} bytes, which must be in memory at once"
             raise DataError(
                 "E414", f"{text}; save the set with smaller batches (writer_batch_size in Datasets)."
             )
 
-    def _part(self, one: BatchMessage, needed: Sequence[tuple[int, int]]) -> Any:
-        """A message, all zeros but for its metadata and these buffers."""
-        memory = mmap.mmap(-1, one.bytes)  # what is not written to takes no memory
-        with open(self.path, "rb", buffering=0) as file, memoryview(memory) as whole:
-            begin = one.body - one.at
-            for where, count in ((0, begin), *((begin + where, count) for where, count in needed)):
-                file.seek(one.at + where)
-                done = 0
-                while done < count:
-                    with whole[where + done : where + count] as part:
-                        got = file.readinto(part)
-                    if not got:
+    def _read_message(self, message: BatchMessage, buffers: Sequence[tuple[int, int]]) -> Any:
+        """A message that is zero except for its metadata and these buffers."""
+        memory = mmap.mmap(-1, message.bytes)  # unwritten pages take no memory
+        with open(self.path, "rb", buffering=0) as file, memoryview(memory) as target:
+            begin = message.body - message.at
+            for start, count in ((0, begin), *((begin + start, count) for start, count in buffers)):
+                file.seek(message.at + start)
+                position = 0
+                while position < count:
+                    with target[start + position : start + count] as part:
+                        length = file.readinto(part)
+                    if not length:
                         self.check()
                         raise StreamError("is cut off")
-                    done += got
+                    position += length
         return importlib.import_module("pyarrow").py_buffer(memory)
 
 
 def read_stream(path: Path) -> ArrowShard:
-    """What a file holds, by the descriptions before its rows.
+    """The shard in a file, by the descriptions before its rows.
 
-    Raises DataError: E402 without the file, E401 without pyarrow, and for one that is cut off or that
+    Raises DataError: E402 for a missing file, E401 without pyarrow, and for a file that is truncated or that
     Datasets did not save.
     """
     ipc = _pyarrow_ipc(path)
@@ -276,7 +282,7 @@ def read_stream(path: Path) -> ArrowShard:
     stamp = file_stamp(path)
     try:
         with open(path, "rb") as file:
-            content, listed = read_messages(file)
+            content, messages = read_messages(file)
         schema = ipc.read_schema(_arrow_buffer(content))
         columns, fields = list(buffers_of(schema.types)), [column_of(one) for one in schema]
         notes = schema.metadata or {}
@@ -285,30 +291,30 @@ def read_stream(path: Path) -> ArrowShard:
     except Exception as error:  # as above
         raise arrow_error(path, error) from error
     needs = columns[-1].stop if columns else 0
-    if any(len(one.buffers) != needs for one in listed):
+    if any(len(one.buffers) != needs for one in messages):
         raise DataError("E401", f"{path} is damaged: some rows have other columns than its schema says.")
     names = [one.name for one in fields]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError("E401", f"{path} has two columns called {excerpt(twice[0])}.")
-    size = sum(one.bytes for one in listed)
+    size = sum(one.bytes for one in messages)
     return ArrowShard(
         path,
         stamp,
-        tuple(one.rows for one in listed),
+        tuple(one.rows for one in messages),
         {one.name: one for one in fields},
         size,
         class_names(notes),
         None,
-        tuple(listed),
+        tuple(messages),
         content,
         {name: i for i, name in enumerate(names)},
     )
 
 
 def arrow_error(path: Path, error: Exception) -> DataError:
-    """The one sentence on a file that is damaged."""
-    why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    return DataError("E401", f"{path} cannot be read as Arrow: {excerpt(why, 200)[1:-1]}.")
+    """The error for a damaged file."""
+    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return DataError("E401", f"{path} cannot be read as Arrow: {excerpt(reason, 200)[1:-1]}.")
 
 
 def _arrow_buffer(content: bytes) -> Any:
@@ -324,7 +330,7 @@ def _pyarrow_ipc(path: Path) -> Any:
 
 SPLITS_FILE, STATE_FILE, FACTS_FILE = "dataset_dict.json", "state.json", "dataset_info.json"
 LARGEST_JSON = 1 << 24
-"""Bytes of such a file at most."""
+"""Maximal size of a JSON file, in bytes."""
 FEATURE_KINDS = frozenset(
     (
         "Value",
@@ -342,26 +348,23 @@ FEATURE_KINDS = frozenset(
         "TranslationVariableLanguages",
     )
 )
-"""Kinds of columns whose values are what they are stored as; a dictionary of several is a structure, which is
-left out."""
+"""Kinds of columns that need no conversion; a dictionary of several is a structure, which is left out."""
 
 
 def is_saved_set(path: Path) -> bool:
-    """Whether a folder is what save_to_disk has written."""
-    return (path / SPLITS_FILE).is_file() or ((path / STATE_FILE).is_file() and any(_has_arrow_files(path)))
-
-
-def _has_arrow_files(path: Path) -> Iterator[bool]:
-    """Whether there is what lies beside a state.json of Datasets."""
-    yield (path / FACTS_FILE).is_file()
-    yield any(name.endswith(".arrow") for name in os.listdir(path))
+    """Whether save_to_disk has written a folder."""
+    if (path / SPLITS_FILE).is_file():
+        return True
+    if not (path / STATE_FILE).is_file():
+        return False
+    return (path / FACTS_FILE).is_file() or any(name.endswith(".arrow") for name in os.listdir(path))
 
 
 def read_saved_table(path: Path, split: str) -> ShardTable:
-    """The table in a folder. split: the part of a DatasetDict to train on, "" for what its names say.
+    """The table in a folder. split: the part of a DatasetDict to train on, "" to choose by name.
 
-    Raises DataError: E402 for a file that is missing, E401 for a damaged one, E403 for parts of which none is
-    named and for features that are not read, and whatever else `table_of` does.
+    Raises DataError: E402 for a missing file, E401 for a damaged one, E403 for parts of which none can be
+    chosen and for features that are not read, and the errors of `join_shards`.
     """
     if not (path / SPLITS_FILE).is_file():
         if split:
@@ -371,19 +374,19 @@ def read_saved_table(path: Path, split: str) -> ShardTable:
         return join_shards(path, _arrow_files(path), (), ())
     splits = _check_names(_read_json(path / SPLITS_FILE).get("splits"), path / SPLITS_FILE)
     train, test = _choose_splits(path, splits, split)
-    rest = [one for one in splits if one not in (train, test)]
-    more = tuple(f"split '{excerpt(one, 40)[1:-1]}'" for one in rest)
-    return join_shards(path, _arrow_files(path / train), _arrow_files(path / test) if test else (), more)
+    unused = [name for name in splits if name not in (train, test)]
+    omissions = tuple(f"split '{excerpt(name, 40)[1:-1]}'" for name in unused)
+    return join_shards(path, _arrow_files(path / train), _arrow_files(path / test) if test else (), omissions)
 
 
 def _choose_splits(path: Path, splits: list[str], split: str) -> tuple[str, str]:
-    """(the split to train on, the one to test on, "" for none)."""
+    """(the split to train on, the split to test on, "" for none)."""
     if split and split not in splits:
         raise DataError("E403", f"{path} has no split {excerpt(split)}; it has {abbreviate(splits, 8)}.")
     if split or len(splits) == 1:
         return split or splits[0], ""
     parts = {
-        part: [one for one in splits if PART_NAMES.get(one.lower()) == part] for part in ("train", "test")
+        part: [name for name in splits if PART_NAMES.get(name.lower()) == part] for part in ("train", "test")
     }
     if len(parts["train"]) != 1 or len(parts["test"]) > 1:
         text = f"{path} holds the splits {abbreviate(splits, 8)}, none or several of which are called train"
@@ -401,10 +404,10 @@ def _arrow_files(folder: Path) -> list[Shard]:
             " version of Datasets.",
         )
     _check_features(folder, _read_json(folder / FACTS_FILE).get("features"))
-    listed = state.get("_data_files")
+    entries = state.get("_data_files")
     files = (
-        [one.get("filename") if isinstance(one, Mapping) else None for one in listed]
-        if isinstance(listed, list)
+        [entry.get("filename") if isinstance(entry, Mapping) else None for entry in entries]
+        if isinstance(entries, list)
         else []
     )
     names = _check_names(files, folder / STATE_FILE)
@@ -414,7 +417,7 @@ def _arrow_files(folder: Path) -> list[Shard]:
 
 
 def _check_features(folder: Path, features: Any) -> None:
-    """Raises DataError (E403) for a column of a kind that is not known, such as videos."""
+    """Raises DataError (E403) for a column of an unknown kind, such as videos."""
     if not isinstance(features, Mapping):
         raise DataError(
             "E401", f"{folder / FACTS_FILE} says nothing of the columns (features); save the set again."
@@ -429,10 +432,10 @@ def _check_features(folder: Path, features: Any) -> None:
             raise DataError("E403", f"{text}; remove the column, and save the set again.")
 
 
-def _check_names(given: Any, where: Path) -> list[str]:
-    """Names of things in a folder. Raises DataError (E401) for anything else, such as a path that leads out
-    of it."""
-    names: list[Any] = given if isinstance(given, list) and given else [None]
+def _check_names(entries: Any, source: Path) -> list[str]:
+    """Names of entries of a folder. Raises DataError (E401) for anything else, such as a path that leads
+    out of it."""
+    names: list[Any] = entries if isinstance(entries, list) and entries else [None]
     for name in names:
         if (
             not isinstance(name, str)
@@ -440,19 +443,19 @@ def _check_names(given: Any, where: Path) -> list[str]:
             or {*"/\\\0"} & {*name}
             or Path(name).is_absolute()
         ):
-            what = (
+            fault = (
                 "lists nothing"
                 if name is None
                 else f"lists {excerpt(name, 60)}, which is no name in this folder"
             )
-            raise DataError("E401", f"{where} {what}; save the set again.")
-        if (where.parent / name).is_symlink():
-            raise DataError("E401", f"{where.parent / name} is a link; copy what it leads to.")
+            raise DataError("E401", f"{source} {fault}; save the set again.")
+        if (source.parent / name).is_symlink():
+            raise DataError("E401", f"{source.parent / name} is a link; copy what it leads to.")
     return names
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """What a JSON file holds. Raises DataError: E402 without it, E401 for a damaged one."""
+    """The content of a JSON file. Raises DataError: E402 for a missing file, E401 for a damaged one."""
     try:
         with open(path, "rb") as file:
             content = file.read(LARGEST_JSON + 1)

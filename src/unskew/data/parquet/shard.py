@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from unskew.data.files import cells
+from unskew.data.storage.sample_rows import changed_error, file_stamp
 from unskew.errors import DataError, excerpt
 
 NUMBER_TYPES = frozenset(
@@ -43,7 +44,7 @@ VALUE_TYPES = re.compile(r"date|time|timestamp|decimal|null|duration|month")
 
 @dataclass(frozen=True)
 class Column:
-    """kind: number, text, list, packed, value or other, see above. form: how Arrow writes its type."""
+    """kind: number, text, list, packed, value or other, see above. form: name of the Arrow type."""
 
     name: str
     kind: str
@@ -51,7 +52,7 @@ class Column:
 
 
 def column_of(field: Any) -> Column:
-    """What a field of a schema holds. A type of an extension counts as what it is stored as."""
+    """The column of a field of a schema. An extension type counts as its storage type."""
     form = str(getattr(field.type, "storage_type", field.type))
     return Column(field.name, _kind_of(form), form)
 
@@ -72,7 +73,7 @@ def _kind_of(form: str) -> str:
 
 
 def values_of(array: Any) -> np.ndarray:
-    """A column's values, [N]: numbers in their own type; words, and whatever has missing values, as
+    """A column's values, [N]: numbers keep their type; words, and columns with missing values, become
     objects."""
     form = str(array.type)
     if form.startswith("dictionary<"):
@@ -83,7 +84,7 @@ def values_of(array: Any) -> np.ndarray:
 
 
 def widen(values: np.ndarray) -> np.ndarray:
-    """Numbers as Python has them: whole ones as int64 where these can hold them, others as float64."""
+    """Numbers as int64 if they are whole and fit, else as float64."""
     if values.dtype.kind == "f":
         return values.astype(np.float64, copy=False)
     if values.dtype.kind == "i" or (
@@ -94,7 +95,7 @@ def widen(values: np.ndarray) -> np.ndarray:
 
 
 def lists_of(array: Any) -> np.ndarray | None:
-    """Lists as one array [N, ...]; None where lists differ in length, or where a list or a number in one is
+    """Lists as one array [N, ...]; None if lists differ in length, or if a list or a number in one is
     missing."""
     shape: list[int] = [len(array)]
     while LIST_TYPE.fullmatch(str(array.type)):
@@ -115,33 +116,35 @@ def lists_of(array: Any) -> np.ndarray | None:
 
 
 def files_of(array: Any) -> np.ndarray:
-    """The content of each row's file, objects [N]: bytes, or None where a row holds none of its own."""
+    """The content of each row's file, objects [N]: bytes, or None for a row without content."""
     return _objects(array.field("bytes").to_pylist())
 
 
-def _objects(listed: list[Any]) -> np.ndarray:
-    values = np.empty(len(listed), object)
-    values[:] = listed
+def _objects(items: list[Any]) -> np.ndarray:
+    values = np.empty(len(items), object)
+    values[:] = items
     return values
 
 
 def _dictionary_values(array: Any) -> np.ndarray:
-    """The values of an array of numbers into a dictionary; equal values share one object."""
+    """The values of a dictionary array; equal values share one object."""
     words = _objects([*array.dictionary.to_pylist(), None])
     places = array.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)
     return words[places]
 
 
 READ_BUFFER = 1 << 20
-"""Bytes of a column that are read at once; without it, pyarrow holds the whole column of a row group."""
+"""Number of bytes of a column that are read at once; otherwise pyarrow holds the whole column of a row
+group."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """stamp: length and time of the last change of the file, in nanoseconds. groups: rows of each row group.
+    """One file of a table.
 
-    columns: by name. size: bytes that all of them unpack to, as the footer says. classes: names of the
-    classes of a column, as the hub writes them into the schema.
+    stamp: size of the file and time of its last change, in nanoseconds. groups: number of rows of each row
+    group. columns: by name. size: unpacked size in bytes, from the footer. classes: class names of columns,
+    as the hub writes them into the schema.
     """
 
     path: Path
@@ -156,19 +159,21 @@ class Shard:
         return {**vars(self), "metadata": None}
 
     def check(self) -> None:
-        """Raises DataError (E413) where the file is not what it was."""
+        """Raises DataError (E413) if the file has changed."""
         try:
-            now = file_stamp(self.path)
+            stamp = file_stamp(self.path)
         except DataError as error:
-            raise self._altered("is gone" if not self.path.exists() else "can no longer be read") from error
-        if now != self.stamp:
-            raise self._altered("has changed since it was checked")
+            raise changed_error(
+                self.path, "is gone" if not self.path.exists() else "can no longer be read"
+            ) from error
+        if stamp != self.stamp:
+            raise changed_error(self.path, "has changed since it was checked")
 
     def batches(self, group: int, names: Sequence[str], at_once: int) -> Iterator[Any]:
-        """The rows of a row group in their order, some at a time, as Arrow has them; `column(name)` of each.
+        """The rows of a row group in order, in Arrow batches; `column(name)` returns a column of one.
 
-        at_once: rows of a batch at most. Raises DataError: E413 for a file that is not what it was, E401 for
-        one that does not hold what its footer says.
+        at_once: maximal number of rows of a batch. Raises DataError: E413 if the file has changed, E401 if it
+        contradicts its footer.
         """
         file, rows = None, 0
         texts = [
@@ -204,17 +209,11 @@ class Shard:
                 f" {self.groups[group]:,}; write it again.",
             )
 
-    def _altered(self, what: str) -> DataError:
-        return DataError(
-            "E413",
-            f"{self.path} {what}; leave data alone while they are trained on, and start the run again.",
-        )
-
 
 def read_shard(path: Path) -> Shard:
-    """What the footer of a file says.
+    """The shard that a file's footer describes.
 
-    Raises DataError (E401): without pyarrow, for a file without a whole footer, and for one whose footer
+    Raises DataError (E401): without pyarrow, for a file without a whole footer, and for a footer that
     contradicts itself.
     """
     parquet, stamp = _pyarrow_parquet(path), file_stamp(path)
@@ -240,16 +239,6 @@ def read_shard(path: Path) -> Shard:
     return Shard(path, stamp, groups, {one.name: one for one in fields}, size, class_names(notes), metadata)
 
 
-def file_stamp(path: Path) -> tuple[int, int]:
-    """Length and time of the last change of a file. Raises DataError (E401) for one that cannot be looked
-    at."""
-    try:
-        now = path.stat()
-    except OSError as error:
-        raise DataError("E401", f"{path} cannot be read: {error.strerror}.") from error
-    return now.st_size, now.st_mtime_ns
-
-
 def _pyarrow_parquet(path: Path) -> Any:
     try:
         return importlib.import_module("pyarrow.parquet")
@@ -260,19 +249,21 @@ def _pyarrow_parquet(path: Path) -> Any:
 
 
 def _parquet_error(path: Path, error: Exception) -> DataError:
-    why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    return DataError("E401", f"{path} cannot be read as Parquet: {excerpt(why, 200)[1:-1]}.")
+    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return DataError("E401", f"{path} cannot be read as Parquet: {excerpt(reason, 200)[1:-1]}.")
 
 
 def class_names(notes: dict[bytes, bytes]) -> dict[str, tuple[str, ...]]:
-    """The names of classes in the notes of a schema, by column; {} where there are none that can be read."""
+    """The class names in a schema's metadata, by column; {} if there are none."""
     try:
         features = json.loads(notes[b"huggingface"])["info"]["features"].items()
-        named = {str(column): one.get("names") for column, one in features if isinstance(one, dict)}
+        lists = {
+            str(column): feature.get("names") for column, feature in features if isinstance(feature, dict)
+        }
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return {}
     return {
         column: tuple(names)
-        for column, names in named.items()
+        for column, names in lists.items()
         if isinstance(names, list) and names and all(isinstance(name, str) for name in names)
     }

@@ -3,7 +3,7 @@
 x.parquet                         all rows
 a folder with any *.parquet       all rows, the files in the order of their paths
 train-*.parquet, test-*.parquet   training and test rows by the first word of the name, as on the hub
-train/*.parquet, test/*.parquet   the same by folder
+train/*.parquet, test/*.parquet   training and test rows by folder
 shards/part-*.parquet             the files that the pattern matches
 
 Letters: N rows of all files together.
@@ -30,15 +30,14 @@ from unskew.system.machine import usable_memory
 
 PARQUET_ENDING = ".parquet"
 HIDDEN_PREFIXES = (".", "_")
-"""How names begin of files that are hidden, or that engines write beside their shards and into which they are
-still writing."""
+"""The prefixes of hidden files, and of files that engines write next to their shards or are still writing."""
 FIRST_WORD = re.compile(r"[A-Za-z]+")
 
 
 def files_by_part(path: Path) -> dict[str, list[Path]]:
-    """The files below a path by what their rows are for: "train", and maybe "test" and "val".
+    """The files below a path by the use of their rows: "train", and maybe "test" and "val".
 
-    Raises DataError: E402 where there are none, E403 where it cannot be told what the rows of each are for.
+    Raises DataError: E402 if there are none, E403 if the use of some rows is unclear.
     """
     files = (
         [path] if path.is_file() else sorted(_files_below(path) if path.is_dir() else _matching_files(path))
@@ -49,44 +48,44 @@ def files_by_part(path: Path) -> dict[str, list[Path]]:
     if path.is_file():
         return {"train": files}
     root = path if path.is_dir() else path.parent
-    named = {file: _part_of(file.relative_to(root)) for file in files}
-    if not any(named.values()):
+    uses = {file: _part_of(file.relative_to(root)) for file in files}
+    if not any(uses.values()):
         return {"train": files}
-    if lacking := next((file for file, part in named.items() if not part), None):
-        other = next(file for file, part in named.items() if part)
+    if lacking := next((file for file, part in uses.items() if not part), None):
+        example = next(file for file, part in uses.items() if part)
         raise DataError(
             "E403",
-            f"{other} names what its rows are for, and {lacking} does not; begin every name with train or"
+            f"{example} names what its rows are for, and {lacking} does not; begin every name with train or"
             " test, or none.",
         )
     _check_one_set(root, files)
-    parts = {part: [file for file in files if named[file] == part] for part in ("train", "test", "val")}
+    parts = {part: [file for file in files if uses[file] == part] for part in ("train", "test", "val")}
     if not parts["train"]:
         raise DataError("E403", f"{root} holds no training rows; begin the name of a file with train.")
     return {part: several for part, several in parts.items() if several}
 
 
 def holds_parquet(path: Path) -> bool:
-    """Whether a folder holds Parquet files, and neither images, sounds nor volumes beside them."""
-    there = False
+    """Whether a folder holds Parquet files, and neither images, sounds nor volumes."""
+    has_parquet = False
     for _, _, names in os.walk(path):
         endings = {os.path.splitext(name)[1].lower() for name in names if not name.startswith(".")}
         if endings & (IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS):
             return False
-        there = there or PARQUET_ENDING in endings
-    return there
+        has_parquet = has_parquet or PARQUET_ENDING in endings
+    return has_parquet
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a text names Parquet files by a pattern that some match, such as `shards/part-*.parquet`."""
+    """Whether a text is a pattern that matches Parquet files, such as `shards/part-*.parquet`."""
     return (
         "*" in text and text.endswith(PARQUET_ENDING) and next(_matching_files(Path(text)), None) is not None
     )
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """The Parquet files of a folder, without what is hidden or, as engines write beside their shards, begins
-    with _."""
+    """The Parquet files of a folder, without hidden files and those with the prefix _, which engines write
+    next to shards."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(HIDDEN_PREFIXES))
         yield from (
@@ -97,37 +96,40 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def _matching_files(pattern: Path) -> Iterator[Path]:
-    """The files of one folder whose names match; those that a folder is read without only where the pattern
-    begins as they do."""
-    beside = () if pattern.name.startswith(HIDDEN_PREFIXES) else HIDDEN_PREFIXES
+    """The files of one folder that match a pattern; hidden files only if the pattern has their prefix."""
+    hidden = () if pattern.name.startswith(HIDDEN_PREFIXES) else HIDDEN_PREFIXES
     return (
         file
         for file in pattern.parent.glob(pattern.name)
-        if file.is_file() and not file.name.startswith(beside)
+        if file.is_file() and not file.name.startswith(hidden)
     )
 
 
 def _part_of(file: Path) -> str:
-    """What a file's rows are for, by a folder of that name or by the first word of its own; "" where neither
-    says so."""
+    """The use of a file's rows, by a folder of that name or by the first word of its name; "" if neither
+    states it."""
     word = FIRST_WORD.match(file.name)
     names = [*file.parts[:-1], word[0] if word else ""]
     return next((PART_NAMES[name.lower()] for name in names if name.lower() in PART_NAMES), "")
 
 
 def _check_duplicates(files: list[Path]) -> None:
-    """Raises DataError (E403) for one file under two names, such as two snapshots of the hub's cache."""
+    """Raises DataError (E403) for one file with two names, such as two snapshots of the hub's cache."""
     real: dict[str, Path] = {}
     for file in files:
-        if (other := real.setdefault(os.path.realpath(file), file)) is not file:
-            raise DataError("E403", f"{other} and {file} are one file; name the folder that holds each once.")
+        if (first := real.setdefault(os.path.realpath(file), file)) is not file:
+            raise DataError("E403", f"{first} and {file} are one file; name the folder that holds each once.")
 
 
 def _check_one_set(root: Path, files: list[Path]) -> None:
-    """Raises DataError (E403) where folders hold a whole set each, as the configurations of a repository of
-    the hub do."""
+    """Raises DataError (E403) if each folder holds a whole set, as the configurations of a hub repository
+    do."""
     folders = sorted(
-        {str(file.parent) for file in files if not any(_names_part(n) for n in _folder_names(root, file))}
+        {
+            str(file.parent)
+            for file in files
+            if not any(name.lower() in PART_NAMES for name in file.relative_to(root).parts[:-1])
+        }
     )
     if len(folders) > 1:
         raise DataError(
@@ -135,75 +137,65 @@ def _check_one_set(root: Path, files: list[Path]) -> None:
         )
 
 
-def _folder_names(root: Path, file: Path) -> tuple[str, ...]:
-    return file.relative_to(root).parts[:-1]
-
-
-def _names_part(name: str) -> bool:
-    return name.lower() in PART_NAMES
-
-
 T = TypeVar("T")
 ROW_OVERHEAD = 32
-"""Bytes of memory that a row takes whatever it holds: its label, its checksum, its places in lists of
-rows."""
+"""Bytes of memory that a row takes in addition to its content: label, checksum, entries in lists of rows."""
 COLUMN_ROWS = 1 << 12
-"""Rows that are read at once where a whole column is."""
+"""Number of rows that are read at once if a whole column is read."""
 EXACT_FLOAT64 = 1 << 53
-"""The largest whole number up to which float64 holds all of them."""
+"""float64 holds every whole number up to this one."""
 WORDS_SHARE = 0.5
-"""Of what samples may take together, what the words of a single column may take that is in memory as a
-whole."""
+"""The share of the samples' memory that the words of a single whole column may take."""
 
 
 @dataclass(frozen=True)
 class ShardTable:
-    """name: of the set. shards: at least one, the training rows first. trained: how many of them are training
-    rows.
+    """Files as one table. name: name of the set. shards: at least one, the training rows first. trained:
+    number of training rows.
 
-    more: columns that only some files have, and validation files, which are left out, in words.
+    omissions: descriptions of what is left out: columns that only some files have, and validation files.
     """
 
     name: str
     shards: tuple[Shard, ...]
-    trained: int
-    more: tuple[str, ...] = ()
+    train_rows: int
+    omissions: tuple[str, ...] = ()
 
     @cached_property
     def columns(self) -> dict[str, Column]:
-        """By name, without spaces around it."""
+        """The columns by name, without surrounding spaces."""
         return {cells.word(name): column for name, column in self.shards[0].columns.items()}
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """The number of the first row of each file, and N behind them, int64 [files + 1]."""
-        return np.cumsum([0, *(sum(one.groups) for one in self.shards)])
+        """The number of the first row of each file, and N at the end, int64 [files + 1]."""
+        return np.cumsum([0, *(sum(shard.groups) for shard in self.shards)])
 
     def __len__(self) -> int:
         return int(self.starts[-1])
 
     def test(self) -> np.ndarray | None:
-        """Which rows are test rows, bool [N]; None where the files do not say."""
-        return np.arange(len(self)) >= self.trained if self.trained < len(self) else None
+        """Which rows are test rows, bool [N]; None if the files have no test part."""
+        return np.arange(len(self)) >= self.train_rows if self.train_rows < len(self) else None
 
     def classes(self, column: str) -> tuple[str, ...] | None:
-        """The names of the classes of a column, where its files give them."""
+        """The class names of a column, if its files have them."""
         name = self.columns[column].name
-        return next((one.classes[name] for one in self.shards if name in one.classes), None)
+        return next((shard.classes[name] for shard in self.shards if name in shard.classes), None)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that a row unpacks to, about, as the footers say."""
-        return max(1, sum(one.size for one in self.shards) // max(1, len(self)))
+        """Approximate size of an unpacked row, from the footers."""
+        return max(1, sum(shard.size for shard in self.shards) // max(1, len(self)))
 
-    def heavy(self, column: str) -> bool:
-        """Whether words take more memory than a single column should that is in memory as a whole."""
-        if self.columns[column].kind != "text" or sum(one.size for one in self.shards) <= _words_limit():
+    def is_heavy(self, column: str) -> bool:
+        """Whether the words of a column take too much memory for a whole column."""
+        if self.columns[column].kind != "text" or sum(shard.size for shard in self.shards) <= _words_limit():
             return False
-        taken = 0
+        size = 0
         for _, batch in self.batches([column]):
-            taken += int(batch.nbytes)
-            if taken > _words_limit():
+            size += int(batch.nbytes)
+            if size > _words_limit():
                 return True
         return False
 
@@ -213,49 +205,48 @@ class ShardTable:
         return f"row {row - int(self.starts[number])} of {self.shards[number].path}"
 
     def batches(self, names: Sequence[str], at_once: int = COLUMN_ROWS) -> Iterator[tuple[int, Any]]:
-        """(number of the first row, some rows as Arrow has them), in their order, of these columns."""
+        """(number of the first row, an Arrow batch of rows) of these columns, in order."""
         begin = 0
         raw = [self.columns[name].name for name in names]
-        for one in self.shards:
-            for group in range(len(one.groups)):
-                for batch in one.batches(group, raw, at_once):
+        for shard in self.shards:
+            for group in range(len(shard.groups)):
+                for batch in shard.batches(group, raw, at_once):
                     yield begin, batch
                     begin += batch.num_rows
 
-    def converted(self, convert: Callable[[Any], T], array: Any, begin: int) -> T:
-        """What `convert` makes of a part of a column. begin: the number of its first row.
+    def convert_part(self, convert: Callable[[Any], T], array: Any, begin: int) -> T:
+        """The result of `convert` for a part of a column. begin: number of its first row.
 
-        Raises DataError (E401) for bytes that are no values of the column's type, such as words that are not
-        UTF-8.
+        Raises DataError (E401) for bytes that do not fit the column's type, such as words that are not UTF-8.
         """
         try:
             return convert(array)
-        except Exception as error:  # whatever pyarrow and NumPy raise on damaged values
-            why = excerpt(" ".join(str(error).split()).rstrip("."), 200)[1:-1]
+        except Exception as error:  # pyarrow and NumPy raise many kinds of error for damaged values
+            reason = excerpt(" ".join(str(error).split()).rstrip("."), 200)[1:-1]
             text = f"the {len(array):,} rows from {self.where(begin)} on cannot be read as {array.type}"
-            raise DataError("E401", f"{text}: {why}.") from error
+            raise DataError("E401", f"{text}: {reason}.") from error
 
-    def whole(self, column: str) -> np.ndarray:
+    def whole_column(self, column: str) -> np.ndarray:
         """All values of a column, [N], numbers as int64 or float64. Raises DataError (E414) for words that
         take too much memory."""
-        parts, taken, raw = list[np.ndarray](), 0, self.columns[column].name
+        parts, size, raw = list[np.ndarray](), 0, self.columns[column].name
         for begin, batch in self.batches([column]):
-            taken += int(batch.nbytes)
-            if taken > _words_limit():
+            size += int(batch.nbytes)
+            if size > _words_limit():
                 raise DataError(
                     "E414",
                     f"{self.name}: column {excerpt(column, 40)} would have to be in memory as a whole, and"
-                    f" takes more than {taken - int(batch.nbytes):,} bytes; leave it out, or write less"
+                    f" takes more than {size - int(batch.nbytes):,} bytes; leave it out, or write less"
                     " into it.",
                 )
-            parts.append(widen(self.converted(values_of, batch.column(raw), begin)))
+            parts.append(widen(self.convert_part(values_of, batch.column(raw), begin)))
         _check_exact(self.name, column, parts)
         values = widen(np.concatenate(parts)) if parts else np.zeros(0)
         return _word_array(values) if self.columns[column].kind == "text" else values
 
 
 class LazyColumns(Mapping[str, np.ndarray]):
-    """The columns of a table, each read when it is asked for; the last one is kept."""
+    """The columns of a table, each read when it is used; the last one is kept."""
 
     def __init__(self, table: ShardTable, names: Sequence[str]):
         self.table, self.names, self._last = table, list(names), ("", np.zeros(0))
@@ -264,7 +255,7 @@ class LazyColumns(Mapping[str, np.ndarray]):
         if name not in self.names:
             raise KeyError(name)
         if self._last[0] != name:
-            self._last = (name, self.table.whole(name))
+            self._last = (name, self.table.whole_column(name))
         return self._last[1]
 
     def __iter__(self) -> Iterator[str]:
@@ -275,7 +266,7 @@ class LazyColumns(Mapping[str, np.ndarray]):
 
 
 class RowNames(Sequence[str]):
-    """Where each row of a table stands, in words. begin: the row from which on they are counted."""
+    """The place of each row of a table, in words. begin: the first row."""
 
     def __init__(self, table: ShardTable, begin: int = 0):
         self.table, self.begin = table, begin
@@ -292,25 +283,27 @@ class RowNames(Sequence[str]):
 def read_table(path: Path) -> ShardTable:
     """The table of the files at a path.
 
-    Raises DataError: E402 without files, E401 for damaged ones, E403 for files whose columns differ, E414 for
-    more rows than memory holds numbers for.
+    Raises DataError: E402 without files, E401 for damaged ones, E403 for files with different columns, E414
+    for more rows than memory holds numbers for.
     """
     parts = files_by_part(path)
-    more = (f"{parts['val'][0].name}: choose settings with validation=0.1",) if "val" in parts else ()
+    omissions = (f"{parts['val'][0].name}: choose settings with validation=0.1",) if "val" in parts else ()
     folders = sorted({name for file in parts["train"] for name in file.parts[:-1] if "=" in name})
     if folders:
-        more += (f"what names of folders say, such as {folders[0]}: write it into a column",)
-    known = {part: [read_shard(file) for file in files] for part, files in parts.items() if part != "val"}
-    return join_shards(path, known["train"], known.get("test", ()), more)
+        omissions += (f"what names of folders say, such as {folders[0]}: write it into a column",)
+    shards = {part: [read_shard(file) for file in files] for part, files in parts.items() if part != "val"}
+    return join_shards(path, shards["train"], shards.get("test", ()), omissions)
 
 
 def join_shards(
-    path: Path, train: Sequence[Shard], test: Sequence[Shard], more: tuple[str, ...]
+    path: Path, train: Sequence[Shard], test: Sequence[Shard], omissions: tuple[str, ...]
 ) -> ShardTable:
-    """Files at a path as one table. more: what is left out, in words. Raises DataError, E403 and E414, as
-    `shards_at` does."""
+    """Files at a path as one table. omissions: descriptions of what is left out.
+
+    Raises DataError, E403 and E414, as `read_table` does.
+    """
     shards = (*train, *test)
-    rows = sum(sum(one.groups) for one in shards)
+    rows = sum(sum(shard.groups) for shard in shards)
     if rows * ROW_OVERHEAD > MEMORY_SHARE * usable_memory():
         text = (
             f"declares {rows:,} rows, whose labels alone do not fit into the {usable_memory():,} bytes of"
@@ -318,12 +311,14 @@ def join_shards(
         )
         raise DataError("E414", f"{path} {text}; take fewer rows.")
     name = path.resolve().name if path.is_dir() else path.name.replace("*", "").strip("-_.") or "parquet"
-    return ShardTable(name, shards, sum(sum(one.groups) for one in train), (*_further_columns(shards), *more))
+    return ShardTable(
+        name, shards, sum(sum(shard.groups) for shard in train), (*_further_columns(shards), *omissions)
+    )
 
 
 def _check_exact(name: str, column: str, parts: Sequence[np.ndarray]) -> None:
-    """Raises DataError (E403) for whole numbers that are not kept beside fractions, which other files have in
-    their place."""
+    """Raises DataError (E403) for whole numbers that would be rounded, because other files have fractions
+    in the column."""
     if len({part.dtype.kind for part in parts} & {*"iuf"}) < 2:
         return
     for part in parts:
@@ -342,51 +337,51 @@ def _check_exact(name: str, column: str, parts: Sequence[np.ndarray]) -> None:
 
 
 def _words_limit() -> float:
-    """Bytes that the words of a column may take."""
+    """Maximal size of the words of a column, in bytes."""
     return WORDS_SHARE * MEMORY_SHARE * usable_memory()
 
 
 def _word_array(values: np.ndarray) -> np.ndarray:
-    """Words as NumPy has them, each with the room of the longest; as objects where a word is missing, or
-    where that is too much."""
+    """Words as an array of the longest one's length; as objects if a word is missing, or if that takes too
+    much memory."""
     kinds = {type(value) for value in values}
     longest = max(map(len, values), default=0) if kinds == {str} else 0
     return values.astype(str) if kinds == {str} and 4 * longest * len(values) <= _words_limit() else values
 
 
 def _further_columns(shards: Sequence[Shard]) -> tuple[str, ...]:
-    """Columns that the first file does not have, in words. Raises DataError (E403) for a column that one
-    lacks or has otherwise, also with classes numbered otherwise."""
-    first, more = shards[0], list[str]()
-    for one in shards[1:]:
+    """Columns that the first file lacks, in words. Raises DataError (E403) for a column that a file lacks,
+    or has with another type or other classes."""
+    first, omissions = shards[0], list[str]()
+    for shard in shards[1:]:
         for name, column in first.columns.items():
-            other = one.columns.get(name)
-            if other is None:
+            match = shard.columns.get(name)
+            if match is None:
                 raise DataError(
-                    "E403", f"{one.path} has no column {excerpt(name, 40)}, which {first.path} has."
+                    "E403", f"{shard.path} has no column {excerpt(name, 40)}, which {first.path} has."
                 )
-            if other.kind != column.kind or (
-                column.kind == "list" and _number_type(other) != _number_type(column)
+            if match.kind != column.kind or (
+                column.kind == "list" and _number_type(match) != _number_type(column)
             ):
                 forms = (
-                    f"{excerpt(column.form, 40)[1:-1]} in {first.path} and {excerpt(other.form, 40)[1:-1]} in"
-                    f" {one.path}"
+                    f"{excerpt(column.form, 40)[1:-1]} in {first.path} and {excerpt(match.form, 40)[1:-1]} in"
+                    f" {shard.path}"
                 )
                 raise DataError(
                     "E403", f"column {excerpt(name, 40)} is {forms}; write one type into all files."
                 )
-        for name, classes in one.classes.items():
+        for name, classes in shard.classes.items():
             if classes != first.classes.get(name, classes):
                 text = (
-                    f"{first.path} and {one.path} number the classes of column {excerpt(name, 40)}"
+                    f"{first.path} and {shard.path} number the classes of column {excerpt(name, 40)}"
                     " differently"
                 )
                 raise DataError(
                     "E403", f"{text}; write one list of names into all files, and the numbers that fit it."
                 )
-        if extra := [name for name in one.columns if name not in first.columns]:
-            more.append(f"column {excerpt(extra[0], 40)}, which only {one.path.name} has")
-    return tuple(dict.fromkeys(more))
+        if extra := [name for name in shard.columns if name not in first.columns]:
+            omissions.append(f"column {excerpt(extra[0], 40)}, which only {shard.path.name} has")
+    return tuple(dict.fromkeys(omissions))
 
 
 def _number_type(column: Column) -> str:

@@ -22,15 +22,15 @@ from unskew.data.kinds.masks import MaskOrigin
 from unskew.data.samples import conversion
 from unskew.data.samples.conversion import LARGE, array_of, bits_of, check_axes, sample_array, scale_samples
 from unskew.data.samples.dataset import Dataset, Target, with_test_set
-from unskew.data.samples.input_layout import Layout
 from unskew.data.samples.intake import Intake, Note, prefix_notes, quantity
-from unskew.data.samples.packing import are_inputs, layout_difference, pack
+from unskew.data.samples.packing import are_inputs, input_column, layout_difference, pack
 from unskew.data.storage.duplicates import are_among, first_duplicates
 from unskew.errors import DataError
+from unskew.formats.input_layout import Layout
 
 COMPARED_SCALES, SCALE_RATIO = 1_000, 10.0
-"""Samples whose mean sizes are compared, and how many times apart those of training and test samples may
-be."""
+"""Number of samples with which scales are compared, and the largest accepted ratio of training and test
+samples."""
 
 
 def arrays(
@@ -51,48 +51,46 @@ def arrays(
     """A set from arrays, tensors or lists.
 
     x: [N, ...], channels first; uint8 is divided by 255, uint16 by 65,535, except in columns [N, columns];
-    other numbers stay. Also the path of a .npy file. Of several inputs, a dictionary or a tuple of such
+    other numbers stay. Also the path of a .npy file. Several inputs are a dictionary or a tuple of such
     arrays, see unskew.data.samples.packing.
     y: labels [N], whole numbers from 0, words or one-hot rows; or masks [N, H, W] or [N, 1, H, W]: see
-    unskew.data.kinds.labels, masks. Rows [N, L] of zeros and ones, of which some have none or several ones,
-    say which of L labels a sample has. Labels [N, T] for samples [N, T] are one for each token, see
-    unskew.data.kinds.labels; -100 where one does not count.
-    target: what y is called where it is a number to predict, [N], instead of a class; its mean and standard
-    deviation are taken out before training, or the constants of a `Target`; "fever,cough": what the columns
-    of y are called, [N, 2] of zeros and ones.
-    x_test, y_test: the same; without them the share `test` of every class (at every site) is held out.
+    unskew.data.kinds.labels, masks. Rows [N, L] of zeros and ones, some with none or several ones, are L
+    labels of which a sample may have any number. Labels [N, T] for samples [N, T] are one for each token,
+    -100 for a token that does not count.
+    target: the name of y if it is a number to predict, [N], instead of a class; it is standardised by its
+    mean and standard deviation, or the constants of a `Target`. "fever,cough": the names of the columns of y,
+    [N, 2] of zeros and ones.
+    x_test, y_test: in the form of x and y; without them the share `test` of every class (at every site) is
+    held out.
     columns: facts per row, [N] each, by which clients can be formed (`--skew column:NAME`). test_columns: the
-    same for x_test, which gives clients test rows of their own.
+    facts of x_test, which gives every client test rows.
     layout: "channels first" accepts shapes that look like images with channels last or missing. notes: on the
     source.
     Raises DataError: E403 for shapes, E404 for labels, E405 for NaN and infinity, E401 and E402 for files.
     """
     _check_parts(name, (x, y), (x_test, y_test), test)
-    given, inputs, done = sample_parts(name, (x, y), (x_test, y_test), layout != "auto")
+    samples, inputs, pack_notes = sample_parts(name, (x, y), (x_test, y_test), layout != "auto")
     y, y_test = label_array(name, y), None if y_test is None else label_array(name, y_test)
-    layout = "channels first" if inputs else layout  # each input has been looked at
-    if layout == "auto" and np.shape(y) == given[0].shape and given[0].ndim == 3:
-        check_axes(name, given[0], masks=True)
-    places = [token_input(part, inputs, y) for part in given] if inputs else given
+    layout = "channels first" if inputs else layout  # each input has been checked
+    if layout == "auto" and np.shape(y) == samples[0].shape and samples[0].ndim == 3:
+        check_axes(name, samples[0], masks=True)
+    places = [token_input(part, inputs, y) for part in samples] if inputs else samples
     labels = _read_labels(name, (y, y_test), places, classes, target, _origins(columns, test_columns))
     if layout == "auto":
-        for part in given:
+        for part in samples:
             check_axes(name, part, masks=labels.y.ndim == 3)
-    x, *rest = [scale_samples(part, name) for part in given]
+    x, *tests = [scale_samples(part, name) for part in samples]
     y, facts = labels.y, number_columns(name, columns, test_columns)
-    came = "" if inputs else str(given[0].dtype.newbyteorder("="))
-    intake = _intake_of(came, (*notes, *done, *_scaling_notes(given)), labels)
-    if rest:
-        intake = intake.noted(*_duplicate_notes(x, rest[0]), *_scale_notes(x, rest[0], inputs))
-        parts = (x, y, rest[0], labels.y_test)
+    dtype = "" if inputs else str(samples[0].dtype.newbyteorder("="))
+    notes = (*notes, *pack_notes, *_scaling_notes(samples), *labels.notes)
+    intake = Intake(dtype, notes, unnamed=labels.unnamed)
+    if tests:
+        intake = intake.with_notes(*_duplicate_notes(x, tests[0]), *_scale_notes(x, tests[0], inputs))
+        parts = (x, y, tests[0], labels.y_test)
         return Dataset(
             name, *parts, labels.classes, *facts, intake=intake, target=labels.target, layout=inputs
         )
     return _hold_out(_without_test_set(name, x, labels, facts, intake, layout=inputs), test)
-
-
-def _intake_of(dtype: str, notes: tuple[Note, ...], labels: Labels) -> Intake:
-    return Intake(dtype, (*notes, *labels.notes), unnamed=labels.unnamed)
 
 
 def _without_test_set(
@@ -133,44 +131,50 @@ def _read_labels(
     target: str | Target | None,
     origins: tuple[MaskOrigin, MaskOrigin],
 ) -> Labels:
-    """The labels, which are numbers where a target is named, and several a sample where it names several."""
+    """The labels: classes, or numbers if a target is named, or several labels a sample if it names
+    several."""
     if target is None:
         if are_token_labels(ys[0], xs[0], classes):
             return read_token_labels(name, xs, ys, classes)
         return read_labels(name, ys, xs[0].ndim, classes, origins)
-    named = label_names(target if isinstance(target, str) else target.name)
-    if len(named) > 1 and np.ndim(ys[0]) == 2:
-        return read_multilabels(name, ys, named)
+    names = label_names(target if isinstance(target, str) else target.name)
+    if len(names) > 1 and np.ndim(ys[0]) == 2:
+        return read_multilabels(name, ys, names)
     return read_targets(name, ys, classes, target)
 
 
-def _hold_out(whole: Dataset, share: float) -> Dataset:
-    """The set with a share of it held out, unless that is 0; identical images stay on one side, and other
-    identical samples are told."""
+def _hold_out(dataset: Dataset, share: float) -> Dataset:
+    """The set with a share of it as test set, unless the share is 0.
+
+    Identical images stay on one side; other identical samples get a note.
+    """
     if not share:
-        return whole
-    _check_copy(whole.name, whole.x)
-    site = site_column_in(whole.columns)
-    if whole.x.ndim == 2 and not (whole.layout and any(len(each.shape) > 1 for each in whole.layout.inputs)):
-        divided = with_test_set(whole, share, site)
-        return divided.noted(*_duplicate_notes(divided.x, divided.x_test))
-    same = first_duplicates(whole.x)
-    whole = whole.noted(*_label_conflict_note(whole.y, same))
-    divided = with_test_set(whole, share, site, same)
-    copies, notes = int((same != np.arange(len(same))).sum()), _duplicate_notes(divided.x, divided.x_test)
+        return dataset
+    _check_copy(dataset.name, dataset.x)
+    site = site_column_in(dataset.columns)
+    if dataset.x.ndim == 2 and not (
+        dataset.layout and any(len(item.shape) > 1 for item in dataset.layout.inputs)
+    ):
+        split = with_test_set(dataset, share, site)
+        return split.with_notes(*_duplicate_notes(split.x, split.x_test))
+    first = first_duplicates(dataset.x)
+    dataset = dataset.with_notes(*_label_conflict_note(dataset.y, first))
+    split = with_test_set(dataset, share, site, first)
+    copies, notes = int((first != np.arange(len(first))).sum()), _duplicate_notes(split.x, split.x_test)
     if copies and not notes:
         text = (
-            f"{quantity(copies, 'sample')} of {len(same):,} identical to another; they are on one side of the"
+            f"{quantity(copies, 'sample')} of {len(first):,} identical to another; they are on one side of"
+            " the"
             " test split"
         )
-        return divided.noted(("note", text))
-    return divided.noted(*notes)
+        return split.with_notes(("note", text))
+    return split.with_notes(*notes)
 
 
-def _label_conflict_note(y: np.ndarray, same: np.ndarray) -> list[Note]:
-    """A note on identical samples of different classes. same: of each sample, the first that equals it, int64
+def _label_conflict_note(y: np.ndarray, first: np.ndarray) -> list[Note]:
+    """A note on identical samples of different classes. first: for each sample, the first equal one, int64
     [N]."""
-    if y.ndim > 1 or y.dtype.kind == "f" or not (wrong := int((y != y[same]).sum())):
+    if y.ndim > 1 or y.dtype.kind == "f" or not (wrong := int((y != y[first]).sum())):
         return []
     return [
         ("note", f"{quantity(wrong, 'sample')} identical to one of another class: which of both is right?")
@@ -180,7 +184,7 @@ def _label_conflict_note(y: np.ndarray, same: np.ndarray) -> list[Note]:
 def _origins(
     columns: Mapping[str, Any] | None, test_columns: Mapping[str, Any] | None
 ) -> tuple[MaskOrigin, MaskOrigin]:
-    """Where the training and the test samples are from, as far as a column says so."""
+    """The sites of the training and the test samples, if a column names them."""
     site = site_column_in(columns or {})
     train, test = (
         array_of(c[site]) if site and site in c else None for c in (columns or {}, test_columns or {})
@@ -189,7 +193,7 @@ def _origins(
 
 
 def _check_copy(name: str, x: np.ndarray) -> None:
-    """Raises DataError (E403) for samples that are too large to hold out a test set of them."""
+    """Raises DataError (E403) for samples that are too large to split off a test set."""
     if isinstance(x, np.memmap) and x.nbytes > LARGE:
         raise DataError(
             "E403",
@@ -199,7 +203,8 @@ def _check_copy(name: str, x: np.ndarray) -> None:
 
 
 def _check_parts(name: str, train: tuple[Any, Any], given_test: tuple[Any, Any], test: float) -> None:
-    """Raises DataError (E403) for half a set, and for a share out of range."""
+    """Raises DataError (E403) for samples without labels or labels without samples, and for a share out of
+    range."""
     if any(part is None for part in train):
         raise DataError(
             "E403", f"{name}: x and y are both needed, and {'x' if train[0] is None else 'y'} is None."
@@ -211,7 +216,7 @@ def _check_parts(name: str, train: tuple[Any, Any], given_test: tuple[Any, Any],
 
 
 def _scaling_notes(parts: Sequence[np.ndarray]) -> list[Note]:
-    """What scaling did to samples of these types."""
+    """Notes on the scaling of samples of these types."""
     depths = {bits: None for x in parts if (bits := bits_of(x))}
     notes: list[Note] = [
         ("scaled", f"{bits}-bit whole numbers were divided by {(1 << bits) - 1:,}") for bits in depths
@@ -224,7 +229,7 @@ def _scaling_notes(parts: Sequence[np.ndarray]) -> list[Note]:
 
 
 def _duplicate_notes(x: np.ndarray, x_test: np.ndarray) -> list[Note]:
-    """A note on test samples that occur in training too."""
+    """A note on test samples that also occur in training."""
     if not len(x_test) or x.shape[1:] != x_test.shape[1:]:
         return []
     twice = int(are_among(x_test, x).sum())
@@ -236,18 +241,18 @@ def _duplicate_notes(x: np.ndarray, x_test: np.ndarray) -> list[Note]:
 
 
 def _scale_notes(x: np.ndarray, x_test: np.ndarray, inputs: Layout | None) -> list[Note]:
-    """The note of `_other_scale`, of several inputs for each that is made of floats."""
+    """The notes of `_scale_note`, one for each float input."""
     if inputs is None:
         return _scale_note(x, x_test)
-    floats = [i for i, each in enumerate(inputs.inputs) if each.kind == "float32"]
-    two = _evenly_spaced(x), _evenly_spaced(x_test)
-    columns = ((inputs.inputs[i].name, *(inputs.column(part, i) for part in two)) for i in floats)
-    return [note for name, *both in columns for note in prefix_notes(f"input {name}", _scale_note(*both))]
+    floats = [i for i, item in enumerate(inputs.inputs) if item.kind == "float32"]
+    pair = _evenly_spaced(x), _evenly_spaced(x_test)
+    columns = ((inputs.inputs[i].name, *(input_column(inputs, part, i) for part in pair)) for i in floats)
+    return [note for name, *parts in columns for note in prefix_notes(f"input {name}", _scale_note(*parts))]
 
 
 def _scale_note(x: np.ndarray, x_test: np.ndarray) -> list[Note]:
-    """A note on test samples of far larger or smaller numbers than the training samples; evenly spaced ones
-    are compared."""
+    """A note on test samples of far larger or smaller numbers than the training samples, judged by a
+    sample of both."""
     if not len(x) or not len(x_test):
         return []
     sizes = [float(np.abs(_evenly_spaced(part)).mean(dtype=np.float64)) for part in (x, x_test)]
@@ -262,36 +267,36 @@ def _scale_note(x: np.ndarray, x_test: np.ndarray) -> list[Note]:
 
 
 def _evenly_spaced(x: np.ndarray) -> np.ndarray:
-    """Of many samples evenly spaced ones."""
+    """Evenly spaced samples of a large set; all samples of a small one."""
     return x[:: max(1, len(x) // COMPARED_SCALES)]
 
 
 SamplesWithLabels = tuple[Any, Any]
-"""(x, y) as they were given."""
+"""(x, y), not yet converted."""
 
 
 def sample_parts(
     name: str, train: SamplesWithLabels, test: SamplesWithLabels, as_is: bool
 ) -> tuple[list[np.ndarray], Layout | None, tuple[Note, ...]]:
-    """(the training samples and, where there are any, the test samples; how several inputs lie in them; what
-    was done).
+    """(the training samples and, if there are any, the test samples; the layout of several inputs; notes).
 
-    as_is: also inputs whose shapes look like images with channels last or missing.
-    Raises DataError (E403) where training and test samples differ in their inputs, (E404) where labels of
-    several inputs are neither one each nor one for every place of one of them; and as `samples` and `packed`
-    do.
+    as_is: accept inputs with shapes that look like images with channels last or missing.
+    Raises DataError: E403 if training and test samples differ in their inputs, E404 if labels of several
+    inputs are neither one each nor one for every place of one input; and the errors of `sample_array` and
+    `pack`.
     """
-    given = [part for part in (train, test) if part[0] is not None]
-    several = [are_inputs(*part) for part in given]
+    parts = [part for part in (train, test) if part[0] is not None]
+    several = [are_inputs(*part) for part in parts]
     if not any(several):
-        return [sample_array(x, name) for x, _ in given], None, ()
+        return [sample_array(x, name) for x, _ in parts], None, ()
     if not all(several):
-        one, other = ("several inputs", "one") if several[0] else ("one input", "several")
+        train_form, test_form = ("several inputs", "one") if several[0] else ("one input", "several")
         raise DataError(
-            "E403", f"{name}: training samples have {one} and test samples {other}; give both alike."
+            "E403",
+            f"{name}: training samples have {train_form} and test samples {test_form}; give both alike.",
         )
-    rows = [pack(x, label, as_is) for (x, _), label in zip(given, (name, f"{name}, test samples"))]
-    for _, y in given:
+    rows = [pack(x, label, as_is) for (x, _), label in zip(parts, (name, f"{name}, test samples"))]
+    for _, y in parts:
         check_answers(name, label_array(name, y), rows[0].layout)
     if rows[0].layout != rows[-1].layout:
         text = layout_difference(rows[0].layout, rows[-1].layout)
@@ -317,11 +322,13 @@ def check_answers(name: str, y: np.ndarray, layout: Layout) -> None:
 
 
 def token_input(x: np.ndarray, layout: Layout, y: np.ndarray) -> np.ndarray:
-    """Of rows [N, D] the input that is a sequence of whole numbers with a place for each label y [N, places],
-    [N, places]; NaN where none is such and another input has so many places; [N, 0] where none has.
+    """The input of rows [N, D] that is a sequence of whole numbers with a place for each label y [N, places],
+    [N, places].
+
+    NaN if only another kind of input has that many places; [N, 0] if none has.
     """
     places = y.shape[1] if y.ndim == 2 else 0
-    for i, each in enumerate(layout.inputs):
-        if each.shape == (places,) and each.kind == "int64":
-            return layout.column(x, i)
+    for i, item in enumerate(layout.inputs):
+        if item.shape == (places,) and item.kind == "int64":
+            return input_column(layout, x, i)
     return np.full((len(x), places if places in layout.lengths else 0), np.nan, np.float32)

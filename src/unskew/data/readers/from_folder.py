@@ -1,5 +1,4 @@
-"""A data set from a user's files in folders: images by class, images with masks, sounds by class, or files
-that a CSV lists.
+"""A data set from files in folders: images by class, images with masks, sounds by class, or a CSV's files.
 
 Each file is decoded once. If the samples do not fit into memory they go to a scratch file, or are decoded
 again whenever they are needed.
@@ -12,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
 
 from unskew.data.files.tree import (
     SOUND_ENDINGS,
@@ -27,7 +25,17 @@ from unskew.data.files.tree import (
     read_tree,
 )
 from unskew.data.kinds.class_folders import LabelledFiles, files_by_class
-from unskew.data.kinds.images import Fit, ImageInfo, depth_warnings, read_each, read_image, size_notes
+from unskew.data.kinds.images import (
+    BitsSetting,
+    Fit,
+    FitSetting,
+    ImageInfo,
+    SizeSetting,
+    depth_warnings,
+    read_each,
+    read_image,
+    size_notes,
+)
 from unskew.data.kinds.labels import label_names
 from unskew.data.kinds.masks import MaskOrigin, as_masks, mask_classes, read_mask
 from unskew.data.kinds.sounds import (
@@ -44,21 +52,29 @@ from unskew.data.readers.listing import find_listing, read_listing
 from unskew.data.samples.dataset import Dataset
 from unskew.data.samples.intake import Intake, Note, quantity
 from unskew.data.samples.memory_budget import fits_memory, streaming_note
-from unskew.data.storage.sample_rows import Source, Survey, as_rows, checksums, select_samples
+from unskew.data.storage.sample_rows import (
+    Source,
+    Survey,
+    as_rows,
+    changed_error,
+    checksums,
+    file_stamp,
+    select_samples,
+)
 from unskew.data.storage.scratch import ScratchFile
 from unskew.errors import DataError
 
 S = TypeVar("S")
 Decode = Callable[[Path], tuple[np.ndarray, S]]
-"""What makes a sample of a file, and tells what else was seen of it. Raises DataError for a file that it
-cannot read."""
+"""A function from a file to its sample and what else was noticed about it. Raises DataError for a file
+that it cannot read."""
 Stamp = tuple[int, int]
 """Length of a file and time of its last change, in nanoseconds."""
 
 
 class FileRows(Source):
-    """The samples in files that were all decoded once. decode: what made them. stamps: of the files before
-    that."""
+    """The samples of files that have all been decoded once. decode: makes a sample of a file. stamps: the
+    files' stamps before the first pass."""
 
     def __init__(
         self, name: str, files: Sequence[Path], decode: Decode[object], stamps: list[Stamp], survey: Survey
@@ -75,105 +91,87 @@ class FileRows(Source):
         return x
 
     def _sample(self, file: Path, stamp: Stamp) -> np.ndarray:
-        """The sample in a file. Raises DataError (E413) where the file is not what it was."""
+        """The sample in a file. Raises DataError (E413) if the file has changed."""
         try:
             sample, _ = self.decode(file)
-            changed = _file_stamp(file) != stamp
+            changed = file_stamp(file) != stamp
         except (DataError, OSError) as error:
             if not file.exists():
-                raise _changed_error(file, "is gone") from error
-            if not isinstance(error, DataError) or _file_stamp(file) != stamp:
-                raise _changed_error(file, "has changed since it was checked") from error
+                raise changed_error(file, "is gone") from error
+            if not isinstance(error, DataError) or file_stamp(file) != stamp:
+                raise changed_error(file, "has changed since it was checked") from error
             text = error.text.partition(";")[0].rstrip(".")
             raise DataError("E413", f"{text}, and could be before; see to its disk, and resume.") from error
         if changed:
-            raise _changed_error(file, "has changed since it was checked")
+            raise changed_error(file, "has changed since it was checked")
         return sample
 
 
 def decode_files(
     name: str, files: Sequence[Path], shape: tuple[int, ...], decode: Decode[S], notes: list[Note]
 ) -> tuple[np.ndarray, list[S]]:
-    """(the samples of files, float32 [N, *shape], or what stands in for them; what else was seen of each).
+    """(the samples of files, float32 [N, *shape], or rows that are read from disk; what else was noticed
+    about each).
 
-    name: of the set. All files are decoded here. Adds to the notes what stands in for samples. Raises the
+    name: name of the set. All files are decoded here, and a note says where the samples are kept. Raises the
     DataError of `decode`, with all files that cannot be read.
     """
     if fits_memory(len(files), shape):
         x = np.empty((len(files), *shape), np.float32)
 
-        def keep(i: int) -> S:
-            x[i], seen = decode(files[i])
-            return seen
+        def decode_to_memory(i: int) -> S:
+            x[i], info = decode(files[i])
+            return info
 
-        return x, read_each(files, keep)
+        return x, read_each(files, decode_to_memory)
     stamps: list[Stamp] = [(0, 0)] * len(files)
     scratch = ScratchFile((len(files), *shape))
     crc, low_high = np.empty(len(files), np.uint32), np.empty((2, len(files)), np.float32)
 
-    def look(i: int) -> S:
-        stamps[i] = _file_stamp(files[i])
-        sample, seen = decode(files[i])
+    def decode_to_disk(i: int) -> S:
+        stamps[i] = file_stamp(files[i])
+        sample, info = decode(files[i])
         scratch.put(i, sample[None])
         crc[i], low_high[:, i] = checksums(sample[None])[0], (sample.min(), sample.max())
-        return seen
+        return info
 
-    seen = read_each(files, look)
-    notes.append(streaming_note(len(files), shape, scratch.told("decoded")))
-    return as_rows(scratch.samples(FileRows(name, files, decode, stamps, Survey(crc, *low_high)))), seen
-
-
-def _file_stamp(file: Path) -> Stamp:
-    try:
-        now = file.stat()
-    except OSError as error:
-        raise DataError("E401", f"{file} cannot be read: {error.strerror}.") from error
-    return now.st_size, now.st_mtime_ns
-
-
-def _changed_error(file: Path, what: str) -> DataError:
-    return DataError(
-        "E413", f"{file} {what}; leave data alone while they are trained on, and start the run again."
-    )
+    infos = read_each(files, decode_to_disk)
+    notes.append(streaming_note(len(files), shape, scratch.place_text("decoded")))
+    return as_rows(scratch.samples(FileRows(name, files, decode, stamps, Survey(crc, *low_high)))), infos
 
 
 def folder(
     path: str | Path,
-    size: Annotated[int, Gt(0), Le(4096), "side to which images are resized, in pixels"] = 64,
-    fit: Annotated[
-        Literal["pad", "crop", "squash"],
-        "images that are not square: padded with black, cut to the middle, or squashed",
-    ] = "pad",
-    bits: Annotated[int, Ge(9), Le(16), "bits that image files of 16 bits really use, such as 12"] = 16,
+    size: SizeSetting = 64,
+    fit: FitSetting = "pad",
+    bits: BitsSetting = 16,
     label: Annotated[str, "in a CSV that lists the files: the column of labels"] = "",
-    site: Annotated[str, "in a CSV that lists the files: the column that says where they are from"] = "",
+    site: Annotated[str, "in a CSV that lists the files: the column of sites"] = "",
     *,
-    x: Annotated[str, "in a CSV that lists the files: columns that are inputs beside them, 'image,age'"] = "",
+    x: Annotated[str, "in a CSV that lists the files: columns that are further inputs, 'image,age'"] = "",
     target: Annotated[
         str,
         "in a CSV that lists the files: the column to predict as a number, or several labels, 'fever,cough'",
     ] = "",
     center: Annotated[
-        float | None, "what is taken from the target; the training files' mean if left out"
+        float | None, "number subtracted from the target; by default the training files' mean"
     ] = None,
     scale: Annotated[
-        float | None, "what the target is divided by; the training files' deviation if left out"
+        float | None, "divisor of the target; by default the training files' standard deviation"
     ] = None,
 ) -> Dataset:
-    """The set that lies in `path/`, or in its folders train/ and test/; without the latter a fifth is held
-    out.
+    """The set in `path/`, or in its folders train/ and test/; without test/ a fifth is held out.
 
     CLASS/*.png          images in class folders, resized to squares of `size` pixels, 8 and 16 bits in [0, 1]
     CLASS/*.wav          sounds in class folders, as log-mel spectrograms (unskew.data.kinds.sounds)
     SITE/CLASS/*         either of them with a site, which becomes the column `site`
     images/ and masks/   images with masks of equal file names (endings may differ), resized alike; also
-    SITE/images/ ...;
-                         see unskew.data.files.tree for other spellings
-    any folders + *.csv  files that a table lists by name, with their labels: see unskew.data.readers.listing
+                         SITE/images/ ...; see unskew.data.files.tree for other spellings
+    any folders + *.csv  files that a table lists by name, with labels: see unskew.data.readers.listing
 
-    target: as of a table: a column of numbers to predict, or several of zeros and ones, "fever,cough".
-    Raises DataError: E409 for folders without the expected files, E401 for a file that cannot be read; for
-    what a table lists also E403, E404 and E405 as `table` does.
+    target: as for a table: a column of numbers to predict, or several of zeros and ones, "fever,cough".
+    Raises DataError: E409 for folders without the expected files, E401 for a file that cannot be read; for a
+    listed table also E403, E404 and E405 as `read_table` does.
     """
     aim = target_of(target, label, center, scale)
     columns = {
@@ -189,18 +187,19 @@ def folder(
         return _read_masks(tree, size, fit, bits)
     tree, files = _one_kind(tree)
     sounds = files[0].kind in SOUND_ENDINGS
-    beside = _further_inputs(tree, "sound" if sounds else "image", x)
-    listing = find_listing(tree, files, [label, site, *label_names(target), *beside])
+    inputs = _further_inputs(tree, "sound" if sounds else "image", x)
+    listing = find_listing(tree, files, [label, site, *label_names(target), *inputs])
     if listing is None:
         _check_columns(tree, columns, "no CSV below it lists its files")
-        ordered = files_by_class(tree, files)
+        labelled = files_by_class(tree, files)
     else:
-        ordered = read_listing(listing, (label, site), aim, beside)
-    return _read_sounds(tree, ordered) if sounds else _read_images(tree, ordered, size, fit, bits)
+        labelled = read_listing(listing, (label, site), aim, inputs)
+    return _read_sounds(tree, labelled) if sounds else _read_images(tree, labelled, size, fit, bits)
 
 
 def _one_kind(tree: FolderTree) -> tuple[FolderTree, Sequence[File]]:
-    """(the tree, its sounds, or its images where it has none); images beside sounds are left out and told."""
+    """(the tree, its sounds, or its images if it has none); images next to sounds are left out, with a
+    note."""
     sounds = tuple(f for f in tree.files if f.kind in SOUND_ENDINGS)
     if sounds and len(sounds) < len(tree.files):
         rest = quantity(len(tree.files) - len(sounds), "image")
@@ -210,16 +209,16 @@ def _one_kind(tree: FolderTree) -> tuple[FolderTree, Sequence[File]]:
     return tree, sounds or tree.files
 
 
-def _check_columns(tree: FolderTree, columns: Mapping[str, str], why: str) -> None:
-    """Raises DataError (E409) where columns are named that are not looked for."""
+def _check_columns(tree: FolderTree, columns: Mapping[str, str], reason: str) -> None:
+    """Raises DataError (E409) if columns are named in a folder that has no table."""
     for setting, name in columns.items():
-        raise DataError("E409", f"{tree.root}: {setting}={name} names a column, and {why}; leave it out.")
+        raise DataError("E409", f"{tree.root}: {setting}={name} names a column, and {reason}; leave it out.")
 
 
 def _further_inputs(tree: FolderTree, file: str, x: str) -> tuple[str, ...]:
-    """The columns that are inputs beside the files. file: what these are called among them.
+    """The columns that are inputs next to the files. file: the name of the files among the inputs.
 
-    Raises DataError (E403) unless the file is one of several inputs that are named once each.
+    Raises DataError (E403) unless the file is one of several inputs, each named once.
     """
     names = label_names(x)
     if x and (file not in names or len(names) < 2 or len({*names}) < len(names)):
@@ -232,28 +231,28 @@ def _left_out_notes(tree: FolderTree) -> str:
     return "".join(f" Left out: {text}." for topic, text in tree.notes if topic == "left out")
 
 
-def _read_images(tree: FolderTree, ordered: LabelledFiles, size: int, fit: Fit, bits: int) -> Dataset:
+def _read_images(tree: FolderTree, labelled: LabelledFiles, size: int, fit: Fit, bits: int) -> Dataset:
     streamed: list[Note] = []
-    x, forms = _decode_images(tree, [f.path for f in ordered.files], size, fit, bits, streamed)
-    notes = (*tree.notes, *ordered.notes, *size_notes(forms, size, fit, bits), *streamed)
-    notes += tuple(depth_warnings(forms, ordered.sites, bits))
+    x, forms = _decode_images(tree, [f.path for f in labelled.files], size, fit, bits, streamed)
+    notes = (*tree.notes, *labelled.notes, *size_notes(forms, size, fit, bits), *streamed)
+    notes += tuple(depth_warnings(forms, labelled.sites, bits))
     form = {"kind": "images", "size": size, "fit": fit, "bits": bits}
-    return _with_form(_dataset_of(tree, ordered, x, notes), form, ordered)
+    return _with_form(_dataset_of(tree, labelled, x, notes), form, labelled)
 
 
 def _decode_images(
     tree: FolderTree, files: Sequence[Path], size: int, fit: Fit, bits: int, notes: list[Note]
 ) -> tuple[np.ndarray, list[ImageInfo]]:
-    """(image files as samples, what each was)."""
+    """(image files as samples, the format of each)."""
     return decode_files(
         tree.root.name, files, (3, size, size), partial(read_image, size=size, fit=fit, bits=bits), notes
     )
 
 
-def _read_sounds(tree: FolderTree, ordered: LabelledFiles) -> Dataset:
+def _read_sounds(tree: FolderTree, labelled: LabelledFiles) -> Dataset:
     """Log-mel spectrograms, in the format of the training files, so that test files cannot change it."""
-    format = format_of([f.path for f in ordered.files if f.part == "train"])
-    files = [f.path for f in ordered.files]
+    format = format_of([f.path for f in labelled.files if f.part == "train"])
+    files = [f.path for f in labelled.files]
     streamed: list[Note] = []
     x, sounds = decode_files(
         tree.root.name,
@@ -263,25 +262,25 @@ def _read_sounds(tree: FolderTree, ordered: LabelledFiles) -> Dataset:
         streamed,
     )
     scaled = sound_notes(sounds, format)
-    if not ordered.beside:  # each of several inputs is judged by itself
+    if not labelled.beside:  # each of several inputs is judged by itself
         scaled.append(("scaled", "spectrograms were standardised"))
-    dataset = _dataset_of(tree, ordered, x, (*tree.notes, *ordered.notes, *scaled, *streamed))
-    dataset = dataset if ordered.beside else dataset.with_constants()
-    return _with_form(dataset, {"kind": "sounds", **asdict(format)}, ordered)
+    dataset = _dataset_of(tree, labelled, x, (*tree.notes, *labelled.notes, *scaled, *streamed))
+    dataset = dataset if labelled.beside else dataset.with_constants()
+    return _with_form(dataset, {"kind": "sounds", **asdict(format)}, labelled)
 
 
 def _decode_sound(file: Path, format: SoundFormat) -> tuple[np.ndarray, AudioInfo]:
-    """The spectrogram of a file with a channel, [1, 64, T], and what the file was."""
-    pixels, what = read_sound(file, format)
-    return pixels[None], what
+    """The spectrogram of a file with a channel axis, [1, 64, T], and the file's properties."""
+    pixels, info = read_sound(file, format)
+    return pixels[None], info
 
 
 def _read_masks(tree: FolderTree, size: int, fit: Fit, bits: int) -> Dataset:
-    paired, left_out = pair_masks(tree)
-    images, drawn = [p.image.path for p in paired], [p.mask.path for p in paired]
+    pairs, left_out = pair_masks(tree)
+    images, mask_files = [p.image.path for p in pairs], [p.mask.path for p in pairs]
     streamed: list[Note] = []
     x, forms = _decode_images(tree, images, size, fit, bits, streamed)
-    masks = read_each(drawn, lambda i: read_mask(drawn[i], size, fit, forms[i]))
+    masks = read_each(mask_files, lambda i: read_mask(mask_files[i], size, fit, forms[i]))
     notes = [
         *tree.notes,
         *empty_folder_notes(tree),
@@ -296,55 +295,57 @@ def _read_masks(tree: FolderTree, size: int, fit: Fit, bits: int) -> Dataset:
         notes.append(
             (
                 "scaled",
-                f"{quantity(len(smaller), 'mask')} of another size than the image ({sizes}, {drawn[i]})",
+                f"{quantity(len(smaller), 'mask')} of another size than the image ({sizes}, {mask_files[i]})",
             )
         )
-    sites = tuple(p.site for p in paired) if any(p.site for p in paired) else None
+    sites = tuple(p.site for p in pairs) if any(p.site for p in pairs) else None
     notes += depth_warnings(forms, sites, bits)
-    values, seen = mask_classes(masks, drawn, tree.root.name)
-    notes += seen
-    origin = MaskOrigin(None if sites is None else np.array(sites), lambda i: str(drawn[i]))
+    values, colour_notes = mask_classes(masks, mask_files, tree.root.name)
+    notes += colour_notes
+    origin = MaskOrigin(None if sites is None else np.array(sites), lambda i: str(mask_files[i]))
     (y,), classes = as_masks(tree.root.name, [np.stack(values)], None, notes, [origin])
-    ordered = LabelledFiles(tuple(p.image for p in paired), classes, y, sites)
-    dataset = _dataset_of(tree, ordered, x, notes)
-    return _with_form(dataset, {"kind": "images", "size": size, "fit": fit, "bits": bits}, ordered)
+    labelled = LabelledFiles(tuple(p.image for p in pairs), classes, y, sites)
+    dataset = _dataset_of(tree, labelled, x, notes)
+    return _with_form(dataset, {"kind": "images", "size": size, "fit": fit, "bits": bits}, labelled)
 
 
-def _with_form(dataset: Dataset, form: Mapping[str, Any], ordered: LabelledFiles) -> Dataset:
-    """The set with how its files, and the columns beside them, became samples."""
-    if ordered.used:
-        form = {**form, "beside": [[column, kinds] for column, kinds in ordered.used.items()]}
+def _with_form(dataset: Dataset, form: Mapping[str, Any], labelled: LabelledFiles) -> Dataset:
+    """The set with a record of how its files, and the columns next to them, became samples."""
+    if labelled.used:
+        form = {**form, "beside": [[column, kinds] for column, kinds in labelled.used.items()]}
     return replace(dataset, intake=replace(dataset.intake or Intake(), form=form))
 
 
-def _dataset_of(tree: FolderTree, ordered: LabelledFiles, x: np.ndarray, notes: Sequence[Note]) -> Dataset:
-    """The set of these samples, its test part by the folders, or the table, that name it."""
-    test = np.array([f.part == "test" for f in ordered.files], dtype=bool)
+def _dataset_of(tree: FolderTree, labelled: LabelledFiles, x: np.ndarray, notes: Sequence[Note]) -> Dataset:
+    """The set of these samples, with the test part that folders or the table name."""
+    test = np.array([f.part == "test" for f in labelled.files], dtype=bool)
     train = ~test
     if not train.any():
         raise DataError("E409", f"{tree.root} holds no training files.")
-    columns = {**ordered.facts, **({} if ordered.sites is None else {"site": np.array(ordered.sites)})}
-    given: Any = x
-    if ordered.beside:
-        given = {"sound" if ordered.files[0].kind in SOUND_ENDINGS else "image": x, **ordered.beside}
-    y = ordered.labels
-    parts = (_select(given, train), y[train], _select(given, test), y[test]) if test.any() else (given, y)
+    columns = {**labelled.facts, **({} if labelled.sites is None else {"site": np.array(labelled.sites)})}
+    samples: Any = x
+    if labelled.beside:
+        samples = {"sound" if labelled.files[0].kind in SOUND_ENDINGS else "image": x, **labelled.beside}
+    y = labelled.labels
+    parts = (
+        (_select(samples, train), y[train], _select(samples, test), y[test]) if test.any() else (samples, y)
+    )
     return arrays(
         *parts,
-        classes=ordered.classes or None,
+        classes=labelled.classes or None,
         columns={n: v[train] for n, v in columns.items()},
         test_columns={n: v[test] for n, v in columns.items()} if test.any() else None,
         name=tree.root.resolve().name,
         notes=notes,
         layout="channels first",
-        target=ordered.target,
+        target=labelled.target,
     )
 
 
-def _select(given: Any, rows: np.ndarray) -> Any:
-    """The samples, of one or of several inputs, where these truth values are true."""
+def _select(samples: Any, rows: np.ndarray) -> Any:
+    """The samples, of one or of several inputs, at these rows, bool [N]."""
     return (
-        {name: select_samples(x, rows) for name, x in given.items()}
-        if isinstance(given, dict)
-        else select_samples(given, rows)
+        {name: select_samples(x, rows) for name, x in samples.items()}
+        if isinstance(samples, dict)
+        else select_samples(samples, rows)
     )

@@ -1,5 +1,4 @@
-"""A data set from an object that returns one sample at a time: torch's Datasets and DataLoaders, Hugging
-Face's Datasets, and any other with a length and items.
+"""A data set from an object that returns one sample at a time, such as torch's and Hugging Face's Datasets.
 
 Nothing of these libraries is imported: a sample is a pair (x, y) or a dictionary, an image is what Pillow
 makes, and the parts of a DataLoader are recognised by their names. A loader that changes the samples or their
@@ -24,29 +23,29 @@ from unskew.data.kinds.column_roles import label_column_in
 from unskew.data.kinds.images import channels_first, pixels_of
 from unskew.data.readers.raw_samples import RawSamples, class_names_of, numbering_note
 from unskew.data.samples.conversion import array_of, depth_of
-from unskew.data.samples.input_layout import Layout
 from unskew.data.samples.intake import Note, quantity
 from unskew.data.samples.memory_budget import fits_memory, streaming_note
 from unskew.data.samples.packing import PackedSamples, pack, pack_to_layout
 from unskew.data.storage.sample_rows import Source, Survey, as_rows, checksums, is_streamed
 from unskew.errors import DataError, excerpt
+from unskew.formats.input_layout import Layout
 
 SAMPLES_REREAD = 16
-"""Samples, evenly spaced, that are read twice before anything trains."""
+"""Number of evenly spaced samples that are read twice before training starts."""
 
 
 class ItemRows(Source):
-    """The samples that a function gives by number. name: of the set. give: raises DataError for a sample that
-    fails.
+    """The samples that a function returns by number. name: name of the set. give: returns a sample, or raises
+    DataError.
 
-    like: sample 0. One pass over all samples is made here.
+    like: sample 0. All samples are read once here.
     Raises DataError: E403 for samples of unequal shapes or types, E413 for samples that differ from reading
     to reading.
     """
 
-    def __init__(self, name: str, count: int, give: Callable[[int], np.ndarray], like: np.ndarray):
-        self.name, self.shape, self.kind, self.give = name, (count, *like.shape), like.dtype, give
-        bits = depth_of(like.dtype) if like.ndim > 1 else None
+    def __init__(self, name: str, count: int, give: Callable[[int], np.ndarray], first: np.ndarray):
+        self.name, self.shape, self.kind, self.give = name, (count, *first.shape), first.dtype, give
+        bits = depth_of(first.dtype) if first.ndim > 1 else None
         self.full = (1 << bits) - 1 if bits else None
         self._one_at_a_time = threading.Lock()
         low_high = np.empty((2, count), np.float32)
@@ -85,41 +84,41 @@ class ItemRows(Source):
 
 
 def scaling_text(source: ItemRows) -> str:
-    """What scaling does to samples, "" if nothing."""
+    """A description of how samples are scaled, "" if they are not."""
     return (
         f"{source.kind.itemsize * 8}-bit whole numbers were divided by {source.full:,}" if source.full else ""
     )
 
 
 def pack_items(name: str, xs: Iterable[Any]) -> PackedSamples:
-    """The samples as rows. xs: of each its inputs, a dictionary by name or a tuple.
+    """The samples as rows. xs: the inputs of each sample, a dictionary by name or a tuple.
 
-    Raises DataError (E403), with the number of the sample, where one has other inputs than the first, or of
-    other shapes; and as `packed` does.
+    Raises DataError (E403), with the number of the sample, if its inputs or their shapes differ from the
+    first; and the errors of `pack`.
     """
     columns: dict[Any, list[np.ndarray]] = {}
-    named = True
+    by_name = True
     for i, x in enumerate(xs):
         inputs = _item_inputs(x, i, name)
         if not i:
-            columns, named = {key: [] for key in inputs}, isinstance(x, Mapping)
-        if named != isinstance(x, Mapping) or inputs.keys() != columns.keys():
+            columns, by_name = {key: [] for key in inputs}, isinstance(x, Mapping)
+        if by_name != isinstance(x, Mapping) or inputs.keys() != columns.keys():
             text = f"sample 0 has the inputs {excerpt(list(columns))}, sample {i} {excerpt(list(inputs))}"
             raise DataError("E403", f"{name}: {text}; give every sample the same.")
         for key, value in inputs.items():
             columns[key].append(value)
     arrays = {key: _stack_input(values, f"{name}: {_key_name(key)}") for key, values in columns.items()}
-    return pack(arrays if named else tuple(arrays.values()), name)
+    return pack(arrays if by_name else tuple(arrays.values()), name)
 
 
 def pack_first(name: str, x: Any) -> PackedSamples:
-    """Sample 0 as a row, by whose layout the others are made. Raises DataError as `gathered` does."""
+    """Sample 0 as a row; its layout holds for all samples. Raises DataError as `pack_items` does."""
     return pack(_single_inputs(x, 0, name), name)
 
 
 def pack_item(name: str, layout: Layout, x: Any, i: int) -> np.ndarray:
-    """Sample i as a row, float32 [D]. Raises DataError: E403 where it has other inputs than sample 0, E405 as
-    `rows_of`."""
+    """Sample i as a row, float32 [D]. Raises DataError: E403 if its inputs differ from sample 0, E405 as
+    `pack_to_layout`."""
     return pack_to_layout(layout, _single_inputs(x, i, name), f"{name}: sample {i}")[0]
 
 
@@ -137,16 +136,17 @@ def _item_inputs(x: Any, i: int, name: str) -> dict[Any, np.ndarray]:
             "E403",
             f"{name}: sample 0 has several inputs, sample {i} a single {kind}; give every sample the same.",
         )
-    given = x if isinstance(x, Mapping) else dict(enumerate(x, 1))
+    inputs = x if isinstance(x, Mapping) else dict(enumerate(x, 1))
     return {
-        key: _input_value(value, f"{name}: {_key_name(key)} of sample {i}") for key, value in given.items()
+        key: _input_value(value, f"{name}: {_key_name(key)} of sample {i}") for key, value in inputs.items()
     }
 
 
 def _input_value(value: Any, label: str) -> np.ndarray:
     if value is None or isinstance(value, str | bytes | Mapping):
-        what = "missing" if value is None else "text" if isinstance(value, str | bytes) else "a dictionary"
-        raise DataError("E403", f"{label} is {what}; an input is a number or an array of numbers.")
+        fault = "a dictionary" if isinstance(value, Mapping) else "text"
+        fault = "missing" if value is None else fault
+        raise DataError("E403", f"{label} is {fault}; an input is a number or an array of numbers.")
     return channels_first(value)
 
 
@@ -167,14 +167,15 @@ PLAIN_COLLATES = ("default_collate", "default_convert")
 
 
 def is_loader(data: Any) -> bool:
-    """Whether it hands out batches of another set."""
+    """Whether the object returns batches of another set."""
     return hasattr(data, "dataset") and hasattr(data, "batch_size")
 
 
 def loader_dataset(loader: Any) -> Any:
-    """The set that a DataLoader hands out. Raises DataError (E403) if the loader changes what is in it.
+    """The set behind a DataLoader. Raises DataError (E403) if the loader changes the samples or their
+    selection.
 
-    A loader changes it by a sampler that leaves out or repeats samples, by batches of its own, or by
+    It does so by a sampler that leaves out or repeats samples, by batches of a custom kind, or by
     `collate_fn`.
     """
     sampler, batches = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
@@ -201,40 +202,40 @@ def _draws_all(sampler: Any, dataset: Any) -> bool:
     if not _is_torchs(sampler, WHOLE_SAMPLERS):
         return (
             type(sampler).__name__ == "_InfiniteConstantSampler"
-        )  # of a set without length, refused where it is read
+        )  # a set without a length is refused when it is read
     return not getattr(sampler, "replacement", False) and len(sampler) == len(dataset)
 
 
-def _is_torchs(thing: Any, names: tuple[str, ...]) -> bool:
-    name = getattr(thing, "__name__", type(thing).__name__)
-    module = getattr(thing, "__module__", None) or type(thing).__module__
+def _is_torchs(item: Any, names: tuple[str, ...]) -> bool:
+    name = getattr(item, "__name__", type(item).__name__)
+    module = getattr(item, "__module__", None) or type(item).__module__
     return name in names and module.startswith("torch.utils.data")
 
 
 def has_several_inputs(x: Any) -> bool:
-    """Whether a sample's x is several inputs, a dictionary or a tuple of arrays, and not an array or a row of
-    numbers."""
+    """Whether a sample's x is several inputs, a dictionary or a tuple of arrays, and not an array or a row
+    of numbers."""
     return isinstance(x, Mapping) or (
         isinstance(x, tuple | list) and len(x) > 1 and any(map(_is_whole_input, x))
     )
 
 
 def _is_whole_input(value: Any) -> bool:
-    """Whether it is an array, a tensor or an image, not a single number of a row."""
+    """Whether the value is an array, a tensor or an image, not a single number of a row."""
     return hasattr(value, "getbands") or len(getattr(value, "shape", ())) > 0
 
 
 INPUT_KEYS = ("x", "image", "img", "pixel_values", "input", "inputs", "features", "audio", "data")
 ITEMS_REREAD = 4
-"""Samples that are read twice, to see whether a random transform changes them."""
+"""Number of samples that are read twice, to see whether a random transform changes them."""
 IMAGE_SIZE = 64
-"""Side of images that differ in size."""
+"""Side to which images of different sizes are resized."""
 
 
-def from_items(items: Any, label: str = "", beside: int = 0) -> RawSamples:
-    """All samples of a set with a length and items. label: of dictionaries, the key of labels. beside: bytes
-    that samples of other clients take in memory.
+def from_items(items: Any, label: str = "", other_bytes: int = 0) -> RawSamples:
+    """All samples of a set with a length and items.
 
+    label: the key of labels in dictionaries. other_bytes: bytes that samples of other clients take in memory.
     Raises DataError: E401 for an item that fails, E403 for items that are no pair and for samples of unequal
     shapes.
     """
@@ -252,12 +253,12 @@ def from_items(items: Any, label: str = "", beside: int = 0) -> RawSamples:
             )
         )
     if has_several_inputs(first[0]):
-        x, ys = _read_inputs(items, first, (name, label), beside, notes)
-    elif fits_memory(len(items), (like := channels_first(first[0])).shape, beside):
+        x, ys = _read_inputs(items, first, (name, label), other_bytes, notes)
+    elif fits_memory(len(items), (first_x := channels_first(first[0])).shape, other_bytes):
         xs, ys = zip(first, *(_item(items, i, name, label) for i in range(1, len(items))))
         x, ys = _stack_samples(list(xs), name, notes), list(ys)
     else:
-        x, ys = _lazy_items(items, name, label, like, lambda x, _: channels_first(x), notes)
+        x, ys = _lazy_items(items, name, label, first_x, lambda x, _: channels_first(x), notes)
     if not is_streamed(x) and (_has_transform(items) or _is_random(items, (x, ys), name, label)):
         notes.append(("note", "every sample was read once: what a random transform did to it stays"))
     classes = _item_classes(items, ys, _item_keys(item, label)[0] if isinstance(item, Mapping) else None)
@@ -267,15 +268,15 @@ def from_items(items: Any, label: str = "", beside: int = 0) -> RawSamples:
 
 
 def _read_inputs(
-    items: Any, first: tuple[Any, Any], named: tuple[str, str], beside: int, notes: list[Note]
+    items: Any, first: tuple[Any, Any], names: tuple[str, str], other_bytes: int, notes: list[Note]
 ) -> tuple[PackedSamples, list[Any]]:
-    """(samples with several inputs, their labels). first: the sample that is read already. named: the set and
-    the label."""
-    name, label = named
-    one = pack_first(name, first[0])
-    if not fits_memory(len(items), (one.layout.width,), beside):
-        x, labels = _lazy_items(items, name, label, one.x[0], partial(pack_item, name, one.layout), notes)
-        return PackedSamples(x, one.layout, one.notes), labels
+    """(samples with several inputs, their labels). first: the sample that is read already. names: the set
+    and the label."""
+    name, label = names
+    row = pack_first(name, first[0])
+    if not fits_memory(len(items), (row.layout.width,), other_bytes):
+        x, labels = _lazy_items(items, name, label, row.x[0], partial(pack_item, name, row.layout), notes)
+        return PackedSamples(x, row.layout, row.notes), labels
     labels = []
 
     def give() -> Iterator[Any]:
@@ -291,14 +292,14 @@ def _lazy_items(
     items: Any,
     name: str,
     label: str,
-    like: np.ndarray,
+    first_x: np.ndarray,
     form: Callable[[Any, int], np.ndarray],
     notes: list[Note],
 ) -> tuple[np.ndarray, list[Any]]:
-    """(what stands in for the samples, labels) of a set that does not fit into memory; labels are those of
-    the first reading.
+    """(rows that are read from the set again, labels) of a set that does not fit into memory; labels are
+    those of the first reading.
 
-    like: sample 0. form: makes a sample of what the set gives, and its number.
+    first_x: sample 0. form: makes a sample of an item and its number.
     """
     labels: dict[int, Any] = {}
 
@@ -307,8 +308,8 @@ def _lazy_items(
         labels.setdefault(i, y)
         return form(x, i)
 
-    source = ItemRows(name, len(items), give, like)
-    notes.append(streaming_note(len(items), like.shape))
+    source = ItemRows(name, len(items), give, first_x)
+    notes.append(streaming_note(len(items), first_x.shape))
     if text := scaling_text(source):
         notes.append(("scaled", text))
     return as_rows(source), [labels[i] for i in range(len(items))]
@@ -319,14 +320,14 @@ def _has_transform(items: Any) -> bool:
 
 
 def _is_random(items: Any, read: tuple[Any, list[Any]], name: str, label: str) -> bool:
-    """Whether some samples, evenly spaced, are others when they are read once more. read: (samples,
+    """Whether some of these evenly spaced samples differ when they are read again. read: (samples,
     labels)."""
     x, ys = read
     if isinstance(x, PackedSamples) or x.dtype.kind not in "biuf":
         return False
     for i in np.unique(np.linspace(0, len(ys) - 1, ITEMS_REREAD).astype(np.int64)).tolist():
-        again, _ = _item(items, i, name, label)
-        values = channels_first(again)
+        x_again, _ = _item(items, i, name, label)
+        values = channels_first(x_again)
         if values.shape == x.shape[1:] and not np.array_equal(
             values, x[i], equal_nan=values.dtype.kind == "f"
         ):
@@ -348,7 +349,7 @@ def _get_item(items: Any, i: int, name: str) -> Any:
 
 
 def _item_count(items: Any, name: str) -> int:
-    """How many samples a set has. Raises DataError (E403) for one that cannot tell."""
+    """The number of samples of a set. Raises DataError (E403) for a set without a length."""
     try:
         return len(items)
     except Exception as error:  # whatever a user's set raises
@@ -383,22 +384,22 @@ def _item_pair(item: Any, i: int, name: str, label: str) -> tuple[Any, Any]:
         )
     if isinstance(item, tuple | list) and len(item) == 2:
         return item[0], item[1]
-    what = f"{len(item)} values" if isinstance(item, tuple | list) else f"a {type(item).__name__}"
+    fault = f"{len(item)} values" if isinstance(item, tuple | list) else f"a {type(item).__name__}"
     raise DataError(
         "E403",
-        f"{name}: sample {i} is {what}; it should be a pair (x, y); several inputs go into a tuple or a"
+        f"{name}: sample {i} is {fault}; it should be a pair (x, y); several inputs go into a tuple or a"
         " dictionary x.",
     )
 
 
 def _item_keys(item: Mapping[Any, Any], label: str) -> tuple[Any, list[Any]]:
-    """(the key of the label, the keys by which inputs usually go) of a sample that is a dictionary."""
+    """(the key of the label, the usual keys of inputs) of a sample that is a dictionary."""
     key = label or label_column_in(item)
     return key, [k for k in INPUT_KEYS if k in item and k != key]
 
 
 def _unused_keys(item: Any, label: str) -> list[Any]:
-    """The keys of a sample that is a dictionary which are neither its input nor its label."""
+    """The keys of a dictionary sample that are neither its input nor its label."""
     if not isinstance(item, Mapping):
         return []
     key, inputs = _item_keys(item, label)
@@ -406,7 +407,7 @@ def _unused_keys(item: Any, label: str) -> list[Any]:
 
 
 def _stack_samples(xs: list[Any], name: str, notes: list[Note]) -> np.ndarray:
-    """The samples as one array; images of unequal sizes are brought to one."""
+    """The samples as one array; images of unequal sizes are resized."""
     if all(hasattr(x, "getbands") for x in xs):
         shapes = {(x.size, x.mode) for x in xs}
         if len(shapes) == 1:
@@ -443,7 +444,7 @@ def _stack_samples(xs: list[Any], name: str, notes: list[Note]) -> np.ndarray:
 
 
 def _stack_labels(ys: list[Any], name: str) -> Any:
-    """Labels, which are one array where each is one. Raises DataError (E404) for arrays of unequal shapes."""
+    """Labels, stacked if each is an array. Raises DataError (E404) for arrays of unequal shapes."""
     if not any(isinstance(y, np.ndarray) for y in ys):
         return ys
     for i, y in enumerate(ys):
@@ -454,8 +455,8 @@ def _stack_labels(ys: list[Any], name: str) -> Any:
 
 
 def _item_classes(items: Any, ys: list[Any], key: Any) -> tuple[str, ...] | None:
-    """Names of the classes, where the set or the one below it has them for every label. key: of labels in
-    dictionaries."""
+    """The names of the classes, if the set or the one below it has one for every label. key: the key of
+    labels in dictionaries."""
     features = getattr(items, "features", None)
     names = (
         getattr(features.get(key), "names", None) if isinstance(features, Mapping) else class_names_of(items)

@@ -1,7 +1,7 @@
 """A data set from a NumPy archive, or from .npy files in one folder; and a data set written to such files.
 
-`save_dataset` writes a user's set so that other processes read the same bits: arrays and facts, nothing is
-read anew.
+`save_dataset` writes a user's set, so that other processes load the same bits without converting anything
+again.
 """
 
 from __future__ import annotations
@@ -20,26 +20,25 @@ from unskew.data.files.archives import Archive, read_archive
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.samples.conversion import map_npy
 from unskew.data.samples.dataset import Dataset, Target
-from unskew.data.samples.input_layout import Layout
 from unskew.data.samples.intake import Intake, Note, Topic, abbreviate
 from unskew.data.samples.packing import archive_inputs
 from unskew.data.storage.npy_rows import is_unchanged_file, read_rows, write_rows
 from unskew.data.storage.sample_rows import Rows, is_streamed
 from unskew.errors import DataError, UsageError
+from unskew.formats.input_layout import Layout
 from unskew.system import disk, python_files
 
 FACTS_ARRAY = "unskew_facts"
-"""The array of an archive that says it was written here."""
+"""The array that marks an archive written by `save_dataset`."""
 LARGEST_SAVED = 4 << 30
-"""Bytes of samples in memory at most."""
+"""Maximal size of samples in memory, in bytes."""
 _SAMPLE_ARRAYS = ("x", "y", "x_test", "y_test")
 
 
 def save_dataset(dataset: Dataset, path: Path) -> None:
-    """Write a set to an .npz file, and samples that lie in no file of their own, but are too many for memory,
-    beside it.
+    """Write a set to an .npz file; samples that are read from disk go to a separate file next to it.
 
-    Raises UsageError (E109) for samples in memory that are too large to be written beside their runs.
+    Raises UsageError (E109) for samples in memory that are too large to be copied for every run.
     """
     size = sum(part.nbytes for part in (dataset.x, dataset.x_test) if not is_streamed(part))
     if size > LARGEST_SAVED:
@@ -77,17 +76,17 @@ def save_dataset(dataset: Dataset, path: Path) -> None:
 
 
 def load_dataset(archive: Archive) -> Dataset:
-    """The set that `keep` has written. Of other files it reads those beside the archive alone, whatever its
-    facts say."""
+    """The set that `save_dataset` has written. Only files next to the archive are read, even if its facts
+    name others."""
     facts = json.loads(str(archive[FACTS_ARRAY]))
     intake, applied = facts["intake"], facts["applied"]
     _check_facts(facts)
-    read = {
+    rows = {
         name: read_rows(how, _rows_path(archive.path, name), archive.get(f"rows {name}"))
         for name, how in facts.get("stored", {}).items()
         if name in _SAMPLE_ARRAYS
     }
-    x, y, x_test, y_test = (read[name] if name in read else archive[name] for name in _SAMPLE_ARRAYS)
+    x, y, x_test, y_test = (rows[name] if name in rows else archive[name] for name in _SAMPLE_ARRAYS)
     dataset = Dataset(
         facts["name"],
         x,
@@ -116,7 +115,8 @@ def load_dataset(archive: Archive) -> Dataset:
 
 
 def _check_facts(facts: Mapping[str, Any]) -> None:
-    """Raises TypeError or ValueError for facts, from anybody, of other types than `keep` writes."""
+    """Raises TypeError or ValueError for facts of other types than `save_dataset` writes; anyone may have
+    written them."""
     words = [
         facts["name"],
         facts["source"],
@@ -141,7 +141,7 @@ def _check_facts(facts: Mapping[str, Any]) -> None:
 
 
 def _rows_path(path: Path, name: str) -> Path:
-    """Where samples lie that are in no archive."""
+    """The file of samples that are not in the archive."""
     return path.with_suffix(f".{name}.npy")
 
 
@@ -165,8 +165,8 @@ def npz(
     or masks.
 
     Samples with several inputs are x.NAME for each. Further arrays of their length are columns: NAME, or
-    NAME_train and NAME_test. `classes` names the classes. target: what y is called where it is a number to
-    predict, learnt as (y - center) / scale.
+    NAME_train and NAME_test. `classes` names the classes. target: the name of y if it is a number to predict,
+    learnt as (y - center) / scale.
     Raises DataError: E401 and E402 for the file, and as `arrays` does.
     """
     archive = read_archive(Path(path))
@@ -179,22 +179,22 @@ def npz(
                 f" ({python_files.one_line(error)})"
             )
             raise DataError("E401", f"{text}; write it again.") from error
-    wished = Target.wished(target, center, scale) if target else None
-    others: list[Note] = (
+    aim = Target.from_settings(target, center, scale) if target else None
+    other_notes: list[Note] = (
         [("left out", f"files that are no arrays: {abbreviate(list(archive.others))}")]
         if archive.others
         else []
     )
-    return _dataset_of(archive, Path(path), Path(path).stem, wished, others)
+    return _dataset_of(archive, Path(path), Path(path).stem, aim, other_notes)
 
 
 def npy(
     path: str | Path, *, target: str = "", center: float | None = None, scale: float | None = None
 ) -> Dataset:
-    """A set from .npy files of the names that `npz` knows, in one folder, each memory-mapped.
+    """A set from .npy files in one folder, with the names that `npz` knows, each memory-mapped.
 
     path: the folder, or the file of the samples in it. target, center, scale: as for `npz`. Raises DataError
-    (E401) where the labels are missing.
+    (E401) if the labels are missing.
     """
     root = Path(path)
     if root.suffix == ".npy":
@@ -211,7 +211,7 @@ def npy(
     if "classes" in files:
         files["classes"] = np.asarray(files["classes"])
     return _dataset_of(
-        files, root, root.resolve().name, Target.wished(target, center, scale) if target else None
+        files, root, root.resolve().name, Target.from_settings(target, center, scale) if target else None
     )
 
 
@@ -225,7 +225,7 @@ def _dataset_of(
     path: Path,
     name: str,
     target: Target | None = None,
-    others: Sequence[Note] = (),
+    other_notes: Sequence[Note] = (),
 ) -> Dataset:
     classes = tuple(str(c) for c in archive["classes"]) if "classes" in archive else None
     part = "_train" if _sample_arrays(archive, "x_train", path) is not None else ""
@@ -248,7 +248,7 @@ def _dataset_of(
     test: tuple[Any, Any] = _sample_arrays(archive, "x_test", path), archive.get("y_test")
     tested = test[1] is not None
     columns, left_out = _fact_columns(archive, part, len(y), tested)
-    notes = [*others]
+    notes = [*other_notes]
     if left_out:
         shapes = [f"{k} {list(archive[k].shape)}" for k in left_out]
         notes.append(("left out", f"arrays that are no columns: {abbreviate(shapes)}"))
@@ -275,7 +275,7 @@ def _dataset_of(
 
 
 def _sample_arrays(archive: Mapping[str, np.ndarray], name: str, path: Path) -> Any:
-    """The array of this name, or several inputs by theirs: `x.image` and `x.age`; None for neither."""
+    """The array of this name, or several inputs such as `x.image` and `x.age`; None for neither."""
     inputs = archive_inputs(archive, name, path)
     return archive.get(name, inputs or None)
 
@@ -283,18 +283,20 @@ def _sample_arrays(archive: Mapping[str, np.ndarray], name: str, path: Path) -> 
 def _fact_columns(
     archive: Mapping[str, np.ndarray], part: str, n: int, tested: bool
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """(the columns of a part by name, arrays that are none). part: "_train", "_test" or "". tested: whether
-    there is a test set, of which `NAME_test` is then a column."""
+    """(the columns of a part by name, arrays that are none). part: "_train", "_test" or "". tested:
+    whether there is a test set, so that `NAME_test` is a column of it."""
     inputs = (
         key for key in archive for name in ARRAY_NAMES if name not in archive and key.startswith(f"{name}.")
     )
-    others = {*ARRAY_NAMES, "classes", *inputs}
+    excluded = {*ARRAY_NAMES, "classes", *inputs}
     of_test = tested and part != "_test"
-    mine = {
+    of_part = {
         key: values
         for key, values in archive.items()
-        if key.endswith(part) and key not in others and not (of_test and key.endswith("_test"))
+        if key.endswith(part) and key not in excluded and not (of_test and key.endswith("_test"))
     }
-    columns = {k.removesuffix(part): v for k, v in mine.items() if v.ndim == 1 and len(v) == n}
-    rest = [k for k in archive if k not in others and k not in mine and not k.endswith(("_train", "_test"))]
-    return columns, [k for k in mine if k.removesuffix(part) not in columns] + (rest if part else [])
+    columns = {k.removesuffix(part): v for k, v in of_part.items() if v.ndim == 1 and len(v) == n}
+    unused = [
+        k for k in archive if k not in excluded and k not in of_part and not k.endswith(("_train", "_test"))
+    ]
+    return columns, [k for k in of_part if k.removesuffix(part) not in columns] + (unused if part else [])

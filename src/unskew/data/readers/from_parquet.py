@@ -11,15 +11,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
 
 from unskew.data.files.sheets import Sheet
 from unskew.data.kinds.column_roles import column_named, label_column_in, site_column_in
 from unskew.data.kinds.features import encode_inputs, is_row_number
-from unskew.data.kinds.images import Fit
+from unskew.data.kinds.images import BitsSetting, FitSetting, SizeSetting
 from unskew.data.kinds.labels import label_names
 from unskew.data.parquet import row_decoding
 from unskew.data.parquet.row_decoding import (
@@ -53,26 +52,23 @@ from unskew.errors import DataError, excerpt
 
 TABLE_KINDS = ("number", "text", "value")
 LONGEST_WORD = 100
-"""Characters of a word by which clients can be formed, at most."""
+"""Maximal number of characters in a word by which clients can be formed."""
 
 
 def parquet(
     path: str | Path,
     label: Annotated[str, "the column of labels"] = "",
-    site: Annotated[str, "the column that says where rows are from"] = "",
+    site: Annotated[str, "the column of sites"] = "",
     x: Annotated[
-        str, "the column of samples, where several hold lists or files; 'scan,age' for several inputs"
+        str, "the column of samples, if several hold lists or files; 'scan,age' for several inputs"
     ] = "",
     layout: Annotated[
-        AxisOrder, "of lists that are images: which axis holds the channels; channels last also without any"
+        AxisOrder, "for lists that are images: the axis of the channels; channels last also without channels"
     ] = "auto",
-    size: Annotated[int, Gt(0), Le(4096), "side to which images are resized, in pixels"] = 64,
+    size: SizeSetting = 64,
     *,
-    fit: Annotated[
-        Literal["pad", "crop", "squash"],
-        "images that are not square: padded with black, cut to the middle, or squashed",
-    ] = "pad",
-    bits: Annotated[int, Ge(9), Le(16), "bits that image files of 16 bits really use, such as 12"] = 16,
+    fit: FitSetting = "pad",
+    bits: BitsSetting = 16,
     target: str = "",
     center: float | None = None,
     scale: float | None = None,
@@ -81,12 +77,12 @@ def parquet(
     shards/part-*.parquet.
 
     A column of lists of numbers, or of files {bytes, path} as the hub keeps images and sounds, holds the
-    samples, and the other columns facts about them; without one, all columns are features, see `table`. Files
-    or folders called train and test say which rows are test rows. What would take more than a quarter of the
-    memory is read when it is wanted.
-    Raises DataError: E401 for files that cannot be read, or without pyarrow, E402 where there are none, E403
-    for columns and for shapes that differ, E404 for labels, E405 for missing values, E414 for what does not
-    fit into memory.
+    samples, and the other columns facts about them. Without such a column, all columns are features, see
+    `read_table`. Files or folders called train and test hold the training and test rows. Samples that would
+    take more than a quarter of the memory are read during training.
+    Raises DataError: E401 for files that cannot be read, or without pyarrow, E402 if there are none, E403 for
+    columns and for shapes that differ, E404 for labels, E405 for missing values, E414 for anything that does
+    not fit into memory.
     """
     aim = target_of(target, label, center, scale)
     return dataset_of_table(
@@ -96,35 +92,38 @@ def parquet(
 
 def dataset_of_table(
     table: ShardTable,
-    named: tuple[str, str, str],
+    roles: tuple[str, str, str],
     layout: AxisOrder,
     images: ImageSettings,
     aim: Target | None,
 ) -> Dataset:
-    """The set in a table, as `parquet` describes it. named: the columns of samples, labels and sites, "" for
-    any."""
-    x, label, site = named
+    """The set in a table, as `parquet` describes it. roles: the columns of samples, labels and sites, ""
+    to search for one."""
+    x, label, site = roles
     target = aim.name if aim else ""
     if len(inputs := label_names(x)) > 1 and x not in table.columns:
         return _read_inputs(table, inputs, (label, site), layout, images, aim)
     column = _sample_column(table, x, {label, *label_names(target)})
-    heavy = [n for n in table.columns if table.heavy(n) and n not in {label, site, *label_names(target)}]
+    heavy = [n for n in table.columns if table.is_heavy(n) and n not in {label, site, *label_names(target)}]
     names = [n for n, c in table.columns.items() if n not in heavy and (not column or c.kind in TABLE_KINDS)]
     sheet = Sheet(table.name, LazyColumns(table, names), RowNames(table), test=table.test())
-    left_out = [*table.more, *(f"column '{n}', whose words take too much memory" for n in heavy)]
+    left_out = [*table.omissions, *(f"column '{n}', whose words take too much memory" for n in heavy)]
     notes: tuple[Note, ...] = (("left out", abbreviate(left_out)),) if left_out else ()
     if not column:
-        return sheet_set(sheet, label, site, None, aim, features=partial(encode_table, table)).noted(*notes)
+        return sheet_set(sheet, label, site, None, aim, features=partial(encode_table, table)).with_notes(
+            *notes
+        )
     if table.columns[column].kind == "list":
-        return _read_lists(table, sheet, (column, label, site), layout, aim).noted(*notes)
-    return _read_files(table, sheet, (column, label, site), images, aim).noted(*notes)
+        return _read_lists(table, sheet, (column, label, site), layout, aim).with_notes(*notes)
+    return _read_files(table, sheet, (column, label, site), images, aim).with_notes(*notes)
 
 
 def _sample_column(table: ShardTable, x: str, labels: set[str]) -> str:
-    """The column of lists or files that holds the samples, "" for a table of features. x: the one that is
-    named.
+    """The column of lists or files that holds the samples, "" for a table of features. x: the column that the
+    user names.
 
-    Raises DataError (E403) where several may be meant, and for a column that is named and holds neither.
+    Raises DataError (E403) if several columns are possible, and if the named column holds neither lists nor
+    files.
     """
     if x:
         x = column_named(dict.fromkeys(table.columns), x, table.name)
@@ -149,87 +148,86 @@ def _sample_column(table: ShardTable, x: str, labels: set[str]) -> str:
 
 def _read_inputs(
     table: ShardTable,
-    named: tuple[str, ...],
-    beside: tuple[str, str],
+    names: tuple[str, ...],
+    roles: tuple[str, str],
     layout: AxisOrder,
     images: ImageSettings,
     aim: Target | None,
 ) -> Dataset:
-    """A set whose samples have several inputs, each a column. beside: the columns of labels and sites."""
-    columns = [column_named(dict.fromkeys(table.columns), name, table.name) for name in named]
+    """A set with several inputs a sample, each a column. roles: the columns of labels and sites."""
+    columns = [column_named(dict.fromkeys(table.columns), name, table.name) for name in names]
     if twice := next((column for column in columns if columns.count(column) > 1), ""):
         raise DataError("E403", f"{table.name}: x names the column '{twice}' twice; name each input once.")
-    labels = {beside[0], *label_names(aim.name if aim else "")} - {""} or {label_column_in(table.columns)}
+    labels = {roles[0], *label_names(aim.name if aim else "")} - {""} or {label_column_in(table.columns)}
     if labels == {""}:
         text = (
             f"which column holds the labels is not said, and none of {abbreviate(list(table.columns), 8)} has"
             " a usual name"
         )
         raise DataError("E403", f"{table.name}: {text}; name it, label=COLUMN.")
-    if both := [column for column in columns if column in labels]:
-        raise DataError("E403", f"{table.name}: column '{both[0]}' holds the labels; leave it out of x.")
+    if overlap := [column for column in columns if column in labels]:
+        raise DataError("E403", f"{table.name}: column '{overlap[0]}' holds the labels; leave it out of x.")
     plain = [n for n, c in table.columns.items() if c.kind in TABLE_KINDS and n not in columns]
-    sheet, notes = (
-        Sheet(table.name, LazyColumns(table, plain), RowNames(table), test=table.test()),
-        list[Note](),
-    )
-    if table.more:
-        notes.append(("left out", abbreviate(list(table.more))))
-    raw, sheet = _read_facts(table, sheet, (tuple(columns), *beside), aim, notes)
+    sheet = Sheet(table.name, LazyColumns(table, plain), RowNames(table), test=table.test())
+    notes = list[Note]()
+    if table.omissions:
+        notes.append(("left out", abbreviate(list(table.omissions))))
+    raw, sheet = _read_facts(table, sheet, (tuple(columns), *roles), aim, notes)
     files = {c: file_settings(table, c, images) for c in columns if table.columns[c].kind == "packed"}
     words = [c for c in columns if table.columns[c].kind == "text"]
-    worded, used = encode_inputs(replace(sheet, columns=LazyColumns(table, words)), words, notes)
+    encodings, used = encode_inputs(replace(sheet, columns=LazyColumns(table, words)), words, notes)
     values = (
-        row_decoding.raw_inputs(table, [c for c in columns if c not in words], layout, files, notes) | worded
+        row_decoding.raw_inputs(table, [c for c in columns if c not in words], layout, files, notes)
+        | encodings
     )
     for column in columns:
         if layout == "auto" and table.columns[column].kind == "list":
             _check_layout(table.name, column, values[column])
-    divided = divide_by_part(replace(raw, x=np.arange(len(table))), sheet)
-    parts = [None if rows is None else _select(values, rows) for rows in (divided.x, divided.x_test)]
-    dataset = _dataset_of(table, replace(divided, x=parts[0], x_test=parts[1]), notes)
+    split = divide_by_part(replace(raw, x=np.arange(len(table))), sheet)
+    parts = [None if rows is None else _select(values, rows) for rows in (split.x, split.x_test)]
+    dataset = _dataset_of(table, replace(split, x=parts[0], x_test=parts[1]), notes)
     form = {"kind": "arrays", "layout": layout, **({"files": files} if files else {})}
     form |= {"beside": [[column, kinds] for column, kinds in used.items()]} if used else {}
-    return replace(dataset, intake=replace(dataset.intake or Intake(), form=form, divided=beside[1]))
+    return replace(dataset, intake=replace(dataset.intake or Intake(), form=form, divided=roles[1]))
 
 
 def _select(values: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
-    """The inputs of the samples at these numbers; where these are all of them, as they lie."""
+    """The inputs of the samples at these rows; unchanged if these are all rows."""
     return {name: x if len(rows) == len(x) else select_samples(x, rows) for name, x in values.items()}
 
 
 def _read_lists(
-    table: ShardTable, sheet: Sheet, named: tuple[str, str, str], layout: AxisOrder, aim: Target | None
+    table: ShardTable, sheet: Sheet, roles: tuple[str, str, str], layout: AxisOrder, aim: Target | None
 ) -> Dataset:
-    """A set whose samples are lists. named: the columns of samples, labels and sites."""
+    """A set with lists as samples. roles: the columns of samples, labels and sites."""
     notes = list[Note]()
-    raw, sheet = _read_facts(table, sheet, ((named[0],), *named[1:]), aim, notes)
-    form = ListForm(table, named[0], layout)
+    raw, sheet = _read_facts(table, sheet, ((roles[0],), *roles[1:]), aim, notes)
+    form = ListForm(table, roles[0], layout)
     x = read_samples(table, form, notes)
     if layout == "auto":
-        _check_layout(table.name, named[0], x)
+        _check_layout(table.name, roles[0], x)
     if form.full:
         notes.append(("scaled", f"{form.kind.itemsize * 8}-bit whole numbers were divided by {form.full:,}"))
     dataset = _dataset_of(table, divide_by_part(replace(raw, x=x), sheet), notes)
-    read = {"kind": "arrays", "column": named[0], "layout": layout}
-    came = replace(dataset.intake or Intake(), dtype=str(form.kind), divided=named[2], form=read)
-    return replace(dataset, intake=came)
+    intake_form = {"kind": "arrays", "column": roles[0], "layout": layout}
+    intake = replace(dataset.intake or Intake(), dtype=str(form.kind), divided=roles[2], form=intake_form)
+    return replace(dataset, intake=intake)
 
 
 def _read_files(
-    table: ShardTable, sheet: Sheet, named: tuple[str, str, str], images: ImageSettings, aim: Target | None
+    table: ShardTable, sheet: Sheet, roles: tuple[str, str, str], images: ImageSettings, aim: Target | None
 ) -> Dataset:
-    """A set whose samples are images or sounds. named: the columns of samples, labels and sites."""
+    """A set with images or sounds as samples. roles: the columns of samples, labels and sites."""
     notes = list[Note]()
-    raw, sheet = _read_facts(table, sheet, ((named[0],), *named[1:]), aim, notes)
-    into = file_settings(table, named[0], images)
-    x = read_file_column(table, named[0], into, notes)
+    raw, sheet = _read_facts(table, sheet, ((roles[0],), *roles[1:]), aim, notes)
+    into = file_settings(table, roles[0], images)
+    x = read_file_column(table, roles[0], into, notes)
     if into["kind"] == "sounds":
         notes.append(("scaled", "spectrograms were standardised"))
     dataset = _dataset_of(table, divide_by_part(replace(raw, x=x), sheet), notes)
     dataset = dataset.with_constants() if into["kind"] == "sounds" else dataset
-    form = {**into, "column": named[0]}
-    return replace(dataset, intake=replace(dataset.intake or Intake(), form=form, divided=named[2]))
+    form = {**into, "column": roles[0]}
+    return replace(dataset, intake=replace(dataset.intake or Intake(), form=form, divided=roles[2]))
 
 
 def _dataset_of(table: ShardTable, raw: RawSamples, notes: list[Note]) -> Dataset:
@@ -252,37 +250,41 @@ def _dataset_of(table: ShardTable, raw: RawSamples, notes: list[Note]) -> Datase
 def _read_facts(
     table: ShardTable,
     sheet: Sheet,
-    named: tuple[tuple[str, ...], str, str],
+    roles: tuple[tuple[str, ...], str, str],
     aim: Target | None,
     notes: list[Note],
 ) -> tuple[RawSamples, Sheet]:
-    """(labels and facts beside columns of samples, the sheet with its parts); adds to the notes."""
-    taken, label, site = named
+    """(labels and facts besides the samples, the sheet with its parts); adds to the notes."""
+    sample_columns, label, site = roles
     lists = label or ("" if aim else label_column_in(table.columns))
     if lists in table.columns and table.columns[lists].kind == "list":
         sheet = apply_split(sheet, lists, notes)
-        labels, y = (
-            (lists,),
-            np.concatenate([held for _, held in RowGroups(table, ListForm(table, lists, "auto")).passed()]),
+        labels = (lists,)
+        y = np.concatenate(
+            [part for _, part in RowGroups(table, ListForm(table, lists, "auto")).unpacked_pieces()]
         )
         notes.append(("labels", f"from the column '{lists}'"))
     elif not sheet.columns:
-        raise DataError("E403", f"{table.name} has no column of labels beside '{taken[0]}'.")
+        raise DataError("E403", f"{table.name} has no column of labels beside '{sample_columns[0]}'.")
     else:
         sheet = apply_split(sheet, label, notes)
         labels, y = read_label_columns(sheet, label, None, aim, notes)
     classes = table.classes(labels[0]) if y.dtype.kind in "iu" and y.ndim == 1 and not aim else None
     if classes and len(y) and int(y.max()) >= len(classes):
         classes = None
-    rest = [c for c in sheet.columns if c not in labels]
+    remaining = [c for c in sheet.columns if c not in labels]
     site = (
-        column_named(dict.fromkeys(rest), site, sheet.name) if site else site_column_in(dict.fromkeys(rest))
+        column_named(dict.fromkeys(remaining), site, sheet.name)
+        if site
+        else site_column_in(dict.fromkeys(remaining))
     )
     facts: dict[str, np.ndarray] = {}
     left_out = [
-        c for c, one in table.columns.items() if c not in (*labels, *taken) and one.kind not in TABLE_KINDS
+        c
+        for c, one in table.columns.items()
+        if c not in (*labels, *sample_columns) and one.kind not in TABLE_KINDS
     ]
-    for name in rest:
+    for name in remaining:
         values = _fact_column(table, sheet, name, name == site)
         if values is None:
             left_out.append(name)
@@ -296,7 +298,7 @@ def _read_facts(
 
 
 def _fact_column(table: ShardTable, sheet: Sheet, name: str, is_site: bool) -> np.ndarray | None:
-    """The values of a column by which clients can be formed, [N]; None for one by which they cannot."""
+    """The values of a column by which clients can be formed, [N]; None for any other column."""
     if is_site:
         return check_sites(sheet, name, sheet.columns[name])
     if table.columns[name].kind == "value":
@@ -308,7 +310,7 @@ def _fact_column(table: ShardTable, sheet: Sheet, name: str, is_site: bool) -> n
 
 
 def _check_layout(name: str, column: str, x: np.ndarray) -> None:
-    """Raises DataError (E403), with what to write, for lists that look like images with their channels last,
+    """Raises DataError (E403), with the setting to use, for lists that look like images with channels last
     or without any."""
     try:
         check_axes(name, x)
@@ -325,29 +327,26 @@ def _check_layout(name: str, column: str, x: np.ndarray) -> None:
 def saved(
     path: str | Path,
     label: Annotated[str, "the column of labels"] = "",
-    site: Annotated[str, "the column that says where rows are from"] = "",
-    x: Annotated[str, "the column of samples, where several hold lists or files"] = "",
-    split: Annotated[str, "the split to train on, where none is called train, or not the one that is"] = "",
+    site: Annotated[str, "the column of sites"] = "",
+    x: Annotated[str, "the column of samples, if several hold lists or files"] = "",
+    split: Annotated[str, "the split to train on, if it is not the one called train"] = "",
     layout: Annotated[
-        AxisOrder, "of lists that are images: which axis holds the channels; channels last also without any"
+        AxisOrder, "for lists that are images: the axis of the channels; channels last also without channels"
     ] = "auto",
     *,
-    size: Annotated[int, Gt(0), Le(4096), "side to which images are resized, in pixels"] = 64,
-    fit: Annotated[
-        Fit, "images that are not square: padded with black, cut to the middle, or squashed"
-    ] = "pad",
-    bits: Annotated[int, Ge(9), Le(16), "bits that image files of 16 bits really use, such as 12"] = 16,
+    size: SizeSetting = 64,
+    fit: FitSetting = "pad",
+    bits: BitsSetting = 16,
     target: str = "",
     center: float | None = None,
     scale: float | None = None,
 ) -> Dataset:
-    """The set that was saved in a folder, a Dataset or a DatasetDict. Columns become samples, labels and
-    facts as those of Parquet files do (unskew.data.readers.from_parquet), and so do samples that do not fit
-    into memory.
+    """The set that was saved in a folder, a Dataset or a DatasetDict.
 
+    Columns become samples, labels and facts as those of Parquet files do (unskew.data.readers.from_parquet).
     Raises DataError: E402 for files that are missing, E401 for damaged ones and without pyarrow, E403 for a
-    DatasetDict of whose splits none is called train, for features that are not read, and for columns and
-    shapes that differ, E404 for labels, E405 for missing values, E414 for what does not fit into memory.
+    DatasetDict without a split called train, for features that are not read, and for columns and shapes that
+    differ, E404 for labels, E405 for missing values, E414 for anything that does not fit into memory.
     """
     aim = target_of(target, label, center, scale)
     return dataset_of_table(

@@ -1,7 +1,7 @@
 """A data set from a table: a CSV file, a folder with train.csv and test.csv, or a DataFrame.
 
-A row is a sample. One column holds the labels, one may say where a row is from, and the others are features.
-The DataFrames of several parts or clients are read together: a column, and a word in it, means the same
+A row is a sample. One column holds the labels, one may name the site of a row, and the others are features.
+The DataFrames of several parts or clients are read together, so that a column, and a word in it, become one
 number in all.
 Letters: N rows.
 """
@@ -38,7 +38,7 @@ from unskew.data.storage.sample_rows import select_samples
 from unskew.errors import DataError, excerpt
 
 CSV_ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
-"""How the names of tables in text files end."""
+"""The endings of tables in text files."""
 
 
 def csv_set(
@@ -51,7 +51,7 @@ def csv_set(
     center: float | None = None,
     scale: float | None = None,
 ) -> Dataset:
-    """The set that a CSV holds; see `table`."""
+    """The set in a CSV file; see `read_table`."""
     return sheet_set(_read_sheet(Path(path)), label, site, classes, target_of(target, label, center, scale))
 
 
@@ -65,10 +65,11 @@ def csv_pair(
     center: float | None = None,
     scale: float | None = None,
 ) -> Dataset:
-    """The set of a folder with train.csv and perhaps test.csv, whose columns are matched by name; see
-    `table`.
+    """The set of a folder with train.csv and perhaps test.csv, with columns matched by name; see
+    `read_table`.
 
-    Raises DataError (E403) for a column that the test table lacks; what else it has is left out and told.
+    Further columns of the test table are left out, with a note. Raises DataError (E403) for a column that the
+    test table lacks.
     """
     files = _tables_by_part(Path(path))
     train = _read_sheet(files["train"])
@@ -81,7 +82,7 @@ def csv_pair(
             notes.append(("left out", f"column '{more[0]}', which only {test.name} has"))
         train = join_sheets(train, test)
     return replace(
-        sheet_set(train, label, site, classes, target_of(target, label, center, scale)).noted(*notes),
+        sheet_set(train, label, site, classes, target_of(target, label, center, scale)).with_notes(*notes),
         name=name,
     )
 
@@ -95,8 +96,8 @@ def is_csv_pair(path: Path) -> bool:
 
 
 def _tables_by_part(folder: Path) -> dict[str, Path]:
-    """The tables of a folder by the part that their names say. Raises DataError (E403) for two of one
-    part."""
+    """The tables of a folder by the part that their names state. Raises DataError (E403) for two tables of
+    one part."""
     parts: dict[str, Path] = {}
     for file in sorted(folder.iterdir()):
         part = _part_of(file)
@@ -110,14 +111,14 @@ def _tables_by_part(folder: Path) -> dict[str, Path]:
 
 
 def _part_of(file: Path) -> str:
-    """The part that a table's name says it is, "" for other files."""
+    """The part of the data that a table's name states, "" for other files."""
     return (
         PART_NAMES.get(file.name.lower().partition(".")[0], "") if table_ending(file) in CSV_ENDINGS else ""
     )
 
 
 def table_ending(path: Path) -> str:
-    """How a file's name ends, in small letters: `.csv`, and with what it is packed in, `.csv.gz`."""
+    """A table's ending in small letters, with that of its compression: `.csv`, `.csv.gz`."""
     endings = path.suffixes[-2:] if path.suffix.lower() == ".gz" else [path.suffix]
     return "".join(endings).lower()
 
@@ -141,21 +142,22 @@ def read_table(
 ) -> Dataset:
     """A set from columns of equal length, [N] each.
 
-    label: the column of labels, by default one of a usual name, else the last. target: instead, columns of
-    zeros and ones, "fever,cough", which say which of several labels a sample has; or the column of a number
-    to predict, which is learnt as (y - center) / scale, by default with the training rows' mean and standard
-    deviation. site: the column that says where rows are from, by which the set is then divided; by default
-    one of a usual name, if there is one. A column `split` of train and test divides the rows.
-    Raises DataError: E403 for columns that are not there, E404 for labels, E405 for missing values and for
-    what is no number in a column of numbers.
+    label: the column of labels, by default one with a usual name, else the last.
+    target: in place of a label: columns of zeros and ones, "fever,cough", for several labels a sample; or the
+    column of a number to predict, learnt as (y - center) / scale, by default with the training rows' mean and
+    standard deviation.
+    site: the column of sites, by which the set is then divided; by default one with a usual name, if there is
+    one. A column `split` of train and test divides the rows.
+    Raises DataError: E403 for columns that do not exist, E404 for labels, E405 for missing values and for
+    other cells than numbers in a column of numbers.
     """
     facts = {cells.word(c): v if isinstance(v, np.ndarray) else np.asarray(v) for c, v in columns.items()}
     return sheet_set(Sheet(name, facts), label, site, classes, target_of(target, label, center, scale))
 
 
 def target_of(target: str, label: str, center: float | None, scale: float | None) -> Target | None:
-    """The target that is named, if one is. Raises DataError (E403) where labels are named, too, or constants
-    of no target."""
+    """The target that is named, if there is one. Raises DataError (E403) if labels are named too, or
+    constants without a target."""
     if label and target:
         raise DataError(
             "E403", f"label={label} names classes, and target={target} a number; give one of them."
@@ -164,11 +166,11 @@ def target_of(target: str, label: str, center: float | None, scale: float | None
         if center is not None or scale is not None:
             raise DataError("E403", "center and scale are a target's: name its column, target=COLUMN.")
         return None
-    return Target.wished(target, center, scale)
+    return Target.from_settings(target, center, scale)
 
 
 Features = Callable[[Sheet, Mapping[str, np.ndarray], list[Note]], tuple[np.ndarray, Kinds]]
-"""What makes samples of the columns that are features; see `numbers_of`."""
+"""A function that makes samples of the feature columns; see `encode_features`."""
 
 
 def sheet_set(
@@ -180,64 +182,66 @@ def sheet_set(
     *,
     features: Features = encode_features,
 ) -> Dataset:
-    """The set that a sheet holds; see `table`. features: what makes samples of the columns that are neither
-    labels nor sites."""
+    """The set in a sheet; see `read_table`. features: makes samples of the columns that are neither labels
+    nor sites."""
     raw = sheet_raw(sheet, (label, site), classes, target, features)
     dataset = raw.dataset(Path(sheet.name.removesuffix(".gz")).stem)
-    divided = column_named(dict.fromkeys(sheet.columns), site, sheet.name) if site else ""
-    return replace(dataset, intake=replace(dataset.intake or Intake(), divided=divided))
+    column = column_named(dict.fromkeys(sheet.columns), site, sheet.name) if site else ""
+    return replace(dataset, intake=replace(dataset.intake or Intake(), divided=column))
 
 
 def sheet_raw(
     sheet: Sheet,
-    named: tuple[str, str],
+    roles: tuple[str, str],
     classes: Sequence[str] | None = None,
     target: Target | None = None,
     features: Features = encode_features,
 ) -> RawSamples:
-    """The samples that a sheet holds, with a test part if it says so. named: the columns of labels and of
-    sites, "" for any."""
+    """The samples of a sheet, with a test part if it has one. roles: the columns of labels and of sites,
+    "" to search for one."""
     if not sheet.columns:
         raise DataError("E403", f"{sheet.name} has no columns.")
-    notes, (label, site) = list[Note](), named
+    notes, (label, site) = list[Note](), roles
     sheet = apply_split(sheet, label, notes)
     labels, y = read_label_columns(sheet, label, classes, target, notes)
-    rest = [column for column in sheet.columns if column not in labels]
+    remaining = [column for column in sheet.columns if column not in labels]
     site = (
-        column_named(dict.fromkeys(rest), site, sheet.name) if site else site_column_in(dict.fromkeys(rest))
+        column_named(dict.fromkeys(remaining), site, sheet.name)
+        if site
+        else site_column_in(dict.fromkeys(remaining))
     )
     places = {site: check_sites(sheet, site, sheet.columns[site])} if site else {}
     x, used = features(
-        sheet, ColumnSubset(sheet.columns, [column for column in rest if column != site]), notes
+        sheet, ColumnSubset(sheet.columns, [column for column in remaining if column != site]), notes
     )
     if site:
         notes.append(("sites", f"from the column '{site}'"))
-    form = {
-        "kind": "table",
-        "columns": [[column, kinds] for column, kinds in used.items()],
-    }  # their order counts
-    known = None if classes is None else tuple(classes)
+    # a list, because the order of the columns counts
+    form = {"kind": "table", "columns": [[column, kinds] for column, kinds in used.items()]}
+    class_names = None if classes is None else tuple(classes)
     return divide_by_part(
-        RawSamples(x, y, columns=places, notes=tuple(notes), target=target, classes=known, form=form),
+        RawSamples(x, y, columns=places, notes=tuple(notes), target=target, classes=class_names, form=form),
         sheet,
     )
 
 
 def apply_split(sheet: Sheet, label: str, notes: list[Note]) -> Sheet:
-    """The sheet with its rows divided as a column of train, test and val says, if there is one.
+    """The sheet with its rows divided by a column of train, test and val, if there is one; adds to the notes.
 
-    Raises DataError (E403) as `part_column` does, where no row is for training, and where the column and the
-    names of files say different things of a row; adds to the notes.
+    Raises DataError (E403) as `part_column` does, if no row is for training, and if the column contradicts
+    the names of the files.
     """
     column, parts = part_column(sheet.columns, {label}, sheet.name)
     if parts is None:
         return sheet
     if sheet.test is not None and (unlike := (parts != "val") & ((parts == "test") != sheet.test)).any():
         row = int(np.argmax(unlike))
-        said = (
+        conflict = (
             f"column '{column}' says {parts[row]} {sheet.where(row)}, and the file's name says another part"
         )
-        raise DataError("E403", f"{sheet.name}: {said}; leave the column out, or put all rows into one file.")
+        raise DataError(
+            "E403", f"{sheet.name}: {conflict}; leave the column out, or put all rows into one file."
+        )
     if not (parts == "train").any():
         raise DataError("E403", f"{sheet.name}: column '{column}' says of no row that it is for training.")
     notes += validation_notes(int((parts == "val").sum()))
@@ -248,7 +252,7 @@ def apply_split(sheet: Sheet, label: str, notes: list[Note]) -> Sheet:
 def read_label_columns(
     sheet: Sheet, label: str, classes: Sequence[str] | None, target: Target | None, notes: list[Note]
 ) -> tuple[tuple[str, ...], np.ndarray]:
-    """(the columns of labels, their values). Raises DataError as `labels_of` does; adds to the notes."""
+    """(the columns of labels, their values). Raises DataError as `label_column` does; adds to the notes."""
     if target and names_columns(sheet.columns, target.name):
         return multilabel_columns(sheet, target.name)
     column, y = target_column(sheet, target) if target else label_column(sheet, label, classes, notes)
@@ -256,7 +260,7 @@ def read_label_columns(
 
 
 def divide_by_part(raw: RawSamples, sheet: Sheet) -> RawSamples:
-    """A sheet's samples by the parts that it says they belong to, without those that are in none."""
+    """A sheet's samples divided into its parts, without rows that are in no part."""
     unused, test = sheet.unused, sheet.test
     if unused is not None and unused.any():
         columns = {c: v[~unused] for c, v in raw.columns.items()}
@@ -275,7 +279,7 @@ def divide_by_part(raw: RawSamples, sheet: Sheet) -> RawSamples:
 
 
 def check_sites(sheet: Sheet, site: str, values: np.ndarray) -> np.ndarray:
-    """The column of sites, [N]. Raises DataError (E403) for missing ones."""
+    """The column of sites, [N]. Raises DataError (E403) for missing values."""
     missing = cells.missing(values)
     if missing.any():
         raise DataError(
@@ -291,8 +295,8 @@ SCALAR_FEATURES = frozenset(("Value", "ClassLabel"))
 
 
 def is_frame(data: Any) -> bool:
-    """Whether it is a table of columns: pandas' and polars' DataFrames, pyarrow's Tables, and those Datasets
-    of Hugging Face whose columns all hold one value a row."""
+    """Whether this is a table of columns: pandas' and polars' DataFrames, pyarrow's Tables, and Hugging
+    Face's Datasets with one value a row in all columns."""
     if hasattr(data, "columns") and any(hasattr(data, n) for n in ("iloc", "to_dicts", "to_pydict")):
         return True
     kinds = [type(feature).__name__ for feature in _dataset_features(data).values()]
@@ -305,7 +309,7 @@ def is_frame(data: Any) -> bool:
 
 
 def frame_columns(frame: Any, name: str = "table") -> dict[str, np.ndarray]:
-    """The columns of a table by name, [N] each. name: of the table, for messages.
+    """The columns of a table by name, [N] each. name: name of the table, for messages.
 
     Raises DataError (E403) for two columns of one name, and for cells that hold several values.
     """
@@ -333,35 +337,34 @@ def frame_columns(frame: Any, name: str = "table") -> dict[str, np.ndarray]:
 
 
 def _dataset_features(data: Any) -> Mapping[str, Any]:
-    """What a Dataset of Hugging Face says of each column; {} of anything else."""
+    """The features of a Hugging Face Dataset by column; {} for anything else."""
     features = getattr(data, "features", None)
     return features if isinstance(features, Mapping) else {}
 
 
 def _column_array(column: Any) -> np.ndarray:
-    """A column as an array: what knows its categories or missing values gives objects."""
+    """A column as an array; columns with categories or missing values become objects."""
     return np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
 
 
 def _class_words(values: np.ndarray, names: Sequence[str] | None) -> np.ndarray:
-    """The words that numbers stand for, None for a missing one; the values themselves where they have no
-    names."""
+    """The class names of numbers, None for a missing one; the values themselves without names."""
     if not names:
         return values
-    known = dict(enumerate(names))
-    return np.array([None if v is None else known.get(int(v)) for v in values.tolist()], dtype=object)
+    words = dict(enumerate(names))
+    return np.array([None if v is None else words.get(int(v)) for v in values.tolist()], dtype=object)
 
 
 def add_labels(x: Any, y: Any, name: str, label: str) -> dict[str, np.ndarray]:
-    """The columns of a table and, as one more that is called so, its labels. name: of the table, for
+    """The columns of a table and its labels as a further column, called `label`. name: name of the table, for
     messages.
 
-    Raises DataError (E403) for labels of another length or order, by pandas' index, and for a name that a
-    column has.
+    Raises DataError (E403) for labels of another length or order, by pandas' index, and if a column already
+    has the name.
     """
     columns = frame_columns(x, name)
-    index, other = getattr(x, "index", None), getattr(y, "index", None)
-    if hasattr(index, "equals") and hasattr(other, "equals") and not index.equals(other):  # pyright: ignore[reportOptionalMemberAccess]
+    index, y_index = getattr(x, "index", None), getattr(y, "index", None)
+    if hasattr(index, "equals") and hasattr(y_index, "equals") and not index.equals(y_index):  # pyright: ignore[reportOptionalMemberAccess]
         text = "x and y have different indexes, so which label a row has cannot be told"
         raise DataError(
             "E403", f"{name}: {text}; give y.loc[x.index], or y.to_numpy() if they are in one order."
@@ -381,58 +384,59 @@ def add_labels(x: Any, y: Any, name: str, label: str) -> dict[str, np.ndarray]:
 def read_frames(
     tables: Mapping[str, Mapping[str, np.ndarray]], label: str, target: str = ""
 ) -> dict[str, RawSamples]:
-    """The samples of each table, by its name, whose numbers mean the same columns and words in all of them.
+    """The samples of each table by name, with one meaning of columns and words in all of them.
 
-    tables: their columns. label, target: the column of labels, or of the numbers to predict, as `table` has
-    them. Raises DataError (E403) for a column that one table lacks, and as `table` does.
+    tables: their columns. label, target: the column of labels, or of the numbers to predict, as for
+    `read_table`. Raises DataError (E403) for a column that one table lacks, and as `read_table` does.
     """
     sheets = {name: Sheet(name, columns) for name, columns in tables.items()}
-    whole, notes, aim = _join_tables(sheets), list[Note](), target_of(target, label, None, None)
+    joined, notes, aim = _join_tables(sheets), list[Note](), target_of(target, label, None, None)
     labels, used = [""], Kinds()
     if len(sheets) > 1:
-        divided = apply_split(whole, label, [])
-        labels = read_label_columns(divided, label, None, aim, [])[0]
-        rest = [column for column in divided.columns if column not in labels]
-        site = site_column_in(dict.fromkeys(rest))
-        used = encode_features(divided, ColumnSubset(divided.columns, [c for c in rest if c != site]), notes)[
-            1
-        ]
+        split = apply_split(joined, label, [])
+        labels = read_label_columns(split, label, None, aim, [])[0]
+        remaining = [column for column in split.columns if column not in labels]
+        site = site_column_in(dict.fromkeys(remaining))
+        used = encode_features(
+            split, ColumnSubset(split.columns, [c for c in remaining if c != site]), notes
+        )[1]
 
     def features(
-        sheet: Sheet, columns: Mapping[str, np.ndarray], told_of: list[Note]
+        sheet: Sheet, columns: Mapping[str, np.ndarray], sheet_notes: list[Note]
     ) -> tuple[np.ndarray, Kinds]:
         if len(sheets) < 2:
-            return encode_features(sheet, columns, told_of)
-        told_of += notes
+            return encode_features(sheet, columns, sheet_notes)
+        sheet_notes += notes
         return encode_as(sheet, used), used
 
-    named = label if aim else label or labels[0]
-    return {name: sheet_raw(sheet, (named, ""), None, aim, features) for name, sheet in sheets.items()}
+    label_name = label if aim else label or labels[0]
+    return {name: sheet_raw(sheet, (label_name, ""), None, aim, features) for name, sheet in sheets.items()}
 
 
 def encode_frame(frame: Any, used: Iterable[tuple[str, list[str]]], name: str) -> np.ndarray:
-    """float32 [N, columns] of a table from which a model predicts: columns are found by name, in whatever
-    order they come.
+    """float32 [N, columns] of a table from which a model predicts; columns are found by name, in any order.
 
-    used: the columns that the model reads, with their words, as `Kinds` has them. Raises DataError as
-    `numbers_as` does.
+    used: the columns that the model reads, with their words, as in `Kinds`. Raises DataError as `encode_as`
+    does.
     """
     return encode_as(Sheet(name, frame_columns(frame, name)), dict(used))
 
 
 def _join_tables(sheets: Mapping[str, Sheet]) -> Sheet:
-    """The rows of all tables, with the columns of the first. Raises DataError (E403) for one that another
-    lacks."""
+    """The rows of all tables, with the columns of the first. Raises DataError (E403) for a column that a
+    table lacks."""
     name, first = next(iter(sheets.items()))
     columns: dict[str, np.ndarray] = {}
     for column in first.columns:
-        for other, sheet in sheets.items():
+        for table_name, sheet in sheets.items():
             if column not in sheet.columns:
-                text = f"{excerpt(other)} has no column '{column}', which {excerpt(name)} has"
+                text = f"{excerpt(table_name)} has no column '{column}', which {excerpt(name)} has"
                 raise DataError("E403", f"{text}; it has: {abbreviate(list(sheet.columns), 12)}.")
         columns[column] = _join_column([sheet.columns[column] for sheet in sheets.values()])
     places = [
-        f"row {i} of {excerpt(name)}" for name, sheet in sheets.items() for i in range(_row_count(sheet))
+        f"row {i} of {excerpt(name)}"
+        for name, sheet in sheets.items()
+        for i in range(len(next(iter(sheet.columns.values()), ())))
     ]
     return Sheet("table" if len(sheets) < 2 else f"the tables of {abbreviate(list(sheets))}", columns, places)
 
@@ -442,7 +446,3 @@ def _join_column(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(
         parts if kinds <= {*"biuf"} or len(kinds) == 1 else [part.astype(object) for part in parts]
     )
-
-
-def _row_count(sheet: Sheet) -> int:
-    return len(next(iter(sheet.columns.values()), ()))

@@ -1,6 +1,4 @@
-"""A data set from a user's medical volumes in folders, as slices: with masks, or with a class for each
-volume.
-"""
+"""A data set from medical volumes in folders, as slices: with masks, or with a class for each volume."""
 
 from __future__ import annotations
 
@@ -35,15 +33,18 @@ from unskew.data.volumes.volume import Axis, Volume, check_fits, cut_mask, cut_s
 from unskew.errors import DataError
 
 LARGEST_SLICES = 4 << 30
-"""Bytes of slices that are held in memory."""
+"""Maximal size of slices in memory, in bytes."""
 TEST_PATIENTS = 0.2
-"""Of the patients, where no folder test/ says who they are."""
+"""The share of patients that are held out if there is no folder test/."""
 
 
 @dataclass(frozen=True)
 class _Slices:
-    """One volume cut. x: float32 [N, S, S]; y: masks, int64 [N, S, S], None where the volume has a class;
-    dropped: slices."""
+    """The slices of one volume.
+
+    x: float32 [N, S, S]. y: masks, int64 [N, S, S], or None if the volume has a class. dropped: number of
+    slices left out.
+    """
 
     x: np.ndarray
     y: np.ndarray | None
@@ -55,21 +56,21 @@ class _Slices:
 def volumes(
     path: str | Path,
     size: Annotated[int, Ge(8), Le(4096), "side of the slices, in pixels"] = 64,
-    axis: Annotated[Axis, "which way volumes are cut"] = "axial",
+    axis: Annotated[Axis, "direction of the slices"] = "axial",
     empty: Annotated[
-        Literal["keep", "drop"], "slices without any label, or with a single value where there are no masks"
+        Literal["keep", "drop"], "slices without labels, or with a single value if there are no masks"
     ] = "keep",
-    image: Annotated[str, "how names of images end, where a patient has several kinds, such as T1w"] = "",
+    image: Annotated[str, "suffix of the images' names, if a patient has several kinds, such as T1w"] = "",
     *,
-    site: Annotated[str, "in participants.tsv: the column that says where a patient is from"] = "",
+    site: Annotated[str, "in participants.tsv: the column of sites"] = "",
     label: Annotated[str, "in participants.tsv: the column of classes, for volumes without masks"] = "",
 ) -> Dataset:
     """The slices of all volumes (.nii, .nii.gz, or DICOM) below `path/`: float32 [N, 1, size, size], in the
     order of the files.
 
-    unskew.data.volumes.scans says which layouts are read, and unskew.data.volumes.scans for DICOM. Columns:
-    `patient`, and `site` where folders or a table name it. Without a folder test/, a fifth of the patients of
-    every site is held out; no patient is on both sides.
+    unskew.data.volumes.scans lists the layouts that are read. Columns: `patient`, and `site` if folders or a
+    table name it. Without a folder test/, a fifth of the patients of every site is held out; no patient is on
+    both sides.
     Raises DataError: E409 for other layouts and for masks that do not fit, E401 and E403 for files that are
     no volumes, E404 for labels that are not whole numbers.
     """
@@ -89,15 +90,15 @@ def volumes(
     columns = {"patient": np.array(_patients(scans))[owner]}
     if any(s.site for s in scans):
         columns["site"] = np.array([s.site for s in scans])[owner]
-    held = test[owner]
+    in_test = test[owner]
     dataset = arrays(
-        x[~held],
-        y[~held],
-        x[held],
-        y[held],
+        x[~in_test],
+        y[~in_test],
+        x[in_test],
+        y[in_test],
         classes=classes,
-        columns={n: v[~held] for n, v in columns.items()},
-        test_columns={n: v[held] for n, v in columns.items()},
+        columns={n: v[~in_test] for n, v in columns.items()},
+        test_columns={n: v[in_test] for n, v in columns.items()},
         name=name,
         notes=notes,
         layout="channels first",
@@ -113,12 +114,12 @@ def _read_layout(root: Path, image: str, site: str, label: str) -> ScanLayout:
     layout = read_dicom_scans(root, image, bool(label))
     try:
         return number_patients(add_participants(layout, root, site, label))
-    except DataError as error:  # of the table, whose path may name somebody
+    except DataError as error:  # the path of the table may contain a name
         raise DataError(error.code, error.text.replace(str(root), DICOM)) from None
 
 
 def holds_volumes(path: Path) -> bool:
-    """Whether the first file of data below a folder, folder by folder, is NIfTI, or most pictures below it
+    """Whether the first data file below a folder, folder by folder, is NIfTI, or most pictures below it
     are DICOM."""
     return _holds_nifti(path) or holds_dicom(path)
 
@@ -136,8 +137,7 @@ def _holds_nifti(path: Path) -> bool:
 def prediction_slices(
     source: Path | Series, name: str, axis: Axis, size: int
 ) -> tuple[list[str], np.ndarray]:
-    """(what each slice is called, the slices [N, 1, size, size]) of a volume of this name, to predict
-    from."""
+    """(name of each slice, the slices [N, 1, size, size]) of a volume from which a model predicts."""
     x = cut_slices(_read_volume(source), axis, size)
     return [f"{name} slice {i}" for i in range(len(x))], x[:, None]
 
@@ -147,18 +147,18 @@ def _read_volume(source: Path | Series) -> Volume:
 
 
 def _cut_all(name: str, scans: Sequence[Scan], axis: Axis, size: int, drop: bool) -> list[_Slices]:
-    """Every volume cut. Raises DataError (E403) as soon as the slices take more than may be held, and as
-    `_cut` does."""
-    most, held = LARGEST_SLICES // (4 * size**2), 0
+    """The slices of every volume. Raises DataError (E403) as soon as they exceed the limit of memory, and
+    as `_cut_volume` does."""
+    limit, count = LARGEST_SLICES // (4 * size**2), 0
 
     def cut(i: int) -> _Slices:
-        nonlocal held
+        nonlocal count
         piece = _cut_volume(scans[i], axis, size, drop)
-        held += len(piece.x)
-        if held > most:
+        count += len(piece.x)
+        if count > limit:
             text = (
-                f"{name}: the first {i + 1:,} of {len(scans):,} volumes have {held:,} slices, and"
-                f" {most:,} fit"
+                f"{name}: the first {i + 1:,} of {len(scans):,} volumes have {count:,} slices, and"
+                f" {limit:,} fit"
             )
             raise DataError(
                 "E403", f"{text} ({LARGEST_SLICES:,} bytes); take a smaller size, or fewer volumes."
@@ -178,14 +178,14 @@ def _cut_volume(scan: Scan, axis: Axis, size: int, drop: bool) -> _Slices:
         full = y.any((1, 2))
     else:
         full = x.min((1, 2)) < x.max((1, 2))
-    kept = full if drop else np.ones(len(x), bool)
+    keep = full if drop else np.ones(len(x), bool)
     return _Slices(
-        x[kept], None if y is None else y[kept], int((~kept).sum()), volume.values.shape, volume.stored
+        x[keep], None if y is None else y[keep], int((~keep).sum()), volume.values.shape, volume.stored
     )
 
 
 def _patients(scans: Sequence[Scan]) -> list[str]:
-    """The patient of each volume, with the site where several sites have patients of one name."""
+    """The patient of each volume, with the site if several sites have patients of one name."""
     sites = {name: {s.site for s in scans if s.patient == name} for name in {s.patient for s in scans}}
     return [
         f"{s.site}/{s.patient}" if len(sites[s.patient]) > 1 and not s.person else s.patient for s in scans
@@ -207,9 +207,9 @@ def _slice_labels(
 
 
 def _slice_notes(scans: Sequence[Scan], cuts: Sequence[_Slices], axis: Axis, size: int) -> list[Note]:
-    """What became of orientations, shapes and empty slices."""
-    ways = Counter(cut.stored or "not told" for cut in cuts)
-    ways_text = ", ".join(f"{way} {n:,}" for way, n in ways.most_common())
+    """Notes on orientations, shapes and empty slices."""
+    orientations = Counter(cut.stored or "not told" for cut in cuts)
+    orientation_text = ", ".join(f"{orientation} {n:,}" for orientation, n in orientations.most_common())
     patients = len({scan.owner for scan in scans})
     shape = " x ".join(map(str, Counter(cut.shape for cut in cuts).most_common(1)[0][0]))
     notes: list[Note] = [
@@ -218,11 +218,16 @@ def _slice_notes(scans: Sequence[Scan], cuts: Sequence[_Slices], axis: Axis, siz
             f"{quantity(len(scans), 'volume')} of {quantity(patients, 'patient')}, whose slices are on one"
             " side of the test split",
         ),
-        ("scaled", f"orientations as stored: {ways_text}; all were turned to RAS and cut into {axis} slices"),
+        (
+            "scaled",
+            f"orientations as stored: {orientation_text}; all were turned to RAS and cut into {axis} slices",
+        ),
         ("scaled", f"volumes such as {shape} became slices of {size} x {size}, in proportion (size={size})"),
     ]
-    if "not told" in ways:
-        text = f"{quantity(ways['not told'], 'volume')} without an orientation, taken as they are stored"
+    if "not told" in orientations:
+        text = (
+            f"{quantity(orientations['not told'], 'volume')} without an orientation, taken as they are stored"
+        )
         notes.append(("note", f"{text}; look at some slices before you train"))
     if n := sum(cut.dropped for cut in cuts):
         notes.append(

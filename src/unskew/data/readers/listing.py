@@ -1,5 +1,4 @@
-"""A table next to sounds or images that lists them by file name, with their labels, sites and further
-columns.
+"""A table next to sounds or images that lists them by file name, with labels, sites and further columns.
 
 Letters: N files.
 """
@@ -29,12 +28,12 @@ from unskew.data.samples.intake import Note, abbreviate, quantity
 from unskew.errors import DataError, excerpt
 
 LISTED_SHARE = 0.5
-"""Share of a column's values that are names of files, for the column to count as theirs."""
+"""The share of a column's values that must be names of files for the column to count as file names."""
 
 
 class FileNames:
-    """Files by what a table may call them: name or path, with or without the ending, in any case if there is
-    one such file."""
+    """Files by the names that a table may use: name or path, with or without the ending, in any case if
+    that is unique."""
 
     def __init__(self, files: Sequence[File]):
         self.count, self._known = len(files), defaultdict[str, list[File]](list)
@@ -42,10 +41,10 @@ class FileNames:
             for name in {file.path.name, file.path.stem}:
                 self._known[_plain_path(name)].append(file)
 
-    def called(self, text: str, folder: Path) -> list[File]:
-        """The files that a text may name, of which those that fit best. folder: of the table."""
+    def matches(self, text: str, folder: Path) -> list[File]:
+        """The files that a text may name, of which those that fit best. folder: the table's folder."""
         parts = PurePosixPath(_plain_path(text)).parts
-        near = self._known.get(parts[-1], []) if parts else []
+        matches = self._known.get(parts[-1], []) if parts else []
         text = unicodedata.normalize("NFC", text)
         fits: tuple[Callable[[File], int], ...] = (
             lambda file: _common_folders(file.path.parent, parts[:-1]),
@@ -54,14 +53,14 @@ class FileNames:
             lambda file: file.path.is_relative_to(folder),
         )
         for fit in fits:
-            if len(near) > 1:
-                best = max(map(fit, near))
-                near = [file for file in near if fit(file) == best]
-        return near
+            if len(matches) > 1:
+                best = max(map(fit, matches))
+                matches = [file for file in matches if fit(file) == best]
+        return matches
 
 
 def _common_folders(folder: Path, names: tuple[str, ...]) -> int:
-    """How many of these names, the last first, are those of the folder and of the folders that hold it."""
+    """The number of these names, counted from the last, that equal the folder and the folders above it."""
     pairs = zip(reversed(folder.parts), reversed(names))
     return sum(1 for _ in takewhile(lambda pair: _plain_path(pair[0]) == pair[1], pairs))
 
@@ -70,28 +69,29 @@ def _plain_path(name: str) -> str:
     return unicodedata.normalize("NFC", name).replace("\\", "/").lower()
 
 
-def file_column(sheet: Sheet, named: FileNames, taken: set[str], folder: Path) -> str:
-    """The column that names the most files, "" if none does. taken: columns with another purpose."""
-    most, key = 0, ""
+def file_column(sheet: Sheet, names: FileNames, excluded: set[str], folder: Path) -> str:
+    """The column that names the most files, "" if none does. excluded: columns with another purpose."""
+    largest, key = 0, ""
     for column, values in sheet.columns.items():
-        near = [file.path for v in values.tolist() for file in named.called(v, folder)[:1]]
-        if column not in taken and len(near) >= LISTED_SHARE * len(values) and len({*near}) > most:
-            most, key = len({*near}), column
+        paths = [file.path for v in values.tolist() for file in names.matches(v, folder)[:1]]
+        if column not in excluded and len(paths) >= LISTED_SHARE * len(values) and len({*paths}) > largest:
+            largest, key = len({*paths}), column
     return key
 
 
-def match_rows(path: Path, sheet: Sheet, key: str, named: FileNames) -> dict[int, File]:
-    """The file of each row that names one. Raises DataError (E409) where it may be one of several."""
+def match_rows(path: Path, sheet: Sheet, key: str, names: FileNames) -> dict[int, File]:
+    """The file of each row that names one. Raises DataError (E409) if a name is ambiguous."""
     rows: dict[int, File] = {}
     for i, text in enumerate(sheet.columns[key].tolist()):
-        near = named.called(text, path.parent)
-        if len(near) > 1:
+        matches = names.matches(text, path.parent)
+        if len(matches) > 1:
             several = (
-                f"{excerpt(text, 60)} {sheet.where(i)} of {path} may be {near[0].path} or {near[1].path}"
+                f"{excerpt(text, 60)} {sheet.where(i)} of {path} may be {matches[0].path} or"
+                f" {matches[1].path}"
             )
             raise DataError("E409", f"{several}; write the path of each file, from {path.parent} on.")
-        if near:
-            rows[i] = near[0]
+        if matches:
+            rows[i] = matches[0]
     return rows
 
 
@@ -100,8 +100,7 @@ class Listing:
     """A table and the files that its rows name.
 
     sheet: the rows that have a file, in the order of the files' paths, without the column `key` of names.
-    files: of each row, of
-    which several may have the same. notes: which rows and files are without the other.
+    files: the file of each row; rows may share one. notes: on rows without files and files without rows.
     """
 
     path: Path
@@ -111,25 +110,27 @@ class Listing:
     notes: tuple[Note, ...]
 
 
-def find_listing(tree: FolderTree, files: Sequence[File], taken: Sequence[str] = ()) -> Listing | None:
-    """The CSV below the folder that lists the files, None where none does; of several the one that has all
-    named columns.
+def find_listing(tree: FolderTree, files: Sequence[File], roles: Sequence[str] = ()) -> Listing | None:
+    """The CSV below the folder that lists the files, None without one; of several, the one with all named
+    columns.
 
-    taken: columns that are named, which are not looked at for names of files. Raises DataError (E409) where
-    several CSVs may be meant, and where a name may be that of several files.
+    roles: columns that are named, which are not searched for names of files. Raises DataError (E409) if
+    several CSVs are possible, and if a name may be that of several files.
     """
     names, listings = FileNames(files), list[tuple[Path, Sheet, str]]()
     for path in sorted(tree.root.rglob("*.csv")):
         sheet = read_csv(path)
-        others = {*taken, label_column_in(sheet.columns), site_column_in(sheet.columns)}
-        if key := file_column(sheet, names, others, path.parent):
+        excluded = {*roles, label_column_in(sheet.columns), site_column_in(sheet.columns)}
+        if key := file_column(sheet, names, excluded, path.parent):
             listings.append((path, sheet, key))
     if len(listings) > 1:
-        listings = [one for one in listings if {*taken} - {""} <= one[1].columns.keys()] or listings
+        listings = [
+            listing for listing in listings if {*roles} - {""} <= listing[1].columns.keys()
+        ] or listings
     if len(listings) > 1:
-        both = f"both {listings[0][0]} and {listings[1][0]} list files"
+        text = f"both {listings[0][0]} and {listings[1][0]} list files"
         remedy = "put their rows into one table, with a column split of train and test where they are parts"
-        raise DataError("E409", f"{both}; {remedy}.")
+        raise DataError("E409", f"{text}; {remedy}.")
     return _listing_in(*listings[0], names) if listings else None
 
 
@@ -139,87 +140,88 @@ def _listing_in(path: Path, sheet: Sheet, key: str, names: FileNames) -> Listing
     columns = {name: values[rows] for name, values in sheet.columns.items() if name != key}
     with_files = replace(sheet, columns=columns, places=[sheet.places[row] for row in rows])
     notes = list[Note]()
-    for n, noun, what in (
+    for n, noun, reason in (
         (len(sheet.places) - len(rows), "row", f"in {path.name} without a file"),
         (names.count - len({file_of[row].path for row in rows}), "file", f"that {path.name} does not list"),
     ):
         if n:
-            notes.append(("left out", f"{quantity(n, noun)} {what}"))
+            notes.append(("left out", f"{quantity(n, noun)} {reason}"))
     return Listing(path, key, with_files, tuple(file_of[row] for row in rows), tuple(notes))
 
 
 def read_listing(
-    listing: Listing, named: tuple[str, str], aim: Target | None = None, inputs: Sequence[str] = ()
+    listing: Listing, roles: tuple[str, str], aim: Target | None = None, inputs: Sequence[str] = ()
 ) -> LabelledFiles:
     """The listed files with their labels, sites and further facts.
 
-    named: the columns of labels and sites; "" looks for usual names. aim: the target, where one is named.
-    inputs: columns that are inputs beside the file.
-    Raises DataError: E409 where the labels are not to be seen and for a file in two rows that differ, E403
-    for columns that are not there and for missing sites, E404 for labels, E405 for inputs with missing
-    values.
+    roles: the columns of labels and sites; "" searches for usual names. aim: the target, if one is named.
+    inputs: columns that are inputs next to the file.
+    Raises DataError: E409 if the labels cannot be identified and for a file in two rows that differ, E403 for
+    columns that do not exist and for missing sites, E404 for labels, E405 for inputs with missing values.
     """
     name, notes = listing.path.name, [*listing.notes]
     notes.append(("labels", f"{name} lists the files, by '{listing.key}'"))
-    label, site = named
+    label, site = roles
     if not (label or aim or label_column_in(listing.sheet.columns)):
-        has = (
+        fault = (
             "no column is called label, class, category or target; it has:"
             f" {abbreviate(list(listing.sheet.columns), 12)}"
         )
-        raise DataError("E409", f"{listing.path} lists files but {has}. Name it: label=COLUMN.")
+        raise DataError("E409", f"{listing.path} lists files but {fault}. Name it: label=COLUMN.")
     sheet, files = _drop_validation(listing, label, notes)
     labels, y = read_label_columns(sheet, label, None, aim, notes)
-    rest = [column for column in sheet.columns if column not in labels]
+    remaining = [column for column in sheet.columns if column not in labels]
     site = (
-        column_named(dict.fromkeys(rest), site, sheet.name) if site else site_column_in(dict.fromkeys(rest))
+        column_named(dict.fromkeys(remaining), site, sheet.name)
+        if site
+        else site_column_in(dict.fromkeys(remaining))
     )
     sites = check_sites(sheet, site, sheet.columns[site]) if site else None
-    further = [column_named(dict.fromkeys(rest), name, sheet.name) for name in inputs]
-    beside, used = encode_inputs(sheet, further, notes)
+    further = [column_named(dict.fromkeys(remaining), name, sheet.name) for name in inputs]
+    input_values, used = encode_inputs(sheet, further, notes)
     facts = [
         y,
         np.array([file.part for file in files]),
         *([] if sites is None else [sites]),
-        *beside.values(),
+        *input_values.values(),
     ]
-    once = _first_rows(listing.path, sheet, files, facts)
-    if n := len(files) - len(once):
+    rows = _first_rows(listing.path, sheet, files, facts)
+    if n := len(files) - len(rows):
         notes.append(
             ("left out", f"{quantity(n, 'row')} in {name} that list{'s' if n == 1 else ''} a file again")
         )
-    classes, y = _number_labels(y[once])
-    columns = {column: sheet.columns[column][once] for column in rest if column != "site"}
+    classes, y = _number_labels(y[rows])
+    columns = {column: sheet.columns[column][rows] for column in remaining if column != "site"}
     return LabelledFiles(
-        tuple(files[row] for row in once),
+        tuple(files[row] for row in rows),
         classes,
         y,
-        None if sites is None else tuple(map(str, sites[once].tolist())),
+        None if sites is None else tuple(map(str, sites[rows].tolist())),
         tuple(notes),
         facts={column: values for column, values in columns.items() if _is_fact(column, values)},
         target=aim,
-        beside={column: values[once] for column, values in beside.items()},
+        beside={column: values[rows] for column, values in input_values.items()},
         used=used,
     )
 
 
 def _drop_validation(listing: Listing, label: str, notes: list[Note]) -> tuple[Sheet, list[File]]:
-    """(the rows that are for training or the test, their files, each in the part that the table or a folder
-    says)."""
+    """(the rows for training or the test, their files), with the part of each that the table or a folder
+    names."""
     sheet, files = listing.sheet, listing.files
     split, parts = part_column(sheet.columns, {label}, sheet.name)
     parts = np.array([f.part for f in files]) if parts is None else parts
-    kept = [row for row, part in enumerate(parts.tolist()) if part != "val"]
-    if n := len(files) - len(kept):
+    rows = [row for row, part in enumerate(parts.tolist()) if part != "val"]
+    if n := len(files) - len(rows):
         notes.append(("left out", f"{quantity(n, 'file')} for validation in {listing.path.name}"))
-    columns = {name: values[kept] for name, values in sheet.columns.items() if name != split}
-    places = [sheet.places[row] for row in kept]
-    divided = replace(sheet, columns=columns, places=places, test=parts[kept] == "test")
-    return divided, [File(files[row].path, str(parts[row]), files[row].folders) for row in kept]
+    columns = {name: values[rows] for name, values in sheet.columns.items() if name != split}
+    places = [sheet.places[row] for row in rows]
+    remaining = replace(sheet, columns=columns, places=places, test=parts[rows] == "test")
+    return remaining, [File(files[row].path, str(parts[row]), files[row].folders) for row in rows]
 
 
 def _number_labels(y: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
-    """(the classes that labels of words name, () for other labels; the labels, of words their numbers)."""
+    """(the class names of labels that are words, () for other labels; the labels, words as numbers)."""
     if y.dtype.kind not in "OUS":
         return (), y
     classes = sort_classes(set(map(str, y.tolist())))
@@ -228,27 +230,29 @@ def _number_labels(y: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
 
 
 def _first_rows(path: Path, sheet: Sheet, files: Sequence[File], facts: Sequence[np.ndarray]) -> list[int]:
-    """The first row of each file. facts: of each row, which must be the same for a file. Raises DataError
-    (E409) otherwise."""
+    """The first row of each file. facts: values of each row that must agree within a file. Raises
+    DataError (E409) otherwise."""
     first: dict[Path, int] = {}
     for row, file in enumerate(files):
         before = first.setdefault(file.path, row)
         for values in facts:
-            one, two = _python_value(values[before]), _python_value(values[row])
-            if one != two:
-                was, now = (
-                    f"{sheet.where(at)} as {excerpt(value, 40)}" for at, value in ((before, one), (row, two))
+            first_value, two = _python_value(values[before]), _python_value(values[row])
+            if first_value != two:
+                first_text, text = (
+                    f"{sheet.where(line)} as {excerpt(value, 40)}"
+                    for line, value in ((before, first_value), (row, two))
                 )
-                raise DataError("E409", f"{path} lists {file.path.name} {was} and {now}; keep one of them.")
+                raise DataError(
+                    "E409", f"{path} lists {file.path.name} {first_text} and {text}; keep one of them."
+                )
     return list(first.values())
 
 
 def _python_value(value: Any) -> Any:
-    """A label, part, site or number as Python has it."""
+    """A label, part, site or number as a Python value."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def _is_fact(name: str, values: np.ndarray) -> bool:
-    """Whether clients can be formed by a column: nothing is missing in it, and it does not number the
-    files."""
+    """Whether clients can be formed by a column: it has no missing values and does not number the files."""
     return not cells.missing(values).any() and not is_row_number(name, values)

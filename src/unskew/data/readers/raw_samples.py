@@ -1,5 +1,4 @@
-"""Samples and labels as they were found, before either is converted: what every source of data gives, one for
-each client.
+"""Samples and labels before any conversion, as every source of data gives them, one set for each client.
 
 Sets may number their classes differently, as folders do if one of them lacks a class. Labels are therefore
 matched by the names of the classes when the sets of several clients become one.
@@ -18,68 +17,66 @@ from unskew.data.kinds.masks import MaskOrigin, as_masks
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.samples.conversion import array_of, bits_of, sample_array, scale_samples
 from unskew.data.samples.dataset import Dataset, Target
-from unskew.data.samples.input_layout import Layout
 from unskew.data.samples.intake import Intake, Note, abbreviate
 from unskew.data.samples.packing import PackedSamples, are_inputs, layout_difference, pack
 from unskew.data.storage.sample_rows import concatenate_samples
 from unskew.errors import DataError, excerpt
+from unskew.formats.input_layout import Layout
 
 ClassNames = tuple[str, ...]
 
 
-def read_class_names(given: Any) -> ClassNames | None:
-    """The names of all classes as they are given beside arrays, in a list, a tuple or an array; None for
-    None.
+def read_class_names(names: Any) -> ClassNames | None:
+    """The names of all classes from a list, a tuple or an array; None for None.
 
-    Raises DataError (E404) for what is no list.
+    Raises DataError (E404) for anything else.
     """
-    if given is None:
+    if names is None:
         return None
-    if not isinstance(given, Iterable):
+    if not isinstance(names, Iterable):
         raise DataError(
-            "E404", f"classes lists the names of all classes, such as ['cat', 'dog']; it is {excerpt(given)}."
+            "E404", f"classes lists the names of all classes, such as ['cat', 'dog']; it is {excerpt(names)}."
         )
-    return tuple(str(name) for name in given)
+    return tuple(str(name) for name in names)
 
 
 def class_names_of(items: Any) -> Any:
-    """What a set, or the set below it, calls its classes; of joined sets what all of them do; None where
-    nothing says."""
+    """The class names of a set, or of the set below it; of joined sets if all agree; None if there are
+    none."""
     while items is not None:
         if (names := getattr(items, "classes", None)) is not None:
             return names
         if parts := _parts(items):
-            known = [class_names_of(part) for part in parts]
-            return known[0] if all(_are_names(one) and list(one) == list(known[0]) for one in known) else None
+            lists = [class_names_of(part) for part in parts]
+            return lists[0] if all(_are_names(one) and list(one) == list(lists[0]) for one in lists) else None
         items = getattr(items, "dataset", None)
     return None
 
 
 def numbering_note(items: Any) -> str:
-    """What to say of joined sets whose labels may mean different classes, "" of any other."""
+    """A warning about joined sets in which labels may mean different classes, "" for any other set."""
     while items is not None and not _parts(items):
         items = getattr(items, "dataset", None)
-    known = [names for part in _parts(items) if _are_names(names := class_names_of(part))]
-    other = next((names for names in known if list(names) != list(known[0])), None)
-    if other is None:
+    lists = [names for part in _parts(items) if _are_names(names := class_names_of(part))]
+    conflict = next((names for names in lists if list(names) != list(lists[0])), None)
+    if conflict is None:
         return ""
-    one, two = (abbreviate(list(map(str, names)), 5) for names in (known[0], other))
+    one, two = (abbreviate(list(map(str, names)), 5) for names in (lists[0], conflict))
     return (
         f"joined sets number their classes differently ({one}; {two}): does a label mean the same in all of"
         " them?"
     )
 
 
-def common_names(known: Sequence[tuple[str, ClassNames]]) -> ClassNames | None:
-    """All names of classes, those of the first set first; None where all sets have the same. known: (set, its
-    names).
+def common_names(sets: Sequence[tuple[str, ClassNames]]) -> ClassNames | None:
+    """All names of classes, those of the first set first; None if all sets agree. sets: (set, its names).
 
-    Raises DataError (E404) where a name stands twice in one of several unequal lists.
+    Raises DataError (E404) if a name occurs twice in one of several unequal lists.
     """
-    lists = list(dict.fromkeys(names for _, names in known))
+    lists = list(dict.fromkeys(names for _, names in sets))
     if len(lists) < 2:
         return None
-    for of, names in known:
+    for of, names in sets:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             text = (
                 f"the classes of {excerpt(of)} and of others differ, and two of them are called"
@@ -90,8 +87,7 @@ def common_names(known: Sequence[tuple[str, ClassNames]]) -> ClassNames | None:
 
 
 def renumber(y: Any, names: ClassNames, among: Sequence[str], of: str) -> Any:
-    """Whole numbers of classes, or one-hot rows, as those of the same names in a longer list; words
-    unchanged.
+    """Class numbers, or one-hot rows, renumbered by name in a longer list; words are unchanged.
 
     of: the name of the set, for messages. Raises DataError (E404) for a number without a name.
     """
@@ -115,7 +111,7 @@ def renumber(y: Any, names: ClassNames, among: Sequence[str], of: str) -> Any:
 
 
 def _parts(items: Any) -> list[Any]:
-    """The sets that a set joins, [] of any other."""
+    """The sets that a set joins, [] for any other."""
     parts = getattr(items, "datasets", None)
     return list(parts) if isinstance(parts, list | tuple) else []
 
@@ -125,17 +121,18 @@ def _are_names(names: Any) -> bool:
 
 
 CLIENT_COLUMN = "client"
-"""The column that says which client brought a sample, where clients bring sets of their own."""
+"""The column of clients, if clients bring separate sets."""
 
 
 @dataclass(frozen=True)
 class RawSamples:
-    """x, y, x_test, y_test: as `arrays` takes them; without a test set, the last two are None.
+    """Samples and labels before conversion.
 
-    together: a column's name and values, of training samples that no split may part, such as the slices of a
-    patient.
-    form: how the columns of a table became samples (Intake.form). came: the type in which samples came that
-    are scaled already.
+    x, y, x_test, y_test: as `arrays` takes them; without a test set, the last two are None.
+    groups: a column's name and values, of training samples that no split may separate, such as the slices of
+    a patient.
+    form: how the columns of a table became samples (Intake.form).
+    source_dtype: the original type of samples that are scaled already.
     """
 
     x: Any
@@ -147,13 +144,13 @@ class RawSamples:
     test_columns: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     target: Target | None = None
-    together: tuple[str, np.ndarray] | None = None
+    groups: tuple[str, np.ndarray] | None = None
     form: Mapping[str, Any] = field(default_factory=dict)
-    came: str = ""
+    source_dtype: str = ""
 
     def dataset(self, name: str) -> Dataset:
-        """The set that these samples make; raises as `arrays` does."""
-        columns = {**self.columns, **dict([self.together] if self.together else [])}
+        """The set of these samples; raises the errors of `arrays`."""
+        columns = {**self.columns, **dict([self.groups] if self.groups else [])}
         dataset = arrays(
             self.x,
             self.y,
@@ -166,21 +163,22 @@ class RawSamples:
             notes=self.notes,
             target=self.target,
         )
-        form = {**self.form, **({"together": self.together[0]} if self.together else {})}
-        if not form and not self.came:
+        form = {**self.form, **({"together": self.groups[0]} if self.groups else {})}
+        if not form and not self.source_dtype:
             return dataset
         intake = dataset.intake or Intake()
         return replace(
-            dataset, intake=replace(intake, form={**intake.form, **form}, dtype=self.came or intake.dtype)
+            dataset,
+            intake=replace(intake, form={**intake.form, **form}, dtype=self.source_dtype or intake.dtype),
         )
 
-    def tested_on(self, test: RawSamples) -> RawSamples:
-        """The set with the samples of another as its test part, and the facts of them that both know, such as
+    def with_test(self, test: RawSamples) -> RawSamples:
+        """The set with the samples of another as its test part, and the facts that both have, such as
         sites."""
         facts = {name: values for name, values in test.columns.items() if name in self.columns}
         return replace(self, x_test=test.x, y_test=test.y, test_columns=facts)
 
-    def renumbered(self, classes: tuple[str, ...], among: tuple[str, ...], of: str) -> RawSamples:
+    def renumber(self, classes: tuple[str, ...], among: tuple[str, ...], of: str) -> RawSamples:
         """The set with its labels numbered as in a longer list of classes. of: its name, for messages."""
         y, *test = [renumber(y, classes, among, of) for y in (self.y, self.y_test) if y is not None]
         note: Note = ("labels", "classes were matched by their names, because sets number them differently")
@@ -188,52 +186,54 @@ class RawSamples:
 
 
 def raw_samples_of(dataset: Dataset) -> RawSamples:
-    """A set that is read already, its labels as words again, so that they can be numbered together with
+    """A set that has been read, with its labels as words again, so that they can be numbered together with
     others'.
 
-    Test samples that were taken out of it, because it brings none, are among the others again.
+    Test samples that were split off, because the source has none, are among the training samples again.
     """
     x, x_test = (
         PackedSamples(part, dataset.layout) if dataset.layout else part
         for part in (dataset.x, dataset.x_test)
     )
     notes, form = (dataset.intake.notes, dataset.intake.form) if dataset.intake else ((), {})
-    came = dataset.intake.dtype if dataset.intake and not dataset.layout else ""
-    raw = RawSamples(x, dataset.y, notes=notes, form=form if form.get("kind") == "table" else {}, came=came)
+    source_dtype = dataset.intake.dtype if dataset.intake and not dataset.layout else ""
+    raw = RawSamples(
+        x, dataset.y, notes=notes, form=form if form.get("kind") == "table" else {}, source_dtype=source_dtype
+    )
     tested = len(dataset.y_test) > 0
     if dataset.target or dataset.several:
         target = dataset.target or Target(",".join(dataset.classes))
         raw = replace(raw, target=target, **({"x_test": x_test, "y_test": dataset.y_test} if tested else {}))
         return _merge_test_set(raw) if dataset.held_out else raw
-    known = np.array(dataset.classes)
-    y, y_test = (part if part.ndim > 1 else known[part] for part in (dataset.y, dataset.y_test))
+    names = np.array(dataset.classes)
+    y, y_test = (part if part.ndim > 1 else names[part] for part in (dataset.y, dataset.y_test))
     name = form.get("together")
     raw = replace(
         raw,
         y=y,
         classes=dataset.classes if dataset.y.ndim > 1 else None,
-        together=(name, dataset.columns[name]) if name else None,
+        groups=(name, dataset.columns[name]) if name else None,
     )
     raw = replace(raw, x_test=x_test, y_test=y_test) if tested else raw
     return _merge_test_set(raw) if dataset.held_out else raw
 
 
 def _merge_test_set(raw: RawSamples) -> RawSamples:
-    whole, several = (raw.x, raw.x_test), isinstance(raw.x, PackedSamples)
+    parts, several = (raw.x, raw.x_test), isinstance(raw.x, PackedSamples)
     x = (
-        PackedSamples(concatenate_samples([part.x for part in whole]), raw.x.layout, raw.x.notes)
+        PackedSamples(concatenate_samples([part.x for part in parts]), raw.x.layout, raw.x.notes)
         if several
-        else concatenate_samples(whole)
+        else concatenate_samples(parts)
     )
     return replace(raw, x=x, y=np.concatenate([raw.y, raw.y_test]), x_test=None, y_test=None)
 
 
-def check_columns(named: Sequence[tuple[str, RawSamples]]) -> Mapping[str, Any]:
-    """How the columns of all tables among these sets became samples, {} where one is none.
+def check_columns(sets: Sequence[tuple[str, RawSamples]]) -> Mapping[str, Any]:
+    """How the columns of all tables among these sets became samples, {} if one set is not a table.
 
-    Raises DataError (E403) where the numbers of two tables mean different columns, or words.
+    Raises DataError (E403) if the numbers of two tables mean different columns or words.
     """
-    tables = [(name, raw.form["columns"]) for name, raw in named if raw.form]
+    tables = [(name, raw.form["columns"]) for name, raw in sets if raw.form]
     for name, columns in tables[1:]:
         first, expected = tables[0]
         for (one, kinds), (other, words) in zip_longest(expected, columns, fillvalue=("", [])):
@@ -251,32 +251,32 @@ def check_columns(named: Sequence[tuple[str, RawSamples]]) -> Mapping[str, Any]:
                     f"{text}; give all as DataFrames, or as one table with a column that says whose a"
                     " row is.",
                 )
-    return named[0][1].form if len(tables) == len(named) else {}
+    return sets[0][1].form if len(tables) == len(sets) else {}
 
 
-def share_numbering(named: Sequence[tuple[str, RawSamples]]) -> list[RawSamples]:
-    """The sets with one list of classes, where some number theirs differently: labels are matched by the
-    classes' names.
+def share_numbering(sets: Sequence[tuple[str, RawSamples]]) -> list[RawSamples]:
+    """The sets with one list of classes; labels that are numbered differently are matched by the classes'
+    names.
 
-    named: the sets, each with what it is called in messages. Raises DataError (E404) where names do not say
-    which class is meant.
+    sets: the sets, each with its name for messages. Raises DataError (E404) if the names do not identify the
+    classes.
     """
-    lists = [(name, raw.classes if raw.classes and array_of(raw.y).ndim < 3 else None) for name, raw in named]
+    lists = [(name, raw.classes if raw.classes and array_of(raw.y).ndim < 3 else None) for name, raw in sets]
     among = common_names([(name, classes) for name, classes in lists if classes])
     return [
-        raw.renumbered(classes, among, of) if classes and among else raw
-        for (of, classes), (_, raw) in zip(lists, named)
+        raw.renumber(classes, among, of) if classes and among else raw
+        for (of, classes), (_, raw) in zip(lists, sets)
     ]
 
 
-def from_clients(given: Mapping[str, RawSamples], common_test: RawSamples | None = None) -> Dataset:
-    """One set of the sets of several clients, divided as it came: the column `client` says whose a sample is.
+def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | None = None) -> Dataset:
+    """One set of the sets of several clients; the column `client` holds each sample's client.
 
     common_test: samples that belong to no client. Raises DataError (E403) for samples of unequal shapes, and
-    where only some clients bring a test set.
+    if only some clients bring a test set.
     """
-    names, tested = list(given), [("the test set", common_test)] if common_test else []
-    raws = share_numbering([*given.items(), *tested])
+    names, tested = list(clients), [("the test set", common_test)] if common_test else []
+    raws = share_numbering([*clients.items(), *tested])
     sets, common_test = dict(zip(names, raws)), raws[-1] if tested else None
     brings_test = [raw.x_test is not None for raw in sets.values()]
     if common_test is not None and any(brings_test):
@@ -292,31 +292,35 @@ def from_clients(given: Mapping[str, RawSamples], common_test: RawSamples | None
     if common_test is None and all(brings_test):
         parts.append(_join_part({n: (r.x_test, r.y_test) for n, r in sets.items()}))
     (x, y, owner), *test = parts
-    came, scaling = _common_type(sets)
+    source_dtype, scaling = _common_type(sets)
     notes = [*(note for raw in sets.values() for note in raw.notes), *scaling]
     classes = _common_classes(sets)
     if not isinstance(x, PackedSamples) and y.ndim == 3 and x.ndim == 4 and y.dtype.kind in "biuf":
         origins = [MaskOrigin(np.array(names)[of], lambda _: "given as arrays") for _, _, of in parts]
         ys, classes = as_masks("clients", [y for _, y, _ in parts], classes, notes, origins)
         y, test = ys[0], [(x, y, of) for (x, _, of), y in zip(test, ys[1:])]
-    whole = RawSamples(
+    joined = RawSamples(
         x,
         y,
         classes=classes,
         columns={CLIENT_COLUMN: owner},
         notes=tuple(dict.fromkeys(notes)),
         target=_common_target(sets),
-        together=_common_groups(sets),
+        groups=_common_groups(sets),
         form=form,
-        came=came,
+        source_dtype=source_dtype,
     )
     if test:
-        whole = replace(whole, x_test=test[0][0], y_test=test[0][1], test_columns={CLIENT_COLUMN: test[0][2]})
+        joined = replace(
+            joined, x_test=test[0][0], y_test=test[0][1], test_columns={CLIENT_COLUMN: test[0][2]}
+        )
     if common_test is not None:
-        whole = replace(whole, x_test=common_test.x, y_test=common_test.y)
-    dataset = whole.dataset("clients").noted(("sites", f"{len(names)} clients brought sets of their own"))
+        joined = replace(joined, x_test=common_test.x, y_test=common_test.y)
+    dataset = joined.dataset("clients").with_notes(
+        ("sites", f"{len(names)} clients brought sets of their own")
+    )
     if empty := [str(n) for n, raw in sets.items() if not len(raw.y)]:
-        dataset = dataset.noted(("left out", f"{abbreviate(empty)}, without training samples"))
+        dataset = dataset.with_notes(("left out", f"{abbreviate(empty)}, without training samples"))
     assert dataset.intake
     return replace(
         dataset, labels={CLIENT_COLUMN: tuple(names)}, intake=replace(dataset.intake, divided=CLIENT_COLUMN)
@@ -324,49 +328,50 @@ def from_clients(given: Mapping[str, RawSamples], common_test: RawSamples | None
 
 
 def _common_groups(sets: Mapping[str, RawSamples]) -> tuple[str, np.ndarray] | None:
-    """What belongs together at each client; samples of clients that say nothing of it are each by itself."""
-    known = [raw.together[0] for raw in sets.values() if raw.together]
-    if not known:
+    """The column of groups that belong together, at all clients; samples of clients without groups are
+    single."""
+    columns = [raw.groups[0] for raw in sets.values() if raw.groups]
+    if not columns:
         return None
     values = [
         f"{name}/{value}"
         for name, raw in sets.items()
-        for value in (raw.together[1] if raw.together else (f"sample {i}" for i in range(len(raw.y))))
+        for value in (raw.groups[1] if raw.groups else (f"sample {i}" for i in range(len(raw.y))))
     ]
-    return known[0], np.array(values)
+    return columns[0], np.array(values)
 
 
 def _common_target(sets: Mapping[str, RawSamples]) -> Target | None:
-    """The target of clients that bring numbers. Raises DataError (E404) where clients differ in it."""
-    known = {name: raw.target for name, raw in sets.items()}
-    first = next(iter(known))
-    for name, target in known.items():
-        one, other = known[first], target
+    """The target of clients that bring numbers. Raises DataError (E404) if clients differ in it."""
+    targets = {name: raw.target for name, raw in sets.items()}
+    first = next(iter(targets))
+    for name, target in targets.items():
+        one, other = targets[first], target
         if (one and (one.name, one.given)) != (other and (other.name, other.given)) or (
             one and other and one.given and one != other
         ):
-            what = [f"the target {t.name}" if t else "classes" for t in (one, other)]
+            texts = [f"the target {t.name}" if t else "classes" for t in (one, other)]
             raise DataError(
                 "E404",
-                f"'{first}' learns {what[0]}, '{name}' {what[1]}; give all one target, with the same"
+                f"'{first}' learns {texts[0]}, '{name}' {texts[1]}; give all one target, with the same"
                 " constants.",
             )
-    return known[first]
+    return targets[first]
 
 
 def _common_classes(sets: Mapping[str, RawSamples]) -> tuple[str, ...] | None:
-    """The names of the classes if some client knows them. Raises DataError (E404) where two clients' masks
+    """The names of the classes if some client knows them. Raises DataError (E404) if two clients' masks
     differ in them."""
-    known = {name: raw.classes for name, raw in sets.items() if raw.classes}
-    first = next(iter(known), "")
-    for name, classes in known.items():
-        if np.ndim(sets[name].y) > 1 and len(classes) != len(known[first]):
+    lists = {name: raw.classes for name, raw in sets.items() if raw.classes}
+    first = next(iter(lists), "")
+    for name, classes in lists.items():
+        if np.ndim(sets[name].y) > 1 and len(classes) != len(lists[first]):
             raise DataError(
                 "E404",
-                f"masks of '{first}' have {len(known[first])} classes, those of '{name}' {len(classes)}; give"
+                f"masks of '{first}' have {len(lists[first])} classes, those of '{name}' {len(classes)}; give"
                 " every client the same classes: unskew.data.arrays(..., classes=...).",
             )
-    return known.get(first)
+    return lists.get(first)
 
 
 def _join_part(
@@ -398,19 +403,18 @@ def _join_part(
             raise DataError("E404", f"labels are {forms}; give all clients one form.")
     if any(one.dtype.kind in "OUS" for one in y):
         y = [one.astype(str) for one in y]
-    whole = PackedSamples(concatenate_samples(x), layout, notes) if layout else concatenate_samples(x)
-    return whole, np.concatenate(y), np.repeat(np.arange(len(x)), [len(one) for one in x])
+    samples = PackedSamples(concatenate_samples(x), layout, notes) if layout else concatenate_samples(x)
+    return samples, np.concatenate(y), np.repeat(np.arange(len(x)), [len(one) for one in x])
 
 
 def _common_type(sets: Mapping[str, RawSamples]) -> tuple[str, list[Note]]:
-    """(the type in which the samples of all clients came, float32 where they came in several; what scaling
-    does to them)."""
+    """(the original type of the samples, float32 if clients differ; notes on their scaling)."""
     types, notes = list[str](), list[Note]()
     for name, raw in sets.items():
         if are_inputs(raw.x, raw.y):
             return "", []
         array = sample_array(raw.x, f"client '{name}'")
-        types.append(raw.came or str(array.dtype.newbyteorder("=")))
+        types.append(raw.source_dtype or str(array.dtype.newbyteorder("=")))
         if bits := bits_of(array):
             notes.append(("scaled", f"{bits}-bit whole numbers were divided by {(1 << bits) - 1:,}"))
     if len(kinds := dict.fromkeys(types)) == 1:
@@ -424,9 +428,9 @@ def _common_type(sets: Mapping[str, RawSamples]) -> tuple[str, list[Note]]:
 def _client_samples(
     by_client: Mapping[str, tuple[Any, Any]],
 ) -> tuple[Layout | None, list[np.ndarray], tuple[Note, ...]]:
-    """(the layout of samples with several inputs; the samples of every client; what was done to them).
+    """(the layout of samples with several inputs; the samples of every client; notes).
 
-    Raises DataError (E403) for clients whose samples have other inputs than those of the first.
+    Raises DataError (E403) for clients with other inputs than the first.
     """
     if not any(are_inputs(x, y) for x, y in by_client.values()):
         return (
@@ -438,19 +442,19 @@ def _client_samples(
         if not are_inputs(x, y):
             text = "some clients' samples have several inputs, and one here; give all of them the same"
             raise DataError("E403", f"'{name}': {text}.")
-    each = {name: pack(x, f"client '{name}'") for name, (x, _) in by_client.items()}
-    first = next(iter(each))
-    for name, one in each.items():
-        if one.layout != each[first].layout:
-            text = layout_difference(each[first].layout, one.layout)
+    packed = {name: pack(x, f"client '{name}'") for name, (x, _) in by_client.items()}
+    first = next(iter(packed))
+    for name, part in packed.items():
+        if part.layout != packed[first].layout:
+            text = layout_difference(packed[first].layout, part.layout)
             raise DataError(
                 "E403", f"samples of '{first}' and '{name}' have other inputs: {text}; give all the same."
             )
-    return each[first].layout, [one.x for one in each.values()], each[first].notes
+    return packed[first].layout, [part.x for part in packed.values()], packed[first].notes
 
 
 def split_parts(values: Sequence[Any], name: str) -> RawSamples:
-    """(x, y) or (x, y, x_test, y_test). Raises DataError (E403) for another number of parts."""
+    """The set (x, y) or (x, y, x_test, y_test). Raises DataError (E403) for another number of parts."""
     if len(values) not in (2, 4):
         raise DataError(
             "E403", f"{name}: {len(values)} arrays were given; give (x, y) or (x, y, x_test, y_test)."

@@ -26,16 +26,16 @@ from unskew.data.storage.sample_rows import as_rows, is_streamed, moments
 from unskew.errors import DataError, excerpt
 
 LARGE = 1 << 30
-"""Bytes of a memory-mapped file above which its rows are read when they are wanted, if not a quarter of the
-memory is less."""
+"""Size in bytes above which a memory-mapped file is read row by row; a quarter of the memory, if that is
+less."""
 DEPTHS = {np.dtype(np.uint8): 8, np.dtype(np.uint16): 16}
-"""Bits of the types that are scaled."""
+"""The number of bits of each type that is scaled."""
 
 
 def array_of(values: Any) -> np.ndarray:
     """An array from an array, a tensor on any device, a column of a table, or a list.
 
-    Raises DataError (E403) for lists of unequal lengths and for what has no values in order.
+    Raises DataError (E403) for lists of unequal lengths and for objects without ordered values.
     """
     if hasattr(values, "detach"):
         if str(values.layout) != "torch.strided":
@@ -46,9 +46,9 @@ def array_of(values: Any) -> np.ndarray:
             values = values.detach().cpu()
             values = values.numpy() if str(values.dtype) != "torch.bfloat16" else values.float().numpy()
         except (RuntimeError, TypeError) as error:  # such as on the device meta, or quantised
-            why = str(error).partition(chr(10))[0].rstrip(".! ")
+            reason = str(error).partition(chr(10))[0].rstrip(".! ")
             raise DataError(
-                "E403", f"a tensor that cannot be read was given: {why}; give one of plain numbers."
+                "E403", f"a tensor that cannot be read was given: {reason}; give one of plain numbers."
             ) from error
     if isinstance(values, np.ma.MaskedArray):
         if np.ma.getmaskarray(values).any():
@@ -88,22 +88,22 @@ def array_of(values: Any) -> np.ndarray:
 
 
 def unequal_shapes(values: Any) -> str:
-    """What to say of samples of unequal shapes."""
+    """A description of samples of unequal shapes, for a message; "" if they are equal."""
     shapes = [np.shape(v) if not isinstance(v, list | tuple) else (len(v),) for v in values]
-    other = next((i for i, s in enumerate(shapes) if s != shapes[0]), 0)
-    if not other:
+    odd = next((i for i, s in enumerate(shapes) if s != shapes[0]), 0)
+    if not odd:
         return "samples differ in shape; cut or pad them to one shape first."
     return (
-        f"samples differ in shape: sample 0 is {list(shapes[0])}, sample {other} is {list(shapes[other])}; "
+        f"samples differ in shape: sample 0 is {list(shapes[0])}, sample {odd} is {list(shapes[odd])}; "
         "cut or pad them to one shape first."
     )
 
 
 def sample_array(x: Any, name: str) -> np.ndarray:
-    """Numbers [N, ...] as they are, from an array, a tensor or the path of a .npy file, which stays mapped.
+    """Numbers [N, ...] from an array, a tensor or the path of a .npy file, which stays mapped.
 
-    name: of the set, for the message.
-    Raises DataError: E403 for what is no array of numbers, E401 and E402 for the file.
+    name: name of the set, for the message.
+    Raises DataError: E403 for anything but an array of numbers, E401 and E402 for the file.
     """
     if is_streamed(x):
         return x
@@ -122,12 +122,13 @@ def sample_array(x: Any, name: str) -> np.ndarray:
 
 
 def scale_samples(x: np.ndarray, name: str) -> np.ndarray:
-    """Samples as float32: uint8 / 255, uint16 / 65,535, others unchanged, and so are columns of numbers, [N,
-    columns].
+    """Samples as float32: uint8 / 255, uint16 / 65,535. Other types and columns [N, columns] keep their
+    values.
 
-    Of a large mapped file, rows are read when they are wanted (unskew.data.storage.sample_rows), and scaled
-    then; a smaller one is copied into memory, so that what becomes of the file changes nothing. Raises
-    DataError (E403) for a large mapping that was changed in memory.
+    The rows of a large mapped file are read and scaled when they are needed
+    (unskew.data.storage.sample_rows). A smaller file is copied into memory, so later changes of the file have
+    no effect.
+    Raises DataError (E403) for a large mapping that was changed in memory.
     """
     if is_streamed(x):
         return x
@@ -145,7 +146,7 @@ def scale_samples(x: np.ndarray, name: str) -> np.ndarray:
         return x
     if x.dtype == np.float32:
         return np.array(x) if x.nbytes <= LARGE and is_mapped(x) else x
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused
+    with np.errstate(over="ignore"):  # values that are too large become infinite, which is refused
         return np.asarray(x.astype(np.float32) if full is None else x.astype(np.float32) / np.float32(full))
 
 
@@ -155,7 +156,7 @@ def is_large(x: np.ndarray) -> bool:
 
 
 def is_mapped(x: Any) -> bool:
-    """Whether an array lies in a file that is mapped into memory, or is a view of one that does."""
+    """Whether an array, or the array that it is a view of, is mapped from a file."""
     while isinstance(x, np.ndarray):
         if isinstance(x, np.memmap):
             return True
@@ -164,14 +165,12 @@ def is_mapped(x: Any) -> bool:
 
 
 def bits_of(x: np.ndarray) -> int | None:
-    """Of samples that are scaled, how many bits their values have; None for others, among them columns of
-    numbers."""
+    """The number of bits of samples that are scaled; None for others, such as columns of numbers."""
     return depth_of(x.dtype) if x.ndim > 2 else None
 
 
 def depth_of(kind: np.dtype[Any]) -> int | None:
-    """How many bits numbers of a type have that is scaled, whichever byte of them comes first; None for
-    others."""
+    """The number of bits of a type that is scaled, in either byte order; None for other types."""
     return DEPTHS.get(kind.newbyteorder("="))
 
 
@@ -204,14 +203,15 @@ CHANNEL_COUNTS = (1, 2, 3, 4)
 
 
 def check_axes(name: str, x: np.ndarray, masks: bool = False) -> None:
-    """Raises DataError (E403), with the line to write, for [N], for [N, H, W] and for [N, H, W, channels].
+    """Raises DataError (E403) for samples [N], [N, H, W] or [N, H, W, channels]; the message has the line of
+    code that mends it.
 
     masks: whether every pixel has a label, so that [N, H, W] is certainly an image without channels.
     """
-    written = f"{name}: x is {list(x.shape)}"
+    subject = f"{name}: x is {list(x.shape)}"
     if x.ndim == 1:
         raise DataError(
-            "E403", f"{written}, one number per sample; write x[:, None] for samples with one column."
+            "E403", f"{subject}, one number per sample; write x[:, None] for samples with one column."
         )
     escape = "or layout='channels first' in unskew.data.arrays if the second axis does hold channels"
     if (
@@ -222,30 +222,30 @@ def check_axes(name: str, x: np.ndarray, masks: bool = False) -> None:
     ):
         raise DataError(
             "E403",
-            f"{written}, which looks like [N, H, W, channels]; write x.transpose(0, 3, 1, 2), {escape}.",
+            f"{subject}, which looks like [N, H, W, channels]; write x.transpose(0, 3, 1, 2), {escape}.",
         )
     if x.ndim == 3 and (masks or _are_sides(x.shape[1:], 2)):
         raise DataError(
             "E403",
-            f"{written}, which looks like images [N, H, W] without channels; write x[:, None], {escape}.",
+            f"{subject}, which looks like images [N, H, W] without channels; write x[:, None], {escape}.",
         )
 
 
 def _are_sides(shape: tuple[int, ...], ratio: float) -> bool:
-    """Whether two axes may be the sides of an image: neither short, and below this ratio of one to the
-    other."""
+    """Whether two axes may be the sides of an image: neither is short, and their ratio is below `ratio`."""
     return min(shape) >= LEAST_SIDE and max(shape) < ratio * min(shape)
 
 
 ROUNDING_LIMIT = 0.01
-"""How much rounding may move a number, as a part of the column's standard deviation."""
+"""The largest error of rounding that is accepted, as a fraction of the column's standard deviation."""
 
 
 def loses_precision(numbers: np.ndarray) -> bool:
-    """Whether float32 moves some number of this column [N] by more than `MOST` of its standard deviation."""
+    """Whether float32 moves some number of this column [N] by more than `ROUNDING_LIMIT` of its standard
+    deviation."""
     values = numbers.astype(np.float64)
     if not len(values) or not np.isfinite(values).all() or np.abs(values).max() > np.finfo(np.float32).max:
-        return False  # told elsewhere
+        return False  # check_finite reports it
     spread = float(values.std())
     return (
         float(np.abs(values.astype(np.float32).astype(np.float64) - values).max())
@@ -255,13 +255,13 @@ def loses_precision(numbers: np.ndarray) -> bool:
 
 
 def precision_remark(column: str) -> str:
-    """What to say of such a column."""
+    """The remark on a column that loses precision."""
     text = f"the numbers of column {column} lie closer together than float32 tells apart, so they are rounded"
     return f"{text}: subtract what they have in common, or count in larger units"
 
 
 def precision_notes(parts: Sequence[np.ndarray]) -> list[Note]:
-    """Remarks on samples as they were given, where these are columns [N, columns] in memory."""
+    """Remarks on columns [N, columns] that lose precision; none for samples of another form, or on disk."""
     columns = {
         c: None
         for x in parts
@@ -273,10 +273,10 @@ def precision_notes(parts: Sequence[np.ndarray]) -> list[Note]:
 
 
 def _imprecise_columns(x: np.ndarray) -> list[int]:
-    """The columns whose numbers are so large beside their deviation that rounding may matter; none of types
-    that float32 holds."""
+    """The columns with numbers so large in comparison with their deviation that rounding may matter. Types
+    that float32 holds exactly have none."""
     if not len(x) or x.dtype.itemsize <= 2 or x.dtype == np.float32:
         return []
-    with np.errstate(all="ignore"):  # what is not finite is told elsewhere
+    with np.errstate(all="ignore"):  # check_finite reports other values
         high = np.maximum(np.abs(x.max(0).astype(np.float64)), np.abs(x.min(0).astype(np.float64)))
         return np.flatnonzero(high * np.finfo(np.float32).eps > ROUNDING_LIMIT * moments(x)[1]).tolist()

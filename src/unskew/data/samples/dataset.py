@@ -21,20 +21,22 @@ from itertools import pairwise
 import numpy as np
 
 from unskew.data.samples import scaling
-from unskew.data.samples.input_layout import Layout
 from unskew.data.samples.intake import Intake, Note
 from unskew.data.storage.sample_rows import Rows, map_samples, select_samples
 from unskew.errors import DataError, UsageError
+from unskew.formats.input_layout import Layout
 
 TENTHS = 10
 LARGEST_TARGET = 1e15
-"""Targets beyond this lose the squares of their errors to rounding."""
+"""Squared errors of targets beyond this value are lost to rounding."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """The target's name and constants. given: whether whoever brought the data named them; else they are of
-    these data."""
+    """The name of a target and the constants with which it is learnt, as (y - center) / scale.
+
+    given: whether the user chose the constants; otherwise they are computed from the training samples.
+    """
 
     name: str
     center: float = 0.0
@@ -42,9 +44,9 @@ class Target:
     given: bool = False
 
     @staticmethod
-    def wished(name: str, center: float | None = None, scale: float | None = None) -> Target:
-        """The target that a user names. Raises UsageError (E109) for one constant without the other, or no
-        scale."""
+    def from_settings(name: str, center: float | None = None, scale: float | None = None) -> Target:
+        """The target that a user names. Raises UsageError (E109) if only one constant is given, or the
+        scale is not above 0."""
         if (center is None) != (scale is None):
             raise UsageError(
                 "E109", "center and scale belong together: a target is learnt as (y - center) / scale."
@@ -57,12 +59,13 @@ class Target:
             )
         return Target(name, float(center), float(scale), given=True)
 
-    def fitted(self, y: np.ndarray, data: str) -> Target:
-        """With the constants of these training targets, unless some were given. data: the set's name, for the
-        message.
+    def fit(self, y: np.ndarray, data: str) -> Target:
+        """This target with the mean and deviation of training targets; unchanged if the user chose the
+        constants.
 
-        Raises DataError (E404) where all targets are equal, so that there is nothing to learn; one site's may
-        be, where the constants were agreed on.
+        data: the set's name, for the message.
+        Raises DataError (E404) if all targets are equal, because then there is nothing to learn. With
+        constants that all sites agreed on, the targets of one site may be equal.
         """
         if self.given:
             return self
@@ -77,7 +80,7 @@ class Target:
 
 
 def check_targets(name: str, y: np.ndarray, y_test: np.ndarray) -> None:
-    """Raises DataError (E404) unless targets are finite numbers, [N]. name: of the set."""
+    """Raises DataError (E404) unless targets are finite numbers [N]. name: name of the set."""
     for part, values in (("training", y), ("test", y_test)):
         if values.ndim != 1 or values.dtype.kind != "f":
             text = f"{part} targets are {values.dtype} {list(values.shape)}; they must be numbers, [N]"
@@ -90,7 +93,7 @@ def check_targets(name: str, y: np.ndarray, y_test: np.ndarray) -> None:
 
 
 def tenth_edges(y: np.ndarray) -> np.ndarray:
-    """Where one tenth of these targets ends and the next begins, rising, [T - 1]."""
+    """The limits between the tenths of these targets, ascending, [T - 1]."""
     if not len(y):
         return np.zeros(0)
     inner = np.unique(np.quantile(y.astype(np.float64), np.arange(1, TENTHS) / TENTHS))
@@ -98,12 +101,12 @@ def tenth_edges(y: np.ndarray) -> np.ndarray:
 
 
 def tenths(y: np.ndarray, cuts: np.ndarray) -> np.ndarray:
-    """The tenth of every target, int64 [N], from 0. cuts: as `edges` gives them."""
+    """The tenth of every target, int64 [N], from 0. cuts: the limits from `tenth_edges`."""
     return np.searchsorted(cuts, y, side="right").astype(np.int64)
 
 
 def tenth_names(cuts: np.ndarray) -> tuple[str, ...]:
-    """What the tenths are called: `below 61`, `61 to 74`, `from 275`."""
+    """The names of the tenths: `below 61`, `61 to 74`, `from 275`."""
     if not len(cuts):
         return ("all",)
     texts = [f"{c:.4g}" for c in cuts]
@@ -111,9 +114,9 @@ def tenth_names(cuts: np.ndarray) -> tuple[str, ...]:
 
 
 CHECK_BLOCK = 1 << 24
-"""Values checked at once, so that checking a memory-mapped file never loads all of it."""
+"""Number of values checked at a time, so that checking a memory-mapped file never loads all of it."""
 NO_LABEL = -1
-"""The label of a token that has none."""
+"""The label of a token that does not count."""
 
 
 def check_labels(
@@ -124,12 +127,12 @@ def check_labels(
     shape: tuple[int, ...],
     layout: Layout | None = None,
 ) -> None:
-    """Raises DataError (E404) unless labels, or masks as large as the samples, are whole numbers from 0 to
-    classes - 1 (or
-    -1, where a token has none), or truth values, bool [N, classes].
+    """Raises DataError (E404) for labels that do not fit the samples or the number of classes.
 
-    name: of the set; shape: of one sample. layout: of rows with several inputs, whose labels are as many as
-    one of them has places.
+    Labels, or masks as large as the samples, are whole numbers from 0 to classes - 1 (or -1 for a token that
+    does not count), or truth values, bool [N, classes].
+    name: name of the set. shape: shape of one sample. layout: of rows with several inputs; the labels of a
+    row are then as many as one of its inputs has places.
     """
     if layout and y.ndim == 2:
         shape = y.shape[1:]
@@ -160,21 +163,21 @@ def check_labels(
         wrong = np.argwhere((labels < (NO_LABEL if tokens else 0)) | (labels >= classes))
         if len(wrong):
             row, *place = wrong[0].tolist()
-            where = f"the label of {part} sample {row}" + (f" at {place}" if place else "")
+            subject = f"the label of {part} sample {row}" + (f" at {place}" if place else "")
             below = labels.ndim == 1 and labels[row] < 0
             renumber = ", such as numpy.unique(y, return_inverse=True)[1]" if below else ""
             raise DataError(
                 "E404",
-                f"{name}: {where} is {labels[tuple(wrong[0])]}; {classes} classes need labels from 0 to"
+                f"{name}: {subject} is {labels[tuple(wrong[0])]}; {classes} classes need labels from 0 to"
                 f" {classes - 1}{renumber}.",
             )
 
 
 def check_rows(name: str, layout: Layout | None, shape: tuple[int, ...], pixels: tuple[int, ...]) -> None:
-    """Raises DataError unless samples with several inputs are rows of their layout's length (E403) with one
-    answer each, or one for each place of an input that is a sequence (E404).
+    """Raises DataError unless rows with several inputs have the length of their layout (E403) and one label
+    each, or one for each place of an input that is a sequence (E404).
 
-    name: of the set; shape: of one sample; pixels: of its label, () where it has one.
+    name: name of the set. shape: shape of one sample. pixels: shape of its label, () for a single one.
     """
     if layout and shape != (layout.width,):
         raise DataError(
@@ -190,8 +193,8 @@ def check_rows(name: str, layout: Layout | None, shape: tuple[int, ...], pixels:
 
 
 def check_finite(name: str, part: str, x: np.ndarray) -> None:
-    """Raises DataError (E405), which names the first sample with NaN or infinity. part: "training" or
-    "test"."""
+    """Raises DataError (E405) for NaN or infinity, with the number of the first such sample. part:
+    "training" or "test"."""
     if isinstance(x, Rows):
         _check_survey(name, part, x)
         return
@@ -208,7 +211,7 @@ def check_finite(name: str, part: str, x: np.ndarray) -> None:
 
 
 def check_numbers(values: np.ndarray, file: str) -> None:
-    """Raises DataError (E405), which names the file, where it holds NaN or infinity."""
+    """Raises DataError (E405), which names the file, if the values contain NaN or infinity."""
     if not np.isfinite(values).all():
         value = values[~np.isfinite(values)][0]
         raise DataError(
@@ -217,7 +220,8 @@ def check_numbers(values: np.ndarray, file: str) -> None:
 
 
 def _check_survey(name: str, part: str, x: Rows) -> None:
-    """The same of rows that are read when they are wanted; they are passed through once, whoever asks."""
+    """`check_finite` for rows that are read from disk; they are read once, and the survey is kept for all
+    callers."""
     wrong = ~(np.isfinite(x.survey.low) & np.isfinite(x.survey.high))
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -230,7 +234,7 @@ def _check_survey(name: str, part: str, x: Rows) -> None:
 
 
 def check_lengths(name: str, part: str, x: np.ndarray, y: np.ndarray, columns: dict[str, np.ndarray]) -> None:
-    """Raises DataError (E403) unless there is one label, and one value of every column, per sample."""
+    """Raises DataError (E403) unless every sample has one label and one value of every column."""
     if len(x) != len(y):
         raise DataError(
             "E403", f"{name}: {len(x)} {part} samples but {len(y)} labels; give one label per sample."
@@ -244,45 +248,45 @@ def check_lengths(name: str, part: str, x: np.ndarray, y: np.ndarray, columns: d
             )
 
 
-def largest_remainder(quota: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """Whole numbers near the quotas, int64, none above `most`, which add up to the rounded sum of the quotas.
+def largest_remainder(quota: np.ndarray, limit: np.ndarray) -> np.ndarray:
+    """Whole numbers near the quotas, int64, at most `limit`, which add up to the rounded sum of the quotas.
 
-    What is missing after rounding down goes, one each, to the largest remainders, the first of equal ones
-    before the others. If `most` leaves no room, the numbers add up to less.
+    Quotas are rounded down; each missing unit goes to the next largest remainder, the first of equal ones
+    first. If `limit` is too small, the numbers add up to less.
     """
-    whole = np.minimum(np.floor(quota).astype(np.int64), most)
-    missing = round(float(quota.sum())) - int(whole.sum())
-    for i in np.argsort(-(quota - whole), kind="stable"):
+    counts = np.minimum(np.floor(quota).astype(np.int64), limit)
+    missing = round(float(quota.sum())) - int(counts.sum())
+    for i in np.argsort(-(quota - counts), kind="stable"):
         if missing <= 0:
             break
-        extra = min(1, int(most[i] - whole[i]))
-        whole[i] += extra
+        extra = min(1, int(limit[i] - counts[i]))
+        counts[i] += extra
         missing -= extra
-    return whole
+    return counts
 
 
 @dataclass(frozen=True)
 class Dataset:
     """Training and test samples with their labels.
 
-    x: [N, ...] float32, channels first, in natural units (images: [0, 1]); or what stands in for samples that
-    are read when they are wanted (unskew.data.storage.sample_rows).
-    y: int64 [N], 0 to C-1; or masks, whole numbers [N, H, W] for x [N, channels, H, W], a class for every
-    pixel; or int64 [N, T] for tokens x [N, T], -1 where one does not count; or, with a target, numbers,
-    float64 [N]; or which of C labels each sample has, bool [N, C].
-    classes: their names; with a target, its name alone.
-    columns: further facts per training sample, such as subject or domain, [N] each, by which clients can be
-    formed.
-    test_columns: the same per test sample. labels: names of a column's values.
-    mean, std: one number per channel (`scaling.py`), by which `standardised` scales the samples; None if
+    x: [N, ...] float32, channels first, in natural units (images: [0, 1]); or `Rows` that are read from disk
+    when they are needed (unskew.data.storage.sample_rows).
+    y: classes, int64 [N], 0 to C-1; or masks, whole numbers [N, H, W] for x [N, channels, H, W], a class for
+    every pixel; or labels of tokens, int64 [N, T] for x [N, T], -1 for a token that does not count; or
+    targets, float64 [N]; or several labels a sample, bool [N, C].
+    classes: the names of the classes; of a target, its name alone.
+    columns: further facts of each training sample, such as subject or domain, [N] each, by which clients can
+    be formed.
+    test_columns: the facts of each test sample. labels: names of a column's values.
+    mean, std: one number per channel (`scaling.py`), with which `standardised` scales the samples; None if
     there are none.
-    applied: the mean and std by which the samples have been scaled already.
-    intake: what was understood of data that a user brought; None for a named set. target: of labels that are
-    numbers.
-    layout: of samples with several inputs, each of which is then a row of x, [N, D]. held_out: whether the
-    test samples were taken out of the training samples, because none were given.
+    applied: the mean and std with which the samples have been scaled already.
+    intake: notes on how a user's data were read; None for a named set. target: set if labels are numbers to
+    predict.
+    layout: set if samples have several inputs, each sample then being a row of x, [N, D]. held_out: whether
+    the test samples were taken from the training samples, because the source had none.
 
-    A target without constants of its own gets those of the training samples.
+    A target without constants gets those of the training samples.
     Raises DataError: E403 for lengths and shapes, E404 for labels, E405 for NaN and infinity.
     """
 
@@ -319,7 +323,7 @@ class Dataset:
         check_rows(self.name, self.layout, self.shape, self.y.shape[1:] if self.masks else ())
         if self.target:
             check_targets(self.name, self.y, self.y_test)
-            object.__setattr__(self, "target", self.target.fitted(self.y, self.name))
+            object.__setattr__(self, "target", self.target.fit(self.y, self.name))
         else:
             check_labels(self.name, self.y, self.y_test, len(self.classes), self.shape, self.layout)
         check_finite(self.name, "training", self.x)
@@ -342,25 +346,24 @@ class Dataset:
 
     @property
     def tokens(self) -> bool:
-        """Whether every token has a label, or -1: a case of masks."""
+        """Whether every token has a label; such sets also count as masks."""
         return self.masks and self.y.ndim == 2 and len(self.shape) == 1
 
     def with_constants(self, inputs: Sequence[str] | None = None) -> Dataset:
         """The set with the mean and standard deviation of every channel of its training samples as `mean` and
         `std`.
 
-        inputs: the names of those of several inputs that they scale, default all of floats.
+        inputs: of several inputs, the names of those to scale; by default all floats.
         """
         mean, std = scaling.find_constants(self.x, self.layout, inputs)
         return replace(self, mean=mean, std=std)
 
-    def noted(self, *notes: Note) -> Dataset:
-        """The set with further remarks on what was understood."""
-        return replace(self, intake=(self.intake or Intake(str(self.x.dtype))).noted(*notes))
+    def with_notes(self, *notes: Note) -> Dataset:
+        """The set with further notes on how the data were read."""
+        return replace(self, intake=(self.intake or Intake(str(self.x.dtype))).with_notes(*notes))
 
     def standardised(self) -> Dataset:
-        """The set with samples (x - mean) / std, channel by channel; unchanged if it has no such
-        constants."""
+        """The set with samples (x - mean) / std, channel by channel; unchanged without constants."""
         if self.mean is None or self.std is None:
             return self
         constants = (self.mean, self.std)
@@ -373,17 +376,15 @@ class Dataset:
         return x if self.applied is None else scaling.undo(x, self.applied, self.layout)
 
     def from_natural(self, x: np.ndarray) -> np.ndarray:
-        """Samples [N, ...] in natural units, scaled as this set's are."""
+        """Samples [N, ...] in natural units, scaled like the samples of this set."""
         return x if self.applied is None else scaling.apply(x, self.applied, self.layout)
 
 
 def strata(y: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
-    """The groups from which samples are drawn in proportion, int64 [N]: their classes; with masks, one group
-    for all.
+    """The groups from which samples are drawn in proportion, int64 [N]: the classes; one group for all masks.
 
-    Of targets that are numbers, the tenths; of several labels a sample, its rarest one, and C where it has
-    none.
-    among: the targets whose tenths, or labels whose frequencies, count; default: these.
+    Targets are grouped by tenth, and samples with several labels by their rarest label, or C without any.
+    among: the targets or labels that define the tenths or frequencies; by default y itself.
     """
     if y.dtype.kind == "b":
         return rarest_labels(y, y if among is None else among)
@@ -393,21 +394,21 @@ def strata(y: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
 
 
 def rarest_labels(y_NC: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """Of each sample's labels the one that the fewest of `among` have, the first of equally rare ones; C
-    without any."""
+    """The label of each sample that is rarest in `among`, the first of equally rare ones; C for a sample
+    without labels."""
     count, C = among.sum(0), y_NC.shape[1]
     order = np.argsort(count, kind="stable")
     return np.where(y_NC.any(1), order[y_NC[:, order].argmax(1)], C).astype(np.int64)
 
 
-def with_test_set(dataset: Dataset, share: float, site: str = "", same: np.ndarray | None = None) -> Dataset:
-    """The set with this share of every class, or tenth of a target, as its test set; with masks, with this
-    share of all.
+def with_test_set(dataset: Dataset, share: float, site: str = "", first: np.ndarray | None = None) -> Dataset:
+    """The set with a share of every class, or tenth of a target, as its test set; with masks, a share of all
+    samples.
 
-    dataset: without a test set; it is returned unchanged if no training sample would be left. site: the
-    column that says where samples are from, if there is one; every class of every site then gives its share.
-    same: of each sample, the first that goes to the side it goes to, int64 [N], unless that would halve or
-    double the share; None if each goes by itself.
+    dataset: without a test set; it is returned unchanged if no training sample would be left.
+    site: the column of sites, if there is one; the share is then taken from every class of every site.
+    first: for each sample the first of its group, int64 [N]; groups stay on one side, unless that would halve
+    or double the share. None if samples are independent.
     """
     rng, kinds = np.random.default_rng(1797), strata(dataset.y)
     if site:
@@ -417,55 +418,55 @@ def with_test_set(dataset: Dataset, share: float, site: str = "", same: np.ndarr
     counts = np.bincount(
         kinds, minlength=0 if site or dataset.target or dataset.several else len(dataset.classes)
     )
-    held = np.zeros(len(dataset.y), dtype=bool)
+    test = np.zeros(len(dataset.y), dtype=bool)
     for c, size in enumerate(largest_remainder(counts * share, counts)):
-        held[rng.permutation(np.flatnonzero(kinds == c))[:size]] = True
-    if same is not None and 0.5 * held.sum() <= held[same].sum() <= 2 * held.sum():
-        held = held[same]
-    return dataset if held.all() else replace(_split_off(dataset, held), held_out=True)
+        test[rng.permutation(np.flatnonzero(kinds == c))[:size]] = True
+    if first is not None and 0.5 * test.sum() <= test[first].sum() <= 2 * test.sum():
+        test = test[first]
+    return dataset if test.all() else replace(_split_off(dataset, test), held_out=True)
 
 
 def validation_of(dataset: Dataset, share: float) -> Dataset:
-    """The set without its test set; instead, this share of its training samples, of every class and domain
-    alike. Samples that its intake says belong together, such as the slices of a patient, go together.
+    """The set with a share of its training samples, drawn from every class and domain, in place of its test
+    set.
 
-    Raises DataError (E403) where either side would be empty.
+    Samples that belong together, such as the slices of a patient, stay together.
+    Raises DataError (E403) if either side would be empty.
     """
     kinds = np.stack(
         [strata(dataset.y), *(v for name, v in dataset.columns.items() if name == "domain")], axis=1
     )
     group = np.unique(kinds, axis=0, return_inverse=True)[1].reshape(-1)
-    rng, held = np.random.default_rng(0), np.zeros(len(dataset.y), dtype=bool)
+    rng, test = np.random.default_rng(0), np.zeros(len(dataset.y), dtype=bool)
     if together := dataset.intake.form.get("together") if dataset.intake else None:
-        held = _whole_groups(dataset.columns[together], share, rng)
+        test = _whole_groups(dataset.columns[together], share, rng)
     else:
         for kind in range(int(group.max()) + 1):
             rows = np.flatnonzero(group == kind)
-            held[rng.permutation(rows)[: round(share * len(rows))]] = True
-    if not held.any() or held.all():
+            test[rng.permutation(rows)[: round(share * len(rows))]] = True
+    if not test.any() or test.all():
         raise DataError(
-            "E403", f"{dataset.name}: {share:g} of {len(held)} training samples leaves one side without any."
+            "E403", f"{dataset.name}: {share:g} of {len(test)} training samples leaves one side without any."
         )
-    return _split_off(dataset, held)
+    return _split_off(dataset, test)
 
 
 def _whole_groups(groups: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
-    """Rows of whole groups, bool [N]: as many groups as come closest to the share of rows from below, at
-    least one."""
+    """Rows of whole groups, bool [N]: the groups closest to the share of rows from below, at least one."""
     names, sizes = np.unique(groups, return_counts=True)
     order = rng.permutation(len(names))
     fits = np.cumsum(sizes[order]) <= share * len(groups)
     return np.isin(groups, names[order[: max(1, int(fits.sum()))]])
 
 
-def _split_off(dataset: Dataset, held: np.ndarray) -> Dataset:
-    """The held training rows, bool [N], as the test set."""
+def _split_off(dataset: Dataset, test: np.ndarray) -> Dataset:
+    """The set with the training rows `test`, bool [N], as its test set."""
     return replace(
         dataset,
-        x=select_samples(dataset.x, ~held),
-        y=dataset.y[~held],
-        x_test=select_samples(dataset.x, held),
-        y_test=dataset.y[held],
-        columns={name: values[~held] for name, values in dataset.columns.items()},
-        test_columns={name: values[held] for name, values in dataset.columns.items()},
+        x=select_samples(dataset.x, ~test),
+        y=dataset.y[~test],
+        x_test=select_samples(dataset.x, test),
+        y_test=dataset.y[test],
+        columns={name: values[~test] for name, values in dataset.columns.items()},
+        test_columns={name: values[test] for name, values in dataset.columns.items()},
     )

@@ -8,26 +8,25 @@ from unskew.data.samples.intake import Note
 from unskew.system.machine import usable_memory
 
 MEMORY_SHARE = 0.25
-"""Of the memory that this process may use, what samples may take together; while a test set is held out they
-take twice that."""
+"""The share of this process's memory that samples may take together; splitting off a test set needs twice
+that."""
 
 
-def fits_memory(count: int, shape: tuple[int, ...], beside: int = 0) -> bool:
-    """Whether so many samples of this shape may be in memory together, as float32. beside: bytes that others
-    take there."""
-    return beside + float32_bytes(count, shape) <= MEMORY_SHARE * usable_memory()
+def fits_memory(count: int, shape: tuple[int, ...], other_bytes: int = 0) -> bool:
+    """Whether `count` samples of this shape fit the memory budget as float32. other_bytes: bytes that other
+    samples take."""
+    return other_bytes + float32_bytes(count, shape) <= MEMORY_SHARE * usable_memory()
 
 
 def float32_bytes(count: int, shape: tuple[int, ...]) -> int:
-    """Bytes of so many samples as float32."""
+    """Bytes of `count` samples of this shape as float32."""
     return 4 * count * prod(shape)
 
 
-def streaming_note(count: int, shape: tuple[int, ...], where: str = "") -> Note:
-    """The note on samples that are read when they are wanted. where: from where, unless from the files that
-    were given."""
+def streaming_note(count: int, shape: tuple[int, ...], place: str = "") -> Note:
+    """The note that samples are read during training. place: their place, by default the user's files."""
     text = (
         "samples are read when they are wanted: together they would take"
         f" {float32_bytes(count, shape) / 2**30:,.1f} GiB"
     )
-    return "note", f"{text} of memory{where and '; '}{where}"
+    return "note", f"{text} of memory{place and '; '}{place}"

@@ -17,7 +17,12 @@ from typing import Any
 import numpy as np
 
 from unskew.data.samples.conversion import DEPTHS, LARGE, check_axes, sample_array
-from unskew.data.samples.input_layout import (
+from unskew.data.samples.intake import Note
+from unskew.data.samples.memory_budget import fits_memory, streaming_note
+from unskew.data.storage.npy_rows import npy_source
+from unskew.data.storage.sample_rows import Rows, Source, as_rows, is_streamed, row_blocks, survey_rows
+from unskew.errors import DataError, excerpt
+from unskew.formats.input_layout import (
     KINDS,
     MOST_AXES,
     MOST_INPUTS,
@@ -26,50 +31,45 @@ from unskew.data.samples.input_layout import (
     Layout,
     is_misnamed,
 )
-from unskew.data.samples.intake import Note
-from unskew.data.samples.memory_budget import fits_memory, streaming_note
-from unskew.data.storage.npy_rows import npy_source
-from unskew.data.storage.sample_rows import Rows, Source, as_rows, is_streamed, survey_rows
-from unskew.errors import DataError, excerpt
 
 
 class LazyInputs(Source):
-    """The samples [N, D] of these inputs. inputs: [N, ...] each by name, in memory or not, as they were
-    given."""
+    """The samples [N, D] of several inputs that are packed when they are read. inputs: arrays [N, ...] by
+    name, in memory or not."""
 
     def __init__(self, name: str, layout: Layout, inputs: Mapping[str, np.ndarray]):
         self.name, self.layout, self.inputs = name, layout, inputs
         self.shape = (len(next(iter(inputs.values()))), layout.width)
-        asked = [x.source.together for x in inputs.values() if isinstance(x, Rows)]
-        self.together = max((most for most in asked if most), default=None)
+        sizes = [x.source.read_size for x in inputs.values() if isinstance(x, Rows)]
+        self.read_size = max((size for size in sizes if size), default=None)
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         return pack_rows(self.layout, {name: x[rows] for name, x in self.inputs.items()}, len(rows))
 
-    def coming(self, rows: np.ndarray) -> None:
+    def prefetch(self, rows: np.ndarray) -> None:
         for x in self.inputs.values():
             if isinstance(x, Rows):
-                x.coming(rows)
+                x.prefetch(rows)
 
 
 def pack_rows(layout: Layout, inputs: Mapping[str, np.ndarray], count: int) -> np.ndarray:
-    """So many samples whose inputs [n, ...] are in memory as rows, float32 [n, D]; whole numbers of images
-    are scaled."""
+    """Rows float32 [n, D] of `count` samples with inputs [n, ...] in memory; whole numbers of images are
+    scaled."""
     x = np.empty((count, layout.width), np.float32)
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused
-        for each, start, end in layout.places:
-            flat = inputs[each.name].reshape(count, each.size)
-            x[:, start:end] = flat if each.divided_by == 1 else flat / np.float32(each.divided_by)
+    with np.errstate(over="ignore"):  # values that are too large become infinite, which is refused
+        for item, start, end in layout.places:
+            flat = inputs[item.name].reshape(count, item.size)
+            x[:, start:end] = flat if item.divided_by == 1 else flat / np.float32(item.divided_by)
     return x
 
 
 LARGEST_WHOLE = 1 << 24
-"""The largest whole number up to which float32 holds all of them."""
+"""float32 holds every whole number up to this one."""
 
 
 @dataclass(frozen=True)
 class PackedSamples:
-    """x: float32 [N, D], rows that lie as the layout says. notes: what was done to them."""
+    """x: float32 [N, D], rows in the order of the layout. notes: how they were converted."""
 
     x: np.ndarray
     layout: Layout
@@ -83,8 +83,8 @@ def are_inputs(x: Any, y: Any) -> bool:
     """Whether x holds several inputs for the labels y: a dictionary, or a tuple of arrays each with a row for
     every label.
 
-    A tuple of as many arrays as there are labels is a tuple of samples, unless each of them has a row for
-    every label.
+    A tuple with one array for each label is a tuple of samples, unless each of the arrays has a row for every
+    label.
     """
     if isinstance(x, PackedSamples | Mapping):
         return True
@@ -95,107 +95,105 @@ def are_inputs(x: Any, y: Any) -> bool:
 
 
 def pack(x: Any, name: str, as_is: bool = False) -> PackedSamples:
-    """Samples of several inputs, given as a dictionary or tuple of arrays [N, ...], as rows whose layout
-    follows from them.
+    """A dictionary or tuple of inputs [N, ...] as rows, and the layout that follows from them.
 
-    as_is: also inputs whose shapes look like images with channels last or missing.
-    Raises DataError: E403 for what is no such thing, E405 as `rows_of` does.
+    as_is: accept inputs with shapes that look like images with channels last or missing.
+    Raises DataError: E403 for values that are no inputs, E405 as `pack_to_layout` does.
     """
     if isinstance(x, PackedSamples):
         return x
-    given = _input_arrays(x, name)
-    if not given:
+    inputs = _input_arrays(x, name)
+    if not inputs:
         raise DataError(
             "E403", f"{name}: an empty dictionary of inputs was given; name one array or several."
         )
-    for key, values in given.items():
+    for key, values in inputs.items():
         if not as_is and values.ndim > 1:
             check_axes(f"{name}: {_input_name(key)}", values)
-    layout = Layout(tuple(_input_of(n, values, name) for n, values in given.items()), isinstance(x, Mapping))
-    if layout.width > MOST_NUMBERS or len(given) > MOST_INPUTS:
+    layout = Layout(tuple(_input_of(n, values, name) for n, values in inputs.items()), isinstance(x, Mapping))
+    if layout.width > MOST_NUMBERS or len(inputs) > MOST_INPUTS:
         text = (
-            f"{len(given)} inputs of {layout.width:,} numbers together; at most {MOST_INPUTS} of"
+            f"{len(inputs)} inputs of {layout.width:,} numbers together; at most {MOST_INPUTS} of"
             f" {MOST_NUMBERS:,} are read"
         )
         raise DataError("E403", f"{name}: a sample has {text}.")
     notes: list[Note] = [
-        ("scaled", f"{_input_name(each.name)}: whole numbers of an image were divided by {each.divided_by:,}")
-        for each in layout.inputs
-        if each.divided_by > 1
+        ("scaled", f"{_input_name(item.name)}: whole numbers of an image were divided by {item.divided_by:,}")
+        for item in layout.inputs
+        if item.divided_by > 1
     ]
-    rows = pack_to_layout(layout, given if layout.named else tuple(given.values()), name)
+    rows = pack_to_layout(layout, inputs if layout.named else tuple(inputs.values()), name)
     if is_streamed(rows):
         notes.append(streaming_note(len(rows), (layout.width,)))
     return PackedSamples(rows, layout, tuple(notes))
 
 
 def pack_to_layout(layout: Layout, x: Any, name: str) -> np.ndarray:
-    """Samples with these inputs, given as a dictionary or tuple of arrays [N, ...], as rows, float32 [N, D],
-    or what stands in for them where they are too many for memory.
+    """A dictionary or tuple of inputs [N, ...] as rows of this layout, float32 [N, D], read lazily if they do
+    not fit into memory.
 
-    name: of what they are, for messages. Raises DataError: E403 for missing and further inputs, other shapes
-    and types, E405 for NaN, infinity, and whole numbers that float32 cannot hold.
+    name: name of the samples, for messages. Raises DataError: E403 for missing and further inputs, other
+    shapes and types, E405 for NaN, infinity, and whole numbers that float32 cannot hold.
     """
-    given = _input_arrays(x, name)
-    _check_names(layout, given, isinstance(x, Mapping), name)
-    for each in layout.inputs:
-        _check_fits(each, given[each.name], name)
-    count = _sample_count(given, name)
+    inputs = _input_arrays(x, name)
+    _check_names(layout, inputs, isinstance(x, Mapping), name)
+    for item in layout.inputs:
+        _check_fits(item, inputs[item.name], name)
+    count = _sample_count(inputs, name)
     if not fits_memory(count, (layout.width,)):
-        return _lazy_rows(layout, given, name)
-    whole = {
-        key: values[np.arange(count)] if is_streamed(values) else values for key, values in given.items()
+        return _lazy_rows(layout, inputs, name)
+    arrays = {
+        key: values[np.arange(count)] if is_streamed(values) else values for key, values in inputs.items()
     }
-    for each in layout.inputs:
-        _check_exact(whole[each.name].reshape(count, each.size), each, name)
-    rows = pack_rows(layout, whole, count)
-    for each, start, end in layout.places:
-        _check_finite(rows[:, start:end], each, name)
+    for item in layout.inputs:
+        _check_exact(arrays[item.name].reshape(count, item.size), item, name)
+    rows = pack_rows(layout, arrays, count)
+    for item, start, end in layout.places:
+        _check_finite(rows[:, start:end], item, name)
     return rows
 
 
-def _lazy_rows(layout: Layout, given: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """What stands in for rows that memory does not hold; all of them are looked at here."""
-    source = LazyInputs(name, layout, given)
+def _lazy_rows(layout: Layout, inputs: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    """Rows that are packed when they are read; all of them are checked here, once."""
+    source = LazyInputs(name, layout, inputs)
 
-    def looked_at(rows: np.ndarray) -> np.ndarray:
+    def read(rows: np.ndarray) -> np.ndarray:
         x = source.read(rows)
-        for each, start, end in layout.places:
-            _check_exact(x[:, start:end], each, name, int(rows[0]))
-            _check_finite(x[:, start:end], each, name, int(rows[0]))
+        for item, start, end in layout.places:
+            _check_exact(x[:, start:end], item, name, int(rows[0]))
+            _check_finite(x[:, start:end], item, name, int(rows[0]))
         return x
 
-    source.__dict__["survey"] = survey_rows(source.shape, looked_at)
+    source.__dict__["survey"] = survey_rows(source.shape, read)
     return as_rows(source)
 
 
-def layout_difference(one: Layout, other: Layout) -> str:
-    """Why samples of these layouts cannot go together, as the end of a sentence."""
-    pair = next(((a, b) for a, b in zip(one.inputs, other.inputs) if a != b), None)
+def layout_difference(first: Layout, second: Layout) -> str:
+    """Why samples of these layouts cannot be joined, as the end of a sentence."""
+    pair = next(((a, b) for a, b in zip(first.inputs, second.inputs) if a != b), None)
     if (
-        one.named != other.named
-        or len(one.inputs) != len(other.inputs)
+        first.named != second.named
+        or len(first.inputs) != len(second.inputs)
         or pair is None
         or pair[0].name != pair[1].name
     ):
-        return f"{one} and {other}"
+        return f"{first} and {second}"
     return f"{pair[0]} and {pair[1]}"
 
 
-def _check_names(layout: Layout, given: Mapping[str, Any], named: bool, name: str) -> None:
-    known = [each.name for each in layout.inputs]
-    if named != layout.named:
-        form = f"a dictionary of {', '.join(known)}" if layout.named else f"a tuple of {len(known)}"
+def _check_names(layout: Layout, inputs: Mapping[str, Any], by_name: bool, name: str) -> None:
+    names = [item.name for item in layout.inputs]
+    if by_name != layout.named:
+        form = f"a dictionary of {', '.join(names)}" if layout.named else f"a tuple of {len(names)}"
         raise DataError("E403", f"{name}: samples have several inputs; give {form}, each an array [N, ...].")
-    if missing := [n for n in known if n not in given]:
+    if missing := [n for n in names if n not in inputs]:
         raise DataError("E403", f"{name}: {_input_name(missing[0])} is missing; samples have {layout}.")
-    if further := [n for n in given if n not in known]:
+    if further := [n for n in inputs if n not in names]:
         raise DataError("E403", f"{name}: there is no {_input_name(further[0])}; samples have {layout}.")
 
 
 def _input_arrays(x: Any, name: str) -> dict[str, np.ndarray]:
-    """The arrays as they were given, by name or place; names in alphabetical order, so that no other order
-    matters."""
+    """The arrays by name, in alphabetical order, or by place."""
     if isinstance(x, Mapping):
         for key in x:
             if not isinstance(key, str) or is_misnamed(key):
@@ -203,18 +201,18 @@ def _input_arrays(x: Any, name: str) -> dict[str, np.ndarray]:
                 raise DataError(
                     "E403", f"{name}: {text}; write letters, digits and underscores, such as 'age_years'."
                 )
-        named = {key: x[key] for key in sorted(x)}
+        arrays = {key: x[key] for key in sorted(x)}
     elif isinstance(x, tuple | list):
-        named = {str(i + 1): values for i, values in enumerate(x)}
+        arrays = {str(i + 1): values for i, values in enumerate(x)}
     else:
         raise DataError(
             "E403", f"{name}: samples have several inputs; give a dictionary or a tuple of arrays [N, ...]."
         )
-    return {key: _input_array(values, f"{name}: {_input_name(key)}") for key, values in named.items()}
+    return {key: _input_array(values, f"{name}: {_input_name(key)}") for key, values in arrays.items()}
 
 
 def _input_array(values: Any, label: str) -> np.ndarray:
-    """An input as it was given; of a large mapped file its rows are read when they are wanted."""
+    """An input as an array; the rows of a large mapped file are read when they are needed."""
     array = sample_array(values, label)
     if not isinstance(array, np.memmap) or array.nbytes <= LARGE:
         return array
@@ -225,58 +223,60 @@ def _input_array(values: Any, label: str) -> np.ndarray:
 
 
 def _input_of(key: str, values: np.ndarray, name: str) -> Input:
-    """What an input [N, ...] is: images of unsigned whole numbers are divided by the largest, other whole
-    numbers stay."""
+    """The description of an input [N, ...]: images of unsigned whole numbers are divided by the largest
+    value of their type, other whole numbers stay."""
     shape = tuple(values.shape[1:])
     if not math.prod(shape) or len(shape) > MOST_AXES:
         raise DataError(
             "E403", f"{name}: {_input_name(key)} is {list(shape)} in a sample; give it at least one number."
         )
-    came = values.source.came if isinstance(values, Rows) else values.dtype
-    bits = DEPTHS.get(came) if len(shape) > 1 else None
-    return Input(key, shape, "float32" if bits else KINDS[came.kind], (1 << bits) - 1 if bits else 1)
+    dtype = values.source.source_dtype if isinstance(values, Rows) else values.dtype
+    bits = DEPTHS.get(dtype) if len(shape) > 1 else None
+    return Input(key, shape, "float32" if bits else KINDS[dtype.kind], (1 << bits) - 1 if bits else 1)
 
 
-def _check_fits(each: Input, values: np.ndarray, name: str) -> None:
-    """Raises DataError (E403) for another shape, and for numbers of which the model would see something
-    else."""
-    came = _input_of(each.name, values, name)
-    if came.shape != each.shape:
+def _check_fits(item: Input, values: np.ndarray, name: str) -> None:
+    """Raises DataError (E403) for an input of another shape, or of numbers that the model would misread."""
+    actual = _input_of(item.name, values, name)
+    if actual.shape != item.shape:
         raise DataError(
             "E403",
-            f"{name}: {_input_name(each.name)} is {list(came.shape)} in a sample, and {each} is needed.",
+            f"{name}: {_input_name(item.name)} is {list(actual.shape)} in a sample, and {item} is needed.",
         )
-    if came.divided_by != each.divided_by or (each.kind != "float32" and came.kind != each.kind):
-        raise DataError("E403", f"{name}: {_input_name(each.name)} is {values.dtype}, and {each} is needed.")
+    if actual.divided_by != item.divided_by or (item.kind != "float32" and actual.kind != item.kind):
+        raise DataError("E403", f"{name}: {_input_name(item.name)} is {values.dtype}, and {item} is needed.")
 
 
-def _check_exact(flat: np.ndarray, each: Input, name: str, begin: int = 0) -> None:
-    """Raises DataError (E405) for whole numbers [N, numbers] that float32 would round, or, where they are
-    float32 already, that
-    it may have rounded. begin: the number of the first sample."""
+def _check_exact(flat: np.ndarray, item: Input, name: str, begin: int = 0) -> None:
+    """Raises DataError (E405) for whole numbers [N, numbers] that float32 would round, or may have rounded
+    already.
+
+    begin: the number of the first sample.
+    """
     largest = LARGEST_WHOLE if flat.dtype.kind in "iu" else LARGEST_WHOLE - 1
-    if each.kind == "int64" and flat.size and max(int(flat.max()), -int(flat.min())) > largest:
+    if item.kind == "int64" and flat.size and max(int(flat.max()), -int(flat.min())) > largest:
         row, place = np.argwhere(np.abs(flat.astype(np.float64)) > largest)[0].tolist()
-        held = int(flat[row, place])
+        value = int(flat[row, place])
         text = (
-            f"{_input_name(each.name)} of sample {begin + row} holds {held}, and whole numbers are kept up to"
+            f"{_input_name(item.name)} of sample {begin + row} holds {value}, and whole numbers are kept up"
+            " to"
             f" {largest:,}"
         )
         raise DataError("E405", f"{name}: {text}; number what it stands for anew, or give it as floats.")
 
 
-def _check_finite(flat: np.ndarray, each: Input, name: str, begin: int = 0) -> None:
-    if each.kind == "float32" and not np.isfinite(flat.sum(dtype=np.float64)):
+def _check_finite(flat: np.ndarray, item: Input, name: str, begin: int = 0) -> None:
+    if item.kind == "float32" and not np.isfinite(flat.sum(dtype=np.float64)):
         wrong = np.argwhere(~np.isfinite(flat))
         if len(wrong):
             row, place = wrong[0].tolist()
-            text = f"{_input_name(each.name)} of sample {begin + row} holds {flat[row, place]}"
+            text = f"{_input_name(item.name)} of sample {begin + row} holds {flat[row, place]}"
             raise DataError("E405", f"{name}: {text}; correct or remove it.")
 
 
-def _sample_count(given: Mapping[str, np.ndarray], name: str) -> int:
-    """N. Raises DataError (E403) where inputs have unequal numbers of samples."""
-    first, *others = given.items()
+def _sample_count(inputs: Mapping[str, np.ndarray], name: str) -> int:
+    """N. Raises DataError (E403) if inputs have unequal numbers of samples."""
+    first, *others = inputs.items()
     for key, values in others:
         if len(values) != len(first[1]):
             text = f"{_input_name(first[0])} has {len(first[1])} samples, {_input_name(key)} {len(values)}"
@@ -289,9 +289,10 @@ def _input_name(key: str) -> str:
 
 
 def archive_inputs(archive: Mapping[str, Any], name: str, path: object) -> dict[str, Any]:
-    """The inputs that stand under a name, `x`, `x_train` or `x_test`, by their own; {} where none do.
+    """The inputs `x.NAME` of an archive by NAME, with `x`, `x_train` or `x_test` as the prefix; {} without
+    any.
 
-    Raises DataError (E401) where samples stand under the name itself, too: one of both would be left out.
+    Raises DataError (E401) if there is also an array `x`, because one of both would be left out.
     """
     inputs = {
         key.removeprefix(f"{name}."): values for key, values in archive.items() if key.startswith(f"{name}.")
@@ -303,15 +304,24 @@ def archive_inputs(archive: Mapping[str, Any], name: str, path: object) -> dict[
 
 
 def archive_inputs_for(layout: Layout, archive: Mapping[str, Any], path: object) -> Mapping[str, Any]:
-    """The inputs of a model that takes them by name: `x.NAME` as in training, or `x_test.NAME`, or the arrays
-    as they are.
+    """The inputs that a model takes by name: arrays `x.NAME` as in training, `x_test.NAME`, or all arrays by
+    their names.
 
-    Raises DataError: E401 as `inputs_in`, E403 for an input that stands there under both of its names.
+    Raises DataError: E401 as `archive_inputs` does, E403 for an input that is present under both of its
+    names.
     """
     dotted = archive_inputs(archive, "x", path) or archive_inputs(archive, "x_test", path)
     if not dotted:
         return archive
-    if twice := [each.name for each in layout.inputs if each.name in archive]:
+    if twice := [item.name for item in layout.inputs if item.name in archive]:
         text = f"{path} holds input '{twice[0]}' twice, as '{twice[0]}' and behind 'x.'"
         raise DataError("E403", f"{text}; keep one of them.")
     return dotted
+
+
+def input_column(layout: Layout, x: np.ndarray, which: int) -> np.ndarray:
+    """One input of packed rows [N, D], as [N, numbers of the input]. Rows that are not in memory are read."""
+    _, start, end = list(layout.places)[which]
+    if not is_streamed(x):
+        return x[:, start:end]
+    return np.concatenate([x[rows][:, start:end] for rows in row_blocks(x.shape)])

@@ -15,8 +15,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from unskew.data.samples.input_layout import Layout
 from unskew.data.storage.sample_rows import moments
+from unskew.formats.input_layout import Layout
 
 Constants: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 """(mean, standard deviation) of every channel."""
@@ -25,8 +25,8 @@ Constants: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 def find_constants(
     x: np.ndarray, layout: Layout | None = None, inputs: Sequence[str] | None = None
 ) -> Constants:
-    """Of samples [N, ...]. layout: of rows with several inputs. inputs: the names of those to be scaled,
-    default all floats."""
+    """The constants of samples [N, ...]. layout: of rows with several inputs. inputs: the names of those
+    to be scaled, by default all floats."""
     mean, std = channel_constants(x, layout, inputs)
     std = np.where(
         std > 1e-7 * np.abs(mean), np.maximum(std, 1e-12), 1.0
@@ -37,8 +37,8 @@ def find_constants(
 def channel_constants(
     x: np.ndarray, layout: Layout | None = None, inputs: Sequence[str] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(mean, standard deviation) of every channel of samples [N, ...], float64 [C]; 0 and 1 of those that are
-    not to be scaled."""
+    """(mean, standard deviation) of every channel of samples [N, ...], float64 [C]; 0 and 1 for channels
+    that are not to be scaled."""
     mean_D, std_D = moments(x)
     if not layout:
         return mean_D, std_D
@@ -51,7 +51,7 @@ def channel_constants(
 
 
 def apply(x: np.ndarray, constants: Constants, layout: Layout | None = None) -> np.ndarray:
-    """(x - mean) / std for samples [N, ...]."""
+    """Standardised samples, (x - mean) / std, [N, ...]."""
     mean, std = (_broadcast(values, x.ndim, layout) for values in constants)
     return (x - mean) / std
 
@@ -63,8 +63,8 @@ def undo(x: np.ndarray, constants: Constants, layout: Layout | None = None) -> n
 
 
 def check(constants: Constants, shape: Sequence[int], layout: Layout | None) -> None:
-    """Raises ValueError unless there are finite numbers for every channel of samples of this shape,
-    deviations above 0."""
+    """Raises ValueError unless every channel of samples of this shape has finite constants and a deviation
+    above 0."""
     channels = layout.channels if layout else shape[0]
     if any(len(values) != channels for values in constants):
         raise ValueError(f"{len(constants[0])} and {len(constants[1])} constants for {channels} channels")
@@ -73,6 +73,7 @@ def check(constants: Constants, shape: Sequence[int], layout: Layout | None) -> 
 
 
 def _broadcast(values_C: Sequence[float], ndim: int, layout: Layout | None) -> np.ndarray:
-    """One number per channel as float32 [1, channels, 1, ...], to be broadcast against [N, channels, ...]."""
+    """One number per channel as float32 [1, channels, 1, ...], ready to broadcast against [N, channels,
+    ...]."""
     values = np.asarray(values_C, np.float32)
     return values[layout.channel_of][None] if layout else values.reshape(1, -1, *[1] * (ndim - 2))

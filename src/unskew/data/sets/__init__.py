@@ -1,11 +1,10 @@
 """One file per named data set: the file's name is the set's name, and its function of that name reads it.
 
-A file holds a docstring, whose first line describes the set and whose rest says which arrays its archive
-holds, and
+The docstring's first line describes the set, and the rest lists the arrays of its archive. Each file has
 
     SOURCE = "where to get it (licence)"
 
     def NAME(ARGUMENT: Annotated[type, range, "meaning"] = default) -> Dataset
 
-Archives are looked for in the folder UNSKEW_DATA; nothing is downloaded.
+Archives are searched in the folder UNSKEW_DATA; nothing is downloaded.
 """

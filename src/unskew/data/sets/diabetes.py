@@ -1,8 +1,7 @@
-"""442 patients with diabetes: ten measurements, and how far the disease has progressed a year later; always
-there.
+"""442 patients with diabetes: ten measurements, and the disease's progression a year later; always there.
 
-Part of scikit-learn, so that no archive is needed: 354 patients to train, and a fixed 88 to test, of every
-tenth of the target alike. The column `sex` (1 and 2, as the source has it) can make clients: --skew
+Part of scikit-learn, so that no archive is needed: 354 patients to train, and a fixed 88 to test, drawn
+equally from every tenth of the target. The column `sex` (1 and 2, as in the source) can make clients: --skew
 column:sex.
 """
 
@@ -28,8 +27,8 @@ def diabetes() -> Dataset:
     source: Any = load_diabetes(scaled=False)
     x, y = source.data.astype(np.float32), source.target.astype(np.float64)
     columns = {"sex": x[:, 1].astype(np.int64)}
-    whole = Dataset(
+    dataset = Dataset(
         "diabetes", x, y, x[:0], y[:0], ("progression",), columns, {"sex": columns["sex"][:0]}, source=SOURCE,
         target=Target("progression"),
     )  # fmt: skip
-    return with_test_set(whole, TEST_SHARE).with_constants()
+    return with_test_set(dataset, TEST_SHARE).with_constants()

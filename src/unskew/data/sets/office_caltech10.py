@@ -20,23 +20,22 @@ DOMAINS = ("amazon", "caltech", "dslr", "webcam")
 
 
 def office_caltech10(size: Annotated[Literal[64, 128], "side of the images, in pixels"] = 64) -> Dataset:
-    """1,773 samples of shape (3, size, size) to train and 760 to test, in [0, 1]; `--skew domain`: a client a
-    domain."""
+    """1,773 samples of shape (3, size, size) to train and 760 to test, in [0, 1]; `--skew domain`: a
+    client a domain."""
     archive = open_archive("office_caltech10", SOURCE)
     if "x64_webp" not in archive:
         return _from_archive(archive, size)
     x = unit_interval(archive.pictures("x64_webp" if size == 64 else "x128_jpeg", size))
-    return archive.divided(x, archive["split"] == 1, ("domain",), labels={"domain": DOMAINS})
+    return archive.split(x, archive["split"] == 1, ("domain",), labels={"domain": DOMAINS})
 
 
 def _from_archive(archive: NamedArchive, size: int) -> Dataset:
-    """The set as `unskew data get` writes it, at one size. Raises DataError (E403) where that is another
-    one."""
+    """The set as `unskew data get` writes it, at one size. Raises DataError (E403) for another size."""
     dataset = npz(archive.path)
     if dataset.shape[-1] != size:
-        held = dataset.shape[-1]
+        side = dataset.shape[-1]
         raise DataError(
             "E403",
-            f"{archive.path} holds images of {held} x {held}; give its path as --data, or get it again.",
+            f"{archive.path} holds images of {side} x {side}; give its path as --data, or get it again.",
         )
     return replace(dataset, source=archive.source)

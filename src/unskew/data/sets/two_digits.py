@@ -1,8 +1,8 @@
-"""Two handwritten digits side by side, 8x16: the labels are which of the ten digits are there; always there.
+"""Two handwritten digits side by side, 8x16: the labels say which of the ten digits occur; always there.
 
 Each image joins two of the set `digits`, training images with training images and test images with test
-images, drawn by a
-fixed seed: 1,437 to train, 360 to test. Both may be the same digit, so a sample has one label or two.
+images, drawn by a fixed seed: 1,437 to train, 360 to test. Both may be one digit, so a sample has one label
+or two.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def two_digits() -> Dataset:
 
 
 def _join_images(x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Every image beside another one, and which digits are there."""
-    other = rng.permutation(len(x))
-    there = np.zeros((len(x), 10), bool)
-    there[np.arange(len(x)), y] = there[np.arange(len(x)), y[other]] = True
-    return np.concatenate([x, x[other]], axis=3), there
+    """Every image joined with a second one, and the digits that occur."""
+    partners = rng.permutation(len(x))
+    labels = np.zeros((len(x), 10), bool)
+    labels[np.arange(len(x)), y] = labels[np.arange(len(x)), y[partners]] = True
+    return np.concatenate([x, x[partners]], axis=3), labels

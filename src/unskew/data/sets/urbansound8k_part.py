@@ -18,4 +18,4 @@ def urbansound8k_part() -> Dataset:
     """Log-mel spectrograms of shape (1, 64, 87), in dB; the columns `fold` and `recording` make clients."""
     archive = open_archive("urbansound8k_part", SOURCE)
     x = archive["x"][:, None].astype(np.float32)
-    return archive.divided(x, archive["fold"] == 10, ("fold", "recording"), mean=(45.95,), std=(16.98,))
+    return archive.split(x, archive["fold"] == 10, ("fold", "recording"), mean=(45.95,), std=(16.98,))

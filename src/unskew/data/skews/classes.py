@@ -24,6 +24,6 @@ class Classes(Partition):
         C = request.classes
         self.require_classes(self.count, request)
         first_K = np.arange(request.clients) % C
-        others = np.tile(np.arange(C), (C, 1))[~np.eye(C, dtype=bool)].reshape(C, C - 1)[first_K]
-        owned = np.column_stack([first_K, rng.permuted(others, axis=1)[:, : self.count - 1]])
-        return split_among_owners(list(owned), request, rng)
+        other_classes = np.tile(np.arange(C), (C, 1))[~np.eye(C, dtype=bool)].reshape(C, C - 1)[first_K]
+        client_classes = np.column_stack([first_K, rng.permuted(other_classes, axis=1)[:, : self.count - 1]])
+        return split_among_owners(list(client_classes), request, rng)

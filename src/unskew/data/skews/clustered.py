@@ -12,13 +12,12 @@ from unskew.data.clients.partition import Index, Partition, Request, split_among
 from unskew.errors import UsageError
 
 TRIES = 20
-"""Draws for one client before it may have the same classes as another one of its group."""
+"""Draws for one client before it may share its classes with another client of its group."""
 
 
 @dataclass(frozen=True)
 class Clustered(Partition):
-    """Each client owns random classes; within a group they differ from client to client where chance
-    allows."""
+    """Each client owns random classes; within a group they differ from client to client if chance allows."""
 
     counts: Annotated[tuple[Annotated[int, Gt(0)], ...], MinLen(1), "classes per client, of each group"]
     name = "clustered"
@@ -32,22 +31,22 @@ class Clustered(Partition):
             raise UsageError(
                 "E103", f"skew 'clustered' names {len(self.counts)} groups; there are only {K} clients."
             )
-        owned = []
+        client_classes = []
         for count, group in zip(self.counts, np.array_split(np.arange(K), len(self.counts))):
-            owned += _distinct_classes(count, len(group), request.classes, rng)
-        return split_among_owners(owned, request, rng)
+            client_classes += _distinct_classes(count, len(group), request.classes, rng)
+        return split_among_owners(client_classes, request, rng)
 
 
 def _distinct_classes(count: int, clients: int, C: int, rng: np.random.Generator) -> list[np.ndarray]:
     """`count` random classes for each client of a group."""
     sets: list[np.ndarray] = []
-    taken: set[frozenset[int]] = set()
+    previous: set[frozenset[int]] = set()
     for _ in range(clients):
         classes = rng.choice(C, count, replace=False)
         for _ in range(TRIES - 1):
-            if frozenset(classes.tolist()) not in taken:
+            if frozenset(classes.tolist()) not in previous:
                 break
             classes = rng.choice(C, count, replace=False)
-        taken.add(frozenset(classes.tolist()))
+        previous.add(frozenset(classes.tolist()))
         sets.append(classes)
     return sets

@@ -14,8 +14,8 @@ from unskew.errors import DataError, suggestion
 
 @dataclass(frozen=True)
 class Column(Partition):
-    """Natural clients. With the setting `samples`, a client keeps at most so many, drawn in proportion to its
-    classes."""
+    """Natural clients. With the setting `samples`, each keeps at most that many, drawn in proportion to
+    its classes."""
 
     column: Annotated[str, "which column"]
     name = "column"
@@ -28,11 +28,11 @@ class Column(Partition):
         """The column's values in the order of clients. Raises DataError (E407) if the set has no such
         column."""
         if self.column not in columns:
-            near, known = suggestion(self.column, columns), ", ".join(columns) or "none"
+            hint, names = suggestion(self.column, columns), ", ".join(columns) or "none"
             table = (
                 f" Of a table, name it behind the file: table.csv(site={self.column})." if not columns else ""
             )
-            raise DataError("E407", f"the set has no column '{self.column}'; it has: {known}.{near}{table}")
+            raise DataError("E407", f"the set has no column '{self.column}'; it has: {names}.{hint}{table}")
         return np.unique(columns[self.column])
 
     def deal(self, request: Request, rng: np.random.Generator) -> Index:
@@ -40,8 +40,8 @@ class Column(Partition):
         index = Index.by_owner(np.searchsorted(values, request.columns[self.column]), len(values))
         if request.samples is None:
             return index
-        y, most = request.y, request.samples
-        return Index.of([rows[draw_rows(y[rows], min(most, len(rows)), rng)] for rows in index])
+        y, limit = request.y, request.samples
+        return Index.of([rows[draw_rows(y[rows], min(limit, len(rows)), rng)] for rows in index])
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,10 @@
-"""Shares of clients drawn from Dir(alpha) for each class, with a balance step, so that it is not a pure
-Dirichlet.
+"""Shares of each class drawn from Dir(alpha), with a balance step, so this is not a pure Dirichlet.
 
 For each class c in turn:  p ~ Dir_K(alpha, ..., alpha);  p_k <- 0 where client k already holds N/K samples or
 more; p <- p / sum(p);  the class's shuffled samples are cut at cumsum(p).
 The whole draw is repeated until every client has `least` samples. With many clients that hardly ever happens;
 then the set is cut into slices of equal classes with about 100 clients each, which are dealt one by one, and
-what is still missing is moved from the largest clients, so that every request ends.
+missing samples are moved from the largest clients, so that every request ends.
 
 Letters: N samples, K clients, C classes.
 """
@@ -22,11 +21,11 @@ from unskew.data.clients.partition import Index, Partition, Request
 from unskew.errors import DataError, UsageError
 
 TRIES = 50
-"""Draws of a slice at most."""
+"""Maximal number of draws of a slice."""
 WORK = 5_000_000
-"""Shares drawn at most before chance is given up: with a million clients a single draw must do."""
+"""Maximal number of shares to draw; with a million clients, a single draw must do."""
 GROUP = 100
-"""Clients in a slice."""
+"""Number of clients in a slice."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,7 @@ class Dirichlet(Partition):
             raise UsageError("E103", f"groups={self.groups} needs at least as many clients; there are {K}.")
 
     def _least(self, C: int, slices: list[np.ndarray], sizes: list[int]) -> int:
-        """Samples of the smallest client: `min`, or what FLea asks for, as far as there are enough
-        samples."""
+        """Samples of the smallest client: `min`, or FLea's minimum as far as there are enough samples."""
         K = sum(sizes)
         feasible = min(len(rows) // k for rows, k in zip(slices, sizes))
         if self.min and self.min > feasible:
@@ -87,12 +85,12 @@ class Dirichlet(Partition):
 
 
 def _group_sizes(K: int, groups: int) -> list[int]:
-    """K clients in groups whose sizes differ by at most one."""
+    """Sizes of groups of K clients that differ by at most one."""
     return [len(part) for part in np.array_split(np.arange(K), groups)]
 
 
 def _slices(y: np.ndarray, sizes: list[int], contiguous: bool) -> list[np.ndarray]:
-    """The rows of each group of so many clients: with equal classes, or consecutive in the file."""
+    """The rows of each group of `sizes` clients: with equal classes, or consecutive in the file."""
     if len(sizes) == 1:
         return [np.arange(len(y))]
     if contiguous:
@@ -105,14 +103,14 @@ def _slices(y: np.ndarray, sizes: list[int], contiguous: bool) -> list[np.ndarra
 def _draw(
     alpha: float, y: np.ndarray, rows: np.ndarray, K: int, least: int, rng: np.random.Generator
 ) -> Index:
-    """The first draw in which every client has `least` rows, or the one whose smallest client is largest."""
+    """The first draw in which every client has `least` rows, or the one with the largest smallest client."""
     decks = [rows[y[rows] == c] for c in range(int(y.max()) + 1)]
     best: list[tuple[np.ndarray, np.ndarray]] = []
     best_sizes = np.full(K, -1)
     for _ in range(int(np.clip(WORK // (K * len(decks)), 1, TRIES))):
-        dealt, sizes = _one_draw(alpha, decks, len(rows) / K, K, rng)
+        draw, sizes = _one_draw(alpha, decks, len(rows) / K, K, rng)
         if sizes.min() > best_sizes.min():
-            best, best_sizes = dealt, sizes
+            best, best_sizes = draw, sizes
         if best_sizes.min() >= least:
             break
     owner = np.concatenate([np.repeat(np.arange(K), counts) for _, counts in best])
@@ -125,25 +123,24 @@ def _draw(
 def _one_draw(
     alpha: float, decks: list[np.ndarray], even: float, K: int, rng: np.random.Generator
 ) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
-    """(for each class its shuffled rows and how many of them each client gets, sizes [K])."""
-    dealt, held = [], np.zeros(K, dtype=np.int64)
+    """(for each class its shuffled rows and each client's number of them, sizes [K])."""
+    draw, sizes = [], np.zeros(K, dtype=np.int64)
     for deck in decks:
         deck = rng.permutation(deck)
-        share = rng.dirichlet(np.full(K, alpha)) * (held < even)
-        if (
-            not share.sum() > 0
-        ):  # all remaining shares underflowed: equal ones for the clients that still have room
-            share = (held < even).astype(float)
+        share = rng.dirichlet(np.full(K, alpha)) * (sizes < even)
+        if not share.sum() > 0:  # all shares underflowed: equal ones for the clients below N/K samples
+            share = (sizes < even).astype(float)
         share = share / share.sum()
         cuts = (np.cumsum(share)[:-1] * len(deck)).astype(np.int64)
         counts = np.diff(cuts, prepend=0, append=len(deck))
-        held += counts
-        dealt.append((deck, counts))
-    return dealt, held
+        sizes += counts
+        draw.append((deck, counts))
+    return draw, sizes
 
 
 def repair(index: Index, least: int) -> Index:
-    """Rows moved from the largest client to those with fewer than `least`; needs K * least rows in all."""
+    """The index with rows moved from the largest clients to those with fewer than `least`; needs K * least
+    rows."""
     sizes = index.sizes
     if sizes.min() >= least:
         return _sort_rows(index)
@@ -159,5 +156,5 @@ def repair(index: Index, least: int) -> Index:
 
 
 def _sort_rows(index: Index) -> Index:
-    """The same, every client's rows ascending."""
+    """The index with every client's rows in ascending order."""
     return Index(index.rows[np.lexsort((index.rows, index.owner))], index.offsets)

@@ -1,5 +1,4 @@
-"""A few random classes per client; with a number of samples, clients may share rows (McMahan et al.,
-2017)."""
+"""A few random classes per client; with a number of samples, clients may share rows (McMahan 2017)."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ class Pathological(Partition):
     """`pathological:2` splits every class among its owners; `pathological:2x500` gives 500 samples of each
     class.
 
-    The setting `samples` gives the number of samples of a client where the text gives none.
+    Without a number in the text, the setting `samples` is the number of samples of a client.
     """
 
     count: Annotated[int, Gt(0), "classes per client"]
@@ -31,23 +30,25 @@ class Pathological(Partition):
     def deal(self, request: Request, rng: np.random.Generator) -> Index:
         C = request.classes
         self.require_classes(self.count, request)
-        owned = [rng.choice(C, self.count, replace=False) for _ in range(request.clients)]
+        client_classes = [rng.choice(C, self.count, replace=False) for _ in range(request.clients)]
         if self.each is None and request.samples is None:
-            return split_among_owners(owned, request, rng)
+            return split_among_owners(client_classes, request, rng)
         each = self.each or max(1, (request.samples or 0) // self.count)
-        return wrap_rows(owned, each, request, rng)
+        return wrap_rows(client_classes, each, request, rng)
 
 
-def wrap_rows(owned: list[np.ndarray], each: int, request: Request, rng: np.random.Generator) -> Index:
-    """`each` rows of every owned class, consecutive ones of the class's shuffled rows, from the first again
-    at the end.
+def wrap_rows(
+    client_classes: list[np.ndarray], each: int, request: Request, rng: np.random.Generator
+) -> Index:
+    """`each` rows of every owned class, consecutive in the class's shuffled rows, which start again at their
+    end.
 
-    A class with fewer rows than `each` gives all it has. owned: the classes of every client.
+    A class with fewer rows than `each` gives all of them. client_classes: the classes of every client.
     """
     decks = [rng.permutation(np.flatnonzero(request.y == c)) for c in range(request.classes)]
     begins = [0] * len(decks)
     rows_of_clients = []
-    for classes in owned:
+    for classes in client_classes:
         pieces = [np.zeros(0, np.int64)]
         for c in classes:
             if len(decks[c]):

@@ -1,9 +1,9 @@
 """Ranges of bytes of a file, read by position from any thread into one piece of memory.
 
-Ranges that the operating system has cached are copied. If most are not cached, the rest is read past the
-cache with Linux's asynchronous direct reads: a file that is larger than memory gains nothing from the cache,
-and one system call requests many ranges. Where direct reads do not work, the ranges are read in the ordinary
-way.
+Ranges that the operating system has cached are copied. If most are not cached, the rest is read with Linux's
+asynchronous direct reads, which bypass the cache: a file that is larger than memory gains nothing from the
+cache, and one system call requests many ranges. If direct reads are unavailable, the ranges are read in the
+ordinary way.
 """
 
 from __future__ import annotations
@@ -19,27 +19,26 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
 from unskew.errors import DataError
 
-DirectRange = tuple[int, int, int]
-"""(where in memory, how many bytes, where in the file)"""
+ByteRange = tuple[int, int, int]
+"""(position in memory, number of bytes, position in the file)"""
 BlockSpans = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""(where blocks begin in the file, how many bytes they are, where they go on their way)"""
+"""(positions of blocks in the file, their sizes in bytes, their positions in the staging buffer)"""
 SYSTEM_CALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
-"""By machine, the numbers of io_setup, io_destroy, io_getevents and io_submit, for which the C library has no
-names."""
+"""The numbers of io_setup, io_destroy, io_getevents and io_submit by machine; the C library has no
+functions for them."""
 QUEUE_LENGTH = 256
-"""Pieces that are asked for at once."""
+"""Maximal number of ranges requested at a time."""
 STAGING_BYTES = 4 << 20
-"""Bytes that pieces take on their way, which begin and end where the disk's blocks do."""
+"""Size of the staging buffer, in which ranges begin and end at the disk's blocks."""
 BLOCK_SIZES = (512, 4096)
-"""Bytes of a disk's block, of which the first that works is taken."""
+"""Possible sizes of a disk's block, in bytes; the first that works is used."""
 LONGEST_RANGE = 1 << 18
-"""Bytes of a piece at most; longer ones gain nothing."""
+"""Maximal size of a directly read range, in bytes; longer ones gain nothing."""
 REQUEST = np.dtype(
     [
         ("tag", "<u8"),
@@ -56,24 +55,23 @@ REQUEST = np.dtype(
         ("signal", "<u4"),
     ]
 )
-"""struct iocb of the kernel, on machines whose lowest byte comes first; operation 0 reads."""
-ANSWER = np.dtype([("tag", "<u8"), ("request", "<u8"), ("got", "<i8"), ("second", "<i8")])
-"""struct io_event. got: bytes that were read, or minus the number of an error."""
+"""The kernel's struct iocb on little-endian machines; operation 0 reads."""
+ANSWER = np.dtype([("tag", "<u8"), ("request", "<u8"), ("result", "<i8"), ("second", "<i8")])
+"""The kernel's struct io_event. result: number of bytes read, or the negative number of an error."""
 
 
 class DirectFile:
-    """A file that is read past the system's cache. `block` is what its pieces are aligned to, 0 where that is
-    impossible."""
+    """A file that is read without the system's cache. `block`: alignment of its ranges in bytes, 0 if such
+    reads are impossible."""
 
     def __init__(self, number: int):
-        """number: under which the file is open already, so that it is that one, whatever has taken its
-        name."""
+        """number: descriptor of the open file, which stays valid if another file takes its name."""
         self._file, self.block = -1, 0
         if read_queue() is None:
             return
         try:
             self._file = os.open(f"/proc/self/fd/{number}", os.O_RDONLY | os.O_DIRECT)
-        except OSError:  # some file systems, such as those in memory, have no other way than the cache
+        except OSError:  # some file systems, such as those in memory, can only be read through the cache
             return
         self.block = next((size for size in BLOCK_SIZES if _reads_direct(self._file, size)), 0)
 
@@ -82,93 +80,101 @@ class DirectFile:
             os.close(self._file)
         self._file, self.block = -1, 0
 
-    def read(self, into: memoryview, ranges: Sequence[DirectRange]) -> list[DirectRange]:
-        """Read ranges into their places; those that were not read are returned."""
-        waiting = read_queue() if self.block else None
-        if waiting is None or not waiting.busy.acquire(blocking=False):  # another thread is reading
+    def read(self, into: memoryview, ranges: Sequence[ByteRange]) -> list[ByteRange]:
+        """Read ranges into memory; returns those that were not read."""
+        queue = read_queue() if self.block else None
+        if queue is None or not queue.busy.acquire(blocking=False):  # another thread is reading
             return list(ranges)
         try:
-            _, count, at = np.array(ranges, np.int64).reshape(-1, 3).T
-            begins = at // self.block * self.block
-            sizes = -(-(at + count) // self.block) * self.block - begins
-            left = [ranges[i] for i in np.flatnonzero(count > LONGEST_RANGE).tolist()]
-            rest = np.flatnonzero(count <= LONGEST_RANGE)
-            while len(rest):
-                ends = np.cumsum(sizes[rest])
-                part = rest[: min(QUEUE_LENGTH, int(np.searchsorted(ends, STAGING_BYTES, "right")))]
+            _, count, offset = np.array(ranges, np.int64).reshape(-1, 3).T
+            begins = offset // self.block * self.block
+            sizes = -(-(offset + count) // self.block) * self.block - begins
+            unread = [ranges[i] for i in np.flatnonzero(count > LONGEST_RANGE).tolist()]
+            pending = np.flatnonzero(count <= LONGEST_RANGE)
+            while len(pending):
+                ends = np.cumsum(sizes[pending])
+                part = pending[: min(QUEUE_LENGTH, int(np.searchsorted(ends, STAGING_BYTES, "right")))]
                 spans = begins[part], sizes[part], ends[: len(part)] - sizes[part]
-                left += self._part(waiting, into, [ranges[i] for i in part.tolist()], spans)
-                rest = rest[len(part) :]
-            return left
+                unread += self._read_part(queue, into, [ranges[i] for i in part.tolist()], spans)
+                pending = pending[len(part) :]
+            return unread
         finally:
-            waiting.busy.release()
+            queue.busy.release()
 
-    def _part(
-        self, waiting: ReadQueue, into: memoryview, ranges: Sequence[DirectRange], spans: BlockSpans
-    ) -> list[DirectRange]:
-        """Those of some ranges that were not read."""
-        got = waiting.fetch(self._file, *spans)
-        left, staged = list[DirectRange](), waiting.staged
-        for one, begin, place, has in zip(ranges, spans[0].tolist(), spans[2].tolist(), got.tolist()):
-            where, count, at = one
-            skip = at - begin
-            if has < skip + count:
-                left.append(one)
+    def _read_part(
+        self, queue: ReadQueue, into: memoryview, ranges: Sequence[ByteRange], spans: BlockSpans
+    ) -> list[ByteRange]:
+        """Read some ranges through the staging buffer; returns those that were not read."""
+        lengths = queue.fetch(self._file, *spans)
+        unread, staged = list[ByteRange](), queue.staged
+        for item, begin, place, length in zip(ranges, spans[0].tolist(), spans[2].tolist(), lengths.tolist()):
+            target, count, offset = item
+            skip = offset - begin
+            if length < skip + count:
+                unread.append(item)
                 continue
-            into[where : where + count] = staged[place + skip : place + skip + count]
-        return left
+            into[target : target + count] = staged[place + skip : place + skip + count]
+        return unread
 
 
 class ReadQueue:
-    """What this process asks of disks and waits for, one thread at a time. Raises OSError where the system
-    has no such queue."""
+    """The kernel's queue of this process's asynchronous reads, used by one thread at a time. Raises
+    OSError if the system has no such queue."""
 
     def __init__(self) -> None:
         self._call = ctypes.CDLL(None, use_errno=True).syscall
         self._setup, self._destroy, self._wait, self._submit = SYSTEM_CALLS[platform.machine()]
         self.process, self.busy = os.getpid(), threading.Lock()
         self._open()
-        self._memory = mmap.mmap(
-            -1, STAGING_BYTES
-        )  # shared with forked processes, so that a disk never writes to a copy
+        # shared with forked processes, so that a disk never writes to a copy
+        self._memory = mmap.mmap(-1, STAGING_BYTES)
         self.staged = memoryview(self._memory)
         self._address = np.frombuffer(self._memory, np.uint8).ctypes.data
 
     def fetch(self, file: int, begins: np.ndarray, sizes: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Bytes that were read of each piece, int64 [n]; negative for one that was not.
+        """Number of bytes read of each block span, int64 [n]; negative for a failed one.
 
-        begins: where in the file, sizes: bytes, places: where in `staged`, all int64 [n].
+        begins: positions in the file. sizes: in bytes. places: positions in `staged`. All are int64 [n].
         """
-        n, got = len(places), np.full(len(places), -1, np.int64)
-        if not self._idle and not self._emptied():
-            return got
+        n, lengths = len(places), np.full(len(places), -1, np.int64)
+        if not self._idle and not self._reopen():
+            return lengths
         requests, answers = np.zeros(n, REQUEST), np.zeros(n, ANSWER)
         requests["tag"], requests["file"], requests["memory"] = np.arange(n), file, self._address + places
         requests["at"], requests["bytes"] = begins, sizes
         pointers = requests.ctypes.data + REQUEST.itemsize * np.arange(n, dtype=np.uint64)
-        asked = done = 0
+        submitted = completed = 0
         self._idle = False
-        while asked < n and (some := self._some(self._submit, (n - asked,), pointers[asked:])) > 0:
-            asked += some
         while (
-            done < asked and (some := self._some(self._wait, (asked - done,) * 2, answers[done:], None)) > 0
+            submitted < n
+            and (count := self._call_queue(self._submit, (n - submitted,), pointers[submitted:])) > 0
         ):
-            done += some
-        self._idle = done == asked
-        got[answers["tag"][:done].astype(np.int64)] = answers["got"][:done]
-        return got
+            submitted += count
+        while (
+            completed < submitted
+            and (
+                count := self._call_queue(self._wait, (submitted - completed,) * 2, answers[completed:], None)
+            )
+            > 0
+        ):
+            completed += count
+        self._idle = completed == submitted
+        lengths[answers["tag"][:completed].astype(np.int64)] = answers["result"][:completed]
+        return lengths
 
-    def _some(self, call: int, counts: tuple[int, ...], where: np.ndarray, *more: None) -> int:
-        """How many requests were taken, or answered; negative for an error."""
+    def _call_queue(self, call: int, counts: tuple[int, ...], buffer: np.ndarray, *more: None) -> int:
+        """The number of requests that were accepted or completed; negative for an error."""
         while True:
             numbers = (ctypes.c_long(count) for count in counts)
-            done = int(
+            result = int(
                 self._call(
-                    ctypes.c_long(call), self._context, *numbers, ctypes.c_void_p(where.ctypes.data), *more
+                    ctypes.c_long(call), self._context, *numbers, ctypes.c_void_p(buffer.ctypes.data), *more
                 )
             )
-            if done >= 0 or ctypes.get_errno() != errno.EINTR:  # a signal that came meanwhile
-                return done
+            if (
+                result >= 0 or ctypes.get_errno() != errno.EINTR
+            ):  # repeat a call that a signal has interrupted
+                return result
 
     def _open(self) -> None:
         self._context = ctypes.c_ulong(0)
@@ -176,9 +182,8 @@ class ReadQueue:
             raise OSError(ctypes.get_errno(), "no queue for asynchronous reads")
         self._idle = True
 
-    def _emptied(self) -> bool:
-        """Whether nothing is written to memory any more of what was asked and not waited for, and there is a
-        new queue."""
+    def _reopen(self) -> bool:
+        """Wait until no pending request writes to memory, and open a new queue; False if that fails."""
         self._call(ctypes.c_long(self._destroy), self._context)  # waits for the disk
         try:
             self._open()
@@ -191,8 +196,8 @@ _read_queues: list[ReadQueue | None] = []
 
 
 def read_queue() -> ReadQueue | None:
-    """The queue of this process, one for all files; None where the system has none. A process that was forked
-    has its own."""
+    """The queue of this process, shared by all files; None if the system has none. A forked process gets a
+    new one."""
     if (
         not hasattr(os, "O_DIRECT")
         or platform.machine() not in SYSTEM_CALLS
@@ -208,12 +213,12 @@ def read_queue() -> ReadQueue | None:
 def _new_queue(make: Callable[[], ReadQueue]) -> ReadQueue | None:
     try:
         return make()
-    except (OSError, AttributeError):  # a container may forbid it; a C library may not let it be asked for
+    except (OSError, AttributeError):  # a container or a C library may forbid the call
         return None
 
 
 def _reads_direct(file: int, block: int) -> bool:
-    """Whether a file can be read past the cache from a multiple of this many bytes on."""
+    """Whether a file can be read without the cache at multiples of this block size."""
     with mmap.mmap(-1, 2 * 4096) as memory, memoryview(memory)[block : 2 * block] as part:
         try:
             return os.preadv(file, [part], block) >= 0
@@ -221,118 +226,114 @@ def _reads_direct(file: int, block: int) -> bool:
             return False
 
 
-ByteRange: TypeAlias = tuple[int, int, int]
-"""(where in memory, how many bytes, where in the file)"""
 POSITIONED = hasattr(os, "preadv")
-"""Whether this system reads by position; where it does not, as on Windows, one thread reads at a time."""
+"""Whether this system can read by position; if not, as on Windows, one thread reads at a time."""
 AT_ONCE = POSITIONED and hasattr(os, "RWF_NOWAIT") and hasattr(os, "posix_fadvise")
-"""Whether this system says which bytes it would have to fetch from the disk, and fetches several ranges at
-once."""
+"""Whether this system can report uncached bytes and fetch several ranges at once."""
 
 RANGES_PROBED = 8
-"""Ranges by which it is judged whether the system holds all, or most."""
+"""Number of ranges from which the cached share is estimated."""
 CACHE_TURN = 8
-"""Of so many reads of rows that the system does not hold, one goes through its cache, so that it may come to
-hold them."""
+"""One in this many reads of uncached rows goes through the cache, so that it may come to hold them."""
 
 
 class RangeFile:
     """An open file, closed with this object. Raises DataError (E402) if there is none."""
 
     def __init__(self, path: Path, file: io.FileIO | None = None):
-        """file: the one that is open already; by default the one at the path is opened."""
+        """file: an open file; by default the one at the path is opened."""
         try:
             self._file = file or open(path, "rb", buffering=0)  # noqa: SIM115  (closed with this object)
         except FileNotFoundError:
             raise DataError("E402", f"there is no {path}.") from None
         self._number = self._file.fileno()
         self._one_at_a_time = threading.Lock()
-        self._direct, self._looks, self._past = DirectFile(self._number), 0, 0
+        self._direct, self._probes, self._direct_reads = DirectFile(self._number), 0, 0
         weakref.finalize(self, self._direct.close)
         weakref.finalize(self, self._file.close)
 
     def stamp(self) -> tuple[int, int]:
-        """Length and time of the last change."""
-        now = os.fstat(self._number)
-        return now.st_size, now.st_mtime_ns
+        """Size of the file and time of its last change."""
+        status = os.fstat(self._number)
+        return status.st_size, status.st_mtime_ns
 
     def read(self, into: memoryview, ranges: Iterable[ByteRange]) -> bool:
-        """Whether the file held all these bytes, which are now in their places.
+        """Read ranges into memory; False if the file is too short for them.
 
-        Ranges that the system holds in memory are copied first; the disk is asked for all others together,
-        because it serves many requests in little more time than one. Where most are not held, all are read
-        past the system's cache, which costs the processor least. Raises OSError where the disk cannot be
-        read.
+        Cached ranges are copied first; all others are requested from the disk together, because it serves
+        many requests in little more time than one. If most are not cached, all are read directly, which costs
+        the processor least. Raises OSError if the disk cannot be read.
         """
         ranges = list(ranges)
-        if AT_ONCE and self._goes_past(ranges):
+        if AT_ONCE and self._reads_directly(ranges):
             ranges = self._direct.read(into, ranges)
-        absent = self._absent(into, ranges) if AT_ONCE else ranges
-        self._ask(absent)
-        return all(self._fill(into[place : place + count], at) for place, count, at in absent)
+        absent = self._uncached(into, ranges) if AT_ONCE else ranges
+        self._prefetch(absent)
+        return all(self._fill(into[place : place + count], offset) for place, count, offset in absent)
 
     def fetch(self, ranges: Sequence[ByteRange]) -> None:
-        """Have the disk fetch ranges that are read soon, and go on meanwhile. Nothing is done where the
-        system seems to hold them, as some of them, evenly spaced, tell."""
-        held = self._held(ranges) if AT_ONCE else 1
-        if held < 1 and not (self._direct.block and held < 0.5):
-            self._ask(ranges)
+        """Ask the disk to prefetch ranges, without waiting for it. Nothing is done if the ranges seem to
+        be cached."""
+        share = self._cached_share(ranges) if AT_ONCE else 1
+        if share < 1 and not (self._direct.block and share < 0.5):
+            self._prefetch(ranges)
 
-    def _goes_past(self, ranges: Sequence[ByteRange]) -> bool:
-        """Whether to read many ranges past the system's cache, which holds fewer than half of them."""
-        if not self._direct.block or len(ranges) < RANGES_PROBED or self._held(ranges) >= 0.5:
+    def _reads_directly(self, ranges: Sequence[ByteRange]) -> bool:
+        """Whether to read these ranges directly: there are many, and fewer than half are cached."""
+        if not self._direct.block or len(ranges) < RANGES_PROBED or self._cached_share(ranges) >= 0.5:
             return False
-        self._past += 1
-        return self._past % CACHE_TURN > 0
+        self._direct_reads += 1
+        return self._direct_reads % CACHE_TURN > 0
 
-    def _held(self, ranges: Sequence[ByteRange]) -> float:
-        """The share of ranges that the system seems to hold, as some of them, evenly spaced, tell; 1 of none.
+    def _cached_share(self, ranges: Sequence[ByteRange]) -> float:
+        """The estimated share of cached ranges, from evenly spaced ones; 1 without ranges.
 
-        Others are looked at each time, because many systems begin to fetch what they are asked about.
+        Each call probes different ones, because many systems begin to fetch the ranges that they are asked
+        about.
         """
         step = max(1, len(ranges) // RANGES_PROBED)
-        self._looks += 1
-        some = ranges[self._looks % step :: step]
-        return sum(map(self._is_held, some)) / len(some) if some else 1.0
+        self._probes += 1
+        probes = ranges[self._probes % step :: step]
+        return sum(map(self._is_cached, probes)) / len(probes) if probes else 1.0
 
-    def _ask(self, ranges: Iterable[ByteRange]) -> None:
-        for _, count, at in ranges if AT_ONCE else ():
-            os.posix_fadvise(self._number, at, count, os.POSIX_FADV_WILLNEED)
+    def _prefetch(self, ranges: Iterable[ByteRange]) -> None:
+        for _, count, offset in ranges if AT_ONCE else ():
+            os.posix_fadvise(self._number, offset, count, os.POSIX_FADV_WILLNEED)
 
-    def _absent(self, into: memoryview, ranges: Iterable[ByteRange]) -> list[ByteRange]:
-        """The ranges that the system does not hold in memory; the others are copied from there."""
+    def _uncached(self, into: memoryview, ranges: Iterable[ByteRange]) -> list[ByteRange]:
+        """The ranges that are not cached; the others are copied from the cache."""
         absent, preadv, number, flags = list[ByteRange](), os.preadv, self._number, os.RWF_NOWAIT
-        for one in ranges:  # this loop runs once for nearly every sample that is trained on
-            place, count, at = one
+        for item in ranges:  # this loop runs once for nearly every sample that is trained on
+            place, count, offset = item
             try:
-                if preadv(number, (into[place : place + count],), at, flags) == count:
+                if preadv(number, (into[place : place + count],), offset, flags) == count:
                     continue
             except OSError:  # most often BlockingIOError; some file systems cannot tell
                 pass
-            absent.append(one)
+            absent.append(item)
         return absent
 
-    def _is_held(self, one: ByteRange) -> bool:
-        """Whether the system holds the first byte of a range in memory."""
+    def _is_cached(self, item: ByteRange) -> bool:
+        """Whether the first byte of a range is cached."""
         try:
-            return os.preadv(self._number, (bytearray(1),), one[2], os.RWF_NOWAIT) == 1
+            return os.preadv(self._number, (bytearray(1),), item[2], os.RWF_NOWAIT) == 1
         except OSError:
             return False
 
-    def _fill(self, into: memoryview, at: int) -> bool:
-        """Read bytes from this place on; False where the file ends before."""
-        done = 0
-        while done < len(into):
-            got = self._read_at(into[done:], at + done)
-            if not got:
+    def _fill(self, into: memoryview, offset: int) -> bool:
+        """Read bytes from a position on; False if the file ends too early."""
+        length = 0
+        while length < len(into):
+            count = self._read_at(into[length:], offset + length)
+            if not count:
                 return False
-            done += got
+            length += count
         return True
 
-    def _read_at(self, into: memoryview, at: int) -> int:
-        """How many bytes were read from this place on, 0 at the end of the file."""
+    def _read_at(self, into: memoryview, offset: int) -> int:
+        """Number of bytes read from a position on, 0 at the end of the file."""
         if POSITIONED:
-            return os.preadv(self._number, [into], at)
+            return os.preadv(self._number, [into], offset)
         with self._one_at_a_time:
-            self._file.seek(at)
+            self._file.seek(offset)
             return self._file.readinto(into) or 0

@@ -1,9 +1,9 @@
 """The samples of a .npy file, row by row.
 
 Rows in C order are read by position rather than through a memory map: a file that is truncated while it is in
-use is then an error and does not kill the process, and memory holds no more than the rows that are read. Rows
-in any other order, such as Fortran's, are read through a map. `write_rows` and `read_rows` hand samples to
-another process.
+use is then an error and does not kill the process, and memory holds only the rows that are read. Rows in any
+other order, such as Fortran's, are read through a map. `write_rows` and `read_rows` pass samples to another
+process.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any
 import numpy as np
 
 from unskew.data.storage.file_ranges import ByteRange, RangeFile
-from unskew.data.storage.sample_rows import Rows, Source, as_rows, row_blocks, select_samples
+from unskew.data.storage.sample_rows import Rows, Source, as_rows, changed_error, row_blocks, select_samples
 from unskew.errors import DataError
 from unskew.system import disk
 
 
 class StridedRows(Source):
-    """The rows of an array that lies in a file in any order.
+    """The rows of an array in a file, in any memory order.
 
-    offset: of its first number. strides: bytes from one number to the next along each axis. kind: of its
-    numbers. full: what they are divided by, None where they are taken as they are. Raises DataError (E402)
-    without the file.
+    offset: position of its first number. strides: bytes from one number to the next along each axis. kind:
+    type of the numbers. full: divisor of the numbers, None to leave them unchanged. Raises DataError (E402)
+    for a missing file.
     """
 
     def __init__(
@@ -44,9 +44,11 @@ class StridedRows(Source):
         full: int | None,
     ):
         self.path, self.name, self.offset, self.strides, self.shape = path, path.name, offset, strides, shape
-        self.kind, self.full, self.came = kind, full, kind.newbyteorder("=") if full is None else Source.came
+        self.kind = kind
+        self.full = full
+        self.source_dtype = kind.newbyteorder("=") if full is None else Source.source_dtype
         self._open()
-        self._stamp = self._now()
+        self._stamp = self._file_stamp()
 
     def _open(self) -> None:
         try:
@@ -72,53 +74,51 @@ class StridedRows(Source):
         self._check()
         return x if self.full is None else np.divide(x, np.float32(self.full), out=x)
 
-    def _now(self) -> tuple[int, int]:
-        now = os.fstat(self._file.fileno())
-        return now.st_size, now.st_mtime_ns
+    def _file_stamp(self) -> tuple[int, int]:
+        status = os.fstat(self._file.fileno())
+        return status.st_size, status.st_mtime_ns
 
     def _check(self) -> None:
-        """Raises DataError (E413) where the file is not what it was; one that is shorter than its mapping
-        would end the process."""
-        if self._now() != self._stamp:
-            text = f"{self.path} has changed since it was checked"
-            raise DataError(
-                "E413", f"{text}; leave data alone while they are trained on, and start the run again."
-            )
+        """Raises DataError (E413) if the file has changed; reading from a map beyond its end would kill
+        the process."""
+        if self._file_stamp() != self._stamp:
+            raise changed_error(self.path, "has changed since it was checked")
 
 
 ALIGNMENT = 64
-"""Bytes of which the place of an array in memory is a multiple."""
+"""Alignment of arrays in memory, in bytes."""
 
 
 class NpyRows(Source):
-    """The rows of an array that lies in a file in C order.
+    """The rows of an array in a file, in C order.
 
-    offset: of its first byte. kind: of its numbers. full: what they are divided by, None where they are taken
-    as they are.
+    offset: position of its first byte. kind: type of the numbers. full: divisor of the numbers, None to leave
+    them unchanged.
     """
 
     def __init__(
         self, path: Path, offset: int, shape: tuple[int, ...], kind: np.dtype[Any], full: int | None
     ):
-        self._lies(path, offset, shape, kind, full)
+        self._set_form(path, offset, shape, kind, full)
         self._file = RangeFile(path)
         self._stamp = self._file.stamp()
 
     @classmethod
-    def opened(cls, file: io.FileIO, shape: tuple[int, ...], name: str) -> NpyRows:
-        """The rows of float32 in an open file that has no name of its own. name: what it is called in
+    def from_file(cls, file: io.FileIO, shape: tuple[int, ...], name: str) -> NpyRows:
+        """The rows of float32 in an open file without a name on the disk. name: the source's name, for
         messages."""
         self = cls.__new__(cls)
-        self._lies(Path(f"the copy of {name}"), 0, shape, np.dtype("<f4"), None)
+        self._set_form(Path(f"the copy of {name}"), 0, shape, np.dtype("<f4"), None)
         self._file = RangeFile(self.path, file)
         self._stamp = self._file.stamp()
         return self
 
-    def _lies(
+    def _set_form(
         self, path: Path, offset: int, shape: tuple[int, ...], kind: np.dtype[Any], full: int | None
     ) -> None:
         self.path, self.offset, self.shape, self.kind, self.full = path, offset, shape, kind, full
-        self.name, self.came = path.name, kind.newbyteorder("=") if full is None else Source.came
+        self.name = path.name
+        self.source_dtype = kind.newbyteorder("=") if full is None else Source.source_dtype
         self.row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * kind.itemsize
 
     def __getstate__(self) -> dict[str, Any]:
@@ -131,25 +131,25 @@ class NpyRows(Source):
     def read(self, rows: np.ndarray) -> np.ndarray:
         raw = _aligned_array((len(rows), *self.shape[1:]), self.kind)
         try:
-            whole = self._file.read(raw.reshape(-1).view(np.uint8).data, self._ranges(rows))
+            is_complete = self._file.read(raw.reshape(-1).view(np.uint8).data, self._ranges(rows))
         except OSError as error:
             raise DataError(
                 "E413", f"{self.path} cannot be read: {error.strerror}; see to its disk, and resume."
             ) from error
-        if not whole:
-            raise self._altered("is shorter than when it was checked")
+        if not is_complete:
+            raise changed_error(self.path, "is shorter than when it was checked")
         if self._file.stamp() != self._stamp:
-            raise self._altered("has changed since it was checked")
+            raise changed_error(self.path, "has changed since it was checked")
         with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
             x = raw.astype(np.float32, copy=False)
         return x if self.full is None else np.divide(x, np.float32(self.full), out=x)
 
-    def coming(self, rows: np.ndarray) -> None:
+    def prefetch(self, rows: np.ndarray) -> None:
         self._file.fetch(list(self._ranges(rows)))
 
     def _ranges(self, rows: np.ndarray) -> Iterator[ByteRange]:
-        """Where rows go and lie, in the order of the file, which a disk serves fastest; those side by side in
-        both are one."""
+        """The ranges of rows, in the order of the file, which a disk serves fastest; adjacent rows are
+        joined."""
         if not len(rows):
             return iter(())
         places, size = np.argsort(rows, kind="stable"), self.row_bytes
@@ -160,16 +160,10 @@ class NpyRows(Source):
             (places[begins] * size).tolist(), counts.tolist(), (self.offset + rows[begins] * size).tolist()
         )
 
-    def _altered(self, what: str) -> DataError:
-        return DataError(
-            "E413",
-            f"{self.path} {what}; leave data alone while they are trained on, and start the run again.",
-        )
-
 
 def _aligned_array(shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
-    """An array that begins where kernels want samples to begin (unskew.core.trees.align), so that none is
-    copied for it."""
+    """An empty array aligned as kernels want samples (unskew.core.trees.align), so that they need not copy
+    it."""
     size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     memory = np.empty(size + ALIGNMENT, np.uint8)
     skip = -memory.ctypes.data % ALIGNMENT
@@ -177,8 +171,8 @@ def _aligned_array(shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
 
 
 def npy_source(x: np.ndarray, full: int | None) -> Source | None:
-    """What reads the rows of a mapped array from its file; None for one that may have been changed in memory
-    only."""
+    """The source that reads a mapped array from its file; None if the array may have been changed in
+    memory only."""
     if not isinstance(x, np.memmap) or x.mode == "c" or x.filename is None:  # pyright: ignore[reportUnnecessaryComparison]
         return None
     mapping = np.frombuffer(x._mmap, np.uint8)  # type: ignore[attr-defined]
@@ -191,16 +185,15 @@ def npy_source(x: np.ndarray, full: int | None) -> Source | None:
 
 
 def is_unchanged_file(x: Rows) -> bool:
-    """Whether samples lie in a file as they are used."""
+    """Whether samples are stored in a file exactly as they are used."""
     return isinstance(x.source, NpyRows) and x.unchanged
 
 
 def write_rows(x: Rows, path: Path) -> dict[str, Any]:
-    """Put samples at this path, by a link to their own file, or written as float32, block by block; how they
-    lie there, as JSON.
+    """Put samples at this path, by a link to their file, or written as float32, block by block.
 
-    The facts name no file, because they may come from anybody. Raises Paused (E203) on a full disk, and
-    DataError (E413) for rows that cannot be read.
+    Returns their form in the file as JSON. It has no file name, because anyone may have written such facts.
+    Raises Paused (E203) on a full disk, and DataError (E413) for rows that cannot be read.
     """
     if is_unchanged_file(x):
         source = x.source
@@ -212,7 +205,7 @@ def write_rows(x: Rows, path: Path) -> dict[str, Any]:
                 "full": source.full,
                 "shape": list(source.shape),
             }
-        x = Rows(source)  # whoever picks them up chooses from all rows
+        x = Rows(source)  # the reader selects from all rows
     header = io.BytesIO()
     form = {"descr": "<f4", "fortran_order": False, "shape": x.shape}
     np.lib.format.write_array_header_1_0(header, form)
@@ -222,17 +215,15 @@ def write_rows(x: Rows, path: Path) -> dict[str, Any]:
 
 
 def read_rows(facts: Mapping[str, Any], path: Path, rows: np.ndarray | None) -> np.ndarray:
-    """The samples that lie at this path as `laid_down` says. rows: which of them; None for all.
+    """The samples at this path, in the form that `write_rows` returned. rows: which of them; None for all.
 
     Raises DataError (E402) if the file is gone, and KeyError, TypeError or ValueError for facts that
-    `laid_down` does not write.
+    `write_rows` does not write.
     """
-    kind, shape, offset, full = (
-        np.dtype(str(facts["kind"])),
-        tuple(facts["shape"]),
-        facts["offset"],
-        facts["full"],
-    )
+    kind = np.dtype(str(facts["kind"]))
+    shape = tuple(facts["shape"])
+    offset = facts["offset"]
+    full = facts["full"]
     if kind.kind not in "biuf" or kind.subdtype or not shape:
         raise ValueError(f"samples of {kind}")
     if (

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, cast
 from zlib import crc32
 
@@ -19,15 +20,18 @@ import numpy as np
 from unskew.errors import DataError
 
 READ_BLOCK = 1 << 22
-"""Values that are read at once in a pass over all samples."""
+"""Number of values in a block of a pass over all samples."""
 SUM_BLOCK = 1 << 24
-"""Values that are summed at once where channels are measured; the sums' last bits follow from it."""
+"""Number of values in a block of the channels' sums; it determines the sums' last bits."""
 
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What a pass over all rows of a source found. crc: of each row's bytes, uint32 [N]. low, high: each
-    row's smallest and largest value, float32 [N]; NaN in a row that holds one."""
+    """The result of a pass over all rows of a source.
+
+    crc: checksum of each row's bytes, uint32 [N]. low, high: each row's smallest and largest value, float32
+    [N]; NaN for a row that contains one.
+    """
 
     crc: np.ndarray
     low: np.ndarray
@@ -35,43 +39,57 @@ class Survey:
 
 
 class Source:
-    """Where samples lie. name: what it is called in messages. shape: [N, ...].
+    """Samples on disk. name: for messages. shape: [N, ...].
 
-    Subclasses read rows; a row that is not what it was when the source was opened is an error, never another
+    Subclasses read rows; a row that has changed since the source was opened is an error, never another
     sample.
     """
 
     name: str
     shape: tuple[int, ...]
-    together: int | None = None
-    """Bytes of samples that are read at once for training, where a read costs much whatever it brings; None
-    where it does not."""
-    came: np.dtype[Any] = np.dtype(np.float32)
-    """The type of the numbers where they lie, of those that are read as they are; float32 of those that are
-    scaled."""
+    read_size: int | None = None
+    """Bytes of samples to read at once in training, if each read is expensive; None otherwise."""
+    source_dtype: np.dtype[Any] = np.dtype(np.float32)
+    """The original type of unscaled numbers; float32 for scaled ones."""
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        """These rows, int64 [n], as float32 [n, ...]; from any thread. Raises DataError (E413) for rows that
-        cannot be read."""
+        """These rows, int64 [n], as float32 [n, ...]; called from any thread. Raises DataError (E413) for
+        rows that cannot be read."""
         raise NotImplementedError
 
-    def coming(self, rows: np.ndarray) -> None:
-        """Rows that are read next, which a disk may fetch meanwhile; from any thread. Nothing is raised."""
+    def prefetch(self, rows: np.ndarray) -> None:
+        """Announces the next rows, so that a disk may prefetch them; called from any thread. Nothing is
+        raised."""
 
     @cached_property
     def survey(self) -> Survey:
-        """One pass over all rows, made once."""
+        """The survey of all rows, made once."""
         return survey_rows(self.shape, self.read)
 
 
+def file_stamp(path: Path) -> tuple[int, int]:
+    """Size of a file and time of its last change. Raises DataError (E401) for a file without access."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise DataError("E401", f"{path} cannot be read: {error.strerror}.") from error
+    return status.st_size, status.st_mtime_ns
+
+
+def changed_error(source: object, change: str) -> DataError:
+    """The error for samples that changed during a run."""
+    text = f"{source} {change}; leave data alone while they are trained on, and start the run again"
+    return DataError("E413", f"{text}.")
+
+
 def survey_rows(shape: tuple[int, ...], read: Callable[[np.ndarray], np.ndarray]) -> Survey:
-    """One pass over all samples of this shape. read: gives the samples at these numbers."""
+    """The survey of all samples of this shape. read: returns the samples at these numbers."""
     parts = [_survey_block(read(rows)) for rows in row_blocks(shape)]
     return Survey(*(np.concatenate(values) for values in zip(*parts)))
 
 
 def checksums(x: np.ndarray) -> np.ndarray:
-    """Of each sample's bytes, uint32 [N]; equal ones may still differ."""
+    """The checksum of each sample's bytes, uint32 [N]; samples with equal ones may still differ."""
     return np.fromiter((crc32(np.ascontiguousarray(row).data) for row in x), np.uint32, len(x))
 
 
@@ -91,7 +109,7 @@ def row_blocks(shape: tuple[int, ...]) -> Iterator[np.ndarray]:
 def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(mean, standard deviation) of every channel of samples [N, channels, ...], float64 [channels].
 
-    Summed block by block, so that samples in memory and others give the same bits.
+    Sums are taken block by block, so that samples in memory and on disk give equal bits.
     """
     axes, step = (0, *range(2, x.ndim)), max(1, SUM_BLOCK // max(1, int(np.prod(x.shape[1:]))))
     starts, count = range(0, len(x), step), x.shape[0] * int(np.prod(x.shape[2:]))
@@ -102,8 +120,11 @@ def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """rows: which of the source's, int64 [N]; None for all. changes: what is done to rows that were read, in
-    this order."""
+    """Some or all rows of a source, in place of an array of samples.
+
+    rows: numbers of the source's rows, int64 [N]; None for all. changes: functions that are applied to rows
+    after reading, in this order.
+    """
 
     source: Source
     rows: np.ndarray | None = None
@@ -128,17 +149,17 @@ class Rows:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        """The samples at a number, a slice or an array of numbers or truth values, read now; of a number the
-        sample itself."""
+        """The samples at a number, a slice, or an array of numbers or truth values, read now; for a number
+        a single sample."""
         rows = _row_numbers(index, len(self)) if self.rows is None else self.rows[index]
         x = self.source.read(np.atleast_1d(rows).astype(np.int64, copy=False))
         for change in self.changes:
             x = change(x)
         return x if np.ndim(rows) else x[0]
 
-    def coming(self, rows: np.ndarray) -> None:
-        """The samples at these numbers are read next, so that a disk may fetch them meanwhile."""
-        self.source.coming(rows if self.rows is None else self.rows[rows])
+    def prefetch(self, rows: np.ndarray) -> None:
+        """Announces that the samples at these numbers are read next, so that a disk may prefetch them."""
+        self.source.prefetch(rows if self.rows is None else self.rows[rows])
 
     def __array__(self, *_args: object, **_more: object) -> np.ndarray:
         raise DataError(
@@ -150,12 +171,12 @@ class Rows:
 
     @property
     def unchanged(self) -> bool:
-        """Whether rows are used as the source gives them."""
+        """Whether rows are used exactly as the source has them."""
         return not self.changes
 
     @cached_property
     def survey(self) -> Survey:
-        """What was found of the source's rows that are in here, before any change."""
+        """The source's survey of these rows, before any change."""
         survey = self.source.survey
         return (
             survey
@@ -165,7 +186,7 @@ class Rows:
 
 
 def _row_numbers(index: Any, count: int) -> np.ndarray:
-    """The numbers below `count` that an index chooses. Raises IndexError for one that is out of bounds."""
+    """The numbers below `count` that an index selects. Raises IndexError for one that is out of bounds."""
     numbers = np.asarray(index) if isinstance(index, np.ndarray | list | int | np.integer) else None
     if numbers is None or numbers.dtype.kind not in "iu" or not numbers.size:
         return np.arange(count)[index]
@@ -175,18 +196,17 @@ def _row_numbers(index: Any, count: int) -> np.ndarray:
 
 
 def is_streamed(x: object) -> bool:
-    """Whether samples are read when they are wanted."""
+    """Whether samples are read from disk when they are needed."""
     return isinstance(x, Rows)
 
 
 def as_rows(source: Source) -> np.ndarray:
-    """All rows of a source, to be used wherever an array of samples is."""
+    """All rows of a source, typed as an array of samples because it replaces one."""
     return cast(np.ndarray, Rows(source))
 
 
 def select_samples(x: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """The samples at these numbers, or where these truth values are true; of samples that stay where they lie
-    none is read."""
+    """The samples at these numbers or truth values; samples on disk are not read."""
     if not isinstance(x, Rows):
         return x[index]
     rows = np.arange(len(x)) if x.rows is None else x.rows
@@ -194,35 +214,35 @@ def select_samples(x: np.ndarray, index: np.ndarray) -> np.ndarray:
 
 
 def map_samples(x: np.ndarray, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """The samples after a change that concerns each by itself; done when they are read, where they are not in
-    memory."""
+    """The samples after a function that acts on each separately; samples on disk are changed when they are
+    read."""
     return cast(np.ndarray, replace(x, changes=(*x.changes, change))) if isinstance(x, Rows) else change(x)
 
 
 class Concatenation(Source):
-    """The samples of all parts, in order. parts: float32 [n, ...] of one shape, in memory or not; at least
-    one."""
+    """The samples of all parts, in order. parts: at least one array float32 [n, ...], all of one sample
+    shape, in memory or on disk."""
 
     def __init__(self, parts: Sequence[np.ndarray]):
         self.parts = parts
         self.name = next(part.source.name for part in parts if isinstance(part, Rows))
         self.starts = np.cumsum([0, *map(len, parts)])
-        asked = [part.source.together for part in parts if isinstance(part, Rows)]
-        self.together = max((most for most in asked if most), default=None)
+        sizes = [part.source.read_size for part in parts if isinstance(part, Rows)]
+        self.read_size = max((size for size in sizes if size), default=None)
         self.shape = (int(self.starts[-1]), *parts[0].shape[1:])
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         x = np.empty((len(rows), *self.shape[1:]), np.float32)
         owner = np.searchsorted(self.starts, rows, "right") - 1
         for number in np.unique(owner).tolist():
-            here = np.flatnonzero(owner == number)
-            x[here] = self.parts[number][rows[here] - self.starts[number]]
+            positions = np.flatnonzero(owner == number)
+            x[positions] = self.parts[number][rows[positions] - self.starts[number]]
         return x
 
-    def coming(self, rows: np.ndarray) -> None:
+    def prefetch(self, rows: np.ndarray) -> None:
         for part, start in zip(self.parts, self.starts):
             if isinstance(part, Rows):
-                part.coming(rows[(rows >= start) & (rows < start + len(part))] - start)
+                part.prefetch(rows[(rows >= start) & (rows < start + len(part))] - start)
 
     @cached_property
     def survey(self) -> Survey:
@@ -238,7 +258,7 @@ class Concatenation(Source):
 
 
 def concatenate_samples(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """All parts as one array, or what stands in for them where one of them is read when it is wanted."""
+    """All parts as one array, or as rows if some part is read from disk."""
     read = [part for part in parts if isinstance(part, Rows)]
     if len(read) == len(parts) and all(
         p.source is read[0].source and p.changes == read[0].changes for p in read

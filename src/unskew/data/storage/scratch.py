@@ -19,25 +19,24 @@ from unskew.errors import DataError, excerpt
 from unskew.system import disk
 
 VARIABLE, OFF = "UNSKEW_SCRATCH", "off"
-"""The environment variable that names the folder for such files, and what it holds where there shall be
-none."""
+"""The environment variable that names the folder for such files, and its value to disable them."""
 FREE_SHARE = 0.5
-"""Of the free space of a disk, what one file takes at most."""
+"""The largest share of a disk's free space that one file takes."""
 DEFAULT_FOLDER = Path("/var/tmp")
-"""Where systems want large temporary files; /tmp is in memory on many of them."""
+"""The usual folder for large temporary files; /tmp is in memory on many systems."""
 MOUNT_TABLE = Path("/proc/self/mountinfo")
-"""Where Linux says which folders are on which disk."""
+"""Linux's table of mounted disks."""
 
 
 class ScratchFile:
-    """Samples, float32, that are written one after another; read once all are there.
+    """A file of float32 samples that are written in order, and read when all are there.
 
-    why: why there is no file, or no more, in words that follow "because"; "" where there is one.
+    why: the reason why there is no file, in words that follow "because"; "" if there is one.
     """
 
     def __init__(self, shape: tuple[int, ...]):
-        """shape: of all samples, [N, ...]. Raises DataError (E402) if the environment names a folder that is
-        not there."""
+        """shape: shape of all samples, [N, ...]. Raises DataError (E402) if the environment names a folder
+        that does not exist."""
         self.shape, self.size = shape, 4 * int(np.prod(shape, dtype=np.int64))
         self.folder, self._file, self.why = scratch_folder(), None, ""
         if self.folder is None:
@@ -57,7 +56,7 @@ class ScratchFile:
             if self.size and hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self._file.fileno(), 0, self.size)
         except OSError as error:
-            self._give_up(error)
+            self._disable(error)
 
     def put(self, begin: int, x: np.ndarray) -> None:
         """Write samples, float32 [n, ...], from this number on."""
@@ -69,13 +68,13 @@ class ScratchFile:
             while content:  # one write may take only a part of it
                 content = content[self._file.write(content) :]
         except OSError as error:
-            self._give_up(error)
+            self._disable(error)
 
-    def _give_up(self, error: OSError) -> None:
+    def _disable(self, error: OSError) -> None:
         self.close()
         self.why = f"{self.folder} could not be written to: {error.strerror}"
 
-    def told(self, how: str) -> str:
+    def place_text(self, how: str) -> str:
         """Where samples are read from, for a table. how: what has to be done each time where there is no
         file."""
         return (
@@ -85,11 +84,11 @@ class ScratchFile:
         )
 
     def samples(self, source: Source) -> Source:
-        """What reads all samples from here, or the source from which they were taken."""
+        """The source that reads all samples from this file, or the original source without a file."""
         return (
             source
             if self._file is None
-            else ScratchRows(source, NpyRows.opened(self._file, self.shape, source.name))
+            else ScratchRows(source, NpyRows.from_file(self._file, self.shape, source.name))
         )
 
     def close(self) -> None:
@@ -99,51 +98,49 @@ class ScratchFile:
 
 
 class ScratchRows(Source):
-    """The samples of a source, which were all read once. copy: where they lie since; a process that is handed
-    this has no copy."""
+    """The samples of a source that have all been read once. copy: their copy in the scratch file; None in
+    another process."""
 
     def __init__(self, source: Source, copy: NpyRows):
-        self.source, self.copy, self.name, self.shape, self.came = (
-            source,
-            copy,
-            source.name,
-            source.shape,
-            source.came,
-        )
+        self.source = source
+        self.copy = copy
+        self.name = source.name
+        self.shape = source.shape
+        self.source_dtype = source.source_dtype
         self.__dict__["survey"] = source.survey
 
     def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "copy": None}
 
     @property
-    def together(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.source.together if self.copy is None else None
+    def read_size(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.source.read_size if self.copy is None else None
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         return (self.copy or self.source).read(rows)
 
-    def coming(self, rows: np.ndarray) -> None:
-        (self.copy or self.source).coming(rows)
+    def prefetch(self, rows: np.ndarray) -> None:
+        (self.copy or self.source).prefetch(rows)
 
 
 def scratch_folder() -> Path | None:
-    """Where such files go; None where there shall be none. Raises DataError (E402) if the environment names
-    one that is not there."""
-    named = os.environ.get(VARIABLE, "")
-    if named == OFF:
+    """The folder for scratch files; None if they are disabled. Raises DataError (E402) if the environment
+    names a missing folder."""
+    setting = os.environ.get(VARIABLE, "")
+    if setting == OFF:
         return None
-    if named and not Path(named).is_dir():
+    if setting and not Path(setting).is_dir():
         raise DataError(
             "E402",
-            f"there is no folder {excerpt(named)}, which {VARIABLE} names; make it, or unset {VARIABLE}.",
+            f"there is no folder {excerpt(setting)}, which {VARIABLE} names; make it, or unset {VARIABLE}.",
         )
-    if named or os.environ.get("TMPDIR"):
-        return Path(named or os.environ["TMPDIR"])
+    if setting or os.environ.get("TMPDIR"):
+        return Path(setting or os.environ["TMPDIR"])
     return DEFAULT_FOLDER if os.access(DEFAULT_FOLDER, os.W_OK) else Path(tempfile.gettempdir())
 
 
 def _is_memory_disk(folder: Path) -> bool:
-    """Whether what is written there takes memory, as far as the system says."""
+    """Whether files in this folder take memory, as far as the system reports it."""
     try:
         number = os.stat(folder).st_dev
         mounts = [line.split() for line in MOUNT_TABLE.read_text().splitlines()]

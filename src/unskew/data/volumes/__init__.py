@@ -1,1 +1,1 @@
-"""Medical volumes as sets of slices: which files there are, what their voxels say, and how they are cut."""
+"""Medical volumes as sets of slices: the files, the values of their voxels, and the slicing."""

@@ -31,28 +31,28 @@ from unskew.data.volumes.volume import Volume
 from unskew.errors import DataError
 
 LARGEST_DICOM = 1 << 30
-"""Bytes of one file, packed or unpacked."""
+"""Maximal size of one file, compressed or not, in bytes."""
 DICOM = "dicom"
-"""What every set and folder of DICOM is called, because people call folders after patients."""
+"""The name of every set and folder of DICOM in messages, because folders are often named after patients."""
 MAGIC = b"DICM"
-"""Behind the 128 bytes that begin a file of DICOM, whatever its name."""
+"""The mark of a DICOM file, after its first 128 bytes."""
 HEAD_TAGS = ("PatientID", "SeriesInstanceUID", "SeriesDescription", "SOPClassUID", "Rows", "Columns")
-"""What says whose image a file holds and which others belong to it."""
+"""The tags that identify a file's patient and series."""
 _DEFLATE_SYNTAX = "1.2.840.10008.1.2.1.99"
 _LABEL_OBJECTS = ("Segmentation Storage", "RT Dose Storage", "Surface Segmentation Storage")
-"""Kinds of objects that have rows and columns and yet are no images: labels and doses."""
+"""Kinds of objects that have rows and columns but are no images: labels and doses."""
 
 
 @dataclass(frozen=True)
 class DicomFile:
-    """A file. name: what messages call it, which is never its path."""
+    """A file. name: its name in messages, which is never its path."""
 
     path: Path
     name: str
 
 
 def is_dicom(path: Path) -> bool:
-    """Whether a file begins as DICOM does; False for one that cannot be opened."""
+    """Whether a file has the mark of DICOM; False for a file that cannot be opened."""
     try:
         with open(path, "rb") as file:
             return file.read(132)[128:] == MAGIC
@@ -62,9 +62,9 @@ def is_dicom(path: Path) -> bool:
 
 @contextmanager
 def quiet_pydicom(item: DicomFile) -> Iterator[Any]:
-    """pydicom, of whose warnings, logs and errors nothing gets out.
+    """The package pydicom, with its warnings, logs and errors suppressed.
 
-    Raises DataError: E401 for whatever goes wrong within, E403 where pydicom is not installed.
+    Raises DataError: E401 for any error within the context, E403 if pydicom is not installed.
     """
     try:
         library = importlib.import_module("pydicom")
@@ -89,21 +89,21 @@ def quiet_pydicom(item: DicomFile) -> Iterator[Any]:
         log.disabled = was
 
 
-def dicom_error(item: DicomFile, why: str) -> DataError:
-    """The error for a file that cannot be read. why: half a sentence without values of tags."""
-    return DataError("E401", f"{item.name} cannot be read as DICOM: {why}. Copy or export it again.")
+def dicom_error(item: DicomFile, reason: str) -> DataError:
+    """The error for a file that cannot be read. reason: half a sentence without values of tags."""
+    return DataError("E401", f"{item.name} cannot be read as DICOM: {reason}. Copy or export it again.")
 
 
 def read_head(item: DicomFile) -> Any | None:
-    """The tags of HEAD of a file that holds an image, None for other objects (reports, directories,
+    """The tags HEAD_TAGS of a file that holds an image, None for other objects (reports, directories,
     segmentations).
 
-    Raises DataError: E401 for a file that is damaged or too large.
+    Raises DataError (E401) for a file that is damaged or too large.
     """
     with quiet_pydicom(item) as pydicom:
         _check_size(item, pydicom)
         tags = pydicom.dcmread(item.path, stop_before_pixels=True, specific_tags=list(HEAD_TAGS))
-        # a file that is cut off, or noise, has none; to leave it out would lose a slice unseen
+        # a truncated file or noise has none; omitting it would lose a slice unnoticed
         if not tags.get("SOPClassUID"):
             raise dicom_error(item, "it is cut off, or has no SOPClassUID")
         name = pydicom.uid.UID(tags.SOPClassUID).name
@@ -117,14 +117,14 @@ def read_head(item: DicomFile) -> Any | None:
 
 
 def read_whole(item: DicomFile) -> Any:
-    """All of a file, its pixels not yet decoded. Raises DataError (E401)."""
+    """All of a file, with its pixels not yet decoded. Raises DataError (E401)."""
     with quiet_pydicom(item) as pydicom:
         _check_size(item, pydicom)
         return pydicom.dcmread(item.path)
 
 
 def _check_size(item: DicomFile, pydicom: Any) -> None:
-    """Raises DataError (E401) for a file that has, or unpacks to, more bytes than may be held."""
+    """Raises DataError (E401) for a file that is, or unpacks to, more than the maximal size."""
     if item.path.stat().st_size > LARGEST_DICOM:
         raise dicom_error(item, f"it has more than {LARGEST_DICOM:,} bytes")
     meta = pydicom.filereader.read_file_meta_info(item.path)
@@ -142,15 +142,17 @@ def _check_size(item: DicomFile, pydicom: Any) -> None:
 PLUGINS = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
 _RLE_SYNTAX = "1.2.840.10008.1.2.5"
 _LARGEST_RLE = 1 << 25
-"""Bytes of a frame that is packed in run lengths, which pydicom unpacks without a limit of its own."""
+"""Maximal size of a run-length encoded frame, in bytes; pydicom has no limit for it."""
 
 
 @dataclass(frozen=True)
 class Plane:
-    """values: float32 [R, C]. position: of its first pixel, [3]; directions: of growing columns and growing
-    rows, [2, 3];
-    spacing: from row to row and from column to column; all in millimetres, None where the file does not say.
-    step: to the next plane as the file says, 0 where it does not. number: of the image in its series."""
+    """values: float32 [R, C]. position: position of its first pixel, [3]. directions: directions of
+    increasing columns and rows, [2, 3].
+
+    spacing: from row to row and from column to column. All are in millimetres, None if the file does not have
+    them. step: distance to the next plane, 0 if unknown. number: number of the image in its series.
+    """
 
     item: DicomFile
     values: np.ndarray
@@ -162,10 +164,10 @@ class Plane:
 
 
 def read_planes(item: DicomFile, tags: Any, room: int) -> list[Plane]:
-    """The planes of a file. room: voxels that may still be held.
+    """The planes of a file. room: maximal number of voxels.
 
-    Raises DataError: E401 for what is damaged or promises more than the file holds, E403 for colours, for
-    numbers that are not read, and for packed pixels that need another package.
+    Raises DataError: E401 for a damaged file or one that is shorter than its header promises, E403 for
+    colours, for unsupported numbers, and for compressed pixels that need another package.
     """
     with quiet_pydicom(item) as pydicom:
         frames = _check_form(item, tags, room)
@@ -177,7 +179,7 @@ def read_planes(item: DicomFile, tags: Any, room: int) -> list[Plane]:
 
 
 def _check_form(item: DicomFile, tags: Any, room: int) -> int:
-    """The number of frames. Raises DataError, as `planes` does."""
+    """The number of frames. Raises DataError, as `read_planes` does."""
     rows, columns, frames = int(tags.Rows), int(tags.Columns), int(tags.get("NumberOfFrames") or 1)
     light = str(tags.get("PhotometricInterpretation", ""))
     if int(tags.get("SamplesPerPixel") or 1) != 1 or light not in ("MONOCHROME1", "MONOCHROME2"):
@@ -201,17 +203,17 @@ def _check_form(item: DicomFile, tags: Any, room: int) -> int:
         raise DataError(
             "E403", f"{item.name} has {int(tags.BitsAllocated)} bits a pixel; 8, 16, 32 or 64 are read."
         )
-    promised = frames * rows * columns * int(tags.BitsAllocated) // 8
-    if not tags.file_meta.TransferSyntaxUID.is_compressed and promised > len(data):
+    size = frames * rows * columns * int(tags.BitsAllocated) // 8
+    if not tags.file_meta.TransferSyntaxUID.is_compressed and size > len(data):
         raise dicom_error(
-            item, f"its header promises {shape} pixels, {promised:,} bytes, and it holds {len(data):,}"
+            item, f"its header promises {shape} pixels, {size:,} bytes, and it holds {len(data):,}"
         )
     return frames
 
 
 def _check_compression(item: DicomFile, tags: Any, frames: int, pydicom: Any) -> None:
-    """Raises DataError: E403 for packed pixels that nothing installed unpacks, E401 for run lengths without
-    end."""
+    """Raises DataError: E403 for compressed pixels that no installed package decodes, E401 for oversized
+    run lengths."""
     syntax = tags.file_meta.TransferSyntaxUID
     if not syntax.is_encapsulated:
         return
@@ -226,8 +228,8 @@ def _check_compression(item: DicomFile, tags: Any, frames: int, pydicom: Any) ->
     if syntax != _RLE_SYNTAX:
         return
     frame = int(tags.Rows) * int(tags.Columns) * int(tags.BitsAllocated) // 8
-    packed = pydicom.encaps.generate_frames(tags.PixelData, number_of_frames=frames)
-    if frame > _LARGEST_RLE or any(len(part) > 1.25 * frame + 4096 for part in packed):
+    parts = pydicom.encaps.generate_frames(tags.PixelData, number_of_frames=frames)
+    if frame > _LARGEST_RLE or any(len(part) > 1.25 * frame + 4096 for part in parts):
         raise dicom_error(
             item,
             f"a frame of {frame:,} bytes is packed into more than it needs, or has more than"
@@ -236,24 +238,24 @@ def _check_compression(item: DicomFile, tags: Any, frames: int, pydicom: Any) ->
 
 
 def _check_bits(item: DicomFile, tags: Any) -> None:
-    """Raises DataError (E403) for numbers that do not lie in the lowest bits; pydicom itself clears those
+    """Raises DataError (E403) for numbers that are not in the lowest bits; pydicom itself clears the bits
     above them."""
     allocated = int(tags.BitsAllocated)
-    used = int(tags.get("BitsStored") or allocated)
-    if not 1 <= used <= allocated or int(tags.get("HighBit", used - 1)) != used - 1:
+    bits = int(tags.get("BitsStored") or allocated)
+    if not 1 <= bits <= allocated or int(tags.get("HighBit", bits - 1)) != bits - 1:
         raise DataError(
-            "E403", f"{item.name} keeps its {used} bits in the middle of {allocated}; export it again."
+            "E403", f"{item.name} keeps its {bits} bits in the middle of {allocated}; export it again."
         )
 
 
 def _brightness_order(tags: Any, stored: np.ndarray) -> np.ndarray:
-    """The values with more meaning brighter, in the numbers that the file has."""
+    """The values in the file's numbers, inverted if high values mean dark."""
     if str(tags.PhotometricInterpretation) != "MONOCHROME1":
         return stored
     if stored.dtype.kind not in "iu":
         return -stored
-    used = int(tags.get("BitsStored") or 8 * stored.dtype.itemsize)
-    total = -1 if stored.dtype.kind == "i" else (1 << used) - 1  # the lowest and the highest number together
+    bits = int(tags.get("BitsStored") or 8 * stored.dtype.itemsize)
+    total = -1 if stored.dtype.kind == "i" else (1 << bits) - 1  # the lowest and the highest number together
     return total - stored.astype(np.int64)
 
 
@@ -264,7 +266,7 @@ def _plane_of(item: DicomFile, tags: Any, values_RC: np.ndarray, i: int) -> Plan
     )
     if not slope:
         raise dicom_error(item, "its RescaleSlope is 0")
-    with np.errstate(over="ignore"):  # what has become infinite is refused
+    with np.errstate(over="ignore"):  # infinite values are refused
         scaled = (values_RC.astype(np.float64) * slope + intercept).astype(np.float32)
     if not np.isfinite(scaled).all():
         raise dicom_error(item, "rescaled, some of its values are not finite")
@@ -292,12 +294,12 @@ def _plane_of(item: DicomFile, tags: Any, values_RC: np.ndarray, i: int) -> Plan
 
 
 def _tag(tags: Any, i: int, group: str, keyword: str) -> Any:
-    """A tag of a frame: from its own group, the shared one, or the top of the file; None where none has
-    it."""
-    frames, shared = tags.get("PerFrameFunctionalGroupsSequence"), tags.get("SharedFunctionalGroupsSequence")
+    """A tag of a frame: from the frame's group, the shared group, or the top of the file; None without
+    one."""
+    frames, common = tags.get("PerFrameFunctionalGroupsSequence"), tags.get("SharedFunctionalGroupsSequence")
     if frames and i >= len(frames):
         return None
-    for groups in (frames[i] if frames else None, shared[0] if shared else None):
+    for groups in (frames[i] if frames else None, common[0] if common else None):
         inner = groups.get(group) if groups is not None else None
         if inner and inner[0].get(keyword) is not None:
             return inner[0].get(keyword)
@@ -332,13 +334,13 @@ def _directions(item: DicomFile, value: Any) -> np.ndarray | None:
 
 
 PLANE_TOLERANCE = 0.05
-"""Millimetres, or as a share of the step between planes, by which a plane may lie off its place; scanners
+"""Tolerance of a plane's position, in millimetres or as a share of the step between planes; scanners
 round."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """The files of one series, in the order of paths. name: what messages call it, such as `scans, series
+    """The files of one series, in the order of paths. name: its name in messages, such as `scans, series
     3`."""
 
     name: str
@@ -352,7 +354,7 @@ def stack_series(series: Series) -> Volume:
     """The volume of a series.
 
     Raises DataError: E401 for damaged files, missing planes and series that are too large, E403 for colours,
-    E409 for a series whose images do not make one stack.
+    E409 for a series with images that do not form one stack.
     """
     stack: list[Plane] = []
     room = LARGEST_DICOM // 2
@@ -370,23 +372,23 @@ def stack_series(series: Series) -> Volume:
 
 
 def _check_planes(series: Series, stack: Sequence[Plane]) -> None:
-    """Raises DataError (E409) for planes that do not belong into one stack, E401 for a place without a
-    scale."""
+    """Raises DataError: E409 for planes that do not form one stack, E401 for positions without a pixel
+    spacing."""
     first = stack[0]
     for plane in stack[1:]:
-        one, other = (" x ".join(map(str, p.values.shape)) for p in (first, plane))
-        if one != other:
-            raise _stack_error(series, f"holds images of {one} and of {other}")
+        first_shape, shape = (" x ".join(map(str, p.values.shape)) for p in (first, plane))
+        if first_shape != shape:
+            raise _stack_error(series, f"holds images of {first_shape} and of {shape}")
         if (first.position is None) != (plane.position is None):
             raise _stack_error(series, "says of some of its images where they lie, and not of others")
-        for ours, theirs, what in (
+        for a, b, noun in (
             (first.directions, plane.directions, "orientations"),
             (first.spacing, plane.spacing, "pixel sizes"),
         ):
-            if ours is None and theirs is None:
+            if a is None and b is None:
                 continue
-            if ours is None or theirs is None or np.abs(ours - theirs).max() > 1e-3:
-                raise _stack_error(series, f"holds images of several {what}")
+            if a is None or b is None or np.abs(a - b).max() > 1e-3:
+                raise _stack_error(series, f"holds images of several {noun}")
     if (first.position is None) != (first.directions is None):
         raise DataError(
             "E401",
@@ -398,14 +400,14 @@ def _check_planes(series: Series, stack: Sequence[Plane]) -> None:
         )
 
 
-def _stack_error(series: Series, what: str) -> DataError:
+def _stack_error(series: Series, fault: str) -> DataError:
     return DataError(
-        "E409", f"{series} {what}, as scouts and localisers do; leave them out, or export a series for each."
+        "E409", f"{series} {fault}, as scouts and localisers do; leave them out, or export a series for each."
     )
 
 
 def _sort_planes(series: Series, stack: Sequence[Plane]) -> list[Plane]:
-    """The planes along their normal, or by their numbers. Raises DataError (E409) where two are in one
+    """The planes along their normal, or by their numbers. Raises DataError (E409) for two planes in one
     place."""
     first = stack[0]
     if first.position is None or first.directions is None:
@@ -437,16 +439,19 @@ def _sort_planes(series: Series, stack: Sequence[Plane]) -> list[Plane]:
 def _affine(
     series: Series, stack: Sequence[Plane], directions: np.ndarray, spacing: np.ndarray
 ) -> np.ndarray:
-    """From [column, row, plane] to millimetres to the right, front and head, [4, 4]. Raises DataError (E401)
-    where planes do not lie on a line at equal steps."""
+    """The matrix from [column, row, plane] to millimetres to the right, front and head, [4, 4].
+
+    Raises DataError (E401) if planes are not on a line at equal steps.
+    """
     first = stack[0]
     positions = np.array([plane.position for plane in stack])
     if len(stack) > 1:
         step = (positions[-1] - positions[0]) / (len(stack) - 1)
-        off = np.abs(positions - (positions[0] + np.arange(len(stack))[:, None] * step)).max()
-        if off > max(PLANE_TOLERANCE, PLANE_TOLERANCE * float(np.linalg.norm(step))):
+        distance = np.abs(positions - (positions[0] + np.arange(len(stack))[:, None] * step)).max()
+        if distance > max(PLANE_TOLERANCE, PLANE_TOLERANCE * float(np.linalg.norm(step))):
             text = (
-                f"{series} has images that lie {off:.4g} mm off the line of the others, or at unequal steps"
+                f"{series} has images that lie {distance:.4g} mm off the line of the others, or at unequal"
+                " steps"
             )
             raise DataError("E401", f"{text}; copy or export all of it.")
     else:
@@ -460,17 +465,17 @@ def _affine(
 
 def _turn_axes(series: Series, values: np.ndarray, affine: np.ndarray) -> Volume:
     library = _nibabel(series)
-    ways = library.orientations.io_orientation(affine)
-    turned = library.orientations.apply_orientation(values, ways)
-    affine_turned = affine @ library.orientations.inv_ornt_aff(ways, values.shape)
-    x, y, z = map(float, library.affines.voxel_sizes(affine_turned))
+    orientation = library.orientations.io_orientation(affine)
+    canonical = library.orientations.apply_orientation(values, orientation)
+    canonical_affine = affine @ library.orientations.inv_ornt_aff(orientation, values.shape)
+    x, y, z = map(float, library.affines.voxel_sizes(canonical_affine))
     stored = "".join(library.aff2axcodes(affine))
-    return Volume(Path(series.name), np.ascontiguousarray(turned), affine_turned, (x, y, z), stored)
+    return Volume(Path(series.name), np.ascontiguousarray(canonical), canonical_affine, (x, y, z), stored)
 
 
 def _without_position(series: Series, stack: Sequence[Plane], values: np.ndarray) -> Volume:
-    """Without a place in the patient, such as an X-ray: rows still run downwards, so that pictures are the
-    right way up."""
+    """A volume without a position in the patient, such as an X-ray; rows run downwards, so that pictures
+    are upright."""
     first = stack[0]
     row, column = (1.0, 1.0) if first.spacing is None else map(float, first.spacing)
     spacing = (column, row, first.step or 1.0)

@@ -1,5 +1,4 @@
-"""The volumes of a folder: the patient, site, mask or class of each, and which patients are held out for the
-test.
+"""The volumes of a folder: patient, site, mask or class of each, and which patients are held out.
 
 NIfTI files:
 
@@ -65,15 +64,17 @@ from unskew.data.volumes.dicom import DICOM, DicomFile, Series, is_dicom, read_h
 from unskew.errors import DataError
 
 DICOM_ENDINGS = frozenset((".dcm", ".dicom"))
-"""Files that claim to be DICOM by name; one that is not is damaged, and not left out."""
+"""Endings of DICOM files; a file with one of them that is not DICOM counts as damaged."""
 
 
 @dataclass(frozen=True)
 class SeriesPlace:
-    """A series. folder: the names that lead from the root to where all its files are; place: those of the
-    series, as if it
-    were a file, the last its own. title: its SeriesDescription. None but the patient and the title come from
-    tags."""
+    """A series.
+
+    folder: names from the root to the folder that contains all its files. place: the path of the series as if
+    it were one file, which is the last name. title: its SeriesDescription. Only the patient and the title
+    come from tags.
+    """
 
     series: Series
     patient: str
@@ -83,32 +84,32 @@ class SeriesPlace:
 
 
 def holds_dicom(path: Path) -> bool:
-    """Whether a folder holds files of DICOM, and no more pictures or sounds than those; or whether a file is
-    one."""
+    """Whether a path is a DICOM file, or a folder with DICOM files, at least as many as pictures and
+    sounds."""
     if path.is_file():
         return is_dicom(path)
-    others, rest = 0, []
+    pictures, candidates = 0, []
     for file in _regular_files(path):
         if file_ending(file) in IMAGE_ENDINGS | SOUND_ENDINGS:
-            others += 1
+            pictures += 1
         else:
-            rest.append(file)
-    return sum(map(is_dicom, rest)) >= max(1, others)
+            candidates.append(file)
+    return sum(map(is_dicom, candidates)) >= max(1, pictures)
 
 
 def find_series(root: Path) -> tuple[list[SeriesPlace], list[Note]]:
-    """(the series in or below a file or folder, in the order of paths; what was left out).
+    """(the series in or below a file or folder, in the order of paths; notes on omissions).
 
     Raises DataError: E401 for damaged files, E409 for a folder without images, and for a series of two
     patients.
     """
     files = _regular_files(root) if root.is_dir() else [root]
     members: dict[str, list[tuple[DicomFile, str, str]]] = {}
-    left: Counter[str] = Counter()
+    omissions: Counter[str] = Counter()
     for i, path in enumerate(files):
         item = DicomFile(path, f"{DICOM}, file {i + 1:,} of {len(files):,}")
         if any(is_system_file(part) for part in path.relative_to(root).parts):
-            left["hidden or system file"] += 1
+            omissions["hidden or system file"] += 1
         elif not os.access(path, os.R_OK):
             raise DataError(
                 "E401", f"{item.name} may not be read; let this user read it, or take it out of the folder."
@@ -118,9 +119,9 @@ def find_series(root: Path) -> tuple[list[SeriesPlace], list[Note]]:
                 raise DataError(
                     "E401", f"{item.name} is called .dcm and is not DICOM; copy or export it again."
                 )
-            left["non-DICOM file"] += file_ending(path) not in (".csv", ".tsv")
+            omissions["non-DICOM file"] += file_ending(path) not in (".csv", ".tsv")
         elif (tags := read_head(item)) is None:
-            left["imageless DICOM object"] += 1
+            omissions["imageless DICOM object"] += 1
         else:
             patient, title = (str(tags.get(k) or "").strip() for k in ("PatientID", "SeriesDescription"))
             members.setdefault(str(tags.SeriesInstanceUID), []).append((item, patient, title))
@@ -128,12 +129,12 @@ def find_series(root: Path) -> tuple[list[SeriesPlace], list[Note]]:
         raise DataError(
             "E409", f"{DICOM} holds no image of DICOM; directories, reports and segmentations are none."
         )
-    notes: list[Note] = [("left out", quantity(n, noun)) for noun, n in left.items() if n]
+    notes: list[Note] = [("left out", quantity(n, noun)) for noun, n in omissions.items() if n]
     return _place_series(root, list(members.values())), notes
 
 
 def _regular_files(root: Path) -> list[Path]:
-    """All regular files below a folder, in the order in which `find -type f | LC_ALL=C sort` lists them."""
+    """All regular files below a folder, in the order of `find -type f | LC_ALL=C sort`."""
     paths = (Path(place) / name for place, _, names in os.walk(root) for name in names)
     return sorted((p for p in paths if p.is_file() and not p.is_symlink()), key=os.fsencode)
 
@@ -174,17 +175,18 @@ def _place_series(root: Path, members: list[list[tuple[DicomFile, str, str]]]) -
 
 
 MASK_ENDINGS = (*MASK_SUFFIXES, "_dseg", "-label", "_labels")
-"""Behind the name of an image, in the name of its mask."""
+"""The suffixes of a mask's name, after the name of its image."""
 _SUBJECT = re.compile(r"(?:^|_)(sub-[A-Za-z0-9]+)")
 _SESSION = re.compile(r"(?:^|_)(ses-[A-Za-z0-9]+)")
 
 
 @dataclass(frozen=True)
 class Scan:
-    """A volume, in a file or a series. mask: where its mask is, None where volumes have classes; label: its
-    class, -1 where
-    they have masks. person: who the patient is, at whichever site; "" where patients of two sites are two
-    people."""
+    """A volume, in a file or a series. mask: its mask, None if volumes have classes. label: its class, -1 if
+    volumes have masks.
+
+    person: the patient's name across sites; "" if equal names at two sites are two people.
+    """
 
     path: Path | Series
     patient: str
@@ -196,14 +198,14 @@ class Scan:
 
     @property
     def owner(self) -> str:
-        """The person, whose scans no split may part."""
+        """The key of the patient; no split may separate the scans of one key."""
         return self.person or f"{self.site}/{self.patient}"
 
 
 @dataclass(frozen=True)
 class ScanLayout:
-    """scans: in the order of paths. classes: () where volumes have masks. private: patients are called by
-    what their files call them, which no message may say."""
+    """The volumes of a folder. scans: in the order of paths. classes: () if volumes have masks. private:
+    whether patients have the names in their files, which no message may contain."""
 
     scans: tuple[Scan, ...]
     classes: tuple[str, ...]
@@ -212,18 +214,18 @@ class ScanLayout:
 
 
 def read_scans(tree: FolderTree, image: str = "", labelled: bool = False) -> ScanLayout:
-    """The volumes below a folder. image: how the names of the images end, where a patient has several; "":
-    each is one.
-    labelled: a table says the class of each volume, folders do not.
+    """The volumes below a folder.
 
+    image: suffix of the images' names if a patient has several files, "" to take each. labelled: whether a
+    table has the classes of the volumes, instead of folders.
     Raises DataError (E409) for links that lead out of the folder, for images without a mask or with several,
     and for folders that name no classes.
     """
     _check_links(tree)
     if has_mask_folders(tree):
         files = tuple(f for f in tree.files if is_in_mask_folder(f) or f.stem.endswith(image))
-        paired, notes = pair_masks(FolderTree(tree.root, files, tree.folders, ()))
-        scans = [Scan(p.image.path, _patient_of(p.image), p.site, p.image.part, p.mask.path) for p in paired]
+        pairs, notes = pair_masks(FolderTree(tree.root, files, tree.folders, ()))
+        scans = [Scan(p.image.path, _patient_of(p.image), p.site, p.image.part, p.mask.path) for p in pairs]
         return ScanLayout(tuple(scans), (), (*tree.notes, *notes))
     masks = [f for f in tree.files if is_mask_name(f)]
     images = [f for f in tree.files if not is_mask_name(f) and f.stem.endswith(image)]
@@ -236,17 +238,17 @@ def read_scans(tree: FolderTree, image: str = "", labelled: bool = False) -> Sca
         return ScanLayout(tuple(_match_masks(tree.root, images, masks)), (), tree.notes)
     if labelled:
         return ScanLayout(tuple(Scan(f.path, _patient_of(f), "", f.part) for f in images), (), tree.notes)
-    ordered = files_by_class(tree, images)
-    sites = ordered.sites or [""] * len(images)
+    by_class = files_by_class(tree, images)
+    sites = by_class.sites or [""] * len(images)
     by_folder = [
         Scan(f.path, _patient_of(f), site, f.part, None, label)
-        for f, site, label in zip(ordered.files, sites, ordered.labels)
+        for f, site, label in zip(by_class.files, sites, by_class.labels)
     ]
-    return ScanLayout(tuple(by_folder), ordered.classes, (*tree.notes, *ordered.notes))
+    return ScanLayout(tuple(by_folder), by_class.classes, (*tree.notes, *by_class.notes))
 
 
 def _check_links(tree: FolderTree) -> None:
-    """Raises DataError (E409) for a file that lies elsewhere and is only linked to."""
+    """Raises DataError (E409) for links to files outside the folder."""
     root = tree.root.resolve()
     for file in tree.files:
         if not file.path.resolve().is_relative_to(root):
@@ -258,57 +260,58 @@ def _check_links(tree: FolderTree) -> None:
 
 
 def is_in_mask_folder(file: File) -> bool:
-    """Whether a file lies in a folder that is called as those of masks are."""
+    """Whether a file is in a folder with a usual name for masks."""
     return any(plain_name(name) in MASK_FOLDERS for name in file.folders)
 
 
 def is_mask_name(file: File) -> bool:
-    """Whether a file is called as a mask is."""
+    """Whether a file has a usual name for a mask."""
     stem = file.stem.lower()
     return stem in MASK_FOLDERS or stem.endswith(MASK_ENDINGS)
 
 
 def _match_masks(root: Path, images: Sequence[File], masks: Sequence[File]) -> list[Scan]:
-    """Each image with the mask of its name, of its subject and session, or else of its folder."""
+    """Each image with its mask, by name, by subject and session, or by folder."""
     by_key: dict[tuple[str, ...], list[File]] = {}
     stems = {(f.part, *f.folders, f.stem) for f in images}
     for mask in masks:
         by_key.setdefault(_match_key(mask, stems), []).append(mask)
     scans: list[Scan] = []
-    taken: dict[tuple[str, ...], File] = {}
+    images_by_key: dict[tuple[str, ...], File] = {}
     for image in images:
         key = _match_key(image, stems, set(by_key))
-        drawn = by_key.get(key, [])
-        if len(drawn) != 1:
-            what = f"{len(drawn)} masks, such as {drawn[0].path.name}" if drawn else "no mask"
+        matches = by_key.get(key, [])
+        if len(matches) != 1:
+            fault = f"{len(matches)} masks, such as {matches[0].path.name}" if matches else "no mask"
             raise DataError(
                 "E409",
-                f"{image.path} has {what}; put one beside it, called {image.stem}_seg.nii.gz, or give images/"
+                f"{image.path} has {fault}; put one beside it, called {image.stem}_seg.nii.gz, or give"
+                " images/"
                 " and masks/.",
             )
-        if twin := taken.get(key):
+        if twin := images_by_key.get(key):
             raise DataError(
                 "E409",
-                f"{twin.path} and {image.path} would share the mask {drawn[0].path.name}; name the kind of"
+                f"{twin.path} and {image.path} would share the mask {matches[0].path.name}; name the kind of"
                 f" image by how its files end, such as {root}/(image={image.stem.rpartition('_')[2]}).",
             )
-        taken[key] = image
-        alone = key[-1] == "folder"
-        patient = (
-            _patient_of(image)
-            if not alone or not image.folders or _SUBJECT.search(image.stem)
-            else image.folders[-1]
-        )
-        above = image.folders[:-1] if alone else () if _SUBJECT.search(image.stem) else image.folders
-        scans.append(Scan(image.path, patient, "/".join(above), image.part, drawn[0].path))
+        images_by_key[key] = image
+        patient, above = _patient_of(image), image.folders
+        if key[-1] == "folder":
+            above = image.folders[:-1]
+            if image.folders and not _SUBJECT.search(image.stem):
+                patient = image.folders[-1]
+        elif _SUBJECT.search(image.stem):
+            above = ()
+        scans.append(Scan(image.path, patient, "/".join(above), image.part, matches[0].path))
     return scans
 
 
 def _match_key(
     file: File, images: set[tuple[str, ...]], masks: set[tuple[str, ...]] | None = None
 ) -> tuple[str, ...]:
-    """What an image and its mask have in common. images: by part, folders and name; masks: keys of masks, for
-    an image."""
+    """The key that an image and its mask share. images: parts, folders and names of images. masks: keys of
+    masks, to find that of an image."""
     place = (file.part, *file.folders)
     if masks is not None and (*place, file.stem, "name") in masks:
         return (*place, file.stem, "name")
@@ -331,42 +334,42 @@ TABLE_HINT = "name classes in a table (label=COLUMN of participants.tsv)"
 
 
 def read_dicom_scans(root: Path, image: str = "", labelled: bool = False) -> ScanLayout:
-    """The volumes below a folder of DICOM. image: how names or descriptions of the series to take end, where
-    a patient has several; "": each is one. labelled: a table says the class of each volume, folders do not.
+    """The volumes below a folder of DICOM.
 
-    Patients are still called by their PatientID, by which a table names them; `numbered` takes it away.
-    Raises DataError, as `found` does, and E409 for images without one mask, series without a PatientID and
-    folders that name no classes.
+    image: suffix of the names or descriptions of the series to take if a patient has several, "" to take
+    each. labelled: whether a table has the classes of the volumes, instead of folders.
+    Patients still have their PatientID, which a table may use; `number_patients` removes it. Raises DataError
+    as `find_series` does, and E409 for images without one mask, series without a PatientID and folders that
+    name no classes.
     """
     series, notes = find_series(root)
-    if lacking := sum(not one.patient for one in series):
+    if lacking := sum(not item.patient for item in series):
         text = (
             f"{DICOM}: {lacking:,} of {len(series):,} series have no PatientID, so no patient can be kept"
             " together"
         )
         raise DataError("E409", f"{text}; write a pseudonym for each patient.")
-    split = any(part == "train" for part in (split_part(one.folder)[0] for one in series))
-    files = [_series_file(root, one, split) for one in series]
+    split = any(part == "train" for part in (split_part(item.folder)[0] for item in series))
+    files = [_series_file(root, item, split) for item in series]
     inner = frozenset(f.folders[:i] for f in files for i in range(1, len(f.folders) + 1))
     tree = FolderTree(root, tuple(files), inner, ())
     if has_mask_folders(tree) or any(is_mask_name(f) for f in files):
         return _match_series(tree, series, image, notes)
-    taken = [one for one in series if one.place[-1].endswith(image) or one.title.endswith(image)]
-    if not taken:
+    matches = [item for item in series if item.place[-1].endswith(image) or item.title.endswith(image)]
+    if not matches:
         raise DataError(
             "E409", f"{DICOM}: no folder or description of a series ends in {image}; check the setting image."
         )
-    if n := len(series) - len(taken):
+    if n := len(series) - len(matches):
         notes.append(("left out", f"{n:,} series of other kinds (image={image})"))
     if labelled:
-        scans = tuple(_scan_of(one, split) for one in taken)
+        scans = tuple(_scan_of(item, split) for item in matches)
         return ScanLayout(scans, (), tuple(notes), private=True)
-    return _scans_by_class(taken, split, notes)
+    return _scans_by_class(matches, split, notes)
 
 
 def number_patients(layout: ScanLayout) -> ScanLayout:
-    """The layout with patients called by numbers, in the order of paths, in place of what their files call
-    them."""
+    """The layout with numbers in place of patients' names, in the order of paths."""
     numbers = {
         person: f"patient {i + 1}" for i, person in enumerate(dict.fromkeys(s.patient for s in layout.scans))
     }
@@ -374,22 +377,22 @@ def number_patients(layout: ScanLayout) -> ScanLayout:
     return replace(layout, scans=tuple(scans))
 
 
-def _series_file(root: Path, one: SeriesPlace, split: bool) -> File:
-    """A series as the one file that its volume would be."""
-    part, folders = split_part(one.place[:-1]) if split else ("", one.place[:-1])
-    return File(root.joinpath(*one.place[:-1], f"{one.place[-1]}.dcm"), part or "train", folders)
+def _series_file(root: Path, place: SeriesPlace, split: bool) -> File:
+    """A series as a single file."""
+    part, folders = split_part(place.place[:-1]) if split else ("", place.place[:-1])
+    return File(root.joinpath(*place.place[:-1], f"{place.place[-1]}.dcm"), part or "train", folders)
 
 
-def _scan_of(one: SeriesPlace, split: bool, site: str = "", label: int = -1) -> Scan:
-    part = split_part(one.folder)[0] if split else ""
-    return Scan(one.series, one.patient, site, part or "train", None, label)
+def _scan_of(place: SeriesPlace, split: bool, site: str = "", label: int = -1) -> Scan:
+    part = split_part(place.folder)[0] if split else ""
+    return Scan(place.series, place.patient, site, part or "train", None, label)
 
 
 def _match_series(
     tree: FolderTree, series: Sequence[SeriesPlace], image: str, notes: list[Note]
 ) -> ScanLayout:
-    """Images with masks. Raises DataError (E409) for one of them without the other, and for masks of another
-    patient."""
+    """Images with masks. Raises DataError (E409) for images without masks, masks without images, and masks
+    of another patient."""
     try:
         layout = read_scans(tree, image)
     except DataError:  # its text names folders
@@ -413,8 +416,7 @@ def _match_series(
 
 
 def _drop_patient_folders(scans: Sequence[Scan], notes: list[Note]) -> tuple[Scan, ...]:
-    """The scans with sites that hold several patients each; folders that hold one patient are that
-    patient's."""
+    """The scans with sites that hold several patients each; a folder with one patient is not a site."""
     sites = [scan.site for scan in scans]
     while any(sites) and _are_patients(sites, [scan.patient for scan in scans]):
         sites = [site.rpartition("/")[0] for site in sites]
@@ -424,14 +426,14 @@ def _drop_patient_folders(scans: Sequence[Scan], notes: list[Note]) -> tuple[Sca
 
 
 def _are_patients(names: Sequence[str], patients: Sequence[str]) -> bool:
-    """Whether most of these names, one a volume, hold a single patient each."""
-    held = Counter(name for name, _ in set(zip(names, patients)))
-    return 2 * sum(n == 1 for n in held.values()) > len(held)
+    """Whether most of these names, one for each volume, belong to a single patient each."""
+    counts = Counter(name for name, _ in set(zip(names, patients)))
+    return 2 * sum(n == 1 for n in counts.values()) > len(counts)
 
 
 def _scans_by_class(series: Sequence[SeriesPlace], split: bool, notes: list[Note]) -> ScanLayout:
-    """Volumes with the class, and the site, that their outermost folders name. Raises DataError (E409)
-    without classes."""
+    """Volumes with the class, and the site, of their outermost folders. Raises DataError (E409) without
+    classes."""
     folders = [split_part(one.folder)[1] if split else one.folder for one in series]
     people = [one.patient for one in series]
     if n := sum(not f for f in folders):
@@ -468,7 +470,7 @@ def _scans_by_class(series: Sequence[SeriesPlace], split: bool, notes: list[Note
 
 
 def _recurs_below(folders: Sequence[tuple[str, ...]]) -> bool:
-    """Whether, of folders a/b/..., b names the class: its names then recur below most of a."""
+    """Whether b is the class in paths a/b/...: its names then recur below most of a."""
     if any(len(f) < 2 for f in folders):
         return False
     below = {f[0]: {g[1] for g in folders if g[0] == f[0]} for f in folders}
@@ -477,11 +479,11 @@ def _recurs_below(folders: Sequence[tuple[str, ...]]) -> bool:
 
 
 PATIENT_TABLES = ("participants.tsv", "patients.csv", "patients.tsv")
-"""The tables that are looked for; the first column names patients."""
+"""The names of tables of patients; the first column names patients."""
 
 
 def add_participants(layout: ScanLayout, root: Path, site: str, label: str) -> ScanLayout:
-    """The layout with sites and classes from these columns of the table; "" where a column is not asked for.
+    """The layout with sites and classes from these columns of the patients' table; "" for none.
 
     Raises DataError: E402 without a table, E403 for a column or a patient that it lacks, and for classes of
     volumes that have masks.
@@ -503,10 +505,10 @@ def add_participants(layout: ScanLayout, root: Path, site: str, label: str) -> S
     rows = {patient: i for i, patient in reversed(list(enumerate(patients)))}
     lacking = [scan.patient for scan in layout.scans if scan.patient not in rows]
     if lacking:
-        who = (
+        text = (
             f"{len(set(lacking)):,} of the patients, by PatientID" if layout.private else abbreviate(lacking)
         )
-        raise DataError("E403", f"{path} has no line for {who}; its first column names patients.")
+        raise DataError("E403", f"{path} has no line for {text}; its first column names patients.")
     scans = list(layout.scans)
     if site:
         values = _patient_column(sheet, site, path)
@@ -520,7 +522,7 @@ def add_participants(layout: ScanLayout, root: Path, site: str, label: str) -> S
 
 
 def _patient_column(sheet: Sheet, name: str, path: Path) -> list[str]:
-    """The values of a column. Raises DataError (E403) for one that is not there or lacks values."""
+    """The values of a column. Raises DataError (E403) for a column that does not exist or lacks values."""
     values = [str(v) for v in sheet.columns[column_named(sheet.columns, name, path.name)]]
     missing = next((i for i, v in enumerate(values) if v.lower() in ("", "n/a", "na", "nan")), None)
     if missing is not None:
@@ -532,19 +534,20 @@ def _patient_column(sheet: Sheet, name: str, path: Path) -> list[str]:
 
 
 def are_test_scans(name: str, scans: Sequence[Scan], share: float) -> np.ndarray:
-    """Whether each volume is of the test part, bool [N]: as its folder says, else this share of every site's
-    and class's patients.
+    """Whether each volume belongs to the test part, bool [N]: by its folder, else a share of the patients of
+    every site and class.
 
-    Raises DataError: E409 for a patient in both parts, E403 where one patient is all there is.
+    Raises DataError: E409 for a patient in both parts, E403 if there is a single patient.
     """
     test = np.array([scan.part == "test" for scan in scans])
     owners = np.array([scan.owner for scan in scans])
     if test.any():
-        both = sorted(set(owners[test]) & set(owners[~test]))
-        if both:
+        overlap = sorted(set(owners[test]) & set(owners[~test]))
+        if overlap:
             raise DataError(
                 "E409",
-                f"{name}: the patient {both[0]} is in train/ and in test/; move all of each one into one of"
+                f"{name}: the patient {overlap[0]} is in train/ and in test/; move all of each one into one"
+                " of"
                 " them.",
             )
         return test
@@ -556,12 +559,12 @@ def are_test_scans(name: str, scans: Sequence[Scan], share: float) -> np.ndarray
             " others.",
         )
     kinds = np.array([f"{scans[i].site}/{scans[i].label}" for i in first])
-    held = patients[hold_out_patients(kinds, share)]
-    return np.isin(owners, held)
+    test_patients = patients[hold_out_patients(kinds, share)]
+    return np.isin(owners, test_patients)
 
 
 def hold_out_patients(kinds: np.ndarray, share: float) -> np.ndarray:
-    """Which of these patients are held out, bool [N]: the share of each kind, at least one, and never all of
+    """Which of these patients are held out, bool [N]: a share of each kind, at least one, and never all of
     a kind."""
     rng = np.random.default_rng(1797)
     names, counts = np.unique(kinds, return_counts=True)
@@ -569,7 +572,7 @@ def hold_out_patients(kinds: np.ndarray, share: float) -> np.ndarray:
     numbers = largest_remainder(quota, np.maximum(counts - 1, 0))
     if not numbers.any():  # every kind has one patient
         numbers[0] = 1
-    held = np.zeros(len(kinds), dtype=bool)
+    test = np.zeros(len(kinds), dtype=bool)
     for kind, number in zip(names, numbers):
-        held[rng.permutation(np.flatnonzero(kinds == kind))[:number]] = True
-    return held
+        test[rng.permutation(np.flatnonzero(kinds == kind))[:number]] = True
+    return test

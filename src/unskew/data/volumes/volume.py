@@ -25,15 +25,15 @@ from unskew.data.samples.dataset import check_numbers
 from unskew.errors import DataError
 
 TOLERANCE = 1e-2
-"""Millimetres by which the corners of an image and of its mask may lie apart; formats round."""
+"""Tolerance in millimetres between the corners of an image and its mask; formats round."""
 
 
 @dataclass(frozen=True)
 class Volume:
-    """values: float32 [X, Y, Z], which run to the patient's right, front and head.
+    """A volume with axes to the patient's right, front and head.
 
-    affine: float64 [4, 4], from voxels to millimetres. spacing: of voxels along X, Y and Z, in millimetres.
-    stored: how the file's own axes ran, such as "LPS"; "" where it does not say.
+    values: float32 [X, Y, Z]. affine: float64 [4, 4], from voxels to millimetres. spacing: of voxels along X,
+    Y and Z, in millimetres. stored: directions of the file's axes, such as "LPS"; "" if unknown.
     """
 
     path: Path
@@ -44,20 +44,22 @@ class Volume:
 
 
 def check_fits(image: Volume, mask: Volume) -> None:
-    """Raises DataError: E409 for a mask of another shape or place than its image, E404 for values that are no
-    labels."""
+    """Raises DataError: E409 for a mask of another shape or position than its image, E404 for values that
+    are no labels."""
     if image.values.shape != mask.values.shape:
-        one, other = (" x ".join(map(str, v.values.shape)) for v in (mask, image))
+        mask_shape, image_shape = (" x ".join(map(str, v.values.shape)) for v in (mask, image))
         raise DataError(
             "E409",
-            f"{mask.path} is {one}, its image {image.path} {other}; resample the mask to its image's voxels.",
+            f"{mask.path} is {mask_shape}, its image {image.path} {image_shape}; resample the mask to its"
+            " image's voxels.",
         )
     ends = np.array([[0, 0, 0, 1], [*(n - 1 for n in image.values.shape), 1]]).T
-    apart = float(np.abs((image.affine - mask.affine) @ ends).max())
-    if apart > TOLERANCE:
+    distance = float(np.abs((image.affine - mask.affine) @ ends).max())
+    if distance > TOLERANCE:
         raise DataError(
             "E409",
-            f"{mask.path} lies {apart:.3g} mm from its image {image.path}, by the affines in their headers;"
+            f"{mask.path} lies {distance:.3g} mm from its image {image.path}, by the affines in their"
+            " headers;"
             " resample the mask to its image, or copy the image's affine if only the header is wrong.",
         )
     if (
@@ -75,16 +77,16 @@ def check_fits(image: Volume, mask: Volume) -> None:
 
 
 LARGEST_NIFTI = 1 << 30
-"""Bytes that one file unpacks to at most, and half as many voxels at most."""
+"""Maximal size of an unpacked file, in bytes; voxels are limited to half this number."""
 _NIFTI_2 = (b"\x1c\x02\x00\x00", b"\x00\x00\x02\x1c")
-"""How a file of NIfTI-2 begins, in either order of bytes."""
+"""The first bytes of a NIfTI-2 file, in either byte order."""
 
 
 def read_nifti(path: Path) -> Volume:
     """The volume in a file.
 
-    Raises DataError: E401 for one that is damaged or too large; E405 for NaN and infinity; E403 for one that
-    is no single volume of numbers, and where nibabel is not installed.
+    Raises DataError: E401 for a file that is damaged or too large, E405 for NaN and infinity, E403 for
+    anything but a single volume of numbers, and if nibabel is not installed.
     """
     library = _nibabel(path)
     content = _unpacked_bytes(path)
@@ -93,12 +95,12 @@ def read_nifti(path: Path) -> Volume:
             content
         )
         _check_header(path, image.shape, image.get_data_dtype(), len(content))
-        known = bool(image.header["sform_code"] or image.header["qform_code"])
-        stored = "".join(library.aff2axcodes(image.affine)) if known else ""
-        turned = library.as_closest_canonical(image)
-        values = np.asarray(turned.dataobj, dtype=np.float32)
+        has_orientation = bool(image.header["sform_code"] or image.header["qform_code"])
+        stored = "".join(library.aff2axcodes(image.affine)) if has_orientation else ""
+        canonical = library.as_closest_canonical(image)
+        values = np.asarray(canonical.dataobj, dtype=np.float32)
         check_numbers(values, str(path))
-        affine = np.asarray(turned.affine, dtype=np.float64)
+        affine = np.asarray(canonical.affine, dtype=np.float64)
         x, y, z = map(float, library.affines.voxel_sizes(affine))
     except DataError:
         raise
@@ -115,11 +117,11 @@ def _nibabel(path: Path) -> Any:
 
 
 def _unpacked_bytes(path: Path) -> bytes:
-    """The file's bytes, unpacked if it is packed. Raises DataError (E401) beyond the limit."""
+    """The file's bytes, decompressed if necessary. Raises DataError (E401) beyond the limit."""
     try:
         with open(path, "rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if packed else open(path, "rb") as file:
+            is_gzip = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if is_gzip else open(path, "rb") as file:
             content = file.read(LARGEST_NIFTI + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise _nifti_error(path, error) from error
@@ -131,12 +133,12 @@ def _unpacked_bytes(path: Path) -> bytes:
 
 
 def _check_header(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> None:
-    """Raises DataError: E403 for what is no volume of numbers, E401 for a header that promises more than the
-    file holds."""
-    written = " x ".join(map(str, shape))
+    """Raises DataError: E403 for anything but a volume of numbers, E401 for a header that promises more
+    than the file holds."""
+    text = " x ".join(map(str, shape))
     if len(shape) < 3 or any(n != 1 for n in shape[3:]):
-        what = f"{len(shape)}-D, {written}" + (": a series of volumes" if len(shape) > 3 else "")
-        raise DataError("E403", f"{path} is {what}; give one volume with three axes a file.")
+        fault = f"{len(shape)}-D, {text}" + (": a series of volumes" if len(shape) > 3 else "")
+        raise DataError("E403", f"{path} is {fault}; give one volume with three axes a file.")
     if dtype.kind not in "biuf":
         raise DataError(
             "E403", f"{path} holds colours or complex numbers ({dtype}); give one number a voxel."
@@ -144,23 +146,23 @@ def _check_header(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], size
     voxels = float(np.prod([float(n) for n in shape]))
     if min(shape) < 1 or voxels * dtype.itemsize > size or voxels > LARGEST_NIFTI / 2:
         raise DataError(
-            "E401", f"{path}: its header promises {written} voxels, and the file holds {size:,} bytes."
+            "E401", f"{path}: its header promises {text} voxels, and the file holds {size:,} bytes."
         )
 
 
 def _nifti_error(path: Path, error: Exception) -> DataError:
-    why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    return DataError("E401", f"{path} cannot be read as NIfTI: {why}. Copy it again.")
+    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return DataError("E401", f"{path} cannot be read as NIfTI: {reason}. Copy it again.")
 
 
 Axis: TypeAlias = Literal["axial", "coronal", "sagittal"]
 _AXES: dict[str, tuple[int, int, int]] = {"axial": (2, 1, 0), "coronal": (1, 2, 0), "sagittal": (0, 2, 1)}
-"""The axes that slices, rows and columns run along."""
+"""The axes of slices, rows and columns."""
 
 
 def cut_slices(volume: Volume, axis: Axis, size: int) -> np.ndarray:
-    """float32 [N, size, size]: each pixel the mean over its area, the rest of the square the volume's least
-    value."""
+    """Slices float32 [N, size, size]: each pixel is the mean over its area; the volume's smallest value
+    pads the square."""
     planes_NHW = _ordered_planes(volume, axis)
     height, width = _inner_size(volume, axis, size)
     rows, columns = area_weights(planes_NHW.shape[1], height), area_weights(planes_NHW.shape[2], width)
@@ -168,7 +170,7 @@ def cut_slices(volume: Volume, axis: Axis, size: int) -> np.ndarray:
 
 
 def cut_mask(volume: Volume, axis: Axis, size: int) -> np.ndarray:
-    """int64 [N, size, size]: each pixel the label nearest to it, the rest of the square 0."""
+    """Slices int64 [N, size, size]: each pixel is the nearest label; 0 pads the square."""
     planes_NHW = _ordered_planes(volume, axis)
     rows, columns = (
         ((np.arange(inner) + 0.5) * n / inner).astype(np.int64)
@@ -182,7 +184,7 @@ def _ordered_planes(volume: Volume, axis: Axis) -> np.ndarray:
 
 
 def _inner_size(volume: Volume, axis: Axis, size: int) -> tuple[int, int]:
-    """(height, width) in pixels of a slice whose longer side, in millimetres, takes the whole square."""
+    """(height, width) in pixels of a slice with its longer side, in millimetres, as long as the square."""
     _, row, column = _AXES[axis]
     sides = [volume.values.shape[i] * volume.spacing[i] for i in (row, column)]
     height, width = (min(size, max(1, round(size * side / max(sides)))) for side in sides)

@@ -329,7 +329,7 @@ class SiteExchange:
         """None, because each site trains on a device of its own and reports its own remarks."""
         return []
 
-    def resized(self) -> int:
+    def reduce_lanes(self) -> int:
         """0, because sites train one client each."""
         return 0
 

@@ -30,8 +30,8 @@ from typing import Any
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.data.samples.dataset import Dataset, Target
-from unskew.data.samples.input_layout import Layout
 from unskew.errors import UsageError, printable
+from unskew.formats.input_layout import Layout
 from unskew.system import python_files
 from unskew.version import __version__
 

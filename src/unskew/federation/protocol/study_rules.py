@@ -22,9 +22,9 @@ from unskew.data.clients.availability import without_trace
 from unskew.data.clients.federation import Federation, RemoteFederation
 from unskew.data.clients.partition import Index
 from unskew.data.samples.dataset import Dataset
-from unskew.data.samples.input_layout import Layout
 from unskew.errors import UnknownMethod, UsageError
 from unskew.federation.protocol.hello import Hello, check_compatible
+from unskew.formats.input_layout import Layout
 from unskew.methods import registry
 from unskew.methods.standardise import Standardise
 from unskew.models import hf_folder

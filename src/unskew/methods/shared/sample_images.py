@@ -1,12 +1,12 @@
-"""The images that a sample holds, and a decoder from latents to images.
+"""Images among a sample's inputs, and a decoder from latents to images.
 
-Parts that work on images see the sample itself, or the images among its several inputs. The decoder (of
-FedDPMS) has a dense layer and four transposed convolutions:
+A sample is one image or has several inputs, some of which are images. The decoder (of FedDPMS) has a dense
+layer and four transposed convolutions:
 
     h = ReLU(W z + b), [64, H/4, W/4];   h = ReLU(convT(h)) three times;   x = sigmoid(convT(h))
 
-Letters: B samples of a batch, C the channels of all images of a sample, D numbers of a row of several inputs,
-L coordinates of a latent.
+Letters: B samples of a batch, C channels of all images of a sample, D numbers of a row of several
+         inputs, L coordinates of a latent.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from unskew.core import Fed, Weights
 
 
 def image_shapes(fed: Fed) -> list[tuple[int, ...]]:
-    """[channels, H, W] of each; none where a sample is no image and none of its inputs is one."""
+    """The shape [channels, H, W] of each image of a sample; empty if there is none."""
     if fed.net.layout:
         return [each.shape for each, _, _ in fed.net.layout.images]
     return [fed.shape] if len(fed.shape) == 3 else []
 
 
 def image_refusal(fed: Fed) -> str:
-    """Why a Part that works on images cannot run where there are none, as the end of a sentence."""
+    """The reason why a Part that works on images cannot run without any, as the end of a sentence."""
     layout = fed.net.layout
     return (
         f"none of a sample's inputs is an image ({layout})"
@@ -38,19 +38,19 @@ def image_refusal(fed: Fed) -> str:
 
 
 def image_channels(fed: Fed) -> int:
-    """C."""
+    """The number C of channels of all images."""
     return sum(shape[0] for shape in image_shapes(fed))
 
 
 def images(x: Tensor, fed: Fed) -> list[Tensor]:
-    """[B, channels, H, W] each, of samples as they enter the model."""
+    """The images of samples as they enter the model, [B, channels, H, W] each."""
     if not fed.net.layout:
         return [x]
     return [x[:, a:b].reshape(len(x), *each.shape) for each, a, b in fed.net.layout.images]
 
 
 def with_images(x: Tensor, changed: Iterable[Tensor], fed: Fed) -> Tensor:
-    """The samples with these images, [B, channels, H, W] each, in place of their own."""
+    """The samples with their images replaced by these, [B, channels, H, W] each."""
     changed = iter(changed)
     if not fed.net.layout:
         return next(changed)
@@ -61,9 +61,10 @@ def with_images(x: Tensor, changed: Iterable[Tensor], fed: Fed) -> Tensor:
 
 
 def per_channel(values_BC: Tensor, fed: Fed, elsewhere: float = 0.0) -> Tensor:
-    """A number for each channel of each sample, or of all with B = 1, shaped to go with samples.
+    """One number for each channel of each sample, or of all samples if B = 1, shaped to broadcast against
+    samples.
 
-    elsewhere: the number beside what is in no image.
+    elsewhere: the number for inputs that are not images.
     """
     if not fed.net.layout:
         return values_BC.reshape(*values_BC.shape, *[1] * (len(fed.shape) - 1))
@@ -95,12 +96,12 @@ def initial_decoder(shape: tuple[int, ...], width: int, generator: torch.Generat
 
 
 def uniform_weights(*shape: int, fan: int, generator: torch.Generator) -> Tensor:
-    """Uniform numbers of variance 1 / fan."""
+    """Uniform numbers with mean 0 and variance 1 / fan."""
     return (2 * torch.rand(shape, generator=generator) - 1) * (3 / fan) ** 0.5
 
 
 def decode(P: Mapping[str, Tensor], z_BL: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Images [B, *shape] in [0, 1] from latents; P: the decoder's weights, named `dec_...`."""
+    """Images [B, *shape] in [0, 1] from latents. P: the decoder's weights, named `dec_...`."""
     h = F.linear(z_BL, P["dec_w"], P["dec_b"]).relu().unflatten(1, (64, shape[1] // 4, shape[2] // 4))
     for name, _, out, stride in DECODER_LAYERS:
         h = F.conv_transpose2d(h, P[f"dec_{name}_w"], P[f"dec_{name}_b"], stride, 1, stride - 1)

@@ -1,10 +1,9 @@
-"""What attacks on the runs of a method have measured, over its seeds, and which epsilon its noise amounts to.
+"""The findings of attacks on the runs of a method over its seeds, and the epsilon of its noise.
 
     reach = (value - floor) / (ceiling - floor)     floor: without the payload, ceiling: with the raw input
-    instead
 
-Scores of different attacks so stand on one axis: 0 where a payload tells nothing, 1 where it tells as much as
-the samples. The table of a comparison is written as text for a terminal or a pipe, and as JSON.
+The reach puts scores of different attacks on one axis: 0 if a payload discloses nothing, 1 if it discloses as
+much as the samples. The table of a comparison is available as text and as JSON.
 """
 
 from __future__ import annotations
@@ -25,10 +24,9 @@ from unskew.report.analysis.summary import MethodSummary
 from unskew.scores import significant
 
 AUDIT = "audit"
-"""An attack that bounds epsilon and has no place on that axis: a bound of 0.5 is not half of what the samples
-would tell."""
+"""The attack that bounds epsilon. It has no reach, because a bound of 0.5 is not half of the samples."""
 ScoreRecord = Mapping[str, Any]
-"""A score as privacy.json keeps it; see attacks.scores.Score."""
+"""A score in privacy.json; see `attacks.attack.Score`."""
 
 
 class Interval(NamedTuple):
@@ -41,11 +39,11 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Leak:
-    """The main score of one attack on one payload that reaches furthest, as mean over n seeds.
+    """The main score of an attack on a payload with the largest reach, as mean over n seeds.
 
-    of: whose payload, or which input, in the first seed. value, reach: with 95 % intervals, over samples with
-    one seed, over seeds with several; the reach is 0 where the attacker would have done better without the
-    payload. command: what measured it, in the first seed.
+    of: the sender of the payload, or the input, in the first seed. value, reach: with 95 % intervals, over
+    samples for one seed, else over seeds; the reach is 0 if the attacker is better without the payload.
+    command: that measured it, in the first seed.
     """
 
     attack: str
@@ -63,10 +61,9 @@ class Leak:
 class Leakage:
     """A method of a report.
 
-    score: what ranks it; metric: its name. epsilon: what is guaranteed of its models against whoever gets
-    them, for the seed that is protected least; infinite where nothing is. reading: what that epsilon covers.
-    clear: payloads that need no attack,
-    and what they tell. unmeasured: the payloads that nobody has attacked.
+    score: the ranking score. metric: its name. epsilon: the guarantee for its models against any reader, for
+    the least protected seed; infinite without one. reading: the scope of that epsilon. clear: by payload that
+    needs no attack, the data that it discloses. unmeasured: payloads without an attack.
     """
 
     method: str
@@ -80,19 +77,18 @@ class Leakage:
 
     @property
     def worst(self) -> Leak | None:
-        """What reaches furthest; None where nothing was measured."""
+        """The leak with the largest reach, or None."""
         return max(self.leaks, key=lambda leak: leak.reach.mean, default=None)
 
 
 def leakages(methods: Mapping[str, Sequence[RunData]], summaries: Sequence[MethodSummary]) -> list[Leakage]:
-    """What is known of each method that is no reference. methods: its runs, one per seed. summaries: of these
-    methods."""
+    """The leakage of each method without references. methods: runs by method. summaries: of these."""
     scores = {s.method: s.final for s in summaries}
     return [leakage_of(m, group, scores[m]) for m, group in methods.items() if not group[0].is_reference]
 
 
 def leakage_of(method: str, group: Sequence[RunData], score: Score) -> Leakage:
-    """What is known of a method. group: its runs, one per seed."""
+    """The leakage of a method. group: its runs, one per seed."""
     sent = {t.share: t for run in group for t in run.traffic if t.way == "up"}
     payloads = sorted(sent, key=lambda share: (share != "w", share))
     clear = {share: words for share, t in sent.items() if (words := in_clear(t.kind, t.samples))}
@@ -104,7 +100,7 @@ def leakage_of(method: str, group: Sequence[RunData], score: Score) -> Leakage:
 
 
 def strongest(scores: Sequence[ScoreRecord], share: str) -> ScoreRecord | None:
-    """Of an attack's main scores on a payload the one that reaches furthest; None where there is none."""
+    """The main score of an attack on a payload with the largest reach, or None."""
     return max(_main(scores, share), key=reach, default=None)
 
 
@@ -113,11 +109,10 @@ def _main(scores: Sequence[ScoreRecord], share: str) -> list[ScoreRecord]:
 
 
 def reach(score: ScoreRecord, name: str = "value") -> float:
-    """How much of the way from the floor to the ceiling a score goes, or its `low` or `high`; NaN where that
-    is unknown.
+    """The reach of a score's value, `low` or `high`; NaN if it is unknown.
 
-    0 where both are equal, so that there is nothing to learn. Without a finite ceiling: the distance from the
-    floor, in the score's unit.
+    It is 0 if floor and ceiling are equal. Without a finite ceiling it is the distance from the floor in the
+    score's unit.
     """
     if score[name] is None:
         return math.nan
@@ -129,7 +124,7 @@ def reach(score: ScoreRecord, name: str = "value") -> float:
 
 
 def _leaks(group: Sequence[RunData], share: str) -> list[Leak]:
-    """One for each attack that has a score of this payload, from every seed that has; none for an audit."""
+    """A leak for each attack with a score of this payload, over all such seeds; none for an audit."""
     leaks = []
     for name in dict.fromkeys(name for run in group for name in run.attacks if name != AUDIT):
         attacked = [run.attacks[name] for run in group if name in run.attacks]
@@ -140,10 +135,9 @@ def _leaks(group: Sequence[RunData], share: str) -> list[Leak]:
 
 
 def _furthest(by_seed: Sequence[Sequence[ScoreRecord]]) -> list[ScoreRecord]:
-    """Of what was scored in every seed the scores that reach furthest in the mean, one a seed, all of one
-    thing in one unit.
+    """The scores with the largest mean reach, one per seed, of one subject and metric in all seeds.
 
-    Where seeds have nothing in common, such as a number of own samples, each seed's furthest.
+    If seeds have no subject in common, the score with the largest reach of each seed.
     """
     named = [{(s["of"], s["metric"]): s for s in scores} for scores in by_seed]
     common = [
@@ -171,7 +165,7 @@ def _pooled(attack: str, share: str, scores: Sequence[ScoreRecord], command: str
 
 
 def _guarantee(run: RunData) -> tuple[float, str]:
-    """(epsilon of the run's models, what it covers); infinite where the weights have no proven guarantee."""
+    """(epsilon of the run's models, its scope); infinite if the weights have no proven guarantee."""
     if not any(t.share == "w" and t.guarantee == "dp" for t in run.traffic):
         return math.inf, ""
     readings = [account["epsilons"][0] for account in run.privacy.values() if account.get("epsilons")]
@@ -187,8 +181,7 @@ HEAD = ("method", "score", "epsilon", "payload", "attack", "found, 95 %", "witho
 
 
 def cells(row: Leakage) -> list[list[str]]:
-    """A line for each attack on each payload, and one for each payload that needs none, or that nobody has
-    attacked."""
+    """A line for each attack on each payload, and for each payload that is in clear or was not attacked."""
     lines = [_leak_cells(leak) for leak in row.leaks]
     lines += [[_payload(share), "none needed", words, "", ""] for share, words in row.clear.items()]
     lines += [[_payload(share), NOT_MEASURED, "", "", ""] for share in row.unmeasured]
@@ -196,7 +189,7 @@ def cells(row: Leakage) -> list[list[str]]:
 
 
 def plain(rows: Sequence[Leakage]) -> str:
-    """The table, as text; "" without a method."""
+    """The table as text; "" without a method."""
     if not rows:
         return ""
     lines = [list(HEAD)]

@@ -1,5 +1,4 @@
-"""How numbers are written: scores in percent with one decimal or in their own unit, bytes with three digits,
-p as in papers."""
+"""Formats of numbers: scores in percent with one decimal or in their own unit, bytes with three digits, p."""
 
 from __future__ import annotations
 
@@ -17,13 +16,15 @@ def noun(metric: str) -> str:
 
 
 def capitalise(text: str) -> str:
-    """A text as a sentence or heading begins: "Accuracy", "RMSE"."""
+    """The text with a capital first letter: "Accuracy", "RMSE"."""
     return text[:1].upper() + text[1:]
 
 
 def digits(score: Score, metric: str, std: bool = True) -> str:
-    """`90.2 ± 0.8` in percent, `57.33 ± 1.2` in a score's own unit; without the deviation for one seed or if
-    `std` is False."""
+    """`90.2 ± 0.8` in percent, `57.33 ± 1.2` in a score's own unit.
+
+    There is no deviation for one seed, or if `std` is False.
+    """
     if not score.n:
         return MISSING
     mean = kind(metric).digits(score.mean)
@@ -45,7 +46,7 @@ def three_digits(score: Score) -> str:
 
 
 def _spread(score: Score) -> bool:
-    """Whether a deviation says anything: of several seeds whose scores are all finite."""
+    """Whether the score has a deviation: of several seeds with finite scores."""
     return score.n > 1 and math.isfinite(score.std)
 
 

@@ -1,9 +1,9 @@
-"""Runs as reports see them, read from the folders of runs and comparisons.
+"""Reading the folders of runs and comparisons for reports.
 
 `read_run`, `read_comparison` and `read_runs` return RunData: the settings of a run, its series of scores over
-rounds, each client's last value, and the bytes that its clients moved. The records themselves are dropped as
-they are read, so that a comparison with millions of lines fits in memory. A file that cannot be parsed raises
-StateError (E111), which names it.
+rounds, the last value of each client, and the bytes of its messages. Records are summarised while they are
+read, so that a comparison with millions of lines fits in memory. A file that cannot be parsed raises
+StateError (E111) with its name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from unskew.scores import MAIN
 from unskew.system import disk
 
 TUNED = "tuning.json"
-"""In a comparison's folder: what its tuning tried and found."""
+"""The file in a comparison's folder with the trials of its tuning."""
 Record = dict[str, Any]
 """One line of a .jsonl file."""
 
@@ -58,8 +58,7 @@ def _printable(value: Any) -> Any:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The keys and values of a YAML file. Raises StateError (E111) if it is not YAML or holds anything
-    else."""
+    """The keys and values of a YAML file. Raises StateError (E111) for anything else."""
     try:
         content = _Loader(path.read_text(encoding="utf-8")).get_single_data()
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -84,16 +83,15 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """The content of federation.json, {} if there is none. Raises StateError (E111) if it is not what it
-    should be."""
+    """The content of federation.json, {} if there is none. Raises StateError (E111) for invalid content."""
     return schema.parse_federation(path, path.read_bytes()) if path.is_file() else {}
 
 
 def read_records(path: Path) -> list[Record]:
     """The records of a JSON-lines file, [] if there is none.
 
-    A run that is killed while it writes leaves an incomplete last line, which is skipped. Raises StateError
-    (E111) with the number of any other line that is not what it should be.
+    An incomplete last line, left by a killed run, is skipped. Raises StateError (E111) with the number of any
+    other invalid line.
     """
     if not path.is_file():
         return []
@@ -110,17 +108,14 @@ EMPTY: Series = (np.array([], dtype=int), np.array([], dtype=float))
 
 @dataclass(frozen=True)
 class Traffic:
-    """What all clients moved of one share in one direction.
+    """The traffic of all clients for one share in one direction.
 
     way: "up" (sent by clients) or "down". reads: whether the server needs each client's tensor ("each") or
-    only their sum ("sum"). rounds, bytes: [T] rounds and bytes of all clients in them. most: the largest
-    number of bytes that one
-    client moved in one round. shape: of a share that is a single tensor, as "3×4". kind, samples: what a
-    share that is sent up discloses and how many samples stand behind its numbers, as the Share says; "" in
-    runs from before they did.
-    encoded: the Part by which weights were encoded, "" where they travelled as they are.
-    sum_of: with secure aggregation the fewest clients of a sum, which was all that the server saw; else 0.
-    hands_on: of what is sent down, what of single other clients is in it; "" where it is made of all.
+    only their sum ("sum"). rounds, bytes: [T] rounds and bytes of all clients in them. most: the most bytes
+    of one client in one round. shape: of a share with a single tensor, such as "3×4". kind, samples: the
+    disclosure and the samples behind a number of a share that is sent up, from its Share; "" in old runs.
+    encoded: the Part that encoded weights, or "". sum_of: with secure aggregation, the fewest clients of a
+    sum; else 0. hands_on: the data of single other clients in a share that is sent down, or "".
     """
 
     way: str
@@ -139,20 +134,22 @@ class Traffic:
 
     @property
     def name(self) -> str:
-        """What it is, in words."""
+        """The name of the share in words."""
         name = "weights" if self.share == "w" else self.share
         return f"{name}, encoded by {self.encoded}" if self.encoded else name
 
     @property
     def total(self) -> int:
-        """Bytes in the whole run."""
+        """The bytes of the whole run."""
         return int(self.bytes.sum())
 
 
 @dataclass(frozen=True)
 class Attendance:
-    """The clients that a round asked, and those whose replies were used. received: replies that came, None
-    for no others."""
+    """The clients that a round asked, and those with used replies.
+
+    received: the number of replies, or None if all were used.
+    """
 
     t: int
     asked: Sequence[int]
@@ -161,7 +158,7 @@ class Attendance:
 
     @property
     def came(self) -> int:
-        """How many replies came, those that were dropped among them."""
+        """The number of replies, including dropped ones."""
         return len(self.answered) if self.received is None else self.received
 
 
@@ -172,8 +169,8 @@ class RunData:
     config, federation, env: config.yaml, federation.json and env.json. metrics: the series of each (scope,
     metric).
     clients: by (scope, metric), each client's value in the last round that has them. events: events.jsonl.
-    label: what reports call the run instead of its method, where two runs of one method differ in a setting.
-    altered: names of its records that are missing or are not as the run wrote them.
+    label: the name in reports in place of the method, if runs of one method differ in a setting. altered: the
+    names of records that are missing or were changed after the run.
     """
 
     path: Path
@@ -213,17 +210,17 @@ class RunData:
 
     @property
     def asked(self) -> int:
-        """The number of rounds that the settings ask for."""
+        """The number of rounds in the settings."""
         return int(self.config.get("rounds", self.rounds))
 
     @property
     def evaluated(self) -> bool:
-        """Whether any round that was trained was evaluated, in any scope."""
+        """Whether any round after round 0 was evaluated, in any scope."""
         return any(t[-1] > 0 for (scope, _), (t, _) in self.metrics.items() if scope in EVALUATED and len(t))
 
     @property
     def planned(self) -> int:
-        """The number of rounds that the settings ask for, or that a budget or a callback has left of them."""
+        """The number of rounds in the settings, or fewer if a budget or a callback ended the run."""
         left = [int(event["last"]) for event in self.events if "last" in event]
         return min([self.asked, *left])
 
@@ -233,8 +230,7 @@ class RunData:
 
     @property
     def metric(self) -> str:
-        """The task's main score: that of the task which federation.json names; else "dice" where every pixel
-        has a label, and "accuracy"."""
+        """The main score of the task, such as "accuracy"."""
         return MAIN[self.task]
 
     @property
@@ -250,26 +246,24 @@ class RunData:
         return self.metrics.get((scope, metric), EMPTY)
 
     def per_client(self, scope: str = "global@client", metric: str = "") -> dict[int, float]:
-        """Each client's value in the last round that has them; of the main score unless `metric` names
-        another."""
+        """Each client's value in the last round with such values. metric: default: the main score."""
         return self.clients.get((scope, metric or self.metric), {})
 
     @property
     def scored_at(self) -> Coverage | None:
-        """At how many clients the last scores were taken, where that was not all that have test samples."""
+        """The clients of the last scores, if these were not all clients with test samples; else None."""
         tests = self.federation.get("sizes", {}).get("test", ())
-        if len(tests) < self.K:  # of very many clients federation.json lists the first alone
+        if len(tests) < self.K:  # federation.json lists only the first of very many clients
             return None
-        there: dict[str, set[int]] = {}
+        scored: dict[str, set[int]] = {}
         for (scope, _), scores in self.clients.items():
-            there.setdefault(scope, set()).update(scores)
+            scored.setdefault(scope, set()).update(scores)
         return incomplete_coverage(
-            {scope: len(clients) for scope, clients in there.items()}, sum(n > 0 for n in tests)
+            {scope: len(clients) for scope, clients in scored.items()}, sum(n > 0 for n in tests)
         )
 
     def bytes_by_round(self, way: str | None = None, share: str | None = None) -> Series:
-        """(rounds, bytes of all clients up to and including that round), in both directions and of all shares
-        unless `way` or `share` names one."""
+        """(rounds, cumulative bytes of all clients). way, share: None for both directions and all shares."""
         parts = [s for s in self.traffic if way in (None, s.way) and share in (None, s.share)]
         if not parts:
             return EMPTY
@@ -289,29 +283,29 @@ class RunData:
 
     @property
     def K(self) -> int:
-        """How many clients it has, as federation.json says; more than any run has where that does not say."""
+        """The number of clients in federation.json, or an upper bound if it has none."""
         return clients_of(self.federation)
 
     @cached_property
     def attendance(self) -> list[Attendance]:
-        """Who was asked and who answered, by round."""
+        """The clients that were asked and that answered, by round."""
         rounds = (e for e in self.events if e.get("code") == "round")
-        whose = (([client_lists.clients_in(e[k], self.K) for k in ("asked", "answered")], e) for e in rounds)
-        return [Attendance(e["t"], asked, answered, e.get("received")) for (asked, answered), e in whose]
+        lists = (([client_lists.clients_in(e[k], self.K) for k in ("asked", "answered")], e) for e in rounds)
+        return [Attendance(e["t"], asked, answered, e.get("received")) for (asked, answered), e in lists]
 
     @cached_property
     def replies(self) -> UsedReplies:
-        """How many replies came and how many were used."""
+        """The numbers of received and of used replies."""
         return UsedReplies.of(self.events, self.K)
 
     @property
     def doubt(self) -> str:
-        """Why the run's scores say little: many replies were dropped (E317), an exchange was left out,
-        numbers were cut (E322), a metric was changed (E327), or the run ended in the first stage of its
+        """A reason to distrust the scores: many replies were dropped (E317), an exchange was left out,
+        numbers were clipped (E322), a metric was changed (E327), or the run ended in the first stage of its
         method (E139)."""
-        said = {e.get("code"): str(e.get("text", "")) for e in self.events if e["t"]}
+        texts = {e.get("code"): str(e.get("text", "")) for e in self.events if e["t"]}
         other = exchange_doubt(self.replies) or clipping_doubt(self.replies) or metric_doubt(self.replies)
-        return said.get(MANY_DROPPED) or other or said.get(FIRST_STAGE, "")
+        return texts.get(MANY_DROPPED) or other or texts.get(FIRST_STAGE, "")
 
     @property
     def histograms(self) -> dict[str, Any]:
@@ -320,7 +314,7 @@ class RunData:
 
     @cached_property
     def privacy(self) -> dict[str, Any]:
-        """By part, what its noisy release amounts to as differential privacy; {} if nothing is noisy."""
+        """The privacy accounts of noisy releases by Part; {} without any."""
         return {
             part: account
             for part, account in schema.read_privacy(self.path).items()
@@ -329,28 +323,26 @@ class RunData:
 
     @cached_property
     def attacks(self) -> dict[str, Any]:
-        """By name, what attacks on this run have measured; {} if nobody has attacked it."""
+        """The findings of attacks on this run by name; {} without any."""
         return schema.read_privacy(self.path).get(schema.ATTACKS, {})
 
     @cached_property
     def measures(self) -> dict[str, Any]:
-        """Matrices and pictures of the last round, by measure; {} if nothing was measured."""
+        """Matrices and pictures of the last round by measure; {} without any."""
         path = self.path / "measures.json"
         return schema.parse_measures(path, path.read_bytes()) if path.is_file() else {}
 
 
 def clients_of(federation: Mapping[str, Any]) -> int:
-    """How many clients federation.json speaks of; more than any run has where it does not say."""
+    """The number of clients in federation.json, or an upper bound if it has none."""
     clients = federation.get("clients")
-    return (
-        min(clients, client_lists.MOST_CLIENTS)
-        if isinstance(clients, int) and clients > 0
-        else client_lists.MOST_CLIENTS
-    )
+    if isinstance(clients, int) and clients > 0:
+        return min(clients, client_lists.MOST_CLIENTS)
+    return client_lists.MOST_CLIENTS
 
 
 def by_method(runs: Sequence[RunData]) -> dict[str, list[RunData]]:
-    """The runs of each method, one per seed, in the order given."""
+    """The runs of each method, one per seed, in order."""
     groups: dict[str, list[RunData]] = {}
     for run in runs:
         groups.setdefault(run.method, []).append(run)
@@ -364,8 +356,8 @@ NOT_A_CONFIGURATION = ("method", "seed", "workers", "device", "lanes")
 def label_runs(runs: Sequence[RunData]) -> list[RunData]:
     """The runs, each with a label that only its own seeds share.
 
-    Runs of a method that differ in settings are labelled with those settings, `flea (lr 0.1)`; runs that
-    differ in nothing at all, not even the seed, with the names of their folders, `flea [runs-1]`.
+    Runs of a method with different settings are labelled with these, `flea (lr 0.1)`; runs with equal
+    settings and seed are labelled with their folders, `flea [runs-1]`.
     """
     labels: dict[int, str] = {}
     for method, group in by_method(runs).items():
@@ -396,11 +388,10 @@ Key = tuple[str, str]
 
 
 def scores_of(records: Sequence[Record]) -> tuple[dict[Key, Series], dict[Key, dict[int, float]]]:
-    """By (scope, metric): the series over all clients, and each client's value in the last round that has
-    them.
+    """By (scope, metric): the series over all clients, and each client's value in the last such round.
 
-    A round that was written twice, as happens when a run is resumed, counts once, with the later value. A
-    client whose value is no number has none.
+    A round that was written twice by a resumed run counts once, with the later value. NaN values of clients
+    are left out.
     """
     series: dict[Key, dict[int, float]] = defaultdict(dict)
     last_round: dict[Key, int] = {}
@@ -423,7 +414,7 @@ def _series(values: dict[int, float]) -> Series:
 
 
 def traffic_of(records: Sequence[Record], clients: int = client_lists.MOST_CLIENTS) -> tuple[Traffic, ...]:
-    """What moved, by direction and share, in the order of first appearance. clients: of the run."""
+    """The traffic by direction and share, in order of first appearance. clients: number of the run."""
     by_share: dict[Key, list[Record]] = defaultdict(list)
     for row in records:
         by_share[row["way"], row["share"]].append(row)
@@ -454,16 +445,15 @@ def _traffic(way: str, share: str, records: Sequence[Record], clients: int) -> T
 
 
 COMPARISON_RUN = re.compile(r"(.+)--s(\d+)")
-"""The folder of a method and seed in a comparison."""
+"""The name of a run's folder in a comparison: method and seed."""
 
 
 def read_run(path: str | Path, label: str = "") -> RunData:
-    """One run. label: what reports call it instead of its method.
+    """The run in a folder. label: its name in reports in place of the method.
 
-    A run that its clients did not train has no scores: those of its weights would pass for the method's.
-    Raises StateError: E117 if the folder is not a run, E111 if a file in it is damaged (an incomplete last
-    line of a .jsonl file is not damage). Files that can be read and are not as the run wrote them are its
-    `altered`.
+    A run without enough used replies has no scores, because they would be those of untrained weights. Raises
+    StateError: E117 if the folder is not a run, E111 if a file is damaged (an incomplete last line of a
+    .jsonl file is not damage). Readable files that were changed after the run are in `altered`.
     """
     path = Path(path)
     for name in ("config.yaml", "metrics.jsonl"):
@@ -489,8 +479,10 @@ def read_run(path: str | Path, label: str = "") -> RunData:
 
 
 def read_comparison(path: str | Path) -> list[RunData]:
-    """The runs of a comparison that have begun, in the order of its methods, then of seeds. Raises StateError
-    (E117) if the folder is not a comparison or none of its runs has begun."""
+    """The begun runs of a comparison, in the order of its methods, then of seeds.
+
+    Raises StateError (E117) if the folder is not a comparison or has no begun run.
+    """
     path = Path(path)
     if not (path / "compare.yaml").is_file():
         raise StateError("E117", f"{path} is not a comparison: it has no compare.yaml.")
@@ -509,17 +501,15 @@ def read_comparison(path: str | Path) -> list[RunData]:
 
 
 def requested_target(paths: Sequence[str | Path]) -> float | None:
-    """The target that was asked for when these comparisons were made; None where none was, or not the same
-    one for all."""
+    """The common target in the settings of these comparisons, or None."""
     plans = [Path(path) / "compare.yaml" for path in paths]
     asked = [read_yaml(plan).get("target") if plan.is_file() else None for plan in plans]
-    same = all(target == asked[0] for target in asked)
-    return float(asked[0]) if same and isinstance(asked[0], int | float) else None
+    equal = all(target == asked[0] for target in asked)
+    return float(asked[0]) if equal and isinstance(asked[0], int | float) else None
 
 
 def read_runs(paths: Sequence[str | Path]) -> list[RunData]:
-    """The runs of any mix of run and comparison folders; runs that differ only in a setting are labelled with
-    it."""
+    """The runs of run and comparison folders, labelled by `label_runs`."""
     runs: list[RunData] = []
     for path in map(Path, paths):
         runs += read_comparison(path) if (path / "compare.yaml").is_file() else [read_run(path)]

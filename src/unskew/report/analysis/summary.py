@@ -1,19 +1,18 @@
 """The summary of each method over its seeds, which method leads, and whether federating pays.
 
-The mean of the last ten rounds ranks the methods, because the best round is chosen on the test set and the
-last one is noisy; in runs of fewer than 30 rounds the last round ranks them. Every other score of the table
-is taken over the same rounds. References (`local`, `centralised`) have a row and do not compete. The leader
-was chosen with the same numbers that it is tested with, so a p just below 0.05 is weak evidence.
+Methods are ranked by the mean of the last ten rounds, because the best round is chosen on the test set and
+the last one is noisy; runs of fewer than 30 rounds are ranked by the last round. All other scores of the
+table are taken over the same rounds. References (`local`, `centralised`) have a row and do not compete. The
+leader is tested on the numbers by which it was chosen, so a p just below 0.05 is weak evidence.
 
-The terms of scoring say after how many rounds runs ended, on which samples they were scored and at how many
-clients. A run without a value of a metric in its last evaluated round has no value at all: an earlier round's
-value is not its result.
+The terms of scoring are the last rounds of runs, the samples and the clients of their scores. A run without a
+value of a metric in its last evaluated round has no value, because a value of an earlier round is not its
+result.
 
-Whether federating pays is judged at the clients, by the best federated method and by training alone, both
-over the rounds that
-rank methods and paired by seed: g_s = method - alone in seed s. Federating pays where every g_s is above the
-sample standard deviation of g over seeds, and does not pay where every -g_s is. Otherwise, and with one seed,
-the runs do not decide it.
+Whether federating pays is decided by the clients' scores under the best federated method and under local
+training, over the ranking rounds and paired by seed: g_s = method - local in seed s. Federating pays if every
+g_s is above the sample standard deviation of g over seeds, and does not pay if every -g_s is. Otherwise, and
+with one seed, the runs do not decide it.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ from unskew.scores import MAIN, kind, of_setting, significant
 class ScopedScore:
     """A metric in one scope, over seeds.
 
-    defined, clients: at how many of the clients with test rows it is defined in the last round, the fewest
-    over seeds; 0 of 0 where the score is not a mean over clients.
+    clients, defined: the number of clients with test rows, and of those at which the metric is defined in the
+    last round, the smallest over seeds; both 0 if the score is not a mean over clients.
     """
 
     score: Score
@@ -60,25 +59,26 @@ class ScopedScore:
 
 
 ExtraScores: TypeAlias = Mapping[str, Mapping[str, ScopedScore]]
-"""By the metric's name in metrics.jsonl and by scope; a scope in which it is defined for no seed is left
-out."""
+"""By name of the metric in metrics.jsonl and by scope, without scopes in which no seed has a value."""
 
 
 def requested_metrics(runs: Sequence[RunData]) -> list[str]:
-    """The metrics that these runs were asked for and that are defined anywhere, by their names in
-    metrics.jsonl."""
+    """The requested metrics of runs that have any value, by their names in metrics.jsonl."""
     known = dict.fromkeys(metric for run in runs for scope, metric in run.metrics if scope in EVALUATED)
     named = (of_setting(str(run.config.get("metrics", "none")), run.task, known) for run in runs)
     return list(dict.fromkeys(metric for metrics in named for metric in metrics))
 
 
 def extra_scores(runs: Sequence[RunData], by_last: bool) -> ExtraScores:
-    """Of the runs of one method. by_last: what `last_ranks` says of all runs that are compared."""
+    """The requested metrics of one method. by_last: `ranks_by_last_round` of all compared runs."""
     table = {
         metric: {scope: _in_scope(runs, scope, metric, by_last) for scope in EVALUATED}
         for metric in requested_metrics(runs)
     }
-    return {metric: {scope: of for scope, of in row.items() if of.score.n} for metric, row in table.items()}
+    return {
+        metric: {scope: score for scope, score in row.items() if score.score.n}
+        for metric, row in table.items()
+    }
 
 
 def _in_scope(runs: Sequence[RunData], scope: str, metric: str, by_last: bool) -> ScopedScore:
@@ -92,23 +92,25 @@ def _in_scope(runs: Sequence[RunData], scope: str, metric: str, by_last: bool) -
 
 
 def _has_last_value(run: RunData, scope: str, metric: str) -> bool:
-    """Whether the last round in which this scope was evaluated has a value."""
+    """Whether the last evaluated round of this scope has a value."""
     main = MAIN[run.task] if scope == "global" else "mean"
     (evaluated, _), (rounds, _) = run.series(scope, main), run.series(scope, metric)
     return len(rounds) > 0 and (not len(evaluated) or rounds[-1] >= evaluated[-1])
 
 
 MOST_UNFINISHED = 4
-"""Unfinished runs that are named."""
+"""The most unfinished runs that a sentence names."""
 
 
 @dataclass(frozen=True)
 class ScoringTerms:
-    """Of the runs of one method. rounds: that were asked for. ended: by seed, the last round of each, where
-    one of them was ended before; else nothing. judged: whether patience did that, which looks at the scores
-    themselves. unfinished: by seed, the round that a run has come to which is still to go on. held_out: the
-    share of the training samples that stands for the test set; 0 where the test set itself does. scored: by
-    seed, at how many clients, where that was not all of them."""
+    """The terms of scoring of one method's runs.
+
+    rounds: the number in the settings. ended: by seed, the last round, if any run ended early; else empty.
+    judged: whether patience ended runs early, by the scores themselves. unfinished: by seed, the last round
+    of a run that is not finished. held_out: the share of training samples that replaces the test set, or 0.
+    scored: by seed, the clients of its scores, if these were not all.
+    """
 
     rounds: int = 0
     ended: Mapping[int, int] = field(default_factory=dict[int, int])
@@ -119,7 +121,7 @@ class ScoringTerms:
 
 
 def terms_of(runs: Sequence[RunData]) -> ScoringTerms:
-    """runs: of one method, one per seed."""
+    """The terms of scoring of one method's runs, one per seed."""
     early = any(run.planned < run.asked for run in runs)
     return ScoringTerms(
         rounds=max(run.asked for run in runs),
@@ -132,8 +134,7 @@ def terms_of(runs: Sequence[RunData]) -> ScoringTerms:
 
 
 def terms_sentences(terms: Mapping[str, ScoringTerms]) -> list[str]:
-    """What is to be said of these methods' runs; nothing where all trained every round and were scored on the
-    test set."""
+    """Sentences on unusual terms of scoring; none if all rounds were run and scored on the test set."""
     lines = []
     if shares := sorted({one.held_out for one in terms.values()} - {0.0}):
         named = " and ".join(f"{share:.0%}" for share in shares)
@@ -186,11 +187,10 @@ TARGET_SHARE = 0.95
 
 @dataclass(frozen=True)
 class Gap:
-    """A method against the leader, over the seeds that both have.
+    """A method in comparison with the leader, over their common seeds.
 
-    behind: by how much the leader's mean score is better, NaN without such seeds. lost, seeds: in how many of
-    them the leader
-    was ahead. p: Holm-corrected, NaN with fewer than five.
+    behind: the lead of the leader's mean score, NaN without common seeds. seeds: their number. lost: the
+    number of seeds in which the leader was ahead. p: Holm-corrected, NaN with fewer than five seeds.
     """
 
     behind: float
@@ -208,16 +208,12 @@ class MethodSummary:
     dice_both, mae, r2: of the global model on the global test set. clients, worst, spread: mean, worst and
     standard deviation over clients of the global model on their own test rows. personal: mean over clients of
     their own models. All but last, best, mean10 and stability are of the last round if `by_last`, else means
-    over the last ten. up, down: mean over seeds. to_target,
-    rounds_to: bytes and rounds until the target, over the `reached` seeds that got there. final: the score
-    that ranks.
-    at_clients: by seed, the mean over clients, on their own test rows, of the model that serves them better:
-    the global
-    one or their own. received, used: replies over all seeds; untrained: the seeds in which too few were used.
-    further: the metrics that were asked for beside the main score. terms: after how many rounds its runs
-    ended, and on which
-    samples they were scored. doubt: why the scores say little, where in some seeds many replies were dropped.
-    gap: how it differs from the leader; None for the leader and for references.
+    over the last ten. up, down: mean over seeds. to_target, rounds_to: bytes and rounds until the target,
+    over the `reached` seeds that attained it. final: the score that ranks. at_clients: by seed, the mean over
+    clients, on their own test rows, of the global model or of their own models, whichever is better.
+    received, used: replies over all seeds. untrained: seeds in which too few replies were used. further:
+    requested metrics besides the main score. terms: of scoring. doubt: a reason to distrust the scores, if
+    many replies were dropped. gap: to the leader; None for the leader and for references.
     """
 
     method: str
@@ -257,7 +253,7 @@ class MethodSummary:
 
 
 def summary_table(runs: Sequence[RunData], target: float | None = None) -> list[MethodSummary]:
-    """One summary per method, in the order given. target: a score; default: `target_of(runs)`."""
+    """One summary per method, in order. target: a score; default: `target_of(runs)`."""
     target = target_of(runs) if target is None else target
     leader = leader_of(runs)
     gaps = against(runs, leader) if leader else {}
@@ -271,7 +267,7 @@ def summary_table(runs: Sequence[RunData], target: float | None = None) -> list[
 def target_of(runs: Sequence[RunData]) -> float:
     """95 % of the best method's final score, rounded to a tenth of a percent; NaN if no method competes.
 
-    Where lower is better, so much above it that it is 95 % of the target, in three digits.
+    If lower is better, the best score divided by 0.95, in three digits.
     """
     finals, which = _finals(runs), kind(runs[0].metric)
     if not finals:
@@ -287,7 +283,7 @@ def leader_of(runs: Sequence[RunData]) -> str:
 
 
 def _finals(runs: Sequence[RunData]) -> dict[str, float]:
-    """The mean over seeds of each competing method's final score; without those that have none."""
+    """The mean final score over seeds of each competing method that has one."""
     by_last = ranks_by_last_round(runs)
     scores = {
         m: Score.of([final(r, by_last) for r in g])
@@ -298,7 +294,7 @@ def _finals(runs: Sequence[RunData]) -> dict[str, float]:
 
 
 def against(runs: Sequence[RunData], leader: str) -> dict[str, Gap]:
-    """Every other competing method against the leader, paired by seed."""
+    """The gaps of all other competing methods to the leader, paired by seed."""
     by_last = ranks_by_last_round(runs)
     finals = {
         m: {r.seed: final(r, by_last) for r in g} for m, g in by_method(runs).items() if not g[0].is_reference
@@ -317,7 +313,7 @@ def against(runs: Sequence[RunData], leader: str) -> dict[str, Gap]:
 
 
 def _scored(runs: Sequence[RunData], by_last: bool, target: float) -> MethodSummary:
-    """The summary of one method from its runs, one per seed, as if it competed with nobody."""
+    """The summary of one method from its runs, one per seed, without a comparison to other methods."""
     last, best, tail = zip(*(last_best_mean10(*trained_rounds(r), r.metric) for r in runs))
 
     def score(scope: str, metric: str) -> Score:
@@ -365,24 +361,21 @@ def _scored(runs: Sequence[RunData], by_last: bool, target: float) -> MethodSumm
 
 
 def _pooled(runs: Sequence[RunData]) -> bool:
-    """Whether all data are one client's: a mean and a worst over clients would be the global score under
-    other names."""
+    """Whether there is a single client, so that scores over clients repeat the global score."""
     return runs[0].federation.get("clients") == 1
 
 
 def _doubt(runs: Sequence[RunData]) -> str:
-    """In how many runs many replies were dropped, and the likeliest cause in the first of them; "" if in
-    none."""
+    """The number of doubtful runs and the doubt of the first one; "" without any."""
     doubtful = [r for r in runs if r.doubt]
     if not doubtful:
         return ""
-    first, runs_ = doubtful[0], f"{len(doubtful)} of {plural(len(runs), 'run')}"
-    return f"{first.method}, {runs_}, such as seed {first.seed}: {first.doubt}"
+    first, share = doubtful[0], f"{len(doubtful)} of {plural(len(runs), 'run')}"
+    return f"{first.method}, {share}, such as seed {first.seed}: {first.doubt}"
 
 
 def _at_clients(runs: Sequence[RunData], by_last: bool) -> dict[int, float]:
-    """By seed, the mean over clients of the global model or of their own ones, whichever serves them
-    better."""
+    """By seed, the mean over clients of the global model or of their own models, whichever is better."""
     if _pooled(runs):
         return {}
     candidates = []
@@ -391,7 +384,8 @@ def _at_clients(runs: Sequence[RunData], by_last: bool) -> dict[int, float]:
         candidates.append({seed: score for seed, score in scores.items() if not math.isnan(score)})
     which = kind(runs[0].metric)
     return max(
-        candidates, key=lambda by: which.ahead(Score.of([*by.values()]).mean, 0.0) if by else -math.inf
+        candidates,
+        key=lambda scores: which.ahead(Score.of([*scores.values()]).mean, 0.0) if scores else -math.inf,
     )
 
 
@@ -402,8 +396,7 @@ def _mean_bytes(runs: Sequence[RunData], way: str) -> float:
 
 
 def benefit_sentence(summaries: Sequence[MethodSummary]) -> str:
-    """One sentence on whether federating pays for the clients; "" where nobody trained alone in a seed of a
-    method."""
+    """A sentence on whether federating pays for the clients; "" without local training in a common seed."""
     alone, best = _local_training(summaries), best_at_clients(summaries)
     if alone is None or best is None:
         return ""
@@ -420,14 +413,16 @@ def benefit_sentence(summaries: Sequence[MethodSummary]) -> str:
 
 
 def best_at_clients(summaries: Sequence[MethodSummary]) -> tuple[str, np.ndarray, np.ndarray] | None:
-    """The federated method that serves clients best, its scores and those of training alone in the seeds that
-    both have, [S] each; None where nobody trained alone in a seed of a method."""
+    """(method, scores [S], scores of local training [S]) of the best federated method, in common seeds.
+
+    None without local training in a seed of a method.
+    """
     if (alone := _local_training(summaries)) is None:
         return None
     paired = [(s.method, *_paired(s.at_clients, alone.at_clients)) for s in summaries if not s.reference]
     which = kind(alone.metric)
-    there = (pair for pair in paired if len(pair[1]))
-    return max(there, key=lambda pair: which.ahead(float(pair[1].mean()), 0.0), default=None)
+    nonempty = (pair for pair in paired if len(pair[1]))
+    return max(nonempty, key=lambda pair: which.ahead(float(pair[1].mean()), 0.0), default=None)
 
 
 def _local_training(summaries: Sequence[MethodSummary]) -> MethodSummary | None:
@@ -435,14 +430,13 @@ def _local_training(summaries: Sequence[MethodSummary]) -> MethodSummary | None:
 
 
 def _paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:
-    """[S] and [S], the scores of the seeds that both have."""
+    """The scores [S] and [S] of common seeds."""
     seeds = sorted(ours.keys() & theirs.keys())
     return np.array([ours[s] for s in seeds]), np.array([theirs[s] for s in seeds])
 
 
 def _judgement(method: str, gaps: np.ndarray, points: str) -> str:
-    """gaps: [S] by how much the method is ahead of training alone, in each seed. points: what that is counted
-    in."""
+    """The verdict in words. gaps: [S] leads of the method over local training. points: their unit."""
     mean, seeds = float(gaps.mean()), len(gaps)
     ahead = method if mean > 0 else "training alone"
     if not gaps.any():
@@ -470,5 +464,5 @@ def _gap_range(gaps: np.ndarray, points: str) -> str:
 
 
 def _gap_text(gap: float, points: str) -> str:
-    """Points with one decimal; what is in another unit with three digits."""
+    """The gap with one decimal in points, with three digits in other units."""
     return f"{gap:.1f}" if points == "points" else significant(gap, 3)

@@ -1,6 +1,6 @@
 """The final table as text (for a terminal, a pipe, JSON, LaTeX and CSV), and the notes below it.
 
-The notes say what the numbers are, and what makes them doubtful.
+The notes explain the numbers and name reasons for doubt.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from unskew.scores import kind, significant
 
 
 def note(summaries: Summaries) -> str:
-    """What the table's numbers are: sentences, one a line."""
+    """Sentences that explain the numbers, one per line."""
     n = max((s.n for s in summaries), default=0)
     metric = summaries[0].metric if summaries else "accuracy"
     by_last = any(s.by_last for s in summaries)
@@ -71,7 +71,7 @@ def note(summaries: Summaries) -> str:
 
 
 def _seeds(summaries: Summaries) -> str:
-    """`3 seeds`, or each method's own number where they have not the same."""
+    """`3 seeds`, or the number of each method if they differ."""
     counts = {s.method: s.n for s in summaries}
     if len(set(counts.values())) == 1:
         return f"{summaries[0].n} seeds"
@@ -79,8 +79,7 @@ def _seeds(summaries: Summaries) -> str:
 
 
 def _unpaired(summaries: Summaries) -> list[str]:
-    """A sentence for every method that the test pairs with the best in fewer seeds than its means are
-    over."""
+    """A sentence for every method that shares only some of its seeds with the best method."""
     best = next((s.method for s in summaries if s.leads), "")
     return [
         f"{s.method} and {best} are paired in {s.gap.seeds} of {plural(s.n, 'seed')}."
@@ -90,8 +89,7 @@ def _unpaired(summaries: Summaries) -> list[str]:
 
 
 def _unscored(summaries: Summaries) -> list[str]:
-    """A sentence for every method that has no score in some of its seeds, so that its means leave these
-    out."""
+    """A sentence for every method without a score in some of its seeds."""
     return [
         f"{s.method} has a final score in {s.final.n} of {s.n} seeds, and its means are over these."
         for s in summaries
@@ -100,7 +98,7 @@ def _unscored(summaries: Summaries) -> list[str]:
 
 
 def _score_text(metric: str) -> str:
-    """What the scores are: `Accuracy in %`, `RMSE in the target's unit, lower is better`."""
+    """The score and its unit: `Accuracy in %`, `RMSE in the target's unit, lower is better`."""
     which = kind(metric)
     if which.share:
         return f"{capitalise(which.title)} in %"
@@ -108,14 +106,13 @@ def _score_text(metric: str) -> str:
 
 
 def dropped_replies(summaries: Summaries) -> list[str]:
-    """A sentence for every method of which replies were dropped, so that it was trained on less than it
-    seems."""
+    """A sentence for every method with dropped replies."""
     sentences = (lost_replies(s.method, s.received, s.used, s.untrained, s.n) for s in summaries)
     return [sentence for sentence in sentences if sentence]
 
 
 def doubts(summaries: Summaries) -> list[str]:
-    """A sentence for every method of which so many replies were dropped that its scores say little."""
+    """A sentence for every method with doubtful scores."""
     return [s.doubt for s in summaries if s.doubt]
 
 
@@ -123,7 +120,7 @@ Summaries = Sequence[MethodSummary]
 
 
 def column_groups(summaries: Summaries) -> tuple[tuple[str, int], ...]:
-    """The headings above the columns' own: (heading, number of columns that it spans)."""
+    """The headings of groups of columns: (heading, number of columns)."""
     score = f"global {noun(_metric(summaries))}"
     of_global = 2 if _by_last(summaries) else 3
     return (("", 1), (score, of_global), ("global@client", 2), ("personal@client", 1), ("bytes", 2), ("", 1))
@@ -138,7 +135,7 @@ def _by_last(summaries: Summaries) -> bool:
 
 
 def columns(summaries: Summaries) -> tuple[str, ...]:
-    """The columns' headings below those of `column_groups`."""
+    """The headings of columns below those of `column_groups`."""
     target = next((s.target for s in summaries if not math.isnan(s.target)), math.nan)
     to_target = (
         "MB to target" if math.isnan(target) else f"MB to {_unbroken(with_unit(target, _metric(summaries)))}"
@@ -150,7 +147,7 @@ def columns(summaries: Summaries) -> tuple[str, ...]:
 
 
 def full_columns(summaries: Summaries) -> tuple[str, ...]:
-    """The columns' headings where nothing can stand above them."""
+    """The headings of columns in tables without groups."""
     method, *scores, both_ways, to_target, p = columns(summaries)
     above = [*["global"] * (len(scores) - 3), "clients", "clients", "personal"]
     return (method, *(f"{scope} {score}" for scope, score in zip(above, scores)), both_ways, to_target, p)
@@ -166,15 +163,15 @@ def cells(summary: MethodSummary) -> list[str]:
 
 
 def _unbroken(text: str) -> str:
-    """A value and its unit, which no line divides."""
+    """A value and its unit with a no-break space."""
     return text.replace(" ", "\u00a0")
 
 
 def verdict(summary: MethodSummary) -> str:
-    """Against the best method: `best`, `p = .012`, `p = .210 (tie)`, `-2.3 (3/3)` below five seeds, `not
-    trained`, `reference`.
+    """The comparison with the best method: `best`, `p = .012`, `p = .210 (tie)`, `-2.3 (3/3)` with fewer than
+    five seeds, `not trained`, or `reference`.
 
-    A difference is negative where the method is worse, also where lower is better.
+    A difference is negative if the method is worse, also for scores that are better when lower.
     """
     if summary.reference:
         return "reference"
@@ -196,7 +193,7 @@ def verdict(summary: MethodSummary) -> str:
 
 
 def to_target(summary: MethodSummary) -> str:
-    """MB until the target; in brackets how many seeds reached it, unless all did."""
+    """MB until the target, with the share of seeds that reached it in brackets, unless all did."""
     s = summary
     if s.reference:
         return MISSING
@@ -230,7 +227,7 @@ def plain(summaries: Summaries) -> str:
 
 
 def _below(summaries: Summaries) -> str:
-    """What stands below the table on a terminal; a page says at its head whether federating pays."""
+    """The text below the table on a terminal."""
     warnings = (f"Warning: {text}" for text in doubts(summaries))
     return "\n".join(
         filter(None, (note(summaries), *_extra_lines(summaries), benefit_sentence(summaries), *warnings))
@@ -238,7 +235,7 @@ def _below(summaries: Summaries) -> str:
 
 
 def _extra_lines(summaries: Summaries) -> list[str]:
-    """A line for each metric that was asked for and each method: its value in every scope."""
+    """A line for each requested metric and method with the value in every scope."""
     metrics = dict.fromkeys(metric for s in summaries for metric in s.further)
     return [
         f"{kind(metric).of(kind(metric).title)}, {s.method}:"
@@ -249,9 +246,9 @@ def _extra_lines(summaries: Summaries) -> list[str]:
     ]
 
 
-def _in_scope(metric: str, scope: str, of: ScopedScore) -> str:
-    over = f" (mean over {of.defined:,} of {of.clients:,} clients)" if of.clients else ""
-    return f"{scope} {digits(of.score, metric)}{over}"
+def _in_scope(metric: str, scope: str, scoped: ScopedScore) -> str:
+    over = f" (mean over {scoped.defined:,} of {scoped.clients:,} clients)" if scoped.clients else ""
+    return f"{scope} {digits(scoped.score, metric)}{over}"
 
 
 def rich_table(summaries: Summaries) -> Any:
@@ -270,7 +267,7 @@ def rich_table(summaries: Summaries) -> Any:
 
 
 def as_json(summaries: Summaries) -> list[dict[str, Any]]:
-    """A dictionary per method that json can write: NaN becomes null."""
+    """A dictionary of JSON values per method; NaN becomes null."""
     return [_without_nan(asdict(s)) for s in summaries]
 
 
@@ -326,10 +323,10 @@ SCORES = (
 
 
 def as_csv(summaries: Summaries) -> str:
-    """One line per method, nothing rounded; scores in [0, 1] or in their own unit, bytes of all clients.
+    """A line per method without rounding; scores in [0, 1] or in their own unit, bytes of all clients.
 
-    Then the metrics that were asked for, by scope: `auroc global@client`, its deviation, and at how many of
-    how many clients it is defined.
+    The last columns are requested metrics by scope: `auroc global@client`, its deviation, the number of
+    clients at which it is defined, and the number of clients.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -346,28 +343,34 @@ def as_csv(summaries: Summaries) -> str:
         "leads",
         "by_last",
     ]
-    beside = list(
+    further = list(
         dict.fromkeys(
             (metric, scope) for s in summaries for metric, row in s.further.items() for scope in row
         )
     )
     further_columns = [
-        f"{metric} {scope}{part}" for metric, scope in beside for part in ("", "_std", "_defined", "_clients")
+        f"{metric} {scope}{part}"
+        for metric, scope in further
+        for part in ("", "_std", "_defined", "_clients")
     ]
     writer.writerow(["method", "metric", "n", *score_columns, *other_columns, *further_columns])
     for s in summaries:
         scores = [v for name in SCORES for v in (getattr(s, name).mean, getattr(s, name).std)]
         gap = (s.gap.behind, s.gap.lost, s.gap.p) if s.gap else (None, None, None)
         others = [s.up, s.down, s.target, s.reached, *gap, s.reference, s.leads, s.by_last]
-        values = [*scores, *others, *(v for metric, scope in beside for v in _extra_values(s, metric, scope))]
+        values = [
+            *scores,
+            *others,
+            *(v for metric, scope in further for v in _extra_values(s, metric, scope)),
+        ]
         writer.writerow([s.method, s.metric, s.n, *("" if v is None or v != v else v for v in values)])
     return out.getvalue()
 
 
 def _extra_values(summary: MethodSummary, metric: str, scope: str) -> tuple[float | None, ...]:
-    """Mean, deviation, and at how many of how many clients the metric is defined; None where there is no
-    value."""
-    of = summary.further.get(metric, {}).get(scope)
-    if of is None:
+    """(mean, deviation, clients at which the metric is defined, clients) of a metric; None if missing."""
+    scoped = summary.further.get(metric, {}).get(scope)
+    if scoped is None:
         return None, None, None, None
-    return of.score.mean, of.score.std, *((of.defined, of.clients) if of.clients else (None, None))
+    clients = (scoped.defined, scoped.clients) if scoped.clients else (None, None)
+    return scoped.score.mean, scoped.score.std, *clients

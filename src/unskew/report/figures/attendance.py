@@ -1,4 +1,4 @@
-"""Which clients answered in which round."""
+"""The clients that answered in each round."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from unskew.report.analysis.runs import Attendance
 from unskew.report.figures.svg import NARROW, WIDE, Scale, rects, step_of, svg, text
 
 MOST_CLIENTS = 60
-"""More clients than this have no rows of their own, only their number per round."""
+"""The most clients with rows of their own; of more only the number per round is drawn."""
 LEFT, TOP, BARS, ROW = 66, 26, 64, 7
 """Margins, the height of the bars, and that of a client's row."""
 
 
 def attendance(rounds: Sequence[Attendance], clients: int, *, width: int = WIDE) -> str:
-    """A bar per round (answered, asked but absent) and, with few clients, a row per client; "" if all of them
-    always answered. Where replies were dropped, what is shown is whose were used."""
+    """A bar per round (answered, absent) and, for few clients, a row per client; "" if all always answered.
+
+    A client with a dropped reply counts as absent.
+    """
     if not rounds or all(len(r.asked) == len(r.answered) == clients for r in rounds):
         return ""
     x = Scale(0, len(rounds), LEFT, width - 8, least=1)

@@ -1,4 +1,4 @@
-"""How well each client is served: a dot per client."""
+"""The score of each client: a dot per client."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from unskew.scores import Kind, kind
 
 @dataclass(frozen=True)
 class Strip:
-    """One method's clients: their names and scores, all seeds together. colour: a class. metric: which
-    score."""
+    """The clients of a method over all seeds: names and scores. colour: CSS classes. metric: the score."""
 
     name: str
     colour: str
@@ -43,8 +42,7 @@ class Strip:
 
 
 def client_scores(strips: Sequence[Strip], x_label: str, *, width: int = WIDE) -> str:
-    """A row of dots per method, one per client; the bar is the mean, the ring the worst client, which is
-    named."""
+    """A row of dots per method, one per client; the bar is the mean, and the ring the worst client."""
     strips = [s for s in strips if len(s.values)]
     if not strips:
         return ""
@@ -75,7 +73,7 @@ def client_scores(strips: Sequence[Strip], x_label: str, *, width: int = WIDE) -
 
 
 def _ends(strips: Sequence[Strip]) -> tuple[float, float]:
-    """The ends of the axis: 1 is the last of shares; numbers begin at 0 unless all are far from it."""
+    """The ends of the axis: at most 1 for shares; numbers begin at 0 unless all are far from it."""
     low, high = ends_of(v for s in strips for v in s.values)
     if strips[0].kind.share:
         return (0.0 if low < 0.5 else math.floor(low * 10 - 0.5) / 10), 1.0
@@ -95,8 +93,7 @@ def _label(s: Strip, left: float, middle: float, row: float, narrow: bool) -> st
 
 
 def _swarm(x: Sequence[float], half: float) -> list[tuple[float, float]]:
-    """(x, dy): dots that would overlap are stacked around the row's middle, at most `half` above and below
-    it."""
+    """(x, dy) of dots; overlapping dots are stacked around the row's middle, up to `half` away from it."""
     columns: dict[int, list[int]] = {}
     for i in np.argsort(x, kind="stable").tolist():
         columns.setdefault(round(x[i] / 5.0), []).append(i)
@@ -134,8 +131,7 @@ def _mean_and_worst(s: Strip, x: Scale, middle: float, row: float, width: float)
 
 
 def _for_script(s: Strip, places: Sequence[tuple[float, float]], names: Sequence[str]) -> list[list[float]]:
-    """What the script's tooltip shows, per dot: x, dy, the index of its name, its score, in percent of a
-    share."""
+    """The data of the script's tooltip per dot: x, dy, index of the name, score (percent of a share)."""
     factor, places_after = (100, 1) if s.kind.share else (1, 6)
     indices = {n: i for i, n in enumerate(names)}
     dots = zip(places, s.clients, s.values)

@@ -1,7 +1,7 @@
 """Curves: scores against rounds or bytes, values in their own unit, and receiver operating curves.
 
 Scores are drawn in percent or in their own unit, with bands over seeds; each curve is named at its end.
-Receiver operating curves have log axes, where few false positives are seen (Carlini et al., S&P 2022).
+Receiver operating curves have log axes, which show low rates of false positives (Carlini et al., S&P 2022).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from unskew.report.figures.svg import (
-    HUES,
     NARROW,
     WIDE,
     Line,
@@ -28,6 +27,7 @@ from unskew.report.figures.svg import (
     label_with_value,
     least_step,
     line,
+    numbered_colour,
     plain_number,
     score_range,
     score_tick,
@@ -48,8 +48,7 @@ def curves(
     log_x: bool = False,
     unit: Callable[[float], str] = plain_number,
 ) -> str:
-    """SVG text; "" without lines. The lines' y is a score, in [0, 1] drawn in percent; `unit` writes a value
-    of x."""
+    """SVG text of lines with scores as y; "" without lines. unit: the format of a value of x."""
     lines = [c for c in (c.thinned() for c in lines) if len(c.x)]
     if not lines:
         return ""
@@ -77,7 +76,7 @@ def curves(
 def _scales(
     lines: Sequence[Line], across: tuple[float, float], up: tuple[float, float], log_x: bool
 ) -> tuple[Scale, Scale, float]:
-    """(x, y, the step of y's ticks)."""
+    """(x, y, step of the ticks of y)."""
     xs = np.concatenate([c.x for c in lines])
     x0, x1 = float(xs.min()), float(xs.max())
     if x1 <= x0:
@@ -89,7 +88,7 @@ def _scales(
 
 
 def _last(c: Line, unit: str = "") -> str:
-    """A line's last value; the unit stands behind a share."""
+    """The last value of a line; the unit follows a share."""
     return f"{100 * c.y[-1]:.1f}{unit}" if c.share else significant(float(c.y[-1]), 4)
 
 
@@ -104,8 +103,7 @@ def _y_axis(y: Scale, step: float, ends: tuple[float, float], label: str, share:
 
 
 def _names(lines: Sequence[Line], x: Scale, y: Scale, letters: int) -> str:
-    """Each line's name and last value: at its end if there is room for it, else at the picture's right
-    edge."""
+    """The name and last value of each line, at its end if there is room, else at the right edge."""
     early = [c for c in lines if _has_room(c, lines, x, y, letters)]
     late = [c for c in lines if all(c is not e for e in early)]
     at_ends = [_name_at_end(c, x, y, letters) for c in early]
@@ -113,7 +111,7 @@ def _names(lines: Sequence[Line], x: Scale, y: Scale, letters: int) -> str:
 
 
 def _has_room(c: Line, lines: Sequence[Line], x: Scale, y: Scale, letters: int) -> bool:
-    """Whether a line that ends early can be named right there without its label covering another line."""
+    """Whether the label of a line that ends early covers no other line."""
     end, height = float(x(c.x[-1])), float(y(c.y[-1]))
     wide = 7.2 * (min(len(c.name), letters) + 7)
     if end + wide > x.end:
@@ -134,11 +132,7 @@ def _name_at_end(c: Line, x: Scale, y: Scale, letters: int) -> str:
 def _for_script(
     lines: Sequence[Line], scales: tuple[Scale, Scale], labels: tuple[str, str], unit: Callable[[float], str]
 ) -> str:
-    """What the script's tooltip shows: each line's name, and its values at every place, in percent; d: digits
-    of a number.
-
-    scales, labels: of x and y.
-    """
+    """The data of the script's tooltip: the name and the values of each line. scales, labels: of x and y."""
     x, y = scales
     share = lines[0].share
     digits = 1 if share else int(np.clip(3 - math.floor(math.log10(max(abs(y.high), 1e-9))), 0, 9))
@@ -163,7 +157,7 @@ def _for_script(
 
 
 def series(lines: Sequence[Line], y_label: str, *, width: int = WIDE, x_label: str = "round") -> str:
-    """SVG text; "" unless some line has two points."""
+    """SVG text of lines in their own unit; "" unless some line has two points."""
     lines = [c for c in (c.thinned() for c in lines) if len(c.x) > 1]
     if not lines:
         return ""
@@ -193,7 +187,7 @@ def _series_y_axis(y: Scale, begin: float, end: float) -> str:
 
 
 def _series_range(lines: Sequence[Line]) -> tuple[float, float]:
-    """The ends of the y axis; it begins at 0 unless all values are far from it."""
+    """The ends of the y axis, which begins at 0 unless all values are far from it."""
     low, high = ends_of(v for c in lines for v in (*(c.y - c.band), *(c.y + c.band)))
     if 0 <= low < 0.6 * high:
         low = 0.0
@@ -202,7 +196,7 @@ def _series_range(lines: Sequence[Line]) -> tuple[float, float]:
 
 
 LEAST_SHARE = 1e-3
-"""Where both axes begin."""
+"""The lower end of both axes."""
 
 
 def roc(curves: Sequence[Mapping[str, Any]], *, width: int = WIDE) -> str:
@@ -216,7 +210,13 @@ def roc(curves: Sequence[Mapping[str, Any]], *, width: int = WIDE) -> str:
     x = Scale(LEAST_SHARE, 1.0, left, width - right, log=True)
     y = Scale(LEAST_SHARE, 1.0, height - bottom, top, log=True)
     lines = [
-        Line(str(c["name"]), f"m{i % HUES}", _clipped(c["fpr"]), _clipped(c["tpr"]), np.zeros(len(c["fpr"])))
+        Line(
+            str(c["name"]),
+            numbered_colour(i),
+            _clipped(c["fpr"]),
+            _clipped(c["tpr"]),
+            np.zeros(len(c["fpr"])),
+        )
         for i, c in enumerate(curves)
     ]
     parts = [line(x.begin, float(y(v)), x.end, float(y(v)), "grid") for v in y.ticks(5)]
@@ -232,5 +232,5 @@ def roc(curves: Sequence[Mapping[str, Any]], *, width: int = WIDE) -> str:
 
 
 def _clipped(shares: Sequence[float]) -> np.ndarray:
-    """Shares, none below where the axes begin."""
+    """The shares, clipped to the axes."""
     return np.clip(np.asarray(shares, dtype=float), LEAST_SHARE, 1.0)

@@ -1,5 +1,4 @@
-"""Class shares of a shared buffer, of clients' own data, and of the batches that mix both (as FLea's figure
-7)."""
+"""Class shares of a shared buffer, of clients' own data, and of mixed batches (FLea, figure 7)."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ def histograms(shares: Mapping[str, Any], classes: Sequence[str], most: int = 3,
 
 
 def _places(panels: int, most: int, columns: int, narrow: bool) -> list[tuple[int, int]]:
-    """(column, row) of each panel: the buffer first, then a client's own data above (or left of) its
-    mixture."""
+    """(column, row) of each panel: the buffer, then the data of each client above or left of its mixture."""
     if panels != 1 + 2 * most:
         return [(i % columns, i // columns) for i in range(panels)]
     if narrow:

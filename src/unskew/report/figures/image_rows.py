@@ -1,5 +1,4 @@
-"""Rows of images: inputs that clients receive from others, and what an attacker reconstructed from
-payloads."""
+"""Rows of images: inputs that clients receive from others, and reconstructions by an attacker."""
 
 from __future__ import annotations
 

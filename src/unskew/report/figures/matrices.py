@@ -1,5 +1,4 @@
-"""Matrices: confusion of classes, scores of each site's model at every other site, and which client received
-what of which."""
+"""Matrices: confusion of classes, scores of sites' models at other sites, and data received from clients."""
 
 from __future__ import annotations
 
@@ -107,7 +106,7 @@ def cross_site(measured: Mapping[str, Any], *, width: int = WIDE) -> str:
 
 
 MOST_CLIENTS = 60
-"""Of more clients, the first so many are shown."""
+"""The most clients that are shown."""
 EXPOSURE_LEFT, EXPOSURE_TOP = 64.0, 24.0
 
 

@@ -1,5 +1,4 @@
-"""Published scores beside ours: a ring for the paper, a dot with its deviation for ours, a line between the
-two."""
+"""Published scores and ours: a ring for the paper, a dot with deviation for ours, and a line between them."""
 
 from __future__ import annotations
 
@@ -27,10 +26,10 @@ STEP = 24.0
 
 @dataclass(frozen=True)
 class Pair:
-    """One method's scores in a row of a table. paper: NaN if it gives none. std: of ours over seeds. colour:
-    a class.
+    """The scores of a method in a row of a table.
 
-    equal: both are of equally many rounds; otherwise the ring is grey, and no line measures the gap.
+    paper: NaN without a published score. std: of ours over seeds. colour: CSS classes. equal: whether both
+    have equally many rounds; otherwise the ring is grey and there is no line.
     """
 
     name: str
@@ -42,13 +41,12 @@ class Pair:
 
     @property
     def deviation(self) -> float:
-        """The deviation of ours, 0 if it is not known."""
+        """The deviation of our score; 0 if it is unknown."""
         return 0.0 if math.isnan(self.std) else self.std
 
 
 def paper_scores(pairs: Sequence[Pair], label: str, *, width: int = WIDE) -> str:
-    """SVG text with a row per method; "" if none of them has a score of ours. label: the axis's, with its
-    unit."""
+    """SVG text with a row per method; "" without scores of ours. label: of the axis, with its unit."""
     pairs = [p for p in pairs if not math.isnan(p.ours)]
     if not pairs:
         return ""

@@ -1,4 +1,4 @@
-"""Which client holds how many samples of which class."""
+"""The number of samples of each class at each client."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _map(federation: dict[str, Any], width: int, letters: int) -> _Map | None:
 
 
 def _for_script(m: _Map) -> str:
-    """What the script's tooltip shows: the grid's place, names, and the value of each cell."""
+    """The data of the script's tooltip: place of the grid, names, and the value of each cell."""
     grid = {"x": round(m.left, 1), "y": TOP, "w": round(m.w, 3), "h": round(m.h, 3)}
     values = m.counts.round(1).tolist() if m.shares_of else m.counts.astype(int).tolist()
     words = {"n": m.sizes.astype(int).tolist(), "u": "images" if m.shares_of == "pixels" else "samples"}
@@ -149,8 +149,7 @@ def _sizes(m: _Map, top: float, tall: float = 36) -> list[str]:
 
 
 def _client_names(m: _Map, clients: int, y: float) -> str:
-    """The names of all clients where there is room for them, upright or slanted; else their numbers at round
-    places."""
+    """The names of all clients, upright or slanted, if there is room; else some of their numbers."""
     K, middle = len(m.names), m.left + len(m.names) * m.w / 2
     short = [n.removeprefix("client-") for n in m.names]
     shown = plural(K, "client") if clients == K else f"the first {K} of {clients:,} clients"

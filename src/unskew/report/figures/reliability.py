@@ -1,4 +1,4 @@
-"""How often a model is right, by how sure it is."""
+"""Reliability diagrams: the accuracy of a model by its confidence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unskew.report.figures.svg import NARROW, WIDE, Scale, line, svg, text, tool
 
 LEFT, TOP, BOTTOM, SIDE = 62.0, 12.0, 50.0, 300.0
 NEVER = 2.0
-"""The height of a bar of predictions that are never right, which would look as if there were none."""
+"""The height of a bar with accuracy 0, which would be invisible otherwise."""
 
 
 def reliability(measured: Mapping[str, Any], colour: str, *, width: int = WIDE) -> str:

@@ -1,5 +1,4 @@
-"""Scores against something else that each method has one value of, with both intervals; every point is
-named."""
+"""Scores against another value of each method, with both intervals and the names of points."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from unskew.report.figures.svg import (
 from unskew.scores import significant
 
 BEYOND = 40.0
-"""Width of the lane for points whose x is infinite, in pixels."""
+"""Width in pixels of the lane for points with infinite x."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def _bars(p: Point, x: Scale, y: Scale, place: float) -> str:
 
 
 def _names(points: Sequence[Point], x: Scale, y: Scale, lane: float, narrow: bool) -> str:
-    """Dots, and names beside the right edge with a leader to each dot."""
+    """Dots, and names at the right edge with a leader to each dot."""
     edge = Scale(
         x.low, x.high, x.begin, lane + BEYOND / 2 if any(math.isinf(p.x) for p in points) else x.end, x.log
     )
@@ -120,7 +119,7 @@ def _names(points: Sequence[Point], x: Scale, y: Scale, lane: float, narrow: boo
 
 
 def _value_at(scale: Scale, place: float) -> float:
-    """The value that a scale maps to this place."""
+    """The value that a scale maps to this coordinate."""
     share = (place - scale.begin) / (scale.end - scale.begin)
     if scale.log:
         return scale.low * (scale.high / scale.low) ** share

@@ -1,14 +1,13 @@
-"""The primitives that pictures are drawn with: scales, ticks, shapes, text, curves, and labels that do not
-overlap.
+"""Primitives of pictures: scales, ticks, shapes, text, curves, and labels that do not overlap.
 
 Colours are classes, not values: `m0` to `m7` are methods, `ref` the references, and `q1` to `q8` shades of a
-map. The page's style sheet gives each of them a value for light and for dark pages. Every string that comes
-from outside passes through `text`, `tooltip` or `data_attribute`, which escape it.
+map; `d1` to `d4` are dash patterns. The page's style sheet gives each of them a value for light and for dark
+pages. Every string that comes from outside passes through `text`, `tooltip` or `data_attribute`, which escape
+it.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
@@ -20,12 +19,11 @@ from typing import Any
 import numpy as np
 
 WIDE, NARROW = 940, 380
-"""Every picture is drawn for desktop and for mobile screens, so that its letters are never scaled down."""
-HUES = 8
-"""Colours of methods; a ninth method has the first one's."""
+"""Widths of the two versions of a picture, for desktop and mobile screens, so that no text is scaled."""
+HUES, DASHES = 8, 5
+"""Number of colours, and of dash patterns including the solid line, that tell methods apart."""
 SHADES = 8
 """Shades of a map's cells, from `q1`, the palest; `on1` to `on8` are the colours of text on them."""
-
 
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
@@ -33,14 +31,27 @@ _UNSEEN = re.compile(
 
 
 def colours(methods: Sequence[str], references: Sequence[str]) -> dict[str, str]:
-    """Each method's colour class, the same in all pictures of a page; references are grey."""
-    numbers = itertools.count()
-    return {m: "ref" if m in references else f"m{next(numbers) % HUES}" for m in methods}
+    """The CSS classes of each method's colour and dash pattern, in the order of the comparison.
+
+    All pictures of a page use them. References are grey and differ by their dash pattern.
+    """
+    competing = [m for m in methods if m not in references]
+    classes = {m: numbered_colour(i) for i, m in enumerate(competing)}
+    return classes | {m: f"ref{_dash(i)}" for i, m in enumerate(r for r in methods if r in references)}
+
+
+def numbered_colour(i: int) -> str:
+    """The CSS classes of the i-th line, counted from 0: eight colours, then the same colours dashed."""
+    return f"m{i % HUES}{_dash(i // HUES)}"
+
+
+def _dash(i: int) -> str:
+    return f" d{i % DASHES}" if i % DASHES else ""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps values in [low, high] to places in [begin, end], linearly or by their logarithm.
+    """Maps values in [low, high] to coordinates in [begin, end], linearly or by their logarithm.
 
     least: the smallest distance between ticks.
     """
@@ -57,7 +68,7 @@ class Scale:
         return self.begin + (v - low) / ((high - low) or 1.0) * (self.end - self.begin)
 
     def _within(self, value: Any) -> Any:
-        """An infinite value stands at the end of the axis."""
+        """The value, with infinity replaced by the end of the axis."""
         return np.where(np.isinf(value), np.where(np.asarray(value) > 0, self.high, self.low), value)
 
     def _linear(self, value: Any) -> Any:
@@ -84,7 +95,7 @@ def ticks(low: float, high: float, most: int = 6, least: float = 0.0) -> list[fl
 
 
 def least_step(values: np.ndarray) -> float:
-    """1 for whole numbers, such as rounds, which have nothing between them; else 0."""
+    """The least distance of ticks: 1 for whole numbers such as rounds, else 0."""
     return float(bool((values == values.round()).all()))
 
 
@@ -99,7 +110,7 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def ends_of(values: Iterable[float]) -> tuple[float, float]:
-    """The smallest and the largest of those that are finite; 0 and 1 where none is."""
+    """The smallest and the largest finite value; 0 and 1 without finite values."""
     finite = [v for v in values if math.isfinite(v)] or [0.0, 1.0]
     return min(finite), max(finite)
 
@@ -118,8 +129,8 @@ def percent_range(low: float, high: float) -> tuple[float, float, float]:
 
 
 def score_range(low: float, high: float, share: bool) -> tuple[float, float, float]:
-    """(low, high, step) of an axis of scores: `percent_range` of shares; of numbers round ends, from 0 unless
-    all are far off."""
+    """(low, high, step) of an axis of scores: `percent_range` for shares, else round ends that include 0
+    unless all values are far from it."""
     if share:
         return percent_range(low, high)
     low = 0.0 if 0 <= low < 0.6 * high else low
@@ -129,7 +140,7 @@ def score_range(low: float, high: float, share: bool) -> tuple[float, float, flo
 
 
 def score_tick(value: float, step: float, share: bool) -> str:
-    """A value at an axis of scores: percent of a share."""
+    """The label of a tick on an axis of scores; shares are in percent."""
     if share:
         return f"{100 * value:.{1 if step < 0.01 else 0}f}"
     return plain_number(round(value, 9))
@@ -138,8 +149,8 @@ def score_tick(value: float, step: float, share: bool) -> str:
 def separate_labels(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """The places, moved as little as possible to be `gap` apart and within [low, high]; their order is kept.
 
-    Neighbours that are too close form a block, which sits at the mean of the places that its members ask for
-    (pool adjacent violators). If there is not enough room, all are spaced evenly.
+    Neighbours that are too close form a block at the mean of its members' places (pool adjacent violators).
+    Without enough room all are spaced evenly.
     """
     if not places:
         return []
@@ -161,38 +172,37 @@ def separate_labels(places: Sequence[float], gap: float, low: float, high: float
 
 
 def shorten(words: str, most: int) -> str:
-    """At most so many characters; what was cut is marked by an ellipsis."""
+    """The text in at most `most` characters, with an ellipsis if it was cut."""
     return words if len(words) <= most else words[: max(1, most - 1)] + "…"
 
 
 def escape_xml(words: str, quote: bool = True) -> str:
-    """A text as XML can hold it. What XML forbids, and what would turn the direction of the letters behind
-    it, becomes a
-    replacement character: names may be somebody else's."""
+    """The text escaped for XML; forbidden characters and direction marks become replacement characters,
+    because names may come from strangers."""
     return escape(_UNSEEN.sub("\ufffd", words), quote)
 
 
 def text(x: float, y: float, words: str, kind: str = "tick", anchor: str = "") -> str:
-    """One line of text. kind: its class. anchor: "middle" or "end" if x is not where it begins."""
+    """A line of text. kind: its class. anchor: "middle" or "end" if x is not its beginning."""
     anchored = f' text-anchor="{anchor}"' if anchor else ""
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}"{anchored}>{escape_xml(words)}</text>'
 
 
 def label_with_value(x: float, y: float, words: str, value: str, kind: str) -> str:
-    """A line of text with a value behind it, which stands out."""
+    """A line of text followed by a highlighted value."""
     return text(x, y, words, kind).replace(
         "</text>", f' <tspan class="value">{escape_xml(value)}</tspan></text>'
     )
 
 
 def tooltip(words: str) -> str:
-    """The tooltip of the shape that it stands in; it needs no script."""
+    """The tooltip of the enclosing shape; it needs no script."""
     return f"<title>{escape_xml(words)}</title>"
 
 
-def label_stride(room: float, needed: float) -> int:
-    """Which of a row of names are written, each with so much room: all (1), every second (2), ..."""
-    return max(1, math.ceil(needed / room))
+def label_stride(room: float, width: float) -> int:
+    """The stride of written labels, each with `room` and of this width: 1 for all, 2 for every second, ..."""
+    return max(1, math.ceil(width / room))
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
@@ -200,7 +210,7 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 
 def rects(boxes: Sequence[tuple[float, float, float, float]], kind: str) -> str:
-    """Many boxes (x, y, width, height) as one shape, which takes a tenth of the bytes of so many elements."""
+    """Boxes (x, y, width, height) as one shape, which takes a tenth of the bytes of single elements."""
     if not boxes:
         return ""
     d = "".join(f"M{x:.4g} {y:.4g}h{w:.4g}v{h:.4g}h-{w:.4g}z" for x, y, w, h in boxes)
@@ -235,7 +245,7 @@ def data_attribute(name: str, value: Any) -> str:
 
 
 def svg(width: float, height: float, label: str, parts: Sequence[str], attributes: str = "") -> str:
-    """The whole picture. label: what it shows, in words, for those who cannot see it."""
+    """The picture. label: a description for screen readers. attributes: of the element, as text."""
     size = "narrow" if width == NARROW else "wide"
     return (
         f'<svg class="{size}" viewBox="0 0 {width:g} {height:.0f}" role="img"'
@@ -245,15 +255,14 @@ def svg(width: float, height: float, label: str, parts: Sequence[str], attribute
 
 
 POINTS = 240
-"""Longer series are thinned to so many points, evenly and with the last one kept: a screen cannot show
-more."""
+"""The most points of a drawn series; longer ones are thinned evenly and keep their last point."""
 
 
 @dataclass(frozen=True)
 class Line:
     """x, and the mean and standard deviation of a score over seeds, all [T]. colour: a class, such as `m0`.
 
-    share: whether the score lies in [0, 1] and is drawn in percent; all lines of a picture agree.
+    share: whether the score lies in [0, 1] and is drawn in percent, equal for all lines of a picture.
     """
 
     name: str
@@ -265,18 +274,18 @@ class Line:
     share: bool = True
 
     def thinned(self) -> Line:
-        """The same line with at most POINTS points, and without those that are no number."""
+        """The line with at most POINTS points, without NaN."""
         keep = np.flatnonzero(~np.isnan(self.y))
         if len(keep) > POINTS:
             keep = keep[np.unique(np.linspace(0, len(keep) - 1, POINTS).round().astype(int))]
-        spread = np.where(np.isfinite(self.band), self.band, 0.0)  # that of an infinite mean is none
+        spread = np.where(np.isfinite(self.band), self.band, 0.0)  # an infinite mean has no deviation
         return replace(self, x=self.x[keep], y=self.y[keep], band=spread[keep])
 
 
 def mean_line(
     name: str, colour: str, series: Sequence[tuple[np.ndarray, np.ndarray]], dashed: bool = False
 ) -> Line | None:
-    """Mean and sample deviation over seeds at the rounds that all of them have; None if there are none.
+    """Mean and sample deviation over seeds at their common rounds; None without common rounds.
 
     series: (rounds, values) of each seed; seeds without any value are left out.
     """
@@ -295,20 +304,19 @@ def band(c: Line, x: Scale, y: Scale) -> str:
     if not float(c.band.max()) > 0:
         return ""
     upper, lower = (np.clip(c.y + sign * c.band, y.low, y.high) for sign in (1, -1))
-    there, back = points(x(c.x), y(upper)), points(x(c.x)[::-1], y(lower)[::-1])
-    return f'<polygon class="band {c.colour}" points="{there} {back}"/>'
+    forward, back = points(x(c.x), y(upper)), points(x(c.x)[::-1], y(lower)[::-1])
+    return f'<polygon class="band {c.colour}" points="{forward} {back}"/>'
 
 
 def curve(c: Line, x: Scale, y: Scale, value: str) -> str:
-    """The line itself. value: its last one, as the tooltip writes it."""
+    """The line as a polyline. value: the last value for the tooltip."""
     kind = f"curve {c.colour}" + (" dashed" if c.dashed else "")
     title = tooltip(f"{c.name}: {value} at the end")
     return f'<polyline class="{kind}" points="{points(x(c.x), y(c.y))}">{title}</polyline>'
 
 
 def end_labels(lines: Sequence[Line], x: Scale, y: Scale, values: Sequence[str], letters: int) -> str:
-    """Each line's name and last value beside the picture's right edge, moved apart, with a leader to the
-    line's end."""
+    """The name and last value of each line at the right edge, moved apart, with leaders to the lines."""
     edge = x.end
     heights = [float(y(c.y[-1])) for c in lines]
     parts = []

@@ -1,4 +1,4 @@
-"""What a target costs: bytes until it is reached."""
+"""The cost of a target: bytes until it is reached."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from unskew.report.figures.svg import NARROW, WIDE, Scale, line, shorten, svg, t
 
 @dataclass(frozen=True)
 class TargetCost:
-    """One method's bytes until a target: one value for each of its n seeds that reached it. colour: a
-    class."""
+    """The bytes of a method until a target, for each of its n seeds that reached it. colour: CSS classes."""
 
     name: str
     colour: str

@@ -11,19 +11,18 @@ from unskew.report.figures.svg import HUES, WIDE, shorten, svg, text
 
 TITLES = {"local": "local models, after their last local training", "global": "the global model"}
 GAP = 34.0
-"""Between panels that stand below each other, with room for a title."""
+"""The vertical gap between panels, with room for a title."""
 
 
 class Mark(NamedTuple):
-    """How a client's points are drawn: there are more clients than colours, and those behind the last are
-    crosses."""
+    """The mark of a client's points: dots in eight colours, then crosses."""
 
     hue: int
     cross: bool
 
 
 def tsne(measured: Mapping[str, Any], *, width: int = WIDE) -> str:
-    """A panel for local models and one for the global model, as far as they were measured; "" without any.
+    """Panels for local models and for the global model, if they were measured; "" without any.
 
     measured: {"names": clients' names, and per panel {"client": [N], "xy": [N, 2]}}.
     """
@@ -33,15 +32,15 @@ def tsne(measured: Mapping[str, Any], *, width: int = WIDE) -> str:
     clients = list(dict.fromkeys(k for _, panel in panels for k in panel["client"]))
     hues = {k: Mark(i % HUES, cross=i >= HUES) for i, k in enumerate(clients)}
     legend, top = _legend({k: _name(k, measured["names"]) for k in clients}, hues, width)
-    beside = width == WIDE and len(panels) > 1
-    side = (width - 24) / 2 if beside else min(float(width), 440.0)
+    horizontal = width == WIDE and len(panels) > 1
+    side = (width - 24) / 2 if horizontal else min(float(width), 440.0)
     parts = [legend]
     for i, (title, panel) in enumerate(panels):
-        x, y = (i * (side + 24), top) if beside else (0.0, top + i * (side + GAP))
+        x, y = (i * (side + 24), top) if horizontal else (0.0, top + i * (side + GAP))
         parts.append(text(x, y - 6, title, "label"))
         parts.append(f'<rect class="empty" x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" height="{side:.1f}"/>')
         parts += _points(panel, hues, x, y, side)
-    bottom = top + (side if beside or len(panels) == 1 else 2 * side + GAP)
+    bottom = top + (side if horizontal or len(panels) == 1 else 2 * side + GAP)
     return svg(width, bottom + 4, f"Test features of {len(clients)} clients in the plane (t-SNE)", parts)
 
 
@@ -50,7 +49,7 @@ def _name(client: int, names: Sequence[str]) -> str:
 
 
 def _legend(names: Mapping[int, str], marks: Mapping[int, Mark], width: float) -> tuple[str, float]:
-    """(a mark and a name per client, in as many lines as they need; where the panels begin)."""
+    """(marks and names of clients in several lines, the top of the panels)."""
     parts, x, y = [], 0.0, 14.0
     for k, name in names.items():
         if x + 24 + 7 * len(name) > width:
@@ -65,7 +64,7 @@ def _legend(names: Mapping[int, str], marks: Mapping[int, Mark], width: float) -
 def _points(
     panel: Mapping[str, Any], marks: Mapping[int, Mark], left: float, top: float, side: float
 ) -> list[str]:
-    """A path of dots or crosses per client, with one scale for both directions."""
+    """A path of dots or crosses per client, with equal scales in both directions."""
     xy = np.array(panel["xy"], dtype=float).reshape(-1, 2)
     low, span = xy.min(0), float(np.ptp(xy, axis=0).max()) or 1.0
     places = (xy - low) / span * (side - 20) + 10

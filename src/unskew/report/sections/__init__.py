@@ -1,12 +1,10 @@
-"""The sections of a report, one file each, and what they have in common.
+"""The sections of a report, one file each, and their common parts.
 
-A section's module has ORDER, its place on the page (any number that no other section has), and
-`build(context)`, which returns a Section, or None if the runs have nothing to show in it. Every module in
-this folder is a section; its template, if it needs one, lies in this folder, too.
+Every module in this folder is a section. It has ORDER, its unique place on the page, and `build(context)`,
+which returns a Section, or None if the runs have nothing to show. Its template is in this folder as well.
 
-Sections share the runs and what is computed from them once (Context), the scopes in which scores are taken
-(one model on one test set, or models at clients on the clients' own test rows), and templates and pictures as
-markup.
+Sections share the runs and numbers computed from them (Context), the scopes of scores (a model on one test
+set, or models at clients on the clients' own test rows), and functions for templates and pictures.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ from unskew.scores import KINDS, kind
 
 @dataclass(frozen=True)
 class Scope:
-    """key: as in metrics.jsonl. metric: what the score's series over rounds is called there; "" for the
-    score's own name."""
+    """A scope of scores. key: its name in metrics.jsonl. metric: the name of its series there, or "" for the
+    name of the score."""
 
     key: str
     metric: str
@@ -52,8 +50,7 @@ AT_CLIENTS = (
 
 
 def scopes(federation: Mapping[str, Any]) -> tuple[Scope, ...]:
-    """As federation.json says they were scored: without a common test set the global model's score is pooled
-    over clients."""
+    """The scopes of a run; without a common test set the global model is scored on all clients' test rows."""
     pooled = federation.get("test") == 0 and any(federation.get("sizes", {}).get("test", ()))
     first = (
         replace(GLOBAL, meaning="The global model on all clients' own test rows together")
@@ -65,10 +62,12 @@ def scopes(federation: Mapping[str, Any]) -> tuple[Scope, ...]:
 
 @dataclass(frozen=True)
 class Section:
-    """anchor: the section's id in the page. html: its tables and pictures. lead: sentences under the title,
-    which answer the reader's question. note: sentences in small print at the end. link: the section's name in
-    the page's navigation, where a section without one is not listed. Plain strings are escaped by the page;
-    only Markup is not."""
+    """A section of the page.
+
+    anchor: its id. html: tables and pictures. lead: sentences under the title. note: sentences in small print
+    at the end. link: its name in the navigation, "" to leave it out. The page escapes plain strings, but not
+    Markup.
+    """
 
     title: str
     anchor: str
@@ -82,10 +81,9 @@ class Section:
 class Context:
     """The runs of a report.
 
-    name: what the report is about, from the folders' names. methods: each method's runs, one per seed.
-    summaries: the
-    final table, a row per method. target: the score of "bytes until the target", NaN if no method competes;
-    target_given: whether the user chose it. colours: the colour class of each method.
+    name: of the report, from the folders' names. methods: each method's runs, one per seed. summaries: the
+    rows of the final table. target: the score of "bytes until the target", NaN if no method competes.
+    target_given: whether the user chose it. colours: the CSS classes of each method.
     """
 
     name: str
@@ -98,7 +96,7 @@ class Context:
 
     @property
     def first(self) -> RunData:
-        """The first run that competes; the first of all if none does."""
+        """The first competing run, or the first run if none competes."""
         return next((r for r in self.runs if not r.is_reference), self.runs[0])
 
     @property
@@ -118,11 +116,11 @@ class Context:
 
     @property
     def competing(self) -> dict[str, Sequence[RunData]]:
-        """The methods that are no references."""
+        """The methods without references."""
         return {m: group for m, group in self.methods.items() if not group[0].is_reference}
 
     def line(self, method: str, scope: str, metric: str = "") -> Line | None:
-        """A method's mean curve over seeds, by default of the main score; None if it has none."""
+        """The mean curve of a method over seeds, or None. metric: default: the main score."""
         group = self.methods[method]
         series = [r.series(scope, metric or r.metric) for r in group]
         line = mean_line(method, self.colours[method], series, dashed=group[0].is_reference)
@@ -147,26 +145,25 @@ def context_of(runs: Sequence[RunData], name: str, target: float | None = None) 
 
 
 def run_with_same_clients(context: Context, group: Sequence[RunData]) -> RunData | None:
-    """The run of this method whose clients are those of the report's first run."""
+    """The run of this method with the clients of the report's first run, or None."""
     first = context.first
     return next((run for run in group if run.seed == first.seed and not _differ(run, first)), None)
 
 
 def client_scores(run: RunData) -> dict[int, float]:
-    """By client, the score of the model that it would use."""
+    """The score of each client's own model, or else of the global model."""
     return run.per_client("personal@client") or run.per_client("global@client")
 
 
 def _differ(run: RunData, other: RunData) -> bool:
-    """Whether the clients are others; centralised training keeps the clients' test samples."""
+    """Whether two runs have different clients; centralised training has the clients' test samples."""
     return run.federation.get("sizes", {}).get("test") != other.federation.get("sizes", {}).get("test")
 
 
 def render(template: str, **values: Any) -> Markup:
-    """A template of the report, or one beside its section, with these values.
+    """A template of the report or of a section with these values, escaped unless they are Markup.
 
-    Everything is escaped but Markup; a value that the template reads and is not given raises
-    jinja2.UndefinedError.
+    Raises jinja2.UndefinedError for a missing value.
     """
     loader = ChoiceLoader([PackageLoader("unskew.report"), FileSystemLoader(list(__path__))])
     environment = Environment(
@@ -179,7 +176,7 @@ def render(template: str, **values: Any) -> Markup:
 def both_widths(draw: Callable[..., str]) -> Markup:
     """The desktop and the mobile version of one picture; the style sheet shows one of them.
 
-    draw: takes the keyword `width` and returns SVG text in which it has escaped every string from outside.
+    draw: takes the keyword `width` and returns SVG text with escaped strings.
     """
     return Markup(draw(width=WIDE) + draw(width=NARROW))
 
@@ -199,6 +196,6 @@ def section_modules() -> list[ModuleType]:
 
 
 def build(context: Context) -> list[Section]:
-    """What the page of these runs shows, in order."""
+    """The sections of the page of these runs, in order."""
     built = (module.build(context) for module in section_modules())
     return [section for section in built if section is not None]

@@ -1,4 +1,4 @@
-"""Which clients answered in which round."""
+"""The clients that answered in each round."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def build(context: Context) -> Section | None:
 
 
 def sentence(run: RunData, same: bool) -> str:
-    """The attendance of a run with at least one recorded round, in words. same: whether other methods'
-    clients were absent in the same rounds."""
+    """The attendance of a run with recorded rounds, in words. same: whether all methods have equal
+    attendance."""
     rounds = run.attendance
     asked, came, used = (
         sum(counts) for counts in zip(*((len(r.asked), r.came, len(r.answered)) for r in rounds))
@@ -42,8 +42,7 @@ def sentence(run: RunData, same: bool) -> str:
 
 
 def _alike(context: Context) -> bool:
-    """Whether every other method has a run of the first one's seed in which the same clients were asked and
-    answered."""
+    """Whether all methods have a run of the first seed with equal lists of asked and answering clients."""
     first = context.first
     others = [group for method, group in context.competing.items() if method != first.method]
     there = [next((r for r in group if r.seed == first.seed), None) for group in others]
@@ -51,7 +50,7 @@ def _alike(context: Context) -> bool:
 
 
 def _percent(part: int, whole: int) -> str:
-    """`25`, and of a share that is neither none nor all never 0 or 100."""
+    """The percent of a share: `25`; 0 and 100 only if it is exactly none or all."""
     percent = 100 * part / max(whole, 1)
     return (
         "Less than 1" if 0 < percent < 0.5 else "More than 99" if 99.5 <= percent < 100 else f"{percent:.0f}"

@@ -1,4 +1,4 @@
-"""Which classes a shared buffer holds, and what clients train on because of it (FLea, Fig. 7)."""
+"""The classes in a shared buffer, and in the batches of clients that use it (FLea, figure 7)."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def build(context: Context) -> Section | None:
 
 
 def histograms_of(run: RunData, most: int = 3) -> dict[str, Any]:
-    """{"buffer": [C], "local": [[C]...], "mixed": [[C]...]} for the first `most` clients; {} if the run kept
-    no buffer, or its clients do not tell their labels.
+    """{"buffer": [C], "local": [[C]...], "mixed": [[C]...]} for the first `most` clients; {} without a buffer
+    or without known labels.
 
-    As measured, if it was. Otherwise from the buffer's labels in the checkpoint and the clients' labels, with
-    the mean of
-    both as the mixture: half of what FLea's loss sees is the buffer's.
+    The histograms are the measured ones if there are any. Otherwise they come from the labels of the buffer
+    in the checkpoint and of the clients, with the mean of both as the mixture, because half of the samples in
+    FLea's loss are the buffer's.
     """
     if run.histograms:
         return run.histograms

@@ -1,5 +1,4 @@
-"""Whether the global model is right as often as it is sure, in all and at each client (`measure:
-calibration`)."""
+"""The calibration of the global model, over all clients and at each client (`measure: calibration`)."""
 
 from __future__ import annotations
 
@@ -14,8 +13,7 @@ MEASURE = "calibration"
 
 
 def build(context: Context) -> Section | None:
-    """A reliability diagram of each method, of its first seed, and its error at each client; None if none was
-    measured."""
+    """A reliability diagram of each method's first seed, and its error at each client; None without any."""
     measured = {
         m: group[0].measures[MEASURE] for m, group in context.methods.items() if MEASURE in group[0].measures
     }

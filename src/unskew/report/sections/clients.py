@@ -1,4 +1,4 @@
-"""How well each client is served after the last round."""
+"""The score of each client after the last round."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def build(context: Context) -> Section | None:
 
 
 def _panel(context: Context, scope: Scope) -> tuple[str, str, Markup] | None:
-    """(title, what it shows, picture); None unless a method has two clients or more with a score."""
+    """(title, description, picture); None unless a method has at least two clients with a score."""
     strips = [
         _strip(method, context.colours[method], group, scope.key)
         for method, group in context.methods.items()
@@ -49,7 +49,7 @@ def _draw(strips: Sequence[Strip], *, width: int) -> str:
 
 
 def _strip(method: str, colour: str, group: Sequence[RunData], scope: str) -> Strip:
-    """The clients of all seeds: another seed partitions the data anew, so its clients are others."""
+    """The clients of all seeds, which differ between seeds because each partitions the data anew."""
     clients, values = [], []
     for run in group:
         names = run.federation.get("names", [])

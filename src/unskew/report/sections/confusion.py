@@ -1,4 +1,4 @@
-"""Which class the global model takes for which, in all and at each client (`measure: confusion`)."""
+"""Confusion matrices of the global model, over all clients and at each client (`measure: confusion`)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ MEASURE = "confusion"
 
 
 def build(context: Context) -> Section | None:
-    """A table of all test samples and one of each client's, for each method's first seed; None if none was
-    measured."""
+    """A matrix of all test samples and one of each client, for each method's first seed; None without any."""
     runs = [(m, group[0]) for m, group in context.methods.items() if MEASURE in group[0].measures]
     if not runs:
         return None

@@ -1,4 +1,4 @@
-"""What a score costs in bytes."""
+"""The bytes that a score costs."""
 
 from __future__ import annotations
 
@@ -75,6 +75,6 @@ def _until_target(context: Context, *, width: int) -> str:
 
 
 def _reached(group: Sequence[RunData], target: float) -> list[float]:
-    """Bytes until the target, of the seeds that reached it."""
+    """Bytes until the target for the seeds that reached it."""
     needed = [bytes_to(r, target) for r in group]
     return [b for b in needed if not np.isnan(b)]

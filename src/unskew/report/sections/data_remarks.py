@@ -1,4 +1,4 @@
-"""What a user's own data were taken for: what was scaled, left out or looks odd."""
+"""Remarks of the reader of a user's own data: scaling, samples left out, and oddities."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ TITLES = {
     "left out": "left out",
     "note": "to check",
 }
-"""What a remark is about, in words."""
+"""The subjects of remarks in words."""
 
 
 def build(context: Context) -> Section | None:
-    """The remarks on the data of all runs, each once, by what they are about; None without any, as for named
-    data sets."""
+    """The remarks on the data of all runs, each once, by subject; None without any."""
     remarks = dict.fromkeys(
         (topic, text) for run in context.runs for topic, text in run.federation.get("understood", [])
     )

@@ -1,4 +1,4 @@
-"""What the report's words mean: scopes, seeds, deviations, the test."""
+"""The definitions of the report's terms: scopes, seeds, deviations, the test."""
 
 from __future__ import annotations
 

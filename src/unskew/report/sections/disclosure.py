@@ -1,4 +1,4 @@
-"""What leaves each client: every share with its size, who reads it, and what protects it."""
+"""The shares that leave each client: their sizes, readers and protection."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Item:
 
 
 def build(context: Context) -> Section:
-    """The ledger by method and share, and below it what noisy releases amount to as differential privacy."""
+    """The ledger by method and share, and the differential privacy of noisy releases."""
     ledger = [(method, items(group[0]), _why_nothing(group[0])) for method, group in context.methods.items()]
     shaped = any(item.shape for _, lines, _ in ledger for item in lines)
     kinds = any(item.kind for _, lines, _ in ledger for item in lines)
@@ -53,8 +53,7 @@ def build(context: Context) -> Section:
 
 
 def items(run: RunData) -> list[Item]:
-    """What a run's clients send and receive, weights first; nothing for a reference, which has no
-    federation."""
+    """The shares that a run's clients send and receive, weights first; none for a reference."""
     if run.is_reference:
         return []
     ordered = sorted(run.traffic, key=lambda s: (s.way != "up", s.share != "w", s.share))
@@ -81,19 +80,19 @@ def _item(traffic: Traffic, rounds: int) -> Item:
 
 
 def reads(traffic: Traffic) -> str:
-    """What the server reads of a share, in words."""
+    """How the server reads a share, in words."""
     if traffic.sum_of:
         return f"only the sum of {traffic.sum_of} or more"
     return READS.get(traffic.reads, traffic.reads)
 
 
 def _why_nothing(run: RunData) -> str:
-    """What stands in the table of a run without traffic."""
+    """The line of a run without traffic in the table."""
     return REFERENCES.get(str(run.config.get("method")), "Nothing has been sent yet.")
 
 
 def _privacy(context: Context) -> Sequence[tuple[str, str, list[tuple[str, str]]]]:
-    """(method, release, [(epsilon, under which reading it holds)]) of each noisy release."""
+    """(method, release, [(epsilon, reading)]) of each noisy release."""
     return [
         (
             method,

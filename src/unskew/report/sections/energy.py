@@ -1,5 +1,4 @@
-"""What the simulation is estimated to have drawn, where a run was told to measure it (`track:
-codecarbon`)."""
+"""The estimated energy of the simulation, for runs with `track: codecarbon`."""
 
 from __future__ import annotations
 
@@ -24,9 +23,11 @@ NOTE = (
 
 @dataclass(frozen=True)
 class EnergyUse:
-    """Of one run, all of its processes together. rounds: how many were measured; a round that was done again
-    counts twice.
-    kwh: in kWh. co2: in kg, None where no country was named. countries: their codes."""
+    """The energy of all processes of a run.
+
+    rounds: the number of measured rounds; a repeated round counts twice. kwh: in kWh. co2: in kg, None
+    without a country. countries: their codes.
+    """
 
     rounds: int
     kwh: float
@@ -35,7 +36,7 @@ class EnergyUse:
 
 
 def build(context: Context) -> Section | None:
-    """A row for each method of which a run was measured; None if none was."""
+    """A row for each method with a measured run; None without any."""
     rows = []
     for method, group in context.methods.items():
         if used := [u for run in group if (u := energy_use(run.path))]:
@@ -59,8 +60,7 @@ def _row(group: Sequence[RunData], used: Sequence[EnergyUse]) -> tuple[str, str,
 
 
 def energy_use(run: Path) -> EnergyUse | None:
-    """What a run's file says; None without one. Raises StateError (E111) for a file that holds something
-    else."""
+    """The energy in a run's file; None without one. Raises StateError (E111) for an invalid file."""
     path = run / FILE
     rows = read_records(path)
     if not rows:

@@ -1,4 +1,4 @@
-"""The final table: which method is best, and how sure that is."""
+"""The final table: the scores of all methods, the best one, and the certainty of its lead."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ EXTRA_COLUMNS: tuple[tuple[str, Callable[[MethodSummary], Score]], ...] = (
     ("spread over clients", lambda s: s.spread),
     ("stability", lambda s: s.stability),
 )
-"""Columns of the second table, which is folded away."""
+"""The columns of the collapsed second table."""
 UNITS = {"MAE": "mae", "R²": "r2"}
-"""The scores of columns that are not in the unit of the main score."""
+"""The scores of columns in other units than the main score."""
 UNITS_OF = {True: "All in %, except rounds.", False: "Scores are in the target's unit; R² has none."}
-"""What is said of the second table's units, by whether the main score is a share."""
+"""The sentence on the units of the second table, by whether the main score is a share."""
 
 
 def build(context: Context) -> Section:
-    """The table of all methods, the numbers that it has no room for, and both as LaTeX and CSV."""
+    """The table of all methods, a second table with more numbers, and both as LaTeX and CSV."""
     summaries = context.summaries
     several = len(summaries) > 1
     columns, groups = tables.columns(summaries), tables.column_groups(summaries)
@@ -53,11 +53,13 @@ def build(context: Context) -> Section:
 
 
 def _class(summary: MethodSummary, several: bool) -> str:
-    return "leads" if summary.leads and several else "reference" if summary.reference else ""
+    if summary.leads and several:
+        return "leads"
+    return "reference" if summary.reference else ""
 
 
 def _target(context: Context) -> str:
-    """What the column of bytes until the target means."""
+    """A sentence on the column of bytes until the target."""
     if context.target != context.target:
         return ""
     chosen = "" if context.target_given else ", 95 % of the best score"
@@ -68,8 +70,7 @@ def _target(context: Context) -> str:
 
 
 def _extra_columns(summaries: Sequence[MethodSummary]) -> list[tuple[str, list[str]]]:
-    """(heading, each method's value) of the second table; columns that nobody has a value for are left
-    out."""
+    """(heading, value of each method) of the columns of the second table that have values."""
     columns = [
         (title, [digits(score(s), UNITS.get(title, s.metric)) for s in summaries])
         for title, score in EXTRA_COLUMNS
@@ -82,7 +83,7 @@ def _extra_columns(summaries: Sequence[MethodSummary]) -> list[tuple[str, list[s
 
 
 def _rounds(summary: MethodSummary) -> str:
-    """Rounds until the target; in brackets how many seeds reached it, unless all did."""
+    """Rounds until the target, with the share of seeds that reached it in brackets, unless all did."""
     rounds = summary.rounds_to
     if summary.reference or not rounds.n:
         return MISSING

@@ -1,5 +1,4 @@
-"""What could be learned from what left: every payload, who reads it, what protects it, and what attacks
-measured."""
+"""The information in payloads: their readers, their protection, and the findings of attacks."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from unskew.report.analysis.numbers import size
 from unskew.report.analysis.runs import RunData, Traffic
 from unskew.report.figures.curves import roc, series
 from unskew.report.figures.image_rows import reconstructions
-from unskew.report.figures.svg import HUES, Line
+from unskew.report.figures.svg import Line, numbered_colour
 from unskew.report.sections import Context, Section, figure, render
 from unskew.report.sections.disclosure import GUARANTEES, reads
 from unskew.runs.reopen import SITES_FILE
@@ -41,7 +40,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Payload:
-    """One line of the table, in words. learned: (what is known of it, the command that measured it or "")."""
+    """A line of the table, in words. learned: (finding, command that measured it or "")."""
 
     share: str
     most: str
@@ -80,13 +79,13 @@ def build(context: Context) -> Section | None:
 
 
 def payloads(run: RunData) -> list[Payload]:
-    """What the clients of a run send, weights first."""
+    """The shares that the clients of a run send, weights first."""
     up = sorted((t for t in run.traffic if t.way == "up"), key=lambda t: (t.share != "w", t.share))
     return [_payload(t, run) for t in up]
 
 
 def _adversary(traffic: Traffic, run: RunData) -> str:
-    """Who sees a payload, or what is made of it, in words."""
+    """The readers of a payload or of its results, in words."""
     down = [t for t in run.traffic if t.way == "down"]
     if traffic.share == "w":
         return readers(True, next((t.hands_on for t in down if t.hands_on), ""), traffic.sum_of)
@@ -108,8 +107,8 @@ def _payload(traffic: Traffic, run: RunData) -> Payload:
 
 
 def _proofs(traffic: Traffic, run: RunData) -> list[tuple[str, str]]:
-    """What a guarantee of this payload amounts to, in all its readings; of other noise of the Part the least
-    favourable one."""
+    """The guarantee of this payload in all its readings, or the weakest guarantee of its Part's other
+    noise."""
     part = traffic.share.partition("/")[0]
     released = {t.share for t in run.traffic if t.way == "down" and t.guarantee == "dp"}
     proven = traffic.guarantee == "dp" or bool(released & {part, traffic.share})
@@ -119,13 +118,13 @@ def _proofs(traffic: Traffic, run: RunData) -> list[tuple[str, str]]:
 
 
 def _plain(traffic: Traffic) -> list[tuple[str, str]]:
-    """What needs no attack, because the payload is it."""
+    """The private data that a payload contains in clear."""
     words = in_clear(traffic.kind, traffic.samples)
     return [(words, "")] if words else []
 
 
 def _not_measured(traffic: Traffic, run: RunData) -> tuple[str, str]:
-    """Together with the commands that would measure it, if there are any."""
+    """The text for a payload without findings, with the commands that measure it."""
     asked = commands(
         traffic.share,
         shlex.quote(str(run.path)),
@@ -150,7 +149,7 @@ def _not_measured(traffic: Traffic, run: RunData) -> tuple[str, str]:
 
 
 def _attack_scores(share: str, run: RunData) -> list[tuple[str, str]]:
-    """For each attack on a payload the score that is furthest from what needs no payload."""
+    """For each attack on a payload, the score that is furthest from its floor."""
     lines = []
     for name, finding in run.attacks.items():
         if best := strongest(finding["scores"], share):
@@ -173,7 +172,7 @@ def _number(value: float | None) -> str:
 
 
 def _rows(finding: Mapping[str, Any]) -> list[list[str]]:
-    """The cells of an attack's own table."""
+    """The cells of the table of an attack."""
     return [
         [
             str(s["payload"]),
@@ -190,7 +189,7 @@ def _rows(finding: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _pictures(method: str, run: RunData) -> list[tuple[str, Markup]]:
-    """(title, picture) of everything that attacks on a run have drawn."""
+    """(title, picture) of all pictures of attacks on a run."""
     drawn = []
     for name, finding in run.attacks.items():
         shown = finding.get("pictures", {})
@@ -209,7 +208,7 @@ def _pictures(method: str, run: RunData) -> list[tuple[str, Markup]]:
 def _line(i: int, c: Mapping[str, Any]) -> Line:
     return Line(
         str(c["name"]),
-        f"m{i % HUES}",
+        numbered_colour(i),
         np.array(c["x"], float),
         np.array(c["y"], float),
         np.zeros(len(c["x"])),

@@ -1,4 +1,4 @@
-"""What the setting `measure` asked for: numbers, their series over rounds, matrices and pictures."""
+"""The measures of the setting `measure`: numbers, their series over rounds, matrices and pictures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TITLES = {
     "sites_local": "Separation of sites, test features, local models",
     "sites_global": "Separation of sites, test features, global model",
 }
-"""Metrics in the order of the table. One that is not listed comes last, under its own name."""
+"""Metrics in the order of the table; others follow under their names."""
 PICTURES: tuple[tuple[str, str, Callable[..., Callable[..., str]]], ...] = (
     ("cross_site", "Local models at other sites, %", lambda m, run: partial(cross_site, m)),
     ("exposure", "Who has received something from whom", lambda m, run: partial(exposure, m, run.planned)),
@@ -52,12 +52,11 @@ PICTURES: tuple[tuple[str, str, Callable[..., Callable[..., str]]], ...] = (
     ),
     ("tsne", "Test features in the plane (t-SNE)", lambda m, run: partial(tsne, m)),
 )
-"""(measure, title, its picture from what measures.json holds and from the run)."""
+"""(measure, title, function from its entry in measures.json and the run to a picture)."""
 
 
 def build(context: Context) -> Section | None:
-    """A table of last values, a picture of each series, and each method's matrices; None if nothing was
-    measured."""
+    """A table of last values, a picture of each series, and each method's matrices; None without any."""
     metrics = _metrics(context)
     if not metrics:
         return None
@@ -76,8 +75,7 @@ def build(context: Context) -> Section | None:
 
 
 def _metrics(context: Context) -> list[tuple[str, str, list[Score]]]:
-    """(metric, title, each method's last value) of everything that was measured. Pairs of sites are left to
-    their picture."""
+    """(metric, title, last value of each method) of all measures but pairs of sites, which have a picture."""
     names = {
         metric for r in context.runs for scope, metric in r.metrics if scope == SCOPE and "/" not in metric
     }
@@ -90,8 +88,7 @@ def _last_values(context: Context, metric: str) -> list[Score]:
 
 
 def _last_value(run: RunData, metric: str) -> float:
-    """The value of the last round in which anything was measured or scored; NaN where it was undefined then:
-    an earlier round's is not its result."""
+    """The value of the last round with measures or scores; NaN if it is undefined there."""
     rounds, values = run.series(SCOPE, metric)
     last = max(
         (int(t[-1]) for (scope, _), (t, _) in run.metrics.items() if scope in (SCOPE, *EVALUATED)), default=0
@@ -100,7 +97,7 @@ def _last_value(run: RunData, metric: str) -> float:
 
 
 def _series(context: Context, metrics: list[tuple[str, str, list[Score]]]) -> list[tuple[str, Markup]]:
-    """(title, picture) of each metric that was measured in more than one round."""
+    """(title, picture) of each metric with values in more than one round."""
     pictures = []
     for metric, title, _ in metrics:
         lines = [line for m in context.methods if (line := context.line(m, SCOPE, metric))]
@@ -110,7 +107,7 @@ def _series(context: Context, metrics: list[tuple[str, str, list[Score]]]) -> li
 
 
 def _pictures(context: Context) -> list[tuple[str, Markup]]:
-    """(title, picture) of what each method's first seed left in measures.json."""
+    """(title, picture) of the entries in measures.json of each method's first seed."""
     pictures = []
     for method, group in context.methods.items():
         run = group[0]

@@ -1,5 +1,4 @@
-"""The metrics that were asked for beside the main score (`metrics: auroc`), by scope, and of what they were
-computed."""
+"""The requested metrics besides the main score (`metrics: auroc`), by scope, and their samples."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ NOT_POOLED = (
 
 
 def build(context: Context) -> Section | None:
-    """A row for each metric and method; None if no metric was asked for."""
+    """A row for each metric and method; None without requested metrics."""
     by_method = {s.method: s.further for s in context.summaries}
     rows = [(metric, method) for metric in requested_metrics(context.runs) for method in context.methods]
     table = [
@@ -60,7 +59,7 @@ def _title(metric: str) -> str:
 
 
 def _cell(of: ScopedScore | None, metric: str) -> str:
-    """Mean and deviation over seeds; of clients also at how many it is defined."""
+    """Mean and deviation over seeds; for clients also the number at which the metric is defined."""
     if of is None:
         return MISSING
     text = digits(of.score, metric)

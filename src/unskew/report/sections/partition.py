@@ -1,4 +1,4 @@
-"""Which client holds which classes."""
+"""The classes of each client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ORDER = 60
 
 
 def build(context: Context) -> Section | None:
-    """The first competing run's partition, in words alone where nobody counted labels; None if it names no
+    """The partition of the first competing run, without a picture if labels were not counted; None without
     labels."""
     run = context.first
     if not run.federation.get("labels"):

@@ -1,4 +1,4 @@
-"""How to repeat the runs: the command, their settings, the environment, and what went wrong."""
+"""Repeating the runs: the command, their settings, the environment, and events."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from unskew.round.run import REFERENCES
 
 ORDER = 100
 NO_OPTIONS = {"method", "seed", "set", "workers", "lanes", "device"}
-"""Settings that a comparison's command does not repeat: they are arguments of another kind, or change no
-result."""
+"""Settings that a comparison's command omits: they are other arguments, or change no result."""
 ORDER_FILE = "deploy.json"
-"""In the folder of a run over a network: what was ordered, and of which federation."""
+"""The file in the folder of a run over a network with its order and federation."""
 MOST_EVENTS = 200
 MOST_COMMANDS = 20
 
@@ -43,7 +42,7 @@ def build(context: Context) -> Section:
 
 
 def settings(context: Context) -> tuple[dict[str, Any], list[tuple[str, list[str]]]]:
-    """(what all runs share, what differs: a setting's name, and its value for each method)."""
+    """(common settings, differing settings with the value of each method)."""
     runs = context.runs
     keys = list(dict.fromkeys(k for r in runs for k in r.config))
     shared = {
@@ -63,8 +62,7 @@ def _values(group: Sequence[RunData], key: str) -> str:
 
 
 def command(context: Context) -> str:
-    """What to type to repeat the runs: one command for a comparison with the seeds 0, 1, and so on, else one
-    per run."""
+    """The commands that repeat the runs: one for a comparison with seeds from 0, else one per run."""
     runs = context.runs
     from_0 = {r.seed for r in runs} == set(range(context.seeds))  # `--seeds N` names no others
     if len(runs) == 1 or not from_0 or not (runs[0].path.parent / "compare.yaml").is_file():
@@ -93,8 +91,7 @@ def command(context: Context) -> str:
 
 
 def _run_command(run: RunData) -> str:
-    """A run over a network needs its federation; samples that a program gave are known to that program
-    alone."""
+    """Remarks on runs that no command repeats: over a network, or with samples from a program."""
     path = str(Path(run.path.parent.name, run.name, "config.yaml"))
     federation = read_json(run.path / ORDER_FILE).get("federation")
     if str(run.config.get("data", "")).startswith("(") and not federation:

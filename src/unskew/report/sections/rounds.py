@@ -1,4 +1,4 @@
-"""How the score develops over rounds, for each scope."""
+"""The score over rounds for each scope."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def build(context: Context) -> Section:
 
 
 def _panel(context: Context, scope: Scope) -> tuple[str, str, Markup] | None:
-    """(title, what it shows, picture); None if no round was trained and evaluated in this scope."""
+    """(title, description, picture); None without evaluated rounds in this scope."""
     lines = [line for m in context.methods if (line := context.line(m, scope.key, scope.metric))]
     lines = [line for line in lines if len(line.x) > 1 or line.x[0] > 0]
     if not lines:

@@ -1,5 +1,4 @@
-"""Whether federating is worth it for each site: the method that serves clients best beside what the site
-reaches alone.
+"""The benefit of federating for each site: the score of the best method for clients and of local training.
 
 Letters: n test samples of a site; p, q its accuracy with the federated model and alone.
 """
@@ -16,15 +15,15 @@ from unskew.round.run import LOCAL
 
 ORDER = 34
 MOST_SITES = 50
-"""With more sites a table by name is longer than anybody reads."""
+"""The most sites in a table."""
 SURE = 1.96
-"""Standard errors of a difference beyond which it is called clear."""
+"""The least number of standard errors of a clear difference."""
 VERDICTS = ("yes", "no", "unclear")
 
 
 @dataclass(frozen=True)
 class Site:
-    """A site with n test samples and its accuracy in [0, 1], with the federated model and alone."""
+    """A site with n test samples and its accuracies in [0, 1] with the federated and the local model."""
 
     name: str
     n: int
@@ -33,8 +32,10 @@ class Site:
 
     @property
     def verdict(self) -> str:
-        """Whether the gain is clear, by the interval of Agresti and Caffo (2000): with one success and one
-        failure added to each, p - q lies beyond 1.96 sqrt((p(1-p) + q(1-q)) / (n+2))."""
+        """Whether the gain is clear by the interval of Agresti and Caffo (2000).
+
+        With one success and one failure added to each, |p - q| exceeds 1.96 sqrt((p(1-p) + q(1-q)) / (n+2)).
+        """
         p, q = ((share * self.n + 1) / (self.n + 2) for share in (self.federated, self.alone))
         if abs(p - q) <= SURE * math.sqrt((p * (1 - p) + q * (1 - q)) / (self.n + 2)):
             return "unclear"
@@ -42,7 +43,7 @@ class Site:
 
 
 def build(context: Context) -> Section | None:
-    """A row per site; None without a run of `local` on the same sites, or where the score is no accuracy."""
+    """A row per site; None without a run of `local` on these sites, or if the score is no accuracy."""
     best = best_at_clients(context.summaries)
     if best is None or context.metric != "accuracy":
         return None

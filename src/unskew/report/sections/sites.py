@@ -1,4 +1,4 @@
-"""Each client's score by name, beside the number of test samples that it stands on."""
+"""The score of each client by name, with its number of test samples."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from unskew.scores import kind
 
 ORDER = 32
 MOST_CLIENTS = 50
-"""With more clients a table by name is longer than anybody reads; the pictures show them."""
+"""The most clients in a table; pictures show more."""
 MOST_NAMES = 10
 
 
 def build(context: Context) -> Section | None:
-    """A row per client and a column per method, of the first seed; None without scores of named clients, or
-    where nobody wrote down on how many samples."""
+    """A row per client and a column per method for the first seed; None without scores of named clients or
+    without their numbers of samples."""
     sizes = context.first.federation.get("sizes", {}).get("test", [])
     names = context.first.federation.get("names", [])
     methods = {

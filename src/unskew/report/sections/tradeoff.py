@@ -1,5 +1,4 @@
-"""What privacy costs: the score of each method against what attacks learn from it, and against its
-epsilon."""
+"""The cost of privacy: the score of each method against the success of attacks and against its epsilon."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ GUARANTEED = (
 
 
 def build(context: Context) -> Section | None:
-    """None for a single method, and where nothing was measured or guaranteed."""
+    """The section; None for a single method, and without attacks or guarantees."""
     rows = leakages(context.competing, context.summaries)
     if len(rows) < 2 or not any(row.leaks or math.isfinite(row.epsilon) for row in rows):
         return None
@@ -73,7 +72,7 @@ def _of(row: Leakage, attack: str) -> Leak | None:
 
 
 def _point(context: Context, row: Leakage, leak: Leak | None) -> Point:
-    """A method where its attack puts it; without one nowhere."""
+    """The point of a method in the picture of attacks; its x is NaN without an attack."""
     x = leak.reach if leak else Interval(math.nan, math.nan, math.nan)
     note = f"{100 * x.mean:.0f} %, {leak.attack}" if leak else ""
     colour = context.colours[row.method]

@@ -1,5 +1,4 @@
-"""How the methods of a comparison were tuned: how many trials each got, where they searched, what they
-found."""
+"""The tuning of a comparison's methods: the numbers of trials, the search spaces and the results."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class _Row:
-    """One trial as the page's table shows it."""
+    """A trial in the table of the page."""
 
     number: int
     values: list[str]
@@ -35,7 +34,7 @@ class _Row:
 
 
 def build(context: Context) -> Section | None:
-    """None for runs that are no comparison, or one that was not tuned."""
+    """The section; None for runs that are no comparison, or without tuning."""
     parents = {run.path.parent for run in context.runs}
     facts = read_json(next(iter(parents)) / TUNED) if len(parents) == 1 else {}
     methods = {m: entry for m, entry in facts.get("methods", {}).items() if m in context.methods}
@@ -81,7 +80,7 @@ def _best_so_far(context: Context, method: str, entry: dict[str, Any]) -> Line |
 
 
 def _described(method: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """What the template reads of a method."""
+    """The values of a method for the template."""
     which = kind(entry["metric"])
     best = next(
         i

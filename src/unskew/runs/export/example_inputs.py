@@ -1,5 +1,4 @@
-"""What an exported model takes, and samples to try it on; several inputs by their names, or one after
-another.
+"""The inputs of an exported model, and example samples; several inputs are passed by name or by position.
 
 Letters: N samples, D numbers of a row.
 """
@@ -15,18 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from unskew.core.module_inputs import split_inputs
-from unskew.data.samples.input_layout import Input, Layout
+from unskew.formats.input_layout import Input, Layout
 from unskew.runs.export.exported_model import ExportedModel, InputScaling
 
 INPUT_TYPES = {"float32": torch.float32, "int64": torch.int64, "bool": torch.bool}
 IMAGE_TYPES = {255: torch.uint8, 65_535: torch.uint16}
-"""The type in which images of whole numbers were given, by what these are divided by."""
+"""The type of images of whole numbers, by their divisor."""
 
 
 class SeveralInputs(nn.Module):
-    """A module of rows [N, D] as one of inputs [N, ...] as they were given, each an argument of its own.
+    """Wraps a module of rows [N, D] as a module with an argument [N, ...] for each raw input.
 
-    names: of the arguments, which the layout gives, or `input_1`, `input_2` ... by place.
+    names: of the arguments, from the layout, or `input_1`, `input_2` ... by position.
     """
 
     def __init__(self, rows: nn.Module, layout: Layout):
@@ -35,21 +34,21 @@ class SeveralInputs(nn.Module):
         kind = Parameter.KEYWORD_ONLY if layout.named else Parameter.POSITIONAL_OR_KEYWORD
 
         def forward(*args: Tensor, **kwargs: Tensor) -> Any:
-            given = (*args, *(kwargs[name] for name in self.names[len(args) :]))
-            return rows(pack_inputs(layout, given))
+            values = (*args, *(kwargs[name] for name in self.names[len(args) :]))
+            return rows(pack_inputs(layout, values))
 
         forward.__signature__ = Signature([Parameter(n, kind) for n in self.names])  # type: ignore[attr-defined]
-        self.forward = forward  # torch asks its signature which inputs a graph has
+        self.forward = forward  # torch reads the inputs of a graph from its signature
 
 
 def input_names(layout: Layout) -> list[str]:
-    """What the inputs of a graph are called, in the order in which they lie in a row."""
+    """The names of a graph's inputs, in the order of a row."""
     return [each.name if layout.named else f"input_{each.name}" for each in layout.inputs]
 
 
-def pack_inputs(layout: Layout, given: Sequence[Tensor]) -> Tensor:
-    """Inputs [N, ...], in the layout's order and as they were given, as rows [N, D] in natural units."""
-    return torch.cat([_flat_input(each, values) for each, values in zip(layout.inputs, given)], 1)
+def pack_inputs(layout: Layout, inputs: Sequence[Tensor]) -> Tensor:
+    """Rows [N, D] in natural units from raw inputs [N, ...] in the layout's order."""
+    return torch.cat([_flat_input(each, values) for each, values in zip(layout.inputs, inputs)], 1)
 
 
 def _flat_input(each: Input, values: Tensor) -> Tensor:
@@ -58,16 +57,16 @@ def _flat_input(each: Input, values: Tensor) -> Tensor:
 
 
 def input_type(each: Input) -> torch.dtype:
-    """The type in which an input is given."""
+    """The type of a raw input."""
     return IMAGE_TYPES[each.divided_by] if each.divided_by > 1 else INPUT_TYPES[each.kind]
 
 
 def example_of_several(
     layout: Layout, entries: int, scale: InputScaling | None, count: int
 ) -> dict[str, Tensor]:
-    """Inputs [count, ...] by name as they would be given; the same every time.
+    """Deterministic raw inputs [count, ...] by name.
 
-    entries: from 0 to one less are whole numbers. scale: of rows, which says where floats lie.
+    entries: whole numbers are below it. scale: of rows, which sets the range of floats.
     """
     even = (torch.arange(count * layout.width) * 0.6180339887498949 % 1).reshape(count, layout.width)
     wide = even * 4 - 2 if scale is None else (even * 4 - 2) * scale.std + scale.mean
@@ -84,54 +83,54 @@ def example_of_several(
 
 
 def user_inputs(layout: Layout, values: Mapping[str, Tensor]) -> Any:
-    """Inputs by the names of a graph's as the dictionary or tuple that predictions take."""
+    """The dictionary or tuple that predictions take, from inputs by the names of a graph."""
     return dict(values) if layout.named else tuple(values.values())
 
 
 def call_with(module: Any, layout: Layout, values: Mapping[str, Tensor]) -> Any:
-    """What a module that takes each input says of inputs by the names of a graph's."""
+    """The output of a module with an argument for each input. values: by the names of a graph."""
     return module(**values) if layout.named else module(*values.values())
 
 
 def call_trained(module: nn.Module, layout: Layout, rows: Tensor) -> Any:
-    """What the module that was trained says of rows [N, D], scaled already."""
+    """The output of the trained module for scaled rows [N, D]."""
     return call_with(module, layout, split_inputs(layout, rows))
 
 
 def several_facts(layout: Layout, scale: InputScaling | None) -> list[dict[str, Any]]:
-    """What model.json says of each input."""
-    said = []
+    """The description of each input in model.json."""
+    facts = []
     for name, (each, start, end) in zip(input_names(layout), layout.places):
         mean = std = None
         if each.kind == "float32":
-            nothing = [0.0] * each.size, [1.0] * each.size
-            mean, std = (scale.mean[start:end], scale.std[start:end]) if scale else map(torch.tensor, nothing)
+            if scale:
+                mean, std = scale.mean[start:end], scale.std[start:end]
+            else:
+                mean, std = torch.zeros(each.size), torch.ones(each.size)
             mean, std = _per_channel(each, mean), _per_channel(each, std)
         dtype = str(input_type(each)).removeprefix("torch.")
         shape = {"dtype": dtype, "shape": ["N", *each.shape], "divided_by": each.divided_by}
-        said.append({"name": name, **shape, "mean": mean, "std": std})
-    return said
+        facts.append({"name": name, **shape, "mean": mean, "std": std})
+    return facts
 
 
 def _per_channel(each: Input, values: Tensor) -> list[float]:
-    """One number for each channel, the first axis of a sample, of which all its numbers have the same."""
+    """The common number of each channel, which is the first axis of a sample."""
     return values.reshape(each.shape[0] if each.shape else 1, -1)[:, 0].tolist()
 
 
 ExportSamples: TypeAlias = Tensor | dict[str, Tensor]
-"""Samples [N, ...], or several inputs by the names of a graph's."""
+"""Samples [N, ...], or several inputs by the names of a graph."""
 
 TRIED_SAMPLES = 3
-"""Samples that an exported model and ours both answer before the export is written. Not 2: a graph is made
-with 2."""
+"""The number of samples that check an export; not 2, the number with which a graph is traced."""
 WHOLE_TYPES = {"uint8": torch.uint8, "uint16": torch.uint16}
 
 
 def sample_type(dtype: str, whole: ExportedModel) -> str:
-    """The type of the numbers that an exported model takes, from that of the training samples.
+    """The type of an exported model's input. dtype: of the training samples.
 
-    Bytes and 16-bit numbers stay what they are where they are divided; whole numbers that are looked up are
-    int64.
+    Bytes and 16-bit numbers keep their type if they are divided; whole numbers for a lookup are int64.
     """
     if whole.inputs is None:
         return "int64"
@@ -139,8 +138,7 @@ def sample_type(dtype: str, whole: ExportedModel) -> str:
 
 
 def example_samples(whole: ExportedModel, shape: tuple[int, ...], dtype: str, count: int) -> ExportSamples:
-    """Samples [count, *shape] of this type, spread over the range of the training samples; the same every
-    time."""
+    """Deterministic samples [count, *shape] of this type, spread over the range of the training samples."""
     entries = min(
         (m.num_embeddings for m in whole.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)),
         default=2,

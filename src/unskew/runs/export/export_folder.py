@@ -1,10 +1,10 @@
-"""The folder of an exported model: the model, model.json, the model card, and a few lines that load it.
+"""The folder of an exported model: the model, model.json, the model card, and code that loads it.
 
 model.safetensors | model.pt2 | model.onnx    model.json    model.md    load.py
-model.safetensors    config.json    README.md                                     of the format hub
+model.safetensors    config.json    README.md                                     for the format hub
 
-model.json holds what a program needs to use the model without unskew, and says in words how files became
-samples: those of a folder of images are numbers in [0, 1] already, so that `divided_by` is 1.
+model.json has everything that a program needs to use the model without unskew, and describes in words how
+files became samples. Samples of a folder of images are in [0, 1] already, so their `divided_by` is 1.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ FIT_WORDS = {
 
 
 def describe_files(form: Mapping[str, Any], name: str = "") -> str:
-    """How a file, or a row of a table, became a sample; "" where samples were given as arrays.
+    """A description of how a file or a row of a table becomes a sample; "" for arrays.
 
-    form: `Intake.form` of the training samples. name: of an input, where a sample has several.
+    form: `Intake.form` of the training samples. name: of an input, if a sample has several.
     """
     if name in (files := form.get("files", {})):
         return describe_files(files[name])
@@ -131,7 +131,7 @@ SEVERAL = (
 
 
 def model_facts(trained: TrainedRun, whole: ExportedModel, kind: str, dtype: str) -> dict[str, Any]:
-    """The facts. kind: the format; dtype: of the numbers that the model takes."""
+    """The content of model.json. kind: the format. dtype: of the model's input."""
     run = trained.run
     federation, settings, inputs = run.federation, run.settings, predictions.input_facts(run.federation)
     scaled_here = kind == "safetensors"
@@ -159,16 +159,15 @@ def model_facts(trained: TrainedRun, whole: ExportedModel, kind: str, dtype: str
 
 
 def _input_facts(whole: ExportedModel, federation: Federation, dtype: str, scaled: str) -> dict[str, Any]:
-    """What the model takes: one array, or of samples with several inputs a list of them and how they are
-    passed."""
+    """The description of the model's input, or of several inputs and how they are passed."""
     constants, form = whole.inputs, predictions.input_facts(federation).get("form")
     if whole.layout:
         passed = "by name" if whole.layout.named else "one after another"
-        ways = [
+        inputs = [
             {**f, **_file_facts(form or {}, f["name"]), "scaled": scaled}
             for f in example_inputs.several_facts(whole.layout, constants)
         ]
-        return {"passed": passed, "inputs": ways}
+        return {"passed": passed, "inputs": inputs}
     mean, std = (constants.mean.tolist(), constants.std.tolist()) if constants else (None, None)
     facts = {
         "name": "x",
@@ -183,20 +182,22 @@ def _input_facts(whole: ExportedModel, federation: Federation, dtype: str, scale
 
 
 def _file_facts(form: Mapping[str, Any], name: str = "") -> dict[str, str]:
-    """How files became samples, or an input of this name, where they did."""
+    """The description of how files become samples, or the input of this name; {} for arrays."""
     text = describe_files(form, name)
     return {"from_files": text} if text else {}
 
 
 def _meaning(federation: Federation) -> str:
-    """What the outputs stand for."""
+    """The meaning of the outputs."""
     if target := federation.target:
         return f"one number, of which '{target.name}' is {target.scale!r} times, plus {target.center!r}"
-    return SEVERAL if federation.several else TOKENS if federation.tokens else LOGITS
+    if federation.several:
+        return SEVERAL
+    return TOKENS if federation.tokens else LOGITS
 
 
 def _build_call(model: str, shape: tuple[int, ...], classes: int, pixels: list[int]) -> str:
-    """How a module of the same layers is made in Python."""
+    """The Python call that builds a module with these layers."""
     text = models.default_for(shape, tuple(pixels)) if model == "auto" else model
     if text.partition("(")[0] not in models.names():
         return "your own code, with which the run was trained"
@@ -215,8 +216,7 @@ FORMATS: Mapping[str, ModuleType] = {
 }
 SNIPPETS = Path(__file__).parent / "snippets"
 LOGIT_TOLERANCE = 1e-4
-"""How far logits of the exported model may be from ours, relative to the largest: graphs add up in another
-order."""
+"""The largest difference of logits relative to the largest logit; graphs sum in another order."""
 
 
 def write_export(
@@ -229,11 +229,10 @@ def write_export(
 ) -> list[Path]:
     """Write a run's model into the new folder `out`; returns its files.
 
-    client: by name or number, whose own model is written; default: the global one. license: SPDX's name, of
-    the format hub.
-    Raises UsageError: E109 for an unknown format, client or licence, E131 where that model is not here, E160
-    for one that cannot be written so, E161 where `out` exists or cannot be made, E162 without what ONNX
-    needs.
+    client: name or number of the client with the model; default: the global model. license: its SPDX name,
+    for the format hub. Raises UsageError: E109 for an unknown format, client or licence, E131 if the model is
+    not here, E160 if it cannot be exported in this format, E161 if `out` exists or cannot be made, E162
+    without the packages of ONNX.
     """
     if kind not in FORMATS:
         raise UsageError(
@@ -246,7 +245,7 @@ def write_export(
             "E109", "license (--license) is written into the card of the format hub alone; leave it out."
         )
     _check_name(out)
-    licensed = hub_format.hub_license(license)
+    hub_name = hub_format.hub_license(license)
     form, whole = FORMATS[kind], export_model(trained, client)
     shape = trained.run.federation.shape
     dtype = example_inputs.sample_type(predictions.input_facts(trained.run.federation)["dtype"], whole)
@@ -257,11 +256,11 @@ def write_export(
     now = State(trained.end.t, whole.weights, {})
     if kind == "hub":
         files[hub_format.CONFIG] = json.dumps(hub_format.hub_config(trained, whole, content), indent=2) + "\n"
-        files[hub_format.CARD] = hub_format.hub_card(trained, record, now, licensed)
+        files[hub_format.CARD] = hub_format.hub_card(trained, record, now, hub_name)
     else:
-        explained = {"file": form.FILE, "sha256": hashlib.sha256(content).hexdigest()}
-        explained |= model_facts(trained, whole, kind, dtype)
-        files["model.json"] = json.dumps(explained, indent=2) + "\n"
+        facts = {"file": form.FILE, "sha256": hashlib.sha256(content).hexdigest()}
+        facts |= model_facts(trained, whole, kind, dtype)
+        files["model.json"] = json.dumps(facts, indent=2) + "\n"
         files[model_card.FILE] = model_card.card_text(trained.run, record, now)
         files["load.py"] = (SNIPPETS / f"{kind}{'-several' if whole.layout else ''}.txt").read_text()
     try:
@@ -278,7 +277,7 @@ def write_export(
 
 
 def _check_name(out: Path) -> None:
-    """Raises UsageError (E161) for a folder that exists, and for the name of a file."""
+    """Raises UsageError (E161) for an existing folder, and for the name of a file."""
     if out.suffix in {Path(form.FILE).suffix for form in FORMATS.values()}:
         text = (
             f"an export is a folder with the model, what explains it and how to load it, and {out} is a"
@@ -298,10 +297,10 @@ def _check_answers(
     trained: TrainedRun,
     client: int | str | None,
 ) -> None:
-    """Raises UsageError (E160) where what was exported answers otherwise than the run's model."""
-    given = example_inputs.user_inputs(whole.layout, x) if whole.layout and isinstance(x, dict) else x
-    ours, theirs = trained.outputs(given, client), form.answer(content, whole, x)
-    apart = float((ours - theirs).abs().max())
-    if not apart <= LOGIT_TOLERANCE * max(1.0, float(ours.abs().max())):
-        text = f"the exported model answers otherwise than the run's: logits differ by up to {apart:.3g}"
+    """Raises UsageError (E160) if the outputs of the export differ from those of the run's model."""
+    samples = example_inputs.user_inputs(whole.layout, x) if whole.layout and isinstance(x, dict) else x
+    ours, theirs = trained.outputs(samples, client), form.answer(content, whole, x)
+    difference = float((ours - theirs).abs().max())
+    if not difference <= LOGIT_TOLERANCE * max(1.0, float(ours.abs().max())):
+        text = f"the exported model answers otherwise than the run's: logits differ by up to {difference:.3g}"
         raise UsageError("E160", f"{text}. Nothing was written; try another --format.")

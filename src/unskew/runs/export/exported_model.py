@@ -1,10 +1,8 @@
-"""A run's model with everything between a sample as it was given and the model's output, as one module.
+"""A run's model with all steps from a raw sample to the model's output, as one module.
 
-Inputs are scaled by one pair of numbers for each channel, from settings and Parts together. An exported model
-carries these
-two rows in place of their sources: FedRDN's table holds the statistics of every site, and its global model
-needs their mean
-alone. Letters: N samples, C classes, channels or columns of a table.
+Settings and Parts together scale each channel by a mean and a deviation. An exported model has these two rows
+in place of their sources: FedRDN's table has the statistics of every site, but its global model needs only
+their mean. Letters: N samples, C classes, channels or columns of a table.
 """
 
 from __future__ import annotations
@@ -33,14 +31,14 @@ from unskew.runs.assemble import trainer_of
 from unskew.runs.predictions import RemoteRows, TrainedRun
 
 LINEAR_TOLERANCE = 1e-9
-"""How far double precision may be from a straight line, relative to the numbers on it."""
+"""The largest relative deviation from a linear function in double precision."""
 
 
 @dataclass(frozen=True)
 class InputScaling:
-    """Inputs become (x / divided_by - mean) / std, channel by channel.
+    """Scales inputs to (x / divided_by - mean) / std by channel.
 
-    divided_by: the largest number of the type of the samples. mean, std: float64 [C].
+    divided_by: the largest number of the samples' type. mean, std: float64 [C].
     """
 
     divided_by: float
@@ -48,7 +46,7 @@ class InputScaling:
     std: Tensor
 
     def apply(self, x: Tensor) -> Tensor:
-        """Samples [N, C, ...], as they were given for training, as the model receives them: float32."""
+        """The float32 inputs of the model for raw samples [N, C, ...]."""
         row = (1, -1, *[1] * (x.dim() - 2))
         mean, std = (values.to(x.device, torch.float32).reshape(row) for values in (self.mean, self.std))
         return (x.to(torch.float32) / self.divided_by - mean) / std
@@ -57,9 +55,9 @@ class InputScaling:
 def input_scaling(
     prepare: Callable[[Tensor], Tensor], shape: tuple[int, ...], divided_by: float
 ) -> InputScaling:
-    """The constants of a function of samples [1, *shape] in natural units.
+    """The constants of a function `prepare` of samples [1, *shape] in natural units.
 
-    Raises UsageError (E160) for a function that does anything but shift and scale each channel.
+    Raises UsageError (E160) for a function that does more than shift and scale each channel.
     """
     nothing, one = (torch.full((1, *shape), value, dtype=torch.float64) for value in (0.0, 1.0))
     shift, scale = prepare(nothing), prepare(one) - prepare(nothing)
@@ -78,21 +76,20 @@ def input_scaling(
 
 @dataclass(frozen=True)
 class OutputPart:
-    """A Part that turns logits into others, and the client as it sees it."""
+    """A Part that changes logits, and the client object that it receives."""
 
     part: Part
     client: Client
 
 
 class ExportedModel(nn.Module):
-    """Samples [N, *shape], as they were given for training, in; what predictions are read from, [N, C, ...],
-    out.
+    """A module from raw samples [N, *shape] to logits [N, C, ...].
 
-    Of samples with several inputs it takes rows [N, D]; `SeveralInputs` takes them as they were given.
+    Samples with several inputs are rows [N, D]; `SeveralInputs` takes each raw input.
 
-    model: an ordinary module with the weights. weights: the same by the run's names. inputs: how samples are
-    scaled, None where the model looks them up.
-    answers: Parts that change the logits. client: whose own model this is, "" for the global one.
+    model: a plain module with the weights. weights: by the run's names. inputs: the scaling of samples, None
+    if the model looks them up. answers: Parts that change the logits. client: the name of the client with
+    this model, "" for the global one.
     """
 
     def __init__(
@@ -123,11 +120,10 @@ def _tensors_by_name(module: nn.Module) -> dict[str, Tensor]:
 
 
 def export_model(trained: TrainedRun, client: int | str | None = None) -> ExportedModel:
-    """The model that answers, on the CPU and in evaluation mode.
+    """The model of a run on the CPU, in evaluation mode.
 
-    client: by name or number, whose own model this is; default: the global one.
-    Raises UsageError: E131 where no such model is here, E109 for an unknown client, E160 for a model that
-    cannot leave.
+    client: name or number of the client with the model; default: the global model. Raises UsageError: E131 if
+    the model is not here, E109 for an unknown client, E160 for a model that contains more than weights.
     """
     federation = trained.run.federation
     k = predictions.client_number(federation, client)
@@ -137,8 +133,8 @@ def export_model(trained: TrainedRun, client: int | str | None = None) -> Export
         private = trained.private(trainer, k)
         if isinstance(federation, RemoteFederation):
             trainer.samples = replace(trainer.samples, rows=RemoteRows())
-        nothing = load_samples(np.zeros((0, *federation.shape), np.float32), trainer.device)
-        evaluation = Evaluation(trainer, nothing, np.zeros(0, np.int64), [])
+        empty = load_samples(np.zeros((0, *federation.shape), np.float32), trainer.device)
+        evaluation = Evaluation(trainer, empty, np.zeros(0, np.int64), [])
         with trainer.evaluating():
             w = _on_cpu(evaluation.weights_of(k, trained.end, private, own=k >= 0))
             _check_weights_only(w, trainer, name)
@@ -158,13 +154,13 @@ def export_model(trained: TrainedRun, client: int | str | None = None) -> Export
 def _client_on_cpu(
     trainer: Trainer, k: int, start: Broadcast, w: Weights, private: Mapping[str, Any]
 ) -> Client:
-    """Client k, or nobody (-1), with its tensors on the CPU."""
+    """Client k, or no client (-1), with its tensors on the CPU."""
     c = trainer.client(k, start, "", w, private)
     return replace_fields(c, counts=c.counts.cpu())
 
 
 def _scaling_of(trained: TrainedRun, trainer: Trainer, seen: Client, start: Broadcast) -> InputScaling | None:
-    """How samples are scaled by settings and by Parts; None where the model looks up whole numbers."""
+    """The scaling of samples by settings and Parts; None if the model looks up whole numbers."""
     federation = trained.run.federation
     layout = trainer.net.layout
     if trainer.net.embeds and not layout:
@@ -181,11 +177,11 @@ def _scaling_of(trained: TrainedRun, trainer: Trainer, seen: Client, start: Broa
 
 
 def _check_weights_only(w: Weights, trainer: Trainer, name: str) -> None:
-    """Raises UsageError (E160) where the client's own model holds more than weights, such as features of its
+    """Raises UsageError (E160) if the client's own model has more than weights, such as features of
     samples."""
-    if beside := sorted(w.keys() - trainer.net.initial.keys()):
+    if others := sorted(w.keys() - trainer.net.initial.keys()):
         text = (
-            f"the own model of {name} holds '{beside[0]}', which is made of its training samples and is no"
+            f"the own model of {name} holds '{others[0]}', which is made of its training samples and is no"
             " weight"
         )
         raise UsageError("E160", f"{text}; it stays where the samples are: use Result.predict there.")

@@ -1,11 +1,11 @@
-"""The format hub: a folder for the Hugging Face Hub, from which unskew makes the model again elsewhere.
+"""The format hub: a folder for the Hugging Face Hub, from which unskew can restore the model.
 
-README.md (facts that the hub's pages read, and the model card)    config.json (how the network is made, what
-a sample is) model.safetensors
+README.md            facts for the pages of the hub, and the model card
+config.json          the architecture, and the form of samples
+model.safetensors    the weights
 
-A folder may come from anybody, and nothing in it is run: its files are found by these three names and by no
-name that is written in one of them, the network is one of ours, and the network is built only after its
-weights were found to fit it.
+A folder may come from a stranger, so nothing in it is executed: only these three file names are read, the
+network must be one of unskew's, and it is built only if the shapes of the weights fit.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from unskew.version import revision
 
 UNKNOWN = "unknown"
 LICENSES = (
-    UNKNOWN, "other", "apache-2.0", "mit", "openrail", "bigscience-openrail-m", "creativeml-openrail-m", "afl-3.0",
-    "artistic-2.0", "bsl-1.0", "bsd", "bsd-2-clause", "bsd-3-clause", "bsd-3-clause-clear", "c-uda", "cc", "cc0-1.0",
-    "cc-by-2.0", "cc-by-2.5", "cc-by-3.0", "cc-by-4.0", "cc-by-sa-3.0", "cc-by-sa-4.0", "cc-by-nc-2.0", "cc-by-nc-3.0",
-    "cc-by-nc-4.0", "cc-by-nd-4.0", "cc-by-nc-nd-3.0", "cc-by-nc-nd-4.0", "cc-by-nc-sa-2.0", "cc-by-nc-sa-3.0",
-    "cc-by-nc-sa-4.0", "cdla-sharing-1.0", "cdla-permissive-1.0", "cdla-permissive-2.0", "wtfpl", "ecl-2.0", "epl-1.0",
-    "epl-2.0", "etalab-2.0", "eupl-1.1", "eupl-1.2", "agpl-3.0", "gfdl", "gpl", "gpl-2.0", "gpl-3.0", "lgpl", "lgpl-2.1",
-    "lgpl-3.0", "isc", "lppl-1.3c", "ms-pl", "mpl-2.0", "odc-by", "odbl", "osl-3.0", "postgresql", "ofl-1.1", "ncsa",
+    UNKNOWN, "other", "apache-2.0", "mit", "openrail", "bigscience-openrail-m", "creativeml-openrail-m",
+    "afl-3.0", "artistic-2.0", "bsl-1.0", "bsd", "bsd-2-clause", "bsd-3-clause", "bsd-3-clause-clear",
+    "c-uda", "cc", "cc0-1.0", "cc-by-2.0", "cc-by-2.5", "cc-by-3.0", "cc-by-4.0", "cc-by-sa-3.0",
+    "cc-by-sa-4.0", "cc-by-nc-2.0", "cc-by-nc-3.0", "cc-by-nc-4.0", "cc-by-nd-4.0", "cc-by-nc-nd-3.0",
+    "cc-by-nc-nd-4.0", "cc-by-nc-sa-2.0", "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0", "cdla-sharing-1.0",
+    "cdla-permissive-1.0", "cdla-permissive-2.0", "wtfpl", "ecl-2.0", "epl-1.0", "epl-2.0", "etalab-2.0",
+    "eupl-1.1", "eupl-1.2", "agpl-3.0", "gfdl", "gpl", "gpl-2.0", "gpl-3.0", "lgpl", "lgpl-2.1", "lgpl-3.0",
+    "isc", "lppl-1.3c", "ms-pl", "mpl-2.0", "odc-by", "odbl", "osl-3.0", "postgresql", "ofl-1.1", "ncsa",
     "unlicense", "zlib", "pddl",
 )  # fmt: skip
-"""What the hub calls licences: SPDX's names in small letters, without -only and -or-later."""
+"""The hub's names of licences: SPDX names in small letters, without -only and -or-later."""
 
 
 def hub_license(license: str) -> str:
-    """The hub's name of a licence, "unknown" where none is given. Raises UsageError (E109) for one that it
-    does not know."""
+    """The hub's name of a licence, "unknown" for "". Raises UsageError (E109) for an unknown licence."""
     name = re.sub(r"-(only|or-later)$", "", license.strip().lower()) or UNKNOWN
     if name not in LICENSES:
         text = f"the hub knows no licence {excerpt(license)}.{suggestion(name, LICENSES)}"
@@ -65,7 +65,7 @@ def hub_license(license: str) -> str:
 
 
 def hub_card(trained: TrainedRun, record: Record, now: State, license: str) -> str:
-    """The whole file. license: as the hub calls it."""
+    """The text of README.md. license: the hub's name of it."""
     run = trained.run
     front = documents.dump(_card_facts(trained, record, now, license))
     body = model_card.card_text(run, record, now).replace(
@@ -81,8 +81,8 @@ def hub_card(trained: TrainedRun, record: Record, now: State, license: str) -> s
 
 
 def _card_facts(trained: TrainedRun, record: Record, now: State, license: str) -> dict[str, Any]:
-    """The facts in front. Data sets are named in the model-index alone: the hub would take a name in
-    `datasets` for a link to whichever set there has it."""
+    """The metadata of README.md. Data sets are named only in the model-index, because the hub would link a
+    name in `datasets` to any set with that name."""
     run, federation = trained.run, trained.run.federation
     task = _hub_task(run.task.name, len(federation.shape))
     held = "validation" if run.settings.validation else "test"
@@ -93,7 +93,7 @@ def _card_facts(trained: TrainedRun, record: Record, now: State, license: str) -
     metrics = [
         _metric(run.task.main_score, scope, metric, value)
         for scope, metric, value in model_card.last_scores(record, now.t)
-        if metric != "std"  # which says how far scores lie apart, and is none
+        if metric != "std"  # a spread and not a score
     ]
     results = (
         [{"task": {"type": task}, "dataset": {**data, "split": held}, "metrics": metrics}] if metrics else []
@@ -110,14 +110,14 @@ def _card_facts(trained: TrainedRun, record: Record, now: State, license: str) -
 
 
 def _metric(main: str, scope: str, metric: str, value: float) -> dict[str, Any]:
-    """One score. main: of which score `mean` and `worst` are over clients."""
+    """One score. main: the score of which `mean` and `worst` are taken over clients."""
     over = metric in ("mean", "worst")
     name = f"{metric} {main}" if over else metric
     return {"type": main if over else metric, "name": f"{name}, {scope}", "value": float(value)}
 
 
 def _hub_task(task: str, axes: int) -> str:
-    """What the hub calls a task. axes: of a sample."""
+    """The hub's name of a task. axes: the number of axes of a sample."""
     if task in ("classification", "multilabel"):
         return {1: "tabular-classification", 3: "image-classification"}.get(axes, "other")
     if task == "regression" and axes == 1:
@@ -127,17 +127,17 @@ def _hub_task(task: str, axes: int) -> str:
 
 CONFIG, CARD, KIND, VERSION = "config.json", "README.md", "unskew", 1
 LONGEST, LARGEST = 1 << 22, 1 << 24
-"""Bytes of config.json, and numbers of one sample, at most."""
+"""The most bytes of config.json, and the most numbers of a sample."""
 DTYPES = {torch.float32: "F32", torch.int64: "I64"}
-"""What safetensors calls the types that our networks have."""
+"""The names of our networks' types in safetensors."""
 UNITS = ("samples", "pixels", "tokens")
-"""Of what there is a label each."""
+"""The things that can have a label each."""
 LONGEST_TEXT = 200
-"""Characters of the text that names an architecture."""
+"""The most characters of an architecture's text."""
 
 
 def hub_config(trained: TrainedRun, whole: ExportedModel, content: bytes) -> dict[str, Any]:
-    """What config.json holds. content: of model.safetensors.
+    """The content of config.json. content: of model.safetensors.
 
     Raises UsageError (E160) for a model that is code or a file of the user's own, and for a client's own
     model.
@@ -218,7 +218,7 @@ def open_hub(path: Path) -> TrainedRun:
 
 
 def _check_config(facts: Any) -> None:
-    """Raises ValueError, KeyError, TypeError or UsageError for what this format does not hold."""
+    """Raises ValueError, KeyError, TypeError or UsageError for facts outside this format."""
     if facts["model_type"] != KIND or facts["version"] != VERSION:
         raise ValueError(f"model_type {KIND} in version {VERSION} is read here")
     text, inputs = facts["architecture"], facts["inputs"]
@@ -249,9 +249,7 @@ def _check_config(facts: Any) -> None:
 
 
 def _check_agrees(facts: dict[str, Any], federation: RemoteFederation) -> None:
-    """Raises ValueError, KeyError or TypeError where config.json says what nobody would read, or does not say
-    it as `hub_config`
-    would: it would be wrong unnoticed."""
+    """Raises ValueError, KeyError or TypeError if config.json differs from what `hub_config` would write."""
     if predictions.input_facts(federation) != facts["inputs"]:
         raise ValueError("what it says of its inputs does not agree with itself")
     if (task := _task_of(federation).name) != facts["task"]:
@@ -265,14 +263,14 @@ def _task_of(federation: RemoteFederation) -> Task:
 
 
 def _is_row(values: Any, channels: int) -> bool:
-    """Whether these are so many numbers, finite also in the precision that the model computes in."""
+    """Whether `values` are this many numbers, finite in the precision of the model."""
     if not isinstance(values, list) or len(values) != channels or any(type(v) is not float for v in values):
         return False
     return all(abs(v) <= torch.finfo(torch.float32).max for v in values)
 
 
 def _federation(facts: dict[str, Any]) -> RemoteFederation:
-    """Nobody's samples, of the shape and the classes that config.json says."""
+    """A federation without samples, with the shape and classes of config.json."""
     inputs = facts["inputs"]
     nobody = {
         "name": "unknown",
@@ -291,8 +289,8 @@ def _federation(facts: dict[str, Any]) -> RemoteFederation:
 
 
 def _trained_run(path: Path, facts: dict[str, Any], federation: RemoteFederation) -> TrainedRun:
-    """The network with the weights of the file. Raises StateError: E156 where they do not fit, E201 where
-    unreadable."""
+    """The network with the weights of the file. Raises StateError: E156 if they do not fit, E201 if they
+    cannot be read."""
     settings = config.build(
         {
             "model": facts["architecture"],
@@ -305,8 +303,8 @@ def _trained_run(path: Path, facts: dict[str, Any], federation: RemoteFederation
     )
     try:
         with safe_open(str(path / FILE), "pt") as file:
-            kept = {n: _tensor_form(file.get_slice(n)) for n in file.keys()}
-            _check_fits(path, settings, federation, kept)
+            forms = {n: _tensor_form(file.get_slice(n)) for n in file.keys()}
+            _check_fits(path, settings, federation, forms)
             w = {n: align(file.get_tensor(n)) for n in file.keys()}
     except UNREADABLE as error:
         raise StateError("E201", f"{path / FILE} cannot be read ({type(error).__name__}).") from error
@@ -318,19 +316,19 @@ def _trained_run(path: Path, facts: dict[str, Any], federation: RemoteFederation
 
 
 def _check_fits(
-    path: Path, settings: config.Settings, federation: RemoteFederation, kept: dict[str, str]
+    path: Path, settings: config.Settings, federation: RemoteFederation, forms: dict[str, str]
 ) -> None:
-    """Raises StateError (E156) where the file's tensors are not those of the network, which takes no memory
-    here."""
+    """Raises StateError (E156) unless the file has the tensors of the network, which is built without
+    memory."""
     task = _task_of(federation)
     with torch.device("meta"):
         net = models.build(
             settings.model, federation.shape, federation.n_classes, tuple(task.pixels(federation.shape))
         )
     expected = {n: f"{list(t.shape)} {DTYPES.get(t.dtype, t.dtype)}" for n, t in net.state_dict().items()}
-    for name in (*expected, *kept):
-        if expected.get(name) != kept.get(name):
-            what, has = (s.get(name, "missing") for s in (expected, kept))
+    for name in (*expected, *forms):
+        if expected.get(name) != forms.get(name):
+            what, has = (s.get(name, "missing") for s in (expected, forms))
             text = (
                 f"{path / FILE} does not fit its {CONFIG}: {excerpt(name)} is {what}, and {has} in the file"
             )
@@ -338,7 +336,7 @@ def _check_fits(
 
 
 def _tensor_form(part: Any) -> str:
-    """Shape and type of a tensor in a file, which is not read for it."""
+    """Shape and type of a tensor in a file, without reading the tensor."""
     return f"{part.get_shape()} {part.get_dtype()}"
 
 

@@ -1,4 +1,4 @@
-"""The format onnx: a graph for ONNX Runtime and whatever else reads it."""
+"""The format onnx: a graph for ONNX Runtime and other readers of ONNX."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from unskew.runs.export.program_format import arguments, program_of, quiet
 
 FILE = "model.onnx"
 LARGEST = 2_000_000_000
-"""Bytes of weights: one file of ONNX holds no more than 2 GiB."""
+"""The most bytes of weights: an ONNX file has at most 2 GiB."""
 
 
 def write(whole: ExportedModel, x: ExportSamples, _run: Run) -> bytes:
-    """The file's content.
+    """The content of the file.
 
-    Raises UsageError: E162 where the extra is not installed, E160 for a model that torch cannot export or
-    that is too large.
+    Raises UsageError: E162 if the extra is not installed, E160 for a model that torch cannot export or that
+    is too large.
     """
     package("onnx"), package("onnxscript"), package("onnxruntime")
     size = sum(t.numel() * t.element_size() for t in whole.model.state_dict().values())
@@ -34,8 +34,8 @@ def write(whole: ExportedModel, x: ExportSamples, _run: Run) -> bytes:
     try:
         with quiet():
             converted = torch.onnx.export(
-                program, args, kwargs=kwargs or None, dynamo=True, input_names=list(_graph_inputs(x)), output_names=["logits"],
-                verbose=False,
+                program, args, kwargs=kwargs or None, dynamo=True, input_names=list(_graph_inputs(x)),
+                output_names=["logits"], verbose=False,
             )  # fmt: skip
     except Exception as error:  # torch raises many kinds, for operations that ONNX does not have
         text = f"torch cannot turn this model into ONNX ({type(error).__name__}: {excerpt(str(error), 200)})"
@@ -45,7 +45,7 @@ def write(whole: ExportedModel, x: ExportSamples, _run: Run) -> bytes:
 
 
 def answer(content: bytes, _whole: ExportedModel, x: ExportSamples) -> Any:
-    """What ONNX Runtime says of samples with the graph of the file."""
+    """The output of ONNX Runtime for samples, with the graph of the file."""
     runtime = package("onnxruntime")
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
     return torch.as_tensor(
@@ -54,12 +54,12 @@ def answer(content: bytes, _whole: ExportedModel, x: ExportSamples) -> Any:
 
 
 def _graph_inputs(x: ExportSamples) -> dict[str, torch.Tensor]:
-    """The inputs of the graph by what they are called."""
+    """The inputs of the graph by name."""
     return x if isinstance(x, dict) else {"x": x}
 
 
 def package(name: str) -> Any:
-    """The module of this name. Raises UsageError (E162) where it is not installed."""
+    """The module of this name. Raises UsageError (E162) if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -22,23 +22,23 @@ FILE = "model.pt2"
 
 
 def write(whole: ExportedModel, x: ExportSamples, _run: Run) -> bytes:
-    """The file's content. Raises UsageError (E160) for a model that torch cannot export."""
+    """The content of the file. Raises UsageError (E160) for a model that torch cannot export."""
     buffer = io.BytesIO()
     torch.export.save(program_of(whole, x), buffer)
     return buffer.getvalue()
 
 
 def arguments(whole: ExportedModel, x: ExportSamples) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What the graph is called with: positional arguments and those by name."""
+    """(positional arguments, keyword arguments) of a call of the graph."""
     if isinstance(x, dict):
         return ((), x) if whole.layout and whole.layout.named else (tuple(x.values()), {})
     return (x,), {}
 
 
 def program_of(whole: ExportedModel, x: ExportSamples) -> ExportedProgram:
-    """The model's graph for any number of samples. Raises UsageError (E160) where there is none.
+    """The model's graph for any number of samples. Raises UsageError (E160) if torch cannot trace it.
 
-    It does not say where on this machine the model's source lies, which torch notes beside every operation.
+    Paths of source files on this machine, which torch records with every operation, are removed.
     """
     module = example_inputs.SeveralInputs(whole, whole.layout) if whole.layout else whole
     args, kwargs = arguments(whole, x)
@@ -54,32 +54,30 @@ def program_of(whole: ExportedModel, x: ExportSamples) -> ExportedProgram:
         )
         raise UsageError("E160", f"{text}; --format safetensors needs no graph.") from error
     for weight in program.parameters():
-        weight.requires_grad_(
-            False
-        )  # so that answers are plain tensors, without a graph of gradients behind them
+        weight.requires_grad_(False)  # outputs are then plain tensors without a gradient graph
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)
     return program
 
 
 def answer(content: bytes, whole: ExportedModel, x: ExportSamples) -> Any:
-    """What the program of the file says of samples."""
+    """The output of the file's program for samples."""
     args, kwargs = arguments(whole, x)
     return torch.export.load(io.BytesIO(content)).module()(*args, **kwargs)
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Within it torch, which comments on every graph, says nothing: what fails is told in a sentence."""
-    before, nowhere = logging.root.manager.disable, io.StringIO()
+    """Suppress the output of torch about graphs; failures raise errors instead."""
+    level, sink = logging.root.manager.disable, io.StringIO()
     logging.disable(logging.CRITICAL)
     try:
         with (
             warnings.catch_warnings(),
-            contextlib.redirect_stdout(nowhere),
-            contextlib.redirect_stderr(nowhere),
+            contextlib.redirect_stdout(sink),
+            contextlib.redirect_stderr(sink),
         ):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.disable(before)
+        logging.disable(level)

@@ -1,4 +1,4 @@
-"""The format safetensors: the weights alone, by the names they have in the module."""
+"""The format safetensors: the weights alone, by their names in the module."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ FILE = "model.safetensors"
 
 
 def write(whole: ExportedModel, _x: ExportSamples, run: Run) -> bytes:
-    """The file's content.
+    """The content of the file.
 
-    Raises UsageError (E160) where weights do not say enough: a Part answers in the head's place, or adds
-    layers.
+    Raises UsageError (E160) if the weights are not the whole model: a Part replaces the head or adds layers.
     """
     for part in (a.part for a in whole.answers):
         raise _refused(f"'{part.name}' answers in place of the model's head")
@@ -32,7 +31,7 @@ def write(whole: ExportedModel, _x: ExportSamples, run: Run) -> bytes:
 
 
 def answer(content: bytes, whole: ExportedModel, x: ExportSamples) -> Any:
-    """What a module with the weights of the file says of samples: its logits."""
+    """The logits of a module with the weights of the file for samples."""
     from safetensors.torch import load
 
     whole.model.load_state_dict(load(content))

@@ -23,13 +23,13 @@ from unskew.data.downloads.original_files import Files, Hub
 from unskew.errors import DataError, excerpt
 
 BYTE_ORDERS = (b"|", b"<", b"=", "|", "<", "=")
-"""Of bytes, as a pickled type says it: there is none, or the usual one."""
+"""Byte orders of a pickled type: none, or little-endian."""
 
 
 def read_pickle(content: bytes, place: str) -> dict[bytes, Any]:
-    """The dictionary of a pickle, its keys bytes. place: for messages.
+    """The dictionary of a pickle, with bytes as keys. place: for messages.
 
-    Raises DataError: E411 for a pickle that asks for anything else, E401 for one that is damaged.
+    Raises DataError: E411 for a pickle that requests anything else, E401 for a damaged one.
     """
     try:
         value = _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
@@ -47,7 +47,7 @@ def read_pickle(content: bytes, place: str) -> dict[bytes, Any]:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Finds three names, whichever module of NumPy they were written with."""
+    """An unpickler that resolves three names, from any module of NumPy."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module.split(".")[0] == "numpy" and name in _PICKLE_NAMES:
@@ -56,7 +56,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 class _Name:
-    """What a name stands for: something to call with plain values, which a pickle cannot change."""
+    """The object behind a name: callable with plain values; a pickle cannot change it."""
 
     __slots__ = ("_make",)
 
@@ -71,7 +71,7 @@ class _Name:
 
 
 class _Type:
-    """A type of plain numbers. code: as NumPy writes it, such as `u1`."""
+    """A type of plain numbers. code: NumPy's code, such as `u1`."""
 
     __slots__ = ("dtype",)
 
@@ -86,7 +86,7 @@ class _Type:
 
 
 class _Array:
-    """An array that a pickle fills with its own bytes; empty before."""
+    """An array that is empty until a pickle fills it with bytes."""
 
     __slots__ = ("values",)
 
@@ -110,16 +110,16 @@ def _array_class(*_: Any) -> Any:
 _PICKLE_NAMES = {"_reconstruct": _Name(_Array), "ndarray": _Name(_array_class), "dtype": _Name(_Type)}
 
 
-def _refusal(why: str) -> DataError:
+def _refusal(reason: str) -> DataError:
     return DataError(
-        "E411", f"this pickle is refused: {why}; only arrays of numbers are read. Download it again."
+        "E411", f"this pickle is refused: {reason}; only arrays of numbers are read. Download it again."
     )
 
 
 PIXELS = 3 * 32 * 32
 BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
 CifarPart = tuple[np.ndarray, np.ndarray, np.ndarray | None]
-"""(images, labels, superclasses where there are such)."""
+"""(images, labels, superclasses or None)."""
 
 
 def cifar10(origin: OriginalFiles) -> OriginalSamples:
@@ -183,8 +183,9 @@ def _label_numbers(labels: object, count: int, place: str) -> np.ndarray:
 
 
 def _binary_part(files: Files, names: list[str], labels: int) -> CifarPart:
-    """labels: bytes of them before each image; with two the first is the superclass."""
-    whole = []
+    """The images and labels of binary files. labels: number of label bytes before each image; with two the
+    first is the superclass."""
+    parts = []
     for name in names:
         content = files.read(name)
         if not content or len(content) % (PIXELS + labels):
@@ -193,8 +194,8 @@ def _binary_part(files: Files, names: list[str], labels: int) -> CifarPart:
                 f" {PIXELS + labels:,}"
             )
             raise DataError("E411", f"{text}. Download it again.")
-        whole.append(np.frombuffer(content, np.uint8).reshape(-1, PIXELS + labels))
-    rows = np.concatenate(whole)
+        parts.append(np.frombuffer(content, np.uint8).reshape(-1, PIXELS + labels))
+    rows = np.concatenate(parts)
     coarse = rows[:, 0].astype(np.int64) if labels == 2 else None
     return rows[:, labels:].reshape(-1, 3, 32, 32), rows[:, labels - 1].astype(np.int64), coarse
 

@@ -12,12 +12,12 @@ from unskew.data.kinds.images import read_each, read_image
 from unskew.errors import DataError
 
 LARGEST_SET = 4 << 30
-"""Bytes of images that are held in memory and written to one file."""
+"""Maximal size of images in memory, in bytes."""
 
 
 def domains(origin: OriginalFiles) -> OriginalSamples:
-    """Images squashed to squares, uint8 [N, 3, size, size]; the column `domain`. Files in test/ folders are
-    the test part."""
+    """Images squashed to squares, uint8 [N, 3, size, size], with the column `domain`. Files in test/
+    folders are the test part."""
     if not origin.path.is_dir():
         text = (
             f"{origin.path} is no folder; unpack the archive, and give the folder with one folder for each"
@@ -25,12 +25,12 @@ def domains(origin: OriginalFiles) -> OriginalSamples:
         )
         raise DataError("E411" if origin.path.exists() else "E402", f"{text}.")
     tree = read_tree(origin.path)
-    ordered = files_by_class(tree, [f for f in tree.files if f.kind in IMAGE_ENDINGS])
-    if ordered.sites is None:
+    images = files_by_class(tree, [f for f in tree.files if f.kind in IMAGE_ENDINGS])
+    if images.sites is None:
         raise DataError(
             "E411", f"{origin.path} holds CLASS/; put them into one folder for each domain, DOMAIN/CLASS/."
         )
-    paths = [f.path for f in ordered.files]
+    paths = [f.path for f in images.files]
     if (size := 3 * origin.size**2 * len(paths)) > LARGEST_SET:
         text = (
             f"{len(paths):,} images of {origin.size} x {origin.size} take {size:,} bytes, and one file holds"
@@ -43,16 +43,14 @@ def domains(origin: OriginalFiles) -> OriginalSamples:
     def pixels(i: int) -> np.ndarray:
         return np.rint(read_image(paths[i], origin.size, "squash")[0].clip(0, 1) * 255).astype(np.uint8)
 
-    x, y, domain = (
-        np.stack(read_each(paths, pixels)),
-        np.array(ordered.labels, np.int64),
-        np.array(ordered.sites),
-    )
-    test = np.array([f.part == "test" for f in ordered.files])
+    x = np.stack(read_each(paths, pixels))
+    y = np.array(images.labels, np.int64)
+    domain = np.array(images.sites)
+    test = np.array([f.part == "test" for f in images.files])
     if not test.any() or test.all():
-        return OriginalSamples(x, y, None, None, ordered.classes, {"domain": (domain, None)})
+        return OriginalSamples(x, y, None, None, images.classes, {"domain": (domain, None)})
     return OriginalSamples(
-        x[~test], y[~test], x[test], y[test], ordered.classes, {"domain": (domain[~test], domain[test])}
+        x[~test], y[~test], x[test], y[test], images.classes, {"domain": (domain[~test], domain[test])}
     )
 
 

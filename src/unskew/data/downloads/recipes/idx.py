@@ -28,23 +28,24 @@ EMNIST = {
 
 
 def idx(content: bytes, axes: int, place: str) -> np.ndarray:
-    """The bytes of an IDX file, uint8, with so many axes. Raises DataError (E411) for another kind or length
-    of file."""
+    """The bytes of an IDX file, uint8, with `axes` axes. Raises DataError (E411) for another kind or
+    length of file."""
     header = 4 + 4 * axes
     if len(content) < header or content[:4] != bytes((0, 0, UNSIGNED_BYTES, axes)):
         raise DataError("E411", f"{place} is no IDX file of bytes with {axes} axes. Download it again.")
     shape = struct.unpack(f">{axes}I", content[4:header])
     if len(content) - header != int(np.prod(shape, dtype=object)):
-        held = f"{len(content) - header:,} bytes after its header"
+        length = f"{len(content) - header:,} bytes after its header"
         raise DataError(
-            "E411", f"{place} says it holds {' x '.join(map(str, shape))} and has {held}. Download it again."
+            "E411",
+            f"{place} says it holds {' x '.join(map(str, shape))} and has {length}. Download it again.",
         )
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
 def _pair(files: Files, begins: str) -> tuple[np.ndarray, np.ndarray]:
-    """(images [n, rows, columns], labels) of the two files whose names begin so; some copies have a dot for a
-    hyphen."""
+    """(images [n, rows, columns], labels) of the two files with this prefix; some copies have a dot in
+    place of the hyphen."""
     read = []
     for kind, axes in (("images", 3), ("labels", 1)):
         names = (f"{begins}-{kind}-idx{axes}-ubyte", f"{begins}-{kind}.idx{axes}-ubyte")
@@ -81,8 +82,7 @@ def emnist(origin: OriginalFiles) -> OriginalSamples:
 
 
 def _mapping(files: Files, name: str) -> tuple[list[int], tuple[str, ...]]:
-    """(the numbers of the labels, the characters they stand for), of lines such as `10 65`, or `1 65 97` for
-    either case."""
+    """(the label numbers, their characters), from lines such as `10 65`, or `1 65 97` for either case."""
     try:
         lines = [
             [int(v) for v in line.split()]

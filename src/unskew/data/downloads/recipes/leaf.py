@@ -1,7 +1,7 @@
-"""LEAF's JSON files, `{"users": [...], "user_data": {user: {"x": [...], "y": [...]}}}`: FEMNIST by writer,
-Shakespeare by role.
+"""LEAF's JSON files: FEMNIST by writer, Shakespeare by role.
 
-Shakespeare is also read from a plain text in which a line `ROLE:` comes before what that role says.
+Format: `{"users": [...], "user_data": {user: {"x": [...], "y": [...]}}}`. Shakespeare is also read from a
+plain text in which a line `ROLE:` precedes the role's lines.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from unskew.data.downloads.original_files import Files, Hub
 from unskew.errors import DataError
 
 CHARACTERS = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
-"""FEMNIST's classes, in their order."""
+"""FEMNIST's classes, in order."""
 WINDOW = 80
-"""Characters from which the next one is predicted."""
+"""Number of characters from which the next one is predicted."""
 ROLE = re.compile(r"\n\n(?=[A-Z][^\n:]{0,40}:\n)")
 TEST_SHARE = 0.2
-"""Of a role's characters, its last, where the text has no parts of its own."""
+"""The share of a role's last characters that are test samples, if the text has no parts."""
 Client = tuple[str, np.ndarray, list[Any]]
-"""(its name, its samples, their labels)."""
+"""(name, samples, labels) of a client."""
 
 
 def femnist(origin: OriginalFiles) -> OriginalSamples:
@@ -42,7 +42,7 @@ def femnist(origin: OriginalFiles) -> OriginalSamples:
 
 
 def shakespeare(origin: OriginalFiles) -> OriginalSamples:
-    """Codes of 80 characters, uint8 [N, 80], and the one after them; classes are the characters; the column
+    """Codes of 80 characters, uint8 [N, 80], and the next one; classes are the characters; the column
     `role`."""
     files = origin.files
     jsons = [name for name in files.reading if name.endswith(".json")]
@@ -52,19 +52,21 @@ def shakespeare(origin: OriginalFiles) -> OriginalSamples:
         )
     else:
         texts = _windows(files)
-    known = sorted({c for part in texts.values() for _, x, y in part for text in (*x, *y) for c in str(text)})
-    if len(known) > 256:
+    characters = sorted(
+        {c for part in texts.values() for _, x, y in part for text in (*x, *y) for c in str(text)}
+    )
+    if len(characters) > 256:
         raise DataError(
-            "E411", f"{files.place} holds {len(known)} different characters; is it the right text?"
+            "E411", f"{files.place} holds {len(characters)} different characters; is it the right text?"
         )
-    number = {c: i for i, c in enumerate(known)}
+    number = {c: i for i, c in enumerate(characters)}
     parts = {
         part: [
-            (who, np.array([[number[c] for c in str(t)] for t in x], np.uint8), y) for who, x, y in clients
+            (role, np.array([[number[c] for c in str(t)] for t in x], np.uint8), y) for role, x, y in clients
         ]
         for part, clients in texts.items()
     }
-    return _samples(parts, tuple(known), lambda label: number[label], "role")
+    return _samples(parts, tuple(characters), lambda label: number[label], "role")
 
 
 def _format_error(text: Any) -> Any:
@@ -72,8 +74,7 @@ def _format_error(text: Any) -> Any:
 
 
 def _parts(files: Files, read: Callable[[Any], Any]) -> dict[str, list[Client]]:
-    """The clients of "train" and "test" where the files lie in folders of these names, else all in
-    "train"."""
+    """The clients of "train" and "test" if the files are in folders of these names, else all in "train"."""
     names = sorted(name for name in files.reading if name.endswith(".json"))
     if not names:
         raise DataError("E411", f"{files.place} holds no .json file; LEAF's preprocess.sh makes them.")
@@ -84,27 +85,27 @@ def _parts(files: Files, read: Callable[[Any], Any]) -> dict[str, list[Client]]:
 
 def _clients(files: Files, name: str, read: Callable[[Any], Any]) -> Iterator[Client]:
     try:
-        held = json.loads(files.read(name))["user_data"]
-        for who, rows in held.items():
+        users = json.loads(files.read(name))["user_data"]
+        for user, rows in users.items():
             if len(rows["x"]) != len(rows["y"]):
-                raise ValueError(f"{who} has {len(rows['x'])} samples and {len(rows['y'])} labels")
+                raise ValueError(f"{user} has {len(rows['x'])} samples and {len(rows['y'])} labels")
             if rows["x"]:
-                yield str(who), np.stack([np.asarray(read(x)) for x in rows["x"]]), list(rows["y"])
+                yield str(user), np.stack([np.asarray(read(x)) for x in rows["x"]]), list(rows["y"])
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise DataError("E411", f"{files.place}: {name} is no file of LEAF's: {error}.") from error
 
 
 def _windows(files: Files) -> dict[str, list[Client]]:
-    """Windows of each role's text, one after another; the last fifth of its text is its test part."""
+    """Consecutive windows of each role's text; the last fifth of the text is the test part."""
     name = next((n for n in files.reading if n.endswith(".txt")), "input.txt")
     text = files.read(name).decode("utf-8", "replace")
-    said: dict[str, str] = {}
+    role_texts: dict[str, str] = {}
     for block in ROLE.split(f"\n\n{text}"):
         role, colon, words = block.strip("\n").partition(":\n")
         if colon and len(role) <= 41:
-            said[role] = said.get(role, "") + words + "\n"
+            role_texts[role] = role_texts.get(role, "") + words + "\n"
     parts: dict[str, list[Client]] = {"train": [], "test": []}
-    for role, words in said.items():
+    for role, words in role_texts.items():
         cut = len(words) - int(len(words) * TEST_SHARE)
         for part, piece in (("train", words[:cut]), ("test", words[cut:])):
             starts = range(0, len(piece) - WINDOW, WINDOW)
@@ -122,18 +123,18 @@ def _windows(files: Files) -> dict[str, list[Client]]:
 def _samples(
     parts: dict[str, list[Client]], classes: tuple[str, ...], number: Callable[[Any], int], column: str
 ) -> OriginalSamples:
-    joined: list[tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None]] = []
+    arrays: list[tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None]] = []
     for part in ("train", "test"):
         if not (clients := parts[part]):
-            joined.append((None, None, None))
+            arrays.append((None, None, None))
             continue
         y = np.array([number(label) for _, _, labels in clients for label in labels], np.int64)
-        who = np.array([name for name, x, _ in clients for _ in range(len(x))])
-        joined.append((np.concatenate([x for _, x, _ in clients]), y, who))
-    (x, y, who), (x_test, y_test, who_test) = joined
-    if x is None or y is None or who is None:
+        owners = np.array([name for name, x, _ in clients for _ in range(len(x))])
+        arrays.append((np.concatenate([x for _, x, _ in clients]), y, owners))
+    (x, y, owners), (x_test, y_test, owners_test) = arrays
+    if x is None or y is None or owners is None:
         raise DataError("E411", "the files hold no training samples; is it the right archive?")
-    return OriginalSamples(x, y, x_test, y_test, classes, {column: (who, who_test)})
+    return OriginalSamples(x, y, x_test, y_test, classes, {column: (owners, owners_test)})
 
 
 SETS = {

@@ -11,7 +11,7 @@ from unskew.data.downloads.original_files import READ_ERRORS, Files, open_zip
 from unskew.errors import DataError
 
 INNER = "UCI HAR Dataset.zip"
-"""What UCI now hands out is a zip with this one in it."""
+"""The inner zip in UCI's current archive."""
 SIGNALS = tuple(f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
 
 

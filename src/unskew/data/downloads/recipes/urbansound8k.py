@@ -44,10 +44,10 @@ def urbansound8k(origin: OriginalFiles) -> OriginalSamples:
         raise DataError("E411", f"{table} names {missing}, which is not there; unpack the archive again.")
     x = np.stack(read_each(paths, lambda i: np.rint(spectrogram(paths[i], FORMAT)).astype(np.uint8)))[:, None]
     fold, recording, y = (np.array([row[i] for row in rows], np.int64) for i in (1, 2, 3))
-    named = {row[3]: row[4] for row in rows}
-    if sorted(named) != list(range(len(named))):
+    classes = {row[3]: row[4] for row in rows}
+    if sorted(classes) != list(range(len(classes))):
         raise DataError(
-            "E411", f"{table}: the numbers of the classes are not 0 to {len(named) - 1}. Download it again."
+            "E411", f"{table}: the numbers of the classes are not 0 to {len(classes) - 1}. Download it again."
         )
     test = fold == TEST_FOLD
     columns = {
@@ -55,7 +55,9 @@ def urbansound8k(origin: OriginalFiles) -> OriginalSamples:
         for name, v in (("fold", fold), ("recording", recording))
     }
     parts = (x[test], y[test]) if test.any() else (None, None)
-    return OriginalSamples(x[~test], y[~test], *parts, tuple(named[i] for i in range(len(named))), columns)
+    return OriginalSamples(
+        x[~test], y[~test], *parts, tuple(classes[i] for i in range(len(classes))), columns
+    )
 
 
 SETS = {

@@ -21,7 +21,7 @@ from tests.data.test_folders import tone
 from unskew import data
 from unskew.data import prediction_inputs
 from unskew.data.samples.dataset import Dataset
-from unskew.data.samples.packing import pack_to_layout
+from unskew.data.samples.packing import input_column, pack_to_layout
 from unskew.errors import DataError, UsageError
 
 N = 24
@@ -67,7 +67,9 @@ def read(root, **more) -> Dataset:
 def known(d: Dataset) -> dict[int, Any]:
     """Of every sample the number of its image, and its label."""
     x = (
-        d.layout.column(np.concatenate([d.x, d.x_test]), [e.name for e in d.layout.inputs].index("image"))
+        input_column(
+            d.layout, np.concatenate([d.x, d.x_test]), [e.name for e in d.layout.inputs].index("image")
+        )
         if d.layout
         else None
     )

@@ -36,7 +36,7 @@ def asked(tmp_path, monkeypatch):
         return left
 
     monkeypatch.setattr(file_ranges.DirectFile, "read", counted)
-    monkeypatch.setattr(RangeFile, "_held", lambda *_: 0.0)
+    monkeypatch.setattr(RangeFile, "_cached_share", lambda *_: 0.0)
     monkeypatch.setattr(file_ranges, "CACHE_TURN", 1 << 40)
     return calls
 
@@ -76,7 +76,7 @@ def test_long_pieces_go_through_the_cache(tmp_path, asked):
 def test_few_ranges_and_those_that_memory_holds_go_through_the_cache(tmp_path, asked, monkeypatch):
     source, x = source_of(tmp_path / "x", (90, 64))
     assert np.array_equal(source.read(np.arange(0, 14, 2)), x[:14:2])
-    monkeypatch.setattr(RangeFile, "_held", lambda *_: 0.5)
+    monkeypatch.setattr(RangeFile, "_cached_share", lambda *_: 0.5)
     assert np.array_equal(source.read(np.arange(0, 90, 2)), x[::2])
     assert asked == []
 
@@ -93,10 +93,10 @@ def test_rows_that_are_read_past_the_cache_are_not_asked_for_before(tmp_path, as
     told = []
     source, _ = source_of(tmp_path / "x", (90, 64))
     monkeypatch.setattr(os, "posix_fadvise", lambda *what: told.append(what))
-    source.coming(np.arange(0, 90, 2))
+    source.prefetch(np.arange(0, 90, 2))
     assert told == []
-    monkeypatch.setattr(RangeFile, "_held", lambda *_: 0.6)
-    source.coming(np.arange(0, 90, 2))
+    monkeypatch.setattr(RangeFile, "_cached_share", lambda *_: 0.6)
+    source.prefetch(np.arange(0, 90, 2))
     assert len(told) == 45
 
 
@@ -131,7 +131,7 @@ def test_where_it_does_not_work_rows_are_read_through_the_cache(lacks, tmp_path,
     elif lacks == "a free thread":
         file_ranges.read_queue().busy.acquire()
     elif lacks == "an answer":
-        monkeypatch.setattr(file_ranges.ReadQueue, "_some", lambda *_: -1)
+        monkeypatch.setattr(file_ranges.ReadQueue, "_call_queue", lambda *_: -1)
     else:
         monkeypatch.setattr(file_ranges, "BLOCK_SIZES", (3,))
     source, x = source_of(tmp_path / "x", (90, 64))
@@ -142,17 +142,17 @@ def test_where_it_does_not_work_rows_are_read_through_the_cache(lacks, tmp_path,
 def test_what_was_asked_and_not_waited_for_never_overwrites_what_is_read_later(tmp_path, asked, monkeypatch):
     """A read that ends before its answers came leaves a queue to which the disk may still write."""
     source, x = source_of(tmp_path / "x", (90, 700))
-    queue, some = file_ranges.read_queue(), file_ranges.ReadQueue._some
+    queue, some = file_ranges.read_queue(), file_ranges.ReadQueue._call_queue
     assert queue is not None
     monkeypatch.setattr(
         file_ranges.ReadQueue,
-        "_some",
+        "_call_queue",
         lambda self, call, *rest: -1 if call == self._wait else some(self, call, *rest),
     )
     assert np.array_equal(source.read(np.arange(0, 90, 2)), x[::2])
-    monkeypatch.setattr(file_ranges.ReadQueue, "_some", some)
-    emptied, empty = [], file_ranges.ReadQueue._emptied
-    monkeypatch.setattr(file_ranges.ReadQueue, "_emptied", lambda self: emptied.append(1) or empty(self))
+    monkeypatch.setattr(file_ranges.ReadQueue, "_call_queue", some)
+    emptied, empty = [], file_ranges.ReadQueue._reopen
+    monkeypatch.setattr(file_ranges.ReadQueue, "_reopen", lambda self: emptied.append(1) or empty(self))
     for _ in range(2):
         assert np.array_equal(source.read(np.arange(1, 90, 2)), x[1::2])
     assert len(emptied) == 1
@@ -175,8 +175,8 @@ def test_each_look_at_what_memory_holds_is_at_other_rows(tmp_path, monkeypatch):
     """Asking about a row has the system fetch its first page, which then says nothing of the others."""
     (tmp_path / "x").write_bytes(bytes(64))
     some, seen = RangeFile(tmp_path / "x"), []
-    monkeypatch.setattr(RangeFile, "_is_held", lambda _, one: seen.append(one[2]) or one[2] < 32)
+    monkeypatch.setattr(RangeFile, "_is_cached", lambda _, one: seen.append(one[2]) or one[2] < 32)
     everything = [(i, 1, i) for i in range(64)]
-    assert [some._held(everything) for _ in range(2)] == [0.5, 0.5]
+    assert [some._cached_share(everything) for _ in range(2)] == [0.5, 0.5]
     assert len(set(seen)) == 16
-    assert some._held([]) == 1
+    assert some._cached_share([]) == 1

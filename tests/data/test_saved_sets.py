@@ -405,10 +405,10 @@ def test_a_file_that_changes_while_it_is_used_is_an_error(tmp_path, little, monk
 
 
 def test_only_the_bytes_of_wanted_columns_are_read(tmp_path, monkeypatch):
-    folder, read, part = save(tmp_path / "set", *images(), files=1), [], ArrowShard._part
+    folder, read, part = save(tmp_path / "set", *images(), files=1), [], ArrowShard._read_message
     monkeypatch.setattr(
         ArrowShard,
-        "_part",
+        "_read_message",
         lambda self, one, needed: read.append(sum(n for _, n in needed)) or part(self, one, needed),
     )
     shard = read_stream(folder / "data-00000-of-00001.arrow")

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unskew.data.storage.sample_rows import is_streamed, row_blocks
 from unskew.errors import excerpt, printable
 
 MOST_INPUTS, MOST_AXES, MOST_NUMBERS, LONGEST_NAME = 100, 8, 1 << 28, 60
@@ -128,14 +127,6 @@ class Layout:
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.inputs))
-
-    def column(self, x: np.ndarray, which: int) -> np.ndarray:
-        """One input of rows [N, D] as it lies there, [N, numbers of the input]; of rows that are not in
-        memory it is brought there."""
-        _, start, end = list(self.places)[which]
-        if not is_streamed(x):
-            return x[:, start:end]
-        return np.concatenate([x[rows][:, start:end] for rows in row_blocks(x.shape)])
 
     def as_json(self) -> dict[str, Any]:
         """What files hold of it."""
