@@ -116,8 +116,7 @@ class Correspondence:
     differing: dict[str, str] = field(default_factory=dict)
     """Temporarily excluded sites with the reason, as a sentence without a full stop."""
     refusals: dict[str, SiteRefusal] = field(default_factory=dict[str, SiteRefusal])
-    """Sites that do not want to take part, or whose operators have not decided yet, and what they said
-    last."""
+    """The latest refusal of each site that does not take part or has an undecided operator."""
     _absent: set[tuple[int, str]] = field(default_factory=set)
     """(round, site) of reported absences."""
     _strangers: set[int] = field(default_factory=set)

@@ -410,9 +410,11 @@ def _check_enough(left: int, code: str, out: Mapping[str, str], terms: Terms) ->
 
 def _waiting(missing: list[str], undecided: list[str]) -> str:
     away = [site for site in missing if site not in undecided]
-    what = [f"for {list_names(away)}"] * bool(away) + [f"for approval at {list_names(undecided)}"] * bool(
-        undecided
-    )
+    what: list[str] = []
+    if away:
+        what.append(f"for {list_names(away)}")
+    if undecided:
+        what.append(f"for approval at {list_names(undecided)}")
     return f"; waiting {' and '.join(what)}" if what else ""
 
 

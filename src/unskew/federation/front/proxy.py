@@ -115,8 +115,7 @@ SLOWEST = 16 << 10
 RATE, BURST = 100.0, 400.0
 """Requests of one site: per second, and at once. Further ones are delayed."""
 MOST_EACH = 8
-"""Requests of one site that are with Flower's server at a time, or whose bytes are on their way there or
-back. Others wait."""
+"""Requests of one site in transfer or at Flower's server at a time. Others wait."""
 _log = logging.getLogger("unskew.front")
 
 

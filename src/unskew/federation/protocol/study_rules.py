@@ -33,7 +33,7 @@ from unskew.scores import METRICS, metric_names
 
 CLIP = "clip_median"
 SITES = "(sites)"
-"""The setting `data` of a run whose samples are at sites."""
+"""The setting `data` of a run with samples at sites."""
 
 SITE_CHOICES = ("data", "skew", "partition_seed", "clients", "samples", "lanes", "workers", "device")
 """Settings that a study does not decide: sites bring their samples and choose how to compute."""

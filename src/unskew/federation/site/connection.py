@@ -103,8 +103,8 @@ def limit_response(response: httpx.Response) -> None:
 
 
 LIFE_S = 20.0
-"""The interval of heartbeats that the server is told; after two without any it counts the site as away. Long
-enough for the server to be restarted meanwhile."""
+"""The heartbeat interval announced to the server, which counts the site as away after two intervals
+without one. Long enough for a restart of the server."""
 TIMEOUT_S = 30.0
 """Seconds for one call; each piece of a message takes a call of its own."""
 _FAILURE_CODE = 8

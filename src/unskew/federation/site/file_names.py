@@ -11,8 +11,7 @@ from unskew.system.disk import AT_SITE
 
 SETUP = AT_SITE
 REMOVED = "private-removed"
-"""Stands for private state that the operator has removed, or that was lost: its run cannot go on here as if
-there had been none."""
+"""Marks removed or lost private state, without which the run cannot continue here."""
 RECEIVED = "received.safetensors"
 """The last received weights, with the rest of their request."""
 STATELESS = "stateless"

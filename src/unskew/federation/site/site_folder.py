@@ -110,8 +110,7 @@ def site_lock(folder: Path, site: str) -> Iterator[None]:
 
 
 LEAST_DIGITS = 16
-"""Hexadecimal digits of a fingerprint that must be given: nobody can make a key for so many of somebody
-else's."""
+"""Hexadecimal digits of a fingerprint that are required; a key with so many given digits cannot be found."""
 FingerprintSource = Callable[[], str]
 
 

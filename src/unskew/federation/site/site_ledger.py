@@ -39,16 +39,13 @@ def policy_refusal(text: str) -> UsageError:
 SPENT_FILE = "spent.json"
 LEDGER_FILE = "ledger.jsonl"
 HEADER_SHARE = "said"
-"""Stands in the ledger for what an answer says beside its tensors: how many samples, the loss, keys of a
-sum."""
+"""The ledger's name for fields of a header: numbers of samples, the loss, keys of a sum."""
 MOST_HEADER_VALUE = 200
 """Largest value of a header, in bytes, that the ledger repeats."""
 MOST_ORDERS = 3
-"""How many different orders may bring the same Share in one round. Only a server that has crashed needs more
-than one."""
+"""Different orders for one Share in a round. Only a server that has crashed needs more than one."""
 KEPT_ROUNDS = 5
-"""For how many rounds orders are remembered. A server goes back by one or two at most, so older rounds are
-over."""
+"""Rounds for which orders are recorded. A server goes back by two rounds at most."""
 
 
 @dataclass(frozen=True)

@@ -100,8 +100,7 @@ def _read_sums(path: Path) -> dict[str, list[str]]:
 Answer = tuple[dict[str, Any], Tree]
 """Fields of a reply's header in addition to run, serial, kind, t, re and site; and its tensors."""
 VARIABLE_SETTINGS = ("model", *SITE_CHOICES)
-"""Settings that may differ where a site's numbers are the same: who else takes part, and how the site names
-and computes what it trains."""
+"""Settings that may differ between runs with equal numbers of a site."""
 MOST_SUMS = 4
 """Runs that may be in the middle of a sum at a site."""
 
