@@ -170,7 +170,7 @@ class RecordingExchange:
         """Nothing, because the run has made its remarks already."""
         return []
 
-    def resized(self) -> int:
+    def reduce_lanes(self) -> int:
         """0, because the round keeps its recorded lanes to reproduce its bits."""
         return 0
 

@@ -10,7 +10,7 @@ its names and its weights do not change. Letters: B batch, D numbers of a row.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from inspect import signature
 from typing import Any, Literal
@@ -68,7 +68,7 @@ def detach_lookup(module: nn.Module) -> None:
 
 
 @contextmanager
-def check_whole_numbers(module: nn.Module) -> Iterator[None]:
+def check_whole_numbers(module: nn.Module) -> Generator[None]:
     """A context in which an embedding raises ValueError for other than whole numbers; not for use in vmap."""
     layers = [layer for layer in module.modules() if isinstance(layer, _TABLES)]
     handles = [

@@ -11,7 +11,7 @@ Clients train some tensors, the server also averages buffers, and constants do n
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +31,7 @@ def children(module: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 @contextmanager
-def evaluation_mode(module: nn.Module) -> Iterator[None]:
+def evaluation_mode(module: nn.Module) -> Generator[None]:
     """A context in which a module is in evaluation mode; afterwards every layer has its former mode."""
     modes = [(layer, layer.training) for layer in module.modules()]
     module.eval()
@@ -255,7 +255,9 @@ def with_projection(module: nn.Module, width: int) -> nn.Module:
         return nn.Sequential(nn.Linear(D, D), nn.ReLU(), nn.Linear(D, width))
 
     return with_head(
-        module, layers, lambda old: nn.Linear(width, old.out_features, bias=old.bias is not None)
+        module,
+        layers,
+        lambda old: nn.Linear(width, old.out_features, bias="bias" in dict(old.named_parameters())),
     )
 
 

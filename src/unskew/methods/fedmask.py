@@ -102,8 +102,8 @@ def layers_without_masks(module: nn.Module) -> list[str]:
 
 
 def _mask(layer: nn.Module, start: float, gain: float) -> None:
-    weight = layer._parameters.pop("weight")
-    assert weight is not None
+    weight = layer.get_parameter("weight")
+    delattr(layer, "weight")
     layer.__class__ = MASKED_LAYERS[type(layer)]
     layer.register_parameter("fixed", nn.Parameter(gain * weight.detach(), requires_grad=False))
     layer.register_parameter("fedmask", nn.Parameter(torch.full_like(weight, start)))
