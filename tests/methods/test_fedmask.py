@@ -31,7 +31,7 @@ from unskew.methods.fedmask import (
 
 A, B = "a.fedmask", "b.fedmask"
 FED = SimpleNamespace(
-    net=SimpleNamespace(trainable=(A, "a.bias", B, "other.a.fedmask"), extra={"other.a.fedmask": 0}),
+    net=SimpleNamespace(trainable=(A, "a.bias", B), extra={"other.a.fedmask": 0}),
     shared=(A, B),
     clients=2,
     batch=2,

@@ -38,12 +38,12 @@ def test_fedavg_weighs_by_size():
 
 def test_fedprox_is_half_mu_times_the_squared_distance():
     w, start = torch.tensor([1.0, 2, -1], requires_grad=True), torch.tensor([0.5, 2, 1])
-    net = SimpleNamespace(trainable=("w",))
-    loss = FedProx(mu=0.01).loss({"w": w}, None, None, client(start={"w": start}, net=net))
+    fed = SimpleNamespace(shared=("w",))
+    loss = FedProx(mu=0.01).loss({"w": w}, None, None, client(start={"w": start}, fed=fed))
     assert_close(loss, 0.02125, 6)
     (g,) = torch.autograd.grad(
         FedProx(mu=0.01).loss(
-            {"w": start.requires_grad_()}, None, None, client(start={"w": start.detach()}, net=net)
+            {"w": start.requires_grad_()}, None, None, client(start={"w": start.detach()}, fed=fed)
         ),
         start,
     )
