@@ -1,4 +1,4 @@
-"""`unskew resume`: continue a run, or a comparison, where it stopped."""
+"""`unskew resume`: continue a run, or a comparison, from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def command(
         bool, typer.Option("--json", help="print the result as JSON and nothing else")
     ] = False,
 ) -> None:
-    """Continue a run to the same bits as if it had never stopped.
+    """Continue a run; its result is bit for bit equal to that of an uninterrupted run.
 
-    A Python file is imported only if it is named here, too.
+    A Python file is imported only if this command names it, too.
     """
     from unskew.system import python_files
 
