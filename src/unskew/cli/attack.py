@@ -1,4 +1,5 @@
-"""`unskew attack`: measure what a reader of a finished run's payloads can learn about the clients' samples."""
+"""`unskew attack`: measure what a reader of a finished run's payloads can learn about the clients'
+samples."""
 
 from __future__ import annotations
 

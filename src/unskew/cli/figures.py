@@ -29,7 +29,8 @@ class Arguments:
 
 @with_options(Arguments)
 def command(arguments: Arguments) -> None:
-    """Write every figure of a report as a vector file, and its table as LaTeX and CSV, for papers and slides."""
+    """Write every figure of a report as a vector file, and its table as LaTeX and CSV, for papers and
+    slides."""
     from unskew.report import paper_figures
 
     out = arguments.out or Path(arguments.runs[0]) / "figures"

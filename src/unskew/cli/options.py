@@ -103,7 +103,8 @@ Command = Callable[..., None]
 
 
 def with_options(own: type[T]) -> Callable[[Callable[[T], None]], Command]:
-    """A decorator that makes a command from a function of one `own` instance; each field becomes an option."""
+    """A decorator that makes a command from a function of one `own` instance; each field becomes an
+    option."""
 
     def decorate(function: Callable[[T], None]) -> Command:
         def called(**values: Any) -> None:

@@ -82,7 +82,8 @@ def _check_sites(home: Coordinator, terms: Terms) -> None:
 
 
 def _check_free(path: Path) -> None:
-    """Raises StateError (E110) if another process conducts this run and does not end within ENDING_S seconds."""
+    """Raises StateError (E110) if another process conducts this run and does not end within ENDING_S
+    seconds."""
     from unskew.federation.coordinator.orders import check_alone
 
     until = time.monotonic() + ENDING_S

@@ -68,7 +68,8 @@ class Screen:
             self.say("  ".join(columns))
 
     def _fitting(self, columns: list[str]) -> str:
-        """The columns that fit into one line of the terminal, because a wrapped line cannot be overwritten."""
+        """The columns that fit into one line of the terminal, because a wrapped line cannot be
+        overwritten."""
         width, shown = shutil.get_terminal_size().columns - 1, len(columns)
         while shown > 1 and len("  ".join(columns[:shown])) > width:
             shown -= 1

@@ -92,7 +92,8 @@ def _watch_one(run: Path, once: bool) -> None:
 
 
 def _watch_many(runs: list[Any], report: Path, once: bool) -> None:
-    """Show the same table as the command that trains the runs; in a pipe, print a line for each finished run."""
+    """Show the same table as the command that trains the runs; in a pipe, print a line for each finished
+    run."""
     from rich.console import Console
 
     from unskew.cli.screen import Progress
