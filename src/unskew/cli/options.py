@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from unskew.results import PublishedModel, Result, SitePredictor
 
 COLUMN_ARGUMENTS = {"run": ("site", "label", "target"), "compare": ("site", "label")}
-"""The arguments of tables, by command, that are written in brackets after its path, not as options."""
+"""The arguments of tables, by command; they are written in brackets after the path, not as options."""
 
 
 class Commands(TyperGroup):
@@ -84,7 +84,7 @@ def _option_value(given: Sequence[str], place: int) -> str:
 
 T = TypeVar("T")
 SETTINGS = tuple(a.name for a in arguments.of(Settings) if a.name not in ("method", "set"))
-"""The settings with an option each. `method` is an argument; `set` is written --set part.argument=value."""
+"""The settings that are options. `method` is an argument; `set` is written --set part.argument=value."""
 
 
 @dataclass(frozen=True)
@@ -260,9 +260,8 @@ class ModelOptions:
         own = {"data": self.data or None, "classes": names(self.classes)}
         code = {"model": self.model, "method": self.method}
         result = api.load(self.run, **code, unfinished=self.unfinished, best=self.best, **own)
-        if isinstance(
-            result, SitePredictor
-        ):  # its weights may be from an earlier round than the coordinator's
+        # A site's weights may be from an earlier round than the coordinator's.
+        if isinstance(result, SitePredictor):
             print(result, file=sys.stderr)
         return result
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unskew.federation.tickets import Coordinator
 
 ENDING_S = 3.0
-"""How long the process of a run that was interrupted may take to release its folder."""
+"""Seconds that the process of an interrupted run may take to release its folder."""
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 

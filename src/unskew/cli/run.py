@@ -14,8 +14,7 @@ from unskew.errors import NothingUsed, Terminated, UsageError
 
 SITES = Panel("Real sites")
 ON_SITES = {"cap": 0.5}
-"""Settings with other defaults on real sites: what a site says of its samples must not outweigh all others
-together."""
+"""Settings with other defaults on real sites: a site's claimed sample count must not outweigh all others."""
 
 
 @dataclass(frozen=True)

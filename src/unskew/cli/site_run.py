@@ -40,8 +40,7 @@ APPROVALS = {
 }
 LOCAL_ADDRESS = "new ones are asked about here"
 LATER_CHECKS = ("network", "handshake", "admission")
-"""Findings that a site which has only now joined waits out: the server may not run yet, and its key is not
-admitted."""
+"""Checks that a new site need not pass yet: the server may not run, and the site's key is not admitted."""
 
 
 def command(

@@ -13,11 +13,11 @@ import typer
 from unskew.scores import MAIN, OVER_CLIENTS, kind
 
 LOOK_S = 0.5
-"""Seconds between two looks."""
+"""Seconds between two updates."""
 SHOWN_ROUNDS = {**{("global", main): "global" for main in MAIN.values()}, **OVER_CLIENTS}
-"""The scores to show: their names on the screen by scope and metric."""
+"""Maps (scope, metric) of each displayed score to its name on the screen."""
 MOST_NAMES = 6
-"""How many absent clients a line names."""
+"""Maximum number of absent clients that a line names."""
 
 
 def command(

@@ -24,8 +24,7 @@ Point = dict[str, Any]
 Curve = Sequence[tuple[int, float]]
 """(round, score) pairs in the order of rounds."""
 DIGITS = 3
-"""Significant digits of a number that is drawn from a range, so that the best one can be read, typed and
-cited."""
+"""Significant digits of a number that is drawn from a range; short numbers can be typed and cited."""
 
 
 @dataclass(frozen=True)
@@ -180,8 +179,7 @@ def _rank(trial: Trial) -> float:
 
 
 Train = Callable[[int, Mapping[str, Point], Mapping[str, Trials]], Mapping[str, Trial]]
-"""(the trial's number from 1, a point for each method, the trials so far) -> what became of it, for each
-method."""
+"""(trial number from 1, a point for each method, the trials so far) -> the new trial of each method."""
 
 
 def search(samplers: Mapping[str, Sampler], trials: int, train: Train) -> dict[str, Trials]:

@@ -64,7 +64,7 @@ LR = "lr"
 LR_FACTOR = 10.0
 """The factor by which the search may lower or raise a number."""
 SMALL_SHARE = 0.1
-"""A share below this is searched by order of magnitude."""
+"""Smaller shares are searched on a logarithmic scale."""
 BOUND_MARGIN = 0.01
 """The distance of the search from an excluded bound, as a fraction of the whole range."""
 UNTUNED_FAMILIES = {

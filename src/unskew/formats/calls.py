@@ -25,8 +25,7 @@ MOST_LETTERS = 10_000
 MOST_DEPTH = 10
 """Maximum depth of brackets."""
 MOST_NAMES = 100
-"""Names that dots join to a bare word at most. Python's parser has a bound of its own, another in each
-version."""
+"""Maximum number of names in a dotted bare word. The bound of Python's parser depends on its version."""
 _FILE = re.compile(r"(?P<file>.*\.py)(?::(?P<member>\w+))?", re.S)
 _MARK = "_KEYWORD"
 _KEYWORD = re.compile(rf"[(,]\s*({'|'.join(keyword.kwlist)})\s*$")

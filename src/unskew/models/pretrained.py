@@ -147,7 +147,7 @@ def fresh_adapter_weights(module: nn.Module, *others: str) -> tuple[str, ...]:
 
 
 SIZE_MARGIN = 1 << 26
-"""Bytes by which a model may be larger than its files allow."""
+"""Bytes by which a model may exceed the size of its files."""
 UNUSED_WEIGHTS = ("pooler.",)
 """Name prefixes of layers that no forward pass here runs."""
 
@@ -229,9 +229,8 @@ def local_attention(config: Any, causal: bool) -> LocalAttention | None:
     size = getattr(config, "sliding_window", None)
     if not size:
         return None
-    bounded = causal or getattr(
-        config, "use_bidirectional_attention", False
-    )  # these architectures exclude the token at the bound
+    # These architectures exclude the token at the bound.
+    bounded = causal or getattr(config, "use_bidirectional_attention", False)
     return LocalAttention(size - 1 if bounded else size, mixed=bool(getattr(config, "layer_types", None)))
 
 

@@ -157,9 +157,8 @@ def _moments(inside: Tensor, edge: Tensor, weight_B: Tensor | None):
     if weight_B is None:
         in_var, in_mean = torch.var_mean(inside, (0, 2, 3), correction=0)
     else:
-        rows = (
-            inside.transpose(0, 1).flatten(1).contiguous()
-        )  # sums along contiguous memory have equal bits for any number of lanes
+        # Sums along contiguous memory have equal bits for any number of lanes.
+        rows = inside.transpose(0, 1).flatten(1).contiguous()
         weight = weight_B.repeat_interleave(rows.shape[1] // len(inside))
         in_mean = (rows * weight).sum(1) / inner
         in_var = ((rows - in_mean[:, None]) * weight).pow(2).sum(1) / inner

@@ -464,9 +464,8 @@ def _changed_input_layer(module: nn.Module, shape: tuple[int, ...], layout: Layo
     generator = torch.Generator().manual_seed(0)
     size = (8, *shape)
     x = torch.rand(size, generator=generator)
-    if (
-        not module_inputs.has_embedding(module) and not layout
-    ):  # numbers of both signs activate more units, but cannot be indices
+    # Numbers of both signs activate more units, but cannot be indices.
+    if not module_inputs.has_embedding(module) and not layout:
         x = torch.cat([x, 2 * torch.randn(size, generator=generator)])
     with torch.no_grad():
         for p in module.parameters():
@@ -494,9 +493,8 @@ def _changed_input_layer(module: nn.Module, shape: tuple[int, ...], layout: Layo
 def _step(module: nn.Module, x: torch.Tensor) -> list[torch.Tensor | None]:
     """A module's answers in training mode and, if autograd can compute them, the gradients of their sum."""
     with torch.random.fork_rng(devices=[]):
-        torch.set_rng_state(
-            torch.Generator().manual_seed(0).get_state()
-        )  # dropout is one of the layers that work in place
+        # Dropout is one of the layers that work in place.
+        torch.set_rng_state(torch.Generator().manual_seed(0).get_state())
         z = module.train()(x.clone())
         if not isinstance(z, torch.Tensor):
             return []

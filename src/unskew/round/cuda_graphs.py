@@ -30,7 +30,7 @@ from unskew.round.step import Feed, LaneState, LaneStep, Steps
 from unskew.system.python_files import one_line
 
 MOST_STAGES = 12
-"""The most stages in memory; the least recently used one is dropped first."""
+"""Maximum number of stages in memory; the least recently used stage is dropped first."""
 _RECORDING_LOCK = threading.Lock()
 """A lock for watching and recording, because warnings and garbage collection belong to the process."""
 NOT_IN_STEPS = ("rows", "rows_weight")
@@ -218,9 +218,8 @@ class CudaGraphs:
         here, waits = threading.get_ident(), list[str]()
 
         def note(message: Any, category: Any, filename: str, line: int, *_: Any) -> None:
-            if threading.get_ident() == here and "called a synchronizing" in str(
-                message
-            ):  # else it is another GPU's thread
+            # Other threads serve other GPUs.
+            if threading.get_ident() == here and "called a synchronizing" in str(message):
                 waits.append(f"{filename}, line {line} waits for the GPU")
 
         with _RECORDING_LOCK, warnings.catch_warnings():
@@ -257,9 +256,8 @@ class CudaGraphs:
                 try:
                     yield
                 except BaseException:
-                    with suppress(
-                        RuntimeError
-                    ):  # a recording that failed cannot be ended either; why it failed is told
+                    # A failed recording cannot be ended; the first error gives the reason.
+                    with suppress(RuntimeError):
                         graph.capture_end()
                     raise
                 graph.capture_end()

@@ -72,11 +72,8 @@ def _plain(run: Callable[..., Tensor]) -> Callable[..., RectifierCall]:
 
 
 def _hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> RectifierCall:
-    return (
-        x,
-        Rectifier(partial(F.hardtanh, min_val=min_val, max_val=max_val)),
-        inplace,
-    )  # nn.ReLU6 is one, too
+    # nn.ReLU6 is a hardtanh, too.
+    return x, Rectifier(partial(F.hardtanh, min_val=min_val, max_val=max_val)), inplace
 
 
 def _leaky_relu(x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> RectifierCall:
@@ -91,7 +88,7 @@ RECTIFIERS: dict[Any, Callable[..., RectifierCall]] = {
     F.hardtanh: _hardtanh,
     F.leaky_relu: _leaky_relu,
 }
-"""From functions of torch to a function that parses their arguments."""
+"""Maps functions of torch to functions that parse their arguments."""
 
 
 class CopyLog(Protocol):
@@ -121,7 +118,7 @@ def view_as_complex(_copies: CopyLog, x: Tensor) -> Tensor:
 
 
 VIEWS = {Tensor.view: view, Tensor.view_as: view_as, torch.view_as_complex: view_as_complex}
-"""The functions that replace torch's."""
+"""Maps methods of torch to their replacements."""
 
 
 CHANNELS_LAST = torch.channels_last
@@ -299,9 +296,8 @@ class Kernels(TorchFunctionMode):
         return self._pooling(F.adaptive_avg_pool2d, x, output_size)
 
     def _pooling(self, pool: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if (
-            self.folded and x.dim() == 4
-        ):  # an image without a batch has its rows where lanes would be folded in
+        # An image without a batch axis has its rows at the axis of folded lanes.
+        if self.folded and x.dim() == 4:
             return FoldedPool.apply(x, lambda t: pool(t, *args, **kwargs))  # type: ignore[return-value]
         return pool(x, *args, **kwargs)
 

@@ -24,8 +24,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 FLOAT32, TF32, BF16 = "float32", "tf32", "bf16"
-"""tf32 is of GPUs. bf16 is of CPUs: the convolutions of training steps, see `Kernels`; everything else is
-float32."""
+"""tf32 applies to GPUs. bf16 applies to CPUs, for the convolutions of training steps, see `Kernels`; all
+other computation is float32."""
 
 
 def has_bf16() -> bool:

@@ -28,10 +28,10 @@ from unskew.tasks.task import Task
 TRIAL_SAMPLES, TRIAL_LANES = 4, 2
 """Number of samples in the step, and of clients side by side; more would only take longer."""
 LANE_TOLERANCE = 1e-3
-"""The largest difference, relative to the largest number, that different kernels may make."""
+"""The largest difference between kernels, relative to the largest value."""
 PADDING, MIXED, LEAST = 4, 1e-2, 1e-3
-"""Rows that pad the step, the largest difference they may make, relative to a tensor's largest number, and
-what of the largest number of all tensors counts as that at least."""
+"""Number of padding rows in the step; the largest difference they may make, relative to a tensor's largest
+value; and the lower bound of that value, relative to the largest value of all tensors."""
 IN_A_VIEW = (
     "the model changes a view of an activation in place (x.view(...) and then an operation such as relu_),"
     " which is a copy where the activation lies otherwise in memory; change the activation itself, or go on"
@@ -207,9 +207,8 @@ class ModelTrial:
         start = {n: t.to(x.device) for n, t in net.initial.items()}
         common = {n: start[n] for n in start if lanes == 1 or n in net.constants}
         changed = net.buffers if lanes == 1 else tuple(n for n in start if n not in common)
-        leaves = {
-            n: t for n, t in common.items() if n not in net.constants
-        }  # constants, which may be large, are not copied
+        # Constants, which may be large, are not copied.
+        leaves = {n: t for n, t in common.items() if n not in net.constants}
         leaves |= axis.stack_weights([{n: start[n] for n in changed}] * lanes)
         leaves |= {n: leaves[n].detach().requires_grad_() for n in net.trainable}
 

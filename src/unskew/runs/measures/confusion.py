@@ -19,8 +19,7 @@ def confusion(guess_N: Tensor, y_N: Tensor, classes: int) -> Tensor:
 
 
 MOST_CLASSES, MOST_SITES = 40, 12
-"""A larger table is longer than anybody reads. Of more clients, those with the most test samples are
-shown."""
+"""Maximum size of a readable table, and number of clients shown: those with the most test samples."""
 
 
 class Confusion(Probe):

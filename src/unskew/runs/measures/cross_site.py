@@ -25,7 +25,7 @@ def off_diagonal_mean(score_KK: np.ndarray) -> float:
 
 
 MOST = 20
-"""With more clients there are too many pairs."""
+"""Maximum number of clients; more clients have too many pairs."""
 
 
 class CrossSite(Probe):

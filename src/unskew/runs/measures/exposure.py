@@ -47,7 +47,7 @@ def expected(p: float, t: int) -> float:
 
 
 MOST, SHOWN = 2000, 200
-"""The most clients for whom the matrix of pairs is kept, and for whom it is shown."""
+"""Maximum number of clients for which the matrix of pairs is recorded, and for which it is shown."""
 
 
 class Exposed(Probe):

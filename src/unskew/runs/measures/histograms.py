@@ -37,7 +37,7 @@ def distance(p_C: Tensor, q_C: Tensor) -> float:
 
 
 SHOWN = 3
-"""How many clients' histograms the picture shows."""
+"""Number of clients in the picture."""
 
 
 class Histograms(Probe):

@@ -85,9 +85,9 @@ def nearness(a_ND: Tensor, train_ND: Tensor, test_MD: Tensor) -> float:
 
 
 MOST = 1000
-"""Of more received inputs, and of more test rows, a fixed random choice of so many is compared."""
+"""Maximum number of received inputs and of test rows; larger sets are sampled with a fixed seed."""
 SHOWN, SIDE = 10, 128
-"""How many pictures of a class are shown, and the longest side that a picture may have."""
+"""Number of pictures per class, and the maximum side of a picture in pixels."""
 
 
 class Received(Probe):

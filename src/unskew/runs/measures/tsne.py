@@ -49,7 +49,7 @@ def plane(x_ND: np.ndarray, seed: int = 0) -> np.ndarray:
 
 
 CLIENTS, ROWS = 10, 150
-"""Points are of so many clients, and of so many test rows of each."""
+"""Maximum number of clients, and of test rows per client."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from unskew.system import disk
 FILE = "energy.jsonl"
 COUNTRY = "CODECARBON_COUNTRY_ISO_CODE"
 ANY_COUNTRY = "SWE"
-"""For codecarbon, which asks for one; what it makes of it is left out."""
+"""codecarbon requires a country; results that depend on it are left out."""
 
 
 class Tracker(Callback):

@@ -18,9 +18,9 @@ from unskew.runs.trackers.tracker import StoreEntry, folder_of, package, scalars
 STORE, ENTRY = "mlruns", "mlflow.json"
 EXPERIMENT = "unskew"
 MOST_METRICS, MOST_PARAMS, MOST_SIGNS = 1000, 100, 500
-"""What MLflow takes in one call, and characters of a parameter."""
+"""MLflow's limits: metrics and parameters per call, and characters per parameter."""
 QUIET = ("MLFLOW_ALLOW_FILE_STORE", "true")
-"""MLflow's word that a store of files is what one wants."""
+"""The environment variable by which MLflow accepts a store of files."""
 
 
 class Tracker(Callback):

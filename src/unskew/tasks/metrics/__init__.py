@@ -19,7 +19,7 @@ from unskew.tasks.metrics import functions, user_metric
 
 Compute = Callable[[np.ndarray, np.ndarray], float | None]
 Functions = Mapping[str, user_metric.Function]
-"""A program's own metric functions, by name."""
+"""Maps names to a program's own metric functions."""
 MetricsSetting: TypeAlias = str | user_metric.Function | Sequence[str | user_metric.Function]
 """The argument `metrics` of `run`: names joined by commas, a function, or a list of names and functions."""
 METRICS_OF_TASK: dict[str, tuple[Mapping[str, Compute], Mapping[str, Compute]]] = {
@@ -29,7 +29,7 @@ METRICS_OF_TASK: dict[str, tuple[Mapping[str, Compute], Mapping[str, Compute]]] 
     "multilabel": ({}, functions.LABEL_METRICS),
     "tokens": (functions.TOKEN_METRICS, {}),
 }
-"""The scores of each task that use probabilities, and those that use predictions."""
+"""Maps each task to (scores of probabilities, scores of predictions)."""
 
 
 @dataclass(frozen=True)
