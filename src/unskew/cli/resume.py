@@ -44,7 +44,7 @@ def command(
         bool, typer.Option("--json", help="print the result as JSON and nothing else")
     ] = False,
 ) -> None:
-    """Continue a run; its result is bit for bit equal to that of an uninterrupted run.
+    """Continue a run to the same bits as if it had never stopped.
 
     A Python file is imported only if this command names it, too.
     """
