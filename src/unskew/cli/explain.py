@@ -55,7 +55,7 @@ def _summed(loop: Loop) -> list[str]:
 
 
 def _example(method: str, data: str, model: str) -> tuple[Loop, str]:
-    """(run, description of the run): a run that has not begun, for which the bytes are counted.
+    """(run, description of the run): a run that has not begun, as the basis for counting bytes.
 
     A method that cannot work with the defaults (FedBN without batch normalisation) gets colour images and a
     model with normalisation.

@@ -131,7 +131,7 @@ class SequenceModel(nn.Sequential):
 
 
 def additive_mask(sees: Tensor) -> Tensor:
-    """0 for visible tokens, and the smallest finite float32 elsewhere."""
+    """0 for visible tokens, and the lowest finite float32 elsewhere."""
     return torch.zeros_like(sees, dtype=torch.float32).masked_fill(~sees, torch.finfo(torch.float32).min)
 
 
@@ -217,7 +217,8 @@ def load_model(path: str, causal: bool) -> Any:
 
 
 def fills_in(facts: Mapping[str, Any]) -> bool:
-    """Whether config.json describes a masked language model, with attention in both directions."""
+    """Whether config.json describes a model with attention in both directions, such as a masked language
+    model."""
     transformers, _ = libraries()
     known = transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     both_ways = facts["model_type"] in known or facts.get("use_bidirectional_attention") is True
