@@ -1,4 +1,4 @@
-"""The command line. Each command is a file; torch is loaded only by commands that compute."""
+"""The command line: one file per command. Only commands that compute load torch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def app() -> Any:
 
 
 def _fill_help(commands: Any) -> None:
-    """Take the help of every command from its docstring, each paragraph in one line."""
+    """Set the help of every command to its docstring, with each paragraph joined into one line."""
     for command in commands.registered_commands:
         paragraphs = inspect.cleandoc(command.callback.__doc__ or "").split("\n\n")
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
@@ -98,7 +98,7 @@ def _add_commands(commands: Any) -> None:
 
 
 def _normalise(name: str) -> str:
-    """The listed name of an option or command, which may be written `--LR` or `--lr_decay`."""
+    """The canonical name of an option or command that may be written `--LR` or `--lr_decay`."""
     return name.lower().replace("_", "-")
 
 
@@ -119,8 +119,8 @@ def _add_version(commands: Any) -> None:
 def main() -> None:
     """Run the command line and end the process.
 
-    Exit codes: 0 done, 1 an unexpected error, 2 wrong use, 3 bad data, 75 paused, 130 interrupted, 141 nobody
-    reads what is printed, 143 terminated.
+    Exit codes: 0 success, 1 unexpected error, 2 wrong use, 3 bad data, 75 paused, 130 interrupted, 141 output
+    pipe closed by its reader, 143 terminated.
     """
     from unskew.errors import Terminated
     from unskew.system import python_files
@@ -140,7 +140,7 @@ def main() -> None:
     except KeyboardInterrupt:
         _exit(130)
     except SystemExit as end:
-        if not isinstance(end.__context__, BrokenPipeError):  # for which typer ends with 1 and without a word
+        if not isinstance(end.__context__, BrokenPipeError):  # typer turns this error into a silent exit 1
             raise
         _say("Whatever read this command's output has closed it, so the command ended here.")
         _exit(141)
@@ -153,28 +153,29 @@ def main() -> None:
 
 
 def _texts(arguments: list[str]) -> Iterator[str]:
-    """The arguments of a command and their parts, because `--metrics=auroc,cost.py:cost` names cost.py."""
+    """The arguments of a command and their parts; for example, `--metrics=auroc,cost.py:cost` contains the
+    file cost.py."""
     for argument in arguments:
         yield argument
         yield from re.split("[=,]", argument)
 
 
 def _open_streams() -> None:
-    """Replace streams that are closed at the start, as under some schedulers, by the null device."""
-    # in this order, because each takes the lowest free number
+    """Open standard streams that are closed at the start, as under some schedulers, on the null device."""
+    # The order matters: each open() takes the lowest free file descriptor.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - as long as the process
 
 
 def _say(text: str) -> None:
-    """Print why the command ends, if possible; with output to a full disk only the exit code remains."""
+    """Print why the command ends, if the stream can be written; on a full disk only the exit code remains."""
     with suppress(OSError, ValueError):
         print(text, file=sys.stderr, flush=True)
 
 
 def _print_anything() -> None:
-    """Print the code of characters that the output's encoding lacks, so that a ± does not end a run."""
+    """Print characters that the output's encoding lacks as escape codes, so that a ± does not end a run."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")

@@ -1,5 +1,4 @@
-"""`unskew federation admit`: the keys that sites have sent, admitted once their fingerprints were
-compared."""
+"""`unskew federation admit`: admit sites by their public keys after their fingerprints were compared."""
 
 from __future__ import annotations
 
@@ -34,8 +33,8 @@ def command(
     ] = False,
     folder: Where = FOLDER,
 ) -> None:
-    """Let sites take part: all of these keys, or none. First compare their fingerprints with those that the
-    sites read out."""
+    """Admit sites to a federation: all of these keys, or none of them. First compare the fingerprints with
+    those that the sites read out."""
     from unskew.errors import UsageError
     from unskew.federation import admission, journal
     from unskew.federation.tickets import Coordinator
@@ -65,8 +64,10 @@ def command(
 
 
 def _texts(keys: list[Path], site: str | None) -> dict[str, str]:
-    """What the files hold, by site. Raises UsageError: E111 for a file that is not there, E109 for names that
-    are unclear."""
+    """Maps each site to the text of its key file.
+
+    Raises UsageError: E111 for a missing file, E109 for unclear or repeated names.
+    """
     from unskew.errors import UsageError
 
     if site and len(keys) > 1:
@@ -81,7 +82,7 @@ def _texts(keys: list[Path], site: str | None) -> dict[str, str]:
 
 
 def _confirm(sites: list[str]) -> bool:
-    """Whether somebody at the terminal says that the fingerprints are right."""
+    """Whether a person at the terminal confirms that the fingerprints match."""
     each = sites[0] if len(sites) == 1 else "every site"
     return typer.confirm(f"Has {each} read out this fingerprint, over the telephone or in person?")
 

@@ -1,5 +1,4 @@
-"""`unskew attach`: follow a run over a network that another command has started, and that may have outlived
-it."""
+"""`unskew attach`: follow a run over a network that another command has started."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ def command(
         bool, typer.Option("--json", help="print the result as JSON and nothing else")
     ] = False,
 ) -> None:
-    """Follow a run until it ends, and show its result. Ctrl-C detaches from it without ending it."""
+    """Follow a run until it ends, and show its result. Ctrl-C detaches from the run without ending it."""
     from unskew.cli import remote_run
     from unskew.errors import Terminated
     from unskew.federation.coordinator.orders import RunStart
@@ -25,7 +24,7 @@ def command(
     started = RunStart.read(run)
     home = Coordinator.open(remote_run.read_order(run).federation)
     if stop:
-        from unskew.federation.coordinator import submission  # which needs Flower
+        from unskew.federation.coordinator import submission  # needs Flower
 
         submission.stop(home, started.number)
     try:

@@ -1,4 +1,5 @@
-"""`unskew attack`: what a reader of a finished run's payloads can learn about the clients' samples."""
+"""`unskew attack`: measure what a reader of a finished run's payloads can learn about the clients'
+samples."""
 
 from __future__ import annotations
 
@@ -47,15 +48,15 @@ class Arguments:
 
 @with_options(Arguments)
 def command(arguments: Arguments) -> None:
-    """Attack a finished run, and write what was measured into its privacy.json and its report.
+    """Attack a finished run, and write the measurements into its privacy.json and its report.
 
-    `unskew list attacks` shows all attacks; docs/privacy.md says what they mean.
+    `unskew list attacks` lists all attacks; docs/privacy.md explains them.
     """
     perform_and_print(arguments)
 
 
 def perform_and_print(arguments: Arguments) -> None:
-    """Make the attack, write the run's report, and print what was measured."""
+    """Perform the attack, write the run's report, and print the measurements."""
     from unskew.attacks.perform import perform
     from unskew.cli.screen import json_of
     from unskew.report import page
@@ -68,8 +69,10 @@ def perform_and_print(arguments: Arguments) -> None:
 
 
 def _run(arguments: Arguments) -> Scene:
-    """The run, a coordinator's with the samples that --data names. Raises UsageError (E150) for --pictures or
-    --merged alone."""
+    """The scene of the attack: the run, and with `--data` also the samples of the sites.
+
+    Raises UsageError (E150) for --pictures or --merged without --data.
+    """
     from unskew.attacks.scene import Scene
     from unskew.runs.reopen import UserCode
 
@@ -88,8 +91,10 @@ def _run(arguments: Arguments) -> Scene:
 
 
 def _settings(arguments: Arguments) -> dict[str, object]:
-    """What --set and --samples say. Raises UsageError (E150) for anything but name=value, and where no attack
-    is named."""
+    """The settings of the attack in --set and --samples.
+
+    Raises UsageError (E150) for an entry that is not name=value, and for --set without the name of an attack.
+    """
     from unskew.formats import calls
 
     settings: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""`unskew audit`: a lower bound on epsilon by canaries in one run."""
+"""`unskew audit`: measure a lower bound on epsilon with canaries in one run."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Arguments:
 
 @with_options(Arguments)
 def command(arguments: Arguments) -> None:
-    """Train a finished run once more with canaries, and say which epsilon its model refutes.
+    """Train a finished run again with canaries, and measure which epsilon its model refutes.
 
-    The bound stands beside the epsilon that the run claims, in its privacy.json and its report;
-    docs/privacy.md explains it.
+    privacy.json and the report show this bound next to the epsilon that the run claims; docs/privacy.md
+    explains it.
     """
     attack.perform_and_print(attack.Arguments(attack="audit", **vars(arguments)))

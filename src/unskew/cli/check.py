@@ -1,4 +1,4 @@
-"""`unskew check`: the conformance checks that every method must pass, built-in or your own."""
+"""`unskew check`: run the conformance checks that every method must pass, built-in or third-party."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def command(
 
 
 def parts_of(text: str) -> list[Part]:
-    """The Parts of a method, or all Parts that a Python file defines, with their default arguments."""
+    """The Parts of a method, or all Parts in a Python file, with their default arguments."""
     from unskew.methods import registry
     from unskew.methods.registry import part_of
 

@@ -1,4 +1,4 @@
-"""`unskew compare`: several methods and seeds on the same partitions and absences."""
+"""`unskew compare`: compare methods over several seeds, on the same partitions and absences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unskew.system import disk
 
 @dataclass(frozen=True)
 class Arguments:
-    """The options of the command beside the settings that all runs share."""
+    """The options of the command, in addition to the settings that all runs share."""
 
     methods: Annotated[tuple[str, ...], "methods to compare, such as fedavg flea rebafl fedavg+fedrdn"]
     seeds: Annotated[int, Ge(1), "how many seeds, counted from 0"] = 3
@@ -102,8 +102,10 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
 
 
 def check_target(target: float | None, score: str) -> None:
-    """Raises UsageError (E109) for a target that a share can never reach, such as 90 for 90 %. score: the
-    main one."""
+    """Check the target for the main score `score`.
+
+    Raises UsageError (E109) for a target that a share cannot reach, such as 90 for 90 %.
+    """
     if target is None or not score or not kind(score).share or 0 < target <= 1:
         return
     meant = f"; for {target:g} % write {target / 100:g}" if 1 < target <= 100 else ""
@@ -113,7 +115,7 @@ def check_target(target: float | None, score: str) -> None:
 
 
 def resume(path: Path, as_json: bool, on: str = "") -> None:
-    """Finish a comparison that was interrupted. on: where, if not where it began."""
+    """Finish a comparison that was interrupted. on: where to train; "" for the place where it began."""
     from unskew.comparison.dry_run import check_data
     from unskew.comparison.plan import plan_cells, read_plan
     from unskew.comparison.tuning import tuning_of
@@ -125,8 +127,8 @@ def resume(path: Path, as_json: bool, on: str = "") -> None:
 
 
 def finish(path: Path, plan: Any, as_json: bool) -> None:
-    """Train the runs of a comparison under a live table, after its tuning; then print the final table and
-    write the report."""
+    """Tune the methods if the plan asks for it, and train all runs while a table shows the progress; then
+    print the final table and write the report."""
     from unskew.cli.screen import Progress, json_of
     from unskew.comparison.training import attack_all, lost_in, train_all
     from unskew.comparison.tuning import best_settings, cells_of

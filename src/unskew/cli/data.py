@@ -1,5 +1,4 @@
-"""`unskew data`: what is understood of data, without training on them; and data sets from their original
-archives."""
+"""`unskew data`: check how unskew reads data, and build data sets from their original archives."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ def check(
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Print what is understood of data: samples, values, classes, sites, and what would be changed or left
+    """Print how unskew reads the data: samples, values, classes, sites, and what it would change or leave
     out."""
     from unskew.cli.screen import json_of
     from unskew.data import read
@@ -74,10 +73,10 @@ def get(
         typer.Option(min=8, max=1024, help="side of photographs, which are resized, in pixels [default: 64]"),
     ] = None,
 ) -> None:
-    """Make a data set of the field from its original archive: NAME.npz, and a card with licence, digests and
+    """Build a data set of the field from its original archive: NAME.npz, and a card with licence, digests and
     counts.
 
-    Nothing is downloaded, and nothing of an archive is unpacked to a disk or unpickled unsafely.
+    Nothing is downloaded, nothing is unpacked to a disk, and nothing is unpickled unsafely.
     """
     from unskew.data.downloads.get import get as made_from
 

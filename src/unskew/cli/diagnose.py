@@ -1,4 +1,4 @@
-"""`unskew diagnose`: what is skewed in a federation, and which method to take."""
+"""`unskew diagnose`: measure the skew of a federation, and recommend a method."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unskew.diagnosis import RELEVANT_SETTINGS
 
 @dataclass(frozen=True)
 class Arguments:
-    """The options of the command beside the settings that a run takes, too."""
+    """The options of the command, in addition to the settings that a run shares."""
 
     data: Annotated[
         str, Positional(), "a path, or a data set by name; arguments in brackets: scans/(size=128)"

@@ -1,4 +1,4 @@
-"""`unskew explain NAME`: what a method does, what it shares, and its settings."""
+"""`unskew explain NAME`: print what a method does, what it shares, and its settings."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def command(
     data: Annotated[str, typer.Option(help="for which data set to count bytes")] = DATA,
     model: Annotated[str, typer.Option(help="for which model to count bytes")] = MODEL,
 ) -> None:
-    """Print the equations, what leaves a client with its bytes, and the settings of a method."""
+    """Print the equations of a method, its settings, and what leaves a client, in bytes."""
     print(text(method, data, model))
 
 
 def text(method: str, data: str = DATA, model: str = MODEL) -> str:
-    """The page `unskew explain` prints."""
+    """The text that `unskew explain` prints."""
     from unskew.attacks.coverage import what_it_tells
     from unskew.merge import mean
     from unskew.report.method_pages import method_page
@@ -41,7 +41,7 @@ def text(method: str, data: str = DATA, model: str = MODEL) -> str:
 
 
 def _summed(loop: Loop) -> list[str]:
-    """Whether secure aggregation can hide what each client sends, and if not, why."""
+    """Lines that say whether secure aggregation can hide what each client sends, and if not, why."""
     from unskew.core.protection import sum_problem
     from unskew.privacy.secure_aggregation import LEAST_SITES
 
@@ -55,10 +55,10 @@ def _summed(loop: Loop) -> list[str]:
 
 
 def _example(method: str, data: str, model: str) -> tuple[Loop, str]:
-    """(a run that is not begun, in words), on which bytes are counted.
+    """(run, description of the run): a run that has not begun, as the basis for counting bytes.
 
-    A method that cannot work with the defaults (FedBN without batch normalisation) has colour images and a
-    model with it.
+    A method that cannot work with the defaults (FedBN without batch normalisation) gets colour images and a
+    model with normalisation.
     """
     from unskew.config import build
     from unskew.data.registry import divided_by

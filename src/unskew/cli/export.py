@@ -1,4 +1,4 @@
-"""`unskew export`: a run's model for use without unskew."""
+"""`unskew export`: export a run's model for use without unskew."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Arguments(ModelOptions):
 
 @with_options(Arguments)
 def command(arguments: Arguments) -> None:
-    """Write a run's model as a folder that needs no unskew: the model, model.json, the model card, and how to
-    load it.
+    """Write a run's model as a folder that can be used without unskew: the model, model.json, the model card,
+    and how to load it.
 
-    Nothing in the run's folder is run, and the samples it was trained on are not needed.
+    No code in the run's folder is executed, and the training samples are not needed.
     """
     from unskew.results import PublishedModel
 

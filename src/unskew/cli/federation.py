@@ -1,5 +1,5 @@
 """`unskew federation init | admit | ticket | revoke | add | remove | renew | show | audit | export-flower`:
-the coordinator's folder."""
+manage the coordinator's folder."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def init(
 
 
 def _print_ticket(home: Coordinator, ticket: Ticket) -> None:
-    """Where a ticket lies, until when it may be used, and what both ends compare."""
+    """Print the path of a ticket, its last day, and the fingerprint that both ends compare."""
     print(
         f"ticket  {home.ticket_file(ticket.site)}  for one admission, until {ticket.expires[:10]}; send it to"
         " its site only"
@@ -88,8 +88,8 @@ def ticket(
     days: Annotated[int, typer.Option(help="how long it may be used: 1 to 365 days")] = 14,
     folder: Where = FOLDER,
 ) -> None:
-    """Write a new ticket for a site whose ticket has expired, was used, or went astray. The old one is good
-    for nothing."""
+    """Write a new ticket for a site, if its ticket has expired, was used or was lost. The old ticket becomes
+    invalid."""
     from unskew.federation import admission, journal
     from unskew.federation.tickets import Coordinator
 
@@ -105,8 +105,7 @@ def revoke(
     site: Annotated[str, typer.Argument(help="the site whose key is not to be trusted any more")],
     folder: Where = FOLDER,
 ) -> None:
-    """Take back the admission of a site's key. A server that is running closes its connections within a
-    second."""
+    """Revoke the admission of a site's key. A running server closes its connections within a second."""
     from unskew.federation import admission, journal
     from unskew.federation.tickets import Coordinator
 
@@ -123,8 +122,7 @@ def add(
     site: Annotated[str, typer.Argument(help="the name of the new site")],
     folder: Where = FOLDER,
 ) -> None:
-    """Give a federation another site, and write its ticket. A server that runs lets it in once it is
-    admitted."""
+    """Add a site to a federation, and write its ticket. A running server accepts it once it is admitted."""
     from unskew.federation import admission
     from unskew.federation.tickets import Coordinator
 
@@ -140,7 +138,7 @@ def remove(
     site: Annotated[str, typer.Argument(help="the site to remove")],
     folder: Where = FOLDER,
 ) -> None:
-    """Take a site and its key out of a federation. Runs that have begun go on without it."""
+    """Remove a site and its key from a federation. Runs that have begun continue without it."""
     from unskew.federation import admission
     from unskew.federation.tickets import Coordinator
 
@@ -157,8 +155,8 @@ def renew_certificate(
     ] = "",
     folder: Where = FOLDER,
 ) -> None:
-    """Renew the server's certificate. No site joins again. A server that runs does this by itself, 30 days in
-    advance."""
+    """Renew the server's certificate; sites need not join again. A running server renews it by itself, 30
+    days in advance."""
     from unskew.errors import UsageError
     from unskew.federation.admission import renew_certificate
     from unskew.federation.tickets import Coordinator
@@ -176,8 +174,8 @@ def show(
     folder: Where = FOLDER,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Print the server's address, its certificate's days, the sites, their keys' fingerprints and bounds on
-    samples."""
+    """Print the server's address, the validity of its certificate, and the sites with their keys'
+    fingerprints and bounds on samples."""
     from unskew.federation import admission, certificates
     from unskew.federation.addresses import host_port
     from unskew.federation.tickets import Coordinator
@@ -211,8 +209,8 @@ def audit(
     folder: Where = FOLDER,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Check that a run's journal, or the federation's of admissions and of strangers, is as the coordinator
-    wrote it."""
+    """Check that the journal of a run, or the federation's journal of admissions and unknown callers, is
+    unchanged since the coordinator wrote it."""
     from unskew.errors import StateError, UsageError
     from unskew.federation import journal
     from unskew.federation.tickets import Coordinator

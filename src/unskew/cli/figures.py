@@ -1,4 +1,4 @@
-"""`unskew figures`: the pictures of a report as files for a paper."""
+"""`unskew figures`: write the figures of a report as files for a paper."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Arguments:
 
 @with_options(Arguments)
 def command(arguments: Arguments) -> None:
-    """Write every picture of a report as a vector file, and its table as LaTeX and CSV, for papers and
+    """Write every figure of a report as a vector file, and its table as LaTeX and CSV, for papers and
     slides."""
     from unskew.report import paper_figures
 

@@ -1,4 +1,4 @@
-"""`unskew join`: a site takes its ticket, makes its key and shows the fingerprint."""
+"""`unskew join`: create a site's key from its ticket, and show the key's fingerprint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def command(
     coordinator: Fingerprint = "",
     as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
 ) -> None:
-    """Make this site's key here. Nothing is sent; the public key goes back by any channel."""
+    """Create this site's key on this machine. Nothing is sent; return the public key by any channel."""
     from unskew.federation.site.site_folder import SiteFolder, check_fingerprint
     from unskew.federation.tickets import Ticket
 
@@ -47,7 +47,7 @@ def command(
 
 
 def show(joined: SiteFolder, compared: bool, say: Callable[[str], None] = print) -> None:
-    """Say what the site has joined, and what goes back to the coordinator."""
+    """Print what the site has joined, and what the site sends back to the coordinator."""
     ticket = joined.ticket
     say(f"joined  {ticket.federation} as {ticket.site}; the key was made here and stays here (mode 0600)")
     for whose, fingerprint in ticket.fingerprints.items():
@@ -59,11 +59,10 @@ def show(joined: SiteFolder, compared: bool, say: Callable[[str], None] = print)
 
 
 def fingerprint_source(given: str, asks: bool) -> Callable[[], str]:
-    """Where the coordinator's fingerprint comes from: an option, or somebody who types what is read out to
-    them.
+    """A function that returns the coordinator's fingerprint: the option's value, or what a person types.
 
-    It is not shown before, so that nobody can confirm it unread. asks: whether a person may be asked. What is
-    returned raises UsageError (E503) where there is neither.
+    The fingerprint is not shown before, so that it cannot be confirmed unread. asks: whether a person may be
+    asked. The function raises UsageError (E503) if there is neither an option nor a person to ask.
     """
 
     def ask() -> str:

@@ -1,7 +1,6 @@
-"""`unskew list`: what there is to choose from.
+"""`unskew list`: list methods, data sets, models, experiments, attacks and error codes.
 
-Methods are filtered by what they are for, and by what may leave a site; the words are those of `policy.yaml`,
-so that a site's policy can be typed in.
+Methods are filtered by their purpose and by what may leave a site, in the words of `policy.yaml`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Filters:
-    """What a method must be to be listed; a filter that is not given lets all of them pass."""
+    """The conditions that a listed method must meet; a filter that is left out accepts every method."""
 
     against: Annotated[
         str | None,
@@ -52,11 +51,11 @@ class Filters:
 
     @property
     def given(self) -> str:
-        """The option of the first filter that was given; "" if none was."""
+        """The option of the first filter in use; "" if there is none."""
         return next((_option(f.name) for f in fields(Filters) if getattr(self, f.name) != f.default), "")
 
     def check(self) -> None:
-        """Raises UsageError (E109) for a word that no method could have."""
+        """Raises UsageError (E109) for a value that no method can have."""
         from unskew.core.description import Family, Skew
         from unskew.core.part import Part
 
@@ -67,7 +66,7 @@ class Filters:
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds that may leave."""
+        """The kinds of payload that may leave a site."""
         return (
             [kind.strip() for kind in self.shares.split(",")] if self.shares is not None else _share_kinds()
         )
@@ -119,7 +118,7 @@ class Arguments(Filters):
 def command(arguments: Arguments) -> None:
     """List methods, data sets, models, published experiments, attacks or error codes.
 
-    Methods can be chosen by what they are for and by what may leave a site, in the words of a site's policy.
+    Filters select methods by their purpose and by what may leave a site, in the words of a site's policy.
     """
     import json
 
@@ -151,7 +150,7 @@ def command(arguments: Arguments) -> None:
 
 
 def _print(entries: dict[str, str], times: bool = False) -> None:
-    """A line each. times: also how long an experiment would take."""
+    """Print one line per entry. times: also print how long an experiment would take."""
     width = max(map(len, entries), default=0) + 2
     for name, about in entries.items():
         print(f"{name:<{width}}{about}{f'. {_time(name)}' if times else ''}", flush=True)
@@ -164,8 +163,7 @@ def _methods() -> dict[str, str]:
 
 
 def _profiles() -> Iterator[tuple[str, Profile]]:
-    """Every method with what can be said of it on the federation of `unskew check`, on which nothing
-    trains."""
+    """Yield (name, profile) of every method on the federation of `unskew check`, without training."""
     from unskew.core.part import Part
     from unskew.methods import catalogue, registry
     from unskew.report.method_profile import Profile
@@ -204,7 +202,7 @@ def _attacks() -> dict[str, str]:
 
 
 def _experiments() -> dict[str, str]:
-    """The title, and how many rows have their data on this machine."""
+    """Maps each experiment to its title and the number of its rows that have their data on this machine."""
     from unskew.experiments.files import experiment_names, read_experiment
     from unskew.report.analysis.numbers import plural
 
@@ -218,7 +216,7 @@ def _experiments() -> dict[str, str]:
 
 
 def _time(name: str) -> str:
-    """How long all rows with data on this machine would take, as `reproduce` would run them."""
+    """The estimated time that `reproduce` would need for all rows with data on this machine."""
     from unskew.experiments.files import read_experiment
     from unskew.experiments.plan import seconds_for
     from unskew.report.analysis.numbers import clock

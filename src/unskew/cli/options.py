@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from unskew.results import PublishedModel, Result, SitePredictor
 
 COLUMN_ARGUMENTS = {"run": ("site", "label", "target"), "compare": ("site", "label")}
-"""The arguments of tables, by command, that are written in brackets after its path, not as options."""
+"""The arguments of tables, by command; they are written in brackets after the path, not as options."""
 
 
 class Commands(TyperGroup):
-    """The group of commands, with a check of the words before parsing."""
+    """The group of commands; it checks the words of the command line before parsing."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         check_words(args)
@@ -69,7 +69,7 @@ def _column_problem(command: str, names: Sequence[str], options: dict[str, str])
 
 
 def _option_name(text: str) -> str:
-    """The name of an option: `tune` for `--tune=8`."""
+    """The name of an option, such as `tune` for `--tune=8`."""
     return text[2:].partition("=")[0].lower().replace("_", "-")
 
 
@@ -84,7 +84,7 @@ def _option_value(given: Sequence[str], place: int) -> str:
 
 T = TypeVar("T")
 SETTINGS = tuple(a.name for a in arguments.of(Settings) if a.name not in ("method", "set"))
-"""The settings with an option each. `method` is an argument; `set` is written --set part.argument=value."""
+"""The settings that are options. `method` is an argument; `set` is written --set part.argument=value."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,8 @@ Command = Callable[..., None]
 
 
 def with_options(own: type[T]) -> Callable[[Callable[[T], None]], Command]:
-    """A decorator that makes a command from a function of one `own`, with an option for each field."""
+    """A decorator that makes a command from a function of one `own` instance; each field becomes an
+    option."""
 
     def decorate(function: Callable[[T], None]) -> Command:
         def called(**values: Any) -> None:
@@ -117,9 +118,10 @@ def with_options(own: type[T]) -> Callable[[Callable[[T], None]], Command]:
 def with_settings(
     own: type[T], settings: Sequence[str] = SETTINGS
 ) -> Callable[[Callable[[T, dict[str, Any]], None]], Command]:
-    """A decorator that makes a command from a function of one `own` and the settings in the command line.
+    """A decorator that makes a command from a function of an `own` instance and the settings of the command
+    line.
 
-    The command has an option for each field of the dataclass `own` and for each of these settings.
+    The command has an option for each field of the dataclass `own` and for each name in `settings`.
     """
 
     def decorate(function: Callable[[T, dict[str, Any]], None]) -> Command:
@@ -137,7 +139,7 @@ def with_settings(
 
 
 def _build(kind: type[T], values: dict[str, Any]) -> T:
-    """The dataclass with the user's values. Raises UsageError (E109) for a value that does not fit."""
+    """An instance of the dataclass with the user's values. Raises UsageError (E109) for an invalid value."""
     given = {name: value for name, value in values.items() if value is not None}
     return kind(**arguments.check(kind, given, "the command", "E109"))
 
@@ -145,7 +147,7 @@ def _build(kind: type[T], values: dict[str, Any]) -> T:
 def _as_command(
     called: Command, function: Callable[..., None], parameters: list[inspect.Parameter]
 ) -> Command:
-    """`called` with these parameters for typer, and the name and docstring of `function`."""
+    """`called` with these parameters for typer, and with the name and docstring of `function`."""
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     called.__doc__, called.__name__ = function.__doc__, function.__name__
     called.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -180,7 +182,8 @@ def _flag(argument: Argument) -> str:
 
 
 def help_text(argument: Argument) -> str:
-    """The meaning, and in brackets choices or range and default. Brackets are escaped for rich."""
+    """The meaning of an option, followed by its choices or range and its default in brackets, escaped for
+    rich."""
     facts = ["|".join(map(str, argument.choices)) or argument.range]
     if argument.default is True:
         facts.append("default: on")
@@ -249,7 +252,7 @@ class ModelOptions:
     classes: Annotated[str, "of these data all class names, in the order on which the sites agreed"] = ""
 
     def result(self) -> Result | PublishedModel | SitePredictor:
-        """The run, as `unskew.load` reads it; raises UsageError as that does."""
+        """The run as `unskew.load` reads it; raises UsageError as `load` does."""
         from unskew import api
         from unskew.cli.site_run import names
         from unskew.results import SitePredictor
@@ -257,9 +260,8 @@ class ModelOptions:
         own = {"data": self.data or None, "classes": names(self.classes)}
         code = {"model": self.model, "method": self.method}
         result = api.load(self.run, **code, unfinished=self.unfinished, best=self.best, **own)
-        if isinstance(
-            result, SitePredictor
-        ):  # whose weights may be of an earlier round than the coordinator's
+        # A site's weights may be from an earlier round than the coordinator's.
+        if isinstance(result, SitePredictor):
             print(result, file=sys.stderr)
         return result
 

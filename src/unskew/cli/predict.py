@@ -1,6 +1,6 @@
-"""`unskew predict`: what a run's model predicts for new samples, as a table with a line for each sample.
+"""`unskew predict`: predict new samples with a run's model, as a table with one line per sample.
 
-Letters: N samples, C classes.
+Letters: N samples, C classes, L labels.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NUMBER = re.compile(r"[+-]?[0-9.]+(e[+-]?[0-9]+)?", re.I)
 
 
 def as_csv(names: Sequence[str], classes: Sequence[str], p_NC: np.ndarray) -> str:
-    """`input,class,p(CLASS),...`: what each sample is called, its likeliest class, and every class's
-    probability."""
+    """CSV `input,class,p(CLASS),...`: the name of each sample, its most probable class, and the probability
+    of every class."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["input", "class", *(f"p({name})" for name in classes)])
@@ -36,8 +36,8 @@ def as_csv(names: Sequence[str], classes: Sequence[str], p_NC: np.ndarray) -> st
 
 
 def labels_as_csv(names: Sequence[str], labels: Sequence[str], p_NL: np.ndarray) -> str:
-    """`input,labels,p(LABEL),...`: what each sample is called, its labels joined by ";", and every label's
-    probability."""
+    """CSV `input,labels,p(LABEL),...`: the name of each sample, its labels joined by ";", and the probability
+    of every label."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["input", "labels", *(f"p({name})" for name in labels)])
@@ -48,8 +48,7 @@ def labels_as_csv(names: Sequence[str], labels: Sequence[str], p_NL: np.ndarray)
 
 
 def numbers_as_csv(names: Sequence[str], target: str, guess_N: np.ndarray) -> str:
-    """`input,TARGET`: what each sample is called, and the number that the model predicts, in the target's own
-    unit."""
+    """CSV `input,TARGET`: the name of each sample, and the predicted number in the unit of the target."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["input", safe_cell(target)])
@@ -58,7 +57,7 @@ def numbers_as_csv(names: Sequence[str], target: str, guess_N: np.ndarray) -> st
 
 
 def masks_as_csv(names: Sequence[str]) -> str:
-    """`place,input`: where in an array of masks, from 0, that of each sample is."""
+    """CSV `place,input`: the index of each sample in an array of masks, counted from 0, and its name."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["place", "input"])
@@ -67,10 +66,9 @@ def masks_as_csv(names: Sequence[str]) -> str:
 
 
 def safe_cell(text: str) -> str:
-    """A text that no spreadsheet takes for a formula: one that begins like a formula gets an apostrophe
-    before it.
+    """The text, with an apostrophe before it if a spreadsheet would read it as a formula.
 
-    The names of classes and files may be somebody else's.
+    Names of classes and files may come from others.
     """
     return f"'{text}" if FORMULA.match(text) and not NUMBER.fullmatch(text) else text
 
@@ -89,10 +87,10 @@ class Arguments(ModelOptions):
 
 @with_options(Arguments)
 def command(arguments: Arguments) -> None:
-    """Predict new samples with a run's model: a CSV with each one's class and the probability of every class,
-    or its number.
+    """Predict new samples with a run's model: a CSV with the class and all probabilities of each sample, or
+    with its predicted number.
 
-    Nothing in the run's folder is run, and the samples it was trained on are not needed.
+    No code in the run's folder is executed, and the training samples are not needed.
     """
 
     if arguments.out and arguments.out.exists() and arguments.out.samefile(arguments.input):
@@ -105,7 +103,7 @@ def command(arguments: Arguments) -> None:
         warnings.simplefilter("always", UserWarning)
         if result.federation.masks:
             _write_masks(arguments.out, result, x, client)
-            if names != [str(i) for i in range(len(names))]:  # as of an array, whose order is known
+            if names != [str(i) for i in range(len(names))]:  # not just the positions in an array
                 print(masks_as_csv(names), end="")
         elif result.federation.several:
             p = result.predict_proba(x, client)

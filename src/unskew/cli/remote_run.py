@@ -1,4 +1,5 @@
-"""`unskew run --on`, and `unskew resume` of such a run: a federation's run on the coordinator's screen."""
+"""`unskew run --on`, and `unskew resume` for such a run: start a run over a network and follow it on the
+screen."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
     from unskew.federation.tickets import Coordinator
 
 ENDING_S = 3.0
-"""How long the process of a run that was interrupted may take to release its folder."""
+"""Seconds that the process of an interrupted run may take to release its folder."""
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def seconds(text: str) -> float:
-    """The seconds in `30s`, `10m`, `2h` or a bare number. Raises UsageError (E109)."""
+    """The number of seconds in `30s`, `10m`, `2h` or a bare number. Raises UsageError (E109)."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
     if not match or not float(match[1]):
         raise UsageError("E109", f"a duration is written 30s, 10m or 2h; got '{text}'.")
@@ -32,17 +33,17 @@ def seconds(text: str) -> float:
 
 
 def _duration_text(seconds: float) -> str:
-    """A duration with the unit that people would use."""
+    """A duration as text, in a convenient unit."""
     unit, length_s = ("s", 1) if seconds < 120 else ("min", 60) if seconds < 7200 else ("h", 3600)
     return f"{seconds / length_s:.4g} {unit}"
 
 
 @disk.private_files()
 def run_on(federation: Path, path: Path, settings: Any, terms: Mapping[str, Any], as_json: bool) -> None:
-    """Start a new run, or continue one that was stopped. terms: min_sites, deadline, wait, test, without.
+    """Start a new run, or continue a stopped one. terms: min_sites, deadline, wait, test, without.
 
-    Before anything is sent or written, raises UsageError for what cannot run over a network, StateError for a
-    folder that holds another run or one that is going on.
+    Before anything is sent or written, raises UsageError for a run that cannot work over a network, and
+    StateError for a folder with another run or with a run in progress.
     """
     from unskew.config import check_same, load
     from unskew.federation.coordinator.orders import ORDER_FILE, Order, Terms
@@ -68,8 +69,7 @@ def run_on(federation: Path, path: Path, settings: Any, terms: Mapping[str, Any]
 
 
 def _check_sites(home: Coordinator, terms: Terms) -> None:
-    """Raises UsageError (E109) if there are not as many admitted sites as are needed, or --without names none
-    of them."""
+    """Raises UsageError (E109) if too few sites are admitted, or if --without names an unknown site."""
     for site in terms.without:
         if site not in home.sites:
             near = suggestion(site, home.sites)
@@ -82,7 +82,8 @@ def _check_sites(home: Coordinator, terms: Terms) -> None:
 
 
 def _check_free(path: Path) -> None:
-    """Raises StateError (E110) if a process conducts this run and has not ended within ENDING_S."""
+    """Raises StateError (E110) if another process conducts this run and does not end within ENDING_S
+    seconds."""
     from unskew.federation.coordinator.orders import check_alone
 
     until = time.monotonic() + ENDING_S
@@ -97,10 +98,9 @@ def _check_free(path: Path) -> None:
 
 @disk.private_files()
 def conduct(path: Path, as_json: bool, without: tuple[str, ...] = (), wait: str = "") -> None:
-    """Begin or continue the run that this folder describes, and show it to its end. One that is done is only
-    shown.
+    """Begin or continue the run in this folder, and show it until it ends. A finished run is only shown.
 
-    without: further sites to leave out. wait: how long to wait for missing sites, if not as long as before.
+    without: further sites to leave out. wait: how long to wait for missing sites; "" keeps the earlier value.
     """
     from unskew import config
     from unskew.federation.coordinator.orders import ENDING
@@ -111,10 +111,10 @@ def conduct(path: Path, as_json: bool, without: tuple[str, ...] = (), wait: str 
         (print_nothing if as_json else print_text)(f"run     {path}  is done; nothing is asked of any site")
         return _show_result(path, as_json)
     order = _moved_order(path, read_order(path, without, wait))
-    config.build(order.settings).check_code()  # the run's process imports what is ordered
+    config.build(order.settings).check_code()  # the run's process imports this code
     home = Coordinator.open(order.federation)
 
-    from unskew.federation.coordinator import submission  # which needs Flower
+    from unskew.federation.coordinator import submission  # needs Flower
     from unskew.federation.coordinator.orders import RunStart
 
     (path / ENDING).unlink(missing_ok=True)
@@ -136,7 +136,7 @@ def conduct(path: Path, as_json: bool, without: tuple[str, ...] = (), wait: str 
 
 
 def _is_done(path: Path) -> bool:
-    """Whether the run in this folder has come to its end."""
+    """Whether the run in this folder has finished."""
     from unskew.federation.coordinator.orders import ENDING
 
     return (path / ENDING).exists() and json.loads((path / ENDING).read_text())["state"] == "done"
@@ -144,8 +144,8 @@ def _is_done(path: Path) -> bool:
 
 @disk.private_files()
 def read_order(path: Path, without: tuple[str, ...] = (), wait: str = "") -> Order:
-    """The order of the run in this folder; further sites to leave out, and another wait, are checked and kept
-    in it."""
+    """The order of the run in this folder. Further sites to leave out and another `wait` are checked and
+    saved in it."""
     from unskew.federation.coordinator.orders import ORDER_FILE, Order
     from unskew.federation.tickets import Coordinator
 
@@ -167,10 +167,10 @@ def _resume(path: Path) -> str:
 
 
 def _moved_order(path: Path, order: Order) -> Order:
-    """The order of a run for the folder in which it lies now: conducted where it lay before, it would begin
-    anew there.
+    """The order of a run, with the path of the folder that contains it now.
 
-    Raises StateError (E112) for a copy of a folder that is still there: both would go on as one run.
+    With the old path, the run would begin again there. Raises StateError (E112) for a copy of a folder that
+    still exists, because both would continue the same run.
     """
     from unskew.federation.coordinator.orders import ORDER_FILE
 
@@ -186,7 +186,7 @@ def _moved_order(path: Path, order: Order) -> Order:
 
 
 def _number(path: Path) -> str | None:
-    """The number of the run in this folder; None if none has begun there."""
+    """The number of the run in this folder; None if no run has begun there."""
     from unskew.federation.coordinator.network_run import ROSTER
 
     roster = path / ROSTER
@@ -195,8 +195,10 @@ def _number(path: Path) -> str | None:
 
 @disk.private_files()
 def show(home: Coordinator, path: Path, started: RunStart, as_json: bool) -> None:
-    """Repeat what a run says until it ends, then its result. Raises SystemExit with its code if it did not
-    end well."""
+    """Print the messages of a run until it ends, then its result.
+
+    Raises SystemExit with the run's exit code if it failed.
+    """
     from unskew.federation.coordinator import submission
     from unskew.federation.coordinator.orders import follow
 
@@ -210,10 +212,8 @@ def show(home: Coordinator, path: Path, started: RunStart, as_json: bool) -> Non
         path, started, lambda: submission.status(home, started.number), print_nothing if as_json else say
     )
     if ending["state"] != "done":
-        out = (
-            sys.stderr if as_json else sys.stdout
-        )  # where JSON is asked for, nothing else is printed among it
-        if not shown[0].endswith(ending["text"]):  # else it was the last line of the run
+        out = sys.stderr if as_json else sys.stdout  # with --json, standard output contains only JSON
+        if not shown[0].endswith(ending["text"]):  # otherwise the run has already printed it
             print(ending["text"], file=out)
         if ending["code"] == 75:
             print(f"Resume with: {_resume(path)}", file=out)
@@ -226,7 +226,7 @@ def print_text(text: str) -> None:
 
 
 def print_nothing(text: str) -> None:
-    """Instead of `aloud` where only JSON is to be printed."""
+    """Print nothing; this replaces `aloud` if only JSON is to be printed."""
 
 
 def _show_result(path: Path, as_json: bool) -> None:

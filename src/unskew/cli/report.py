@@ -1,4 +1,4 @@
-"""`unskew report`: the page of one run, of several, or of a comparison."""
+"""`unskew report`: write the page of one run, of several runs, or of a comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def command(
         Path | None, typer.Option(help="where to write the page; report.html in the first folder if left out")
     ] = None,
 ) -> None:
-    """Write one self-contained HTML page; for kept results of reproduce, one page each and an index."""
+    """Write one self-contained HTML page; for stored results of reproduce, one page each and an index."""
     from unskew.experiments import pages
     from unskew.report import page
 
@@ -36,5 +36,5 @@ def command(
 
 
 def warn(text: str) -> None:
-    """Print a warning where it does not mix with what a command prints for others to read."""
+    """Print a warning to a stream that does not mix with a command's output."""
     print(f"Warning: {printable(text)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`unskew reproduce`: a published table, run here, with the paper's number beside ours and a verdict on every
+"""`unskew reproduce`: run a published table, with the paper's numbers next to ours and a verdict on every
 claim."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Arguments(Request):
 
 @with_options(Arguments)
 def command(arguments: Arguments) -> None:
-    """Run a published table, or one of your own. Finished runs are kept, so it can be stopped and extended at
+    """Run a published table, or one of your own. Finished runs are saved, so you can stop and extend it at
     any time."""
     from unskew.cli.screen import Progress, json_of
     from unskew.experiments.reproduce import carry_out

@@ -1,4 +1,4 @@
-"""`unskew resume`: continue a run, or a comparison, where it stopped."""
+"""`unskew resume`: continue a run, or a comparison, from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def command(
 ) -> None:
     """Continue a run to the same bits as if it had never stopped.
 
-    A Python file is imported only if it is named here, too.
+    A Python file is imported only if this command names it, too.
     """
     from unskew.system import python_files
 

@@ -1,4 +1,4 @@
-"""`unskew run`: one method on one federation."""
+"""`unskew run`: train one method on one federation."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from unskew.errors import NothingUsed, Terminated, UsageError
 
 SITES = Panel("Real sites")
 ON_SITES = {"cap": 0.5}
-"""Settings with other defaults on real sites: what a site says of its samples must not outweigh all others
-together."""
+"""Settings with other defaults on real sites: a site's claimed sample count must not outweigh all others."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """The options of the command beside the settings of the run."""
+    """The options of the command, in addition to the settings of the run."""
 
     method: Annotated[
         str | None,
@@ -69,8 +68,8 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
 
 
 def _cluster(arguments: Arguments) -> Cluster | None:
-    """The Ray cluster that --on names; None where it is left out or names a federation, which may be called
-    ray, too."""
+    """The Ray cluster that --on names; None if the option is left out or names a federation (even one called
+    ray)."""
     if (
         arguments.on is None
         or not re.fullmatch(r"ray([:,].*)?", arguments.on)
@@ -81,8 +80,8 @@ def _cluster(arguments: Arguments) -> Cluster | None:
 
 
 def _settings(arguments: Arguments, given: dict[str, Any], sites: bool) -> Any:
-    """The settings of a YAML file, of options, and of --set, each on top of the one before. sites: for a run
-    on real ones."""
+    """The settings of the YAML file, overridden by the options, and these by --set. sites: whether the run is
+    on real sites."""
     from unskew import config as settings_of
     from unskew.runs.resolve import with_arguments
 
@@ -94,8 +93,8 @@ def _settings(arguments: Arguments, given: dict[str, Any], sites: bool) -> Any:
 
 
 def _in_file(arguments: Arguments) -> dict[str, Any]:
-    """The settings of a YAML file without defaults, for other data may ask for another skew; {} if none is
-    named."""
+    """The settings in the YAML file without defaults, because the default skew depends on the data; {}
+    without a file."""
     from unskew import config as settings_of
 
     named = arguments.method if arguments.method and _is_file(arguments.method) else arguments.config
@@ -103,12 +102,12 @@ def _in_file(arguments: Arguments) -> dict[str, Any]:
 
 
 def _is_file(method: str) -> bool:
-    """Whether it names a file of settings in place of a method."""
+    """Whether `method` names a file of settings."""
     return method.endswith((".yaml", ".yml"))
 
 
 def _run_on_sites(path: Path, settings: Any, arguments: Arguments, asked: dict[str, Any]) -> None:
-    """asked: the settings that somebody wrote down."""
+    """Start the run on real sites. asked: the settings that the user wrote, without defaults."""
     from unskew.cli.remote_run import print_text, run_on
     from unskew.federation.protocol.study_rules import SITE_CHOICES, with_clipping
 
@@ -156,8 +155,8 @@ def _train(path: Path, settings: Any, arguments: Arguments, cluster: Cluster | N
 
 
 def finish(folder: Any, screen: Any, as_json: bool) -> None:
-    """Train the run of a folder to its end and show it; then print its scores, write its report and say what
-    to do next."""
+    """Train the run of a folder to its end and show its progress; then print its scores, write its report and
+    print the next steps."""
     from unskew.cli.screen import json_of, next_steps
     from unskew.config import resume_command
     from unskew.report import page
@@ -196,7 +195,7 @@ def finish(folder: Any, screen: Any, as_json: bool) -> None:
 
 
 def _as_json(result: Any) -> dict[str, Any]:
-    """What `--json` prints."""
+    """The result as `--json` prints it."""
     scopes = ("global", "global@client", "personal@client")
     beside = {
         metric: {

@@ -27,7 +27,7 @@ MOST_LOSS = 1e5
 
 
 class Screen:
-    """Shows the progress of one run. rounds: their number. quiet: print nothing."""
+    """Shows the progress of one run. rounds: the number of rounds. quiet: print nothing."""
 
     def __init__(self, rounds: int, quiet: bool = False):
         self.rounds, self.quiet = rounds, quiet
@@ -51,8 +51,8 @@ class Screen:
             self._open = False
 
     def round(self, summary: Any, scores: list[str]) -> None:
-        """Show a finished round: one line that is overwritten on a terminal, a line for each tenth of the run
-        in a pipe.
+        """Show a finished round: on a terminal, a line that is overwritten; in a pipe, a line for each tenth
+        of the run.
 
         summary: the loop's summary of the round. scores: the columns of `scores.latest`.
         """
@@ -68,7 +68,8 @@ class Screen:
             self.say("  ".join(columns))
 
     def _fitting(self, columns: list[str]) -> str:
-        """The columns that fit into a line of the terminal; a wrapped line could not be overwritten."""
+        """The columns that fit into one line of the terminal, because a wrapped line cannot be
+        overwritten."""
         width, shown = shutil.get_terminal_size().columns - 1, len(columns)
         while shown > 1 and len("  ".join(columns[:shown])) > width:
             shown -= 1
@@ -89,8 +90,8 @@ class Screen:
 
 
 def json_of(value: Any) -> str:
-    """A value as standard JSON, with null for numbers that are not finite, such as the loss of diverged
-    training."""
+    """A value as standard JSON, with null for numbers that are not finite (diverged training has such a
+    loss)."""
     return json.dumps(_finite(value), allow_nan=False)
 
 
@@ -103,7 +104,7 @@ def _finite(value: Any) -> Any:
 
 
 def next_steps(path: Path) -> str:
-    """Lines with the report of a run and the command that repeats the run."""
+    """Lines that name a run's report and the command that repeats the run."""
     return f"report  {path / 'report.html'}\nagain   unskew run {shlex.quote(str(path / 'config.yaml'))}"
 
 
@@ -139,7 +140,7 @@ class Progress:
             self._live = None
 
     def look(self, runs: Sequence[Cell]) -> None:
-        """Show the current state of the runs. Other runs than before begin a new table."""
+        """Show the current state of the runs. A different list of runs begins a new table."""
         if [cell.path for cell in runs] != [cell.path for cell in self.runs]:
             self.close()
             self.runs, self._reported, self._began = list(runs), set(), None
@@ -167,7 +168,8 @@ class Progress:
                 )
 
     def table(self) -> Table:
-        """A table with a line for each method, over its seeds, and the share done and time left below it."""
+        """A table with a line for each method, over its seeds, with the share done and the time left below
+        it."""
         table = Table(box=None, pad_edge=False, caption=self._caption(), caption_justify="left")
         for title in COLUMNS:
             table.add_column(title, justify="left" if title == "method" else "right")
@@ -177,7 +179,7 @@ class Progress:
         for method, group in by_method.items():
             begun, main = [cell for cell in group if cell.t], kind(group[0].metric)
             table.add_row(
-                Text(method),  # whose arguments, [head] say, are no markup
+                Text(method),  # as Text, because arguments such as [head] are no markup
                 f"{sum(cell.done for cell in group)}/{len(group)}",
                 f"{max(cell.t for cell in group)}/{group[0].settings.rounds}",
                 _mean(main, [cell.score for cell in begun]),
@@ -188,26 +190,26 @@ class Progress:
         return table
 
     def _caption(self) -> str:
-        """`40% done, 2:30 left`, at the pace since the first look."""
+        """The caption `40% done, 2:30 left`, at the pace since the first look."""
         done, (began, before) = self._share_done(), self._began or (0.0, 1.0)
         gained = done - before
         left = f", {clock((time.monotonic() - began) * (1 - done) / gained)} left" if gained > 0.01 else ""
         return f"{done:.0%} done{left}"
 
     def _share_done(self) -> float:
-        """The share of all rounds of all runs that is done."""
+        """The share of all rounds of all runs that is done, in [0, 1]."""
         return sum(cell.t for cell in self.runs) / max(1, sum(cell.settings.rounds for cell in self.runs))
 
 
 def _outcome(cell: Cell) -> str:
-    """The outcome of a finished run: its last score, or why it has none."""
+    """The outcome of a finished run: its last score, or the reason why it has none."""
     if cell.code == NothingUsed.exit_code:
         return "not trained"
     return "own model" if cell.score != cell.score else f"global {kind(cell.metric).written(cell.score):>6}"
 
 
 def _megabytes(runs: list[Cell]) -> str:
-    """The mean traffic of a run; a dash for references, which share nothing."""
+    """The mean traffic per run in megabytes; a dash for references, which share nothing."""
     if is_reference(runs[0].method):
         return "–"
     return megabytes(1e6 * sum(cell.megabytes for cell in runs) / len(runs))

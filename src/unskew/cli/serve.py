@@ -1,4 +1,4 @@
-"""`unskew serve`: the server of a federation, until it is stopped."""
+"""`unskew serve`: run the server of a federation until it is stopped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def command(
     metrics: Annotated[str, typer.Option(metavar="[HOST:]PORT", help=METRICS)] = "",
     log_format: Annotated[Literal["text", "json"], typer.Option(help=LOG_FORMAT)] = "text",
 ) -> None:
-    """Run the server that sites connect to. Runs are started separately, with `unskew run --on`."""
+    """Run the server that sites connect to. `unskew run --on` starts runs separately."""
     from unskew.federation.programs import Log
 
     say = Log(log_format, {"program": "serve", "federation": name})
@@ -45,7 +45,7 @@ def command(
 
 
 def publish(where: str, figures: Figures, say: Callable[[str], None]) -> None:
-    """Answer at this address with these figures, as long as the program runs. Raises UsageError (E109)."""
+    """Serve these figures at this address until the program ends. Raises UsageError (E109)."""
     from unskew.federation.prometheus import Endpoint
 
     endpoint = Endpoint(where, figures)
@@ -59,7 +59,7 @@ def _serve(folder: Path, bind: str, metrics: str, say: Log) -> None:
     from unskew.federation.tickets import Coordinator
 
     home = Coordinator.open(folder)
-    from unskew.federation.coordinator import server as coordinator_server  # which needs Flower
+    from unskew.federation.coordinator import server as coordinator_server  # needs Flower
     from unskew.federation.coordinator.server import ServerMetrics
 
     server = coordinator_server.start_server(home, bind, say, say.form)

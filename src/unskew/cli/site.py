@@ -28,8 +28,8 @@ def approve(
     ] = "",
     folder: Folder = SITE,
 ) -> None:
-    """Let a study take what it asks for, in this run and in later ones; without a run, show every study that
-    has asked."""
+    """Approve a study's requests in this run and in later runs; without a run, list every study that has
+    asked."""
     from unskew.federation.site import approvals
     from unskew.federation.site.site_folder import SiteFolder
 
@@ -55,7 +55,7 @@ def refuse(
     number: Annotated[str, typer.Argument(metavar="RUN", help="the run's number, or a question's digest")],
     folder: Folder = SITE,
 ) -> None:
-    """Refuse a study, also one that is running: nothing more is computed for it."""
+    """Refuse a study, even while it is running: this site computes nothing more for it."""
     from unskew.federation.site import approvals
     from unskew.federation.site.site_folder import SiteFolder
 
@@ -75,8 +75,8 @@ def watch(
         int, typer.Option(help="port of the page on this machine (default 0: any that is free)")
     ] = 0,
 ) -> None:
-    """Show in a browser what waits, what runs and what has left. Only this machine reaches the page; Ctrl-C
-    ends it."""
+    """Show in a browser what waits, what runs and what has left this site. Only this machine can open the
+    page; Ctrl-C ends it."""
     from unskew.federation.local_page import Page
     from unskew.federation.site.site_folder import SiteFolder
     from unskew.federation.site.site_page import html
@@ -99,7 +99,7 @@ def policy(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Check and show what studies may ask of this site, or change it."""
+    """Check, show or change what studies may request from this site."""
     from dataclasses import asdict
 
     from unskew.errors import UsageError
@@ -178,9 +178,9 @@ def clean(
     ] = 30.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list what would be removed, and stop")] = False,
 ) -> None:
-    """Remove the models and the private state of old runs. What has left this site stays on record.
+    """Remove the models and the private state of old runs. The record of what has left this site remains.
 
-    A run that was used within the last hour may be going on and is never removed.
+    A run that was used within the last hour may still be active and is never removed.
     """
     from unskew.federation.site.run_folder import active_runs, removable_runs, time_ago
     from unskew.federation.site.site_folder import SiteFolder

@@ -1,4 +1,4 @@
-"""`unskew site run`: a site joins, if it has not yet, and answers the coordinator until stopped."""
+"""`unskew site run`: join a federation if necessary, and answer the coordinator until stopped."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ APPROVALS = {
 }
 LOCAL_ADDRESS = "new ones are asked about here"
 LATER_CHECKS = ("network", "handshake", "admission")
-"""Findings that a site which has only now joined waits out: the server may not run yet, and its key is not
-admitted."""
+"""Checks that a new site need not pass yet: the server may not run, and the site's key is not admitted."""
 
 
 def command(
@@ -78,7 +77,7 @@ def command(
             _join(folder, ticket, coordinator, data, classes, head) if ticket else SiteFolder.open(folder)
         )
         if coordinator:
-            check_fingerprint(joined.ticket, coordinator)  # also where the site joined without it
+            check_fingerprint(joined.ticket, coordinator)  # also for a site that joined without this option
         site = joined.ticket
         tls = "TLS enabled" if site.authority else "TLS DISABLED"
         head(f"site {site.site} of {site.federation} → {site.place}  {tls}")
@@ -96,8 +95,7 @@ def command(
 
 
 def _join(folder: Path, ticket: Path, coordinator: str, data: str, classes: str, say: Log) -> SiteFolder:
-    """The site in this folder, which joins first if it has not. Raises SystemExit if what it then checks
-    cannot work."""
+    """The site in this folder; it joins first if it has not yet. Raises SystemExit if a check then fails."""
     from unskew.federation.site import site_checks, site_folder
 
     joined, now = site_folder.join(
@@ -117,7 +115,7 @@ def _join(folder: Path, ticket: Path, coordinator: str, data: str, classes: str,
 
 
 def _announce_studies(folder: Path, approve: str, say: Log) -> None:
-    """Announce studies that wait, and ask about them if somebody is at the terminal."""
+    """Announce studies that wait for approval, and ask about them if a person is at the terminal."""
     from unskew.federation.site import approvals, terminal
 
     here = approve == "ask" and say.form == "text" and terminal.has_terminal()
@@ -142,7 +140,7 @@ def names(classes: str) -> list[str]:
 def show_findings(
     findings: Sequence[Finding], say: Callable[[str], None] = print, not_yet: Container[str] = ()
 ) -> None:
-    """A line for each check. not_yet: checks that need not pass yet."""
+    """Print one line per check. not_yet: checks that need not pass yet."""
     for f in findings:
         failed = "wait" if f.what in not_yet else "FAIL"
         say(f"{'ok  ' if f.ok else failed}  {f.what:<12} {f.text}")

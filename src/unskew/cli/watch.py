@@ -1,5 +1,5 @@
-"""`unskew watch`: the progress of a run, a comparison or a table, read from what it has written, without
-touching it."""
+"""`unskew watch`: show the progress of a run, a comparison or a table from its files, which it does not
+change."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import typer
 from unskew.scores import MAIN, OVER_CLIENTS, kind
 
 LOOK_S = 0.5
-"""Seconds between two looks."""
+"""Seconds between two updates."""
 SHOWN_ROUNDS = {**{("global", main): "global" for main in MAIN.values()}, **OVER_CLIENTS}
-"""The scores to show: their names on the screen by scope and metric."""
+"""Maps (scope, metric) of each displayed score to its name on the screen."""
 MOST_NAMES = 6
-"""How many absent clients a line names."""
+"""Maximum number of absent clients that a line names."""
 
 
 def command(
@@ -32,8 +32,8 @@ def command(
         bool, typer.Option("--page", help="show a run in a browser instead, on this machine only")
     ] = False,
 ) -> None:
-    """Follow a run: its scores, which clients answered, were late or were dropped. Ctrl-C does not stop the
-    run itself."""
+    """Follow a run: its scores, and which clients answered, were late or were dropped. Ctrl-C does not stop
+    the run itself."""
     from unskew.comparison import tuning
     from unskew.comparison.plan import planned_cells, read_plan
     from unskew.comparison.progress import announced_cells
@@ -58,11 +58,11 @@ def command(
 
 
 def _serve(run: Path) -> None:
-    """The page of one run, until Ctrl-C."""
+    """Serve the page of one run until Ctrl-C."""
     from unskew.federation.coordinator.run_page import html
     from unskew.federation.local_page import Page
 
-    html(run)  # which refuses a folder that is no run's
+    html(run)  # raises an error for a folder without a run
     served = Page(lambda: html(run))
     print(f"open  {served.address}   (Ctrl-C ends the page; the run goes on)", flush=True)
     served.serve()
@@ -92,7 +92,8 @@ def _watch_one(run: Path, once: bool) -> None:
 
 
 def _watch_many(runs: list[Any], report: Path, once: bool) -> None:
-    """Show the table that the command which trains them shows; when piped, a line for each finished run."""
+    """Show the same table as the command that trains the runs; in a pipe, print a line for each finished
+    run."""
     from rich.console import Console
 
     from unskew.cli.screen import Progress
@@ -113,11 +114,10 @@ def _watch_many(runs: list[Any], report: Path, once: bool) -> None:
 
 
 class _History:
-    """What a run has written so far. complete: the rounds of which everything is written; 0 is before the
-    first."""
+    """The records of a run so far. complete: the last complete round; 0 before the first."""
 
     def __init__(self, run: Path):
-        from unskew.records.rows import Tail  # which loads NumPy
+        from unskew.records.rows import Tail  # loads NumPy
 
         self.complete: set[int] = set()
         self._run, self._sites = run, list[str]()
@@ -127,12 +127,10 @@ class _History:
         self._main = kind("accuracy")
 
     def read(self) -> Iterator[str]:
-        """Read what is new. Yields a sentence for each event that concerns a site or a reply."""
+        """Read new records. Yields a sentence for each event that concerns a site or a reply."""
         from unskew.records.client_lists import clients_in
 
-        for (
-            row
-        ) in self._metrics.read():  # before the events: what a round has to tell is written before its scores
+        for row in self._metrics.read():  # before the events: a round's events are written before its scores
             if row["metric"] in MAIN.values():
                 self._main = kind(row["metric"])
             if row["client"] is None and (name := SHOWN_ROUNDS.get((row["scope"], row["metric"]))):
@@ -149,7 +147,7 @@ class _History:
                 yield f"{event['code']} {event['text']}"
 
     def line(self, t: int, rounds: int) -> str:
-        """One round: its scores, and who answered."""
+        """A line about one round: its scores, and the clients that answered."""
         scores = [f"{name} {self._main.written(value):>6}" for name, value in self._scores.get(t, {}).items()]
         return "  ".join([f"round {t:>4}/{rounds}", *scores, *filter(None, [self._attendance.get(t, "")])])
 
@@ -162,14 +160,14 @@ class _History:
 
 
 def _site_names(run: Path) -> list[str]:
-    """The names of the sites in the order of client numbers; none in a simulation."""
+    """The names of the sites in the order of client numbers; empty for a simulation."""
     from unskew.report.analysis.runs import read_json
 
     return [hello["site"] for hello in read_json(run / "sites.json").get("sites", [])]
 
 
 def _ending(run: Path) -> dict[str, Any] | None:
-    """How a run over a network ended; None while it goes on, and in a simulation."""
+    """How a run over a network ended; None while it is running, and for a simulation."""
     from unskew.report.analysis.runs import read_json
 
     return read_json(run / "ending.json") or None

@@ -1,9 +1,8 @@
-"""A search for settings: the same number of trials for every method, one trial of each at a time, and the
-samplers that choose them.
+"""A search for settings: the samplers, and a loop with the same number of trials for every method.
 
-Settings are chosen from a grid in random order, or by Optuna, which also searches ranges. Trial n of a method
-is chosen by what its trials before n have scored, and by nothing else, so neither the pace of processes nor a
-kill changes which settings are tried.
+Settings are drawn from a grid in random order, or by Optuna, which can also search ranges. Trial n of a
+method depends only on the scores of its trials before n, so neither the speed of processes nor an
+interruption changes which settings are tried.
 """
 
 from __future__ import annotations
@@ -21,17 +20,16 @@ from unskew.errors import UsageError
 from unskew.scores import kind
 
 Point = dict[str, Any]
-"""One value for everything that is tuned, by name."""
+"""Maps each tuned setting to one value."""
 Curve = Sequence[tuple[int, float]]
-"""(round, score), rounds rising."""
+"""(round, score) pairs in the order of rounds."""
 DIGITS = 3
-"""Significant digits of a number that is drawn from a range, so that the best one can be read, typed and
-cited."""
+"""Significant digits of a number that is drawn from a range; short numbers can be typed and cited."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from low to high, both included. log: drawn evenly by order of magnitude."""
+    """Numbers from low to high, both included. log: search on a logarithmic scale."""
 
     low: float
     high: float
@@ -41,31 +39,31 @@ class Range:
         return f"{self.low:g} to {self.high:g}" + (", log scale" if self.log else "")
 
     def written(self, value: float) -> float:
-        """The value in three digits, and still in the range."""
+        """The value rounded to three digits, clipped to the range."""
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
 
 Space = Mapping[str, Range | Sequence[Any]]
-"""The range or the values to choose from, by name."""
+"""Maps each setting to its range or its list of values."""
 
 
 class Sampler(Protocol):
-    """Proposes points and is told what became of each."""
+    """Proposes points and receives their scores."""
 
     def ask(self) -> Point | None:
         """The next point to try; None once every point of a grid has been proposed."""
         ...
 
     def tell(self, point: Point, score: float, pruned: Curve | None = None) -> None:
-        """Report the score of a point that was proposed; higher is better, NaN is worse than all.
+        """Report the score of a proposed point. Higher is better; NaN is worse than every number.
 
-        pruned: of a trial that was ended early, its curve until then.
+        pruned: the curve of a trial that was ended early; None for a complete trial.
         """
         ...
 
 
 class ShuffledGrid:
-    """The whole grid in a random order that never changes, beginning with `first`."""
+    """The whole grid in a fixed random order that begins with `first`."""
 
     def __init__(self, space: Mapping[str, Sequence[Any]], first: Point):
         points = [dict(zip(space, values)) for values in itertools.product(*space.values())]
@@ -82,8 +80,8 @@ class ShuffledGrid:
 class ParzenSampler:
     """Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), beginning with `first`.
 
-    drawn: how many points are drawn at random before the estimator chooses. The same answers give the same
-    points.
+    drawn: the number of random points before the estimator proposes points. The sampler is deterministic:
+    equal scores lead to equal points.
     """
 
     def __init__(self, space: Space, first: Point, drawn: int = 10):
@@ -119,7 +117,8 @@ def _suggest(trial: Any, name: str, axis: Range | Sequence[Any]) -> Any:
 
 
 def optuna_package(what: str) -> ModuleType:
-    """Optuna. what: that needs it. Raises UsageError (E109) where it is not installed."""
+    """The package Optuna. what: the feature that needs it. Raises UsageError (E109) if it is not
+    installed."""
     try:
         import optuna
     except ImportError as error:
@@ -132,14 +131,13 @@ SAMPLERS: dict[str, Callable[[Mapping[str, Sequence[Any]], Point], Sampler]] = {
     "random": ShuffledGrid,
     "tpe": ParzenSampler,
 }
-"""By the name that the option `sampler` takes; each of a grid and its first point."""
+"""Maps each value of the option `sampler` to a function of a grid and its first point."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial that was trained. score: in the unit of `metric`, NaN if its training diverged. pruned:
-    whether it was ended
-    early. curve: its score by round."""
+    """A finished trial. score: in the unit of `metric`, NaN if training diverged. pruned: whether the trial
+    was ended early. curve: its score by round."""
 
     point: Point
     score: float
@@ -149,30 +147,30 @@ class Trial:
 
     @property
     def ahead(self) -> float:
-        """The score, so that more is better."""
+        """The score with the sign that makes higher better."""
         return kind(self.metric).ahead(self.score, 0.0)
 
     @property
     def curve_ahead(self) -> Curve:
-        """The curve, likewise."""
+        """The curve with the sign that makes higher better."""
         return [(t, kind(self.metric).ahead(value, 0.0)) for t, value in self.curve]
 
 
 @dataclass
 class Trials:
-    """The trials of one method, in their order."""
+    """The trials of one method, in order."""
 
     tried: list[Trial] = field(default_factory=list)
 
     @property
     def best(self) -> Point:
-        """The first point with the best score; one that was ended early or diverged is never chosen over
-        another."""
+        """The first point with the best score; complete trials rank before trials that were ended early or
+        diverged."""
         return max(self.tried, key=_rank).point
 
     @property
     def lost(self) -> bool:
-        """Whether no trial has a score, so that `best` is what there was before."""
+        """Whether no trial has a score, so that `best` is the initial point."""
         return all(_rank(trial) == -math.inf for trial in self.tried)
 
 
@@ -181,12 +179,11 @@ def _rank(trial: Trial) -> float:
 
 
 Train = Callable[[int, Mapping[str, Point], Mapping[str, Trials]], Mapping[str, Trial]]
-"""(the trial's number from 1, a point for each method, the trials so far) -> what became of it, for each
-method."""
+"""(trial number from 1, a point for each method, the trials so far) -> the new trial of each method."""
 
 
 def search(samplers: Mapping[str, Sampler], trials: int, train: Train) -> dict[str, Trials]:
-    """Try so many points of every method, fewer only where its grid has no more."""
+    """Run `trials` trials of every method, or fewer if its grid is smaller."""
     all_trials = {method: Trials() for method in samplers}
     for number in range(1, trials + 1):
         points = {method: point for method in samplers if (point := samplers[method].ask()) is not None}

@@ -1,25 +1,23 @@
-"""A comparison that first tunes every method: the same number of trials for each, then all runs with the best
+"""A comparison that first tunes every method, with an equal number of trials, and then runs the best
 settings.
 
-A trial is a run of its own in `tuning/METHOD/trial-001`, on the data of the comparison but for a fifth of its
-training
-samples, which are held out and score it: no trial ever sees a test sample. Its seed is none of the
-comparison's. The results are in `tuning.json`, by method, so that further seeds and further methods tune
-nothing twice.
+A trial is a run of its own in `tuning/METHOD/trial-001`. It trains on the data of the comparison without a
+fifth of the training samples, which are held out for its score; no trial sees a test sample. Its seed differs
+from all seeds of the comparison. `tuning.json` holds the results by method, so further seeds and methods do
+not tune anything twice.
 
-Which settings of a method are searched, and in which range, follows by rule from what the method's Parts
-declare. The learning rate of every method and reference is searched, from a tenth of what the comparison
-says, or its lr_min if that is more, to ten times of what it says. So is every number of a Part, but for
+The searched settings and their ranges follow from the declarations of a method's Parts. The learning rate of
+every method and reference is searched from a tenth of the comparison's value (at least lr_min) to ten times
+that value. All numbers of a Part are searched, too, except
 
-    what the user wrote, in brackets or with --set      it is theirs to choose; so is what a preset's name
-    stands for whole numbers, words, True or False                 they mostly say what is computed, sent or
-    paid for numbers that are 0                                  0 mostly switches something off, and has no
-    order of magnitude numbers that count only with another setting        where that is not set
-    what no score can choose                            privacy, robustness, fairness, and what a Part names
-    in `untuned`
+    values that the user wrote, in brackets or with --set, or that a preset stands for: the user's choice
+    whole numbers, words, True and False: they mostly decide what is computed, sent or paid for
+    zeros: 0 mostly disables something, and has no order of magnitude
+    numbers that depend on another setting, if that setting is off
+    settings that no score can choose: privacy, robustness, fairness, and the names in a Part's `untuned`
 
-A share (declared within 0 and 1) of at least 0.1 is searched evenly over all that is declared; any other
-number by order of magnitude, from a tenth to ten times of what it is, within what is declared.
+A share (declared within 0 and 1) of at least 0.1 is searched linearly over its declared range. Any other
+number is searched logarithmically, from a tenth to ten times its value, within its declared range.
 """
 
 from __future__ import annotations
@@ -64,37 +62,40 @@ from unskew.system import disk
 
 LR = "lr"
 LR_FACTOR = 10.0
-"""How many times smaller and larger than it is a number may become."""
+"""The factor by which the search may lower or raise a number."""
 SMALL_SHARE = 0.1
-"""A share below this is searched by order of magnitude."""
+"""Smaller shares are searched on a logarithmic scale."""
 BOUND_MARGIN = 0.01
-"""How far from a bound that is not allowed itself the search stays, as a part of the whole range."""
+"""The distance of the search from an excluded bound, as a fraction of the whole range."""
 UNTUNED_FAMILIES = {
     "privacy": "it decides what can be learned of clients",
     "robust": "no trial has clients that lie",
     "fairness": "the mean score knows nothing of fairness",
 }
-"""Families whose settings no score can choose, and why."""
+"""Families with settings that no score can choose, and the reason."""
 GIVEN_REASON = "it is given"
 
 
 @dataclass(frozen=True)
 class MethodSpace:
-    """What is searched of a method. space: ranges by name, `lr` and `part.argument`; first: what these are
-    now. left_out: the other numbers, and why each stays as it is."""
+    """The search space of a method. space: ranges by name, `lr` and `part.argument`. first: the present
+    values. left_out: the other numbers, with the reason why each is not searched."""
 
     space: dict[str, Range]
     first: Point
     left_out: dict[str, str]
 
     def lines(self) -> list[str]:
-        """`lr  0.005 to 0.5, log scale`, one for each setting."""
+        """One line per setting, such as `lr  0.005 to 0.5, log scale`."""
         return [f"{name} {axis}" for name, axis in self.space.items()]
 
 
 def method_space(text: str, settings: Settings, chosen: Mapping[str, Mapping[str, Any]]) -> MethodSpace:
-    """text: the method as the user writes it; settings: of its runs; chosen: arguments by Part that --set
-    gives."""
+    """The search space of a method.
+
+    text: the method as the user writes it. settings: the settings of its runs. chosen: arguments by Part from
+    --set.
+    """
     low = max(settings.lr / LR_FACTOR, settings.lr_min)
     space, left_out = {LR: Range(low, settings.lr * LR_FACTOR, log=True)}, dict[str, str]()
     first: Point = {LR: settings.lr}
@@ -113,7 +114,7 @@ def method_space(text: str, settings: Settings, chosen: Mapping[str, Mapping[str
 
 
 def _why_not(part: Part, argument: Argument, values: Mapping[str, Any], theirs: set[str]) -> str:
-    """Why a number is not searched; "" if it is."""
+    """The reason why a number is not searched; "" if it is searched."""
     if f"{part.name}.{argument.name}" in theirs:
         return GIVEN_REASON
     if why := part.untuned.get(argument.name) or UNTUNED_FAMILIES.get(part.family):
@@ -125,7 +126,7 @@ def _why_not(part: Part, argument: Argument, values: Mapping[str, Any], theirs: 
 
 
 def range_of(argument: Argument, value: float) -> Range:
-    """Where a number of a Part that is `value` now is searched."""
+    """The search range of a Part's number with the present value `value`."""
     low, high, open_low, open_high = _bounds(argument)
     if value >= SMALL_SHARE and low >= 0 and high <= 1:
         margin = BOUND_MARGIN * (high - low)
@@ -137,7 +138,7 @@ def range_of(argument: Argument, value: float) -> Range:
 
 
 def _bounds(argument: Argument) -> tuple[float, float, bool, bool]:
-    """(lowest, highest, whether the lowest is not allowed itself, whether the highest is not)."""
+    """(lowest, highest, whether the lowest is excluded, whether the highest is excluded)."""
     low, high, open_low, open_high = float("-inf"), float("inf"), False, False
     for item in arguments.split_hint(argument.hint)[1]:
         match item:
@@ -155,7 +156,7 @@ def _bounds(argument: Argument) -> tuple[float, float, bool, bool]:
 SEED, VALIDATION = 10_000, 0.2
 FOLDER = "tuning"
 TRIAL_SETTINGS = {"measure": "none", "metrics": "none", "track": "none", "keep_best": False}
-"""What trials leave out of a comparison's settings: it changes no bit of a run and nobody reads it."""
+"""Settings that trials override: they do not change a run's result, and trials need no such output."""
 Look = Callable[[list[Cell]], None]
 Say = Callable[[str], None]
 
@@ -169,7 +170,7 @@ class Tuning:
 
     @cached_property
     def cells(self) -> dict[str, Cell]:
-        """One run of each method as it would be with its own settings and a trial's seed."""
+        """One run per method, with the method's own settings and the seed of the trials."""
         place = self.parent / FOLDER
         return {
             cell.method: cell for cell in plan_cells(place, self.plan.methods, [SEED], self.plan.settings)
@@ -185,7 +186,7 @@ class Tuning:
 
     @property
     def startup(self) -> int:
-        """How many trials of a method are drawn at random, and come to their end before one can be pruned."""
+        """The number of random trials per method, which are complete before a trial can be pruned."""
         return max(2, self.plan.tune // 4)
 
     @property
@@ -198,19 +199,19 @@ class Tuning:
         return next(iter(self.cells.values())).settings
 
     def trial(self, method: str, number: int, point: Mapping[str, Any]) -> Cell:
-        """One trial, in a folder of its own. Raises UsageError for a point whose values do not go
-        together."""
+        """One trial in its own folder. Raises UsageError for a point with values that contradict each
+        other."""
         cell = self.cells[method]
         settings = with_point(cell.settings.replace(validation=VALIDATION, **TRIAL_SETTINGS), point)
         path = self.parent / FOLDER / disk.slug(method) / f"trial-{number:03d}"
         return Cell(f"tuning {method}", SEED, path, settings)
 
     def rehearsed(self) -> list[Cell]:
-        """What is to be looked at before anything trains: every method as it is, and its first trial."""
+        """The runs to check before training: every method with its own settings, and its first trial."""
         return [*self.cells.values(), *(self.trial(m, 1, self.spaces[m].first) for m in self.cells)]
 
     def outline(self) -> list[str]:
-        """What will be tried, in lines."""
+        """Lines that describe the planned trials."""
         rounds = self.settings.rounds
         lines = [
             f"tune   {self.plan.tune} trials for each of {len(self.cells)} methods x {rounds} rounds, scored"
@@ -225,14 +226,16 @@ class Tuning:
         return lines
 
     def asked(self, method: str) -> str:
-        """A digest of all that the trials of a method depend on."""
+        """A digest of all inputs on which the trials of a method depend."""
         first = self.trial(method, 1, self.spaces[method].first).settings
         facts = [self.plan.tune, first.fingerprint(), self.spaces[method].lines()]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
     def record(self) -> dict[str, Any]:
-        """What is known of tuned methods, by method. Raises StateError: E112 if they were tuned otherwise,
-        E111 for a damaged file."""
+        """The results of tuned methods, by method.
+
+        Raises StateError: E112 if they were tuned with other inputs, E111 for a damaged file.
+        """
         methods: dict[str, Any] = read_json(self.parent / TUNED).get("methods", {})
         for method in self.cells:
             if method in methods and methods[method].get("asked") != self.asked(method):
@@ -250,7 +253,7 @@ class Tuning:
         return [method for method in self.cells if method not in known]
 
     def run(self, look: Look, say: Say) -> None:
-        """Tune the methods that are not yet, and write tuning.json. Goes on where it was interrupted."""
+        """Tune the remaining methods, and write tuning.json. An interrupted tuning continues."""
         if not (missing := self.missing()):
             return
         check_place(self.plan)
@@ -278,7 +281,7 @@ class Tuning:
         return callbacks.PruningRule(self._own(method), self.startup, self.warmup, finished)
 
     def _own(self, method: str) -> bool:
-        """Whether a method is there for clients' own models."""
+        """Whether a method trains clients' own models."""
         settings = self.cells[method].settings
         its = resolve.parts_of(settings.method, settings.set)
         return any(p.family == "personalised" or p.personal for p in its.parts) or not resolve.sends_weights(
@@ -323,8 +326,7 @@ def _as_json(trial: Trial) -> dict[str, Any]:
 
 
 class _ValidPoints:
-    """Proposes only points whose values go together, such as thresholds of which one must lie above the
-    other."""
+    """Proposes only points with consistent values, such as two thresholds in the right order."""
 
     most = 100
 
@@ -349,8 +351,8 @@ class _ValidPoints:
 
 
 def _trial_score(run: RunData, own: bool) -> tuple[str, str]:
-    """(scope, metric) of the score that tells trials apart, as `pruning.scored` says it of a run under
-    way."""
+    """(scope, metric) of the score that compares trials, equal to that of `pruning.scored` for a run in
+    progress."""
     has_own, has_global = (
         len(run.series(*pair)[0]) for pair in (("personal@client", "mean"), ("global", run.metric))
     )
@@ -358,8 +360,10 @@ def _trial_score(run: RunData, own: bool) -> tuple[str, str]:
 
 
 def trials_of(tune: object) -> int:
-    """How many trials `tune` asks for; 0 for None. Raises UsageError (E109) for what is no number of at least
-    2."""
+    """The number of trials that `tune` asks for; 0 for None.
+
+    Raises UsageError (E109) for anything but a number of at least 2.
+    """
     if tune is None:
         return 0
     if isinstance(tune, bool) or not isinstance(tune, int) or tune < 2:
@@ -369,7 +373,7 @@ def trials_of(tune: object) -> int:
 
 
 def check_place(plan: Plan) -> None:
-    """Raises UsageError (E109) for trials that should train elsewhere than on this machine."""
+    """Raises UsageError (E109) for trials that would train on another machine."""
     if plan.on != HERE:
         text = "--tune trains its trials on this machine only, so it does not go with --on"
         raise UsageError(
@@ -378,10 +382,10 @@ def check_place(plan: Plan) -> None:
 
 
 def tuning_of(parent: Path, plan: Plan) -> Tuning | None:
-    """The tuning that a plan asks for, None if it asks for none; nothing is written.
+    """The tuning that a plan asks for; None if it asks for none. Nothing is written.
 
-    Raises UsageError (E109) for a plan that cannot be tuned, StateError (E112) for a folder that holds a
-    comparison that is tuned otherwise.
+    Raises UsageError (E109) for a plan that cannot be tuned, and StateError (E112) for a folder with a
+    comparison that was tuned with other inputs.
     """
     if plan.tune or (parent / TUNED).exists() or (parent / FOLDER).exists():
         before = plans.read_plan(parent).tune if (parent / plans.FILE).exists() else plan.tune
@@ -412,7 +416,7 @@ def tuning_of(parent: Path, plan: Plan) -> Tuning | None:
 
 
 def cells_of(parent: Path, plan: Plan, look: Look, say: Say) -> list[Cell]:
-    """The runs of a comparison, its methods tuned first where the plan says so."""
+    """The runs of a comparison; its methods are tuned first if the plan asks for it."""
     if (tuning := tuning_of(parent, plan)) is None:
         return plan_cells(parent, plan.methods, plan.seeds, plan.settings)
     tuning.run(look, say)
@@ -420,11 +424,11 @@ def cells_of(parent: Path, plan: Plan, look: Look, say: Say) -> list[Cell]:
 
 
 def cells_of_tuned(parent: Path, plan: Plan) -> list[Cell]:
-    """The runs of a comparison with what its tuning has found, if it has."""
+    """The runs of a comparison, with the best settings of its tuning if there are any."""
     return plan_cells(parent, plan.methods, plan.seeds, plan.settings, best_settings(parent))
 
 
 def best_settings(parent: Path) -> dict[str, Point]:
-    """The best settings of each method of a comparison that was tuned; {} of one that was not."""
+    """The best settings of each method of a tuned comparison; {} for a comparison without tuning."""
     methods: dict[str, Any] = read_json(parent / TUNED).get("methods", {})
     return {method: dict(entry["best"]) for method, entry in methods.items()}

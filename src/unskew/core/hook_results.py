@@ -1,11 +1,11 @@
 """Checks of the results of users' own hooks.
 
-Without them a gradient of another shape would be broadcast over a weight, and a missing leaf would be noticed
-rounds later. Each check returns the end of a sentence that begins "the hook ... returned", or None.
+Without these checks a gradient of another shape would be broadcast over a weight, and a missing leaf would be
+noticed rounds later. Each check returns the end of a sentence that begins "the hook ... returned", or None.
 """
 
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
-# Only private functions of torch give the tensor below vmap.
+# Only private functions of torch return the tensor below vmap.
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def problem(part: Any, hook: str, args: Args, result: Any) -> str | None:
 
 
 def describe(value: Any) -> str:
-    """A value in few words: "nothing (None)", "a list", "a tensor [3]"."""
+    """A short description of a value: "nothing (None)", "a list", "a tensor [3]"."""
     if value is None:
         return "nothing (None)"
     if isinstance(value, Tensor):
@@ -43,8 +43,11 @@ def describe(value: Any) -> str:
 
 
 def mismatch(given: Mapping[str, Tensor], result: Any, whole: bool = True, placed: bool = True) -> str | None:
-    """How a result differs from the tensors `given` in names, shapes, types or device, as the end of a
-    sentence. whole: all names are required. placed: the device must be equal, too."""
+    """The difference between a result and the tensors `given` in names, shapes, types or device, as the end
+    of a sentence.
+
+    whole: all names are required. placed: the devices must be equal, too.
+    """
     if not isinstance(result, Mapping):
         return f"{describe(result)}; expected tensors by name, as they were given"
     if extra := [n for n in result if n not in given]:
@@ -74,7 +77,7 @@ def _device_mismatch(value: Tensor, given: Tensor) -> str | None:
 
 
 def tree_problem(result: Any, what: str = "a dictionary of tensors") -> str | None:
-    """Why a result is no tree of named tensors."""
+    """The reason why a result is no tree of named tensors."""
     if not isinstance(result, Mapping):
         return f"{describe(result)}; expected {what}"
     for name, value in result.items():
@@ -95,7 +98,7 @@ def tree_problem(result: Any, what: str = "a dictionary of tensors") -> str | No
 
 
 def pair_problem(result: Any, first: str, second: str) -> str | None:
-    """Why a result is not two things."""
+    """The reason why a result is no pair."""
     if isinstance(result, tuple) and len(result) == 2:
         return None
     many = f"{len(result)} things" if isinstance(result, tuple) else describe(result)
@@ -103,8 +106,8 @@ def pair_problem(result: Any, first: str, second: str) -> str | None:
 
 
 def share_problem(declared: Mapping[str, Share], tree: Mapping[str, Any], by: str = "`shares`") -> str | None:
-    """Why what a client is to share is not what its Shares declare; their bounds are for the gate. by: what
-    declares them."""
+    """The reason why a client's shares differ from the declared ones; the gate checks their bounds. by: the
+    declaring attribute."""
     sent = flat_tree(tree)
     if extra := [n for n in sent if n not in declared]:
         return f"'{extra[0]}' to share, which {by} does not declare.{suggestion(extra[0], declared)}".rstrip(
@@ -122,7 +125,7 @@ def share_problem(declared: Mapping[str, Share], tree: Mapping[str, Any], by: st
 
 
 def merge_problem(w: Mapping[str, Tensor], result: Any) -> str | None:
-    """Why what a hook of the server returned is not the next weights and slice."""
+    """The reason why the result of a server hook is not the next weights and slice."""
     text = pair_problem(result, "the next weights", "the next slice")
     return text or mismatch(w, result[0]) or tree_problem(result[1], "a slice, a dictionary of tensors")
 
@@ -143,11 +146,11 @@ def _loss(_part: Any, args: Args, result: Any) -> str | None:
 def _loss_tensor(w: Mapping[str, Tensor], logits: Tensor, result: Tensor) -> str | None:
     if result.is_complex():
         return f"{result.dtype}; expected a real number"
-    if result.device.type != "cpu":  # a number in this machine's memory may be added to one on a GPU
+    if result.device.type != "cpu":  # torch can add a scalar on the CPU to a tensor on a GPU
         return _device_mismatch(result, logits)
     inner = below_vmap(result)
     learns = torch.is_grad_enabled() and any(below_vmap(t).requires_grad for t in w.values())
-    if not learns or inner.requires_grad or not inner.any():  # zeros mean that nothing is to be added
+    if not learns or inner.requires_grad or not inner.any():  # all zeros mean that nothing is added
         return None
     text = "a number through which no gradient reaches a weight, so that it would change nothing"
     return (
@@ -157,7 +160,7 @@ def _loss_tensor(w: Mapping[str, Tensor], logits: Tensor, result: Tensor) -> str
 
 
 def below_vmap(t: Tensor) -> Tensor:
-    """The tensor of all clients of which a hook sees one client's part; itself where there is no vmap."""
+    """The tensor of all clients if vmap shows the hook one client's part; otherwise the tensor itself."""
     while torch._C._functorch.is_batchedtensor(t):
         t = torch._C._functorch.get_unwrapped(t)
     return t
@@ -199,7 +202,7 @@ def _tap(_part: Any, args: Args, result: Any) -> str | None:
 
 
 def _like_argument(place: int, whole: bool = True) -> Callable[[Any, Args, Any], str | None]:
-    """The result is like the argument in this place."""
+    """A check that the result matches the argument at this position."""
 
     def check(_part: Any, args: Args, result: Any) -> str | None:
         given = args[place]
@@ -212,8 +215,8 @@ def _like_argument(place: int, whole: bool = True) -> Callable[[Any, Args, Any],
 
 
 def _at_test_time(part: Any, args: Args, result: Any) -> str | None:
-    """The result is like what was given, and holds numbers where that does: elsewhere the gate asks, but
-    nothing passes it here, and what is no number would count as a wrong answer."""
+    """Check that the result matches the argument, and is finite where the argument is. Elsewhere the gate
+    checks this, but results at test time do not pass it, and a NaN would count as a wrong answer."""
     if text := _like_argument(0)(part, args, result):
         return text
     before, after = (tree if isinstance(tree, Mapping) else {"": tree} for tree in (args[0], result))
@@ -326,4 +329,4 @@ CHECKS: dict[str, Callable[[Any, Args, Any], str | None]] = {
     "merge": lambda p, a, r: merge_problem(a[0], r),
     "refine": lambda p, a, r: merge_problem(a[0], r),
 }
-"""By hook, what is held against what."""
+"""Maps each hook to the check of its result."""

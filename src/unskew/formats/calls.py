@@ -1,13 +1,12 @@
-"""The one grammar in which methods, models and data sets are written: `name(key=value, key=value)`.
+"""The grammar of methods, models and data sets: `name(key=value, key=value)`.
 
     call    name [ "(" [ key=value {"," key=value} ] ")" ]
-    name    any text without brackets; FILE.py or FILE.py:NAME names something in a user's own file
+    name    any text without brackets; FILE.py or FILE.py:NAME names an object in a user's file
     value   a Python literal (number, text in quotes, True, None, list, tuple, dict), or a bare word such as
-    paper or
-            block1.conv, which is text
+            paper or block1.conv, which is text
     sum     call {"+" call}                                                              (methods only)
 
-Nothing is evaluated: values are read as literals, and nesting is bounded.
+Nothing is evaluated: values are parsed as literals, and nesting is bounded.
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ from dataclasses import dataclass, field
 from unskew.errors import UsageError, excerpt
 
 MOST_LETTERS = 10_000
-"""Characters of a whole text at most."""
+"""Maximum length of a text, in characters."""
 MOST_DEPTH = 10
-"""Brackets inside each other at most."""
+"""Maximum depth of brackets."""
 MOST_NAMES = 100
-"""Names that dots join to a bare word at most. Python's parser has a bound of its own, another in each
-version."""
+"""Maximum number of names in a dotted bare word. The bound of Python's parser depends on its version."""
 _FILE = re.compile(r"(?P<file>.*\.py)(?::(?P<member>\w+))?", re.S)
 _MARK = "_KEYWORD"
 _KEYWORD = re.compile(rf"[(,]\s*({'|'.join(keyword.kwlist)})\s*$")
@@ -36,20 +34,20 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 @dataclass(frozen=True)
 class Call:
-    """One `name(key=value)`. name: as written, without surrounding spaces."""
+    """One `name(key=value)`. name: the name as written, without surrounding spaces."""
 
     name: str
     arguments: dict[str, object] = field(default_factory=dict)
 
     @property
     def file(self) -> str:
-        """`path/to/file.py` where the name says so, else ""."""
+        """`path/to/file.py` if the name contains a file; otherwise ""."""
         match = _FILE.fullmatch(self.name)
         return match["file"] if match else ""
 
     @property
     def member(self) -> str:
-        """What is meant in that file: `Class` of `file.py:Class`, else ""."""
+        """The name of the object in that file, `Class` for `file.py:Class`; otherwise ""."""
         match = _FILE.fullmatch(self.name)
         return (match["member"] or "") if match else ""
 
@@ -58,13 +56,13 @@ class Call:
 
 
 class _CallSyntaxError(Exception):
-    """Why a text cannot be read, as the end of a sentence."""
+    """The reason why a text cannot be parsed, as the end of a sentence."""
 
 
 def parse(text: str, what: str, code: str) -> Call:
-    """The one call that a text holds. what: "model" or "data set", for the message.
+    """Parse a text that contains one call. what: "model" or "data set", for the message.
 
-    Raises UsageError of this code, in one sentence, for a text that does not follow the grammar.
+    Raises UsageError with this code for a text that does not follow the grammar.
     """
     try:
         return _call(_check_nesting(text))
@@ -75,7 +73,7 @@ def parse(text: str, what: str, code: str) -> Call:
 
 
 def parse_sum(text: str, what: str, code: str) -> tuple[Call, ...]:
-    """The calls of `a(key=value)+b`, in their order; raises as `parse` does."""
+    """Parse the calls of `a(key=value)+b`, in their order; raises as `parse` does."""
     try:
         return tuple(_call(piece) for piece in _pieces(_check_nesting(text)))
     except _CallSyntaxError as why:
@@ -85,8 +83,8 @@ def parse_sum(text: str, what: str, code: str) -> tuple[Call, ...]:
 
 
 def parse_value(text: str, where: str, code: str) -> object:
-    """One value, as it stands after `key=`. where: what the value is for, for the message; raises as `parse`
-    does."""
+    """Parse one value, as written after `key=`. where: the name of the value, for the message; raises as
+    `parse` does."""
     try:
         for _ in _walk(_check_nesting(text)):
             pass
@@ -96,14 +94,14 @@ def parse_value(text: str, where: str, code: str) -> object:
 
 
 def call_text(name: str, arguments: Mapping[str, object]) -> str:
-    """The text that `parse` reads back as this call."""
+    """The text that `parse` reads as this call."""
     if not arguments:
         return name
     return f"{name}({', '.join(f'{key}={value_text(value)}' for key, value in arguments.items())})"
 
 
 def value_text(value: object) -> str:
-    """The text that `parse_value` reads back as this number, text, list or whatever else a literal can be."""
+    """The text that `parse_value` reads as this literal."""
     return value if isinstance(value, str) and _is_word(value) else repr(value)
 
 
@@ -118,9 +116,9 @@ def _check_nesting(text: str) -> str:
 
 
 def _walk(text: str) -> Iterator[tuple[int, str, int]]:
-    """(position, character, depth of brackets after it) of every character outside quotes.
+    """Yield (position, character, bracket depth after it) for every character outside quotes.
 
-    Quotes count only inside brackets, because the name of a file may hold an apostrophe.
+    Quotes count only inside brackets, because the name of a file may contain an apostrophe.
     """
     expected: list[str] = []
     quote, escaped = "", False
@@ -146,7 +144,7 @@ def _walk(text: str) -> Iterator[tuple[int, str, int]]:
 
 
 def _pieces(text: str) -> list[str]:
-    """The text between the `+` that stand outside brackets."""
+    """The parts of the text between `+` signs outside brackets."""
     cuts = [position for position, character, depth in _walk(text) if character == "+" and not depth]
     return [text[begin + 1 : end] for begin, end in zip([-1, *cuts], [*cuts, len(text)])]
 
@@ -183,8 +181,8 @@ def _arguments(text: str) -> dict[str, object]:
 
 
 def _without_keywords(code: str) -> str:
-    """`f(lambda=1)` with the names of arguments that are Python's keywords marked, so that its parser reads
-    them."""
+    """The code with a mark on argument names that are Python keywords, as in `f(lambda=1)`, so that Python
+    can parse it."""
     for position, character, depth in reversed(list(_walk(code))):
         if character == "=" and depth == 1 and (name := _KEYWORD.search(code[:position])):
             code = code[: name.end(1)] + _MARK + code[name.end(1) :]
@@ -192,7 +190,8 @@ def _without_keywords(code: str) -> str:
 
 
 def _expression(code: str, text: str) -> ast.expr:
-    """code as Python's parser sees it; text: the user's share of it."""
+    """Parse an expression. code: the text for Python's parser. text: the user's part of it, for the
+    message."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the parser's own, of odd escapes in quotes

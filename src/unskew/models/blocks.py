@@ -1,7 +1,7 @@
-"""What our models share: named blocks in sequence, the last of which is the head, and initial weights from a
-given generator.
+"""The common structure of our models: named blocks in sequence with the head last, and seeded initial
+weights.
 
-The global generator of torch is never used.
+Initial weights come from a generator argument; torch's global generator is never used.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from unskew.errors import UsageError
 
 @dataclass(frozen=True)
 class Example:
-    """A line of the table in docs/models.md: a model at one shape of samples.
+    """A row of the table in docs/models.md: a model for one shape of samples.
 
-    shape: of one sample; source: where the architecture comes from; masks: whether samples have masks.
+    shape: the shape of one sample. source: the origin of the architecture. masks: whether samples have masks.
     """
 
     shape: tuple[int, ...]
@@ -35,15 +35,15 @@ class Example:
 
 
 class Blocks(nn.Sequential):
-    """Named blocks; the block before `head` gives the feature vector that the head receives.
+    """Named blocks; the block before `head` outputs the feature vector.
 
-    cut: the block whose output methods share by default. folds: whether it pays on a CPU to train several
-    clients side by side in the channels, which it does for small convolutions and dense layers. initialise:
-    the model's own rule for initial weights, applied after PyTorch's, or None.
+    cut: the block with the output that methods share by default. folds: whether training several clients side
+    by side in the channels pays on a CPU, as for small convolutions and dense layers. initialise: the model's
+    own rule for initial weights, applied after PyTorch's, or None.
 
-    In our blocks, pooling stands before a ReLU or LeakyReLU. Both are monotone, so values and gradients are
-    the same, and the activation works on a quarter of the numbers. Nothing is computed in place, so that vmap
-    can run every block.
+    In our blocks, pooling comes before a ReLU or LeakyReLU. Both are monotone, so values and gradients are
+    unchanged, and the activation works on a quarter of the numbers. Nothing is computed in place, so that
+    vmap can run every block.
     """
 
     initialise: Callable[[nn.Module, torch.Generator], None] | None = None
@@ -54,7 +54,7 @@ class Blocks(nn.Sequential):
 
 
 def require(model: str, shape: tuple[int, ...], fits: bool, expected: str) -> None:
-    """Raises UsageError (E122) unless samples of this shape fit the model. expected: the shapes that do, in
+    """Raises UsageError (E122) unless samples of this shape fit the model. expected: the valid shapes, in
     words."""
     if not fits:
         raise UsageError(
@@ -65,10 +65,10 @@ def require(model: str, shape: tuple[int, ...], fits: bool, expected: str) -> No
 
 
 def outputs(shape: tuple[int, ...], classes: int, pixels: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of what a model says of one sample: (classes, *pixels), or (tokens, classes) of labels at
+    """The shape of a model's output for one sample: (classes, *pixels), or (tokens, classes) for labels at
     every token.
 
-    shape: of the sample. pixels: of its label, () where it has one.
+    shape: the shape of the sample. pixels: the shape of its label, () for a single label.
     """
     return (*pixels, classes) if pixels and len(shape) == 1 else (classes, *pixels)
 
@@ -84,12 +84,11 @@ def seq(*layers: nn.Module) -> nn.Sequential:
 
 
 def initialise(module: nn.Module, generator: torch.Generator) -> list[str]:
-    """Set the weights of every known layer, in place, by PyTorch's default rules.
+    """Initialise the weights of every known layer in place, by PyTorch's default rules.
 
-    A model with a rule of its own has it in `module.initialise`, which is applied afterwards. One that brings
-    weights names in `module.fresh` how the names of those layers begin that it has none for; only these are
-    set. Returns the names of the layers with parameters that are of no known kind; these are left as they
-    are.
+    If the model has its own rule, `module.initialise`, it is applied afterwards. If the model brings weights,
+    `module.fresh` lists the name prefixes of layers without such weights, and only these are initialised.
+    Returns the names of layers with parameters of an unknown kind, which remain unchanged.
     """
     unknown = []
     fresh = getattr(module, "fresh", None)

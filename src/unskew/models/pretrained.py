@@ -1,11 +1,9 @@
-"""Language models of Hugging Face from a folder, as unskew trains them, with low-rank adapters (LoRA, Hu et
-al., ICLR 2022).
+"""Hugging Face language models from a folder, with low-rank adapters (LoRA, Hu et al., ICLR 2022).
 
-Token ids go in, and one answer a sequence or one a token comes out. Attention is told which tokens each may
-see as a mask [B, 1, T, T] of numbers that are added to its scores, because most architectures take that form
-as it is, also where clients train side by side. The library transformers is handed a folder of our own that
-holds a cleaned config.json and links to the .safetensors files, so it finds no code, pickle or adapter even
-if it looked for one; nothing is fetched from anywhere.
+The input is token ids; the output is one answer per sequence or per token. Attention receives an additive
+mask [B, 1, T, T], because most architectures accept this form unchanged, also when clients train side by
+side. The library transformers reads a temporary folder that holds a cleaned config.json and links to the
+.safetensors files, so it cannot find code, pickles or adapters; nothing is downloaded.
 
 Letters: B batch, T tokens, D features, C classes or words of the vocabulary.
 """
@@ -35,26 +33,29 @@ from unskew.system import disk, python_files
 
 @dataclass(frozen=True)
 class LocalAttention:
-    """Layers whose tokens see only near ones. reach: how many places away the farthest is that a token sees.
+    """Layers in which a token sees only near tokens. reach: the distance of the farthest visible token, in
+    places.
 
-    mixed: other layers of the model see all tokens, and the model takes a mask for either kind by its name.
+    mixed: whether other layers of the model see all tokens; the model then takes one mask for each kind, by
+    name.
     """
 
     reach: int
     mixed: bool
 
     def mask(self, sees: Tensor) -> Tensor | dict[str, Tensor]:
-        """What the model is told, of what every token would see without a window, bool [B, 1, T, T]."""
+        """The mask or masks for the model. sees: which tokens each token would see without a window, bool [B,
+        1, T, T]."""
         place = torch.arange(sees.shape[-1], device=sees.device)
         near = additive_mask(sees & ((place[:, None] - place).abs() <= self.reach))
         return {"full_attention": additive_mask(sees), "sliding_attention": near} if self.mixed else near
 
 
 class Transformer(nn.Module):
-    """A transformer and how its tokens see each other. padding: the id of tokens that do not count, or None.
+    """A transformer and its attention pattern. padding: the id of tokens that do not count, or None.
 
-    causal: a token sees only those before it, and itself. window: of layers that see only near tokens, if
-    there are any.
+    causal: whether a token sees only itself and the tokens before it. window: the layers with local
+    attention, if any.
     """
 
     buffers_stay = True
@@ -70,7 +71,7 @@ class Transformer(nn.Module):
         return torch.ones_like(ids_BT, dtype=torch.bool) if self.padding is None else ids_BT != self.padding
 
     def answer(self, ids_BT: Tensor) -> Any:
-        """What the transformer returns for these whole numbers."""
+        """The transformer's output for these token ids."""
         T = ids_BT.shape[1]
         sees = self.known(ids_BT)[:, None, None, :].expand(-1, 1, T, T)
         if self.causal:
@@ -106,16 +107,15 @@ class EveryToken(Transformer):
 
 
 class SequenceModel(nn.Sequential):
-    """A body that reads tokens and a dense head, one answer a sequence or one a token.
+    """A body that reads tokens, and a dense head with one answer per sequence or per token.
 
-    vocabulary: how many tokens it knows. fresh: beginnings of names of layers whose weights come from no
-    folder.
+    vocabulary: the number of known tokens. fresh: name prefixes of layers without weights in the folder.
     """
 
     dense, cut, folds = False, "body", False
 
     def __init__(self, body: Transformer, head: nn.Linear, vocabulary: int, brings_head: bool = False):
-        """brings_head: the head's weights come from the folder, too."""
+        """brings_head: whether the head's weights also come from the folder."""
         super().__init__()
         self.add_module("body", body)
         self.add_module("head", head)
@@ -123,7 +123,7 @@ class SequenceModel(nn.Sequential):
         self.fresh = fresh_adapter_weights(self) if brings_head else fresh_adapter_weights(self, "head")
 
     def at_every_token(self) -> SequenceModel:
-        """The same model with an answer at every token, [B, T, C]."""
+        """A copy of the model with an answer at every token, [B, T, C]."""
         body = self.body
         assert isinstance(body, Transformer)
         self.body, self.dense = EveryToken(body.model, body.padding, body.causal, body.window), True
@@ -131,29 +131,29 @@ class SequenceModel(nn.Sequential):
 
 
 def additive_mask(sees: Tensor) -> Tensor:
-    """0 where a token is seen, and the least number of float32 elsewhere."""
+    """0 for visible tokens, and the lowest finite float32 elsewhere."""
     return torch.zeros_like(sees, dtype=torch.float32).masked_fill(~sees, torch.finfo(torch.float32).min)
 
 
 def to_token_ids(x: Tensor) -> Tensor:
-    """Token ids as whole numbers, which travel as float32."""
+    """Token ids as whole numbers; batches hold them as float32."""
     return x.round().long() if x.is_floating_point() else x
 
 
 def fresh_adapter_weights(module: nn.Module, *others: str) -> tuple[str, ...]:
-    """The names of adapters' first layers, which are drawn anew (the second begin at zero), and these
-    others."""
+    """The names of the adapters' first layers, which are initialised at random (the second layers are zero),
+    and of `others`."""
     return (*others, *(n for n, _ in module.named_modules() if ".lora_A." in n))
 
 
 SIZE_MARGIN = 1 << 26
-"""Bytes by which a model may be larger than its files allow."""
+"""Bytes by which a model may exceed the size of its files."""
 UNUSED_WEIGHTS = ("pooler.",)
-"""Beginnings of names of layers that no forward pass here runs."""
+"""Name prefixes of layers that no forward pass here runs."""
 
 
 def libraries() -> tuple[Any, Any]:
-    """(transformers, peft). Raises UsageError (E136) where they are not installed."""
+    """(transformers, peft). Raises UsageError (E136) if they are not installed."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
@@ -167,11 +167,10 @@ def libraries() -> tuple[Any, Any]:
 
 
 def load_model(path: str, causal: bool) -> Any:
-    """The model in a folder in float32: with a head for the next token (`causal`), or the body without a
-    head.
+    """Load the model in a folder in float32: with a next-token head (`causal`), or the body without a head.
 
-    Raises UsageError: E136 without the libraries, E137 for a folder that holds no such model or one without
-    all weights.
+    Raises UsageError: E136 without the libraries, E137 for a folder without such a model or with missing
+    weights.
     """
     facts, files = hf_folder.config(path), hf_folder.weights(path)
     transformers, _ = libraries()
@@ -218,7 +217,8 @@ def load_model(path: str, causal: bool) -> Any:
 
 
 def fills_in(facts: Mapping[str, Any]) -> bool:
-    """Whether config.json describes a model whose tokens see each other both ways, which fills in words."""
+    """Whether config.json describes a model with attention in both directions, such as a masked language
+    model."""
     transformers, _ = libraries()
     known = transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     both_ways = facts["model_type"] in known or facts.get("use_bidirectional_attention") is True
@@ -226,21 +226,20 @@ def fills_in(facts: Mapping[str, Any]) -> bool:
 
 
 def local_attention(config: Any, causal: bool) -> LocalAttention | None:
-    """Of the model's layers that see only near tokens, or None where it has none."""
+    """The model's layers with local attention; None if it has none."""
     size = getattr(config, "sliding_window", None)
     if not size:
         return None
-    bounded = causal or getattr(
-        config, "use_bidirectional_attention", False
-    )  # these do not count the token at the bound
+    # These architectures exclude the token at the bound.
+    bounded = causal or getattr(config, "use_bidirectional_attention", False)
     return LocalAttention(size - 1 if bounded else size, mixed=bool(getattr(config, "layer_types", None)))
 
 
 def check_attention(body: Transformer, path: str, T: int, vocabulary: int) -> None:
-    """Raises UsageError (E137) unless the model says the same of T tokens and padding behind them as by masks
-    of its own.
+    """Raises UsageError (E137) unless the model gives equal outputs for T tokens with padding under our masks
+    and its own.
 
-    Architectures differ in what they make of a mask that says for each token which others it may see.
+    Architectures differ in how they interpret a mask that lists the visible tokens for each token.
     """
     ids = (torch.arange(T) % vocabulary).repeat(2, 1)
     if body.padding is not None:
@@ -264,11 +263,11 @@ def check_attention(body: Transformer, path: str, T: int, vocabulary: int) -> No
 
 
 def split_head(model: Any, path: str, classes: int) -> tuple[nn.Module, nn.Linear]:
-    """(the body, the head) of a model for the next token; of the head, a copy of the words that stand for the
+    """(body, head) of a causal language model; the head is a copy of the rows for the words that denote the
     classes.
 
-    Raises UsageError: E137 where the model does more to its answers than a dense layer, E122 where classes
-    are more than words.
+    Raises UsageError: E137 if the model does more to its answers than a dense layer, E122 if there are more
+    classes than words.
     """
     body, words = model.base_model, model.get_output_embeddings()
     if classes > words.weight.shape[0]:
@@ -295,10 +294,10 @@ def split_head(model: Any, path: str, classes: int) -> tuple[nn.Module, nn.Linea
 def add_adapters(
     model: nn.Module, rank: int, alpha: float, dropout: float, targets: tuple[str, ...]
 ) -> nn.Module:
-    """The model with adapters of this rank beside the layers of these names, which alone learn.
+    """The model with adapters of this rank on the layers with these names; only the adapters are trainable.
 
-    targets: ends of the names of dense layers; () for all of them but a head. Raises UsageError (E104) where
-    none has such a name.
+    targets: suffixes of the names of dense layers; () for all except a head. Raises UsageError (E104) if no
+    layer has such a name.
     """
     _, peft = libraries()
     config = peft.LoraConfig(
@@ -316,7 +315,7 @@ def add_adapters(
 
 
 def _check_size(path: str, kind: Any, config: Any, files: list[Path]) -> None:
-    """Raises UsageError (E137) where config.json describes a far larger model than the files hold."""
+    """Raises UsageError (E137) if config.json describes a far larger model than the files contain."""
     with torch.device("meta"):
         described = 4 * sum(p.numel() for p in kind.from_config(config).parameters())
     held = sum(file.stat().st_size for file in files)
@@ -330,7 +329,8 @@ def _check_size(path: str, kind: Any, config: Any, files: list[Path]) -> None:
 
 @contextmanager
 def _clean_folder(facts: dict[str, Any], files: list[Path]) -> Iterator[str]:
-    """A folder that holds these facts as its config.json and links to these files, and nothing else."""
+    """A context with a temporary folder that contains only these facts as config.json and links to these
+    files."""
     with tempfile.TemporaryDirectory(prefix="unskew-") as place:
         disk.replace_unsynced(Path(place) / hf_folder.CONFIG, json.dumps(facts).encode())
         for file in files:
@@ -343,7 +343,8 @@ def _clean_folder(facts: dict[str, Any], files: list[Path]) -> Iterator[str]:
 
 @contextmanager
 def _silence_libraries() -> Iterator[None]:
-    """Without the libraries' bars and remarks, and without a change of torch's own generator."""
+    """A context without progress bars and messages of the libraries, which also preserves torch's generator
+    state."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

@@ -1,12 +1,10 @@
-"""A convolution over time that pads columns, without computing the padding once per sample.
+"""A convolution over time that pads columns, and computes the padding only once per batch.
 
-HARNet's kernels are one column wide, but pad a column of zeros on either side. Every layer so adds two
-columns that do not
-depend on the input: they are the same for every sample, and the left one mirrors the right one. Here an
-activation
-[B, C, H, W] is stored in two parts: the columns that depend on the sample, [B, C, H, w], and the k columns
-beside them, once for the whole batch. Function, weights and batch statistics are the same as without the
-split.
+HARNet's kernels are one column wide, but pad a column of zeros on either side. Every layer therefore adds two
+columns that do not depend on the input: they are equal for all samples, and the left one mirrors the right
+one. Here an activation [B, C, H, W] is stored in two parts: the columns that depend on the sample, [B, C, H,
+w], and the k columns on either side, once for the whole batch. Function, weights and batch statistics equal
+those without the split.
 
 Letters: B batch, C channels, H height (time), W = w + 2 k width, V values of a channel.
 """
@@ -38,14 +36,14 @@ class Columns:
 
 
 class TimeConv(nn.Sequential):
-    """Convolution over time, batch normalisation, ReLU; `narrow` computes the same on an activation in two
+    """Convolution over time, batch normalisation, ReLU; `narrow` computes it on an activation in two
     parts."""
 
     def __init__(self, i: int, o: int, kernel: int, stride: int):
         super().__init__(nn.Conv2d(i, o, (kernel, 1), (stride, 1), 1), nn.BatchNorm2d(o), nn.ReLU())
 
     def narrow(self, x: Tensor | Columns) -> Columns:
-        """The block's activation in two parts, from its input as a whole or in two parts."""
+        """The block's activation in two parts. x: the input, whole or in two parts."""
         conv, norm = self[0], self[1]
         assert isinstance(conv, nn.Conv2d)
         assert isinstance(norm, nn.BatchNorm2d)
@@ -72,12 +70,12 @@ class TimeConv(nn.Sequential):
 def edged_norm_relu(
     inside, edge, mean, var, w, b, training, momentum, eps, weight_B=None, fast=False, record=True
 ):
-    """ReLU of the batch normalisation of an activation in two parts, as of the whole one: (inside, edge).
+    """ReLU of the batch normalisation of an activation in two parts, equal to that of the whole: (inside,
+    edge).
 
-    mean, var: running statistics [C], which are used unless `training`. w, b: scale and shift [C].
-    weight_B: 1 for a sample, 0 for padding. fast: one fused step, which works only outside vmap and cannot be
-    differentiated twice. record: update the running statistics in place. The engine's function mode sets the
-    last three.
+    mean, var: running statistics [C], used unless `training`. w, b: scale and shift [C]. weight_B: 1 for a
+    sample, 0 for padding. fast: one fused step, which works only outside vmap and cannot be differentiated
+    twice. record: update the running statistics in place. The engine's function mode sets the last three.
     """
     given = (inside, edge, mean, var, w, b)
     if has_torch_function_variadic(*given):
@@ -105,8 +103,7 @@ def _affine_relu(inside, edge, mean, var, w, b, eps):
 
 
 class _Fused(torch.autograd.Function):
-    """Normalisation and ReLU, forward and backward, in as few passes over memory as possible, on values [V,
-    C]."""
+    """Normalisation and ReLU, forward and backward, with few passes over memory, on values [V, C]."""
 
     @staticmethod
     def forward(ctx, inside, edge, w, b, eps):
@@ -142,13 +139,13 @@ def _rows(h: Tensor) -> Tensor:
 
 
 def _maps(rows: Tensor, like: Tensor) -> Tensor:
-    """[B*H*W, C] as [B, C, H, W], shaped like another activation."""
+    """[B*H*W, C] as [B, C, H, W], with the shape of another activation."""
     B, C, H, W = like.shape
     return rows.reshape(B, H, W, C).permute(0, 3, 1, 2)
 
 
 def _count(inside: Tensor, edge: Tensor, n):
-    """The number of values that a channel of the whole activation has over n samples."""
+    """The number of values per channel of the whole activation for n samples."""
     return n * (inside[0, 0].numel() + 2 * edge[0, 0].numel())
 
 
@@ -160,9 +157,8 @@ def _moments(inside: Tensor, edge: Tensor, weight_B: Tensor | None):
     if weight_B is None:
         in_var, in_mean = torch.var_mean(inside, (0, 2, 3), correction=0)
     else:
-        rows = (
-            inside.transpose(0, 1).flatten(1).contiguous()
-        )  # sums along contiguous memory: the same bits in any lanes
+        # Sums along contiguous memory have equal bits for any number of lanes.
+        rows = inside.transpose(0, 1).flatten(1).contiguous()
         weight = weight_B.repeat_interleave(rows.shape[1] // len(inside))
         in_mean = (rows * weight).sum(1) / inner
         in_var = ((rows - in_mean[:, None]) * weight).pow(2).sum(1) / inner

@@ -1,8 +1,8 @@
-"""A user's own model: made by a function in a file, and checked for what every model must do.
+"""A user's own model: made by a function in a file, and checked against the requirements of every model.
 
-Before anything trains, weights are refused (E123) that no pass can train or replace: in lists, in functions,
-or anywhere but in a layer's own slot. A plain loop of torch leaves layers in a list untrained in silence,
-too; runs also would not save or send them.
+Before training, this module refuses (E123) weights that no pass can train or replace: weights in lists, in
+functions, or anywhere except in a layer's own slot. A plain loop of torch also leaves layers in a list
+untrained, without a warning, and a run would neither save nor send them.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from unskew.system import python_files
 
 _SLOT_ATTRIBUTES = frozenset(vars(nn.Module()))
 _RECURRENT_ATTRIBUTES = "_flat_weights"
-"""Where torch's recurrent layers list their weights, and keep the list up to date."""
+"""The attribute in which torch's recurrent layers keep an up-to-date list of their weights."""
 
 
 def check_slots(module: nn.Module) -> None:
-    """Raises UsageError (E123) for a weight that an attribute holds beside its layer's own slot.
+    """Raises UsageError (E123) for a weight that an attribute holds in addition to its layer's own slot.
 
-    A pass puts weights into the layers' slots. What a list or a function still holds would be read as it was
-    at first: trained by a usual loop, and not here. Functions are searched for what they close over: tensors,
-    and layers with weights.
+    A pass puts weights into the layers' slots. A list or a function would still hold the initial weights,
+    which a plain loop of torch trains, but a run does not. Functions are searched for tensors and layers in
+    their closures.
     """
     names = {id(p): name for name, p in module.named_parameters()}
     places = {p.untyped_storage().data_ptr(): name for name, p in module.named_parameters() if p.numel()}
@@ -62,14 +62,14 @@ def check_slots(module: nn.Module) -> None:
 def _slot_text(t: Tensor) -> int:
     try:
         return t.untyped_storage().data_ptr() or -1
-    except RuntimeError:  # a tensor without storage, such as one on the device meta
+    except RuntimeError:  # a tensor without storage, for example on the device meta
         return -1
 
 
 def _tensors(value: Any, inside: set[int], depth: int = 0) -> Iterator[Tensor]:
-    """The tensors in an attribute: itself, in lists and dictionaries, and in what functions close over.
-    inside: the model's own layers, by identity; an attribute that is a list of them is no matter, a function
-    that closes over one is."""
+    """Yield the tensors in an attribute, in its lists and dictionaries, and in the closures of its functions.
+    inside: ids of the model's own layers. An attribute may list such layers, but a function must not close
+    over them."""
     if depth > 4:
         return
     if isinstance(value, Tensor):
@@ -88,7 +88,7 @@ def _tensors(value: Any, inside: set[int], depth: int = 0) -> Iterator[Tensor]:
 
 
 def _function_tensors(value: Any, inside: set[int], depth: int) -> Iterator[Tensor]:
-    """What a function closes over, or what it is given beforehand."""
+    """Yield the tensors that a function closes over, or that functools.partial binds."""
     if not inspect.isfunction(value):
         yield from (
             value.parameters()
@@ -99,7 +99,7 @@ def _function_tensors(value: Any, inside: set[int], depth: int) -> Iterator[Tens
     for cell in value.__closure__ or ():
         try:
             held = cell.cell_contents
-        except ValueError:  # not filled yet
+        except ValueError:  # an empty cell of a closure
             continue
         if isinstance(held, nn.Module) and id(held) in inside:
             yield from held.parameters()
@@ -113,8 +113,8 @@ _LAYERS = "layers with weights"
 
 
 def check_trainable(module: nn.Module) -> None:
-    """Raises UsageError (E123) for weights that no pass can train, or whose gradients a hook of torch should
-    change."""
+    """Raises UsageError (E123) for weights that no pass can train, or with a torch hook that changes their
+    gradients."""
     known = {id(layer) for layer in module.modules()} | {id(p) for p in module.parameters()}
     for path, layer in module.named_modules():
         if hasattr(layer, "_orig_mod") and path:
@@ -137,15 +137,15 @@ def check_trainable(module: nn.Module) -> None:
 
 
 def shape_lazy_layers(module: nn.Module, x: Tensor) -> None:
-    """Let lazy layers (nn.LazyLinear) take their shapes and first weights from samples."""
+    """Initialise the shapes and weights of lazy layers (nn.LazyLinear) with samples."""
     if any(is_lazy(t) for t in (*module.parameters(), *module.buffers())):
         module(x)
 
 
 @contextmanager
 def forbid_changes(module: nn.Module) -> Iterator[None]:
-    """Within it the module answers in evaluation mode. Raises UsageError (E123) for a buffer that it changes
-    there, with which scoring a model would train it; the buffer is put back."""
+    """A context in which the module is in evaluation mode. On exit, raises UsageError (E123) for a buffer
+    that the module changed there, because scoring would then train the model; the buffer is restored."""
     before = {name: b.clone() for name, b in module.named_buffers() if not b.is_meta}
     yield
     now = dict(module.named_buffers())
@@ -163,7 +163,7 @@ def forbid_changes(module: nn.Module) -> Iterator[None]:
 
 
 def training_problem(module: nn.Module) -> str:
-    """Why clients cannot train this module together, "" if they can."""
+    """The reason why clients cannot train this module together; "" if they can."""
     for name in (
         *dict(module.named_modules()),
         *dict(module.named_parameters()),
@@ -195,7 +195,8 @@ def training_problem(module: nn.Module) -> str:
 
 
 def _trainable_in(value: Any, known: set[int]) -> str:
-    """What trainable is in an attribute that is no part of the module, in words; "" if nothing."""
+    """A description of trainable content in an attribute that is no part of the module; "" if there is
+    none."""
     if isinstance(value, nn.Module):
         return _LAYERS if id(value) not in known and any(p.requires_grad for p in value.parameters()) else ""
     if isinstance(value, Tensor):
@@ -228,13 +229,13 @@ def from_file(
     pixels: tuple[int, ...] = (),
     layout: Layout | None = None,
 ) -> nn.Module:
-    """The model that `path/to/file.py:function` makes when it is called with a sample's shape and the number
-    of classes.
+    """The model that the function `path/to/file.py:function` returns for a sample's shape and the number of
+    classes.
 
-    layout: of samples with several inputs; the function is then called with the shape of each, by name or in
-    a tuple. The text may hold further arguments of the function: `file.py:function(width=64)`.
-    Raises UsageError: E104 for a function or argument that does not exist, E111 for the file, E123 if it or
-    its model fails.
+    layout: the layout of samples with several inputs; the function then receives the shape of each, by name
+    or in a tuple. The text may contain further arguments of the function: `file.py:function(width=64)`.
+    Raises UsageError: E104 for an unknown function or argument, E111 for the file, E123 if it or its model
+    fails.
     """
     call = calls.parse(text, "model", "E104")
     if not call.file:
@@ -268,12 +269,12 @@ def check_module(
     pixels: tuple[int, ...] = (),
     layout: Layout | None = None,
 ) -> nn.Module:
-    """The module itself, if it turns two samples of this shape into logits [2, classes, *pixels], or
-    [2, tokens, classes].
+    """The module itself, if it maps two samples of this shape to logits [2, classes, *pixels] or [2, tokens,
+    classes].
 
-    pixels: the shape of a sample's mask or tokens, () where a sample has one label. layout: of samples with
-    several inputs. Weights, statistics and modes stay as they are. Raises UsageError (E123) otherwise, and
-    for layers and names with which nobody can train it among clients.
+    pixels: the shape of a sample's mask or tokens; () if a sample has one label. layout: the layout of
+    samples with several inputs. Weights, statistics and modes are unchanged afterwards. Raises UsageError
+    (E123) otherwise, and for layers and names that federated training cannot support.
     """
     module = unwrapped(module)
     check_trainable(module)
@@ -318,10 +319,10 @@ def check_module(
 
 
 def unwrapped(model: object) -> nn.Module:
-    """The module itself, out of torch's wrappers for several GPUs and for compilation, which cannot hold
-    other weights.
+    """The module without torch's wrappers for several GPUs and for compilation, which cannot hold other
+    weights.
 
-    Raises UsageError (E123) for what is no module, and for one of torch.jit.
+    Raises UsageError (E123) for an object that is no module, and for a module of torch.jit.
     """
     if isinstance(model, type) and issubclass(model, nn.Module):
         raise UsageError(
@@ -340,7 +341,7 @@ def unwrapped(model: object) -> nn.Module:
 
 
 def _answers(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> object:
-    """What the module returns for two samples. Raises UsageError (E123) if it fails."""
+    """The module's output for two samples. Raises UsageError (E123) if it fails."""
     if layout:
         module_inputs.check_signature(module, layout)
     else:
@@ -386,7 +387,7 @@ def _answers(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -
 
 
 def _check_takes_one(module: nn.Module) -> None:
-    """Raises UsageError (E123) for a module whose forward asks for several inputs."""
+    """Raises UsageError (E123) for a module with a forward of several inputs."""
     required = [
         p
         for p in signature(module.forward).parameters.values()
@@ -402,7 +403,7 @@ def _check_takes_one(module: nn.Module) -> None:
 
 
 def _in_place_child(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> str:
-    """Which of the module and its direct children changes its input, in words; "" if none does."""
+    """The module or its direct child that changes its input in place, in words; "" if none does."""
     before: dict[str, int] = {}
     changed: list[str] = []
 
@@ -433,14 +434,15 @@ def _in_place_child(module: nn.Module, shape: tuple[int, ...], layout: Layout | 
 
 
 def _mark_head(module: nn.Module, shape: tuple[int, ...], layout: Layout | None, classes: int) -> None:
-    """Have the module know its head; a Sequential's is its last block, if that has weights."""
+    """Set the attribute that names the module's head; for a Sequential it is the last block, if that has
+    weights."""
     if modules.ends_with_head(module):
         return
     module_inputs.attach_lookup(module)
     module_inputs.attach_layout(module, layout)
     try:
         modules.find_head(module, torch.rand(2, *shape, generator=torch.Generator().manual_seed(0)), classes)
-    except Exception:  # it takes zeros, but not these numbers; the layer made last stands for its head
+    except Exception:  # it accepts zeros, but not these numbers; its last layer counts as the head
         return
     finally:
         module_inputs.detach_lookup(module)
@@ -448,12 +450,11 @@ def _mark_head(module: nn.Module, shape: tuple[int, ...], layout: Layout | None,
 
 
 def _changed_input_layer(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> str:
-    """The layer whose change of its input in place counts for the model's answers or gradients, "" if there
-    is none.
+    """The name of the layer that changes its input in place, with an effect on the model's answers or
+    gradients; "" if there is none.
 
-    Asked away from the initial weights, where ones and zeros hide what counts later: what a normalisation's
-    scale is multiplied with, what a last layer of zeros is given. The module's weights are changed, and all
-    such layers turned off.
+    The search perturbs the weights, because initial ones and zeros (a normalisation's scale, a last layer of
+    zeros) hide effects. Afterwards the weights are changed, and no layer works in place.
     """
     layers = {n: layer for n, layer in module.named_modules() if getattr(layer, "inplace", False) is True}
     if not layers:
@@ -463,9 +464,8 @@ def _changed_input_layer(module: nn.Module, shape: tuple[int, ...], layout: Layo
     generator = torch.Generator().manual_seed(0)
     size = (8, *shape)
     x = torch.rand(size, generator=generator)
-    if (
-        not module_inputs.has_embedding(module) and not layout
-    ):  # numbers of either sign wake more units, but are no indices
+    # Numbers of both signs activate more units, but cannot be indices.
+    if not module_inputs.has_embedding(module) and not layout:
         x = torch.cat([x, 2 * torch.randn(size, generator=generator)])
     with torch.no_grad():
         for p in module.parameters():
@@ -476,7 +476,7 @@ def _changed_input_layer(module: nn.Module, shape: tuple[int, ...], layout: Layo
         as_written = _step(module, x)
         without_inplace(module)
         returned = _step(module, x)
-    except Exception:  # the trial of a training step says why
+    except Exception:  # the trial of a training step reports the reason
         without_inplace(module)
         return ""
     if _equal(as_written, returned):
@@ -491,11 +491,10 @@ def _changed_input_layer(module: nn.Module, shape: tuple[int, ...], layout: Layo
 
 
 def _step(module: nn.Module, x: torch.Tensor) -> list[torch.Tensor | None]:
-    """A module's answers in training and, if they can be had, the gradients of a sum of them."""
+    """A module's answers in training mode and, if autograd can compute them, the gradients of their sum."""
     with torch.random.fork_rng(devices=[]):
-        torch.set_rng_state(
-            torch.Generator().manual_seed(0).get_state()
-        )  # dropout is one of the layers that work in place
+        # Dropout is one of the layers that work in place.
+        torch.set_rng_state(torch.Generator().manual_seed(0).get_state())
         z = module.train()(x.clone())
         if not isinstance(z, torch.Tensor):
             return []
@@ -503,15 +502,13 @@ def _step(module: nn.Module, x: torch.Tensor) -> list[torch.Tensor | None]:
     learnt = [p for p in module.parameters() if p.requires_grad]
     try:
         gradients = torch.autograd.grad((z * weights).sum(), learnt, allow_unused=True)
-    except (
-        RuntimeError
-    ):  # autograd needs what was changed in place, so nobody can train the model as it is written
+    except RuntimeError:  # autograd needs a tensor that was changed in place, so the model cannot be trained
         gradients = ()
     return [z.detach(), *gradients]
 
 
 def _equal(some: list[torch.Tensor | None], others: list[torch.Tensor | None]) -> bool:
-    """Whether tensors are the same but for rounding, as far as both have them."""
+    """Whether tensors are equal except for rounding, as far as both lists have them."""
     for a, b in zip(some, others):
         if (a is None) != (b is None):
             return False

@@ -1,7 +1,7 @@
-"""CUDA graphs: training steps on a GPU are recorded once and replayed, because launching their kernels one by
-one takes longer than computing them.
+"""CUDA graphs: training steps on a GPU are recorded once and replayed, to avoid the launch overhead of
+kernels.
 
-The second step of each shape is recorded, and later ones are replayed, also in later rounds. Letters: G
+The second step of each shape is recorded, and later steps are replayed, also in later rounds. Letters: G
 lanes.
 """
 
@@ -30,7 +30,7 @@ from unskew.round.step import Feed, LaneState, LaneStep, Steps
 from unskew.system.python_files import one_line
 
 MOST_STAGES = 12
-"""The most stages in memory; the least recently used one is dropped first."""
+"""Maximum number of stages in memory; the least recently used stage is dropped first."""
 _RECORDING_LOCK = threading.Lock()
 """A lock for watching and recording, because warnings and garbage collection belong to the process."""
 NOT_IN_STEPS = ("rows", "rows_weight")
@@ -41,8 +41,8 @@ class StepRecordings:
     """The recorded steps of a run, by stage.
 
     read: the fields "t" and "lr" that hooks have read as numbers. A recording contains such a number as a
-    constant, so it is only replayed in rounds with an equal number. refused: why the steps of this run cannot
-    be recorded, "" if they can; then no step is recorded.
+    constant, so it is only replayed in rounds with an equal number. refused: the reason why this run's steps
+    cannot be recorded; "" if they can.
     """
 
     def __init__(self, recorder: Recorder | None = None):
@@ -51,13 +51,13 @@ class StepRecordings:
         self.read: set[str] = set()
 
     def train(self, steps: Steps) -> None:
-        """Take all steps of an update and change its state, as `Update` would without recordings."""
+        """Run all steps of an update and change its state, as `Update` would without recordings."""
         known = len(self.read)
         stage = self._stage(steps)
         with use_kernels(steps.clients.net, stage.kernels):
             for step, feed in zip(steps.plan, steps.feeds()):
                 stage.take(step, feed)
-        if len(self.read) > known:  # hooks have read further fields, which the key must contain
+        if len(self.read) > known:  # hooks have read more fields, which the key must contain
             self.stages.clear()
             self.stages[self._key(steps)] = stage
         stage.unload(steps.state)
@@ -104,7 +104,7 @@ class Stage:
         self.seen: Counter[object] = Counter()
 
     def load(self, steps: Steps) -> None:
-        """Copy the initial tensors of this update in."""
+        """Copy the initial tensors of this update to the fixed addresses."""
         torch._foreach_copy_(self.held, [t for _, t in leaves(tensors_of(steps))])
         self.lr.fill_(steps.start.lr)
         for group in self.state.optimiser.state:
@@ -112,7 +112,7 @@ class Stage:
         self.state.loss_sum.zero_()
 
     def unload(self, state: LaneState) -> None:
-        """Copy the results of the steps out."""
+        """Copy the results of the steps to `state`."""
         torch._foreach_copy_(list(state.weights.values()), [self.state.weights[n] for n in state.weights])
         state.loss_sum.copy_(self.state.loss_sum)
         for p in self.step.clients.hooks["carry"]:
@@ -122,7 +122,7 @@ class Stage:
             torch._foreach_copy_(list(carried.values()), list(held.values()))
 
     def take(self, step: Step, feed: Feed) -> None:
-        """Take one step: the first of its shape directly, later ones by a recording."""
+        """Run one step: the first of its shape directly, later ones by a recording."""
         shape = (step.width, step.active, step.size, step.short, feed.weight is None)
         self.seen[shape] += 1
         if self.seen[shape] > 1 and not self.replays.refused and shape not in self.recorded:
@@ -148,7 +148,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Recording:
-    """run: computes one recorded step from the feed at this place."""
+    """run: computes one recorded step from the feed at this address."""
 
     run: Callable[[], None]
     feed: Feed
@@ -159,8 +159,8 @@ class Recording:
 
 
 def tensors_of(steps: Steps) -> Tree:
-    """All that the steps of an update read, but what is fed to each; without what is the same for every
-    steps."""
+    """All tensors that the steps of an update read, without each step's feed and without constants of the
+    run."""
     state, start = steps.state, steps.start
     lanes = {n: t for n, t in state.lane_table.items() if n not in NOT_IN_STEPS}
     tree: Tree = {"weights": state.weights, "lanes": lanes, "start": start.weights}
@@ -168,8 +168,8 @@ def tensors_of(steps: Steps) -> Tree:
 
 
 def _with_spare_rows(steps: Steps) -> Tree:
-    """The broadcast slices, with rows of zeros below what steps read by row: a buffer whose length differs
-    from round to round would else make every round's steps be recorded anew."""
+    """The broadcast slices, padded with zero rows where steps read by row. Otherwise a buffer of varying
+    length would make every round record its steps again."""
     down = dict(steps.start.down)
     for p in steps.clients.method.parts:
         if p.name in down and p.read_by_row:
@@ -178,8 +178,8 @@ def _with_spare_rows(steps: Steps) -> Tree:
 
 
 def pad_rows(rows: torch.Tensor) -> torch.Tensor:
-    """[N, ...] -> [M, ...], M >= N the next of a few lengths, at most a quarter more or 16; none stay
-    none."""
+    """[N, ...] -> [M, ...] with M >= N from a few lengths, at most a quarter or 16 rows more; no rows stay no
+    rows."""
     N = len(rows)
     apart = max(16, 1 << max(0, N.bit_length() - 3))
     more = -N % apart
@@ -190,11 +190,12 @@ class Recorder(Protocol):
     """Records what a function computes."""
 
     def watch(self, function: Callable[[], None]) -> str:
-        """Call the function; returns why it cannot be recorded, "" if nothing is known against it."""
+        """Call the function. Returns the reason why it cannot be recorded; "" if none is known."""
         ...
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
-        """What computes the same as the function. The function itself computes nothing meanwhile.
+        """A function that computes the recorded operations. The function itself computes nothing while it is
+        recorded.
 
         Raises RuntimeError if it cannot be recorded.
         """
@@ -204,21 +205,21 @@ class Recorder(Protocol):
 class CudaGraphs:
     """Records kernels as CUDA graphs.
 
-    The graphs have one pool of memory in common, for none keeps anything in it from one launch to the next.
+    The graphs share one memory pool, because none keeps data in it between launches.
     """
 
     def __init__(self) -> None:
         self.pool: Any = None
-        self.stream: Any = None  # one for all: a pool gives memory back to the stream that it came from only
+        self.stream: Any = None  # one for all, because a pool returns memory only to its own stream
 
     def watch(self, function: Callable[[], None]) -> str:
-        """A function that waits for the GPU, to read a value or to copy one there, cannot be recorded."""
+        """Call the function. A function that waits for the GPU, to read or copy a value, cannot be
+        recorded."""
         here, waits = threading.get_ident(), list[str]()
 
         def note(message: Any, category: Any, filename: str, line: int, *_: Any) -> None:
-            if threading.get_ident() == here and "called a synchronizing" in str(
-                message
-            ):  # else it is another GPU's thread
+            # Other threads serve other GPUs.
+            if threading.get_ident() == here and "called a synchronizing" in str(message):
                 waits.append(f"{filename}, line {line} waits for the GPU")
 
         with _RECORDING_LOCK, warnings.catch_warnings():
@@ -241,8 +242,8 @@ class CudaGraphs:
 
     @contextmanager
     def _recording(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-        """Within it kernels are recorded instead of run, and no garbage is collected: to free memory ends a
-        recording."""
+        """A context in which kernels are recorded instead of run. It disables garbage collection, because
+        freeing memory would end a recording."""
         self.stream = stream = self.stream or torch.cuda.Stream()
         collects = gc.isenabled()
         stream.wait_stream(torch.cuda.current_stream())
@@ -255,9 +256,8 @@ class CudaGraphs:
                 try:
                     yield
                 except BaseException:
-                    with suppress(
-                        RuntimeError
-                    ):  # a recording that failed cannot be ended either; why it failed is told
+                    # A failed recording cannot be ended; the first error gives the reason.
+                    with suppress(RuntimeError):
                         graph.capture_end()
                     raise
                 graph.capture_end()

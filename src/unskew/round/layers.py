@@ -1,5 +1,4 @@
-"""The kernels of a model's layers during training: for many clients at once, with padded batches and keyed
-dropout.
+"""Kernels of a model's layers in training: for many clients at once, padded batches and keyed dropout.
 
 A `TorchFunctionMode` intercepts the calls of layers, so it works for any nn.Module; `vmap_layers` has the
 kernels. A rectifier before a max pooling is only applied to the maximum of each window. A view of an
@@ -41,11 +40,11 @@ from unskew.round.vmap_layers import (
 
 @dataclass(frozen=True)
 class PendingRectifier:
-    """The result of a rectifier that has not been used yet.
+    """A rectifier's result that no operation has used yet.
 
     Rectifiers are monotone, so the maximum of rectified numbers is the rectified maximum, which is cheaper,
-    above all in the backward pass. Values and the gradients of `relu` and `relu6` are equal to the bit; those
-    of a leaky rectifier are if windows neither overlap nor have two maxima.
+    above all in the backward pass. Values and gradients of `relu` and `relu6` are equal to the bit; those of
+    a leaky rectifier are equal if windows neither overlap nor have two maxima.
     """
 
     value: weakref.ref[Tensor]
@@ -55,7 +54,7 @@ class PendingRectifier:
 
 @dataclass(frozen=True)
 class Rectifier:
-    """A rectifier. run: the function of x and of whether it works in place. rises: whether it is monotone."""
+    """A rectifier. run: a function of x and of whether it works in place. rises: whether it is monotone."""
 
     run: Callable[..., Tensor]
     rises: bool = True
@@ -73,11 +72,8 @@ def _plain(run: Callable[..., Tensor]) -> Callable[..., RectifierCall]:
 
 
 def _hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> RectifierCall:
-    return (
-        x,
-        Rectifier(partial(F.hardtanh, min_val=min_val, max_val=max_val)),
-        inplace,
-    )  # nn.ReLU6 is one, too
+    # nn.ReLU6 is a hardtanh, too.
+    return x, Rectifier(partial(F.hardtanh, min_val=min_val, max_val=max_val)), inplace
 
 
 def _leaky_relu(x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> RectifierCall:
@@ -92,7 +88,7 @@ RECTIFIERS: dict[Any, Callable[..., RectifierCall]] = {
     F.hardtanh: _hardtanh,
     F.leaky_relu: _leaky_relu,
 }
-"""From functions of torch to a function that parses their arguments."""
+"""Maps functions of torch to functions that parse their arguments."""
 
 
 class CopyLog(Protocol):
@@ -117,12 +113,12 @@ def view_as(copies: CopyLog, x: Tensor, other: Tensor) -> Tensor:
 
 
 def view_as_complex(_copies: CopyLog, x: Tensor) -> Tensor:
-    """Pairs as complex numbers; they must be contiguous, which weights with four axes are not."""
+    """Pairs of numbers as complex numbers; they must be contiguous, which weights with four axes are not."""
     return torch.view_as_complex(x.contiguous())
 
 
 VIEWS = {Tensor.view: view, Tensor.view_as: view_as, torch.view_as_complex: view_as_complex}
-"""The functions that replace torch's."""
+"""Maps methods of torch to their replacements."""
 
 
 CHANNELS_LAST = torch.channels_last
@@ -134,10 +130,10 @@ class Kernels(TorchFunctionMode):
     """The mode around a model's blocks that replaces layers' kernels, see `use_kernels`.
 
     folded: layers run inside vmap, with all clients in one tensor. frozen: batch normalisation uses running
-    statistics in training, too (for a client with one sample). rounded: convolutions except depthwise ones
-    round their factors to bfloat16, which some processors compute faster. padded: batches end in padding,
-    which statistics must ignore. mask_shapes: a list to which every dropout layer appends the shape of its
-    mask, or None. copied: as in `CopyLog`.
+    statistics also in training (for a client with one sample). rounded: convolutions except depthwise ones
+    round their factors to bfloat16, which is faster on some processors. padded: batches end in padding, which
+    statistics must ignore. mask_shapes: a list to which every dropout layer appends the shape of its mask, or
+    None. copied: as in `CopyLog`.
     """
 
     def __init__(self, folded: bool, frozen: bool = False, rounded: bool = False):
@@ -153,7 +149,7 @@ class Kernels(TorchFunctionMode):
     @contextmanager
     def training(self, weight_B: Tensor, dropout: Sequence[Tensor] | None) -> Iterator[None]:
         """A context for one pass of a training step. weight_B: 1 for a sample, 0 for padding. dropout:
-        uniform numbers by layer, empty if the layer draws them itself; None: no dropout."""
+        uniform numbers by layer, empty for a layer that draws its own; None: no dropout."""
         self._weight_B = weight_B if self.padded else None
         self._dropout = None if dropout is None else iter(dropout)
         yield
@@ -161,8 +157,8 @@ class Kernels(TorchFunctionMode):
 
     @contextmanager
     def differentiating(self) -> Iterator[None]:
-        """A context in which layers run as torch's operations, which can be differentiated twice, without
-        updates of statistics."""
+        """A context in which layers run as torch's operations, which can be differentiated twice, and
+        statistics are not updated."""
         self._differentiating = True
         try:
             yield
@@ -173,14 +169,14 @@ class Kernels(TorchFunctionMode):
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        rectified, self._rectified = self._rectified, None  # only the next call may use it
+        rectified, self._rectified = self._rectified, None  # valid only for the next call
         if rectified and func in _POOLS and args and rectified.value() is args[0]:
             pooled = _KERNELS[func](self, rectified.of, *args[1:], **kwargs)
             return rectified.again(pooled)
         if self._differentiating and func not in _ALWAYS_OURS:
             return func(*args, **kwargs)
         kernel = _KERNELS.get(func)
-        if kernel and "input" in kwargs:  # torch's own name of the first argument
+        if kernel and "input" in kwargs:  # torch's name of the first argument
             args = (kwargs.pop("input"), *args)
         return kernel(self, *args, **kwargs) if kernel else func(*args, **kwargs)
 
@@ -222,7 +218,7 @@ class Kernels(TorchFunctionMode):
         dilation: Size = 1,
         groups: int = 1,
     ) -> Tensor:
-        """A convolution in one dimension as one in two, whose kernels are faster."""
+        """A one-dimensional convolution, computed by the faster two-dimensional kernels."""
         if x.dim() != 3:
             return F.conv1d(x, weight, bias, stride, padding, dilation, groups)  # type: ignore[arg-type]
         pads = padding if isinstance(padding, str) else (0, single(padding))
@@ -282,9 +278,9 @@ class Kernels(TorchFunctionMode):
         return self._pooling(F.max_pool2d, x.unsqueeze(-2), *ways).squeeze(-2)
 
     def rectify(self, x: Tensor, rectifier: Rectifier, inplace: bool) -> Tensor:
-        """The rectified x; if it is pooled next, the smaller pooled x is rectified instead, see
+        """The rectified x. If pooling follows, the smaller pooled x is rectified instead, see
         `PendingRectifier`."""
-        if inplace:  # a model may go on with x itself
+        if inplace:  # a model may continue to use x itself
             return rectifier.run(x, inplace=True)
         y = rectifier.run(x)
         if rectifier.rises and (x.requires_grad or self.folded):
@@ -300,9 +296,8 @@ class Kernels(TorchFunctionMode):
         return self._pooling(F.adaptive_avg_pool2d, x, output_size)
 
     def _pooling(self, pool: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if (
-            self.folded and x.dim() == 4
-        ):  # an image without a batch has its rows where lanes would be folded in
+        # An image without a batch axis has its rows at the axis of folded lanes.
+        if self.folded and x.dim() == 4:
             return FoldedPool.apply(x, lambda t: pool(t, *args, **kwargs))  # type: ignore[return-value]
         return pool(x, *args, **kwargs)
 
@@ -374,7 +369,7 @@ class Kernels(TorchFunctionMode):
 
 @contextmanager
 def use_kernels(net: Network, kernels: Kernels) -> Iterator[None]:
-    """Let a network's blocks run within these kernels."""
+    """A context in which a network's blocks run with these kernels."""
     before = net.around, net.differentiable
     net.around, net.differentiable = (lambda: kernels), kernels.differentiating
     try:
@@ -388,7 +383,7 @@ def _rectifier_kernel(named: Callable[..., tuple[Tensor, Rectifier, bool]]) -> C
 
 
 _ALWAYS_OURS = {F.batch_norm, F.dropout, edged_norm_relu, *VIEWS}
-"""What never runs as torch's own operation."""
+"""Operations that always use our kernels."""
 _POOLS = {F.max_pool1d, torch.max_pool1d, F.max_pool2d, torch.max_pool2d}
 _KERNELS: dict[Any, Callable[..., Any]] = {
     **VIEWS,
@@ -412,15 +407,15 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
 
 
 _DRAWING_LOCK = threading.Lock()
-"""Held by the one client that draws from torch's own generator, which all threads have in common."""
+"""A lock for drawing from torch's own generator, which all threads share."""
 
 
 @contextmanager
 def model_draws(net: Network, device: torch.device, *purpose: object) -> Iterator[None]:
-    """Within it a model that draws random numbers by itself (attention with dropout) draws them for this
+    """A context in which a model with its own random numbers (attention with dropout) draws them for this
     purpose.
 
-    Such a model trains one client at a time; for any other model nothing happens.
+    Such a model trains one client at a time; other models are unaffected.
     """
     if not net.draws:
         yield
@@ -431,18 +426,17 @@ def model_draws(net: Network, device: torch.device, *purpose: object) -> Iterato
 
 
 def mask_shapes(net: Network, until: str | None = None) -> tuple[tuple[int, ...] | None, ...]:
-    """The shape of one sample's mask in every dropout layer, in the order in which a forward pass reaches
-    them.
+    """The shape of one sample's mask in every dropout layer, in the order of the forward pass.
 
-    None where the first axis of what a layer is given is not the batch (a layer of a recurrent model, or of
-    weights): it then draws from torch's own generator. until: of the layers up to this cut.
+    None for a layer with a first axis other than the batch (in a recurrent model, or on weights); it draws
+    from torch's own generator. until: only the layers up to this cut.
     """
     two, three = (_masks(net, until, B) for B in (2, 3))
     return tuple(a[1:] if a[:1] == (2,) and b[:1] == (3,) else None for a, b in zip(two, three))
 
 
 def _masks(net: Network, until: str | None, B: int) -> list[tuple[int, ...]]:
-    """The shape of every dropout layer's mask in a batch of B."""
+    """The shape of every dropout layer's mask for a batch of B."""
     kernels = Kernels(folded=False)
     kernels.mask_shapes = []
     with torch.no_grad(), torch.random.fork_rng(devices=[]), use_kernels(net, kernels):
@@ -451,7 +445,7 @@ def _masks(net: Network, until: str | None, B: int) -> list[tuple[int, ...]]:
 
 
 class DropoutMasks:
-    """The uniform numbers that decide what dropout leaves out, one tensor a layer and step.
+    """The uniform numbers that determine dropout, one tensor per layer and step.
 
     generators: one for each client of the chunk.
     """
@@ -462,8 +456,8 @@ class DropoutMasks:
         self.shapes, self.chunk, self.generators = shapes, chunk, generators
 
     def at(self, step: Step) -> list[Tensor]:
-        """[G, B, *shape] for each layer, [G, 0] where it draws by itself. A client draws for its samples
-        only, whatever its batch is padded to."""
+        """Uniform numbers [G, B, *shape] for each layer, [G, 0] for a layer that draws its own. A client
+        draws only for its samples, regardless of padding."""
         layers = []
         for shape in self.shapes:
             if shape is None:

@@ -1,9 +1,9 @@
-"""How a process computes: with the same bits each time, in float32 unless less was asked for, and keeping
-freed memory.
+"""How a process computes: deterministically, in float32 unless less was requested, and with freed memory
+retained.
 
-torch lets cuDNN round the inputs of float32 convolutions to TF32, which keeps 10 of their 23 bits, and choose
-kernels whose sums come in another order each time. Neither is silent here. Attention is computed from its
-plain products: the fused kernels differ from time to time in their gradients, and refuse some layouts of
+By default torch lets cuDNN round the inputs of float32 convolutions to TF32, which keeps 10 of their 23 bits,
+and choose kernels with a varying order of sums. This module disables both. Attention is computed from plain
+products, because the gradients of fused kernels vary between runs, and these kernels refuse some layouts of
 clients side by side.
 """
 
@@ -24,22 +24,22 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 FLOAT32, TF32, BF16 = "float32", "tf32", "bf16"
-"""tf32 is of GPUs. bf16 is of CPUs: the convolutions of training steps, see `Kernels`; everything else is
-float32."""
+"""tf32 applies to GPUs. bf16 applies to CPUs, for the convolutions of training steps, see `Kernels`; all
+other computation is float32."""
 
 
 def has_bf16() -> bool:
-    """Whether this processor computes with bfloat16; others would imitate it, and slowly."""
+    """Whether this processor computes with bfloat16 in hardware; emulation would be slow."""
     try:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    except (AttributeError, RuntimeError):  # torch was built without oneDNN, as for some processors
+    except (AttributeError, RuntimeError):  # torch is built without oneDNN for some processors
         return False
 
 
 @contextmanager
 def device_mode(device: torch.device, precision: str = FLOAT32) -> Iterator[None]:
-    """Within it this process's GPUs compute so, and this one is the thread's current one. A CPU needs no
-    telling."""
+    """A context that sets the precision of this process's GPUs and makes `device` the thread's current GPU.
+    It does nothing on a CPU."""
     if device.type != "cuda":
         yield
         return
@@ -62,20 +62,18 @@ def device_mode(device: torch.device, precision: str = FLOAT32) -> Iterator[None
 
 
 def current_device(device: torch.device) -> AbstractContextManager[None]:
-    """Within it this GPU is the thread's current one: streams, recordings and pinned memory belong to that,
-    wherever the tensors of an operation lie."""
-    return torch.cuda.device(
-        -1 if device.index is None else device.index
-    )  # -1: the one that is current already
+    """A context in which this GPU is the thread's current one. Streams, recordings and pinned memory belong
+    to the current GPU, regardless of the tensors of an operation."""
+    return torch.cuda.device(-1 if device.index is None else device.index)  # -1: the current GPU
 
 
 @contextmanager
 def _tf32_mode(tf32: bool) -> Iterator[None]:
-    """Within it products and convolutions round their factors to TF32 or do not.
+    """A context in which products and convolutions round their factors to TF32, or do not.
 
-    torch has two sets of switches for that. It refuses to read the older ones after a program has used the
-    newer ones, and what the older ones switch off follows the newer ones' default; so the older ones are set
-    where they can be read, and the newer ones always.
+    torch has two sets of switches for this. It refuses to read the older set after a program has used the
+    newer one, and what the older set disables follows the newer set's default. Therefore the older set is
+    changed where it can be read, and the newer one always.
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     newer = matmul, cudnn.conv, cudnn.rnn
@@ -103,7 +101,8 @@ def is_tf32() -> bool:
 
 @contextmanager
 def _deterministic_mode() -> Iterator[None]:
-    """Within it operations take their deterministic form; what has none is left alone, for a test to find."""
+    """A context in which operations use their deterministic form. Operations without one are not refused;
+    tests find them."""
     mode, warns = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -111,7 +110,7 @@ def _deterministic_mode() -> Iterator[None]:
     fills = torch.utils.deterministic.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = (
-        False  # else every new tensor would be written twice
+        False  # otherwise every new tensor would be written twice
     )
     try:
         with warnings.catch_warnings():
@@ -128,10 +127,10 @@ _MALLOC_OPTIONS = ((-4, 0), (-1, 2**31 - 1), (-2, 64 << 20), (-8, 1))
 
 @lru_cache
 def keep_freed() -> bool:
-    """Have glibc keep freed memory instead of returning it to the system; elsewhere do nothing. Returns
+    """Have glibc keep freed memory instead of returning it to the system; does nothing elsewhere. Returns
     whether it does.
 
-    Training asks for the same large blocks at every step, and page faults would cost a tenth of its time.
+    Training requests equal large blocks at every step, and page faults would cost a tenth of its time.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

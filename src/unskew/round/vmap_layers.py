@@ -1,14 +1,13 @@
 """Layers over many clients at once: convolution, pooling and normalisation, with their rules for
 `torch.func.vmap`.
 
-Under vmap an activation of G clients is one tensor. On a CPU it is kept as [B, G, C, H, W] in channels-last
+Under vmap an activation of G clients is one tensor. On a CPU it is stored as [B, G, C, H, W] in channels-last
 memory, and a convolution sees it folded along the channels, as [B, G*C, H, W] with G groups, which is far
-faster than one client after another. On a GPU it is kept as [G, C, B, H, W], and a convolution is a batched
+faster than one client after another. On a GPU it is stored as [G, C, B, H, W], and a convolution is a batched
 product of weights and windows: cuDNN runs the groups of a grouped convolution one after another, or by
-kernels made for depthwise layers, which takes 1.5 to 6 times as long in float32. Depthwise layers themselves
-stay grouped.
-Letters: B batch, G lanes, C channels in, O channels out, H x W pixels in, h x v pixels out, i x j of a
-kernel.
+kernels for depthwise layers, which takes 1.5 to 6 times as long in float32. Depthwise layers themselves
+remain grouped. Letters: B batch, G lanes, C channels in, O channels out, H x W pixels in, h x v pixels out, i
+x j pixels of a kernel.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution layer without its weights. run: the same as a function of (x, w, bias, groups), folded
+    """A convolution layer without its weights. run: the layer as a function of (x, w, bias, groups), folded
     lanes or not.
 
-    stride, padding, dilation: by axis; None where the layer is transposed or pads "same", which is never
+    stride, padding, dilation: by axis; None if the layer is transposed or pads "same", which is never
     batched.
     """
 
@@ -44,7 +43,7 @@ class Convolution:
         return self.run(x, w, bias, groups)
 
     def is_batched(self, x: Tensor, w_GOCij: Tensor, groups: int) -> bool:
-        """Whether `batched` computes this layer for inputs x [..., H, W], and faster than `run` on folded
+        """Whether `batched` supports this layer for inputs x [..., H, W], and is faster than `run` on folded
         lanes."""
         C, i, j = w_GOCij.shape[2:]
         if self.stride is None or (groups > 1 and C == 1):
@@ -53,7 +52,7 @@ class Convolution:
         return not (large and is_tf32())  # cuDNN's grouped kernels for TF32 are fast there
 
     def batched(self, x_GCBHW: Tensor, w_GOCij: Tensor, bias_GO: Tensor | None, groups: int) -> Tensor:
-        """[G, O, B, h, v] for inputs and weights of every lane."""
+        """[G, O, B, h, v] from inputs and weights of every lane."""
         assert self.stride is not None
         assert self.padding is not None
         assert self.dilation is not None
@@ -71,7 +70,7 @@ def pair(values: int | tuple[int, ...] | list[int]) -> Pair:
 
 
 def single(values: int | tuple[int, ...] | list[int]) -> int:
-    """A layer's setting for its one axis."""
+    """A layer's setting for its single axis."""
     return values if isinstance(values, int) else values[0]
 
 
@@ -99,7 +98,7 @@ class BatchedConvolution(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows that a kernel sees of inputs of this shape, [G, C, B, H, W]."""
+    """The windows that a kernel sees in inputs of this shape, [G, C, B, H, W]."""
 
     shape: tuple[int, int, int, int, int]
     kernel: Pair
@@ -109,7 +108,7 @@ class Windows:
 
     @property
     def out(self) -> Pair:
-        """h, v."""
+        """(h, v), the size of the output."""
         h, v = (
             (size + 2 * p - d * (k - 1) - 1) // s + 1
             for size, k, s, p, d in zip(self.shape[3:], self.kernel, self.stride, self.padding, self.dilation)
@@ -118,11 +117,11 @@ class Windows:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every window is one pixel and every pixel a window, so that nothing has to be copied."""
+        """Whether every window is one pixel and every pixel a window, so that no copy is needed."""
         return self.kernel == (1, 1) == self.stride and self.padding == (0, 0)
 
     def of(self, x: Tensor) -> Tensor:
-        """[G, C*i*j, B*h*v]."""
+        """The windows of x as columns, [G, C*i*j, B*h*v]."""
         G, C, B = self.shape[:3]
         if self.is_whole:
             return x.reshape(G, C, -1)
@@ -134,7 +133,7 @@ class Windows:
         return x.permute(0, 1, 5, 6, 2, 3, 4).reshape(G, C * i * j, B * self.out[0] * self.out[1])
 
     def added(self, columns: Tensor) -> Tensor:
-        """[G, C, B, H, W]: at every pixel the sum of what the windows hold of it. The adjoint of `of`."""
+        """[G, C, B, H, W]: at every pixel the sum over its entries in the windows. The adjoint of `of`."""
         G, C, B, H, W = self.shape
         if self.is_whole:
             return columns.view(self.shape)
@@ -151,11 +150,12 @@ class Windows:
 
 
 Dims = tuple[int | None, ...]
-"""For each argument, the axis at which its lanes lie; None for an argument that all lanes have in common."""
+"""For each argument, the axis of its lanes; None for an argument that all lanes share."""
 
 
 class VmapFunction(torch.autograd.Function):
-    """A function whose only purpose is its rule for vmap; autograd runs through what the rule calls."""
+    """A function with a rule for vmap as its only purpose; autograd differentiates the operations that the
+    rule calls."""
 
     generate_vmap_rule = False
 
@@ -179,7 +179,7 @@ class FoldedConvolution(VmapFunction):
     @staticmethod
     def vmap(info: Any, in_dims: Dims, *args: Any) -> tuple[Tensor, int]:
         G, (x, w, bias, groups, run), (at_x, at_w, at_bias, *_) = info.batch_size, args, in_dims
-        if at_w is None:  # all lanes have the same weights (a frozen teacher's), so they join the batch
+        if at_w is None:  # all lanes share their weights (a frozen teacher), so they join the batch
             assert at_x is not None
             return run(x.movedim(at_x, 0).flatten(0, 1), w, bias, groups).unflatten(0, (G, -1)), 0
         if at_x is None:
@@ -213,8 +213,8 @@ class FoldedPool(VmapFunction):
 
 
 class FoldedNorm(VmapFunction):
-    """Batch normalisation by each lane's own batch; running statistics are updated in place, as torch
-    does."""
+    """Batch normalisation with each lane's own batch; running statistics are updated in place, as in
+    torch."""
 
     @staticmethod
     def forward(
@@ -240,8 +240,7 @@ class FoldedNorm(VmapFunction):
 
 
 class FoldedGroupNorm(VmapFunction):
-    """Normalisation of each sample's groups of channels; a lane's groups lie beside those of the lanes before
-    it."""
+    """Normalisation of each sample's groups of channels; the groups of all lanes are concatenated."""
 
     @staticmethod
     def forward(x: Tensor, groups: int, w: Tensor | None, b: Tensor | None, eps: float) -> Tensor:
@@ -260,13 +259,13 @@ class FoldedGroupNorm(VmapFunction):
 
 
 def fold(x: Tensor, lanes: int) -> Tensor:
-    """[.., G, ..] with its lanes at axis `lanes` -> [B, G*C, H, W]; a view where memory is [B, H, W, G,
-    C]."""
+    """[.., G, ..] with its lanes at axis `lanes` -> [B, G*C, H, W]; a view for memory in the order [B, H, W,
+    G, C]."""
     return x.movedim(lanes, 1).flatten(1, 2)
 
 
 def is_folded(x: Tensor) -> bool:
-    """Whether layers fold; on a GPU, and where shapes alone are computed ("meta"), they are batched."""
+    """Whether layers fold their lanes. On a GPU, and for shapes alone (device "meta"), they are batched."""
     return x.device.type == "cpu"
 
 
@@ -276,7 +275,7 @@ def lanes_first(x: Tensor, lanes: int) -> Tensor:
 
 
 def affine(x: Tensor, mean: Tensor, scale: Tensor, w: Tensor | None, b: Tensor | None) -> Tensor:
-    """(x - mean) * scale * w + b, with one value a channel (axis 1 of x)."""
+    """(x - mean) * scale * w + b, with one value per channel (axis 1 of x)."""
     scale = scale if w is None else scale * w
     shift = -mean * scale if b is None else b - mean * scale
     shape = (-1, *[1] * (x.dim() - 2))
@@ -292,11 +291,11 @@ def masked_norm(
     momentum: float,
     eps: float,
 ) -> Tensor:
-    """Batch normalisation over the samples of weight 1; running: (mean, variance) to be updated in place, or
+    """Batch normalisation over the samples of weight 1. running: (mean, variance) to update in place, or
     None.
 
-    It works on [C, B*H*W], where every sum runs along contiguous memory: such sums have the same bits for any
-    number of lanes, which sums over a folded tensor have not.
+    It works on [C, B*H*W], where every sum runs along contiguous memory. Such sums have equal bits for any
+    number of lanes, unlike sums over a folded tensor.
     """
     B = x.shape[0]
     rows = x.transpose(0, 1).flatten(1).contiguous()

@@ -1,4 +1,4 @@
-"""A user's model tried out on a training step before a run begins: alone, and with clients side by side.
+"""A trial of a user's model on a training step before a run begins: alone, and with clients side by side.
 
 Letters: B batch, C classes, G lanes.
 """
@@ -26,12 +26,12 @@ from unskew.system import python_files
 from unskew.tasks.task import Task
 
 TRIAL_SAMPLES, TRIAL_LANES = 4, 2
-"""Samples of the step, and clients side by side; more would only take longer."""
+"""Number of samples in the step, and of clients side by side; more would only take longer."""
 LANE_TOLERANCE = 1e-3
-"""The largest difference, relative to the largest number, that different kernels may make."""
+"""The largest difference between kernels, relative to the largest value."""
 PADDING, MIXED, LEAST = 4, 1e-2, 1e-3
-"""Rows that pad the step, the largest difference they may make, relative to a tensor's largest number, and
-what of the largest number of all tensors counts as that at least."""
+"""Number of padding rows in the step; the largest difference they may make, relative to a tensor's largest
+value; and the lower bound of that value, relative to the largest value of all tensors."""
 IN_A_VIEW = (
     "the model changes a view of an activation in place (x.view(...) and then an operation such as relu_),"
     " which is a copy where the activation lies otherwise in memory; change the activation itself, or go on"
@@ -40,7 +40,7 @@ IN_A_VIEW = (
 
 
 LOUD_SCALE = 16.0
-"""What weights are multiplied by to see whether the forward bounds them."""
+"""Factor on the weights in the test for a forward that bounds them."""
 CHANGED_WEIGHT = (
     "the model's forward changes its weight '{}', as max_norm of an embedding or clamp_ does, which would be"
     " lost: every client's pass has weights of its own; compute with the changed values and leave the weight"
@@ -50,7 +50,7 @@ CHANGED_WEIGHT = (
 
 @dataclass(frozen=True)
 class ModelTrial:
-    """A network and what it is tried on. x: [B, *shape] samples. y: targets."""
+    """A network and the data of its trial. x: samples [B, *shape]. y: targets."""
 
     net: Network
     task: Task
@@ -59,7 +59,7 @@ class ModelTrial:
 
     @staticmethod
     def of(net: Network, task: Task, samples: Tensor, classes: int) -> ModelTrial:
-        """samples: of the data, or none: then zeros take their place."""
+        """A trial of a copy of the network. samples: some of the data; zeros replace an empty tensor."""
         x = samples if len(samples) else torch.zeros((TRIAL_SAMPLES, *net.shape), device=samples.device)
         labels = torch.arange(len(x), device=x.device) % classes
         pixels = task.pixels(net.shape)
@@ -68,11 +68,11 @@ class ModelTrial:
         return ModelTrial(net.copy(), task, x, y)
 
     def alone(self) -> bool:
-        """Whether the model draws random numbers by itself as it trains; dropout of samples draws from their
-        client's key.
+        """Run one training step. Returns whether the model draws random numbers by itself; dropout over
+        samples does not count, because it uses its client's key.
 
-        Raises UsageError (E123) if it cannot take a training step, changes attributes, or draws where no seed
-        of a run reaches.
+        Raises UsageError (E123) if a training step fails, if the model changes its attributes, or if it uses
+        a generator that a run does not seed.
         """
         before, others = self._generator_state(), randomness.global_states()
         try:
@@ -94,16 +94,16 @@ class ModelTrial:
         return by_itself
 
     def _again(self, state: Tensor) -> None:
-        """The same step once more, from the generator's state before the first."""
+        """Repeat the step, from the generator state before the first step."""
         self._set_generator(state)
         self._step(SingleLane(), self.x, self.y, 1)
 
     def drops_out_by_itself(self) -> bool:
-        """Whether a dropout layer is given something whose first axis is not the batch."""
+        """Whether a dropout layer receives a tensor with a first axis other than the batch."""
         return None in mask_shapes(self.net)
 
     def _generator_state(self) -> Tensor:
-        """Of torch's own generator on the device of the samples."""
+        """The state of torch's generator on the samples' device."""
         return (
             torch.get_rng_state() if self.x.device.type == "cpu" else torch.cuda.get_rng_state(self.x.device)
         )
@@ -116,7 +116,7 @@ class ModelTrial:
         )
 
     def side_by_side(self) -> str:
-        """Why clients cannot train side by side with this model, "" if they can."""
+        """The reason why clients cannot train side by side with this model; "" if they can."""
         if self.drops_out_by_itself():
             return "a dropout layer's first axis is not the batch, so no sample has a mask of its own"
         padded = [
@@ -151,8 +151,8 @@ class ModelTrial:
         return ""
 
     def says_probabilities(self) -> bool:
-        """Whether the answers to samples are no logits but probabilities already, as after a softmax: above
-        0, with sum 1."""
+        """Whether the model returns probabilities instead of logits, as after a softmax: numbers of at least
+        0 with sum 1."""
         if self.task.name != "classification":
             return False
         with use_kernels(self.net, Kernels(folded=False)), torch.no_grad():
@@ -160,10 +160,10 @@ class ModelTrial:
         return z.shape[1] > 1 and bool((z >= 0).all()) and torch.allclose(z.sum(1), z.new_ones(()), atol=1e-4)
 
     def _strangers(self) -> Tensor:
-        """Inputs [PADDING, *shape] unlike any of the samples: beyond their range, so that even a maximum over
-        the batch differs.
+        """Inputs [PADDING, *shape] outside the range of the samples, so that even a maximum over the batch
+        changes.
 
-        Whole numbers that a model looks up are those of the samples, in another order.
+        For whole numbers that a model looks up, they are the samples' numbers in another order.
         """
         loud = torch.tensor([10.0, -10.0, 3.0, -3.0], device=self.x.device).reshape(
             -1, *[1] * (self.x.dim() - 1)
@@ -178,9 +178,9 @@ class ModelTrial:
         return torch.where(floats, beyond, known)
 
     def check_weights_stay(self) -> None:
-        """Raises UsageError (E123) for a weight that the forward changes: a pass has weights of its own, and
-        what it does to them would be lost. Also tried with larger weights, for a bound on them may leave the
-        first ones as they are."""
+        """Raises UsageError (E123) if the forward changes a weight, because a pass has its own weights, and
+        the change would be lost. A second pass uses larger weights, because an upper bound may not change the
+        initial ones."""
         state = self._generator_state()
         names = [*self.net.trainable, *self.net.constants]
         for factor in (1.0, LOUD_SCALE):
@@ -196,10 +196,9 @@ class ModelTrial:
         self._set_generator(state)
 
     def _step(self, axis: Axis, x: Tensor, y: Tensor, lanes: int, padding: int = 0) -> Weights:
-        """The loss, the gradients and the running statistics after a step; stacked where there are several
-        lanes.
+        """The loss, the gradients and the running statistics after a step, stacked for several lanes.
 
-        padding: how many of the last samples do not count.
+        padding: the number of samples at the end that do not count.
         """
         net, kernels = self.net, Kernels(axis.folded)
         kernels.padded, kernels.copied = padding > 0, None if axis.folded else []
@@ -208,18 +207,15 @@ class ModelTrial:
         start = {n: t.to(x.device) for n, t in net.initial.items()}
         common = {n: start[n] for n in start if lanes == 1 or n in net.constants}
         changed = net.buffers if lanes == 1 else tuple(n for n in start if n not in common)
-        leaves = {
-            n: t for n, t in common.items() if n not in net.constants
-        }  # of a large model nothing else is copied
+        # Constants, which may be large, are not copied.
+        leaves = {n: t for n, t in common.items() if n not in net.constants}
         leaves |= axis.stack_weights([{n: start[n] for n in changed}] * lanes)
         leaves |= {n: leaves[n].detach().requires_grad_() for n in net.trainable}
 
         def loss(w: Weights, x: Tensor, y: Tensor) -> Tensor:
             with kernels.training(weight, None):
                 z = net.run({**common, **w}, x, train=True)[0]
-            if not isinstance(
-                z, Tensor
-            ):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's model may return anything
+            if not isinstance(z, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's model may return anything
                 text = (
                     f"in training it returns its answer as {type(z).__name__}, and a round takes logits alone"
                 )
@@ -238,10 +234,10 @@ class ModelTrial:
 
 @contextmanager
 def keep_buffers(module: nn.Module) -> Iterator[None]:
-    """Within it a forward pass may update buffers of floats in place, and no others: what it assigns would be
+    """A context in which a forward pass may only update buffers of floats in place; other changes would be
     lost.
 
-    Raises UsageError (E123) for a buffer that a layer replaces, and for one of whole numbers that it changes.
+    Raises UsageError (E123) for a buffer that a layer replaces, and for a changed buffer of whole numbers.
     """
     whole = {n: b.clone() for n, b in module.named_buffers() if not b.is_floating_point()}
     before: dict[str, dict[str, Tensor | None]] = {}
@@ -285,7 +281,7 @@ def keep_buffers(module: nn.Module) -> Iterator[None]:
 
 
 def check_single_samples(net: Network, task: Task, batch: int) -> None:
-    """Raises UsageError (E109) if batches hold one sample each and the model cannot normalise these."""
+    """Raises UsageError (E109) for batches of one sample if the model cannot normalise them."""
     if batch > 1 or not net.norms:
         return
     try:
@@ -301,7 +297,7 @@ def check_single_samples(net: Network, task: Task, batch: int) -> None:
 
 
 def _with_remedy(error: Exception) -> str:
-    """Why a step failed, and for what torch says in its own words alone, what to do."""
+    """The reason why a step failed, with a remedy for torch's own messages."""
     if any(frame.filename.endswith("checkpoint.py") for frame in traceback.extract_tb(error.__traceback__)):
         return (
             "it computes layers again in the backward pass (torch.utils.checkpoint), when they hold no"
@@ -319,5 +315,5 @@ def _largest_value(t: Tensor) -> float:
 
 
 def _lane_difference(alone: Tensor, many: Tensor) -> float:
-    """The largest difference of any lane from what one client alone gives."""
+    """The largest difference between any lane and the result of one client alone."""
     return max((_largest_value(alone - lane) for lane in many), default=0.0)

@@ -1,7 +1,6 @@
-"""The probes: each applies pure measures to what a round left. docs/measures.md is about them.
+"""The probes: each applies pure measures to the results of a round. docs/measures.md describes them.
 
-A probe is one file with one class. Its attributes `name` and `summary` are all that has to be written down
-about it.
+A probe is one file with one class; its attributes `name` and `summary` are its only registration.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from unskew.round.probes import Measures, Probe, RunInspector
 
 
 def measures_of(text: str, lens: RunInspector) -> Measures | None:
-    """The measures that a text names, as the setting `measure` does; None for "none".
+    """The measures that the setting `measure` names; None for "none".
 
-    Raises UsageError (E130) for one that cannot be taken of this run.
+    Raises UsageError (E130) for a measure that does not apply to this run.
     """
     probes = {name: probe_class(name)(lens) for name in names_in(text)}
     for name, probe in probes.items():

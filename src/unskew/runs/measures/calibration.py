@@ -1,4 +1,4 @@
-"""Whether the global model is right as often as it is sure, on the global test set and at each client.
+"""Calibration of the global model, on the global test set and at each client.
 
 Letters: B bins, K clients.
 """
@@ -12,8 +12,8 @@ from unskew.tasks.metrics.reliability import Reliability, reliability
 
 
 class Calibration(Probe):
-    """Expected calibration error and overconfidence of the global model; after the last round by bin and by
-    client."""
+    """Expected calibration error and overconfidence of the global model; after the last round also by bin and
+    by client."""
 
     name: ClassVar[str] = "calibration"
     summary: ClassVar[str] = (

@@ -1,4 +1,4 @@
-"""Which class the global model predicts for which, on the global test set and at each client.
+"""Confusion matrices of the global model, on the global test set and at each client.
 
 Letters: C classes, K clients, N samples.
 """
@@ -14,17 +14,17 @@ from unskew.round.probes import Measurement, Probe, RoundEnd
 
 
 def confusion(guess_N: Tensor, y_N: Tensor, classes: int) -> Tensor:
-    """Samples of each true class (rows) that were given each class (columns), int64 [C, C]."""
+    """The number of samples by true class (rows) and predicted class (columns), int64 [C, C]."""
     return torch.bincount(y_N * classes + guess_N, minlength=classes * classes).reshape(classes, classes)
 
 
 MOST_CLASSES, MOST_SITES = 40, 12
-"""A larger table is longer than anybody reads. Of more clients, those with the most test samples are
-shown."""
+"""Maximum size of a readable table, and number of clients shown: those with the most test samples."""
 
 
 class Confusion(Probe):
-    """After the last round: counts by true and predicted class, of all test samples and of each client's."""
+    """After the last round: counts by true and predicted class, for all test samples and for those of each
+    client."""
 
     name: ClassVar[str] = "confusion"
     summary: ClassVar[str] = "which class the global model takes for which, in all and at each client"

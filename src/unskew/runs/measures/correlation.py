@@ -1,10 +1,10 @@
-"""Distance correlation (Szekely, Rizzo and Bakirov, 2007) of inputs and shared features, as FLea measures its
+"""Distance correlation (Szekely, Rizzo and Bakirov, 2007) of inputs and shared features, FLea's measure of
 privacy.
 
 E = Euclidean distances of all pairs of a batch;   A = C E_x C,  B = C E_f C,   C = I - J/n
 R^2 = mean(A B) / sqrt(mean(A A) mean(B B))                          (FLea, Eq. 8; its code logs the root, R)
 Few samples of many dimensions look dependent: for independent normal vectors of 50 dimensions R is 0.98 at n
-= 8, 0.93 at n = 32 and 0.66 at n = 256. Compare values of one batch size and one cut only.
+= 8, 0.93 at n = 32 and 0.66 at n = 256. Compare only values of equal batch size and equal cut.
 Letters: B batch, D values of a sample.
 """
 
@@ -23,11 +23,9 @@ from unskew.round.probes import Measurement, Probe, RoundEnd, mean
 
 
 def distance_correlation(x: Tensor, f: Tensor, kinds: bool = False) -> tuple[float, float]:
-    """(R, R^2) of a batch's inputs x [B, ...] and features f [B, ...]; NaN with fewer than three samples or
-    where x or f
-    does not vary. kinds: x holds whole numbers that stand for kinds, of which two are as far apart as any two
-    others.
-    """
+    """(R, R^2) of a batch's inputs x [B, ...] and features f [B, ...]; NaN with fewer than three samples, or
+    if x or f does not vary. kinds: x holds category numbers, and any two different categories have equal
+    distance."""
     if len(x) < 3:
         return math.nan, math.nan
     x_BD = x.flatten(1)
@@ -45,20 +43,20 @@ def _distances(x_BD: Tensor) -> Tensor:
 
 
 def _differences(x_BD: Tensor) -> Tensor:
-    """The distances of rows whose numbers are written as indicators, up to a factor."""
+    """The distances of rows with one-hot coded categories, up to a factor."""
     return (x_BD[:, None] != x_BD[None]).sum(-1).to(torch.float64).sqrt()
 
 
 def _centred(E_BB: Tensor) -> Tensor:
-    """Distances of all pairs, with zero mean over every row and column."""
+    """Distances of all pairs, centred so that every row and column has mean zero."""
     return E_BB - E_BB.mean(0, keepdim=True) - E_BB.mean(1, keepdim=True) + E_BB.mean()
 
 
 class Correlation(Probe):
-    """R and R^2 of a batch of each client's inputs and the activations shared of them, under the model that
-    gives them.
+    """R and R^2 of a batch of each client's inputs and shared activations, under the model that computes
+    these.
 
-    Of samples with several inputs the mean over the inputs, as FLea's loss has it.
+    For samples with several inputs, the mean over the inputs, as in FLea's loss.
     """
 
     name: ClassVar[str] = "correlation"
@@ -70,7 +68,8 @@ class Correlation(Probe):
         return None if self._sharing() else "it shares no features; FLea does"
 
     def _sharing(self) -> tuple[Part, str] | None:
-        """The Part that shares features, and the cut of the model at which it takes them."""
+        """The Part that shares features, and the cut of the model at which it takes them; None without such a
+        Part."""
         for part in self.trainer.method.parts:
             if part.taps and any("features" in trip.shares(self.fed) for trip in part.trips):
                 return part, self.fed.net.check_cut(part.taps[0])

@@ -1,10 +1,9 @@
-"""Cross-site generalisation (FedRDN, Yan et al., CVPR 2025, Table 3): every client's model on every other
-client's test rows.
+"""Cross-site generalisation (FedRDN, Yan et al., CVPR 2025, Table 3): every client's model on the others'
+test rows.
 
-score_ij: the model of site i, after its last local training and before it is merged, on the test rows of site
-j, whose inputs are prepared with the statistics of site j.
-The paper says neither which local model it takes nor whose statistics; these are our reading. Letters: K
-sites.
+score_ij: the model of site i, after its last local training and before merging, on the test rows of site j,
+with inputs prepared by the statistics of site j. The paper does not specify the local model or the source of
+the statistics; this is our reading. Letters: K sites.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from unskew.scores import kind
 
 def off_diagonal_mean(score_KK: np.ndarray) -> float:
     """The mean of score_KK [K, K] over pairs of different sites, without NaN (no model, no test rows); NaN if
-    none is left."""
+    no pair is left."""
     other = ~np.eye(*score_KK.shape, dtype=bool)
     values = score_KK[other & ~np.isnan(score_KK)]
     return float(values.mean()) if len(values) else float("nan")
 
 
 MOST = 20
-"""With more clients there are too many pairs."""
+"""Maximum number of clients; more clients have too many pairs."""
 
 
 class CrossSite(Probe):
     """After the last round: a score for every ordered pair of clients, and the mean over pairs of different
-    ones."""
+    clients."""
 
     name: ClassVar[str] = "cross_site"
     summary: ClassVar[str] = (
@@ -67,8 +66,8 @@ class CrossSite(Probe):
         )
 
     def _scores(self, end: RoundEnd) -> np.ndarray:
-        """[K, K] over the clients with test rows: row i is the model of the i-th, NaN if it did not train in
-        this round."""
+        """Scores [K, K] over the clients with test rows; row i belongs to the i-th client's model, NaN if it
+        did not train in this round."""
         scoring, ids = self.lens.scoring, self.lens.scoring.clients
         replies = {r.client: r for r in end.replies}
         pairs = [(i, j) for i, k in enumerate(ids) if k in replies for j in range(len(ids))]

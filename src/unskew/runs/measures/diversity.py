@@ -1,5 +1,4 @@
-"""Weight diversity (ReBaFL, Xu et al., arXiv 2303.06314, Eq. 24): how far the clients' trained weights lie
-apart.
+"""Weight diversity (ReBaFL, Xu et al., arXiv 2303.06314, Eq. 24): the spread of the clients' trained weights.
 
 1/|S| sum_{k in S} || theta_k - mean_{j in S} theta_j ||^2        S: the clients of a round, weighted equally
 Differs from the paper: nothing. theta are the trained weights that leave a client, not running statistics.
@@ -17,7 +16,7 @@ from unskew.round.probes import Measurement, Probe, RoundEnd
 
 
 def weight_diversity(models: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> float:
-    """The diversity of the models' weights of these names; 0 for one model, NaN for none."""
+    """The diversity of the models' weights with these names; 0 for one model, NaN without models."""
     if not models:
         return float("nan")
     total = 0.0
@@ -28,7 +27,7 @@ def weight_diversity(models: Sequence[Mapping[str, Tensor]], names: Sequence[str
 
 
 class Diversity(Probe):
-    """One number: ReBaFL's Eq. 24 over the round's replies."""
+    """One number per round: ReBaFL's Eq. 24 over the round's replies."""
 
     name: ClassVar[str] = "diversity"
     summary: ClassVar[str] = "how far the clients' trained weights lie apart (ReBaFL, Eq. 24)"

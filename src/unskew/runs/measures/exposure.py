@@ -1,9 +1,9 @@
-"""Exposure (FLea, Xia et al., KDD 2024, Fig. 9a): which clients have received something of which others.
+"""Exposure (FLea, Xia et al., KDD 2024, Fig. 9a): which clients have received shares of which other clients.
 
 xi_ij(t) = 1 once client j was sent something that client i shared, in any round up to t
 eps(t)   = sum_ij xi_ij(t) / K^2                directed pairs, the diagonal included
-Where each client takes part with probability p, independently in every round, and a round's shares reach the
-clients of the next one only, E eps(t) = 1 - (1 - p^2)^(t - 1).
+If each client takes part with probability p, independently in every round, and a round's shares reach only
+the clients of the next round, then E eps(t) = 1 - (1 - p^2)^(t - 1).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from unskew.round.probes import Measurement, Probe, RoundEnd, RunInspector
 
 
 class Exposure:
-    """Who has received something of whose so far.
+    """The pairs of clients (owner, receiver) so far.
 
-    since_KK[i, j]: the round in which client j first received something of client i's; 0 means never.
+    since_KK[i, j]: the round in which client j first received a share of client i; 0 means never.
     """
 
     def __init__(self, clients: int):
         self.since_KK = np.zeros((clients, clients), dtype=np.int64)
 
     def sent(self, t: int, owners: Sequence[int], receivers: Sequence[int]) -> None:
-        """Note that in round t the receivers were sent what the owners had shared."""
+        """Record that the receivers were sent the owners' shares in round t."""
         if len(owners) and len(receivers):
             pairs = np.ix_(np.asarray(owners), np.asarray(receivers))
             self.since_KK[pairs] = np.where(self.since_KK[pairs] == 0, t, self.since_KK[pairs])
@@ -42,17 +42,17 @@ class Exposure:
 
 
 def expected(p: float, t: int) -> float:
-    """E eps(t) where every client takes part with probability p, independently in every round."""
+    """E eps(t) if every client takes part with probability p, independently in every round."""
     return 1 - (1 - p * p) ** (t - 1)
 
 
 MOST, SHOWN = 2000, 200
-"""The most clients for whom the matrix of pairs is kept, and for whom it is shown."""
+"""Maximum number of clients for which the matrix of pairs is recorded, and for which it is shown."""
 
 
 class Exposed(Probe):
-    """The share of exposed pairs, read from the record: whose shares came up, and who was sent them
-    afterwards."""
+    """The share of exposed pairs, computed from the record: the owners of uploaded shares and their later
+    receivers."""
 
     name: ClassVar[str] = "exposure"
     summary: ClassVar[str] = (
@@ -76,7 +76,7 @@ class Exposed(Probe):
         )
 
     def _exchanges(self) -> list[tuple[Part, Trip]]:
-        """Trips whose shares the server reads one by one, and that a later round can send on."""
+        """Trips with shares that the server reads individually and that a later round can send on."""
         T = self.fed.rounds
         return [
             (part, trip)
@@ -101,7 +101,7 @@ class Exposed(Probe):
         return Measurement({"exposure": share}, self._picture(share) if end.last else {})
 
     def _owners(self, part: Part, trip: Trip, t: int) -> list[int]:
-        """The clients whose shares are broadcast in round t: those of the last exchange before it."""
+        """The clients with shares in the broadcast of round t: those of the last exchange before it."""
         exchanged = next((u for u in range(t - 1, -1, -1) if trip.when(u, self.fed.rounds)), None)
         return sorted(self.senders[part.name, exchanged]) if exchanged is not None else []
 

@@ -1,5 +1,5 @@
-"""Class shares of the shared pool, of clients' own data and of training, compared with the federation's own
-(FLea, Fig. 7).
+"""Class shares of the shared pool, of clients' data and of training, compared with the federation's (FLea,
+Fig. 7).
 
 distance = 1/2 sum_c |p_c - q_c|        total variation: 0 for equal shares, 1 for no class in common
 Letters: C classes.
@@ -24,8 +24,8 @@ from unskew.round.schedule import work_of
 
 
 def class_shares(y: Tensor, classes: int) -> Tensor:
-    """[C] from labels [N], from class distributions [N, C], or from counts [1, C]; zeros where there is
-    nothing."""
+    """Class shares [C] of labels [N], of class distributions [N, C], or of counts [1, C]; zeros if there are
+    none."""
     counts_C = torch.bincount(y, minlength=classes) if y.dim() == 1 else y.sum(0)
     counts_C = counts_C.to(torch.float64)
     return counts_C / counts_C.sum().clamp(min=1e-12)
@@ -37,11 +37,11 @@ def distance(p_C: Tensor, q_C: Tensor) -> float:
 
 
 SHOWN = 3
-"""How many clients' histograms the picture shows."""
+"""Number of clients in the picture."""
 
 
 class Histograms(Probe):
-    """How far the pool, the clients' own classes and what training sees are from the federation's class
+    """Distances of the pool, the clients' classes and the classes in training from the federation's class
     shares."""
 
     name: ClassVar[str] = "histograms"
@@ -59,7 +59,7 @@ class Histograms(Probe):
         )
 
     def _pools(self) -> dict[Part, str]:
-        """Parts that broadcast labels or label distributions, and the leaf that holds them."""
+        """Maps each Part that broadcasts labels or label distributions to the leaf that holds them."""
         w, pools = self.fed.net.weights(), {}
         for part in self.trainer.method.parts:
             leaves = set(part.server_init(w, self.fed)) - set(part.keeps_at_server)
@@ -94,8 +94,7 @@ class Histograms(Probe):
         }
 
     def _as_trained(self, reply: Reply, sent: Broadcast) -> Tensor:
-        """[C], the labels of the client's first local epoch, summed, after the pool's Parts have mixed theirs
-        in."""
+        """The summed labels [C] of the client's first local epoch, after mixing with the pool."""
         trainer, k, fed = self.trainer, reply.client, self.fed
         recipe = trainer.training.recipe_in(sent.t)
         work, order = work_of(k, int(fed.sizes[k]), recipe), trainer.orders(k, sent.t)[0]
@@ -125,7 +124,7 @@ class Histograms(Probe):
         return total_C
 
     def _noise(self, part: Part, k: int, steps: int, sent: Broadcast) -> dict[str, tuple[bool, Tensor]]:
-        """By name, whether it is per sample, and what client k's training drew in all steps of the round."""
+        """By name, (whether the noise is per sample, client k's noise in all steps of the round)."""
         batch, seed = self.trainer.training.recipe.batch, self.fed.seed
         laws = part.noise(self.fed, sent.down.get(part.name, {}))
         return {
@@ -134,7 +133,8 @@ class Histograms(Probe):
         }
 
     def _mixed(self, b: Batch, clients: dict[Part, Client]) -> Batch:
-        """The batch after the hooks `batch` and `tap`; activations are zeros, only the labels are wanted."""
+        """The batch after the hooks `batch` and `tap`; activations are zeros, because only the labels are
+        used."""
         for p, c in clients.items():
             b = p.batch(b, c)
         for p, c in clients.items():

@@ -1,9 +1,9 @@
-"""Inputs that clients receive from others: how like their class they are, and how near to a real sample.
+"""Inputs that clients receive from others: similarity to their class, and distance to real samples.
 
-likeness = share of received inputs whose nearest test row is of their class
+likeness = share of received inputs with a nearest test row of their class
 nearness = median_i min_n |r_i - x_n| / median_j min_n |t_j - x_n|
-r: received inputs, x: training rows of all clients, t: test rows. A nearness of 0 means copies of training
-samples, 1 means inputs that are as far from them as unseen real ones.
+r: received inputs, x: training rows of all clients, t: test rows.
+A nearness of 0 means copies of training samples; 1 means inputs as far from them as unseen real samples are.
 Letters: C channels, D values of an input, H, W, N and M rows or images.
 """
 
@@ -23,7 +23,8 @@ from unskew.round.probes import Measurement, Probe, RoundEnd, RunInspector
 
 
 def row(x_NCHW: Tensor, columns: int) -> np.ndarray:
-    """[H, columns * W, C + 1] in 0..255, transparent where there are fewer images."""
+    """A row of images [H, columns * W, C + 1] in 0..255, transparent if there are fewer images than
+    columns."""
     levels = (255 * x_NCHW.clamp(0, 1)).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
     opaque = np.concatenate([levels, np.full_like(levels[..., :1], 255)], axis=-1)
     missing = np.zeros((columns - len(opaque), *opaque.shape[1:]), dtype=np.uint8)
@@ -40,7 +41,7 @@ def png(sheet_HWC: np.ndarray) -> str:
 
 
 def nearest(a_ND: Tensor, b_MD: Tensor, others: bool = False) -> tuple[Tensor, Tensor]:
-    """(distances [N], rows of b [N]): for every row of a the nearest row of b, by Euclidean distance.
+    """(distances [N], row numbers in b [N]): for every row of a the nearest row of b, by Euclidean distance.
 
     others: a is b, and a row is not its own neighbour.
     """
@@ -55,14 +56,14 @@ def nearest(a_ND: Tensor, b_MD: Tensor, others: bool = False) -> tuple[Tensor, T
 
 
 def likeness(a_ND: Tensor, y_N: Tensor, test_MD: Tensor, test_y_M: Tensor) -> float:
-    """The share of inputs a_ND whose nearest test row has their label, in [0, 1]; NaN without rows."""
+    """The share of inputs a_ND with a nearest test row of equal label, in [0, 1]; NaN without rows."""
     if not len(a_ND) or not len(test_MD):
         return math.nan
     return float((test_y_M[nearest(a_ND, test_MD)[1]] == y_N).float().mean())
 
 
 def likeness_of_real(test_MD: Tensor, test_y_M: Tensor) -> float:
-    """The likeness of the test rows themselves, each among the others: the most to expect of received inputs.
+    """The likeness of the test rows among themselves: an upper reference for received inputs.
 
     NaN with fewer than two rows.
     """
@@ -72,10 +73,10 @@ def likeness_of_real(test_MD: Tensor, test_y_M: Tensor) -> float:
 
 
 def nearness(a_ND: Tensor, train_ND: Tensor, test_MD: Tensor) -> float:
-    """The median distance of inputs a_ND to the nearest training row, in units of that of test rows: 0 means
+    """The median distance of inputs a_ND to the nearest training row, relative to that of test rows; 0 means
     copies.
 
-    NaN where test rows are copies of training rows themselves, and without rows.
+    NaN without rows, and if test rows are copies of training rows.
     """
     if not (len(a_ND) and len(train_ND) and len(test_MD)):
         return math.nan
@@ -84,14 +85,13 @@ def nearness(a_ND: Tensor, train_ND: Tensor, test_MD: Tensor) -> float:
 
 
 MOST = 1000
-"""Of more received inputs, and of more test rows, a fixed random choice of so many is compared."""
+"""Maximum number of received inputs and of test rows; larger sets are sampled with a fixed seed."""
 SHOWN, SIDE = 10, 128
-"""How many pictures of a class are shown, and the longest side that a picture may have."""
+"""Number of pictures per class, and the maximum side of a picture in pixels."""
 
 
 class Received(Probe):
-    """After the last round: how like their class and how near to training samples they are, and a picture of
-    some."""
+    """After the last round: likeness and nearness of the received inputs, and a picture of some of them."""
 
     name: ClassVar[str] = "received"
     summary: ClassVar[str] = (
@@ -128,8 +128,7 @@ class Received(Probe):
         return Measurement(values, self._picture(x.cpu(), y.cpu()))
 
     def _inputs(self, end: RoundEnd) -> tuple[Tensor, Tensor]:
-        """(inputs, their labels) that the next round's clients would be sent, of every Part that sends
-        such."""
+        """(inputs, labels) that all Parts would send to the next round's clients."""
 
         def decoded(_: None) -> list[tuple[Tensor, Tensor] | None]:
             return [p.received(end.after.down[p.name], self.fed) for p in self.parts]
@@ -138,7 +137,7 @@ class Received(Probe):
         return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
 
     def _picture(self, x: Tensor, y: Tensor) -> dict[str, Any]:
-        """A sheet with one row a class; nothing where inputs are no images."""
+        """A sheet with one row per class; {} if inputs are no images."""
         if len(self.fed.shape) != 3 or self.fed.shape[0] not in (1, 3) or max(self.fed.shape[1:]) > SIDE:
             return {}
         classes = sorted(set(y.tolist()))

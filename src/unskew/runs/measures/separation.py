@@ -1,9 +1,8 @@
-"""How well classes are told apart in the features: the Davies-Bouldin index (Davies and Bouldin, 1979); 0 is
-best.
+"""Separation of classes in feature space: the Davies-Bouldin index (Davies and Bouldin, 1979); 0 is best.
 
 s_i = mean over group i of |x - m_i|,   m_i its mean,   d_ij = |m_i - m_j|
 DB  = mean_i max_{j != i} (s_i + s_j) / d_ij
-Differs from scikit-learn: NaN for points that do not vary, where it answers 0.
+Differs from scikit-learn: NaN instead of 0 for points that do not vary.
 Letters: N points or rows, C groups, D features.
 """
 
@@ -23,7 +22,7 @@ from unskew.round.probes import MOST_ROWS, Measurement, Probe, RoundEnd, Weights
 def davies_bouldin(x_ND: Tensor, group_N: Tensor) -> float:
     """Davies-Bouldin index of the points x_ND grouped by group_N.
 
-    NaN with fewer than two groups, where two groups have the same mean, and where a value is not finite.
+    NaN with fewer than two groups, if two groups have equal means, and if a value is not finite.
     """
     groups, index_N = group_N.unique(return_inverse=True)
     C = len(groups)
@@ -44,7 +43,7 @@ def davies_bouldin(x_ND: Tensor, group_N: Tensor) -> float:
 
 class Separation(Probe):
     """Four indices: training and test rows, under local models (mean over clients) and under the global
-    one."""
+    model."""
 
     name: ClassVar[str] = "separation"
     summary: ClassVar[str] = (
@@ -70,13 +69,13 @@ class Separation(Probe):
         indices = {"train_local": mean([a for a, _ in local]), "test_local": mean([b for _, b in local])}
         if trainer.sent and not trainer.keeps_model:
             indices |= lens.each(lambda _: self._global(end, rows, y_N), [None])[0]
-        elif trainer.sent:  # every client holds a global model of its own
+        elif trainer.sent:  # every client has its own global model
             held = lens.each(lambda r: of_client(r, lens.held_weights, end.after), end.some_replies)
             indices |= {"train_global": mean([a for a, _ in held]), "test_global": mean([b for _, b in held])}
         return Measurement({f"separation_{name}": value for name, value in indices.items()})
 
     def _global(self, end: RoundEnd, rows: np.ndarray, y_N: Tensor) -> dict[str, float]:
-        """The two indices of the global model. rows, y_N: the test rows to look at, and their labels."""
+        """The two indices of the global model. rows, y_N: the indices of the test rows, and their labels."""
         lens, w, indices = self.lens, end.after.weights, {}
         if end.some_replies:
             each = max(2, MOST_ROWS // len(end.some_replies))

@@ -1,9 +1,8 @@
-"""t-SNE (van der Maaten and Hinton, JMLR 2008) of clients' test features, under local and global models, by
-scikit-learn.
+"""t-SNE (van der Maaten and Hinton, JMLR 2008) of clients' test features, under local and global models.
 
-Features are reduced to their first 50 principal components, and the embedding begins at the first two.
-Distances between far groups, and the sizes of groups, mean little in such a picture. Letters: N points or
-rows, D features.
+scikit-learn computes it. Features are reduced to their first 50 principal components, and the embedding
+begins at the first two. Distances between far groups, and the sizes of groups, mean little in such a picture.
+Letters: N points or rows, D features.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ COMPONENTS = 50
 
 
 def plane(x_ND: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Where the points x_ND lie in the plane, [N, 2]: the same for the same points and seed.
+    """The positions [N, 2] of the points x_ND in the plane; deterministic for equal points and seeds.
 
-    Zeros with fewer than four points, and where the points do not vary.
+    Zeros with fewer than four points, and for points that do not vary.
     """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
@@ -38,7 +37,7 @@ def plane(x_ND: np.ndarray, seed: int = 0) -> np.ndarray:
     N = len(x_ND)
     if N < 4 or not np.isfinite(x_ND).all() or not np.ptp(x_ND, axis=0).any():
         return np.zeros((N, 2))
-    with threadpool_limits(1):  # sums over threads would depend on how many there are
+    with threadpool_limits(1):  # sums over several threads depend on their number
         kept = min(COMPONENTS, *x_ND.shape)
         x_ND = PCA(kept, svd_solver="full").fit_transform(x_ND)
         begin = "pca" if kept > 1 else "random"
@@ -50,12 +49,13 @@ def plane(x_ND: np.ndarray, seed: int = 0) -> np.ndarray:
 
 
 CLIENTS, ROWS = 10, 150
-"""Points are of so many clients, and of so many test rows of each."""
+"""Maximum number of clients, and of test rows per client."""
 
 
 @dataclass(frozen=True)
 class Points:
-    """Test rows as points. x_ND: features. client_N: whose row each is. rows_N: which row of the test set."""
+    """Test rows as points. x_ND: features. client_N: the client of each row. rows_N: the row in the test
+    set."""
 
     x_ND: Tensor
     client_N: Tensor
@@ -63,8 +63,7 @@ class Points:
 
 
 class TSNE(Probe):
-    """After the last round: points of clients' test rows, and how well the *clients* are told apart by their
-    features."""
+    """After the last round: points of clients' test rows, and how well features separate the *clients*."""
 
     name: ClassVar[str] = "tsne"
     summary: ClassVar[str] = (
@@ -96,7 +95,7 @@ class TSNE(Probe):
         return picture
 
     def _points(self, end: RoundEnd) -> dict[str, Points]:
-        """Points under the clients' "local" models, and under the "global" one where there is one."""
+        """Points under the clients' "local" models, and under the "global" model if there is one."""
         lens = self.lens
         replies = [r for r in end.replies if len(lens.scoring.test[r.client])][:CLIENTS]
         if len(replies) < 2:
@@ -115,7 +114,7 @@ class TSNE(Probe):
     def _features(
         self, weights_of: WeightsOf, start: Broadcast, replies: Sequence[Reply], rows: Sequence[np.ndarray]
     ) -> Tensor:
-        """[N, D] of every client's rows, under its own weights of a kind."""
+        """The features [N, D] of every client's rows, under its own weights of a kind."""
 
         def of_client(i: int) -> Tensor:
             return self.lens.test_features(rows[i], replies[i].client, weights_of(replies[i], start), start)

@@ -1,2 +1,2 @@
-"""Callbacks that hand every score of a run on to a tracker: one file each, named as the setting `track` names
-it."""
+"""Callbacks that send every score of a run to a tracker: one file each, named like the value of the setting
+`track`."""

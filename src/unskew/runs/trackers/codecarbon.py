@@ -1,8 +1,7 @@
-"""codecarbon: what the processes that train are estimated to draw, a row for each of them in
-`RUN/energy.jsonl`.
+"""codecarbon: the estimated energy use of the training processes, one row each in `RUN/energy.jsonl`.
 
-Nothing is asked of a network. The country whose electricity it is, CODECARBON_COUNTRY_ISO_CODE, decides about
-CO2; without it there is energy alone.
+It needs no network. CODECARBON_COUNTRY_ISO_CODE, the country of the electricity, determines CO2; without it
+only energy is recorded.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from unskew.system import disk
 FILE = "energy.jsonl"
 COUNTRY = "CODECARBON_COUNTRY_ISO_CODE"
 ANY_COUNTRY = "SWE"
-"""For codecarbon, which asks for one; what it makes of it is left out."""
+"""codecarbon requires a country; results that depend on it are left out."""
 
 
 class Tracker(Callback):
-    """Estimates this process alone: others on the machine, such as the other runs of a comparison, count
-    their own."""
+    """Estimates this process alone; other processes, such as other runs of a comparison, record their own
+    energy."""
 
     name = "codecarbon"
 

@@ -1,8 +1,7 @@
-"""MLflow: a store beside the run's folder, `runs/mlruns`, or the server that MLFLOW_TRACKING_URI names.
+"""MLflow: a store next to the run's folder, `runs/mlruns`, or the server at MLFLOW_TRACKING_URI.
 
-`mlflow ui --backend-store-uri runs/mlruns` shows all runs. A run that is resumed goes on in its entry, whose
-number is in mlflow.json. MLflow's names know no '@', so the scope `global@client` is called `global.client`
-there.
+`mlflow ui --backend-store-uri runs/mlruns` shows all runs. A resumed run continues its entry, with the number
+in mlflow.json. MLflow's names exclude '@', so the scope `global@client` is called `global.client` there.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from unskew.runs.trackers.tracker import StoreEntry, folder_of, package, scalars
 STORE, ENTRY = "mlruns", "mlflow.json"
 EXPERIMENT = "unskew"
 MOST_METRICS, MOST_PARAMS, MOST_SIGNS = 1000, 100, 500
-"""What MLflow takes in one call, and characters of a parameter."""
+"""MLflow's limits: metrics and parameters per call, and characters per parameter."""
 QUIET = ("MLFLOW_ALLOW_FILE_STORE", "true")
-"""MLflow's word that a store of files is what one wants."""
+"""The environment variable by which MLflow accepts a store of files."""
 
 
 class Tracker(Callback):
-    """Logs metrics through MLflow's client, and the settings as parameters."""
+    """Logs scores through MLflow's client, and the settings as parameters."""
 
     name = "mlflow"
 
@@ -45,7 +44,7 @@ class Tracker(Callback):
         self._log(self._entry.missed())
 
     def _begin(self, run: Progress, name: str) -> None:
-        """Make an entry with the settings. name: what MLflow shows the run by."""
+        """Create an entry with the settings. name: the name of the run in MLflow."""
         experiment = self._client.get_experiment_by_name(EXPERIMENT)
         number = experiment.experiment_id if experiment else self._client.create_experiment(EXPERIMENT)
         self._entry.begin(self._client.create_run(number, run_name=name).info.run_id)

@@ -1,5 +1,4 @@
-"""TensorBoard: an event file in the run's folder, `RUN/tensorboard`. `tensorboard --logdir runs` shows all
-runs."""
+"""TensorBoard: an event file in `RUN/tensorboard`. `tensorboard --logdir runs` shows all runs."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ class Tracker(Callback):
         self._module = package("torch.utils.tensorboard", "tensorboard")
 
     def begun(self, run: Progress) -> None:
-        # what an earlier process wrote of rounds after the checkpoint is hidden, because they are done again
+        # hide what an earlier process wrote for rounds after the checkpoint, because these are repeated
         first = run.t + 1 if is_saved(run) else 0
         self._writer = self._module.SummaryWriter(str(folder_of(run) / FOLDER), purge_step=first)
         if not first:

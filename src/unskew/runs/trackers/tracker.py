@@ -1,9 +1,7 @@
-"""What trackers have in common: the names of scores, the place where they write, and a run's entry in a
-store.
+"""The common part of trackers: the names of scores, the place of their files, and a run's entry in a store.
 
-A round whose rows were handed over and whose checkpoint was not written is done again after a resumption, to
-the same rows; and a store may have lost rows, or come into use in the middle of a run. So rows are counted:
-each is handed over once.
+After a resumption, rounds without a checkpoint are repeated with equal rows. A store may also have lost rows,
+or come into use in the middle of a run. Rows are therefore counted, so that each is sent once.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ Scalar = tuple[str, float, int]
 
 
 def scalars(rows: Iterable[Mapping[str, Any]]) -> Iterator[Scalar]:
-    """Every row of metrics.jsonl: `global/accuracy`, and `global@client/accuracy/client-3` of a single
+    """Every row of metrics.jsonl: `global/accuracy`, or `global@client/accuracy/client-3` for a single
     client."""
     for row in rows:
         name = f"{row['scope']}/{row['metric']}"
@@ -37,8 +35,8 @@ def scalars(rows: Iterable[Mapping[str, Any]]) -> Iterator[Scalar]:
 
 
 def package(name: str, install: str) -> Any:
-    """A tracker's own package. Raises UsageError (E158) where it is not installed. install: what to
-    install."""
+    """Import a tracker's package. install: the name to install. Raises UsageError (E158) if it is not
+    installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -47,7 +45,7 @@ def package(name: str, install: str) -> Any:
 
 
 def is_saved(run: Progress) -> bool:
-    """Whether the run has a checkpoint, so that what was handed over up to its round is not done again."""
+    """Whether the run has a checkpoint, so that rows up to its round are not repeated."""
     return (folder_of(run) / checkpoints.LATEST).is_file()
 
 
@@ -61,7 +59,7 @@ def folder_of(run: Progress) -> Path:
 
 
 def settings_text(run: Progress) -> dict[str, str]:
-    """The run's settings that are not the default's empty ones, as text, by name."""
+    """The run's settings without empty values, as text by name."""
     values = {**run.settings.as_dict(), "method": run.method}
     return {name: str(value) for name, value in values.items() if value not in (None, {}, "")}
 
@@ -71,39 +69,39 @@ Row = Mapping[str, Any]
 
 
 class StoreEntry:
-    """A run's entry in a store, noted in a file of the run's folder, whose record is as it was at the
-    checkpoint."""
+    """A run's entry in a store. A file in the run's folder records its number and the count of its rows."""
 
     def __init__(self, folder: Path, name: str, store: str):
-        """name: of the file. store: where the entry is; that of another store counts for nothing."""
+        """name: the name of the file. store: the location of the entry; a file for another store is
+        ignored."""
         self._path, self._store, self._rows = folder / name, store, folder / ROWS
         known: dict[str, Any] = json.loads(self._path.read_text()) if self._path.is_file() else {}
         known = known if known.get("store") == store else {}
         self.number = str(known.get("run", ""))
-        """As the store calls the run; "" where it has no entry yet."""
+        """The store's name for the run; "" if it has no entry yet."""
         self._written = self._lines()
         self._held = int(known.get("rows", self._written if known else 0))
 
     def begin(self, number: str) -> None:
-        """The store has an entry of this number now."""
+        """Record the number of a new entry in the store."""
         self.number = number
         self._keep()
 
     def missed(self) -> list[Row]:
-        """The rows so far that the store does not have, although the run has come further."""
+        """The rows of earlier rounds that the store lacks."""
         if self._held >= self._written:
             return []
         with open(self._rows, encoding="utf-8") as file:
             return [json.loads(line) for line in islice(file, self._held, self._written)]
 
     def new(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Those of the rows that the run has come to now which the store does not have."""
+        """The rows among these new ones that the store lacks."""
         known = max(0, self._held - self._written)
         self._written += len(rows)
         return rows[known:]
 
     def has_all(self) -> None:
-        """The store has every row that the run has come to."""
+        """Record that the store has every row so far."""
         self._held = max(self._held, self._written)
         self._keep()
 

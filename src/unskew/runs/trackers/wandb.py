@@ -1,10 +1,9 @@
-"""Weights & Biases: a file in the run's folder, `RUN/wandb`, which `wandb sync` can send. Offline unless
-WANDB_MODE says
-otherwise: nothing leaves this machine by itself.
+"""Weights & Biases: files in `RUN/wandb`, which `wandb sync` can send.
 
-A run that is resumed goes on in its entry, whose number is in wandb.json. Offline each process writes a file
-of its own, of which `wandb sync` makes one entry; it keeps much in memory until it is closed, so that a
-process that is killed leaves little of it, and the next one writes these rows again.
+The tracker is offline unless WANDB_MODE says otherwise: nothing leaves this machine by itself. A resumed run
+continues its entry, with the number in wandb.json. Offline, each process writes its own file, and `wandb
+sync` joins these into one entry. wandb keeps many rows in memory until it is closed, so a killed process
+loses them, and the next process writes them again.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ OFFLINE = "offline"
 
 
 class Tracker(Callback):
-    """Logs every round's scores with the number of the round, which is the axis of their charts."""
+    """Logs every round's scores with the round number as the axis of their charts."""
 
     name = "wandb"
 
@@ -30,7 +29,7 @@ class Tracker(Callback):
         self._wandb: Any = package("wandb", "wandb")
 
     def begun(self, run: Progress) -> None:
-        if run.t >= run.rounds:  # a run that is done has nothing more to tell
+        if run.t >= run.rounds:  # a finished run has no more rows
             return
         folder = folder_of(run)
         self._entry, self._mode = StoreEntry(folder, ENTRY, PROJECT), os.environ.get("WANDB_MODE", OFFLINE)

@@ -1,7 +1,7 @@
-"""The additional scores of the setting `metrics`, in every scope.
+"""Additional scores, selected by the setting `metrics`, in every scope.
 
-Each is computed from all rows of a scope at once, because, for example, the mean of clients' AUROCs is not an
-AUROC. A score that is undefined, such as with one class only, has no value, instead of a misleading 0.
+Each score is computed from all rows of a scope at once because, for example, the mean of clients' AUROCs is
+not an AUROC. An undefined score, for example with a single class, has no value instead of a misleading 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from unskew.tasks.metrics import functions, user_metric
 
 Compute = Callable[[np.ndarray, np.ndarray], float | None]
 Functions = Mapping[str, user_metric.Function]
-"""A program's own metric functions, by name."""
+"""Maps names to a program's own metric functions."""
 MetricsSetting: TypeAlias = str | user_metric.Function | Sequence[str | user_metric.Function]
 """The argument `metrics` of `run`: names joined by commas, a function, or a list of names and functions."""
 METRICS_OF_TASK: dict[str, tuple[Mapping[str, Compute], Mapping[str, Compute]]] = {
@@ -29,15 +29,15 @@ METRICS_OF_TASK: dict[str, tuple[Mapping[str, Compute], Mapping[str, Compute]]] 
     "multilabel": ({}, functions.LABEL_METRICS),
     "tokens": (functions.TOKEN_METRICS, {}),
 }
-"""The scores of each task that use probabilities, and those that use predictions."""
+"""Maps each task to (scores of probabilities, scores of predictions)."""
 
 
 @dataclass(frozen=True)
 class Metric:
     """An additional score. key: its name in metrics.jsonl. compute: a function of true labels and answers.
 
-    reads_probabilities: the answers are probabilities, float32 [N, C] (for tokens those of the labels,
-    [N, T]), instead of predictions.
+    reads_probabilities: whether the answers are probabilities, float32 [N, C] (for tokens those of the
+    labels, [N, T]), instead of predictions.
     """
 
     key: str
@@ -55,7 +55,7 @@ class Metric:
 
 
 def as_text(metrics: MetricsSetting) -> tuple[str, dict[str, user_metric.Function]]:
-    """The text of the setting `metrics` for an argument of `run`, and its functions by name.
+    """The text of the setting `metrics` for an argument of `run`, and the functions in it by name.
 
     Raises UsageError (E135) for a function without a name, such as a lambda.
     """
@@ -67,8 +67,8 @@ def as_text(metrics: MetricsSetting) -> tuple[str, dict[str, user_metric.Functio
 
 
 def metrics_of(text: str, task: str, functions: Functions | None = None) -> tuple[Metric, ...]:
-    """The additional scores of a task, among them those of the setting `metrics`. task: its name. functions:
-    a program's own, by name.
+    """The additional scores of a task, including those of the setting `metrics`. task: the name of the task.
+    functions: a program's own functions, by name.
 
     Raises UsageError: E135 for a score that does not fit the task, E111 for a file that cannot be read.
     """

@@ -1,33 +1,34 @@
-"""The metrics that come with unskew, by the kind of labels.
+"""The built-in metrics, by the kind of labels.
 
 How well scores rank positives above negatives:
-    AUROC   P(s_i > s_j) + P(s_i = s_j) / 2 of a positive i and a negative j drawn at random
-    AP      sum_n (R_n - R_(n-1)) P_n over the distinct scores from high to low, R recall and P precision at a
-    score
+    AUROC   P(s_i > s_j) + P(s_i = s_j) / 2 of a random positive i and a random negative j
+    AP      sum_n (R_n - R_(n-1)) P_n over the distinct scores in descending order, R recall and P precision
 
-One class a sample, beside accuracy:
-    auroc, map          of each class against the others, the mean over classes; of two classes that of the
-    second one macro_f1            mean over classes of 2 TP / (2 TP + FP + FN)
+One class per sample, in addition to accuracy:
+    auroc, map          each class against the others, mean over classes; for two classes that of the second
+    macro_f1            mean over classes of 2 TP / (2 TP + FP + FN)
     balanced_accuracy   mean over classes of recall
-    ece                 sum_b n_b/N |accuracy_b - confidence_b| over 15 bins of confidence (Guo et al., ICML
-    2017) perplexity          exp of the mean over samples of -log p_y; of the next word among C, C by
-    guessing and 1 at best brier               mean over samples of sum_c (p_c - y_c)^2, in [0, 2] (Brier,
-    Monthly Weather Review 1950)
-Means over classes are over those that the test samples have; for AUROC a class must also lack some of them.
+    ece                 sum_b n_b/N |accuracy_b - confidence_b| over 15 bins of confidence
+                        (Guo et al., ICML 2017)
+    perplexity          exp of the mean over samples of -log p_y; for the next word among C, chance level is C
+                        and the optimum 1
+    brier               mean over samples of sum_c (p_c - y_c)^2, in [0, 2]
+                        (Brier, Monthly Weather Review 1950)
+Means are over the classes among the test samples; AUROC also needs samples of other classes.
 
-Several labels a sample, predicted where the probability is above a half:
-    auroc, map   of each label by itself, the mean over labels
+Several labels per sample, predicted if the probability exceeds 0.5:
+    auroc, map   each label separately, mean over labels
     micro_f1     2 TP / (2 TP + FP + FN), counted over all labels together
-    macro_f1     the same of each label by itself, the mean over labels
-Means over labels are over those that some of the samples have; for AUROC some must also lack the label.
+    macro_f1     F1 of each label separately, mean over labels
+Means are over the labels that some samples have; AUROC also needs samples without the label.
 
-Numbers, beside RMSE and MAE:
+Numbers, in addition to RMSE and MAE:
     r2             1 - sum (g - y)^2 / sum (y - mean y)^2
-    median_error   median |g - y|, in the target's own unit: a few wild answers do not change it
+    median_error   median |g - y|, in the unit of the target; robust to outliers
 
-A class for every token, beside token accuracy:
-    perplexity   exp of the mean over all labelled places of -log p_y; of the next word among C, C by guessing
-    and 1 at best
+A class for every token, in addition to token accuracy:
+    perplexity   exp of the mean over all labelled places of -log p_y; for the next word among C, chance level
+                 is C and the optimum 1
 
 Letters: N samples, C classes, L labels, T tokens, y targets, g predictions.
 """
@@ -44,18 +45,18 @@ from unskew.tasks.metrics.reliability import of_confidences
 
 
 def auroc(positive_N: np.ndarray, score_N: np.ndarray) -> float | None:
-    """In [0, 1]; None without a positive or without a negative, where it is undefined."""
+    """Area under the ROC curve, in [0, 1]; None (undefined) without a positive or without a negative."""
     positives, negatives = int(positive_N.sum()), int((~positive_N).sum())
     if not positives or not negatives:
         return None
     _, place_N, count = np.unique(score_N, return_inverse=True, return_counts=True)
-    rank = np.cumsum(count) - (count - 1) / 2  # ranks from 1; equal scores share the mean of theirs
+    rank = np.cumsum(count) - (count - 1) / 2  # ranks from 1; equal scores share their mean rank
     above = rank[place_N][positive_N].sum() - positives * (positives + 1) / 2
     return float(above / (positives * negatives))
 
 
 def average_precision(positive_N: np.ndarray, score_N: np.ndarray) -> float | None:
-    """In [0, 1]; None without a positive, where it is undefined."""
+    """Average precision, in [0, 1]; None (undefined) without a positive."""
     if not positive_N.any():
         return None
     order = np.argsort(-score_N, kind="stable")
@@ -66,37 +67,36 @@ def average_precision(positive_N: np.ndarray, score_N: np.ndarray) -> float | No
 
 
 def class_auroc(y_N: np.ndarray, p_NC: np.ndarray) -> float | None:
-    """In [0, 1]; None where only one class is present."""
+    """Mean AUROC over classes, in [0, 1]; None if only one class is present."""
     return _over_classes(auroc, y_N, p_NC)
 
 
 def class_average_precision(y_N: np.ndarray, p_NC: np.ndarray) -> float | None:
-    """In [0, 1]; None of two classes where the second is absent."""
+    """Mean average precision over classes, in [0, 1]; None for two classes without the second."""
     return _over_classes(average_precision, y_N, p_NC)
 
 
 def ece(y_N: np.ndarray, p_NC: np.ndarray) -> float:
-    """Expected calibration error of the likeliest classes' probabilities, in [0, 1]."""
+    """Expected calibration error of the predicted classes' probabilities, in [0, 1]."""
     confidence_N, right_N = p_NC.max(1).astype(np.float64), p_NC.argmax(1) == y_N
     return of_confidences(torch.from_numpy(confidence_N), torch.from_numpy(right_N)).ece
 
 
 def brier(y_N: np.ndarray, p_NC: np.ndarray) -> float:
-    """In [0, 2]; 0 is perfect."""
+    """Brier score, in [0, 2]; 0 is perfect."""
     p = p_NC.astype(np.float64)
     return float(((p**2).sum(1) - 2 * p[np.arange(len(y_N)), y_N] + 1).mean())
 
 
 def class_perplexity(y_N: np.ndarray, p_NC: np.ndarray) -> float:
-    """At least 1. A probability that float32 rounds to 0 counts as the smallest one that it writes in
-    full."""
+    """Perplexity, at least 1. Probabilities are clipped from below at the smallest normal float32."""
     p_N = p_NC[np.arange(len(y_N)), y_N].astype(np.float64)
     return float(np.exp(-np.log(np.maximum(p_N, np.finfo(np.float32).tiny)).mean()))
 
 
 def class_macro_f1(y_N: np.ndarray, guess_N: np.ndarray) -> float:
-    """In [0, 1], over the classes that are present: the `macro_f1` of the whole test set, which is always
-    recorded."""
+    """Mean F1 over the classes that are present, in [0, 1]: the `macro_f1` of the whole test set, which is
+    always recorded."""
     classes = np.unique(y_N)
     both = [int(((y_N == c) & (guess_N == c)).sum()) for c in classes]
     either = [int((y_N == c).sum() + (guess_N == c).sum()) for c in classes]
@@ -104,14 +104,14 @@ def class_macro_f1(y_N: np.ndarray, guess_N: np.ndarray) -> float:
 
 
 def balanced_accuracy(y_N: np.ndarray, guess_N: np.ndarray) -> float:
-    """In [0, 1], over the classes that are present."""
+    """Mean recall over the classes that are present, in [0, 1]."""
     return float(np.mean([(guess_N[y_N == c] == c).mean() for c in np.unique(y_N)]))
 
 
 def _over_classes(
     score: Callable[[np.ndarray, np.ndarray], float | None], y_N: np.ndarray, p_NC: np.ndarray
 ) -> float | None:
-    """The mean over the classes where the score is defined; None where it is for none."""
+    """The mean over the classes with a defined score; None if there are none."""
     if p_NC.shape[1] == 2:
         return score(y_N == 1, p_NC[:, 1])
     values = [v for c in np.unique(y_N) if (v := score(y_N == c, p_NC[:, c])) is not None]
@@ -129,31 +129,31 @@ CLASS_METRICS = {"macro_f1": class_macro_f1, "balanced_accuracy": balanced_accur
 
 
 def label_auroc(y_NL: np.ndarray, p_NL: np.ndarray) -> float | None:
-    """In [0, 1]; None where no label is there for some samples and not for others."""
+    """Mean AUROC over labels, in [0, 1]; None if no label is both present and absent among the samples."""
     return _over_labels(auroc, y_NL, p_NL)
 
 
 def label_average_precision(y_NL: np.ndarray, p_NL: np.ndarray) -> float | None:
-    """In [0, 1]; None where no sample has any label."""
+    """Mean average precision over labels, in [0, 1]; None if no sample has a label."""
     return _over_labels(average_precision, y_NL, p_NL)
 
 
 def label_micro_f1(y_NL: np.ndarray, p_NL: np.ndarray) -> float | None:
-    """In [0, 1]; None where no sample has or is given any label."""
+    """Micro F1, in [0, 1]; None if no label is present or predicted."""
     guess = p_NL > 0.5
     either = int(y_NL.sum() + guess.sum())
     return 2 * int((y_NL & guess).sum()) / either if either else None
 
 
 def label_macro_f1(y_NL: np.ndarray, p_NL: np.ndarray) -> float | None:
-    """In [0, 1]; None where no sample has any label."""
+    """Mean F1 over labels, in [0, 1]; None if no sample has a label."""
     return _over_labels(lambda y, p: label_micro_f1(y, p) if y.any() else None, y_NL, p_NL)
 
 
 def _over_labels(
     score: Callable[[np.ndarray, np.ndarray], float | None], y_NL: np.ndarray, p_NL: np.ndarray
 ) -> float | None:
-    """The mean over the labels where the score is defined; None where it is for none."""
+    """The mean over the labels with a defined score; None if there are none."""
     values = [v for y, p in zip(y_NL.T, p_NL.T, strict=True) if (v := score(y, p)) is not None]
     return float(np.mean(values)) if values else None
 
@@ -167,7 +167,7 @@ LABEL_METRICS = {
 
 
 def r2(y_N: np.ndarray, guess_N: np.ndarray) -> float | None:
-    """At most 1; None where all targets are equal, where it is undefined."""
+    """Coefficient of determination, at most 1; None (undefined) if all targets are equal."""
     y = y_N.astype(np.float64)
     if y.min() == y.max():
         return None
@@ -175,7 +175,7 @@ def r2(y_N: np.ndarray, guess_N: np.ndarray) -> float | None:
 
 
 def median_error(y_N: np.ndarray, guess_N: np.ndarray) -> float:
-    """In the target's own unit."""
+    """Median absolute error, in the unit of the target."""
     return float(np.median(np.abs(guess_N - y_N.astype(np.float64))))
 
 
@@ -183,9 +183,9 @@ NUMBER_METRICS = {"r2": r2, "median_error": median_error}
 
 
 def token_perplexity(y_NT: np.ndarray, p_NT: np.ndarray) -> float | None:
-    """At least 1; None where no place has a label. p_NT: the probability of each place's label.
+    """Perplexity, at least 1; None if no place has a label. p_NT: the probability of each place's label.
 
-    A probability that float32 rounds to 0 counts as the smallest one that it writes in full.
+    Probabilities are clipped from below at the smallest normal float32.
     """
     p = p_NT[y_NT != NO_LABEL].astype(np.float64)
     return float(np.exp(-np.log(np.maximum(p, np.finfo(np.float32).tiny)).mean())) if len(p) else None

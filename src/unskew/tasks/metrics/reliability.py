@@ -1,4 +1,4 @@
-"""Whether a model is right as often as it is sure (Guo et al., ICML 2017).
+"""Reliability of a model's confidences (Guo et al., ICML 2017).
 
 Letters: N samples, C classes, B bins of confidence, evenly spaced in [0, 1].
 """
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 BINS = 15
-"""As in the paper."""
+"""The number of bins in the paper."""
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """By bin of confidence, [B]: how many samples, the sum of their confidences, and how many were predicted
-    rightly."""
+    """For each bin of confidence, [B]: the number of samples, the sum of their confidences, and the number of
+    right predictions."""
 
     count: Tensor
     confidence: Tensor
@@ -30,13 +30,13 @@ class Reliability:
 
     @property
     def overconfidence(self) -> float:
-        """Mean confidence less accuracy, in [-1, 1]; NaN without samples."""
+        """Mean confidence minus accuracy, in [-1, 1]; NaN without samples."""
         return float((self.confidence - self.right).sum() / self.count.sum())
 
 
 def reliability(z_NC: Tensor, y_N: Tensor, bins: int = BINS) -> Reliability:
-    """The bins of the likeliest classes' probabilities. z_NC: logits; y_N: true classes. A bin (a, b]
-    includes its end."""
+    """The bins of the predicted classes' probabilities. z_NC: logits. y_N: true classes. A bin (a, b]
+    includes b."""
     p_N, guess_N = z_NC.double().softmax(1).max(1)
     return of_confidences(p_N, guess_N == y_N, bins)
 

@@ -1,4 +1,4 @@
-"""A user's own score: a function of true labels and answers that returns one number, or None where it is
+"""A user's own score: a function of true labels and answers that returns one number, or None if it is
 undefined."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def from_file(text: str) -> Function:
 
 
 def given_function(name: str, functions: Mapping[str, Function]) -> Function:
-    """The function of this name that a program gave. Raises UsageError (E135) without one."""
+    """The program's function with this name. Raises UsageError (E135) if there is none."""
     if name not in functions:
         raise UsageError(
             "E135", f"the metric '{name}' was a function given in Python; give it again: metrics=[{name}]."
@@ -38,8 +38,8 @@ def given_function(name: str, functions: Mapping[str, Function]) -> Function:
 
 
 def name_of(function: object) -> str:
-    """What a function is called. Raises UsageError (E135) for what cannot be called, or has no name, as a
-    lambda has none."""
+    """The name of a function. Raises UsageError (E135) for an object that cannot be called or has no name,
+    such as a lambda."""
     name = getattr(function, "__name__", "")
     if not callable(function) or not name.isidentifier():
         what = "is no function" if not callable(function) else "has no name"
@@ -50,15 +50,14 @@ def name_of(function: object) -> str:
 
 
 def record_key(name: str, function: Function) -> str:
-    """The score's name in metrics.jsonl. Of a function with `lower_is_better = True` lower values are the
-    better ones."""
+    """The score's name in metrics.jsonl. It marks a function with `lower_is_better = True`."""
     return f"{OWN_LOWER if getattr(function, 'lower_is_better', False) else OWN}:{name}"
 
 
 def checked_function(name: str, function: Function) -> Callable[[np.ndarray, np.ndarray], float | None]:
-    """The function with its result checked: a finite number, or None where it returned None, NaN or infinity.
+    """The function with a check of its result: a finite number, or None if it returns None, NaN or infinity.
 
-    Raises UsageError (E135) where the function fails or returns anything but one number.
+    Raises UsageError (E135) if the function fails or returns anything but one number.
     """
 
     def value(y: np.ndarray, answers: np.ndarray) -> float | None:
@@ -78,7 +77,7 @@ def checked_function(name: str, function: Function) -> Callable[[np.ndarray, np.
 
 
 def _number(name: str, result: Any) -> float | None:
-    """One number; None for one that is not finite."""
+    """The result as a number; None if it is not finite."""
     size, expected = (
         math.prod(getattr(result, "shape", ())),
         "it must return one number, or None where it is undefined",
@@ -90,5 +89,5 @@ def _number(name: str, result: Any) -> float | None:
         raise UsageError("E135", f"the metric '{name}' returned {excerpt(result)}; {expected}.")
     try:
         return float(number) if math.isfinite(number) else None
-    except OverflowError:  # a whole number beyond what a float holds
+    except OverflowError:  # a whole number beyond the range of a float
         return None
