@@ -263,7 +263,7 @@ class LatentRelease:
         figures = {m: (latents.paper(delta), latents.added(delta)) for m, latents in means.items()}
         return Account(
             f"m = {least.m}, l = {least.width}, sigma = {least.sigma:g}, alpha = {least.copies}, n ="
-            f" {least.classes}, delta = {delta:.1e}",
+            f" {least.classes}",
             self._readings(least),
             tuple((i, c, m, *figures[m]) for i, c, m in shared),
             delta,
