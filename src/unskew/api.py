@@ -43,7 +43,7 @@ from unskew.runs import object_digests, resolve
 from unskew.runs.assemble import loop_of
 from unskew.runs.callbacks import EarlyStopping, callbacks_of, check_callbacks
 from unskew.runs.coverage import check_used
-from unskew.runs.disclosure import remark_lines
+from unskew.runs.disclosure import account_entries, remark_lines
 from unskew.runs.export import hub_format
 from unskew.runs.reopen import UserCode, open_run
 from unskew.runs.run_folder import RunFolder, free_path
@@ -207,6 +207,7 @@ def _run_in_memory(run: Run, view: _RunView) -> Result:
     loop = loop_of(run)
     try:
         loop.audience = CallbackList((*callbacks_of(run.settings, None), *run.callbacks), run, loop.record)
+        loop.record.privacy = account_entries(loop)
         view.ready(loop)
         loop.audience.begun(0, loop.last)
         state = loop.begin()

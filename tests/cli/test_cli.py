@@ -29,11 +29,19 @@ def process(*arguments: str, cwd: Path | None = None) -> Called:
     return Called(done.returncode, done.stdout, done.stderr)
 
 
-def test_help_and_lists_do_not_load_torch():
+def without(module: str, *arguments: str, cwd: Path | None = None) -> None:
+    """Run a command in a process of its own, which must end well and not load the module."""
     code = (
-        "import sys; sys.argv=['unskew', *sys.argv[1:]]\nfrom unskew.cli import app\ntry:\n   "
-        " app()()\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules, 'torch was loaded'"
+        "import sys; module, *rest = sys.argv[1:]; sys.argv=['unskew', *rest]\nfrom unskew.cli import app\n"
+        "try:\n    app()()\nexcept SystemExit:\n    pass\nassert module not in sys.modules, f'{module} was loaded'"
     )
+    done = subprocess.run(
+        [sys.executable, "-c", code, module, *arguments], cwd=cwd, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_and_lists_do_not_load_torch():
     for arguments in (
         ["--help"],
         ["run", "--help"],
@@ -42,8 +50,13 @@ def test_help_and_lists_do_not_load_torch():
         ["list", "models"],
         ["list", "errors"],
     ):
-        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        without("torch", *arguments)
+
+
+def test_a_run_and_its_report_do_not_load_scipy(tmp_path):
+    """It takes a third of the processor's time of a short run to load, and only some methods use it."""
+    without("scipy", "run", "fedavg", *FAST, "--name", "r", cwd=tmp_path)
+    assert (tmp_path / "runs" / "r" / "report.html").exists()
 
 
 def test_a_run_from_start_to_report(tmp_path):

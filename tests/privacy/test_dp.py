@@ -329,7 +329,9 @@ def test_what_the_noise_amounts_to_is_written_with_where_it_is_drawn(tmp_path):
         folder=tmp_path,
     )
     told = json.loads((tmp_path / "r" / "privacy.json").read_text())["dp"]
-    assert "drawn from the study's seed, so this holds for a simulation only" in told["release"]
+    assert (
+        "drawn from the study's seed, so this holds for a simulation only" in told["epsilons"][0]["reading"]
+    )
     first, second = told["epsilons"]
     assert first["epsilon"] == pytest.approx(epsilon_after(2, 1.0, 1.0, 1e-5), abs=1e-6)
     assert second["epsilon"] is None

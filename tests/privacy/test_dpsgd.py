@@ -84,7 +84,7 @@ def test_epsilon_is_that_of_the_client_that_is_protected_least():
     ]
     assert told.epsilons[0][0] == pytest.approx(max(each), abs=2e-6)
     assert "17 samples" in told.release
-    assert told.release.endswith("drawn so")
+    assert told.epsilons[0][1].endswith("against whoever reads it; delta 1e-05; drawn so")
 
 
 @pytest.mark.parametrize(

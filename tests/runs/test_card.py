@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +32,34 @@ def test_a_card_says_what_the_run_wrote(tmp_path):
     assert str(tmp_path) not in text
     unskew.run("rebafl", "digits", samples=20, name="again", folder=tmp_path, **SETTINGS)  # type: ignore[arg-type]
     assert (tmp_path / "again" / "model.md").read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("method", "unit", "reader"),
+    [
+        ("dp(epsilon=0, noise_multiplier=1.0, delta=1e-3)", "one client more or less", "whoever reads them"),
+        ("dpsgd(noise_multiplier=1.2, delta=1e-3)", "one sample more or less", "whoever reads it"),
+    ],
+)
+def test_a_guarantee_has_its_unit_its_reader_its_delta_and_the_source_of_its_noise(
+    method, unit, reader, tmp_path
+):
+    """With the seed anybody can compute the noise again and subtract it, so the card does not publish it."""
+    chosen: dict[str, Any] = {**SETTINGS, "samples": 20, "seed": 4711}
+    ours = unskew.run(method, "digits", name="r", folder=tmp_path, **chosen)
+    unskew.run(method, "digits", **chosen).export(tmp_path / "of memory")
+    ours.export(tmp_path / "e")
+    privacy = json.loads((tmp_path / "r" / "privacy.json").read_text())
+    first = next(iter(privacy.values()))["epsilons"][0]
+    report = ours.report().read_text()
+    assert first["reading"].replace("'", "&#39;") in report
+    for folder in ("r", "e", "of memory"):
+        text = (tmp_path / folder / "model.md").read_text()
+        (line,) = [line for line in text.splitlines() if f"epsilon {first['epsilon']:.4g}, " in line]
+        for piece in (unit, reader, "delta 0.001", "study's seed", "simulation only"):
+            assert piece in line
+        assert "epsilon infinite" in text
+        assert "4711" not in text
 
 
 def test_scores_of_the_untrained_model_alone_are_none_of_the_card(tmp_path):

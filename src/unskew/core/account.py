@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 WEAK_EPSILON = 10.0
@@ -23,6 +24,16 @@ class Account:
     epsilons: tuple[tuple[float, str], ...] = ()
     each: tuple[tuple[int, int, int, float, float], ...] = ()
     delta: float = 0.0
+
+    def with_source(self, source: str) -> Account:
+        """The account with its delta and the source of its noise in every reading with a finite epsilon,
+        which is then complete by itself: unit, reader, delta and source.
+
+        source: of the noise, in words.
+        """
+        ending = f"; delta {self.delta:.2g}; {source}"
+        readings = ((e, text if math.isinf(e) else text + ending) for e, text in self.epsilons)
+        return replace(self, epsilons=tuple(readings))
 
     def lines(self) -> list[str]:
         """The lines that are printed before round 1."""
@@ -46,6 +57,11 @@ class Account:
 def epsilon_text(epsilon: float | None) -> str:
     """An epsilon with four digits; `infinite` for inf and for None, which stands for it in files."""
     return "infinite" if epsilon is None or math.isinf(epsilon) else f"{epsilon:.4g}"
+
+
+def guarantee_text(reading: Mapping[str, Any]) -> str:
+    """An entry of `epsilons` in privacy.json as a phrase."""
+    return f"epsilon {epsilon_text(reading['epsilon'])}, {reading['reading']}"
 
 
 def epsilon_caution(epsilon: float) -> str:

@@ -28,8 +28,6 @@ from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
 
 from unskew.core.account import Account
 from unskew.errors import UsageError
@@ -37,6 +35,8 @@ from unskew.errors import UsageError
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
     """The smallest delta for which mu-GDP implies (epsilon, delta)-DP; 0 for mu = 0."""
+    from scipy.special import log_ndtr  # slow to import, and most runs have no account
+
     if mu == 0:
         return 0.0
     first = log_ndtr(-epsilon / mu + mu / 2)
@@ -53,6 +53,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return math.inf
     if gaussian_delta(0.0, mu) <= delta:
         return 0.0
+    from scipy.optimize import brentq  # slow to import
+
     high = 1.0
     while gaussian_delta(high, mu) > delta:
         high *= 2
@@ -261,7 +263,7 @@ class LatentRelease:
         figures = {m: (latents.paper(delta), latents.added(delta)) for m, latents in means.items()}
         return Account(
             f"m = {least.m}, l = {least.width}, sigma = {least.sigma:g}, alpha = {least.copies}, n ="
-            f" {least.classes}, delta = {delta:.1e}",
+            f" {least.classes}",
             self._readings(least),
             tuple((i, c, m, *figures[m]) for i, c, m in shared),
             delta,

@@ -193,8 +193,7 @@ class DP(Part):
         few = f"; the budget of {epsilon_text(self.epsilon)} allows no more" if rounds < fed.rounds else ""
         return Account(
             f"noise {z:.4g} x clip {self.clip:g}{initially}, q = {_sampled(fed):g},"
-            f" {rounds} of {fed.rounds} rounds{few}, {expected_clients(fed)} clients expected in each, delta"
-            f" = {self.delta:.1e}",
+            f" {rounds} of {fed.rounds} rounds{few}, {expected_clients(fed)} clients expected in each",
             (
                 (
                     epsilon,

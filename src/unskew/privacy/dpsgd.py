@@ -98,8 +98,7 @@ class DPSGD(Part):
         sums = f", {many} with noise {self.sums_noise:g} x clip {self.sums_clip:g}"
         return Account(
             f"noise {self.noise_multiplier:g} x clip {self.clip:g}; the client protected least has {n:,}"
-            f" samples: q = {q:.4g}, {steps:,} steps{sums if fed.sums else ''} if it is asked in every round,"
-            f" delta = {self.delta:.1e}",
+            f" samples: q = {q:.4g}, {steps:,} steps{sums if fed.sums else ''} if it is asked in every round",
             (
                 (
                     worst,

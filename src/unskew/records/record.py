@@ -34,6 +34,8 @@ class Record:
     def __init__(self, folder: Path | None = None, marks: Marks | None = None):
         self.folder, marks = folder, marks or {}
         self.measures: dict[str, Any] = {}
+        self.privacy: dict[str, Any] = {}
+        """The accounts of the Parts' releases, as in privacy.json."""
         self._new: list[Row] | None = None
         self.last_round = 0
         """The last round with scores."""
@@ -66,6 +68,8 @@ class Record:
                 record.add(kind, schema.parse_rows(folder / name, lines))
         if MEASURES in marks:
             record.measures = schema.parse_measures(folder / MEASURES, (folder / MEASURES).read_bytes())
+        record.privacy = schema.read_privacy(folder)
+        record.privacy.pop(schema.ATTACKS, None)
         return record
 
     @property

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from scipy.special import betaincinv
 from torch import Tensor
 
 from unskew.core.keys import key
@@ -34,6 +33,8 @@ def draw(noise: Noise, steps: int, batch: int, *purpose: object) -> Tensor:
     if noise.law == "integers":
         return torch.randint(int(noise.args[0]), shape, generator=generator)
     if noise.law == "beta":
+        from scipy.special import betaincinv  # slow to import
+
         uniform = torch.rand(shape, generator=generator, dtype=torch.float64).numpy()
         return torch.from_numpy(betaincinv(*noise.args, uniform).astype(np.float32))
     return _cycle(int(noise.args[0]), shape, generator)

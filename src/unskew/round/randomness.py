@@ -22,7 +22,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 
 from unskew.core.keys import Normal, key, numpy_key
@@ -99,6 +98,8 @@ class SystemSource:
 
 def system_normal(shape: tuple[int, ...]) -> Tensor:
     """Standard normal numbers from the operating system's generator, float64."""
+    from scipy.special import ndtri  # slow to import, and simulations draw from a seed
+
     size = math.prod(shape)
     bits = np.frombuffer(os.urandom(8 * DRAWS_PER_NUMBER * size), dtype=np.uint64).reshape(
         DRAWS_PER_NUMBER, size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from unskew.core.trees import bytes_text, size_in_bytes
 from unskew.privacy.secure_aggregation import LEAST_SITES, SecureAggregation
 from unskew.round.ledger import wire_bytes
 from unskew.round.loop import Loop
-from unskew.round.randomness import SystemSource
+from unskew.round.randomness import SeededSource, SystemSource
 
 SERVER_NOISE = SystemSource.described
 
@@ -107,6 +107,13 @@ def _share_lines(part: Part, method: Method, fed: Fed, secure: SecureAggregation
     ]
 
 
+def account_entries(loop: Loop) -> dict[str, Any]:
+    """The content of privacy.json for a run that is about to begin."""
+    run = loop.run
+    by_part = accounts(run.method, run.fed, run.federation.label_counts, loop.chance.described)
+    return {name: account.as_json() for name, account in by_part.items()}
+
+
 def accounts(
     method: Method, fed: Fed, counts_KC: np.ndarray, drawn: str = SERVER_NOISE
 ) -> dict[str, Account]:
@@ -122,11 +129,7 @@ def accounts(
         p: p.account(counts_KC, fed) if known or p.protects or p.samples_apart else unknown for p in noisy
     }
     return {
-        p.name: (
-            replace(account, release=f"{account.release}; {drawn}")
-            if p.protects or p.samples_apart
-            else account
-        )
+        p.name: account.with_source(drawn if p.protects or p.samples_apart else SeededSource.described)
         for p, account in accounted.items()
         if account
     }

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from unskew.core.account import guarantee_text
+from unskew.core.part import Part
 from unskew.data import registry
 from unskew.errors import UnskewError
 from unskew.formats.markdown import escape_markdown, table
@@ -42,7 +44,7 @@ def card_text(run: Run, record: Record, now: State) -> str:
             ("model", without_folders(settings.model)),
             ("parameters", f"{sum(t.numel() for t in now.weights.values()):,}"),
             ("rounds", f"{now.t} of {settings.rounds}, {settings.epochs} local epochs each"),
-            ("seed", settings.seed),
+            *([] if _is_noisy(run) else [("seed", settings.seed)]),
             ("weights", f"SHA-256 {digest(now.weights)}"),
         ],
     )
@@ -71,14 +73,8 @@ def card_text(run: Run, record: Record, now: State) -> str:
         "",
     ]
     lines += _table(("payload", "discloses", "read", "guarantee", "bytes of all clients"), _payloads(record))
-    if spent := record.latest("privacy", "epsilon"):
-        lines += [
-            (
-                f"Differential privacy: epsilon {spent[1]:.4g} after the last round;"
-                f" `{without_folders(str(run.method))}` says its delta."
-            ),
-            "",
-        ]
+    if record.privacy:
+        lines += _table(("noise of", "differential privacy"), _guarantees(record))
     return "\n".join([*lines, "## Versions", "", f"unskew {revision()}, torch {torch.__version__}.", ""])
 
 
@@ -116,6 +112,20 @@ def _payloads(record: Record) -> list[tuple[Any, ...]]:
             f"{sizes[name]:,}",
         )
         for name, row in rows.items()
+    ]
+
+
+def _is_noisy(run: Run) -> bool:
+    """Whether a guarantee rests on noise, which anybody who has the seed of a simulation can remove."""
+    return any(type(part).account is not Part.account for part in run.method.parts)
+
+
+def _guarantees(record: Record) -> list[tuple[str, str]]:
+    """A row for each reading of each account."""
+    return [
+        (f"{name} ({account['release']})", guarantee_text(reading))
+        for name, account in record.privacy.items()
+        for reading in account["epsilons"]
     ]
 
 

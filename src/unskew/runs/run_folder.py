@@ -41,7 +41,7 @@ from unskew.runs import hardware, model_card, predictions, resolve
 from unskew.runs.assemble import loop_of
 from unskew.runs.callbacks import callbacks_of
 from unskew.runs.coverage import METRICS_CHANGED, check_used
-from unskew.runs.disclosure import accounts
+from unskew.runs.disclosure import account_entries
 from unskew.system import disk
 from unskew.system.python_files import GIVEN_OBJECT, one_line
 from unskew.version import revision
@@ -375,9 +375,8 @@ class RunFolder:
     def _account(self, loop: Loop) -> None:
         """Write privacy.json with the differential privacy of the Parts' releases: published and other
         figures."""
-        counts_KC, drawn = self.run.federation.label_counts, loop.chance.described
-        by_part = accounts(self.run.method, self.run.fed, counts_KC, drawn)
-        schema.put_releases(self.path, {name: account.as_json() for name, account in by_part.items()})
+        loop.record.privacy = account_entries(loop)
+        schema.put_releases(self.path, loop.record.privacy)
 
     def _finish(self, loop: Loop, now: State) -> None:
         checkpoints.write(

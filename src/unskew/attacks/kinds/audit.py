@@ -30,8 +30,6 @@ from typing import Annotated, ClassVar, Literal, cast
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le, Lt
-from scipy.optimize import brentq
-from scipy.stats import binom
 
 from unskew.attacks import shadows
 from unskew.attacks.attack import Attack, Outcome, Score
@@ -74,6 +72,8 @@ NO_CLAIM = Claim(math.inf, 0.0)
 
 def chance(counts: tuple[int, int, int], epsilon: float, delta: float) -> float:
     """The bound on P[V >= v] under (epsilon, delta)-DP. counts: m canaries, r guesses, v right ones."""
+    from scipy.stats import binom  # slow to import
+
     m, r, v = counts
     q = 1 / (1 + math.exp(-epsilon))
     beta = float(binom.sf(v - 1, r, q))
@@ -87,6 +87,8 @@ def chance(counts: tuple[int, int, int], epsilon: float, delta: float) -> float:
 def bound(counts: tuple[int, int, int], delta: float, confidence: float = 0.95) -> float:
     """The largest epsilon that the guesses refute at this confidence; 0 if they refute none."""
     risk = 1 - confidence
+    from scipy.optimize import brentq  # slow to import
+
     if chance(counts, 0.0, delta) > risk:
         return 0.0
     if chance(counts, MOST_EPSILON, delta) <= risk:

@@ -24,7 +24,6 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from unskew.attacks import shadows, success
@@ -218,4 +217,6 @@ def _pairs(answers: Mapping[str, Tensor], there: Mapping[str, Tensor], own: Mapp
         for name, x in there.items()
     )
     assert isinstance(cost, Tensor)
+    from scipy.optimize import linear_sum_assignment  # slow to import
+
     return torch.as_tensor(linear_sum_assignment(cost.cpu().numpy())[1])

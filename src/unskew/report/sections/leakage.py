@@ -12,7 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from unskew.attacks.coverage import NOT_MEASURED, Attackable, commands, in_clear, readers
-from unskew.core.account import epsilon_text
+from unskew.core.account import guarantee_text
 from unskew.report.analysis.leakage import strongest
 from unskew.report.analysis.numbers import size
 from unskew.report.analysis.runs import RunData, Traffic
@@ -114,7 +114,7 @@ def _proofs(traffic: Traffic, run: RunData) -> list[tuple[str, str]]:
     proven = traffic.guarantee == "dp" or bool(released & {part, traffic.share})
     accounts = [account for name, account in run.privacy.items() if name == part or proven]
     readings = [r for account in accounts for r in account.get("epsilons", [])[0 if proven else -1 :]]
-    return [(f"epsilon {epsilon_text(r['epsilon'])}, {r['reading']}", "") for r in readings]
+    return [(guarantee_text(r), "") for r in readings]
 
 
 def _plain(traffic: Traffic) -> list[tuple[str, str]]:
