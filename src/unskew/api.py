@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from unskew import config, models, scores
@@ -38,6 +37,7 @@ from unskew.round import run as round_run
 from unskew.round.callback import Callback
 from unskew.round.callback_list import CallbackList
 from unskew.round.loop import Loop, RoundSummary, remaining_rounds
+from unskew.round.precision import torch_defaults
 from unskew.round.run import Run
 from unskew.runs import object_digests, resolve
 from unskew.runs.assemble import loop_of
@@ -97,8 +97,7 @@ def settings_from(method: Method | Part | str, options: dict[str, Any]) -> Setti
     return config.build({**options, "method": str(method)})
 
 
-@torch.inference_mode(False)
-@torch.enable_grad()
+@torch_defaults()
 def run(
     method: Method | Part | str = "fedavg",
     data: Any = "digits",
@@ -224,8 +223,7 @@ def _run_in_memory(run: Run, view: _RunView) -> Result:
     return result_of(loop, state)
 
 
-@torch.inference_mode(False)
-@torch.enable_grad()
+@torch_defaults()
 def resume(
     path: str | Path,
     say: Say = _silent,
@@ -251,6 +249,7 @@ def resume(
     return result_of(loop, state, Path(path))
 
 
+@torch_defaults()
 def compare(
     methods: Sequence[Method | Part | str],
     data: Any = "digits",
@@ -344,7 +343,7 @@ class _ComparisonView:
             self._watch(cells)
 
 
-@torch.inference_mode(False)
+@torch_defaults()
 def load(
     path: str | Path,
     *,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from tests.cli.calling import call
 from tests.experiments.test_short_pages import WHOLE
 from tests.report.fake_runs import fake_comparison, fake_run
 from unskew.attacks import perform, scene
-from unskew.cli import attack, compare, resume, run
+from unskew.cli import attack, compare, explain, resume, run
 from unskew.cli.options import ModelOptions
 from unskew.comparison import ray_clients
 from unskew.data.downloads import get
@@ -316,3 +317,11 @@ def test_explain_says_what_the_mean_is_what_leaves_and_what_that_tells():
     both = call("explain", "fedprox+scaffold").out
     assert both.count("Differs from the paper") == 2
     assert "scaffold/delta" in both
+
+
+@pytest.mark.parametrize("method", ["dp(delta=1.2e-5)", "dpsgd(noise_multiplier=1.7)"])
+def test_a_private_method_is_explained_without_its_accountant(method, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dp_accounting.pld", None)
+    page = explain.text(method)  # with settings of which no epsilon is in memory
+    assert page.startswith("# dp")
+    assert "E133 differential privacy is accounted with dp-accounting" in page

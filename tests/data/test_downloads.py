@@ -25,9 +25,10 @@ from scipy.io import wavfile
 
 import unskew
 from tests.cli.calling import call
-from unskew.data.downloads import get, original_files
+from unskew.data.downloads import get
 from unskew.data.downloads.catalogue import OriginalSamples, recipes
 from unskew.data.downloads.recipes import cifar
+from unskew.data.files import archives
 from unskew.errors import DataError
 from unskew.system import disk
 
@@ -537,7 +538,7 @@ def written(path: Path, content: bytes) -> Path:
     ],
 )
 def test_bad_archives_are_refused_and_nothing_is_written(make, says, tmp_path, monkeypatch):
-    monkeypatch.setattr(original_files, "SMALL_ARCHIVE", 1 << 20)
+    monkeypatch.setattr(archives, "SMALL_ARCHIVE", 1 << 20)
     origin = make(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(DataError, match=says):

@@ -363,12 +363,15 @@ def test_a_pattern_leaves_out_what_is_hidden_or_still_being_written(tmp_path):
         assert len(read.x) + len(read.x_test) == n
 
 
-def test_files_in_an_archive_that_are_no_arrays_are_left_out_and_told(tmp_path):
+def test_files_in_an_archive_that_are_no_arrays_are_left_out_and_told(tmp_path, monkeypatch):
     """An archive that was packed again by hand, with a note and what macOS adds, ended in an
     AttributeError."""
     x, y = RNG.random((12, 3)), np.arange(12) % 2
     members = [("x.npy", npy(x)), ("y.npy", npy(y)), ("x.txt", b"scans"), ("__MACOSX/._x.npy", b"\0\5")]
-    read = data.read(archive(tmp_path / "a.npz", *members))
+    archive(tmp_path / "a.npz", *members)
+    with monkeypatch.context() as patch:  # numpy reads other entries than arrays with this
+        patch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("a file that is no array was unpacked"))
+        read = data.read(tmp_path / "a.npz")
     assert read.x.shape == (10, 3)
     assert ("left out", "files that are no arrays: x.txt") in read.intake.notes
     assert "MACOSX" not in str(read.intake.notes)
@@ -376,6 +379,22 @@ def test_files_in_an_archive_that_are_no_arrays_are_left_out_and_told(tmp_path):
         DataError, match=r"E401 .*a\.npz: 'y\.npy' in it is no array; copy it, or save it, again"
     ):
         data.read(archive(tmp_path / "a.npz", members[0], ("y.npy", b"\0\5")))
+
+
+def test_an_archive_that_unpacks_to_far_more_than_its_size_is_refused_unread(tmp_path, monkeypatch):
+    """512 MB of zeros are 0.5 MB in an archive, a ratio that no samples have."""
+    with zipfile.ZipFile(tmp_path / "d.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
+        for name in ("x", "y"):
+            with file.open(f"{name}.npy", "w") as entry:
+                np.lib.format.write_array_header_1_0(
+                    entry, {"descr": "|u1", "fortran_order": False, "shape": (1 << 26, 4)}
+                )
+                for _ in range(256):
+                    entry.write(bytes(1 << 20))
+    monkeypatch.setattr(zipfile.ZipExtFile, "read", lambda *_: pytest.fail("an entry was unpacked"))
+    for read in (data.read, lambda path: prediction_inputs.read_inputs(path, {"kind": "arrays"})):
+        with pytest.raises(DataError, match=r"E401 .*its 5..,... bytes unpack to 536,871,168"):
+            read(tmp_path / "d.npz")
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")

@@ -10,6 +10,7 @@ from tests.data.test_downloads import TEN, a_har, a_wav, folder, leaf, png
 from unskew.data.downloads import original_files
 from unskew.data.downloads.catalogue import OriginalFiles, OriginalSamples, recipes
 from unskew.data.downloads.recipes import domains
+from unskew.data.files import archives
 from unskew.errors import DataError
 
 
@@ -43,7 +44,7 @@ def test_medical_images_have_one_label_each(tmp_path):
 
 
 def test_an_archive_that_unpacks_to_far_too_much_is_refused_before_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(original_files, "SMALL_ARCHIVE", 1 << 16)
+    monkeypatch.setattr(archives, "SMALL_ARCHIVE", 1 << 16)
     large = medical(
         tmp_path / "pathmnist.npz", np.zeros((4096, 1), np.uint8), np.zeros((2, 1), np.uint8),
         np.zeros((4096, 3, 32, 32), np.uint8),

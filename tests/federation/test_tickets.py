@@ -104,3 +104,22 @@ def test_a_damaged_ticket_is_refused(tmp_path, text):
     (tmp_path / "t").write_text(text)
     with pytest.raises(UsageError, match="E503"):
         Ticket.read(tmp_path / "t")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "code"),
+    [
+        ("federation", "lung\x1b[8m", "E114"),  # hides the text after it, such as the fingerprints
+        ("federation", "lung\n", "E114"),
+        ("port", -1, "E503"),
+        ("port", 0, "E503"),
+        ("port", 65536, "E503"),
+        ("port", "8123", "E503"),
+        ("secret", 7, "E503"),
+    ],
+)
+def test_a_ticket_with_an_invalid_field_is_refused_where_it_is_read(tmp_path, home, field, value, code):
+    facts = json.loads(home.ticket_file("a").read_text())
+    (tmp_path / "t").write_text(json.dumps({**facts, field: value}))
+    with pytest.raises(UsageError, match=code):
+        Ticket.read(tmp_path / "t")

@@ -466,6 +466,26 @@ def test_a_callback_leaves_the_folder_and_the_numbers_of_torch_as_they_were(plai
     assert unskew.load("runs/r").digest == plain.digest
 
 
+@pytest.mark.parametrize(
+    ("change", "undo", "now"),
+    [
+        (torch.set_default_dtype, torch.float32, torch.float64),
+        (torch.set_default_device, None, torch.device("meta")),
+    ],
+)
+def test_a_run_neither_depends_on_the_defaults_of_torch_nor_changes_them(plain, tmp_path, change, undo, now):
+    change(now)
+    try:
+        result = trained(name="r", folder=tmp_path)
+        loaded = unskew.load(tmp_path / "r")
+        guess = loaded.predict(np.zeros((2, 5), np.float32))
+        assert now in (torch.get_default_dtype(), torch.get_default_device())
+    finally:
+        change(undo)
+    assert result.digest == loaded.digest == plain.digest
+    assert np.array_equal(guess, plain.predict(np.zeros((2, 5), np.float32)))
+
+
 def test_a_run_with_callbacks_goes_on_where_its_folder_is_gone(plain, tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")

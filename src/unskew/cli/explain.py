@@ -27,17 +27,29 @@ def text(method: str, data: str = DATA, model: str = MODEL) -> str:
     from unskew.attacks.coverage import what_it_tells
     from unskew.merge import mean
     from unskew.report.method_pages import method_page
-    from unskew.runs.disclosure import disclosure_lines
 
     loop, beside = _example(method, data, model)
     try:
-        shared = [*disclosure_lines(loop), *_summed(loop), *what_it_tells(loop.run.method, loop.fed)]
+        shared = [*_disclosed(loop), *_summed(loop), *what_it_tells(loop.run.method, loop.fed)]
     finally:
         loop.trainer.close()
     pages = [method_page(p, loop.fed, beside).rstrip() for p in loop.run.method.parts] or [
         inspect.cleandoc(mean.__doc__ or "")
     ]
     return "\n\n".join([*pages, f"With {beside}, in all:", "\n".join(shared)])
+
+
+def _disclosed(loop: Loop) -> list[str]:
+    """What leaves each client; without the library that accounts for privacy (E133), how to install it."""
+    from unskew.errors import UsageError
+    from unskew.runs.disclosure import disclosure_lines
+
+    try:
+        return disclosure_lines(loop)
+    except UsageError as error:
+        if error.code != "E133":
+            raise
+        return [str(error)]
 
 
 def _summed(loop: Loop) -> list[str]:

@@ -102,16 +102,19 @@ class Ticket:
     @staticmethod
     def read(path: Path) -> Ticket:
         """Read a ticket. Raises UsageError: E111 without a file, E503 if it is not a ticket, E114 for the
-        site's name.
+        name of the federation or of the site.
         """
         try:
             ticket = Ticket(**json.loads(path.read_text()))
             PublicKey.parse(ticket.coordinator)
-            disk.check_name(ticket.site)
+            for name in (ticket.federation, ticket.site):
+                disk.check_name(name)
             if ticket.authority:
                 x509.load_pem_x509_certificate(ticket.authority.encode())
-            if not is_host(ticket.host) or not isinstance(ticket.port, int):
+            if not (is_host(ticket.host) and isinstance(ticket.port, int) and 0 < ticket.port < 1 << 16):
                 raise ValueError("neither a host nor a port")
+            if not isinstance(ticket.secret, str):
+                raise ValueError("a secret that is no text")
             bytes.fromhex(ticket.signature)
             if ticket.expires and dt.datetime.fromisoformat(ticket.expires).tzinfo is None:
                 raise ValueError("a time without a zone")

@@ -17,7 +17,7 @@ import os
 import platform
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import lru_cache
 
 import torch
@@ -34,6 +34,26 @@ def has_bf16() -> bool:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     except (AttributeError, RuntimeError):  # torch is built without oneDNN for some processors
         return False
+
+
+@contextmanager
+def torch_defaults() -> Iterator[None]:
+    """A context, or decorator, with the defaults of torch: float32, the CPU, and computed gradients.
+
+    Afterwards those of the caller's process are as before.
+    """
+    dtype = torch.get_default_dtype()
+    cpu = torch.device("cpu")  # a context of its own makes every operation slower
+    torch.set_default_dtype(torch.float32)
+    try:
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            nullcontext() if torch.get_default_device() == cpu else cpu,
+        ):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
 
 
 @contextmanager

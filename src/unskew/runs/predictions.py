@@ -24,6 +24,7 @@ from unskew.errors import DataError, UsageError, suggestion
 from unskew.records.private_state import Store
 from unskew.round.clients import Broadcast
 from unskew.round.evaluation import Evaluation
+from unskew.round.precision import torch_defaults
 from unskew.round.run import Run
 from unskew.round.samples import load_samples
 from unskew.round.trainer import Trainer
@@ -57,6 +58,7 @@ class TrainedRun:
     end: Broadcast
     store: Store | None
 
+    @torch_defaults()
     def outputs(self, x: Any, client: int | str | None = None) -> Tensor:
         """The model's outputs: logits [N, C], or [N, C, H, W] for masks.
 

@@ -29,13 +29,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from unskew.data.files.archives import most_unpacked
 from unskew.errors import DataError, excerpt
 
 LARGEST_ARCHIVE = 16 << 30
 """Maximal unpacked size of one archive, in bytes."""
-MOST_RATIO, SMALL_ARCHIVE = 200, 64 << 20
-"""Maximal ratio of the unpacked size to the size of an archive, and the unpacked bytes below which it does
-not matter."""
 READ_ERRORS = (
     OSError,
     EOFError,
@@ -159,7 +157,7 @@ def _open_folder(root: Path) -> dict[str, Callable[[], bytes]]:
 
 
 def _gunzip(content: bytes, place: str) -> bytes:
-    limit = min(LARGEST_ARCHIVE, max(SMALL_ARCHIVE, MOST_RATIO * len(content)))
+    limit = min(LARGEST_ARCHIVE, most_unpacked(len(content)))
     with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
         result = file.read(limit + 1)
     _check_size(len(result), len(content), place)
@@ -172,7 +170,7 @@ def _check_name(name: str, place: str) -> None:
 
 
 def _check_size(total: int, archive_size: int, place: str) -> None:
-    if total > min(LARGEST_ARCHIVE, max(SMALL_ARCHIVE, MOST_RATIO * archive_size)):
+    if total > min(LARGEST_ARCHIVE, most_unpacked(archive_size)):
         raise _refusal(place, f"its {archive_size:,} bytes unpack to {total:,} or more")
 
 

@@ -14,6 +14,15 @@ import numpy as np
 from unskew.data.files.tree import is_system_file
 from unskew.errors import DataError
 
+MOST_RATIO, SMALL_ARCHIVE = 200, 64 << 20
+"""Maximal ratio of the unpacked size to the size of an archive, and the unpacked bytes below which it does
+not matter."""
+
+
+def most_unpacked(archive_size: int) -> int:
+    """The most bytes to which an archive of this size may unpack."""
+    return max(SMALL_ARCHIVE, MOST_RATIO * archive_size)
+
 
 class Archive(dict[str, np.ndarray]):
     """The arrays of one file by name; a missing one raises DataError (E401). others: entries of the file
@@ -88,29 +97,30 @@ def read_archive(path: Path) -> Archive:
 
 
 def _archive_of(z: Any, path: Path) -> Archive:
-    """The archive without files that operating systems leave behind. Raises DataError (E401) for an array
-    that is damaged or present twice."""
+    """The archive without files that operating systems leave behind; only arrays are unpacked. Raises
+    DataError (E401) for an array that is damaged or present twice, and for sizes that no set has."""
     names = [name for name in z.files if not any(map(is_system_file, name.rstrip("/").split("/")))]
     if twice := [name for name, n in Counter(names).items() if n > 1]:
         raise DataError(
             "E401", f"{path} holds two arrays called '{twice[0]}'; save it again with one of them."
         )
-    arrays, others = dict[str, np.ndarray](), list[str]()
-    for name in names:
-        if isinstance(content := _plain_array(z, name, path), np.ndarray):
-            arrays[name] = content
-        elif name in z.zip.namelist():  # with its ending, which numpy takes from the names of arrays
-            others.append(name)
-        else:
-            raise DataError("E401", f"{path}: '{name}.npy' in it is no array; copy it, or save it, again.")
-    return Archive(path, arrays, others)
+    entries = {entry.filename: entry.file_size for entry in z.zip.infolist()}
+    others = [name for name in names if name in entries]  # numpy takes the ending .npy from names of arrays
+    sizes = {name: entries[f"{name}.npy"] for name in names if name not in entries}
+    if sum(sizes.values()) > most_unpacked(size := path.stat().st_size):
+        raise DataError(
+            "E401",
+            f"{path} is refused: its {size:,} bytes unpack to {sum(sizes.values()):,}; save large arrays as"
+            " .npy files in a folder.",
+        )
+    return Archive(path, {name: _plain_array(z, name, path) for name in sizes}, others)
 
 
-def _plain_array(z: Any, name: str, path: Path) -> np.ndarray | bytes:
-    """An array of the archive, or another entry's bytes. Raises DataError (E401) for Python objects, which
-    are never unpickled."""
+def _plain_array(z: Any, name: str, path: Path) -> np.ndarray:
+    """An array of the archive. Raises DataError (E401) for another entry, and for Python objects, which are
+    never unpickled."""
     try:
-        return z[name]
+        content = z[name]
     except ValueError as error:
         if "allow_pickle" not in str(error):
             raise
@@ -119,3 +129,6 @@ def _plain_array(z: Any, name: str, path: Path) -> np.ndarray | bytes:
             f"{path}: the array '{name}' holds Python objects, which are never unpickled; save it as numbers,"
             f" or words as numpy.asarray({name}, dtype=str).",
         ) from None
+    if not isinstance(content, np.ndarray):
+        raise DataError("E401", f"{path}: '{name}.npy' in it is no array; copy it, or save it, again.")
+    return content
