@@ -56,6 +56,10 @@ def simulated(rounds: int, clients: int) -> str:
     return unskew.run(**study, data=federation, lanes="1", clients=clients).digest
 
 
+SLOW_MACHINE = 4
+"""Factor on every wait for a process: it only delays a failure, and a busy machine takes its time."""
+
+
 class Loopback:
     """A coordinator and sites that have joined and are admitted, in one folder; `up` starts their
     processes."""
@@ -167,11 +171,11 @@ class Loopback:
 
     def end(self, name: str, code: int = 0) -> str:
         """Wait until a command ends with this exit code; the last line it has printed."""
-        assert self.running.pop(name).wait(120) == code, self.logs()
+        assert self.running.pop(name).wait(SLOW_MACHINE * 120) == code, self.logs()
         return self.log(name).splitlines()[-1]
 
     def until(self, there: Callable[[], bool], seconds: float) -> None:
-        end = time.monotonic() + seconds
+        end = time.monotonic() + SLOW_MACHINE * seconds
         while not there():
             assert time.monotonic() < end, self.logs()
             time.sleep(0.2)
