@@ -108,7 +108,7 @@ def replace(path: Path, data: bytes | str | Sequence[memoryview], keep: Path | N
     replace_piecewise(path, buffers, sum(map(len, buffers)), keep)
 
 
-def is_link_to(path: Path, target: Path) -> bool:
+def link_to(path: Path, target: Path) -> bool:
     """Make `path` a link to a file. Returns whether it now is a link to it, or the file itself; False without
     support for links."""
     if path.resolve() == target.resolve():

@@ -198,7 +198,7 @@ def write_rows(x: Rows, path: Path) -> dict[str, Any]:
     if is_unchanged_file(x):
         source = x.source
         assert isinstance(source, NpyRows)
-        if disk.is_link_to(path, source.path):
+        if disk.link_to(path, source.path):
             return {
                 "offset": source.offset,
                 "kind": source.kind.str,
