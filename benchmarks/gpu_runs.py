@@ -107,7 +107,7 @@ def too_many_lanes(device: str, rehearse: bool) -> dict[str, object]:
     return {
         "predicted": run.lanes,
         "used": loop.lane_retry.lanes,
-        "gave_way": events.count("E328"),
+        "gave_way": events.count("E128"),
         "seconds_a_round": taken,
     }
 

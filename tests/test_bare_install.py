@@ -126,7 +126,7 @@ def test_what_concerns_networks_names_its_extra(tmp_path):
     for command in commands:
         done = bare(tmp_path, "-m", "unskew", *command.split())
         assert (
-            "E501 a deployment needs Flower and cryptography: pip install 'unskew[flower]'." in done.stderr
+            "E133 a federation needs Flower and cryptography: pip install 'unskew[flower]'." in done.stderr
         ), command
         assert done.returncode == 2, command
 

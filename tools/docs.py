@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,6 @@ from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.data.docs_page import page as data_page
 from unskew.diagnosis.docs_page import page as evidence_page
-from unskew.errors import PAGES
 from unskew.methods import catalogue, registry
 from unskew.models.docs_page import page as models_page
 from unskew.report.method_pages import method_page
@@ -65,8 +65,9 @@ def pages() -> dict[Path, str]:
     texts[DOCS / "methods.md"] = overview(
         {name: (part, known[name], lines[name]) for name, part in methods.items()}
     )
-    texts |= {DOCS / "errors" / f"{code}.md": f"# {code}\n\n{text}\n" for code, text in PAGES.items()}
-    texts[DOCS / "errors" / "README.md"] = reference.errors()
+    texts[DOCS / "errors.md"] = (
+        resources.files("unskew").joinpath("error_codes.md").read_text(encoding="utf-8")
+    )
     texts[DOCS / "settings.md"] = reference.settings()
     texts[DOCS / "commands.md"] = reference.commands()
     texts[DOCS / "attacks.md"] = reference.attacks()

@@ -12,19 +12,10 @@ import typer
 from unskew import cli
 from unskew.attacks import catalogue
 from unskew.config import Settings
-from unskew.errors import PAGES
 from unskew.formats import arguments
 from unskew.formats.arguments import Argument
 from unskew.formats.markdown import block, table
 
-ROOMS = {
-    "1": "Wrong use",
-    "2": "State on disk",
-    "3": "Replies of clients",
-    "4": "Data",
-    "5": "Sites and servers",
-}
-"""What the codes that begin with a digit are about."""
 WITH_SETTINGS = ("run", "compare")
 """The commands that have an option for every setting."""
 
@@ -46,7 +37,7 @@ def commands() -> str:
     """docs/commands.md: every command with its arguments and options."""
     text = """# Commands
 
-`unskew COMMAND --help` prints the same. Every refusal is one sentence with a [code](errors/README.md).
+`unskew COMMAND --help` prints the same. Every refusal is one sentence with a [code](errors.md).
 
 | exit code | meaning |
 | --- | --- |
@@ -62,20 +53,6 @@ def commands() -> str:
     return text + "".join(
         _command(name, command) for name, command in _commands(typer.main.get_command(cli.app()))
     )
-
-
-def errors() -> str:
-    """docs/errors/README.md: every error code, with the first sentence of its page."""
-    text = (
-        "# Errors\n\nEvery refusal is one sentence with a code: what is wrong, where, and what to do. Each"
-        " code has a page that says more.\n"
-    )
-    for digit, title in ROOMS.items():
-        rows = (
-            (f"[{code}]({code}.md)", _first(page)) for code, page in sorted(PAGES.items()) if code[1] == digit
-        )
-        text += f"\n## {title}\n\n{table(('code', 'meaning'), rows)}\n"
-    return text
 
 
 def attacks() -> str:
@@ -147,9 +124,3 @@ def _shown(default: Any) -> str:
 
 def _plain(text: str | None) -> str:
     return (text or "").replace("\\[", "[").replace("|", "\\|").replace("<", "&lt;")
-
-
-def _first(page: str) -> str:
-    """The first sentence of an error's page."""
-    end = page.find(". ")
-    return page if end < 0 else page[: end + 1]

@@ -17,7 +17,7 @@ from unskew.core.method import Method
 from unskew.core.trees import Weights
 from unskew.data import data_overview
 from unskew.data.clients.federation import Federation, RemoteFederation
-from unskew.errors import UsageError, excerpt, suggestion
+from unskew.errors import MissingPackage, UsageError, excerpt, suggestion
 from unskew.records import client_lists
 from unskew.records.checkpoints import State, digest
 from unskew.records.record import Record
@@ -261,7 +261,7 @@ class Result(Predictor):
         the Hugging Face Hub, which `unskew.load` can read). client: as for `predict`. license: an SPDX
         identifier for the hub's model card.
         Raises UsageError: E131 if the client's model is not available, E160 if the format does not support
-        the model, E161 for an existing folder, E162 without the extra [export].
+        the model, E161 for an existing folder, E133 without the extra [export].
         """
         return write_export(self.trained, self.record, Path(folder), format, client, license)
 
@@ -343,14 +343,14 @@ class Result(Predictor):
         """Return a pandas DataFrame of one kind: "metrics" or "events" (the record's rows), "clients" (the
         rows of `clients`), or "ledger" (a row for every payload, with its clients and their total bytes).
 
-        Raises UsageError: E109 for another kind, E115 without pandas.
+        Raises UsageError: E109 for another kind, E133 without pandas.
         """
         _check_word(kind, ("metrics", "clients", "ledger", "events"), "kind of frame")
         try:
             import pandas  # pyright: ignore[reportMissingImports]  (optional)
         except ImportError:
-            raise UsageError(
-                "E115", "to_frame() needs pandas; pip install pandas, or use result.record.rows['metrics']."
+            raise MissingPackage(
+                "to_frame()", "pandas", instead="result.record.rows holds the rows"
             ) from None
         return pandas.DataFrame(self._rows(kind))
 
@@ -371,12 +371,12 @@ class Result(Predictor):
         ]
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Write the run's HTML report and return its path. Raises UsageError (E116) for a run in memory."""
+        """Write the run's HTML report and return its path. Raises UsageError (E109) for a run in memory."""
         from unskew.report import page
 
         if self.path is None:
             raise UsageError(
-                "E116", "this run was kept in memory; give run(..., name='my-run') to have a report."
+                "E109", "this run was kept in memory; give run(..., name='my-run') to have a report."
             )
         return page.write_report([self.path], Path(path) if path else self.path / "report.html")
 
@@ -432,7 +432,7 @@ class Comparison:
         """Write the report's figures, and its table as LaTeX and CSV, for a paper; return the new files.
 
         folder: default `figures` in the comparison's folder. columns: the width of a figure in columns of a
-        journal's page. Raises UsageError (E157) for PDF without CairoSVG.
+        journal's page. Raises UsageError (E133) for PDF without CairoSVG.
         """
         from unskew.report import paper_figures
 

@@ -169,7 +169,7 @@ def metric_names(text: str, where: str = "") -> tuple[str, ...]:
     """The names in the text of the setting `metrics`, without repetition: `auroc, cost.py:cost` ->
     ("auroc", "cost.py:cost"), `none` -> ().
 
-    where: the place of the setting, for messages. Raises UsageError (E135) for a name that is neither a score
+    where: the place of the setting, for messages. Raises UsageError (E126) for a name that is neither a score
     nor of the form file.py:function.
     """
     names = tuple(name for name in dict.fromkeys(map(str.strip, text.split(","))) if name not in ("", NONE))
@@ -180,7 +180,7 @@ def metric_names(text: str, where: str = "") -> tuple[str, ...]:
         ):
             known = f"Metrics: {', '.join(METRICS)}; your own is written file.py:function."
             raise UsageError(
-                "E135", f"unknown metric {excerpt(name)}{where}.{suggestion(name, METRICS)} {known}"
+                "E126", f"unknown metric {excerpt(name)}{where}.{suggestion(name, METRICS)} {known}"
             )
     return names
 

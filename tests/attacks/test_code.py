@@ -125,7 +125,7 @@ def test_a_folder_that_was_made_elsewhere_cannot_say_which_file_is_the_users(cop
 def test_an_attack_that_does_not_exist_is_refused_before_anything_is_imported(copy):
     run, files, mark = copy
     done = call("attack", str(run), "membrship", "--method", files["method"])
-    assert (done.code, done.err[:4]) == (2, "E150")
+    assert (done.code, done.err[:4]) == (2, "E126")
     assert mark.read_text() == ""
 
 

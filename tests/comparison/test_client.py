@@ -190,7 +190,7 @@ def test_another_version_is_told(cluster, tmp_path, before, words):
 
     facts = {"ray": ray.__version__, "python": ".".join(map(str, sys.version_info[:3]))}
     said = driver(tmp_path, cluster.outside, before.format(**facts))
-    assert said.startswith(("E172 ", "E173 fedavg, seed 0: node "))
+    assert said.startswith(("E172 ", "E172 fedavg, seed 0: node "))
     assert words.format(**facts) in said
 
 
@@ -232,7 +232,7 @@ def test_a_node_that_does_not_see_the_folder_of_runs_is_told(tmp_path, elsewhere
     mine.mkdir()
     with elsewhere(mine) as far:
         said = refused(mine, far.outside)
-    assert said.startswith("E173 fedavg, seed 0: node ")
+    assert said.startswith("E172 fedavg, seed 0: node ")
     assert f"does not see {mine}/runs/c" in said
 
 
@@ -248,11 +248,11 @@ def test_a_node_that_lacks_the_data_is_told(tmp_path, elsewhere, monkeypatch):
             mine, far.outside, "compare", "fedavg", "--seeds", "1", "--no-references", *words
         )
         of_run = refused(mine, far.outside, "run", "fedavg", *words)
-    assert of_comparison.startswith("E173 fedavg, seed 0: node ")
+    assert of_comparison.startswith("E172 fedavg, seed 0: node ")
     assert of_comparison.endswith(
         f"cannot read the data that the driver has read: there is no {data / 'ours.npz'}.\n"
     )
-    assert of_run.startswith("E173 round 1: node ")
+    assert of_run.startswith("E172 round 1: node ")
     assert of_run.endswith(f"cannot build the run: there is no {data / 'ours.npz'}.\n")
 
 
@@ -264,7 +264,7 @@ def test_a_head_that_dies_pauses_what_it_trained(tmp_path, reference):
         mortal.kill()
         code, said = ended(process)
     assert code == 75, said
-    assert "E175 the connection to the Ray cluster was lost" in said.splitlines()[-1]
+    assert "E172 the connection to the Ray cluster was lost" in said.splitlines()[-1]
     code, said = ended(command(tmp_path, "resume", "runs/c", "--on", "here"))
     assert code == 0, said
     assert weights(tmp_path) == reference

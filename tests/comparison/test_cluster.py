@@ -39,7 +39,7 @@ def test_this_machine_is_no_cluster():
         ("ray:head:99999", "has no host and port"),
         ("ray://head:6379/../x", "has no host and port"),
         ("ray,gpus=1.5", "a part of one GPU or a whole number"),
-        ("ray,cpus=0", "E170"),
+        ("ray,cpus=0", "E172"),
         ("ray,cpu=2", "cpus"),
         ("http://head:10001", "--on takes here"),
     ],
@@ -47,7 +47,7 @@ def test_this_machine_is_no_cluster():
 def test_what_is_wrong_is_refused_before_anything_else(text, said):
     with pytest.raises(UsageError, match=said) as refused:
         parse(text)
-    assert refused.value.code == "E170"
+    assert refused.value.code == "E172"
 
 
 def test_a_gpu_is_taken_where_runs_use_one():
@@ -59,7 +59,7 @@ def test_a_gpu_is_taken_where_runs_use_one():
 
 def test_without_ray_it_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"E171 .*pip install 'unskew\[ray\]'"):
+    with pytest.raises(UsageError, match=r"E133 .*pip install 'unskew\[ray\]'"):
         ray_cluster.ray_package()
 
 
@@ -74,7 +74,7 @@ def test_the_address_of_the_environment_is_used_and_checked(monkeypatch):
         assert asked == ["ray://head:10001"]
     assert ray.shut
     monkeypatch.setenv("RAY_ADDRESS", "nonsense")
-    with pytest.raises(UsageError, match="E170"), ray_cluster.connection(Cluster(), 1):
+    with pytest.raises(UsageError, match="E172"), ray_cluster.connection(Cluster(), 1):
         pass
 
 

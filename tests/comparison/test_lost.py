@@ -60,7 +60,7 @@ def test_a_run_whose_process_is_killed_goes_on_in_another(tmp_path, dying):
 
 def test_a_run_that_kills_its_process_again_and_again_is_given_up(tmp_path, dying):
     dying(9, signal.SIGSEGV)
-    with pytest.raises(StateError, match="E174 fedavg, seed 0: its process died 3 times after round 0"):
+    with pytest.raises(StateError, match="E120 fedavg, seed 0: its process died 3 times after round 0"):
         training.train_all(cells(tmp_path), 1, lambda cells: None)
 
 

@@ -76,7 +76,7 @@ def test_clients_train_elsewhere_to_the_bits_of_one_machine(cluster, method):
 def test_a_chunk_that_is_lost_again_and_again_ends_the_run(cluster):
     cluster.losses = 99
     with pytest.raises(
-        StateError, match=r"E174 round 1: the process that trains \d of its clients died 3 times"
+        StateError, match=r"E120 round 1: the process that trains \d of its clients died 3 times"
     ):
         trained(ray_clients.train_clients_on(resolve(build({**TINY, "workers": 1})), Cluster()))
     assert cluster.shut
@@ -86,7 +86,7 @@ def test_a_node_that_cannot_build_the_run_is_named(cluster, monkeypatch):
     run = ray_clients.train_clients_on(resolve(build(TINY)), Cluster())
     monkeypatch.setattr(run.remote, "data", "0" * 64)
     with pytest.raises(
-        UsageError, match=r"E173 round 1: node .* cannot build the run: .*data 'digits' are not those"
+        UsageError, match=r"E172 round 1: node .* cannot build the run: .*data 'digits' are not those"
     ):
         trained(run)
 
@@ -110,10 +110,10 @@ def test_the_command_knows_clusters_from_federations(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     tiny = ["--rounds", "1", "--clients", "2", "--samples", "16", "--model", "mlp"]
     absent = call("run", "fedavg", *tiny, "--on", "ray", cwd=tmp_path)
-    assert (absent.code, absent.err[:4]) == (2, "E171")
-    assert call("run", "fedavg", *tiny, "--on", "ray:x", cwd=tmp_path).err[:4] == "E170"
+    assert (absent.code, absent.err[:4]) == (2, "E133")
+    assert call("run", "fedavg", *tiny, "--on", "ray:x", cwd=tmp_path).err[:4] == "E172"
     (tmp_path / "federations/ray").mkdir(parents=True)
-    assert call("run", "fedavg", *tiny, "--on", "ray", cwd=tmp_path).err[:4] not in ("E170", "E171")
+    assert call("run", "fedavg", *tiny, "--on", "ray", cwd=tmp_path).err[:4] not in ("E172", "E133")
 
 
 def test_python_runs_and_resumes_on_a_cluster(cluster, tmp_path):
@@ -127,7 +127,7 @@ def test_python_runs_and_resumes_on_a_cluster(cluster, tmp_path):
         unskew.run("scaffold", shown=interrupting, **kept, **TINY)
     assert unskew.resume(tmp_path / "c", on="ray").digest == here.digest
     assert cluster.begun > chunks
-    with pytest.raises(UsageError, match="E170"):
+    with pytest.raises(UsageError, match="E172"):
         unskew.run("fedavg", on="slurm", **TINY)
     x = np.zeros((40, 3), np.float32)
     with pytest.raises(
@@ -147,6 +147,6 @@ def test_a_lost_connection_pauses_the_run_and_nothing_more_is_asked(cluster, mon
         raise ConnectionError("Client is shutting down.")
 
     monkeypatch.setattr(cluster, "wait", gone)
-    with pytest.raises(Paused, match="E175 the connection to the Ray cluster was lost"):
+    with pytest.raises(Paused, match="E172 the connection to the Ray cluster was lost"):
         trained(ray_clients.train_clients_on(resolve(build(TINY)), Cluster()))
     assert cluster.killed == 0

@@ -75,7 +75,7 @@ def test_a_run_whose_worker_died_is_done_again(tmp_path, cluster, loss):
 
 def test_a_run_that_kills_its_workers_is_not_tried_for_ever(tmp_path, cluster):
     ray = cluster(died)
-    with pytest.raises(StateError, match=r"E174 fedavg, seed 0: its process died 3 times after round 0"):
+    with pytest.raises(StateError, match=r"E120 fedavg, seed 0: its process died 3 times after round 0"):
         training.train_all(cells(tmp_path), 0, lambda cells: None, Cluster())
     assert ray.begun == MOST_LOSSES
     assert ray.shut
@@ -83,7 +83,7 @@ def test_a_run_that_kills_its_workers_is_not_tried_for_ever(tmp_path, cluster):
 
 def test_a_node_that_cannot_train_is_named(tmp_path, cluster):
     cluster(lambda *words: {"node": "n7", "unfit": "has unskew 0.0.1 with torch 2, and the driver another"})
-    with pytest.raises(UsageError, match=r"E173 fedavg, seed 0: node n7 has unskew 0\.0\.1"):
+    with pytest.raises(UsageError, match=r"E172 fedavg, seed 0: node n7 has unskew 0\.0\.1"):
         training.train_all(cells(tmp_path), 0, lambda cells: None, Cluster())
 
 
@@ -91,7 +91,7 @@ def test_a_node_that_lacks_the_data_is_named(tmp_path, cluster):
     """That there are none is not true of the machine on which it is read."""
     cluster(lambda *words: {"node": "n7", "code": 2, "said": "something\nE402 there is no data/ours.npz."})
     words = (
-        "E173 fedavg, seed 0: node n7 cannot read the data that the driver has read: there is no"
+        "E172 fedavg, seed 0: node n7 cannot read the data that the driver has read: there is no"
         " data/ours.npz."
     )
     with pytest.raises(UsageError) as refused:
@@ -102,7 +102,7 @@ def test_a_node_that_lacks_the_data_is_named(tmp_path, cluster):
 
 def test_a_node_that_keeps_its_files_to_itself_is_named(tmp_path, cluster):
     cluster(lambda *words: {"node": "n7", "code": 0, "said": ""})
-    with pytest.raises(UsageError, match=r"E173 .*node n7 finished it, and nothing of it is in"):
+    with pytest.raises(UsageError, match=r"E172 .*node n7 finished it, and nothing of it is in"):
         training.train_all(cells(tmp_path), 0, lambda cells: None, Cluster())
 
 
@@ -149,7 +149,7 @@ def test_an_error_of_the_actor_itself_is_one_sentence(tmp_path, cluster):
 
 def test_what_no_node_has_is_refused(tmp_path, cluster):
     cluster(nodes=({"CPU": 2.0}, {"CPU": 8.0, "GPU": 1.0}))
-    with pytest.raises(UsageError, match=r"E173 a run takes 4 CPU and 2 GPU, .*at most 8 CPU, 1 GPU"):
+    with pytest.raises(UsageError, match=r"E172 a run takes 4 CPU and 2 GPU, .*at most 8 CPU, 1 GPU"):
         training.train_all(cells(tmp_path), 0, lambda cells: None, Cluster(cpus=4, gpus=2))
 
 
@@ -185,7 +185,7 @@ def test_a_lost_connection_pauses_and_nothing_more_is_asked(tmp_path, cluster, h
     if how == "Ray knows already":
         ray.wait = lambda *words, **more: setattr(ray, "joined", False) or ([], [])
     with pytest.raises(
-        Paused, match=r"E175 the connection to the Ray cluster was lost; .* `unskew resume` goes on"
+        Paused, match=r"E172 the connection to the Ray cluster was lost; .* `unskew resume` goes on"
     ):
         training.train_all(run, 0, lambda cells: None, Cluster())
     assert ray.killed == 0

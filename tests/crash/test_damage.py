@@ -57,13 +57,13 @@ def private(path: Path) -> list[Path]:
 
 @pytest.mark.parametrize("place", [0.0, 0.02, 0.2, 0.5, 0.9, 1.0])
 def test_a_flipped_bit_in_the_last_private_state_falls_back_to_the_checkpoint_before(copy, place):
-    """R1: other weights with exit code 0 before; now E204, and the round is done again to the same bits."""
+    """R1: other weights with exit code 0 before; now E201, and the round is done again to the same bits."""
     path, digest = copy
     (path / "model.safetensors").unlink()
     flip(private(path)[-1], place)
     said: list[str] = []
     assert unskew.resume(path, say=said.append).digest == digest
-    assert any(text.startswith("E204 private state of round 4") for text in said)
+    assert any(text.startswith("E201 private state of round 4") for text in said)
     assert (path / "state.bad").exists()
 
 
@@ -83,7 +83,7 @@ def test_private_state_that_no_checkpoint_can_do_without_is_refused(copy, damage
     if damage in ("cut", "garble"):
         file.write_bytes(content[:-9] if damage == "cut" else random.Random(1).randbytes(len(content)))
     with pytest.raises(
-        StateError, match=r"E204 no checkpoint in .* private state of round 3 is missing or damaged"
+        StateError, match=r"E201 no checkpoint in .* private state of round 3 is missing or damaged"
     ):
         unskew.resume(path)
     assert before.exists()
@@ -192,7 +192,7 @@ def test_a_damaged_record_is_noticed_and_never_continued(copy, kind):
     content = file.read_text()
     file.write_text(content.replace(":1", ":2", 1))
     with pytest.raises(
-        StateError, match=f"E208 no checkpoint .*{kind}.jsonl is missing, or not as the run wrote it"
+        StateError, match=f"E201 no checkpoint .*{kind}.jsonl is missing, or not as the run wrote it"
     ):
         unskew.resume(path)
     file.write_text(content)
@@ -207,7 +207,7 @@ def test_damage_in_the_last_round_of_a_record_costs_that_round(copy):
     flip(file, 0.999)
     said: list[str] = []
     assert unskew.resume(path, say=said.append).digest == digest
-    assert any(text.startswith("E208 metrics.jsonl") for text in said)
+    assert any(text.startswith("E201 metrics.jsonl") for text in said)
     assert len({json.loads(line)["t"] for line in file.read_text().splitlines()}) == 5
 
 
@@ -220,10 +220,10 @@ def test_a_lost_checkpoint_is_told_and_two_are_not_begun_anew(copy):
     assert any(text.startswith("E201 state.safetensors is missing.") for text in said)
     (path / checkpoints.LATEST).unlink()
     (path / checkpoints.PREVIOUS).unlink()
-    with pytest.raises(StateError, match=r"E202 .* its checkpoints are gone"):
+    with pytest.raises(StateError, match=r"E201 .* its checkpoints are gone"):
         unskew.resume(path)
     (path / "model.safetensors").unlink()
-    with pytest.raises(StateError, match=r"E202 .* its checkpoints are gone"):
+    with pytest.raises(StateError, match=r"E201 .* its checkpoints are gone"):
         unskew.resume(path)
 
 
@@ -235,7 +235,7 @@ def test_measures_that_are_longer_than_written_are_noticed(tmp_path):
     file.write_text(file.read_text() * 2)
     said: list[str] = []
     assert unskew.resume(tmp_path / "r", say=said.append).digest == digest
-    assert any(text.startswith("E208 measures.json") for text in said)
+    assert any(text.startswith("E201 measures.json") for text in said)
     assert isinstance(json.loads(file.read_text()), dict)
 
 

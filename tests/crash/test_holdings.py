@@ -83,7 +83,7 @@ def test_a_damaged_last_row_goes_back_to_the_checkpoint_before(stopped):
     (path / "private" / INDEX_FILE).write_bytes(content)
     said: list[str] = []
     assert unskew.resume(path, say=said.append).digest == digest
-    assert any(text.startswith("E204") and "not as the run wrote it" in text for text in said)
+    assert any(text.startswith("E201") and "not as the run wrote it" in text for text in said)
 
 
 @pytest.mark.parametrize("damage", ["first row", "removed", "emptied"])
@@ -94,7 +94,7 @@ def test_a_damaged_beginning_is_refused_in_a_sentence(stopped, damage):
     file.unlink()
     if damage != "removed":
         file.write_bytes(content if damage == "first row" else b"")
-    with pytest.raises(StateError, match=r"E204 .*which file holds whose private state"):
+    with pytest.raises(StateError, match=r"E201 .*which file holds whose private state"):
         unskew.resume(stopped[0], say=lambda _: None)
 
 
@@ -103,7 +103,7 @@ def test_rows_of_a_stranger_that_are_no_rows_are_refused(tmp_path, row):
     """A folder may come from anybody, with checkpoints that vouch for anything."""
     (tmp_path / INDEX_FILE).write_text(row)
     facts = {INDEX_MARK: (len(row), hashlib.sha256(row.encode()).hexdigest())}
-    with pytest.raises(StateError, match="E204"):
+    with pytest.raises(StateError, match="E201"):
         DiskStore(tmp_path, facts)
 
 

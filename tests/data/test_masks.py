@@ -89,7 +89,7 @@ def test_a_folder_of_images_and_masks(tmp_path):
     assert d.y.tolist() == [[[1] * 4, [1] * 4, [0] * 4, [0] * 4]] * 3
     assert len(d.y_test) == 1
     (tmp_path / "train" / "masks" / "1.bmp").unlink()
-    with pytest.raises(DataError, match=r"E409 .*1\.png has no mask"):
+    with pytest.raises(DataError, match=r"E404 .*1\.png has no mask"):
         data.folder(tmp_path)
 
 
@@ -120,7 +120,7 @@ def test_equal_parts_without_looking_at_labels():
 @pytest.mark.parametrize("skew", ["dirichlet:0.1", "classes:2", "pathological:1x2", "clustered:1-2"])
 def test_dealing_by_class_is_refused(skew):
     with pytest.raises(
-        DataError, match=r"E406 skew '\w+' deals by class, but .*masks; use iid or column:site\."
+        DataError, match=r"E103 skew '\w+' deals by class, but .*masks; use iid or column:site\."
     ):
         built(sites(), skew)
 

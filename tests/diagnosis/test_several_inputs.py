@@ -67,6 +67,6 @@ def test_the_command_names_methods_for_the_users_own_module(tmp_path, monkeypatc
     assert any(WORDS in text for text in told["cautions"])
     refused = call(*asked)
     assert refused.code == 2
-    assert refused.err.startswith("E122 samples have several inputs"), refused.err
-    with pytest.raises(UsageError, match="E122 samples have several inputs"):
+    assert refused.err.startswith("E123 samples have several inputs"), refused.err
+    with pytest.raises(UsageError, match="E123 samples have several inputs"):
         unskew.diagnose((BY_NAME, Y), **OPTIONS)

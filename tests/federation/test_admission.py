@@ -64,7 +64,7 @@ def test_a_ticket_is_good_for_one_key(tmp_path, home):
     first, second = sent_back(tmp_path, given), sent_back(tmp_path, given, "again")
     admission.admit(home, "a", first)
     assert refusal(lambda: admission.admit(home, "a", second)).startswith(
-        "E502 a was admitted with another key"
+        "E161 a was admitted with another key"
     )
     admission.revoke(home, "a")
     for text in (first, second):
@@ -137,10 +137,10 @@ def test_a_key_without_a_proof_or_with_that_of_another_site_is_refused(tmp_path,
 
 def test_new_tickets_and_revocations_of_the_wrong_site_are_refused(tmp_path, home):
     admission.admit(home, "a", sent_back(tmp_path, Ticket.read(home.ticket_file("a"))))
-    assert "E502 a is admitted" in refusal(lambda: admission.invite(home, "a"))
+    assert "E161 a is admitted" in refusal(lambda: admission.invite(home, "a"))
     assert "E503 lung has no site 'z'" in refusal(lambda: admission.invite(home, "z"))
     assert "E109 --days takes 1 to 365" in refusal(lambda: admission.invite(home, "b", 0))
-    assert "E502 b is not admitted" in refusal(lambda: admission.revoke(home, "b"))
+    assert "E161 b is not admitted" in refusal(lambda: admission.revoke(home, "b"))
 
 
 @pytest.mark.parametrize(
@@ -163,4 +163,4 @@ def test_a_ticket_with_fields_that_are_not_what_they_should_be_is_no_ticket(tmp_
 def test_a_ticket_for_a_site_that_could_be_a_path_is_refused(tmp_path, home):
     """Files at the site are called after it."""
     (tmp_path / "t").write_text(json.dumps(json.loads(home.ticket_file("a").read_text()) | {"site": "../x"}))
-    assert "E114" in refusal(lambda: Ticket.read(tmp_path / "t"))
+    assert "E109" in refusal(lambda: Ticket.read(tmp_path / "t"))

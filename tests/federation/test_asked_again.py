@@ -186,7 +186,7 @@ def test_a_site_that_begins_anew_does_not_take_what_another_was_set_up_with(site
     assert answer(Site(site.member, site.load, approve="all"), "train", 1, {"w": first}, lr=0.05)["n"] == 33
     checkpoints.write(file, tree, {**facts, "owner": {**facts["owner"], "site": "another"}})
     refused = answer(Site(site.member, site.load, approve="all"), "train", 2, {"w": first}, lr=0.05)
-    assert refused["code"] == "E204"
+    assert refused["code"] == "E201"
     assert "setup.safetensors" in refused["text"]
     assert "is of another site" in refused["text"]
 
@@ -201,7 +201,7 @@ def test_a_kept_reply_of_another_site_is_not_sent(site):
     tree, facts = checkpoints.read(file)
     checkpoints.write(file, tree, {**facts, "owner": {**facts["owner"], "site": "another"}})
     refused = train(1)
-    assert refused["code"] == "E204"
+    assert refused["code"] == "E201"
     assert "noisy-1.safetensors" in refused["text"]
     assert "is of another site" in refused["text"]
 

@@ -125,8 +125,8 @@ def test_the_clock_of_the_machine_does_not_matter(run, superlink, monkeypatch):
     ("prepare", "code"),
     [
         (lambda run: (run / orders.STARTED_FILE).unlink(), "E117"),
-        (lambda run: (run / orders.STARTED_FILE).write_text("{"), "E208"),
-        (lambda run: (run / orders.STARTED_FILE).write_text('{"number": 1}'), "E208"),
+        (lambda run: (run / orders.STARTED_FILE).write_text("{"), "E201"),
+        (lambda run: (run / orders.STARTED_FILE).write_text('{"number": 1}'), "E201"),
     ],
 )
 def test_what_is_no_such_run_is_refused_in_a_sentence(run, superlink, prepare, code):

@@ -129,19 +129,19 @@ def fails(asked, honest):
 
 CASES = {
     nan: "E301",
-    shape: "E302",
+    shape: "E303",
     dtype: "E303",
     undeclared: "E303",
     a_tree_for_a_tensor: "E303",
     tampered: "E310",
     tampered_header: "E310",
     another_signs: "E310",
-    huge: "E304",
-    many_tensors: "E304",
-    lying_header: "E304",
+    huge: "E303",
+    many_tensors: "E303",
+    lying_header: "E303",
     stale: "E307",
     silence: "E311",
-    fails: "E312",
+    fails: "E311",
 }
 
 
@@ -164,9 +164,9 @@ def test_a_merge_with_too_few_replies_is_said_once_and_written_of_every_round(tm
     loop, _, said = fake.run(
         tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", fake.federation())), settings
     )
-    events = [e for e in loop.record.rows["events"] if e["code"] == "E315"]
+    events = [e for e in loop.record.rows["events"] if e["code"] == "E108"]
     assert [e["t"] for e in events] == [1, 2, 3]
-    assert sum("E315" in text for text in said) == 1
+    assert sum("E108" in text for text in said) == 1
 
 
 def test_a_dropped_reply_leaves_the_bits_of_a_run_in_which_the_site_was_away(tmp_path):
@@ -236,7 +236,7 @@ def test_too_few_sites_skip_the_round_and_then_pause(tmp_path):
     codes = [
         json.loads(line)["code"] for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()
     ]
-    assert codes.count("E313") == 2
+    assert codes.count("E309") == 2
 
 
 def test_a_run_is_resumed_under_another_python_but_not_another_torch(tmp_path, monkeypatch):
@@ -324,7 +324,7 @@ def test_a_site_refuses_what_its_coordinator_did_not_sign_or_sends_twice(tmp_pat
     assert json.loads(site.answer(true).text)["code"] == "E307"
     for run in ("../../etc", "", ".."):
         assert (
-            json.loads(site.answer(seal(header | {"run": run}, {}, fake.COORDINATOR)).text)["code"] == "E114"
+            json.loads(site.answer(seal(header | {"run": run}, {}, fake.COORDINATOR)).text)["code"] == "E109"
         )
     elsewhere = seal(header | {"serial": 9, "site": "s1"}, {}, fake.COORDINATOR)
     assert json.loads(site.answer(elsewhere).text)["code"] == "E310"

@@ -165,7 +165,7 @@ def file_pages() -> int:
     [
         (lambda blob: blob[:-1], "E310"),
         (lambda blob: blob[:8], "E310"),
-        (lambda blob: b"\xff" * 8 + blob[8:], "E304"),
+        (lambda blob: b"\xff" * 8 + blob[8:], "E303"),
         (lambda blob: blob + b"x", "E310"),
         (lambda blob: blob.replace(b'"F32"', b'"F64"', 1), "E310"),
         (lambda blob: blob.replace(b"[0,", b"[1,", 1), "E310"),

@@ -127,7 +127,7 @@ def test_a_run_that_goes_on_after_all_hears_that_the_state_is_gone(tmp_path):
         kept.remove()
     assert (run / "serial").read_text() == serial
     fake.run(tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small("scaffold"))
-    named = told(tmp_path / "run", "E204")
+    named = told(tmp_path / "run", "E201")
     assert set(named) == {(3, "s1: site s1 has lost its private state of round 2. Reply dropped.")}
     events = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
     assert [e["answered"] for e in events if e["code"] == "round"][-1] == [0, 2, 3, 4]
@@ -142,4 +142,4 @@ def test_a_site_whose_folder_is_lost_hears_that_the_state_is_gone_if_there_was_a
     shutil.rmtree(only_run(tmp_path / "sites/s1"))
     fake.run(tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small(method))
     lost = {(3, "s1: site s1 has lost its private state of round 2. Reply dropped.")}
-    assert set(told(tmp_path / "run", "E204")) == (lost if method == "scaffold" else set())
+    assert set(told(tmp_path / "run", "E201")) == (lost if method == "scaffold" else set())

@@ -67,7 +67,7 @@ def test_a_site_whose_clock_is_off_is_told_so_and_does_not_knock_for_ever(tmp_pa
     """N4: the sentence at both `site check` and `site run`."""
     joined = joined_at(tmp_path, home, Listener(home, -30).port)
     done = call("site", "run", "--data", "d.npz", "--folder", str(joined.folder), cwd=tmp_path)
-    assert (done.code, done.err[:4]) == (2, "E509")
+    assert (done.code, done.err[:4]) == (2, "E503")
     assert "s ahead of the server's, and the server lets nobody in" in done.err
 
 

@@ -129,7 +129,7 @@ def test_another_app_than_ours_is_ended_and_nothing_of_it_is_asked_for(office):
     ((run, problem),) = stranger.link.finished
     assert (run, problem[:8]) == (7, "refused:")
     assert stranger.said[0].startswith(
-        "E510 run 7 was refused and ended: it brings an app of its own (SHA-256 ffff"
+        "E507 run 7 was refused and ended: it brings an app of its own (SHA-256 ffff"
     )
 
 
@@ -141,7 +141,7 @@ def test_our_app_without_an_order_of_ours_is_ended(office, order, home):
     stranger = office([OURS], order=order)
     stranger.tend()
     assert [run for run, problem in stranger.link.finished if problem] == [7]
-    assert "E510" in stranger.said[0]
+    assert "E507" in stranger.said[0]
 
 
 def test_an_ordered_run_is_conducted_once(office, home):

@@ -43,7 +43,7 @@ def test_an_audit_notices_files_that_were_changed_after_the_run(tmp_path, home):
     (run / "model.safetensors").unlink()
     for more in ((), ("--json",)):
         told = call("federation", "audit", "lung", "run", *more, cwd=tmp_path)
-        assert (told.code, told.err[:4]) == (2, "E207")
+        assert (told.code, told.err[:4]) == (2, "E201")
         assert "have changed since the run ended: metrics.jsonl, model.safetensors" in told.err
     assert json.loads(told.out)["changed"] == ["metrics.jsonl", "model.safetensors"]
 
@@ -129,7 +129,7 @@ def test_a_default_policy_replaces_none(tmp_path, home):
     SiteFolder.make(folder, home.ticket("a").signed(home.key))
     assert call("site", "policy", "--set", "most_rounds=9", cwd=tmp_path).code == 0
     refused = call("site", "policy", "--default", cwd=tmp_path)
-    assert (refused.code, refused.err[:4]) == (2, "E502")
+    assert (refused.code, refused.err[:4]) == (2, "E161")
     assert json.loads(call("site", "policy", "--json", cwd=tmp_path).out)["most_rounds"] == 9
 
 

@@ -143,11 +143,11 @@ def test_a_site_does_not_knock_where_it_will_never_be_let_in(tmp_path, home):
     listener = Listener(stranger)
     made = joined_at(tmp_path, home, listener.port)
     done = call("site", "run", "--data", "d.npz", "--folder", str(made.folder), cwd=tmp_path)
-    assert (done.code, done.err[:4]) == (2, "E509")
+    assert (done.code, done.err[:4]) == (2, "E503")
 
 
 def test_a_proxy_that_accepts_while_the_server_is_down_is_no_reason_to_give_up(tmp_path, home):
-    """N12: `site run` ended with E509."""
+    """N12: `site run` ended with E503."""
     assert not handshake.rejection(joined_at(tmp_path, home, Listener(None, says=b"").port))
     hung_up = looked(tmp_path, home, Listener(None, says=b"").port)["handshake"]
     assert not hung_up.ok

@@ -138,7 +138,7 @@ def test_statistics_are_noisy_at_the_site_and_heard_once_by_a_coordinator_that_i
     known = first["sigma"][:, 0] != 1.0
     assert known.any()
     assert float((first["mu"] - other["mu"]).abs()[known].min()) > 0
-    assert [code for code, _ in events(tmp_path / "run")] == ["E326"], "of the site with one sample"
+    assert [code for code, _ in events(tmp_path / "run")] == ["E128"], "of the site with one sample"
     told = (tmp_path / "run" / "privacy.json").read_text()
     assert "a sum over its samples" in told
     assert "drawn from the operating system" in told

@@ -41,11 +41,11 @@ def nothing(tree):
 
 
 WORSE = {
-    repeated: "E324",
-    nowhere: "E306",
+    repeated: "E303",
+    nowhere: "E303",
     not_a_number: "E301",
     far_too_large: "E318",
-    a_bomb: "E304",
+    a_bomb: "E303",
     a_tree: "E303",
     nothing: "E303",
 }

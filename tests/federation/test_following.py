@@ -91,7 +91,7 @@ def test_what_was_started_is_read_back(tmp_path):
     RunStart(7, 40).write(tmp_path)
     assert RunStart.read(tmp_path) == RunStart(7, 40)
     (tmp_path / orders.STARTED_FILE).write_text("[")
-    with pytest.raises(StateError, match="E208"):
+    with pytest.raises(StateError, match="E201"):
         RunStart.read(tmp_path)
     with pytest.raises(UsageError, match="E117"):
         RunStart.read(tmp_path / "none")

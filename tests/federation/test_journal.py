@@ -166,7 +166,7 @@ def test_the_audit_names_the_line(tmp_path):
     assert made.head in done.out
     (run / JOURNAL_FILE).write_text((run / JOURNAL_FILE).read_text().replace("begun", "begin"))
     done = call("federation", "audit", "lung", "run", cwd=tmp_path)
-    assert (done.code, done.err.split(" ")[0]) == (2, "E207")
+    assert (done.code, done.err.split(" ")[0]) == (2, "E201")
     assert "line 1 was changed" in done.err
 
 

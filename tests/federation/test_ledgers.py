@@ -154,7 +154,7 @@ def without_a_loss(h, tree):
 
 @pytest.mark.parametrize(
     ("change", "code", "more"),
-    [(wild, "E318", {}), (misnamed, "E303", {"?": 28}), (boasting, "E505", {}), (without_a_loss, "E301", {})],
+    [(wild, "E318", {}), (misnamed, "E303", {"?": 28}), (boasting, "E305", {}), (without_a_loss, "E301", {})],
 )
 def test_a_reply_that_is_dropped_before_the_gate_is_in_the_coordinators_ledger(tmp_path, change, code, more):
     """It left its site all the same, and the ledger and the report of the run did not know of it."""

@@ -188,7 +188,7 @@ def test_an_error_that_ends_the_program_is_an_object_too(capsys, error):
 def test_serve_and_site_run_print_nothing_but_objects(tmp_path, monkeypatch):
     home = Coordinator.make(tmp_path / "federations/lung", "lung", "127.0.0.1:8123", ["a"])
     done = call("serve", "none", "--log-format", "json", cwd=tmp_path)
-    assert (done.code, json.loads(done.out)["code"], done.err) == (2, "E502", "")
+    assert (done.code, json.loads(done.out)["code"], done.err) == (2, "E161", "")
     monkeypatch.setattr(processes.SiteProcesses, "run", lambda self: self.say("E507 it is over"))
     SiteFolder.make(tmp_path / "site", Ticket.read(home.ticket_file("a")))
     done = call("site", "run", "--data", "x.npz", "--log-format", "json", cwd=tmp_path)

@@ -50,7 +50,7 @@ def test_a_fourth_site_needs_no_new_federation(tmp_path, home):
     journal = [json.loads(line) for line in (home.folder / "audit.jsonl").read_text().splitlines()]
     assert [(e["what"], e["site"]) for e in journal] == [("admitted", "a"), ("added", "d"), ("admitted", "d")]
     assert call("federation", "audit", "lung", cwd=tmp_path).code == 0
-    for name, code in (("d", "E502"), ("../d", "E114")):
+    for name, code in (("d", "E161"), ("../d", "E109")):
         assert call("federation", "add", "lung", name, cwd=tmp_path).err.startswith(code)
 
 

@@ -95,13 +95,13 @@ def test_whoever_has_all_samples_may_attack_the_merged_model_alone(run, copy):
     np.savez(copy.parent / "other.npz", **held)
     words = given(run, s1=str(copy.parent / "other.npz"))
     done = call("attack", str(copy), *QUICK, *words)
-    assert (done.code, done.err[:4]) == (2, "E153"), done.err
+    assert (done.code, done.err[:4]) == (2, "E112"), done.err
     assert "--merged" in done.err
     finding = measured(copy, *QUICK, *words, "--merged")
     assert "(--merged)" in finding["only"]
     assert "--merged" in finding["command"].split()
     assert file.exists()
-    assert call("attack", str(copy), *QUICK, "--merged").err.startswith("E150")
+    assert call("attack", str(copy), *QUICK, "--merged").err.startswith("E126")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def spoil(name, value):
     [
         (lambda tree: tree["w"].popitem(), "E156"),
         (spoil("head.bias", lambda w: w[:1]), "E156"),
-        (spoil("head.bias", lambda w: w * float("nan")), "E152"),
+        (spoil("head.bias", lambda w: w * float("nan")), "E155"),
         (lambda tree: tree["w"].update({"evil": torch.zeros(3)}), "E156"),
     ],
 )
@@ -171,4 +171,4 @@ def test_a_servers_state_that_its_method_cannot_have_is_one_sentence(tmp_path):
     for change in (lambda tree: tree["slices"]["fedrdn"].clear(), lambda tree: tree.pop("slices", None)):
         planted(folder, change)
         done = call("attack", str(folder), *QUICK, *given(folder)[:2])
-        assert (done.code, done.err[:4]) == (2, "E152"), done.err
+        assert (done.code, done.err[:4]) == (2, "E155"), done.err

@@ -35,14 +35,14 @@ KEY = fake.KEYS["s0"]
 def test_a_header_above_a_megabyte_is_refused_before_it_is_read():
     with pytest.raises(WireError, match=r"at most 1,100,288 and 1,048,576 are expected") as refusal:
         unseal(seal({"text": "x" * MOST_HEADER}, {}, KEY), KEY.public, WIDE)
-    assert refusal.value.code == "E304"
+    assert refusal.value.code == "E303"
 
 
 def test_more_tensors_than_expected_are_refused_also_under_short_names():
     three = seal({}, {n: torch.zeros(1) for n in "abc"}, KEY)
     with pytest.raises(WireError, match="holds 3 tensors; at most 2 are expected") as refusal:
         unseal(three, KEY.public, Limits(1 << 20, 2))
-    assert refusal.value.code == "E304"
+    assert refusal.value.code == "E303"
     assert set(unseal(three, KEY.public, Limits(1 << 20, 3)).tree) == set("abc")
 
 
@@ -158,7 +158,7 @@ def test_what_a_site_says_cannot_move_a_cursor_or_forge_a_line():
 
     post, _, told = posted(refusing)
     assert post.ask("train", 1, {"s0": ({}, {})}, WIDE) == {}
-    assert told == [(1, "E312", f"s0: {harmless} Reply dropped.")]
+    assert told == [(1, "E311", f"s0: {harmless} Reply dropped.")]
     for answer in (lambda request: nasty, greeting("s0", shape=[nasty]), as_site(nasty), greeting(nasty)):
         post, _, told = posted(answer)
         post.nodes.clear()

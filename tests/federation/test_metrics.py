@@ -17,7 +17,7 @@ import pytest
 from tests.federation import fake  # skips where cryptography is missing
 from tests.federation.test_policy import begun, hello
 from unskew.cli.serve import publish
-from unskew.errors import PAGES, UsageError
+from unskew.errors import UsageError, code_pages
 from unskew.federation import prometheus
 from unskew.federation.coordinator import orders
 from unskew.federation.coordinator.orders import RunMetrics
@@ -318,7 +318,7 @@ def test_a_coordinator_adds_no_labels_to_a_sites_figures(tmp_path):
         )
     values = parsed(exposition(figures.metrics()))
     assert set(values["unskew_requests_total"]) <= {*KINDS, "other"}
-    assert set(values["unskew_refusals_total"]) <= {*PAGES, "other"}
+    assert set(values["unskew_refusals_total"]) <= {*code_pages(), "other"}
     assert values["unskew_rounds_total"][""] == 0
 
 

@@ -37,11 +37,11 @@ def test_what_was_said_before_the_record_was_open_stands_in_it_once_and_first():
     notices = Notices(said.append)
     notices(0, "E504", "early")
     notices.open(record)
-    notices(1, "E505", "late")
-    assert said == ["E504 early", "E505 late"]
+    notices(1, "E305", "late")
+    assert said == ["E504 early", "E305 late"]
     assert [(e["t"], e["code"], e["text"]) for e in record.rows["events"]] == [
         (0, "E504", "early"),
-        (1, "E505", "late"),
+        (1, "E305", "late"),
     ]
     again = Record()
     notices.open(again)

@@ -253,7 +253,7 @@ def altered(run: Path, folder: Path, name: str, content: bytes | None) -> Path:
         ("received.safetensors", b"x" * 99, r"E201 received\.safetensors"),
         ("setup.safetensors", b"", r"E201 setup\.safetensors"),
         ("private-3.safetensors", b"\0" * 99, r"E201 private-3\.safetensors"),
-        ("private-3.safetensors", None, r"E204 the private state after round 3 is not in"),
+        ("private-3.safetensors", None, r"E201 the private state after round 3 is not in"),
     ],
 )
 def test_a_damaged_folder_is_one_sentence(tmp_path, of_fedbn, name, content, says):

@@ -46,7 +46,7 @@ def own(two, tmp_path) -> Path:
 def test_a_file_of_another_run_is_not_predicted_with(tmp_path, two, name):
     shutil.copy(of(two[1], "s2") / name, (run := own(two, tmp_path)) / name)
     with pytest.raises(
-        StateError, match=rf"E204 {name} in the folder of run {run.name} at site s2 is of another run; put"
+        StateError, match=rf"E201 {name} in the folder of run {run.name} at site s2 is of another run; put"
     ):
         unskew.load(run)
 
@@ -57,14 +57,14 @@ def test_a_file_that_does_not_say_whose_it_is_is_not_predicted_with(tmp_path, tw
     tree, facts = checkpoints.read((run := own(two, tmp_path)) / name)
     checkpoints.write(run / name, tree, {n: v for n, v in facts.items() if n != "owner"} | said)
     with pytest.raises(
-        StateError, match=rf"E204 {name} in the folder of run {run.name} at site s2 does not say whose"
+        StateError, match=rf"E201 {name} in the folder of run {run.name} at site s2 does not say whose"
     ):
         unskew.load(run)
 
 
 def test_a_file_of_another_site_is_not_predicted_with(tmp_path, two):
     shutil.copy(of(two[0], "s0") / PRIVATE, (run := own(two, tmp_path)) / PRIVATE)
-    with pytest.raises(StateError, match=rf"E204 {PRIVATE} .* at site s2 is of another site"):
+    with pytest.raises(StateError, match=rf"E201 {PRIVATE} .* at site s2 is of another site"):
         unskew.load(run)
 
 
@@ -74,11 +74,11 @@ def test_a_whole_folder_of_another_site_or_run_is_not_predicted_with(tmp_path, t
     SiteFolder.make(run.parent.parent, Ticket.read(tmp_path / "lung/tickets/s2.ticket"))
     assert unskew.load(run).own.site == "s2"
     other = Path(shutil.copytree(run, run.with_name("r1")))
-    with pytest.raises(StateError, match=r"E204 .* of run r1 at site s2 is of another run"):
+    with pytest.raises(StateError, match=r"E201 .* of run r1 at site s2 is of another run"):
         unskew.load(other)
     shutil.rmtree(run)
     shutil.copytree(of(two[0], "s0"), run)
-    with pytest.raises(StateError, match=r"E204 .* at site s2 is of another site"):
+    with pytest.raises(StateError, match=r"E201 .* at site s2 is of another site"):
         unskew.load(run)
 
 
@@ -91,7 +91,7 @@ def test_a_file_says_whose_it_is_and_of_which_method(two):
     run = of(two[0], "s2")
     said = {"run": run.name, "site": "s2", "method": "fedper"}
     assert [checkpoints.read(run / name)[1]["owner"] for name in (PRIVATE, RECEIVED, SETUP)] == [said] * 3
-    with pytest.raises(StateError, match=r"E204 .* is of another method"):
+    with pytest.raises(StateError, match=r"E201 .* is of another method"):
         Owner(run.name, "s2", "fedbn").of(run / PRIVATE)
 
 
@@ -117,7 +117,7 @@ def test_the_next_round_does_not_begin_with_another_sites_state(tmp_path, theirs
         name = "private-2.safetensors"
         shutil.copy(of(tmp_path / "sites", theirs) / name, of(tmp_path / "sites", "s2") / name)
     _, end, said = fake.run(tmp_path / "run", channel(), settings)
-    told = [text for text in said if "E204" in text]
+    told = [text for text in said if "E201" in text]
     assert bool(told) == bool(theirs)
     assert all("at site s2 is of another site" in text for text in told)
     assert (digest(end.weights) == simulated("scaffold+fedbn").digest) == (not theirs)

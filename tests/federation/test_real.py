@@ -131,7 +131,7 @@ def test_a_second_start_of_a_run_that_is_going_on_is_refused(peace):
 @pytest.mark.parametrize("name", ["other", "open"])
 def test_a_site_with_another_authority_or_without_tls_stops_at_once(peace, name):
     text, seconds = peace.refused[name]
-    assert "E509" in text
+    assert "E503" in text
     assert seconds < 30  # of which most is a start of Python beside a federation at work
 
 
@@ -150,7 +150,7 @@ def test_nothing_of_an_app_that_a_stranger_runs_is_run_anywhere(federation, peac
     """N0: it ran as root at the coordinator and at every site, and no log told of it."""
     assert peace.strange["success"]
     federation.until(
-        lambda: f"E510 run {peace.strange['run-id']} was refused and ended" in federation.log("serve"), 30
+        lambda: f"E507 run {peace.strange['run-id']} was refused and ended" in federation.log("serve"), 30
     )
     assert not (federation.root / "was-here").exists()
     subprocess.run([sys.executable, str(federation.root / "stranger/app/wild/code.py")], check=True)

@@ -46,11 +46,11 @@ def other(path):
 @pytest.mark.parametrize(
     ("name", "damage", "code"),
     [
-        ("sites.json", lose, "E208 .* is gone, which holds the number by which sites know the run"),
-        ("sites.json", cut, "E208 .* does not say which run this is"),
-        ("sites.json", other, "E208 .* does not say which run this is"),
-        ("audit.jsonl", lose, "E207 .* is gone, from which requests are numbered"),
-        ("audit.jsonl", empty, "E207 .* is gone, from which requests are numbered"),
+        ("sites.json", lose, "E201 .* is gone, which holds the number by which sites know the run"),
+        ("sites.json", cut, "E201 .* does not say which run this is"),
+        ("sites.json", other, "E201 .* does not say which run this is"),
+        ("audit.jsonl", lose, "E201 .* is gone, from which requests are numbered"),
+        ("audit.jsonl", empty, "E201 .* is gone, from which requests are numbered"),
     ],
 )
 def test_a_run_that_has_lost_what_its_sites_know_it_by_is_not_resumed(tmp_path, name, damage, code):

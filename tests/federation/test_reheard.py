@@ -131,24 +131,24 @@ def refused(run: Path, words, code: str, *texts: str) -> None:
 
 
 def test_data_of_another_size_name_both(run, copy):
-    refused(copy, given(run, s0=str(run.parent / "s1.npz")), "E152", "s1.npz", "site s0", "33", "40")
+    refused(copy, given(run, s0=str(run.parent / "s1.npz")), "E155", "s1.npz", "site s0", "33", "40")
 
 
 def test_other_samples_of_the_same_size_have_other_bits(run, copy, tmp_path):
     held = dict(np.load(run.parent / "s1.npz"))
     held["x_train"] = held["x_train"] + np.float32(0.01)
     np.savez(tmp_path / "other.npz", **held)
-    refused(copy, given(run, s1=str(tmp_path / "other.npz")), "E153", "samples given")
+    refused(copy, given(run, s1=str(tmp_path / "other.npz")), "E112", "samples given")
 
 
 def test_missing_unknown_and_odd_sites(run, copy):
-    refused(copy, [*given(run), "--data", "s9=x.npz"], "E150", "s9", "s0, s1, s2")
-    refused(copy, ["--data", "s0"], "E150", "SITE=PATH")
-    refused(copy, [*given(run), "--data", "s0=x.npz"], "E150", "twice")
+    refused(copy, [*given(run), "--data", "s9=x.npz"], "E126", "s9", "s0, s1, s2")
+    refused(copy, ["--data", "s0"], "E126", "SITE=PATH")
+    refused(copy, [*given(run), "--data", "s0=x.npz"], "E126", "twice")
 
 
 def test_pictures_without_data_and_runs_anew_are_refused(run, copy):
-    refused(copy, ["--pictures"], "E150", "--pictures")
+    refused(copy, ["--pictures"], "E126", "--pictures")
     done = call("attack", str(copy), "audit", *given(run))
     assert (done.code, done.err[:4]) == (2, "E151"), done.err
 
@@ -161,7 +161,7 @@ def test_sites_that_cannot_have_been_in_one_run_are_one_sentence(run, copy):
     hellos = json.loads((copy / "sites.json").read_bytes())["sites"]
     for change in ({"shape": [3, 9, 9]}, {"classes": ["a", "b"]}, {"site": "s0"}):
         (copy / "sites.json").write_bytes(rows_of([*hellos[:-1], {**hellos[-1], **change}]))
-        refused(copy, given(run)[:2], "E152", "sites.json")
+        refused(copy, given(run)[:2], "E155", "sites.json")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_sites_that_cannot_have_been_in_one_run_are_one_sentence(run, copy):
 )
 def test_a_malformed_roster_is_one_sentence(run, copy, content):
     (copy / "sites.json").write_bytes(content)
-    refused(copy, given(run), "E152", "sites.json")
+    refused(copy, given(run), "E155", "sites.json")
 
 
 BOMB = base64.b64encode(zlib.compress(bytes(1 << 20))).decode()
@@ -186,7 +186,7 @@ BOMB = base64.b64encode(zlib.compress(bytes(1 << 20))).decode()
 )
 def test_malformed_events_are_one_sentence(run, copy, content):
     (copy / "events.jsonl").write_bytes(content)
-    refused(copy, given(run), "E152", "events.jsonl")
+    refused(copy, given(run), "E155", "events.jsonl")
 
 
 @pytest.mark.parametrize(("key", "code"), [("method", "E506"), ("model", "E156"), ("metrics", "E506")])

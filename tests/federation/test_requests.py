@@ -55,13 +55,13 @@ def test_whatever_a_request_raises_is_an_answer_that_tells_its_type_alone(site, 
     site.say = said.append
     with monkeypatch.context() as patched:
         patched.setattr(site, "_check", failing)
-        assert answer(site, "hello", settings={}) == ("E312", "RuntimeError; the site's log says more.")
+        assert answer(site, "hello", settings={}) == ("E311", "RuntimeError; the site's log says more.")
     monkeypatch.setitem(site._answers, "hello", failing)
-    assert answer(site, "hello", settings={}) == ("E312", "RuntimeError; the site's log says more.")
+    assert answer(site, "hello", settings={}) == ("E311", "RuntimeError; the site's log says more.")
     assert len([text for text in said if "Mrs Smith" in text]) == 2
     monkeypatch.setattr(site_module, "unseal", failing)
     unread = site.answer(seal({}, {}, fake.COORDINATOR))
-    assert unseal(unread, fake.KEYS["s0"].public, WIDE).header["code"] == "E312"
+    assert unseal(unread, fake.KEYS["s0"].public, WIDE).header["code"] == "E311"
 
 
 BAD = [
@@ -260,7 +260,7 @@ def test_an_exchange_of_a_part_brings_what_it_reads_and_no_more(site, monkeypatc
     monkeypatch.setattr(type(site._run[2].method.parts[0]), "send_decoder", failing)
     said = answer(site, "visit", {"w": sent["w"]}, trip=0, **asks)
     assert said == (
-        "E312",
+        "E311",
         "KeyError; the site's log says more.",
     ), "slices that it does not read are not to blame"
 

@@ -1,4 +1,4 @@
-"""Samples that look unscaled (E527): what both ends read is something that the study can do, and that mends
+"""Samples that look unscaled (E504): what both ends read is something that the study can do, and that mends
 it."""
 
 from __future__ import annotations
@@ -98,6 +98,6 @@ def test_the_coordinator_reads_what_its_study_can_do(tmp_path, module):
     channel = fake.Direct(sites(tmp_path, module, [several()] * 3))
     settings = fake.small("fedavg").replace(method="fedrdn", model=module, clients=3, rounds=1)
     loop, _, _ = fake.run(tmp_path / "run", channel, settings)
-    told = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E527"]
+    told = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E504"]
     assert len(told) == 3
     assert all(f"add +standardise(images=False) to the method, or {COMMON_SCALING}." in text for text in told)

@@ -216,7 +216,7 @@ def test_a_model_that_does_not_take_the_inputs_is_refused_at_either_end(tmp_path
     settings = settings.replace(model=f"{module}:Net")
     with pytest.raises(UsageError, match=r"E123 0 of 3 sites take part.* s0 refuses: .*keywords age, scan"):
         fake.run(tmp_path / "b", fake.Direct(sites(tmp_path / "sb", f"{module}:Renamed", sets)), settings)
-    with pytest.raises(UsageError, match=r"E122 .*the model 'mlp' takes one"):
+    with pytest.raises(UsageError, match=r"E123 .*the model 'mlp' takes one"):
         forecast_settings(held(), site_settings(settings.replace(model="mlp"), None))
 
 
@@ -327,5 +327,5 @@ def test_a_run_of_sites_with_several_inputs_is_attacked_with_their_samples(tmp_p
     np.savez(tmp_path / "s1.npz", **renamed)
     refused = call(*attack, *places)
     assert refused.code == 2
-    assert "E152" in refused.text
+    assert "E155" in refused.text
     assert "its 'layout' is scan uint8 [1, 4, 4], years float32 number" in refused.text

@@ -328,11 +328,11 @@ def test_a_reply_that_does_not_pass_is_not_told_by_its_numbers(monkeypatch):
     from unskew.federation.site import sum_answers
 
     text = "'p/s' has L2 norm 5.81; the declared bound is 1."
-    monkeypatch.setattr(sum_answers, "reply_problem", lambda *_: ("E308", text))
+    monkeypatch.setattr(sum_answers, "reply_problem", lambda *_: ("E303", text))
     monkeypatch.setattr(sum_answers, "fixed_point_of", lambda *_: SimpleNamespace(spec=None))
     said: list[str] = []
     run = SimpleNamespace(method=None, trainer=SimpleNamespace(fed=SimpleNamespace(sizes=[1]), sent=()))
-    with pytest.raises(UsageError, match=r"E308 its reply does not pass the checks of a reply") as told:
+    with pytest.raises(UsageError, match=r"E303 its reply does not pass the checks of a reply") as told:
         sum_answers.SiteSums("a", Path(), said.append).begin(None, run, None, None, None)  # type: ignore[arg-type]
     assert "5.81" not in str(told.value)
-    assert said == [f"E308 {text}"]
+    assert said == [f"E303 {text}"]

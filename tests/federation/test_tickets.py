@@ -51,7 +51,7 @@ def test_private_keys_are_for_their_owner_alone(home, joined):
     assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}
     for mode in (0o640, 0o604):
         (joined.folder / "site.key").chmod(mode)
-        with pytest.raises(UsageError, match=r"E508 .* chmod 600"):
+        with pytest.raises(UsageError, match=r"E521 .* chmod 600"):
             _ = joined.key
 
 
@@ -62,7 +62,7 @@ def test_keys_sign_and_survive_their_files(tmp_path):
     assert PublicKey.parse(key.public.text).signed(b"m", again.sign(b"m"))
     assert not key.public.signed(b"n", again.sign(b"m"))
     assert not key.public.signed(b"m", b"")
-    with pytest.raises(UsageError, match="E502"):
+    with pytest.raises(UsageError, match="E161"):
         key.save(tmp_path / "k")
 
 
@@ -70,7 +70,7 @@ def test_only_sites_with_a_ticket_and_one_key_each_are_admitted(home, joined):
     home.admit("a", joined.key.public)
     home.admit("a", joined.key.public)
     assert list(home.admitted()) == ["a"]
-    with pytest.raises(UsageError, match="E502 a was admitted with another key"):
+    with pytest.raises(UsageError, match="E161 a was admitted with another key"):
         home.admit("a", PrivateKey.make().public)
     with pytest.raises(UsageError, match="E503 this key already belongs to another site"):
         home.admit("b", joined.key.public)
@@ -84,18 +84,18 @@ def test_what_cannot_be_a_federation_is_refused(tmp_path, home):
         ("h:99999", ["a"], "E503"),
         ("h", ["a", "a"], "E503"),
         ("h", [], "E503"),
-        ("h", ["../a"], "E114"),
+        ("h", ["../a"], "E109"),
     ):
         with pytest.raises(UsageError, match=code):
             Coordinator.make(tmp_path / "other", "x", host, sites)
-    with pytest.raises(UsageError, match="E114"):
+    with pytest.raises(UsageError, match="E109"):
         Coordinator.make(tmp_path / "other", "../x", "h", ["a"])
     with pytest.raises(UsageError, match="E503 without TLS a federation stays on one machine"):
         Coordinator.make(tmp_path / "other", "x", "hospital.example:8123", ["a"], tls=False)
     assert not (tmp_path / "other").exists()
-    with pytest.raises(UsageError, match="E502"):
+    with pytest.raises(UsageError, match="E161"):
         Coordinator.make(home.folder, "lung", "h", ["a"])
-    with pytest.raises(UsageError, match="E502 there is no federation"):
+    with pytest.raises(UsageError, match="E161 there is no federation"):
         Coordinator.open(tmp_path / "none")
 
 
@@ -109,8 +109,8 @@ def test_a_damaged_ticket_is_refused(tmp_path, text):
 @pytest.mark.parametrize(
     ("field", "value", "code"),
     [
-        ("federation", "lung\x1b[8m", "E114"),  # hides the text after it, such as the fingerprints
-        ("federation", "lung\n", "E114"),
+        ("federation", "lung\x1b[8m", "E109"),  # hides the text after it, such as the fingerprints
+        ("federation", "lung\n", "E109"),
         ("port", -1, "E503"),
         ("port", 0, "E503"),
         ("port", 65536, "E503"),

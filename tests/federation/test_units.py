@@ -1,4 +1,4 @@
-"""Sites that measure in other units are named (E528), and hospitals whose patients differ are not."""
+"""Sites that measure in other units are named (E504), and hospitals whose patients differ are not."""
 
 from __future__ import annotations
 
@@ -92,6 +92,6 @@ def test_the_run_says_so_and_goes_on(tmp_path):
         sites[1000 - k] = Site(member, lambda data=data: data, approve="all")
     settings = fake.small("fedavg", rounds=1).replace(method="standardise", model="mlp", clients=3)
     loop, state, _ = fake.run(tmp_path / "run", fake.Direct(sites), settings)
-    (text,) = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E528"]
+    (text,) = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E504"]
     assert text.startswith("s2: column 'heat' has a mean ")
-    assert (state.t, [e["code"] for e in loop.record.rows["events"]]) == (1, ["E528", "round"])
+    assert (state.t, [e["code"] for e in loop.record.rows["events"]]) == (1, ["E504", "round"])

@@ -71,7 +71,7 @@ def test_whatever_reading_a_reply_raises_concerns_its_site_alone(tmp_path, monke
 def test_what_a_site_says_of_an_error_is_cut(tmp_path):
     """N6: a node's text of any length went into the journal, the events and the terminal."""
     ((code, text),) = events(tmp_path, lambda asked, honest: "x" * 100_000)
-    assert code == "E312"
+    assert code == "E311"
     assert len(text) < 550
     post_, _, told = posted(lambda request: "x" * 100_000)
     post_.nodes.clear()

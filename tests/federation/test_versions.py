@@ -82,7 +82,7 @@ def test_a_site_with_another_torch_takes_part_and_the_run_says_so(tmp_path, monk
     """It was left out, though nothing but the last bits can differ."""
     at_one_site(monkeypatch, torch="9.9")
     _, state, said = run(tmp_path, min_sites=5)
-    (text,) = told(tmp_path, "E524")
+    (text,) = told(tmp_path, "E504")
     assert text.startswith(f"{COORDINATOR} runs torch {versions()['torch']}, {OTHER} torch 9.9: ")
     assert any(text in line for line in said)
     assert state.t == 1
@@ -103,10 +103,10 @@ def test_a_part_of_an_installed_package_that_differs_is_told_at_both_ends(tmp_pa
     fake.run(tmp_path / "run", fake.Direct(sites), fake.small("myproto", rounds=1))
     assert (
         f"{COORDINATOR} runs myproto 1.2 (87654321), s1 myproto 1.1 (12345678): the run may differ"
-        in "".join(told(tmp_path, "E524"))
+        in "".join(told(tmp_path, "E504"))
     )
     assert any(
-        f"E524 s0 runs myproto {here['myproto']}, the coordinator myproto 1.2" in line for line in said
+        f"E504 s0 runs myproto {here['myproto']}, the coordinator myproto 1.2" in line for line in said
     )
 
 
@@ -215,7 +215,7 @@ def test_a_site_tells_its_operator_once_and_refuses_a_coordinator_of_another_min
     said = []
     monkeypatch.setattr(site, "versions", lambda: {**versions(), "torch": "9.9"})
     run(tmp_path, said.append, min_sites=5)
-    assert sum("E524 s1 runs torch 9.9, the coordinator torch" in line for line in said) == 1
+    assert sum("E504 s1 runs torch 9.9, the coordinator torch" in line for line in said) == 1
     monkeypatch.setattr(site, "versions", lambda: {**versions(), "unskew": "7.3.0"})
     with pytest.raises(
         UsageError,

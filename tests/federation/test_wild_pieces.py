@@ -41,8 +41,8 @@ def repeated(piece: bytes, times: int) -> RecordDict:
 @pytest.mark.parametrize(
     ("piece", "times", "why"),
     [
-        (bytes(1 << 20), 50, f"E304 its tensors have more than the {3 << 20:,} bytes expected"),
-        (b"", 5_000, "E304 its tensors are in more than 4,096 pieces"),
+        (bytes(1 << 20), 50, f"E303 its tensors have more than the {3 << 20:,} bytes expected"),
+        (b"", 5_000, "E303 its tensors are in more than 4,096 pieces"),
     ],
 )
 def test_one_piece_that_is_named_over_and_over_is_not_fetched_over_and_over(tmp_path, piece, times, why):
@@ -64,7 +64,7 @@ def test_a_message_is_held_in_memory_only_as_far_as_an_honest_one_goes(tmp_path,
     records = {f"r{k}": ConfigRecord({"x": bytes([k]) * 400_000}) for k in range(9)}
     link = SuperLink(answer(RecordDict(records)))
     (message,) = pulled(Mailbox(link, 1, tmp_path), ["m1"])  # type: ignore[arg-type]
-    assert message.error.reason == "E304 it holds more than 1 MB beside its tensors"
+    assert message.error.reason == "E303 it holds more than 1 MB beside its tensors"
 
 
 def test_a_piece_now_and_then_does_not_keep_a_fetcher_beyond_the_deadline(tmp_path, monkeypatch):
@@ -110,7 +110,7 @@ def test_the_bound_of_an_exchange_reaches_the_mailbox_and_the_coordinator_reads_
     grid = fake.grid_of({})
     FlowerChannel(grid).ask({}, "train", 1, 0.0, 1234)
     assert grid.most == 1234
-    seen, too_much = [], "E304 too much (Flower's code 3)"
+    seen, too_much = [], "E303 too much (Flower's code 3)"
     sites = fake.sites(Path(tmp_path) / "sites", fake.federation())
     channel = fake.Direct(
         sites, lambda site, asked, honest: too_much if site == "s1" and '"train"' in asked.text else honest
@@ -121,6 +121,6 @@ def test_the_bound_of_an_exchange_reaches_the_mailbox_and_the_coordinator_reads_
         honest(requests, kind, t, deadline_s, most),
     ][1]
     loop, _, _ = fake.run(tmp_path / "run", channel, fake.small("fedavg", rounds=1))
-    assert any(e["code"] == "E304" and "s1 failed: too much" in e["text"] for e in loop.record.rows["events"])
+    assert any(e["code"] == "E303" and "s1 failed: too much" in e["text"] for e in loop.record.rows["events"])
     most = dict(seen)
     assert 0 < most["hello"] < most["train"] < SMALL < flower_messages.MOST_BYTES

@@ -62,7 +62,7 @@ def test_a_site_says_every_time_that_it_is_connected_and_repeats_nothing_else(jo
 
 def test_a_site_that_no_server_will_accept_starts_nothing(joined, monkeypatch):
     monkeypatch.setattr(processes, "rejection", lambda joined: "its key was revoked")
-    with pytest.raises(UsageError, match=r"E509 .*: its key was revoked"):
+    with pytest.raises(UsageError, match=r"E503 .*: its key was revoked"):
         SiteProcesses(joined, "lungs.csv").run(until=lambda: True)
 
 

@@ -72,7 +72,7 @@ def test_any_text_is_read_or_refused_in_one_sentence(reader):
         (Called(2, "", "lr?\n"), None, "no sentence"),
         (Called(1, "", "E143 an unexpected error: x.\n"), None, "an unexpected error"),
         (Called(1, "", "Traceback (most recent call last):\nE1\n"), None, "a traceback"),
-        (Called(2, "", "E101 unknown key '\x1b'.\n"), None, "an escape sequence"),
+        (Called(2, "", "E109 unknown key '\x1b'.\n"), None, "an escape sequence"),
     ],
 )
 def test_the_harness_judges(called, wrong, problem):

@@ -205,7 +205,7 @@ def test_a_part_that_lives_in_python_only_is_resumed_from_there(mine):
     homeless = type("Homeless", (type(part),), {"spelling": "", "name": "homeless"})()
     begun = unskew.run(homeless, name="r", **TINY)
     with pytest.raises(
-        StateError, match=r"E118 .*unknown method 'homeless'.*unskew\.run\(\.\.\., name='r'\)"
+        StateError, match=r"E156 .*unknown method 'homeless'.*unskew\.run\(\.\.\., name='r'\)"
     ):
         unskew.resume(begun.path)
     assert unskew.run(homeless, name="r", **TINY).digest == begun.digest

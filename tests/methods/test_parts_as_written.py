@@ -167,7 +167,7 @@ def test_a_division_that_holds_nothing_of_this_model_is_remarked_on():
     assert [
         code
         for code, _ in resolve(conformance.short_settings(), conformance.small_federation(), idle).remarks
-    ] == ["E138"]
+    ] == ["E121"]
     ((_, text),) = resolve(conformance.short_settings(), conformance.small_federation(), idle).remarks
     assert "`keeps` of 'mine' holds none of this model's" in text
     assert "which are called like '" in text
@@ -225,4 +225,4 @@ def test_a_run_that_may_end_in_its_first_stage_is_remarked_on(method, patience, 
             code
             for code, _ in resolve(settings, conformance.small_federation(), registry.parse(method)).remarks
         ]
-        assert codes == ["E139"] * bool(told)
+        assert codes == ["E128"] * bool(told)

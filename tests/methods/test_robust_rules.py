@@ -94,9 +94,9 @@ def test_a_run_says_so_at_the_start_and_in_the_events_of_the_round():
         caution = (
             "trimmed_mean: with 1 of the three replies it takes, it is the mean."  # the other has no samples
         )
-        assert disclosure_lines(loop)[-1] == f"E315 {caution}"
+        assert disclosure_lines(loop)[-1] == f"E108 {caution}"
         loop.round(loop.begin(), 1)
-        said = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E315"]
+        said = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E108"]
         assert said == [caution.replace(":", " round 1:")]
     finally:
         loop.trainer.close()
@@ -105,7 +105,7 @@ def test_a_run_says_so_at_the_start_and_in_the_events_of_the_round():
 def test_nothing_is_said_where_enough_reply():
     loop = conformance.loop_for(registry.parse("trimmed_mean"), clients=6, rounds=2)
     try:
-        assert not any(line.startswith("E315") for line in disclosure_lines(loop))
+        assert not any(line.startswith("E108") for line in disclosure_lines(loop))
         loop.round(loop.begin(), 1)
         assert [e["code"] for e in loop.record.rows["events"]] == ["round"]
     finally:

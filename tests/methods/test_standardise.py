@@ -81,8 +81,8 @@ def test_sites_whose_samples_are_unscaled_are_named_and_it_mends_that(tmp_path):
     heard: list[str] = []
     sites[1000].say = heard.append
     loop, _, _ = fake.run(tmp_path / "plain", fake.Direct(sites), fake.small("fedavg"))
-    warned = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E527"]
+    warned = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E504"]
     assert [text.partition(":")[0] for text in warned] == ["s0", "s1", "s2", "s3", "s4"]
-    assert any("E527 this study takes samples as they are: " in text for text in heard)
+    assert any("E504 this study takes samples as they are: " in text for text in heard)
     loop, _, _ = fake.run(tmp_path / "mended", fake.Direct(sites), fake.small("standardise"))
-    assert not [e for e in loop.record.rows["events"] if e["code"] == "E527"]
+    assert not [e for e in loop.record.rows["events"] if e["code"] == "E504"]

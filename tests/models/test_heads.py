@@ -236,7 +236,7 @@ class Unused(Model):
 def test_a_cut_that_no_pass_comes_by_is_refused(cut):
     """Nothing was shared there, so that FLea was FedAvg and nothing said."""
     with pytest.raises(
-        UsageError, match=f"E106 the model cannot be cut after '{cut}', which its forward does not call"
+        UsageError, match=f"E104 the model cannot be cut after '{cut}', which its forward does not call"
     ):
         trained(Unused(), f"flea(cut={cut})")
 

@@ -98,7 +98,7 @@ def trained(model: str, method: str = "fedavg", **options) -> unskew.Result:
     ],
 )
 def test_a_folder_that_holds_no_model_is_refused_before_any_library_is_asked(tmp_path, config, files, words):
-    with pytest.raises(UsageError, match=f"E137.*{words}"):
+    with pytest.raises(UsageError, match=f"E104.*{words}"):
         models.build(f"hf(path={written(tmp_path / 'm', config, **files)!r})", (T,), CLASSES)
 
 
@@ -107,7 +107,7 @@ def test_an_index_names_no_file_elsewhere(tmp_path):
     path = written(tmp_path / "m", {"model_type": "bert"})
     for name in ("../secret.safetensors", "/etc/passwd", "model.bin"):
         (tmp_path / "m" / hf_folder.INDEX).write_text(json.dumps({"weight_map": {"a": name}}))
-        with pytest.raises(UsageError, match=r"E137.*which is no \.safetensors file of the folder"):
+        with pytest.raises(UsageError, match=r"E104.*which is no \.safetensors file of the folder"):
             models.build(f"hf(path={path!r})", (T,), CLASSES)
 
 
@@ -116,18 +116,18 @@ def test_what_is_no_folder_and_what_is_no_sequence(tmp_path):
         ("hf", "there is no folder .none given"),
         (f"hf(path='{tmp_path}/no')", "there is no folder"),
     ):
-        with pytest.raises(UsageError, match=f"E137 {words}"):
+        with pytest.raises(UsageError, match=f"E104 {words}"):
             models.build(text, (T,), CLASSES)
-    with pytest.raises(UsageError, match=r"E137.*has no config.json"):
+    with pytest.raises(UsageError, match=r"E104.*has no config.json"):
         models.build(f"hf(path={str(tmp_path)!r})", (T,), CLASSES)
-    with pytest.raises(UsageError, match=r"E122 model 'hf' needs samples of .tokens., ids of words"):
+    with pytest.raises(UsageError, match=r"E123 model 'hf' needs samples of .tokens., ids of words"):
         models.build("hf", (3, 8, 8), CLASSES)
 
 
 def test_without_the_extra_one_sentence_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     path = written(tmp_path / "m", {"model_type": "bert"}, model_safetensors=b"")
-    with pytest.raises(UsageError, match=r"E136.*pip install 'unskew\[hf\]'"):
+    with pytest.raises(UsageError, match=r"E133.*pip install 'unskew\[hf\]'"):
         models.build(f"hf(path={path!r})", (T,), CLASSES)
 
 
@@ -174,7 +174,7 @@ def test_only_layers_without_weights_of_their_own_are_drawn():
 def test_samples_are_words_of_the_vocabulary(x, words):
     module = Bringing()
     module_inputs.check_vocabulary(module, np.array([[6, 0]]), x[:0])
-    with pytest.raises(DataError, match=f"E122 .*{words}"):
+    with pytest.raises(DataError, match=f"E123 .*{words}"):
         module_inputs.check_vocabulary(module, np.array([[6, 0]]), x)
 
 
@@ -278,7 +278,7 @@ def test_tokens_see_what_the_model_lets_them_see(folders, tmp_path, kind):
 def test_a_model_that_takes_no_mask_of_ours_is_refused(folders, tmp_path, kind):
     path = odd(tmp_path / "m", kind)
     with pytest.raises(
-        UsageError, match=r"E137 the model in .* cannot be told which tokens each of 10 may see \("
+        UsageError, match=r"E104 the model in .* cannot be told which tokens each of 10 may see \("
     ):
         models.build(f"hf(path={path!r}, padding=0)", (T,), CLASSES)
 
@@ -293,7 +293,7 @@ def test_a_model_that_answers_otherwise_with_our_mask_is_refused(folders):
     assert llama.training
     assert not llama.model.training
     words = (
-        r"E137 the model in m answers otherwise when it is told which tokens each of 10 may see; give shorter"
+        r"E104 the model in m answers otherwise when it is told which tokens each of 10 may see; give shorter"
         r" samples"
     )
     with pytest.raises(UsageError, match=words):
@@ -431,7 +431,7 @@ def test_a_head_with_a_bias_keeps_it(folders, tmp_path):
 
 def test_a_head_that_is_more_than_a_dense_layer_is_refused(folders, tmp_path):
     path = head_of(tmp_path / "m", "cohere")
-    with pytest.raises(UsageError, match=r"E137 the model in .* does more to its answers than a dense layer"):
+    with pytest.raises(UsageError, match=r"E104 the model in .* does more to its answers than a dense layer"):
         models.build(f"hf(path={path!r}, answers='next')", (T,), WORDS)
 
 
@@ -452,7 +452,7 @@ def test_the_next_token_is_answered_as_the_model_itself_answers(folders, kind):
     whole = models.build(f"hf(path={path!r}, answers='next', lora_rank=0)", (T,), WORDS)
     assert all(p.requires_grad for p in whole.parameters())
     with pytest.raises(
-        UsageError, match=r"E122 the labels have 61 classes, and the model in .* knows 60 words"
+        UsageError, match=r"E123 the labels have 61 classes, and the model in .* knows 60 words"
     ):
         models.build(f"hf(path={path!r}, answers='next')", (T,), WORDS + 1)
 
@@ -522,7 +522,7 @@ def test_an_encoder_labels_every_token(folders):
 
 
 def test_an_encoder_writes_no_next_token(folders):
-    with pytest.raises(UsageError, match=r"E137 .*holds a bert model, which fills in words"):
+    with pytest.raises(UsageError, match=r"E104 .*holds a bert model, which fills in words"):
         models.build(f"hf(path={str(folders / 'bert')!r}, answers='next')", (T,), WORDS)
 
 
@@ -555,12 +555,12 @@ def test_no_folder_runs_code(folders, tmp_path):
     assert trained(f"hf(path={str(place)!r})").scores()["last"] > 0.3
     (place / "config.json").write_text(json.dumps(hostile | {"model_type": "evil"}))
     with pytest.raises(
-        UsageError, match=r"E137.*knows no model_type 'evil', and code that comes with a model is never run"
+        UsageError, match=r"E104.*knows no model_type 'evil', and code that comes with a model is never run"
     ):
         trained(f"hf(path={str(place)!r})")
     (place / "model.safetensors").unlink()
     (place / "config.json").write_text(json.dumps(hostile))
-    with pytest.raises(UsageError, match=r"E137.*pytorch_model.bin is a pickle"):
+    with pytest.raises(UsageError, match=r"E104.*pytorch_model.bin is a pickle"):
         trained(f"hf(path={str(place)!r})")
     assert not ran.exists()
 
@@ -580,20 +580,20 @@ def test_a_config_that_claims_far_more_than_the_files_hold_is_refused(folders, t
         ({"num_hidden_layers": 3}, "has no weights of 'encoder.layer.2"),
     ):
         (place / "config.json").write_text(json.dumps(config | changes))
-        with pytest.raises(UsageError, match=f"E137.*{words}"):
+        with pytest.raises(UsageError, match=f"E104.*{words}"):
             models.build(f"hf(path={str(place)!r})", (T,), CLASSES)
     (place / "config.json").write_text(json.dumps(config))
     (place / "model.safetensors").write_bytes(b"\xff" * 100)
-    with pytest.raises(UsageError, match=r"E137.*cannot be read as a model"):
+    with pytest.raises(UsageError, match=r"E104.*cannot be read as a model"):
         models.build(f"hf(path={str(place)!r})", (T,), CLASSES)
 
 
 def test_what_does_not_fit_the_model_is_one_sentence(folders):
     path = str(folders / "bert")
-    with pytest.raises(DataError, match=r"E122 .*hold token 60, and the model's vocabulary has 60"):
+    with pytest.raises(DataError, match=r"E123 .*hold token 60, and the model's vocabulary has 60"):
         unskew.run("fedavg", (X + 1, Y, X, Y), model=f"hf(path={path!r})", **RUN)
     with pytest.raises(
-        UsageError, match=r"E122 the model in .* reads 16 tokens at most, and samples have 30"
+        UsageError, match=r"E123 the model in .* reads 16 tokens at most, and samples have 30"
     ):
         unskew.run("fedavg", (np.tile(X, 3), Y), model=f"hf(path={path!r})", **RUN)
     with pytest.raises(

@@ -129,7 +129,7 @@ def test_batch_norm_names_are_found_by_type():
         (lambda: models.build("harnett", (1, 128, 3), 6), "Did you mean 'harnet'"),
         (
             lambda: models.build("harnet", (1, 8, 8), 6),
-            r"E122 .*needs samples of \[1, 128, 3\], got \[1, 8, 8\]",
+            r"E123 .*needs samples of \[1, 128, 3\], got \[1, 8, 8\]",
         ),
         (lambda: models.build("mlp(hiden=3)", (4,), 2), "E104"),
         (
@@ -138,7 +138,7 @@ def test_batch_norm_names_are_found_by_type():
         ),
         (lambda: models.check_module(nn.Linear(5, 2), (4,), 2), "E123 the model fails"),
         (lambda: models.from_file("nowhere.py:make", (4,), 2), "there is no file"),
-        (lambda: Network(models.build("mlp", (4,), 2), (4,)).check_cut("fc9"), "E106"),
+        (lambda: Network(models.build("mlp", (4,), 2), (4,)).check_cut("fc9"), "E104"),
     ],
 )
 def test_models_that_do_not_fit_are_refused(act, told):

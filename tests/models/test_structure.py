@@ -119,11 +119,11 @@ def test_options_stand_in_the_text_or_beside_it():
         ("mlp(hiden=(3,))", (4,), "E104 model 'mlp' has no argument 'hiden'.*Did you mean 'hidden'"),
         (f"mlp(hidden=({10**15},))", (4,), "E104 cannot build model 'mlp"),
         ("vae_cifar(dropout=1)", (3, 32, 32), "E104 .*dropout must be a number, at least 0, below 1; got 1"),
-        ("alexnet_bn(stem='imagenet')", (3, 62, 62), "E122 .*at least 63x63"),
-        ("alexnet_bn", (3, 47, 64), "E122 .*at least 48x48"),
-        ("alexnet_bn", (12,), "E122"),
-        ("audionet", (64, 344), "E122 .*channels, mels, frames"),
-        ("lenet", (1, 8, 8), "E122 .*28, 28"),
+        ("alexnet_bn(stem='imagenet')", (3, 62, 62), "E123 .*at least 63x63"),
+        ("alexnet_bn", (3, 47, 64), "E123 .*at least 48x48"),
+        ("alexnet_bn", (12,), "E123"),
+        ("audionet", (64, 344), "E123 .*channels, mels, frames"),
+        ("lenet", (1, 8, 8), "E123 .*28, 28"),
     ],
 )
 def test_options_and_samples_that_do_not_fit_are_refused(text, shape, told):
@@ -173,7 +173,7 @@ def test_auto_fits_the_sample(shape, name):
 def test_auto_answers_at_every_pixel_and_knows_no_model_for_every_token():
     assert models.default_for((3, 32, 32), (32, 32)) == "unet"
     with pytest.raises(
-        UsageError, match=r"E122 no model that comes with unskew answers at every token; .*hf\(path=FOLDER\)"
+        UsageError, match=r"E123 no model that comes with unskew answers at every token; .*hf\(path=FOLDER\)"
     ):
         models.default_for((12,), (12,))
 

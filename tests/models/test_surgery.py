@@ -76,12 +76,12 @@ def test_in_another_module_the_projection_takes_the_place_of_the_last_dense_laye
 
 
 def test_models_without_a_dense_head_are_refused():
-    with pytest.raises(UsageError, match=r"E105 a latent layer needs an nn\.Sequential"):
+    with pytest.raises(UsageError, match=r"E104 a latent layer needs an nn\.Sequential"):
         with_latent(Other(), 5)
-    with pytest.raises(UsageError, match=r"E105 the model's head '1' is not one nn\.Linear"):
+    with pytest.raises(UsageError, match=r"E104 the model's head '1' is not one nn\.Linear"):
         with_projection(nn.Sequential(nn.ReLU(), nn.Conv2d(4, 2, 1)), 5)
     changed = with_projection(nn.Sequential(nn.Linear(4, 2), nn.ReLU()), 5)
     assert changed(torch.rand(6, 4)).shape == (6, 2)
     assert [type(layer) for layer in changed[0]] == [nn.Linear, nn.ReLU, nn.Linear, nn.Linear]
-    with pytest.raises(UsageError, match=r"E105 the model has no nn\.Linear"):
+    with pytest.raises(UsageError, match=r"E104 the model has no nn\.Linear"):
         head_of(nn.Sequential(nn.ReLU()))

@@ -55,7 +55,7 @@ def test_cuts():
     assert net.cuts("maps") == ("pool1", "pool2", "bottleneck")
     assert [net.shape_at(c) for c in net.cuts("maps")] == [(4, 8, 6), (8, 4, 3), (16, 4, 3)]
     assert net.check_cut("cut") == "bottleneck"
-    with pytest.raises(UsageError, match=r"E106 .*no cut 'pool4'"):
+    with pytest.raises(UsageError, match=r"E104 .*no cut 'pool4'"):
         net.check_cut("pool4")
     w, x, seen = net.weights(), torch.rand(2, *SHAPE, generator=key("x")), {}
 
@@ -70,7 +70,7 @@ def test_cuts():
         assert torch.equal(net.module_with(w)(x), plain)
         assert torch.equal(net.head_of(w, net.features_of(w, x)), plain)
     assert not torch.allclose(plain, changed)
-    with pytest.raises(UsageError, match="E106 a pass cannot go on from 'pool1' alone"):
+    with pytest.raises(UsageError, match="E104 a pass cannot go on from 'pool1' alone"):
         net.run(w, seen["bottleneck"], since="pool1")
 
 
@@ -112,18 +112,18 @@ def test_lanes_equal_one_after_another(training):
 @pytest.mark.parametrize(
     ("act", "told"),
     [
-        (lambda: models.build("unet", (1, 100, 100), 2, (100, 100)), "E122 .*both multiples of 16"),
+        (lambda: models.build("unet", (1, 100, 100), 2, (100, 100)), "E123 .*both multiples of 16"),
         (
             lambda: models.build("unet(levels=1)", (1, 32, 32), 2, (32, 32)),
             "E104 .*levels must be a whole number, at least 2, at most 16; got 1",
         ),
         (
             lambda: models.build("unet", (1, 32, 32), 2),
-            "E122 model 'unet' gives one answer per pixel, but each sample has a single label",
+            "E123 model 'unet' gives one answer per pixel, but each sample has a single label",
         ),
         (
             lambda: models.build("mlp", (1, 32, 32), 2, (32, 32)),
-            "E122 model 'mlp' gives one answer per sample, but each sample has a mask",
+            "E123 model 'mlp' gives one answer per sample, but each sample has a mask",
         ),
         (
             lambda: models.check_module(nn.Conv2d(1, 3, 1), (1, 8, 8), 2, (8, 8)),
@@ -144,10 +144,10 @@ def test_a_users_module_for_masks():
 
 def test_a_model_whose_answers_are_not_the_labels_is_refused():
     with pytest.raises(
-        UsageError, match="E122 model 'unet' gives one answer per pixel, but each sample has a single label"
+        UsageError, match="E123 model 'unet' gives one answer per pixel, but each sample has a single label"
     ):
         models.build("unet(levels=2)", (1, 16, 16), 3)
     with pytest.raises(
-        UsageError, match="E122 model 'cnn_small' gives one answer per sample, but each sample has a mask"
+        UsageError, match="E123 model 'cnn_small' gives one answer per sample, but each sample has a mask"
     ):
         models.build("cnn_small", (1, 16, 16), 3, pixels=(16, 16))

@@ -151,6 +151,6 @@ class Sigmoids(Model):
 def test_answers_that_are_probabilities_are_told():
     """Before, a second softmax flattened the gradients, and nothing said why training was slow."""
     codes = [e["code"] for e in trained(Softmaxed(), lanes="1").record.rows["events"]]
-    assert "E129" in codes
+    assert "E128" in codes
     for kind in (Model, Sigmoids):
-        assert "E129" not in [e["code"] for e in trained(kind(), lanes="1").record.rows["events"]]
+        assert "E128" not in [e["code"] for e in trained(kind(), lanes="1").record.rows["events"]]

@@ -188,9 +188,9 @@ def test_the_run_stops_before_the_budget_is_exceeded_and_says_so():
     rounds, spent = result.record.series("privacy", "epsilon")
     assert spent[-1] <= 5 < epsilon_after(rounds[-1] + 1, 1.0, 1.5, 1e-5)
     assert 0 < rounds[-1] < 9
-    (event,) = [e for e in result.record.rows["events"] if e["code"] == "E320"]
+    (event,) = [e for e in result.record.rows["events"] if e["code"] == "E323"]
     assert event["text"] == f"the privacy budget allows {rounds[-1]} of 9 rounds; the run ends after them."
-    assert f"E320 {event['text']}" in said  # before round 1, not at the end alone
+    assert f"E323 {event['text']}" in said  # before round 1, not at the end alone
     assert result.record.series("global", "accuracy")[0][-1] == rounds[-1]
 
 
@@ -303,11 +303,11 @@ def test_sums_that_nobody_has_scaled_are_told_before_the_first_round(text, sums)
     loop = conformance.loop_for(registry.parse(text), rounds=1)
     loop.begin()
     loop.trainer.close()
-    told = [(e["t"], e["text"]) for e in loop.record.rows["events"] if e["code"] == "E325"]
+    told = [(e["t"], e["text"]) for e in loop.record.rows["events"] if e["code"] == "E128"]
     assert [t for t, _ in told] == [0] * bool(sums)
     assert all(f"the weights and {sums} as one vector" in words for _, words in told)
-    assert [line for line in disclosure_lines(loop) if line.startswith("E325")] == [
-        f"E325 {words}" for _, words in told
+    assert [line for line in disclosure_lines(loop) if line.startswith("E128")] == [
+        f"E128 {words}" for _, words in told
     ]
 
 

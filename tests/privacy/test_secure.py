@@ -174,7 +174,7 @@ def test_a_run_ends_where_it_does_without(method):
 )
 def test_what_reads_single_replies_is_refused_by_name(method, why):
     changes = {"model": "cnn_small"} if "f" in method[:3] else {}
-    with pytest.raises(UsageError, match="E134") as refusal:
+    with pytest.raises(UsageError, match="E108") as refusal:
         run(method, **changes)
     assert why in str(refusal.value)
     assert "secure_aggregation=off" in str(refusal.value)
@@ -210,7 +210,7 @@ def test_a_part_that_reads_more_than_the_sums_it_declares_fails_its_check():
 
 def test_two_clients_are_refused_and_a_round_with_two_is_skipped():
     """Of two sites each knows the other's part of the sum."""
-    with pytest.raises(UsageError, match=r"E134 .*takes 3 clients"):
+    with pytest.raises(UsageError, match=r"E108 .*takes 3 clients"):
         unskew.run("fedavg", "digits", clients=2, secure_aggregation="on", rounds=1)
     loop = conformance.loop_for(Method(), availability="sample:0.25", secure_aggregation="on")
     try:
@@ -221,7 +221,7 @@ def test_two_clients_are_refused_and_a_round_with_two_is_skipped():
     assert (summary.asked, summary.answered) == (2, 0)
     assert after.weights is before.weights
     events = {e["code"]: e.get("text") for e in loop.record.rows["events"]}
-    assert events["E321"].endswith("a sum is opened over 3 or more. Nothing was summed.")
+    assert events["E309"].endswith("a sum is opened over 3 or more. Nothing was summed.")
     assert not [r for r in loop.record.rows["ledger"] if r["way"] == "up"]
 
 
@@ -245,7 +245,7 @@ def test_more_than_half_of_the_sites_open_a_sum_whatever_the_threshold_says():
     ],
 )
 def test_wrong_texts_are_refused_in_a_sentence(text, why):
-    with pytest.raises(UsageError, match=r"E109|E134") as refusal:
+    with pytest.raises(UsageError, match=r"E109|E108") as refusal:
         run(secure_aggregation=text)
     assert why in str(refusal.value)
 
@@ -298,7 +298,7 @@ def test_the_ledger_and_the_report_say_only_in_the_sum(tmp_path, monkeypatch):
 
 
 def test_what_reads_single_replies_besides_methods_is_refused_or_switched_off(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match=r"E134 'diversity' is measured on single replies"):
+    with pytest.raises(UsageError, match=r"E108 'diversity' is measured on single replies"):
         run(measure="diversity")
     assert (
         comparison_settings(Settings(method="centralised", secure_aggregation="on")).secure_aggregation

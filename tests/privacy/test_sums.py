@@ -305,7 +305,7 @@ def test_shares_are_covered_by_the_proof_and_said_to_be(loop_of):
 def test_a_count_that_may_be_noise_is_unknown_and_said_before_round_1(loop_of):
     loop = loop_of("fedrdn+dpsgd(sums_noise=10.0)")
     ((code, text),) = loop.run.remarks
-    assert code == "E326"
+    assert code == "E128"
     assert "5 of 7 clients have no more than 30 samples" in text
     (trip,), start = FedRDN().trips, loop.down(loop.begin(), 0)
     sent = {
@@ -519,5 +519,5 @@ def test_a_batch_trains_as_its_samples_one_by_one_do(loop_of, text):
 
 @pytest.mark.parametrize("shares", ["ccvr", "fedgh", "fedproto", "fedrdn"])
 def test_a_run_in_which_every_count_passes_for_noise_comes_to_its_end(shares):
-    """E326 says so beforehand; CCVR then ended, after all training, with torch's words on an empty list."""
+    """E128 says so beforehand; CCVR then ended, after all training, with torch's words on an empty list."""
     conformance.train_run(registry.parse(f"{shares}+dpsgd(sums_noise=50.0)"), rounds=2)

@@ -124,7 +124,7 @@ def _events(law: np.random.Generator, clients: int, rounds: int, away: float) ->
         1,
         {
             "t": 1,
-            "code": "E302",
+            "code": "E303",
             "text": "client-3 round 1: 'head.weight' is [10, 64], expected [10, 32]. Reply dropped.",
         },
     )

@@ -81,12 +81,12 @@ def test_a_comparison_does_not_print_what_a_run_did_not_write(comparison, how):
     called = call("resume", str(comparison))
     assert called.code == 2
     text = (
-        f"E208 fedavg, seed 0: {file} is missing, or not as the run wrote it. Put it back, or remove"
+        f"E201 fedavg, seed 0: {file} is missing, or not as the run wrote it. Put it back, or remove"
         f" {file.parent}"
     )
     assert called.err.startswith(text), called.text
     cells = plan.plan_cells(comparison, ["fedavg", "fedprox"], [0], {"data": "digits", **SETTINGS})
-    with pytest.raises(StateError, match="E208"):
+    with pytest.raises(StateError, match="E201"):
         training.train_all(cells, 1, lambda _: None)
     file.write_bytes(content)
     training.train_all(cells, 1, lambda _: None)

@@ -122,7 +122,7 @@ def test_the_command_says_what_it_wrote_and_pdf_without_its_library_is_one_sente
     monkeypatch.setitem(sys.modules, "cairosvg", None)
     refused = call("figures", str(path), "--format", "pdf", "--out", str(tmp_path / "none"))
     assert refused.code == 2
-    assert re.search(r"E157 .*pip install 'unskew\[figures\]'", refused.text)
+    assert re.search(r"E133 .*pip install 'unskew\[figures\]'", refused.text)
     assert not (tmp_path / "none").exists()
 
 

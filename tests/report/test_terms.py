@@ -54,7 +54,7 @@ def test_runs_that_patience_ended_are_named_with_their_rounds():
 
 
 def test_a_privacy_budget_looks_at_no_score():
-    text = tables.note(summary_table([ended("a", 0, 9, code="E320")]))
+    text = tables.note(summary_table([ended("a", 0, 9, code="E323")]))
     assert "Ended before their last round: a after 9 of 40." in text
     assert "Patience" not in text
 

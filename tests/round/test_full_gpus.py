@@ -55,7 +55,7 @@ def test_lanes_give_way_in_the_first_round_and_the_run_records_it(count, tmp_pat
         gone(run_of("scaffold", **AUTO), tmp_path / "run", until=1)
     assert [n for _, n in gpu.tries if n != 3] == [6, 2, 2, 2]  # and three at a time, between
     events = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
-    told = [e for e in events if e["code"] == "E328"]
+    told = [e for e in events if e["code"] == "E128"]
     assert [e["t"] for e in told] == [1, 1]
     assert "at most 2 train side by side from round 1 on" in told[-1]["text"]
     assert checkpoints.read(tmp_path / "run/state.safetensors")[1]["lanes"] == 2

@@ -355,7 +355,7 @@ def test_whole_numbers_may_stand_for_floats_but_not_floats_for_whole_numbers(fin
 def test_a_whole_number_that_the_model_has_no_row_for_is_a_sentence(lanes):
     beyond = IDS.copy()
     beyond[-1, 2] = 40
-    with pytest.raises(UsageError, match=r"E122 a sample holds a whole number for which an nn\.Embedding"):
+    with pytest.raises(UsageError, match=r"E123 a sample holds a whole number for which an nn\.Embedding"):
         trained(given=WORDS | {"input_ids": beyond}, model=Words(), lanes=lanes)
     result = trained(given=WORDS, model=Words(), lanes=lanes)
     with pytest.raises(UsageError, match="numbers go from 0 to num_embeddings - 1"):
@@ -488,12 +488,12 @@ class Counts(nn.Module):
         (
             BY_NAME,
             "mlp",
-            "E122 samples have several inputs .*the model 'mlp' takes one; give a module of your own",
+            "E123 samples have several inputs .*the model 'mlp' takes one; give a module of your own",
         ),
         (
             BY_NAME,
             "auto",
-            "E122 samples have several inputs .*the model 'auto' takes one; give a module of your own",
+            "E123 samples have several inputs .*the model 'auto' takes one; give a module of your own",
         ),
         (
             SCANS,
@@ -548,7 +548,7 @@ def test_a_model_that_changes_an_input_in_place_is_refused():
             "flea",
             BY_NAME,
             Apart,
-            "E106 the inputs of a sample meet at none of the model's direct children; let it have one",
+            "E104 the inputs of a sample meet at none of the model's direct children; let it have one",
         ),
         (
             "fedfa",

@@ -64,7 +64,7 @@ def test_a_whole_number_that_passes_by_is_seen_though_its_path_is_closed_at_firs
     net = net_of(Coded(opened), GATED)
     assert not net.goes_on("body")
     with pytest.raises(
-        UsageError, match="E106 a pass cannot go on from 'body' alone: other inputs of a sample pass it by"
+        UsageError, match="E104 a pass cannot go on from 'body' alone: other inputs of a sample pass it by"
     ):
         net.run(net.weights(), torch.zeros(2, 16), since="body")
     assert net.goes_on("features")
@@ -90,7 +90,7 @@ def test_all_inputs_meet_at_the_first_block_that_nothing_passes_by():
     chosen = Scans()
     chosen.cut = "convolution"
     assert net_of(chosen).check_cut("cut") == "convolution"
-    with pytest.raises(UsageError, match="E106 the inputs of a sample meet at none"):
+    with pytest.raises(UsageError, match="E104 the inputs of a sample meet at none"):
         net_of(Apart()).check_cut("cut")
     assert net_of(Words(), unskew.data.arrays(WORDS, Y).layout).goes_on("table") is False
 

@@ -75,7 +75,7 @@ def test_the_server_reads_sums_alone_where_that_is_asked_for(asked):
 def test_a_measure_that_cannot_be_taken_leaves_no_threads_behind(monkeypatch):
     closed = []
     monkeypatch.setattr(Trainer, "close", lambda self: closed.append(self))
-    with pytest.raises(UsageError, match="E130"):
+    with pytest.raises(UsageError, match="E126"):
         loop_of(conformance.run_for(registry.parse("local"), measure="diversity"))
     assert len(closed) == 1
 

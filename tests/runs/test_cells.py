@@ -153,7 +153,7 @@ def test_a_run_is_given_up_only_where_it_is_lost_three_times_at_one_round(tmp_pa
             losses.count(one)
             if t == 0:
                 losses.count(other)
-    with pytest.raises(StateError, match="E174 fedavg, seed 0: its process died 3 times after round 1"):
+    with pytest.raises(StateError, match="E120 fedavg, seed 0: its process died 3 times after round 1"):
         losses.count(one)
 
 

@@ -96,7 +96,7 @@ def test_every_process_of_a_run_counts(tmp_path, meters):
 
 
 def test_a_run_in_memory_has_no_place_for_it(meters):
-    with pytest.raises(UsageError, match=r"E116 track writes files"):
+    with pytest.raises(UsageError, match=r"E109 track writes files"):
         unskew.run("fedavg", DATA, rounds=1, track="codecarbon", **TINY)
 
 

@@ -222,7 +222,7 @@ def test_inputs_that_are_changed_by_more_than_a_scale_are_refused():
 
 def test_without_the_extra_onnx_is_refused(fedrdn, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(UsageError, match=r"E162 .*pip install 'unskew\[export\]'"):
+    with pytest.raises(UsageError, match=r"E133 .*pip install 'unskew\[export\]'"):
         fedrdn.export(tmp_path / "e", "onnx")
     assert not (tmp_path / "e").exists()
 

@@ -197,7 +197,7 @@ def test_a_part_called_like_one_of_ours_is_not_resumed_as_ours(tmp_path):
         name="s",
         folder=tmp_path,
     ).path
-    with pytest.raises(StateError, match=r"E118 .*the Part 'fedrs' given as an object"):
+    with pytest.raises(StateError, match=r"E156 .*the Part 'fedrs' given as an object"):
         unskew.resume(path)
 
 

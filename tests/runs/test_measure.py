@@ -121,7 +121,7 @@ def test_calibration_and_confusion_are_those_of_the_models_predictions(measured)
 
 def test_where_no_global_model_answers_neither_is_measured():
     for measure in ("calibration", "confusion"):
-        with pytest.raises(UsageError, match=r"E130 .*no global model answers"):
+        with pytest.raises(UsageError, match=r"E126 .*no global model answers"):
             unskew.run("fedbn", measure=measure, **{**SMALL, "model": "cnn_small(batch_norm=True)"})
 
 
@@ -383,18 +383,18 @@ def test_every_method_can_be_measured(name):
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_trains(method, measure, says):
-    with pytest.raises(UsageError, match="E130") as error:
+    with pytest.raises(UsageError, match="E126") as error:
         unskew.run(method, measure=measure, **SMALL)
     assert says in str(error.value)
 
 
 def test_too_many_clients_and_masks_are_refused():
-    with pytest.raises(UsageError, match=r"E130.*at most 20 clients"):
+    with pytest.raises(UsageError, match=r"E126.*at most 20 clients"):
         unskew.run("fedavg", measure="cross_site", **{**SMALL, "clients": 24, "samples": 20})
     x, y = np.zeros((12, 3, 16, 16), np.float32), np.zeros((12, 16, 16), np.int64)
     y[:, :8] = 1
     for measure in ("separation", "tsne"):
-        with pytest.raises(UsageError, match=r"E130.*every pixel has a class"):
+        with pytest.raises(UsageError, match=r"E126.*every pixel has a class"):
             unskew.run(
                 "fedavg", (x, y, x, y), measure=measure, clients=2, skew="iid", rounds=1, model="unet(base=4)"
             )
@@ -404,7 +404,7 @@ def test_a_file_names_the_line_of_an_unknown_measure(tmp_path):
     file = tmp_path / "a.yaml"
     file.write_text("rounds: 3\nmeasure: diversity, sepparation\n")
     with pytest.raises(
-        UsageError, match=r"E130 unknown measure 'sepparation' at line 2\. Did you mean 'separation'"
+        UsageError, match=r"E126 unknown measure 'sepparation' at line 2\. Did you mean 'separation'"
     ):
         config.load(file)
 

@@ -25,7 +25,7 @@ def failed(tmp_path):
     round."""
     file = tmp_path / "cost.py"
     file.write_text(FAILS.format(at=6))
-    with pytest.raises(UsageError, match="E135 the metric 'cost' failed with ZeroDivisionError"):
+    with pytest.raises(UsageError, match="E126 the metric 'cost' failed with ZeroDivisionError"):
         unskew.run("fedavg", "digits", metrics=f"{file}:cost", name="m", folder=tmp_path, **TINY)
     return file
 
@@ -36,15 +36,15 @@ def test_a_mended_metric_resumes_the_run_to_its_own_weights_and_says_so(failed, 
     result = unskew.resume(tmp_path / "m", say=said.append, metrics=f"{failed}:cost")
     assert result.digest == unskew.run("fedavg", "digits", **TINY).digest
     assert result.record.series("global", "own:cost") == ([0, 1, 2, 3], [3.0, 3.0, 5.0, 5.0])
-    (event,) = [e for e in result.record.rows["events"] if e["code"] == "E327"]
+    (event,) = [e for e in result.record.rows["events"] if e["code"] == "E112"]
     assert event["t"] == 1
     assert event["text"].endswith(
         "scores are of the new version from round 2 on, and of the older one up to there."
     )
-    assert any(text.startswith("E327 ") for text in said)
+    assert any(text.startswith("E112 ") for text in said)
     assert "Warning: a file of metrics was changed" in result.table()
     rows = summary.summary_table([runs.read_run(tmp_path / "m")])
-    assert "(E327)" in rows[0].doubt
+    assert "(E112)" in rows[0].doubt
     failed.write_text("def cost(y, p):\n    return 7.0\n")
     again = unskew.resume(tmp_path / "m", metrics=f"{failed}:cost")
     assert again.record.series("global", "own:cost")[1][-1] == 5.0  # it had ended
@@ -66,8 +66,8 @@ def test_a_file_that_also_trains_may_not_change(failed, tmp_path):
 def test_a_metric_mended_before_the_first_checkpoint(tmp_path):
     file = tmp_path / "cost.py"
     file.write_text(FAILS.format(at=0))
-    with pytest.raises(UsageError, match="E135"):
+    with pytest.raises(UsageError, match="E126"):
         unskew.run("fedavg", "digits", metrics=f"{file}:cost", name="m", folder=tmp_path, **TINY)
     file.write_text(MENDED)
     record = unskew.resume(tmp_path / "m", metrics=f"{file}:cost").record
-    assert [e["t"] for e in record.rows["events"] if e["code"] == "E327"] == [0]
+    assert [e["t"] for e in record.rows["events"] if e["code"] == "E112"] == [0]

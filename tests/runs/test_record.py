@@ -75,7 +75,7 @@ def test_a_file_that_is_not_what_the_checkpoint_says_is_refused(tmp_path):
         for other in [*spoilt, *([content + b" "] if name == "measures.json" else [])]:
             path.write_bytes(other) if other is not None else path.unlink()
             for reads in (check, Record.read):
-                with pytest.raises(StateError, match=f"E208 {name} is missing, or not as the run wrote it"):
+                with pytest.raises(StateError, match=f"E201 {name} is missing, or not as the run wrote it"):
                     reads(tmp_path, marks)
         path.write_bytes(content)
 

@@ -27,14 +27,14 @@ rows:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ('skew: "classes:20"', "E406 wrong FedAvg: skew 'classes' asks for 20 classes per client"),
-        ('skew: "column:site"', "E407 wrong FedAvg: the set has no column 'site'"),
-        ("samples: 4000", "E406 wrong FedAvg: 4 clients of 4000 samples need 16,000"),
-        ("clients: 100000", "E406 wrong FedAvg: .* Feasible: at most 1,437 clients"),
+        ('skew: "classes:20"', "E103 wrong FedAvg: skew 'classes' asks for 20 classes per client"),
+        ('skew: "column:site"', "E103 wrong FedAvg: the set has no column 'site'"),
+        ("samples: 4000", "E103 wrong FedAvg: 4 clients of 4000 samples need 16,000"),
+        ("clients: 100000", "E103 wrong FedAvg: .* Feasible: at most 1,437 clients"),
         ("lanes: many", "E109 wrong FedAvg: lanes should be"),
-        ("model: resnet18", "E122 wrong FedAvg: "),
-        ("model: mlp, set: {flea: {cut: block9}}", "E106 wrong FLea: "),
-        ("measure: exposure", "E130 wrong FedAvg: "),
+        ("model: resnet18", "E123 wrong FedAvg: "),
+        ("model: mlp, set: {flea: {cut: block9}}", "E104 wrong FLea: "),
+        ("measure: exposure", "E126 wrong FedAvg: "),
     ],
 )
 def test_a_table_with_one_wrong_row_trains_nothing(tmp_path, monkeypatch, wrong, says):
@@ -57,7 +57,7 @@ def test_a_comparison_with_one_method_that_cannot_run_leaves_nothing(tmp_path):
             catch_exceptions=False,
         ),
     ):
-        with pytest.raises(UnskewError, match=r"E106 flea\(cut=block9\): "):
+        with pytest.raises(UnskewError, match=r"E104 flea\(cut=block9\): "):
             compare()
     assert not list(tmp_path.iterdir())
 
@@ -142,6 +142,6 @@ def test_finished_runs_are_shown_where_their_data_are_no_more(tmp_path, monkeypa
 
 @pytest.mark.parametrize("twice", [("fedprox", "fedprox(mu=0.001)"), ("fedrdn_v", "fedrdn(mean=True)")])
 def test_one_method_under_two_names_does_not_compete_with_itself(tmp_path, twice):
-    with pytest.raises(UnskewError, match=r"E119 '.*' and '.*' are one method, .*name it once"):
+    with pytest.raises(UnskewError, match=r"E109 '.*' and '.*' are one method, .*name it once"):
         plan_cells(tmp_path, twice, [0], SMALL)
     assert len(plan_cells(tmp_path, ["fedprox", "fedprox(mu=0.1)", "fedavg", "centralised"], [0], SMALL)) == 4

@@ -164,7 +164,7 @@ def test_what_cannot_work_is_refused_by_name(monkeypatch):
     for says, act in refused.items():
         with pytest.raises(UsageError, match=says):
             act()
-    with pytest.raises(DataError, match="E406"):
+    with pytest.raises(DataError, match="E103"):
         resolve.resolve(settings(skew="classes:20"))
 
 
@@ -210,7 +210,7 @@ def test_a_trainer_takes_the_device_and_lanes_of_its_run():
 def test_a_trace_of_other_clients_or_rounds_is_refused(tmp_path, rows, message):
     """Clients counted from 1 each answered as their neighbour, the last one never, and nothing said so."""
     (tmp_path / "t.csv").write_text(f"round,client\n{rows}")
-    with pytest.raises(DataError, match=f"^E408 .*{message}"):
+    with pytest.raises(DataError, match=f"^E124 .*{message}"):
         resolve.resolve(settings(availability=f"trace:{tmp_path / 't.csv'}"))
 
 

@@ -49,7 +49,7 @@ def timeless(rows: Any) -> Counter[tuple[str, float, int]]:
 
 def interrupted(tracker: str, folder: Path, t: int) -> Counter[tuple[str, float, int]]:
     """As `trained`, of a run that was interrupted and goes on, and is then asked for once more."""
-    with pytest.raises(StateError, match="E159"):
+    with pytest.raises(StateError, match="E127"):
         trained(tracker, folder, Interrupted(t))
     trained(tracker, folder)
     return trained(tracker, folder)
@@ -137,7 +137,7 @@ def test_a_store_that_an_address_names_has_an_entry_of_its_own(tmp_path, monkeyp
 
 def test_a_run_that_fails_is_no_finished_one(tmp_path, monkeypatch):
     board, flow, bias = (make(monkeypatch) for make in (stores.tensorboard, stores.mlflow, stores.wandb))
-    with pytest.raises(StateError, match="E159"):
+    with pytest.raises(StateError, match="E127"):
         trained("tensorboard,mlflow,wandb", tmp_path, Interrupted(2))
     assert (board.open, flow.status, bias.codes) == (0, {"run 0": "FAILED"}, [1])
 
@@ -184,7 +184,7 @@ def test_an_entry_counts_the_rows_that_its_store_has(tmp_path):
 
 def test_a_tracker_that_comes_later_is_told_of_the_rounds_before(tmp_path, monkeypatch):
     store = stores.mlflow(monkeypatch)
-    with pytest.raises(StateError, match="E159"):
+    with pytest.raises(StateError, match="E127"):
         unskew.run("fedavg", DATA, name="r", folder=tmp_path, callbacks=[Interrupted(2)], **SETTINGS)
     scores = trained("mlflow", tmp_path)
     told = timeless(
@@ -234,7 +234,7 @@ def test_what_settings_ask_for_is_chosen_once_each_and_in_order(tmp_path, monkey
     assert [type(one) for one in listed[:2]] == [EarlyStopping, KeepBest]
     assert listed[0].patience == 4  # type: ignore[attr-defined]
     assert [one.name for one in listed[2:]] == ["mlflow", "tensorboard"]
-    with pytest.raises(UsageError, match="E116 keep_best writes a file"):
+    with pytest.raises(UsageError, match="E109 keep_best writes a file"):
         callbacks_of(asked, None)
     (tmp_path / "pruning.json").write_text(
         json.dumps({"own": False, "startup": 1, "warmup": 1, "finished": []})
@@ -244,7 +244,7 @@ def test_what_settings_ask_for_is_chosen_once_each_and_in_order(tmp_path, monkey
 
 def test_a_run_in_memory_has_no_folder_for_a_tracker(monkeypatch):
     stores.tensorboard(monkeypatch)
-    with pytest.raises(UsageError, match="E116 track writes files; give run"):
+    with pytest.raises(UsageError, match="E109 track writes files; give run"):
         unskew.run("fedavg", DATA, track="tensorboard", **SETTINGS)
 
 

@@ -108,7 +108,7 @@ def test_a_tracker_that_is_not_installed_is_told_before_anything_trains(
 ):
     for name in [tracker, *(n for n in sys.modules if n.partition(".")[0] == tracker)]:
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UsageError, match=f"E158 tracking needs {package}, which is not installed"):
+    with pytest.raises(UsageError, match=f"E133 tracking needs {package}: pip install"):
         tracked(tracker, tmp_path)
     assert not (tmp_path / "r" / "state.safetensors").exists()
 

@@ -168,8 +168,8 @@ def test_a_run_that_lost_many_replies_ends_with_a_warning(tmp_path, folder):
         result.record,
         unskew.run("fedavg", conformance.small_federation(), **options, **where).record,
     ):
-        assert [e for e in record.rows["events"] if e["code"] == "E317"] == [
-            {"t": 2, "code": "E317", "text": text}
+        assert [e for e in record.rows["events"] if e["code"] == "E316"] == [
+            {"t": 2, "code": "E316", "text": text}
         ]
     if folder:
         rows = summary_table([read_run(tmp_path / "r")])
@@ -211,13 +211,13 @@ def test_large_inputs_are_blamed_whatever_their_sign():
     assert likely_cause(run, diverged).startswith("training diverges, most likely because lr=")
 
 
-@pytest.mark.parametrize("reasons", [{"E315": 9, "E309": 3, "E308": 5}, {"E308": 13, "E301": 1}])
+@pytest.mark.parametrize("reasons", [{"E108": 9, "E309": 3, "E303": 5}, {"E303": 13, "E301": 1}])
 def test_the_likeliest_cause_is_what_dropped_most_replies(reasons):
-    """Of a cautious rule with too few replies (E315) it said that most were dropped with it; one NaN of 14
+    """Of a cautious rule with too few replies (E108) it said that most were dropped with it; one NaN of 14
     was the cause."""
     run = resolve(conformance.short_settings(), conformance.small_federation())
     assert likely_cause(run, UsedReplies(3, 15, 1, Counter(reasons))).startswith(
-        "most were dropped with E308; "
+        "most were dropped with E303; "
     )
 
 

@@ -80,14 +80,14 @@ def run(method="fedavg", **options) -> unskew.Result:
         (lambda: Mine(strenght=2.0), "E102 Mine has no argument 'strenght'.*Did you mean 'strength'"),  # type: ignore[call-arg]
         (
             lambda: run("flea", model=Recurrent()),
-            "E106 the model cannot be cut after 'rnn', which gives a tuple",
+            "E104 the model cannot be cut after 'rnn', which gives a tuple",
         ),
-        (lambda: run("flea", model=Wrapper(Net())), "E106 .*it has one child, 'inner'"),
+        (lambda: run("flea", model=Wrapper(Net())), "E104 .*it has one child, 'inner'"),
         (lambda: run("fedbn", model=frozen_norm()), "E108 .*batch normalisation is frozen"),
         (lambda: run("feddpms", model="mlp"), r"E108 'feddpms' cannot run here.*a sample here is \[4\]"),
         (
             lambda: unskew.compare(["fedavg", "local"], (X, Y)),
-            "E119 .*'local' is a reference, which is added already",
+            "E109 .*'local' is a reference, which is added already",
         ),
     ],
 )

@@ -190,13 +190,13 @@ def test_an_absent_metric_has_no_mean_and_no_zero():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("aurok", "E135 unknown metric 'aurok'. Did you mean 'auroc'.*your own is written file.py:function"),
-        ("cost.py", "E135 unknown metric 'cost.py'"),
+        ("aurok", "E126 unknown metric 'aurok'. Did you mean 'auroc'.*your own is written file.py:function"),
+        ("cost.py", "E126 unknown metric 'cost.py'"),
         ("auroc,none.py:cost", "E111 there is no file none.py"),
-        ("r2", "E135 the metric 'r2' does not fit classification; of the metrics there are, auroc, map, ece"),
-        ("(given):cost", "E135 the metric 'cost' was a function given in Python"),
-        (lambda y, p: 1, "E135 metrics are names and functions written with def; .* has no name"),
-        ([3], "E135 metrics are names and functions .* 3 is no function"),
+        ("r2", "E126 the metric 'r2' does not fit classification; of the metrics there are, auroc, map, ece"),
+        ("(given):cost", "E126 the metric 'cost' was a function given in Python"),
+        (lambda y, p: 1, "E126 metrics are names and functions written with def; .* has no name"),
+        ([3], "E126 metrics are names and functions .* 3 is no function"),
     ],
 )
 def test_what_cannot_be_asked_for_is_one_sentence(text, says):
@@ -206,7 +206,7 @@ def test_what_cannot_be_asked_for_is_one_sentence(text, says):
 
 def test_where_an_unknown_metric_stands(tmp_path):
     (tmp_path / "c.yaml").write_text("rounds: 2\nmetrics: [auroc, ecee]\n")
-    with pytest.raises(UsageError, match="E135 unknown metric 'ecee' at line 2"):
+    with pytest.raises(UsageError, match="E126 unknown metric 'ecee' at line 2"):
         config.load(tmp_path / "c.yaml")
     assert config.build({"metrics": ["auroc", "ece", "auroc"]}).metrics == "auroc,ece"
     assert config.build({"metrics": "none"}).fingerprint() == config.build({}).fingerprint()
@@ -242,7 +242,7 @@ def test_what_an_own_function_may_return(result, value):
     ],
 )
 def test_what_an_own_function_may_not(function, says):
-    with pytest.raises(UsageError, match=f"E135 the metric {says}"):
+    with pytest.raises(UsageError, match=f"E126 the metric {says}"):
         user_metric.checked_function("f", function)(Y4, P4)
 
 
@@ -254,16 +254,16 @@ def test_a_function_from_a_file(tmp_path):
     before = run.settings.fingerprint()
     file.write_text("def cost(y, p):\n    return 1\n")
     assert run.settings.fingerprint() != before
-    with pytest.raises(UsageError, match=r"E135 .*cost.py has no function 'coast'. Did you mean 'cost'"):
+    with pytest.raises(UsageError, match=r"E126 .*cost.py has no function 'coast'. Did you mean 'cost'"):
         unskew.run("fedavg", (X, Y), metrics=f"{file}:coast", **SMALL)
-    with pytest.raises(UsageError, match="E135 two of the metrics are called 'cost'"):
+    with pytest.raises(UsageError, match="E126 two of the metrics are called 'cost'"):
         metrics_of(f"{file}:cost,(given):cost", "regression", {"cost": error})
 
 
 def test_a_run_with_a_function_given_in_python_is_resumed_from_python(kept):
     assert kept.settings.metrics == f"(given):error,{ALL}"
     assert as_text(error) == ("(given):error", {"error": error})
-    with pytest.raises(StateError, match=r"E118 .*its own data, model or metric"):
+    with pytest.raises(StateError, match=r"E156 .*its own data, model or metric"):
         unskew.resume(kept.path)
 
 
@@ -277,7 +277,7 @@ def test_numbers_have_their_own(tmp_path):
     assert run.scores("global@client", "r2")["last"] <= 1
     assert run.scores("global", "own:bias")
     with pytest.raises(
-        UsageError, match=r"E135 the metric 'auroc' does not fit regression; .*, r2, median_error"
+        UsageError, match=r"E126 the metric 'auroc' does not fit regression; .*, r2, median_error"
     ):
         unskew.run("fedavg", (X, X[:, 0]), target="price", metrics="auroc", **SMALL)
 

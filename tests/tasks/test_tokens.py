@@ -205,14 +205,14 @@ def test_what_does_not_fit_tokens_is_one_sentence():
         ),
         (
             {"model": "auto"},
-            r"E122 no model that comes with unskew answers at every token; .* model='hf\(path=FOLDER\)'",
+            r"E123 no model that comes with unskew answers at every token; .* model='hf\(path=FOLDER\)'",
         ),
         (
             {"model": "mlp"},
-            "E122 model 'mlp' gives one answer per sample, but each sample has a label for each token",
+            "E123 model 'mlp' gives one answer per sample, but each sample has a label for each token",
         ),
-        ({"skew": "dirichlet:0.3"}, "E406 .*these samples have a label for each token; use iid"),
-        ({"metrics": "ece"}, "E135 the metric 'ece' does not fit tokens"),
+        ({"skew": "dirichlet:0.3"}, "E103 .*these samples have a label for each token; use iid"),
+        ({"metrics": "ece"}, "E126 the metric 'ece' does not fit tokens"),
     ):
         with pytest.raises((UsageError, DataError), match=says):
             unskew.run("fedavg", GIVEN, **{"model": speaker(), **RUN, **given})
@@ -220,7 +220,7 @@ def test_what_does_not_fit_tokens_is_one_sentence():
         data.arrays(X, Y, X[:, :3], Y[:, :3])
     with pytest.raises(DataError, match=r"E404 .*for every place of each sample"):
         data.arrays(X, Y, X, Y[:, 0])
-    with pytest.raises(DataError, match=r"E410 .*these samples have labelled tokens"):
+    with pytest.raises(DataError, match=r"E403 .*these samples have labelled tokens"):
         diagnose(GIVEN, skew="iid", clients=3, model=speaker())
 
 

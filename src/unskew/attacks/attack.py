@@ -151,9 +151,9 @@ class Attack:
         raise NotImplementedError
 
     def __post_init__(self) -> None:
-        """Check and convert every setting. Raises UsageError (E150)."""
+        """Check and convert every setting. Raises UsageError (E126)."""
         settings = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name, value in arguments.check(type(self), settings, f"attack '{self.name}'", "E150").items():
+        for name, value in arguments.check(type(self), settings, f"attack '{self.name}'", "E126").items():
             object.__setattr__(self, name, value)
 
     def changed(self) -> dict[str, object]:

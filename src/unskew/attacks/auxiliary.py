@@ -46,7 +46,7 @@ def like_those_of(federation: Federation, k: int, attacked: Tensor, seed: int) -
 
     attacked: as for `unseen`. If samples differ between clients, for example by device, an attacker that
     recognises the device would seem to recognise members; so the client's own test samples are used. Raises
-    UsageError (E154) for fewer than LEAST samples.
+    UsageError (E151) for fewer than LEAST samples.
     """
     if not (federation.natural or "+" in federation.skew or federation.skew == "sites"):
         return None
@@ -59,7 +59,7 @@ def like_those_of(federation: Federation, k: int, attacked: Tensor, seed: int) -
             f" {LEAST} are needed"
         )
         raise UsageError(
-            "E154", f"{text}, so nothing tells whether what it sends betrays members or how its samples look"
+            "E151", f"{text}, so nothing tells whether what it sends betrays members or how its samples look"
         )
     name = "test samples, of an update those of its client"
     return Samples(name, own, torch.as_tensor(np.asarray(federation.y_test[rows])).long())
@@ -72,7 +72,7 @@ def unseen(
 
     half: 0 or 1 for one of two disjoint halves, for attacks that need auxiliary samples and non-members.
     most: the number of samples; None for all.
-    Raises UsageError (E154) for fewer than LEAST samples.
+    Raises UsageError (E151) for fewer than LEAST samples.
     """
     held = np.unique(np.concatenate([federation.train.rows, federation.val.rows, federation.reserved]))
     spare = np.setdiff1d(np.arange(len(federation.y)), held)
@@ -88,7 +88,7 @@ def unseen(
             " attacked ones"
         )
         raise UsageError(
-            "E154",
+            "E151",
             f"{text}; the attacker needs {LEAST}. Train with fewer `samples` a client, or data with a test"
             " set.",
         )

@@ -45,7 +45,7 @@ def part_of(scene: Scene, kind: type[P]) -> P | None:
 
 
 def activations(scene: Scene, part: FLea) -> Taken:
-    """The last activations and labels of FLea's clients. Raises StateError (E153) for other bits."""
+    """The last activations and labels of FLea's clients. Raises StateError (E112) for other bits."""
     trip = part.trips[0]
     visit = _early(scene, part) if trip.early else _late(scene, part, trip)
     kept = scene.before[0]["slices"][part.name]

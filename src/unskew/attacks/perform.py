@@ -29,7 +29,7 @@ def perform(
     opening: opens the run after the attack and its settings were checked; the run is closed at the end.
     name: of the attack, or None for all that fit the run. settings: of the attack, or of all.
     say: receives a line for each attack that does not fit, and for each finding.
-    Raises UsageError: E150 for an unknown attack or setting, E151 if no attack fits; and the errors of Scene.
+    Raises UsageError: E126 for an unknown attack or setting, E151 if no attack fits; and the errors of Scene.
     """
     attacks = [catalogue.attack_of(n, settings) for n in ([name] if name else catalogue.names())]
     scene = opening()

@@ -79,15 +79,15 @@ def without_code(settings: Settings) -> Settings:
 
 
 def last_checkpoint(path: Path) -> Checkpoint:
-    """The last checkpoint of a run. Raises StateError: E152 without one, E201 for a damaged one."""
+    """The last checkpoint of a run. Raises StateError: E155 without one, E201 for a damaged one."""
     try:
         return checkpoints.read(path / checkpoints.LATEST)
     except FileNotFoundError:
-        raise StateError("E152", f"{path} has no state.safetensors: it has not begun, or lost it.") from None
+        raise StateError("E155", f"{path} has no state.safetensors: it has not begun, or lost it.") from None
 
 
 def _check_here(path: Path, settings: Settings) -> None:
-    """Raises StateError (E152) for a run whose samples or model this machine cannot load."""
+    """Raises StateError (E155) for a run whose samples or model this machine cannot load."""
     if settings.data.startswith("("):
         text = (
             f"the samples of {path} are not named in its settings (they stayed at sites, or were given in"
@@ -97,10 +97,10 @@ def _check_here(path: Path, settings: Settings) -> None:
             "for a run of sites name each site's data (unskew attack RUN --data SITE=PATH), else attack a"
             " simulated run of the same settings"
         )
-        raise StateError("E152", f"{text}, and an attack is scored on them; {remedy}.")
+        raise StateError("E155", f"{text}, and an attack is scored on them; {remedy}.")
     if settings.model == GIVEN_OBJECT:
         raise StateError(
-            "E152", f"the model of {path} was given in Python; attack a run whose model has a name or a file."
+            "E155", f"the model of {path} was given in Python; attack a run whose model has a name or a file."
         )
 
 
@@ -220,7 +220,7 @@ class Scene:
         folder: the opened run, needed if its settings do not name its samples. code: the Python files of the
         run; files that only the folder names are not imported.
 
-        Raises StateError: E117 without a run, E152 for one that cannot be attacked, E156 and E112 for missing
+        Raises StateError: E117 without a run, E155 for one that cannot be attacked, E156 and E112 for missing
         or different code, and the errors of resuming for a damaged run.
         """
         self.path = path
@@ -256,7 +256,7 @@ class Scene:
         if facts["t"] < self.last_t:
             where = f"round {facts['t']} of {self.last_t}"
             raise StateError(
-                "E152", f"{self.path} is at {where}; attacks need a finished run: unskew resume {self.path}"
+                "E155", f"{self.path} is at {where}; attacks need a finished run: unskew resume {self.path}"
             )
         config.check_same(config.build(facts["settings"]), self.settings, self.path)
         check_files(facts["files"], without_code(self.run.settings), self.path)
@@ -295,7 +295,7 @@ class Scene:
 
     @cached_property
     def before(self) -> Checkpoint:
-        """The checkpoint before the last round. Raises StateError (E152) if it is missing."""
+        """The checkpoint before the last round. Raises StateError (E155) if it is missing."""
         try:
             checkpoint = checkpoints.read(self.path / checkpoints.PREVIOUS)
         except FileNotFoundError:
@@ -305,12 +305,12 @@ class Scene:
                 f"{self.path} has no state.previous.safetensors of round {self.final.t - 1}, from which its"
                 " last round is heard again."
             )
-            raise StateError("E152", f"{text} Train the run anew.")
+            raise StateError("E155", f"{text} Train the run anew.")
         return checkpoint
 
     @cached_property
     def last_round(self) -> RecordedRound:
-        """The messages of the repeated last round. Raises StateError (E153) if it ends with other bits."""
+        """The messages of the repeated last round. Raises StateError (E112) if it ends with other bits."""
         loop, listener = self._loop(OverlayStore(self.folder.store(self.before)))
         after, _ = loop.round(checkpoints.state_in(self.before, self.run.device), self.final.t)
         self._same(
@@ -342,12 +342,12 @@ class Scene:
         if digest(ours) != digest(kept):
             text = f"round {t} of {self.path}, computed again, does not end with the bits that the run has"
             raise StateError(
-                "E153",
+                "E112",
                 f"{text}; attack it with the versions and the machine that env.json in its folder names.",
             )
 
     def check_same(self, ours: Tensor, kept: Tensor, what: str) -> None:
-        """Raises StateError (E153) if a recomputed payload differs from that of the run's server."""
+        """Raises StateError (E112) if a recomputed payload differs from that of the run's server."""
         if not torch.equal(ours, kept):
             self._same({what: ours}, {what: kept}, self.final.t)
 

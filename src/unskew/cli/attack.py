@@ -71,7 +71,7 @@ def perform_and_print(arguments: Arguments) -> None:
 def _run(arguments: Arguments) -> Scene:
     """The scene of the attack: the run, and with `--data` also the samples of the sites.
 
-    Raises UsageError (E150) for --pictures or --merged without --data.
+    Raises UsageError (E126) for --pictures or --merged without --data.
     """
     from unskew.attacks.scene import Scene
     from unskew.runs.reopen import UserCode
@@ -82,10 +82,10 @@ def _run(arguments: Arguments) -> Scene:
 
         return open_replay(arguments.run, arguments.data, arguments.pictures, code, arguments.merged)
     if arguments.pictures:
-        raise UsageError("E150", "--pictures belongs to --data; pictures of a simulated run are always kept.")
+        raise UsageError("E126", "--pictures belongs to --data; pictures of a simulated run are always kept.")
     if arguments.merged:
         raise UsageError(
-            "E150", "--merged belongs to --data; the rounds of a simulated run can be computed again."
+            "E126", "--merged belongs to --data; the rounds of a simulated run can be computed again."
         )
     return Scene(arguments.run, code=code)
 
@@ -93,7 +93,7 @@ def _run(arguments: Arguments) -> Scene:
 def _settings(arguments: Arguments) -> dict[str, object]:
     """The settings of the attack in --set and --samples.
 
-    Raises UsageError (E150) for an entry that is not name=value, and for --set without the name of an attack.
+    Raises UsageError (E126) for an entry that is not name=value, and for --set without the name of an attack.
     """
     from unskew.formats import calls
 
@@ -101,11 +101,11 @@ def _settings(arguments: Arguments) -> dict[str, object]:
     for pair in arguments.set:
         name, equals, value = pair.partition("=")
         if not (equals and name):
-            raise UsageError("E150", f"--set takes setting=value, such as shadows=32; got '{pair}'.")
-        settings[name.strip()] = calls.parse_value(value, name, "E150")
+            raise UsageError("E126", f"--set takes setting=value, such as shadows=32; got '{pair}'.")
+        settings[name.strip()] = calls.parse_value(value, name, "E126")
     if settings and not arguments.attack:
         raise UsageError(
-            "E150",
+            "E126",
             "--set belongs to one attack; name it, as in: unskew attack RUN membership --set shadows=32",
         )
     if arguments.samples is not None:

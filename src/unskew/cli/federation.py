@@ -235,10 +235,10 @@ def audit(
             f"{path}: line {verdict.lines + 1} {verdict.wrong}. The {verdict.lines} lines before it are"
             " intact."
         )
-        raise StateError("E207", text)
+        raise StateError("E201", text)
     if changed:
         raise StateError(
-            "E207", f"{run}: these files have changed since the run ended: {', '.join(changed)}."
+            "E201", f"{run}: these files have changed since the run ended: {', '.join(changed)}."
         )
     if not as_json:
         print(f"ok    {verdict.lines} lines, signed by {home.key.public.fingerprint}")

@@ -190,9 +190,9 @@ def _models() -> dict[str, str]:
 
 
 def _errors() -> dict[str, str]:
-    from unskew.errors import PAGES
+    from unskew.errors import code_pages
 
-    return dict(PAGES)
+    return code_pages()
 
 
 def _attacks() -> dict[str, str]:

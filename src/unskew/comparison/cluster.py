@@ -68,23 +68,23 @@ def _federation_hint(text: str) -> str:
 
 
 def parse(text: str) -> Cluster | None:
-    """The cluster that a text names; None for this machine. Raises UsageError (E170) for a text that names
+    """The cluster that a text names; None for this machine. Raises UsageError (E172) for a text that names
     neither."""
     if text in ("", HERE):
         return None
-    spec = specs.parse(text, "--on", "E170")
+    spec = specs.parse(text, "--on", "E172")
     if spec.kind != Cluster.name:
         raise UsageError(
-            "E170", f"--on takes {HERE}, {Cluster.example}; got {excerpt(text)}.{_federation_hint(text)}"
+            "E172", f"--on takes {HERE}, {Cluster.example}; got {excerpt(text)}.{_federation_hint(text)}"
         )
-    cluster = specs.make(Cluster, spec, "place", "E170")
+    cluster = specs.make(Cluster, spec, "place", "E172")
     match = _ADDRESS.fullmatch(cluster.address)
     if cluster.address and not (match and 0 < int(match[3]) < 65536):
         raise UsageError(
-            "E170", f"--on {excerpt(text)} has no host and port; write it like {Cluster.example}."
+            "E172", f"--on {excerpt(text)} has no host and port; write it like {Cluster.example}."
         )
     if cluster.gpus and cluster.gpus > 1 and cluster.gpus != int(cluster.gpus):
         raise UsageError(
-            "E170", f"--on {excerpt(text)}: gpus is a part of one GPU or a whole number of them."
+            "E172", f"--on {excerpt(text)}: gpus is a part of one GPU or a whole number of them."
         )
     return cluster

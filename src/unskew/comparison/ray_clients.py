@@ -58,8 +58,8 @@ class RayClients:
     def train(
         self, plan: Sequence[Chunk], start: Broadcast, private: Mapping[int, Tree]
     ) -> list[list[Reply]]:
-        """The replies of every chunk. Raises StateError (E174) for a chunk that repeatedly loses its process,
-        and Paused (E175) if the connection is lost."""
+        """The replies of every chunk. Raises StateError (E120) for a chunk that repeatedly loses its process,
+        and Paused (E172) if the connection is lost."""
         self._nodes = self._nodes or Nodes(self.cluster, "cpu")
         with self._nodes.reached() as ray:
             sent = ray.put(Broadcast(start.t, start.lr, clone_tree(start.weights), clone_tree(start.down)))  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ class RayClients:
                             f"round {start.t}: the process that trains {len(plan[i].work)} of its clients"
                             " died"
                         )
-                        raise StateError("E174", f"{text} {losses[i]} times ({_last_line(error)}).") from None
+                        raise StateError("E120", f"{text} {losses[i]} times ({_last_line(error)}).") from None
                     waiting.appendleft(i)
         finally:
             for _, actor in busy.values():
@@ -139,9 +139,9 @@ class RayClients:
 
 
 def _replies(answer: dict[str, Any], t: int) -> list[Reply]:
-    """The replies in an answer. Raises UsageError (E173) if the node cannot train."""
+    """The replies in an answer. Raises UsageError (E172) if the node cannot train."""
     if "unfit" in answer:
-        raise UsageError("E173", f"round {t}: node {answer['node']} {answer['unfit']}.")
+        raise UsageError("E172", f"round {t}: node {answer['node']} {answer['unfit']}.")
     return answer["replies"]
 
 

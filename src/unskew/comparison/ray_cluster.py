@@ -26,7 +26,7 @@ from typing import Any
 
 from unskew.comparison import ray_actor
 from unskew.comparison.cluster import Cluster, parse
-from unskew.errors import Paused, UsageError, excerpt
+from unskew.errors import MissingPackage, Paused, UsageError, excerpt
 from unskew.runs.hardware import core_count
 from unskew.version import revision
 
@@ -140,7 +140,7 @@ def connection(cluster: Cluster, cores: int) -> Iterator[Any]:
     """The module `ray`, connected; disconnected at the end unless the caller's own program had connected
     before.
 
-    cores: of a Ray that is started here because there is none. Raises UsageError: E171 where Ray is not
+    cores: of a Ray that is started here because there is none. Raises UsageError: E133 where Ray is not
     installed, E172 where nobody answers at the address.
     """
     ray = ray_package()
@@ -165,15 +165,11 @@ def connection(cluster: Cluster, cores: int) -> Iterator[Any]:
 
 
 def ray_package() -> Any:
-    """The module `ray`. Raises UsageError (E171) if it is not installed."""
+    """The module `ray`. Raises UsageError (E133) if it is not installed."""
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        text = (
-            f"training on a cluster needs Ray, which is not installed here ({error}): pip install"
-            " 'unskew[ray]'."
-        )
-        raise UsageError("E171", text) from None
+        raise MissingPackage(f"training on a cluster ({error})", "Ray", "ray") from None
 
 
 def _connect(ray: Any, cluster: Cluster, cores: int) -> None:
@@ -220,7 +216,7 @@ def _why_not(cluster: Cluster, error: Exception) -> str:
 
 
 def _environment_cluster(address: str) -> Cluster:
-    """The cluster of RAY_ADDRESS. Raises UsageError (E170) for an invalid address."""
+    """The cluster of RAY_ADDRESS. Raises UsageError (E172) for an invalid address."""
     where = address.strip()
     if where in ("", "auto", "local"):
         return Cluster()
@@ -236,7 +232,7 @@ class Nodes:
     """The connection to a cluster until `close`. share: the resources of an actor. device: the setting of the
     runs.
 
-    Raises UsageError: E171 and E172 for a cluster that cannot be reached, E173 if no node has the share.
+    Raises UsageError: E133 and E172 for a cluster that cannot be reached, E172 if no node has the share.
     """
 
     def __init__(self, cluster: Cluster, device: str):
@@ -254,16 +250,16 @@ class Nodes:
 
     @contextmanager
     def reached(self) -> Iterator[Any]:
-        """The module `ray`, for a call to the cluster. Raises Paused (E175) if the connection is lost.
+        """The module `ray`, for a call to the cluster. Raises Paused (E172) if the connection is lost.
 
         Ray itself would then look for another cluster on this machine, or start one.
         """
         if not self.ray.is_initialized():
-            raise Paused("E175", CONNECTION_LOST)
+            raise Paused("E172", CONNECTION_LOST)
         try:
             yield self.ray
         except ConnectionError:
-            raise Paused("E175", CONNECTION_LOST) from None
+            raise Paused("E172", CONNECTION_LOST) from None
 
     def places(self) -> int:
         """The number of further actors that fit now."""
@@ -299,7 +295,7 @@ class Nodes:
                 f"a run takes {share['CPU']:g} CPU and {gpus:g} GPU, and no node of the cluster has that (at"
                 f" most {most})"
             )
-            raise UsageError("E173", f"{text}; say less: --on ray,cpus=1,gpus=0.")
+            raise UsageError("E172", f"{text}; say less: --on ray,cpus=1,gpus=0.")
         return share
 
 

@@ -29,7 +29,7 @@ ClientMessages = dict[int, tuple[Weights, dict[str, Tree]]]
 class ChunkTrainer:
     """The run of these settings (YAML), ready to train. data: the required fingerprint of its data.
 
-    Raises StateError (E173) for other data, and the errors of `resolve`.
+    Raises StateError (E172) for other data, and the errors of `resolve`.
     """
 
     def __init__(self, settings: str, data: str):
@@ -37,7 +37,7 @@ class ChunkTrainer:
         if fingerprint(run.federation) != data:
             here = f"on {platform.node()} the data '{run.settings.data}' are not those that the driver reads"
             raise StateError(
-                "E173", f"{here}; every node must see the same files, with UNSKEW_DATA as the driver's."
+                "E172", f"{here}; every node must see the same files, with UNSKEW_DATA as the driver's."
             )
         self.trainer = trainer_of(run)
 

@@ -50,8 +50,8 @@ class RayWorker:
             self.cell, self._answer = cell, self.actor.train.remote(str(cell.path), settings, data)
 
     def ended(self) -> int | None:
-        """The exit code of the run, LOST, or None. Raises UsageError (E173) for a node that cannot train, and
-        Paused (E175) if the connection is lost."""
+        """The exit code of the run, LOST, or None. Raises UsageError (E172) for a node that cannot train, and
+        Paused (E172) if the connection is lost."""
         assert self.cell
         with self.nodes.reached() as ray:
             if not ray.wait([self._answer], timeout=0)[0]:
@@ -67,17 +67,17 @@ class RayWorker:
                 self._say(f"{self._of} was lost: {' '.join(str(error).split())}")
                 return LOST
         if unfit := answer.get("unfit"):
-            raise UsageError("E173", f"{self._of}: node {answer['node']} {unfit}.")
+            raise UsageError("E172", f"{self._of}: node {answer['node']} {unfit}.")
         if answer["code"] is None:
             self._say(f"{self._of} was lost: its process on {answer['node']} died\n{answer['said']}")
             return LOST
         self._say(answer["said"])
         if answer["code"] and (match := _UNREAD_EXIT.fullmatch(answer["said"].rpartition("\n")[2])):
             text = f"node {answer['node']} cannot read the data that the driver has read: {match[1]}"
-            raise UsageError("E173", f"{self._of}: {text}")
+            raise UsageError("E172", f"{self._of}: {text}")
         if answer["code"] == 0 and not _files_are_here(self.cell):
             text = f"node {answer['node']} finished it, and nothing of it is in {self.cell.path} here"
-            raise UsageError("E173", f"{self._of}: {text}; runs must lie in a folder that all nodes share.")
+            raise UsageError("E172", f"{self._of}: {text}; runs must lie in a folder that all nodes share.")
         return answer["code"]
 
     def stop(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from unskew.errors import UsageError
+from unskew.errors import MissingPackage
 from unskew.scores import kind
 
 Point = dict[str, Any]
@@ -117,12 +117,12 @@ def _suggest(trial: Any, name: str, axis: Range | Sequence[Any]) -> Any:
 
 
 def optuna_package(what: str) -> ModuleType:
-    """The package Optuna. what: the feature that needs it. Raises UsageError (E109) if it is not
-    installed."""
+    """The package Optuna. what: the feature that needs it. Raises MissingPackage
+    (E133)."""
     try:
         import optuna
     except ImportError as error:
-        raise UsageError("E109", f"{what} needs Optuna: pip install 'unskew[tune]'.") from error
+        raise MissingPackage(what, "Optuna", "tune") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

@@ -44,7 +44,7 @@ class LocalPool:
 
 
 def pool_for(cells: Sequence[Cell], processes: int, cluster: Cluster | None) -> WorkerPool:
-    """The workers that train these runs. Raises UsageError (E171 to E173) for a cluster that cannot be
+    """The workers that train these runs. Raises UsageError (E133 to E172) for a cluster that cannot be
     used."""
     if cluster is None:
         return LocalPool(processes or parallel_runs(cells[0].settings.device if cells else "auto"))
@@ -63,7 +63,7 @@ def train_all(
     cluster: None for this machine. An interrupt stops every run after it has been saved. A run that its
     clients did not train (E316) counts as finished; tables show that it has no score. A run that lost its
     node or process continues in another one from its last checkpoint, to the same bits, and its cell counts
-    the loss. Raises StateError (E208), before anything trains, if the records of a finished run were altered.
+    the loss. Raises StateError (E201), before anything trains, if the records of a finished run were altered.
     Raises the error of the first run that fails: Paused if it can be resumed, UsageError with the run's code,
     or StateError (E120) if the error has no code.
     """
@@ -86,7 +86,7 @@ def _check_records(cells: Sequence[Cell]) -> None:
                 f"{cell.method}, seed {cell.seed}: {cell.path / names[0]} is missing, or not as the run"
                 " wrote it"
             )
-            raise StateError("E208", f"{text}. Put it back, or remove {cell.path} to train the run anew.")
+            raise StateError("E201", f"{text}. Put it back, or remove {cell.path} to train the run anew.")
 
 
 def _train(

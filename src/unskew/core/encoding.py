@@ -87,7 +87,7 @@ def decode_replies(
             change = p.decode(own.pop(BRANCH), w, fed, _keys(p, fed, t, reply.client))
         except DecodeError as problem:
             refused.append(
-                gate.Refusal(reply.client, "E324", f"what '{p.name}' encoded cannot be read: {problem}.")
+                gate.Refusal(reply.client, "E303", f"what '{p.name}' encoded cannot be read: {problem}.")
             )
             continue
         weights = dict(reply.weights) | {n: w[n] + change[n] for n in fed.shared}

@@ -94,7 +94,7 @@ def _size_problem(reply: Reply, spec: Spec) -> tuple[str, str] | None:
     size = size_in_bytes(reply.weights) + sum(size_in_bytes(s) for s in reply.shares.values())
     if size > spec.max_bytes:
         return (
-            "E304",
+            "E303",
             f"the reply is {size / 1e6:.1f} MB; this method sends at most {spec.max_bytes / 1e6:.1f} MB.",
         )
     return None
@@ -107,7 +107,7 @@ def _weights_problem(reply: Reply, spec: Spec, finite: bool) -> tuple[str, str] 
         tensor = reply.weights[name]
         if tuple(tensor.shape) != tuple(shape):
             return (
-                "E302",
+                "E303",
                 f"'w/{name}' is {list(tensor.shape)}, expected {list(shape)}. Is it running another model?",
             )
         if tensor.dtype != spec.dtypes[name]:
@@ -158,7 +158,7 @@ def leaf_problem(path: str, tensor: Tensor, share: Share, finite: bool = False) 
     )
     if not fits or (share.shape[:1] == (None,) and shape[0] > share.rows):
         expected = ["up to " + str(share.rows) if s is None else s for s in share.shape]
-        return "E302", f"'{path}' is {list(shape)}, expected {expected}."
+        return "E303", f"'{path}' is {list(shape)}, expected {expected}."
     if tensor.dtype != share.dtype:
         return "E303", f"'{path}' is {tensor.dtype}, expected {share.dtype}."
     if not finite and (problem := _finite_problem(path, tensor)):
@@ -169,7 +169,7 @@ def leaf_problem(path: str, tensor: Tensor, share: Share, finite: bool = False) 
     if bounded and (problem := _bounds_problem(path, tensor, share)):
         return problem
     if share.norm is not None and (norm := tensor.double().norm().item()) > share.norm * (1 + 1e-6):
-        return "E308", f"'{path}' has L2 norm {norm:g}; the declared bound is {share.norm:g}."
+        return "E303", f"'{path}' has L2 norm {norm:g}; the declared bound is {share.norm:g}."
     return None
 
 
@@ -179,8 +179,8 @@ def _bounds_problem(path: str, tensor: Tensor, share: Share) -> tuple[str, str] 
     if low < least or high > most:
         outside = low if low < least else high
         if share.dtype.is_floating_point:
-            return "E308", f"'{path}' must lie in [{share.low:g}, {share.high:g}]; got {outside:g}."
-        return "E306", f"'{path}' holds {outside}; allowed are {share.low:g} to {share.high:g}."
+            return "E303", f"'{path}' must lie in [{share.low:g}, {share.high:g}]; got {outside:g}."
+        return "E303", f"'{path}' holds {outside}; allowed are {share.low:g} to {share.high:g}."
     return None
 
 

@@ -162,7 +162,7 @@ class Method:
                 )
 
     def check(self, fed: Fed) -> None:
-        """Raises UsageError (E106, E107, E108) for a Part that cannot work with this model or these data, and
+        """Raises UsageError (E104, E107, E108) for a Part that cannot work with this model or these data, and
         if nothing is left to train. The task is checked by `check_task`."""
         if all(self.freezes(n, fed) for n in fed.net.learnable):
             who = (
@@ -312,7 +312,7 @@ def method_remarks(method: Method, fed: Fed, patience: int) -> tuple[tuple[str, 
 
 
 def stage_remarks(method: Method, rounds: int, patience: int) -> tuple[tuple[str, str], ...]:
-    """A remark (E139) on each Part that may not reach its second stage, because the run has too few rounds or
+    """A remark (E128) on each Part that may not reach its second stage, because the run has too few rounds or
     early stopping may end it before. patience: of early stopping; 0 without."""
     remarks: list[tuple[str, str]] = []
     for p, first, last in _first_stages(method, rounds):
@@ -322,12 +322,12 @@ def stage_remarks(method: Method, rounds: int, patience: int) -> tuple[tuple[str
                 f" round {last} of {rounds}"
             )
             remarks.append(
-                ("E139", f"{text} ({p.first_stage}={first:g}); its scores are then those of the first.")
+                ("E128", f"{text} ({p.first_stage}={first:g}); its scores are then those of the first.")
             )
         elif last >= rounds:
             text = f"the run has {rounds} rounds, and '{p.name}' comes to its second stage after round {last}"
             remarks.append(
-                ("E139", f"{text} ({p.first_stage}={first:g}); its scores are those of the first.")
+                ("E128", f"{text} ({p.first_stage}={first:g}); its scores are those of the first.")
             )
     return tuple(remarks)
 
@@ -355,7 +355,7 @@ def _first_stages(method: Method, rounds: int) -> Iterator[tuple[Part, float, in
 
 
 def division_remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
-    """A remark (E138) on each of a user's own Parts whose `keeps` or `freezes` selects no weight of this
+    """A remark (E121) on each of a user's own Parts whose `keeps` or `freezes` selects no weight of this
     model: most likely it looks for names of another model."""
     names = (*fed.net.learnable, *fed.net.statistics)
     remarks: list[tuple[str, str]] = []
@@ -367,7 +367,7 @@ def division_remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
                     f" called like '{names[0]}'"
                 )
                 remarks.append(
-                    ("E138", f"{text} and '{names[-1]}'; training goes on as if it were not there.")
+                    ("E121", f"{text} and '{names[-1]}'; training goes on as if it were not there.")
                 )
     return tuple(remarks)
 

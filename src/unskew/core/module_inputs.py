@@ -82,7 +82,7 @@ def check_whole_numbers(module: nn.Module) -> Generator[None]:
 
 
 def check_vocabulary(module: nn.Module, *samples: np.ndarray) -> None:
-    """Raises DataError (E122) for samples [N, ...] with token ids outside the module's vocabulary, whose size
+    """Raises DataError (E123) for samples [N, ...] with token ids outside the module's vocabulary, whose size
     is its attribute `vocabulary`, if any."""
     known = int(getattr(module, "vocabulary", 0))  # type: ignore[arg-type]
     for x in samples if known else ():
@@ -95,20 +95,20 @@ def check_vocabulary(module: nn.Module, *samples: np.ndarray) -> None:
                     f" {known:,}"
                 )
                 raise DataError(
-                    "E122", f"{text}, from 0 to {known - 1:,}; use the ids of the model's own tokenizer."
+                    "E123", f"{text}, from 0 to {known - 1:,}; use the ids of the model's own tokenizer."
                 )
             if (fractions := rows != np.rint(rows)).any():
                 text = (
                     f"the model looks whole numbers up, and the samples hold {float(rows[fractions][0]):.4g}"
                 )
-                raise DataError("E122", f"{text}; give token ids.")
+                raise DataError("E123", f"{text}; give token ids.")
 
 
 def explain_lookup_error(error: IndexError) -> None:
-    """Raises UsageError (E122) if this is torch's error for a number without a row in an embedding."""
+    """Raises UsageError (E123) if this is torch's error for a number without a row in an embedding."""
     if str(error) == "index out of range in self":
         text = "a sample holds a whole number for which an nn.Embedding of the model has no row"
-        raise UsageError("E122", f"{text}; numbers go from 0 to num_embeddings - 1.") from error
+        raise UsageError("E123", f"{text}; numbers go from 0 to num_embeddings - 1.") from error
 
 
 def lookup_ids(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

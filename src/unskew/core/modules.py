@@ -57,13 +57,13 @@ _HEAD_TYPES = (nn.Linear, nn.modules.conv._ConvNd)  # pyright: ignore[reportPriv
 
 def head_of(module: nn.Module) -> str:
     """The name of the head: the marked one, else the last dense layer, else the last convolution. Raises
-    UsageError (E105) if there is none."""
+    UsageError (E104) if there is none."""
     if named := getattr(module, HEAD_ATTRIBUTE, ""):
         return named
     weighed = [(n, m) for n, m in module.named_modules() if isinstance(m, _HEAD_TYPES)]
     dense = [n for n, m in weighed if isinstance(m, nn.Linear)]
     if not weighed:
-        raise UsageError("E105", "the model has no nn.Linear to be its head; end it with one.")
+        raise UsageError("E104", "the model has no nn.Linear to be its head; end it with one.")
     return dense[-1] if dense else weighed[-1][0]
 
 
@@ -226,7 +226,7 @@ def _is_fixed_norm(module: nn.Module, name: str, layer: nn.Module) -> bool:
 def with_latent(module: nn.Module, width: int) -> nn.Module:
     """A copy with the blocks `base` (flatten) and `latent` = sigmoid(Linear(D, width)) before the head.
 
-    A model with these two blocks is returned itself. Raises UsageError (E105) unless the model is an
+    A model with these two blocks is returned itself. Raises UsageError (E104) unless the model is an
     nn.Sequential that ends with an nn.Linear.
     """
     names = [n for n, _ in children(module)]
@@ -234,7 +234,7 @@ def with_latent(module: nn.Module, width: int) -> nn.Module:
         return module
     if not isinstance(module, nn.Sequential) or not isinstance(module[-1], nn.Linear):
         raise UsageError(
-            "E105", "a latent layer needs an nn.Sequential of named blocks that ends with one nn.Linear."
+            "E104", "a latent layer needs an nn.Sequential of named blocks that ends with one nn.Linear."
         )
     module = copy.deepcopy(module)
     head = module._modules.pop(names[-1])
@@ -248,7 +248,7 @@ def with_latent(module: nn.Module, width: int) -> nn.Module:
 def with_projection(module: nn.Module, width: int) -> nn.Module:
     """A copy with Linear(D, D)-ReLU-Linear(D, width) before the head, which then reads `width` features.
 
-    Raises UsageError (E105) if the head is not a single nn.Linear.
+    Raises UsageError (E104) if the head is not a single nn.Linear.
     """
 
     def layers(D: int) -> nn.Sequential:
@@ -265,14 +265,14 @@ def with_head(
     module: nn.Module, layers: Callable[[int], nn.Sequential], head_like: Callable[[nn.Linear], nn.Linear]
 ) -> nn.Module:
     """A copy with `layers(D)` between body and head, and the head `head_like(old head)`. D: the number of
-    features. Raises UsageError (E105) if the head is not a single nn.Linear."""
+    features. Raises UsageError (E104) if the head is not a single nn.Linear."""
     module = copy.deepcopy(module)
     plain = ends_with_head(module)
     name = [n for n, _ in children(module)][-1] if plain else head_of(module)
     head = module.get_submodule(name)
     if not isinstance(head, nn.Linear):
         raise UsageError(
-            "E105", f"the model's head '{name}' is not one nn.Linear, so nothing can be put before it."
+            "E104", f"the model's head '{name}' is not one nn.Linear, so nothing can be put before it."
         )
     projection, new = layers(head.in_features), head_like(head)
     if plain:

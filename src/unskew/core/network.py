@@ -56,7 +56,7 @@ class Network:
         handed_over: bool = False,
         layout: Layout | None = None,
     ):
-        """Raises UsageError (E105) for a module without children.
+        """Raises UsageError (E104) for a module without children.
 
         shape: of one input, or of the row of several. handed_over: the caller no longer uses the module, so
         it need not be copied.
@@ -73,7 +73,7 @@ class Network:
         self.blocks = tuple(n for n, _ in children(self.module))
         if not self.blocks:
             raise UsageError(
-                "E105", "the model has no named children, so it has no head; wrap it in nn.Sequential."
+                "E104", "the model has no named children, so it has no head; wrap it in nn.Sequential."
             )
         self._passes = (
             SequentialPasses(self.module)  # pyright: ignore[reportArgumentType]  (a Sequential, which ends_with_head has seen)
@@ -169,19 +169,19 @@ class Network:
             store[key] = None
 
     def check_cut(self, cut: str) -> str:
-        """The block after which a cut lies; "cut" is the model's default. Raises UsageError (E106) for an
+        """The block after which a cut lies; "cut" is the model's default. Raises UsageError (E104) for an
         unknown cut."""
         name = (self.cut or self._onward.meet(self._cuts, self.goes_on)) if cut == "cut" else cut
         if name not in self._cuts:
             if len(self.blocks) == 1:
                 raise UsageError(
-                    "E106",
+                    "E104",
                     f"the model has no cut '{cut}': it has one child, '{self.blocks[0]}', and can be cut"
                     " between two; give the module inside it.",
                 )
             known = ", ".join(self._cuts)
             raise UsageError(
-                "E106",
+                "E104",
                 f"the model has no cut '{cut}'; it can be cut after: {known}.{suggestion(cut, self._cuts)}",
             )
         return name
@@ -242,18 +242,18 @@ class Network:
         since: start at this cut; `x` is then the activation there ("features": the head's input, not
         flattened). until: stop at this cut; the output is then the activation there. train: run in training
         mode: dropout is active, batch normalisation uses and updates batch statistics. taps: by cut, a
-        function from the activation to the one with which the pass continues. Raises UsageError: E106 for a
-        cut from which a pass cannot start, E122 if an embedding has no row for a number.
+        function from the activation to the one with which the pass continues. Raises UsageError: E104 for a
+        cut from which a pass cannot start, E123 if an embedding has no row for a number.
         """
         if since is not None and (text := self.stops_at(since)):
-            raise UsageError("E106", f"a pass cannot go on from '{since}' alone: {text}.")
+            raise UsageError("E104", f"a pass cannot go on from '{since}' alone: {text}.")
         z, h = self._run(w, x, since, until, train, taps or {})
         ends = since if until is None and isinstance(self._passes, HookedPasses) else None
         return (z.reshape(len(z), *(self._logits_shape(ends) or ())) if ends else z), h.flatten(1)
 
     def stops_at(self, since: str) -> str | None:
         """Why the activation at this cut does not determine the logits, as the end of a sentence; None if it
-        does. Raises UsageError (E106) for a cut whose layer the model's forward does not call."""
+        does. Raises UsageError (E104) for a cut whose layer the model's forward does not call."""
         if isinstance(self._passes, SequentialPasses) or self._logits_shape(since) is not None:
             return None
         return self._onward.why(since, self.head)
@@ -323,7 +323,7 @@ class Network:
                     " instead of a tensor"
                 )
                 raise UsageError(
-                    "E106", f"{text}; cut it after another block, or let that one give a tensor."
+                    "E104", f"{text}; cut it after another block, or let that one give a tensor."
                 )
             return tuple(activation.shape[1:])
 

@@ -89,7 +89,7 @@ class HookedPasses:
     ) -> tuple[Tensor, Tensor]:
         """(output, input of the head), from the input or the cut `since` to the logits or the cut `until`.
 
-        Raises UsageError (E106) for a cut whose layer is not called.
+        Raises UsageError (E104) for a cut whose layer is not called.
         """
         if since == "features":
             head = self.module.get_submodule(self.head)
@@ -107,7 +107,7 @@ class HookedPasses:
             z = self.module(x)
         if missed := [cut for cut in self.taps if cut not in self.called]:
             raise UsageError(
-                "E106",
+                "E104",
                 f"the model cannot be cut after '{missed[0]}', which its forward does not call, or calls by"
                 " another name.",
             )
@@ -169,12 +169,12 @@ class CutPasses:
         self.logits[since] = shapes[0] if None not in shapes else None
 
     def meet(self, cuts: Iterable[str], goes_on: Callable[[str], bool]) -> str:
-        """The first of these cuts at which all inputs meet. Raises UsageError (E106) if there is none."""
+        """The first of these cuts at which all inputs meet. Raises UsageError (E104) if there is none."""
         self.meeting = self.meeting or next(filter(goes_on, cuts), "")
         if not self.meeting:
             text = "the inputs of a sample meet at none of the model's direct children"
             raise UsageError(
-                "E106", f"{text}; let it have one, before its head, through which all of them go."
+                "E104", f"{text}; let it have one, before its head, through which all of them go."
             )
         return self.meeting
 

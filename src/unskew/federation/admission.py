@@ -31,7 +31,7 @@ from unskew.system import disk
 def applicants(home: Coordinator, texts: Mapping[str, str]) -> dict[str, PublicKey]:
     """The keys in the texts of SITE.pub, by site, if all of them may be admitted. Nothing is written.
 
-    An admitted key may come again, for example with new bounds. Raises UsageError: E502 if a site has
+    An admitted key may come again, for example with new bounds. Raises UsageError: E161 if a site has
     another key, E503 for an unknown site, a key in use, or a key without the proof of a valid ticket.
     """
     keys = {site: PublicKey.parse(text) for site, text in texts.items()}
@@ -56,7 +56,7 @@ def admit(home: Coordinator, site: str, text: str) -> PublicKey:
 def invite(home: Coordinator, site: str, days: int = TICKET_DAYS) -> Ticket:
     """Write a new ticket for a site that is not admitted. An earlier ticket becomes invalid.
 
-    Raises UsageError: E503 for an unknown site, E502 for an admitted one, E109 for an invalid number of
+    Raises UsageError: E503 for an unknown site, E161 for an admitted one, E109 for an invalid number of
     days.
     """
     require_site(home, site)
@@ -64,20 +64,20 @@ def invite(home: Coordinator, site: str, days: int = TICKET_DAYS) -> Ticket:
         raise UsageError("E109", f"--days takes 1 to 365; got {days}.")
     if site in home.admitted():
         text = f"{site} is admitted; to give it a new key, first: unskew federation revoke {home.name} {site}"
-        raise UsageError("E502", text)
+        raise UsageError("E161", text)
     ticket = home.ticket(site, days)
     ticket.write(home.ticket_file(site))
     return ticket
 
 
 def revoke(home: Coordinator, site: str) -> PublicKey:
-    """Revoke a site's key. Raises UsageError: E503 for an unknown site, E502 for a site that is not
+    """Revoke a site's key. Raises UsageError: E503 for an unknown site, E161 for a site that is not
     admitted.
     """
     require_site(home, site)
     key = home.admitted().get(site)
     if key is None:
-        raise UsageError("E502", f"{site} is not admitted, so that there is nothing to take back.")
+        raise UsageError("E161", f"{site} is not admitted, so that there is nothing to take back.")
     home.key_file(site).unlink()
     return key
 
@@ -170,12 +170,12 @@ def _read_number(text: str, path: str) -> int:
 def add_site(home: Coordinator, site: str) -> Ticket:
     """Add a site after all others in the order of clients, and write its ticket.
 
-    Runs in progress continue without it. Raises UsageError: E502 if the name exists, E114 for an invalid
+    Runs in progress continue without it. Raises UsageError: E161 if the name exists, E109 for an invalid
     name.
     """
     disk.check_name(site)
     if site in home.sites:
-        raise UsageError("E502", f"{home.name} has a site '{site}' already.")
+        raise UsageError("E161", f"{home.name} has a site '{site}' already.")
     wider = _write_sites(home, (*home.sites, site))
     journal.record_events(home, [("added", {"site": site})])
     return invite(wider, site)

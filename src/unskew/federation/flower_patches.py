@@ -29,7 +29,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from unskew.errors import UsageError
+from unskew.errors import MissingPackage
 from unskew.federation.programs import configure_malloc
 from unskew.system import disk
 
@@ -49,9 +49,7 @@ try:
     from flwr.superlink.servicer.fleet import fleet_handlers
     from sqlalchemy import delete, insert, select, update
 except ImportError as error:  # the extra is not installed, or in a version that has other names
-    raise UsageError(
-        "E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error})."
-    ) from error
+    raise MissingPackage(f"a federation ({error})", "Flower 1.41", "flower") from error
 
 announced_by_site = ContextVar("by_a_site", default=False)
 """True while an announcement from a site is processed."""

@@ -146,7 +146,7 @@ class SitesScene(_SitesScene):
     """A scene with the samples of all sites, in which every round ends as the coordinator's did."""
 
     def __init__(self, path: Path, folder: ReplayFolder, given: AttackInputs, used_replies: UsedReplies):
-        """Raises StateError (E153) unless the recomputed run has the bits of both its checkpoints."""
+        """Raises StateError (E112) unless the recomputed run has the bits of both its checkpoints."""
         self.used_replies = used_replies
         super().__init__(path, folder, given)
         try:
@@ -174,7 +174,7 @@ class SitesScene(_SitesScene):
                 " that the run has"
             )
             raise StateError(
-                "E153",
+                "E112",
                 f"{text}: they are not those that the sites trained on, or versions or machines differ"
                 " (sites.json and env.json name the versions), or a site's reply was spoilt on its way;"
                 " --merged attacks the merged model alone.",
@@ -187,7 +187,7 @@ class MergedScene(_SitesScene):
     def __init__(self, path: Path, folder: ReplayFolder, given: AttackInputs, why: str):
         """why: the reason why rounds are not recomputed, as the end of a sentence.
 
-        Raises StateError: E156 for weights of another model, E152 for a state that this method cannot have.
+        Raises StateError: E156 for weights of another model, E155 for a state that this method cannot have.
         """
         super().__init__(path, folder, given)
         self.merged_only = why
@@ -203,7 +203,7 @@ class MergedScene(_SitesScene):
         not_finite = [name for name, w in self.final.weights.items() if not bool(torch.isfinite(w).all())]
         if not_finite:
             raise StateError(
-                "E152", f"'{not_finite[0]}' of {self.path} is not finite, so there is no model to attack."
+                "E155", f"'{not_finite[0]}' of {self.path} is not finite, so there is no model to attack."
             )
         try:
             self.seen(self.trainer.samples.x[torch.zeros(1, dtype=torch.int64)].cpu())
@@ -212,7 +212,7 @@ class MergedScene(_SitesScene):
                 f"the server's state in {self.path} is none that {self.run.method} can have"
                 f" ({one_line(error)})"
             )
-            raise StateError("E152", f"{text}; copy the folder again.") from None
+            raise StateError("E155", f"{text}; copy the folder again.") from None
 
     @property
     def told(self) -> str:
@@ -231,16 +231,16 @@ def open_replay(
     possible.
 
     given: SITE=PATH for some or all sites. pictures: pictures of samples may be stored. code: the model's
-    file, if the sites' models were in files. merged: attack only the merged model. Raises UsageError (E150)
-    for an entry that is not SITE=PATH; StateError: E152 for a folder without valid participants and for
-    data unlike sites.json, E153 for other bits; and the errors of `load`.
+    file, if the sites' models were in files. merged: attack only the merged model. Raises UsageError (E126)
+    for an entry that is not SITE=PATH; StateError: E155 for a folder without valid participants and for
+    data unlike sites.json, E112 for other bits; and the errors of `load`.
     """
     places = _places(given)
     settings = _with_model(code, path, _settings(path))
     hellos = _roster(path)
     if unknown := [name for name in places if name not in {h.site for h in hellos}]:
         known = ", ".join(h.site for h in hellos)
-        raise UsageError("E150", f"--data names '{unknown[0]}', and the sites of {path} are {known}.")
+        raise UsageError("E126", f"--data names '{unknown[0]}', and the sites of {path} are {known}.")
     method = registry.parse(settings.method, settings.set)
     asked = "only the merged model was to be attacked (--merged)" if merged else ""
     why = (
@@ -278,9 +278,9 @@ def _places(given: Iterable[str]) -> dict[str, str]:
     for pair in given:
         site, equals, place = pair.partition("=")
         if not (site and equals and place):
-            raise UsageError("E150", f"--data takes SITE=PATH, such as north=north.npz; got '{pair}'.")
+            raise UsageError("E126", f"--data takes SITE=PATH, such as north=north.npz; got '{pair}'.")
         if site in places:
-            raise UsageError("E150", f"--data names '{site}' twice.")
+            raise UsageError("E126", f"--data names '{site}' twice.")
         places[site] = place
     return places
 
@@ -288,14 +288,14 @@ def _places(given: Iterable[str]) -> dict[str, str]:
 def _settings(path: Path) -> Settings:
     """The run's settings.
 
-    Raises StateError (E117, E152) if it is not a coordinator's run, or if it would need code or replies.
+    Raises StateError (E117, E155) if it is not a coordinator's run, or if it would need code or replies.
     """
     file = path / "config.yaml"
     if not file.exists():
         raise disk.no_run(path, file.name)
     settings = config.load(file)
     if settings.data != SITES:
-        raise StateError("E152", f"{path} is no run of sites, so it has its data already; leave --data out.")
+        raise StateError("E155", f"{path} is no run of sites, so it has its data already; leave --data out.")
     check_not_from_a_file(settings.method)
     check_metrics_not_own(settings.metrics)
     return settings
@@ -305,11 +305,11 @@ def _with_model(code: UserCode, path: Path, settings: Settings) -> Settings:
     """The settings with the caller's model in place of a file or folder, because nothing is loaded that the
     run names.
 
-    Raises UsageError (E150) for a method; StateError (E156, E112) for a missing or different model.
+    Raises UsageError (E126) for a method; StateError (E156, E112) for a missing or different model.
     """
     if code.method is not None:
         raise UsageError(
-            "E150", "--method belongs to simulated runs: no site takes a method from a Python file."
+            "E126", "--method belongs to simulated runs: no site takes a method from a Python file."
         )
     if folders.is_folder_model(settings.model) and code.model is None:
         text = f"the model of {path} was {settings.model}, a folder of Hugging Face"
@@ -329,7 +329,7 @@ def _roster(path: Path) -> list[Hello]:
             raise ValueError("no sites, one of them twice, or of different data")
     except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         text = f"{path / SITES_FILE} does not say who took part ({type(error).__name__})"
-        raise StateError("E152", f"{text}; copy the folder again.") from None
+        raise StateError("E155", f"{text}; copy the folder again.") from None
     return hellos
 
 
@@ -352,11 +352,11 @@ def _read_used_replies(path: Path, sites: int) -> UsedReplies:
         return UsedReplies(used, shared)
     except Exception as error:  # the folder may come from anybody, and its lists may be compressed
         text = f"{path / EVENTS} and {LEDGER} do not say who was there in each round ({type(error).__name__})"
-        raise StateError("E152", f"{text}; copy the folder again.") from None
+        raise StateError("E155", f"{text}; copy the folder again.") from None
 
 
 def _checked_set(path: Path, hello: Hello, place: str, settings: Settings) -> Dataset:
-    """A site's samples, as the site prepared them. Raises StateError (E152) unless they agree with
+    """A site's samples, as the site prepared them. Raises StateError (E155) unless they agree with
     sites.json.
     """
     data = prepare(load(place, () if hello.target else hello.classes), settings)
@@ -380,9 +380,9 @@ def _checked_set(path: Path, hello: Hello, place: str, settings: Settings) -> Da
                 f"{place} is not what site {hello.site} of {path} trained on: its '{what}' is {value}, and"
                 f" sites.json says {then}"
             )
-            raise StateError("E152", f"{text}; name that site's data.")
+            raise StateError("E155", f"{text}; name that site's data.")
     if text := form_difference((place, f"site {hello.site}"), (now.form, hello.form)):
-        raise StateError("E152", f"{place} is not what site {hello.site} of {path} trained on: {text}.")
+        raise StateError("E155", f"{place} is not what site {hello.site} of {path} trained on: {text}.")
     return data
 
 

@@ -54,11 +54,11 @@ class Blocks(nn.Sequential):
 
 
 def require(model: str, shape: tuple[int, ...], fits: bool, expected: str) -> None:
-    """Raises UsageError (E122) unless samples of this shape fit the model. expected: the valid shapes, in
+    """Raises UsageError (E123) unless samples of this shape fit the model. expected: the valid shapes, in
     words."""
     if not fits:
         raise UsageError(
-            "E122",
+            "E123",
             f"model '{model}' needs samples of {expected}, got {list(shape)}. `unskew list models` shows what"
             " fits.",
         )

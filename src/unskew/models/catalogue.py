@@ -47,7 +47,7 @@ def _described(name: str, path: Path) -> str:
 def default_for(shape: tuple[int, ...], pixels: tuple[int, ...] = ()) -> str:
     """The text of a model that fits samples of this shape.
 
-    pixels: the shape of a sample's mask, () where a sample has one label. Raises UsageError (E122) for labels
+    pixels: the shape of a sample's mask, () where a sample has one label. Raises UsageError (E123) for labels
     of tokens.
     """
     if pixels and len(shape) == 1:
@@ -55,7 +55,7 @@ def default_for(shape: tuple[int, ...], pixels: tuple[int, ...] = ()) -> str:
             "no model that comes with unskew answers at every token; give a module of your own that returns"
             " logits"
         )
-        raise UsageError("E122", f"{text} [samples, tokens, classes], or model='hf(path=FOLDER)'.")
+        raise UsageError("E123", f"{text} [samples, tokens, classes], or model='hf(path=FOLDER)'.")
     if pixels:
         return "unet"
     if shape == (1, 128, 3):

@@ -61,31 +61,31 @@ def digests(text: str) -> dict[str, str]:
 
 
 def config(path: str) -> dict[str, Any]:
-    """The content of config.json without IGNORED_KEYS. Raises UsageError (E137) for a folder without a
+    """The content of config.json without IGNORED_KEYS. Raises UsageError (E104) for a folder without a
     model."""
     folder = Path(path)
     if not path or not folder.is_dir():
-        raise UsageError("E137", f"there is no folder {path or '(none given)'}; write {NAME}(path='FOLDER').")
+        raise UsageError("E104", f"there is no folder {path or '(none given)'}; write {NAME}(path='FOLDER').")
     if (folder / "adapter_config.json").exists() and not (folder / CONFIG).exists():
         raise UsageError(
-            "E137", f"{path} holds an adapter, not a model; merge it into its model, and give that folder."
+            "E104", f"{path} holds an adapter, not a model; merge it into its model, and give that folder."
         )
     facts = _json(folder / CONFIG, path)
     if "quantization_config" in facts:
         raise UsageError(
-            "E137",
+            "E104",
             f"{path} holds a quantised model, which cannot be trained here; give the folder of the whole"
             " one.",
         )
     if facts.get("is_encoder_decoder"):
         raise UsageError(
-            "E137", f"{path} holds a model with encoder and decoder; give one that has only either."
+            "E104", f"{path} holds a model with encoder and decoder; give one that has only either."
         )
     return {key: value for key, value in facts.items() if key not in IGNORED_KEYS}
 
 
 def weights(path: str) -> list[Path]:
-    """The files with the weights. Raises UsageError (E137) without any, or for an index of other folders."""
+    """The files with the weights. Raises UsageError (E104) without any, or for an index of other folders."""
     folder = Path(path)
     if (folder / INDEX).exists():
         shards = _json(folder / INDEX, path).get("weight_map")
@@ -95,7 +95,7 @@ def weights(path: str) -> list[Path]:
     for name in names:
         if Path(name).name != name or not name.endswith(".safetensors"):
             raise UsageError(
-                "E137", f"{path}: {INDEX} names '{name}', which is no .safetensors file of the folder."
+                "E104", f"{path}: {INDEX} names '{name}', which is no .safetensors file of the folder."
             )
     files = [folder / name for name in names]
     missing = [file.name for file in files if not file.is_file()]
@@ -107,7 +107,7 @@ def weights(path: str) -> list[Path]:
         if pickled:
             text += f"; {pickled[0]} is a pickle, which could run code and is never opened"
         raise UsageError(
-            "E137", f"{text}; save the model with save_pretrained(..., safe_serialization=True)."
+            "E104", f"{text}; save the model with save_pretrained(..., safe_serialization=True)."
         )
     return files
 
@@ -130,7 +130,7 @@ def _digest(seen: tuple[tuple[str, int, int], ...]) -> str:
 
 
 def _json(file: Path, path: str) -> dict[str, Any]:
-    """The JSON object in a file. Raises UsageError (E137) for another content."""
+    """The JSON object in a file. Raises UsageError (E104) for another content."""
     try:
         if file.stat().st_size > MOST_BYTES:
             raise ValueError(f"it has {file.stat().st_size:,} bytes")
@@ -139,10 +139,10 @@ def _json(file: Path, path: str) -> dict[str, Any]:
             raise ValueError("it holds no keys")
     except FileNotFoundError:
         raise UsageError(
-            "E137", f"{path} has no {file.name}, so it is no folder of a Hugging Face model."
+            "E104", f"{path} has no {file.name}, so it is no folder of a Hugging Face model."
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(
-            "E137", f"{file} cannot be read as JSON ({type(error).__name__}: {error})."
+            "E104", f"{file} cannot be read as JSON ({type(error).__name__}: {error})."
         ) from None
     return facts

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from unskew.core.modules import evaluation_mode
-from unskew.errors import UsageError
+from unskew.errors import MissingPackage, UsageError
 from unskew.models import hf_folder
 from unskew.system import disk, python_files
 
@@ -153,23 +153,21 @@ UNUSED_WEIGHTS = ("pooler.",)
 
 
 def libraries() -> tuple[Any, Any]:
-    """(transformers, peft). Raises UsageError (E136) if they are not installed."""
+    """(transformers, peft). Raises UsageError (E133) if they are not installed."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
         import peft  # pyright: ignore[reportMissingImports]
         import transformers  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise UsageError(
-            "E136", f"models of Hugging Face need transformers and peft: pip install 'unskew[hf]' ({error})."
-        ) from error
+        raise MissingPackage(f"hf ({error})", "transformers and peft", "hf") from error
     return transformers, peft
 
 
 def load_model(path: str, causal: bool) -> Any:
     """Load the model in a folder in float32: with a next-token head (`causal`), or the body without a head.
 
-    Raises UsageError: E136 without the libraries, E137 for a folder without such a model or with missing
+    Raises UsageError: E133 without the libraries, E104 for a folder without such a model or with missing
     weights.
     """
     facts, files = hf_folder.config(path), hf_folder.weights(path)
@@ -179,11 +177,11 @@ def load_model(path: str, causal: bool) -> Any:
         text = (
             f"{path}: transformers {transformers.__version__} knows no model_type {facts.get('model_type')!r}"
         )
-        raise UsageError("E137", f"{text}, and code that comes with a model is never run.")
+        raise UsageError("E104", f"{text}, and code that comes with a model is never run.")
     if causal and fills_in(facts):
         text = f"{path} holds a {facts['model_type']} model, which fills in words within a text"
         raise UsageError(
-            "E137", f"{text}; answers=next needs one that goes on writing, such as GPT-2 or Llama."
+            "E104", f"{text}; answers=next needs one that goes on writing, such as GPT-2 or Llama."
         )
     with _silence_libraries(), _clean_folder(facts, files) as clean:
         try:
@@ -198,7 +196,7 @@ def load_model(path: str, causal: bool) -> Any:
             raise
         except Exception as error:
             raise UsageError(
-                "E137", f"{path} cannot be read as a model: {python_files.one_line(error)}."
+                "E104", f"{path} cannot be read as a model: {python_files.one_line(error)}."
             ) from error
     lacks = [
         n
@@ -208,7 +206,7 @@ def load_model(path: str, causal: bool) -> Any:
     if lacks:
         what = "a head for the next token" if causal and all("head" in n for n in lacks) else f"'{lacks[0]}'"
         raise UsageError(
-            "E137", f"{path} has no weights of {what} for a {facts['model_type']} model; give all of it."
+            "E104", f"{path} has no weights of {what} for a {facts['model_type']} model; give all of it."
         )
     model.config.use_cache = False
     if getattr(model, "pooler", None) is not None:
@@ -236,7 +234,7 @@ def local_attention(config: Any, causal: bool) -> LocalAttention | None:
 
 
 def check_attention(body: Transformer, path: str, T: int, vocabulary: int) -> None:
-    """Raises UsageError (E137) unless the model gives equal outputs for T tokens with padding under our masks
+    """Raises UsageError (E104) unless the model gives equal outputs for T tokens with padding under our masks
     and its own.
 
     Architectures differ in how they interpret a mask that lists the visible tokens for each token.
@@ -256,17 +254,17 @@ def check_attention(body: Transformer, path: str, T: int, vocabulary: int) -> No
             f"the model in {path} cannot be told which tokens each of {T} may see"
             f" ({python_files.one_line(error)})"
         )
-        raise UsageError("E137", f"{text}; give another architecture.") from error
+        raise UsageError("E104", f"{text}; give another architecture.") from error
     if not same:
         text = f"the model in {path} answers otherwise when it is told which tokens each of {T} may see"
-        raise UsageError("E137", f"{text}; give shorter samples, or another architecture.")
+        raise UsageError("E104", f"{text}; give shorter samples, or another architecture.")
 
 
 def split_head(model: Any, path: str, classes: int) -> tuple[nn.Module, nn.Linear]:
     """(body, head) of a causal language model; the head is a copy of the rows for the words that denote the
     classes.
 
-    Raises UsageError: E137 if the model does more to its answers than a dense layer, E122 if there are more
+    Raises UsageError: E104 if the model does more to its answers than a dense layer, E123 if there are more
     classes than words.
     """
     body, words = model.base_model, model.get_output_embeddings()
@@ -274,14 +272,14 @@ def split_head(model: Any, path: str, classes: int) -> tuple[nn.Module, nn.Linea
         text = (
             f"the labels have {classes} classes, and the model in {path} knows {words.weight.shape[0]} words"
         )
-        raise UsageError("E122", f"{text}; a label is the id of the token that follows.")
+        raise UsageError("E123", f"{text}; a label is the id of the token that follows.")
     model.eval()
     with torch.no_grad():
         ids = torch.arange(4)[None] % words.weight.shape[0]
         whole, alone = model(input_ids=ids).logits, words(body(input_ids=ids).last_hidden_state)
     if not torch.allclose(whole, alone, atol=1e-4, rtol=1e-4):
         raise UsageError(
-            "E137", f"the model in {path} does more to its answers than a dense layer, which is not served."
+            "E104", f"the model in {path} does more to its answers than a dense layer, which is not served."
         )
     head = nn.Linear(words.weight.shape[1], classes, bias=words.bias is not None)
     with torch.no_grad():
@@ -315,13 +313,13 @@ def add_adapters(
 
 
 def _check_size(path: str, kind: Any, config: Any, files: list[Path]) -> None:
-    """Raises UsageError (E137) if config.json describes a far larger model than the files contain."""
+    """Raises UsageError (E104) if config.json describes a far larger model than the files contain."""
     with torch.device("meta"):
         described = 4 * sum(p.numel() for p in kind.from_config(config).parameters())
     held = sum(file.stat().st_size for file in files)
     if described > 4 * held + SIZE_MARGIN:
         raise UsageError(
-            "E137",
+            "E104",
             f"{path}: config.json describes a model of {described:,} bytes, and the files hold {held:,}; they"
             " are not of one model.",
         )

@@ -49,12 +49,12 @@ def build(
     pixels: the shape of a sample's mask, () where a sample has one label. options: further arguments of the
     model, which take precedence over those in the text. layout: of samples with several inputs, which no
     model with a name takes.
-    Raises UsageError: E104 for a name or argument that does not exist or does not fit, E122 for samples that
+    Raises UsageError: E104 for a name or argument that does not exist or does not fit, E123 for samples that
     do not fit.
     """
     if layout:
         mismatch = f"samples have several inputs ({layout}), and the model '{text}' takes one"
-        raise UsageError("E122", f"{mismatch}; give a module of your own whose forward takes each.")
+        raise UsageError("E123", f"{mismatch}; give a module of your own whose forward takes each.")
     shape = tuple(shape)
     call = calls.parse(default_for(shape, pixels) if text.strip() == "auto" else text, "model", "E104")
     make = maker_of(call.name)
@@ -72,6 +72,6 @@ def build(
             else ("pixel", "single label")
         )
         raise UsageError(
-            "E122", f"model '{call.name}' gives one answer per {answer}, but each sample has a {label}."
+            "E123", f"model '{call.name}' gives one answer per {answer}, but each sample has a {label}."
         )
     return module

@@ -30,7 +30,7 @@ from typing import Any, cast
 import numpy as np
 
 from unskew.core.account import Account
-from unskew.errors import UsageError
+from unskew.errors import MissingPackage
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
@@ -157,11 +157,7 @@ def _one_release(q: float, sigma: float, step: float | None = None) -> Any:
     try:
         from dp_accounting.pld import privacy_loss_distribution
     except ImportError:
-        text = (
-            "differential privacy is accounted with dp-accounting, which is not installed: pip install"
-            " 'unskew[dp]'."
-        )
-        raise UsageError("E133", text) from None
+        raise MissingPackage("the account of differential privacy", "dp-accounting", "dp") from None
     step = step or step_of(q, sigma)
     return privacy_loss_distribution.from_gaussian_mechanism(
         sigma, value_discretization_interval=step, sampling_prob=q

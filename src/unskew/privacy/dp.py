@@ -215,7 +215,7 @@ class DP(Part):
 
 
 def remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
-    """Remark E325, for a method whose Parts share sums that `dp` clips without a scale; else ().
+    """Remark E128, for a method whose Parts share sums that `dp` clips without a scale; else ().
 
     Shares in the unit of weights, such as SCAFFOLD's, need no scale where learning rate times steps is near
     one.
@@ -236,7 +236,7 @@ def remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
         " either counts alike; such sums are often 100 times as long as an update and leave next to nothing"
         " of it: try scale=0.001."
     )
-    return (("E325", text),)
+    return (("E128", text),)
 
 
 UNSCALED = 1.0

@@ -128,7 +128,7 @@ def clip_vector(v: dict[str, Tensor], most: float) -> dict[str, Tensor]:
 
 
 def sum_remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
-    """Remark E326 for clients with so few samples that their counts cannot be told from noise; else ()."""
+    """Remark E128 for clients with so few samples that their counts cannot be told from noise; else ()."""
     part, sizes = method.samples_apart, fed.sizes[fed.sizes > 0]
     if part is None or not fed.sums or not len(sizes):
         return ()
@@ -141,7 +141,7 @@ def sum_remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
         f" noise that '{part.name}' adds to sums over samples, so what their sums say counts as unknown:"
         " lower sums_noise, which costs epsilon, or leave out what asks for the sums."
     )
-    return (("E326", text),)
+    return (("E128", text),)
 
 
 def _candidates(fed: Fed) -> list[int]:

@@ -49,7 +49,7 @@ class SecureAggregation:
     def fraction(self, clients: int) -> int:
         """The binary digits after the point with which a sum over `clients` clients stays in range.
 
-        Raises UsageError (E134) if so few are left that small updates would be lost.
+        Raises UsageError (E108) if so few are left that small updates would be lost.
         """
         whole, many = math.ceil(math.log2(self.clip)), math.ceil(math.log2(max(2, clients)))
         digits = min(self.bits - 1 - whole - many, EXACT - whole, MOST_FRACTION)
@@ -58,7 +58,7 @@ class SecureAggregation:
                 f"{self.bits} bits leave steps of {2.0**-digits:g} for numbers up to {self.clip:g} of"
                 f" {clients} clients"
             )
-            raise UsageError("E134", f"secure_aggregation: {text}; set clip=8, or bits=64.")
+            raise UsageError("E108", f"secure_aggregation: {text}; set clip=8, or bits=64.")
         return digits
 
     def needed(self, sites: int) -> int:

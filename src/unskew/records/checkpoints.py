@@ -221,7 +221,7 @@ def latest(
     """The newest intact checkpoint; None before the first. A damaged newer one is renamed to `.bad`.
 
     check: raises StateError if a file that a checkpoint refers to is damaged. say: prints a sentence on each
-    damaged one. Raises StateError, E202 or the code of the damaged file, if there are checkpoints and none is
+    damaged one. Raises StateError, E201 or the code of the damaged file, if there are checkpoints and none is
     intact; then none is renamed.
     """
     failures: dict[Path, StateError] = {}
@@ -241,10 +241,10 @@ def latest(
     damaged = [error for path, error in failures.items() if path.exists()]
     if not damaged:
         return None
-    code = "E202" if all(error.code == "E201" for error in damaged) else damaged[-1].code
     why = " ".join(str(error) for error in damaged)
     raise StateError(
-        code, f"no checkpoint in {folder} is whole: {why} Start the run again under another --name."
+        damaged[-1].code,
+        f"no checkpoint in {folder} is whole: {why} Start the run again under another --name.",
     )
 
 

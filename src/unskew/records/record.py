@@ -56,7 +56,7 @@ class Record:
     def read(cls, folder: Path, marks: Marks) -> Record:
         """The record of a folder at a checkpoint, in memory; the folder does not change.
 
-        Raises StateError (E208) if a file differs from the checkpoint's marks.
+        Raises StateError (E201) if a file differs from the checkpoint's marks.
         """
         check(folder, marks)
         record = cls()
@@ -149,10 +149,10 @@ class Record:
 
 
 def check(folder: Path, marks: Marks) -> None:
-    """Raises StateError (E208) if a file of the record in this folder differs from a checkpoint's marks."""
+    """Raises StateError (E201) if a file of the record in this folder differs from a checkpoint's marks."""
     for name, mark in marks.items():
         if not _matches_mark(folder, name, mark):
-            raise StateError("E208", f"{name} is missing, or not as the run wrote it.")
+            raise StateError("E201", f"{name} is missing, or not as the run wrote it.")
 
 
 def altered_files(folder: Path) -> list[str]:

@@ -140,7 +140,7 @@ def _versions(runs: Sequence[RunData]) -> list[str]:
     )
 
 
-EXPECTED_EVENTS = ("E320", "E323", "E325", "E327")
+EXPECTED_EVENTS = ("E323", "E128", "E112")
 """Codes of events that concern no reply and no round, such as a budget that ended the run, and cautions."""
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 from xml.etree import ElementTree
 
-from unskew.errors import UsageError, excerpt
+from unskew.errors import MissingPackage, UsageError, excerpt
 from unskew.report import page, sections
 from unskew.report.analysis import tables
 from unskew.report.analysis.runs import read_runs, requested_target
@@ -198,7 +198,7 @@ def write_figures(
     """Write the pictures of these runs' report, and its table as `table.tex` and `table.csv`, to a folder.
 
     Returns every file with its description. say: receives a sentence for each run with changed records.
-    Raises StateError as `write_report` does; UsageError: E157 for PDF without CairoSVG, E109 for another
+    Raises StateError as `write_report` does; UsageError: E133 for PDF without CairoSVG, E109 for another
     format, E161 if the folder cannot be written.
     """
     if format not in FORMATS:
@@ -226,8 +226,6 @@ def _to_pdf() -> Callable[[str], bytes]:
     try:
         import cairosvg  # pyright: ignore[reportMissingImports]
     except (ImportError, OSError) as error:  # OSError: the library is there, and Cairo itself is not
-        text = (
-            "PDF needs CairoSVG and Cairo: pip install 'unskew[figures]', and your system's package libcairo2"
-        )
-        raise UsageError("E157", f"{text} ({error}); --format svg needs nothing.") from error
+        instead = f"Cairo is your system's package libcairo2 ({error}), and --format svg needs neither"
+        raise MissingPackage("PDF", "CairoSVG with Cairo", "figures", instead) from error
     return lambda text: cairosvg.svg2pdf(bytestring=text.encode())  # type: ignore[no-any-return]

@@ -65,7 +65,7 @@ class Callback:
     """Methods that a run calls as it goes on. Override those that you need; by default they do nothing.
 
     A callback cannot change a bit of the run, but it can end it: if `evaluated` returns a sentence with the
-    reason, the next round is the last. An exception ends the run with E159; the rounds before are saved.
+    reason, the next round is the last. An exception ends the run with E127; the rounds before are saved.
     """
 
     name: str = ""

@@ -76,7 +76,7 @@ class ProgressView:
     def save(self, name: str, facts: Mapping[str, Any]) -> None:
         if self._folder is None or self._now is None:
             raise StateError(
-                "E116", "this run is kept in memory; give run(..., name='my-run') so that files can be kept."
+                "E109", "this run is kept in memory; give run(..., name='my-run') so that files can be kept."
             )
         if name in RUN_FILES or Path(name).name != name or not name.endswith(".safetensors"):
             what = (
@@ -161,7 +161,7 @@ class CallbackList:
     @contextmanager
     def _calling(self, callback: Callback, hook: str) -> Iterator[None]:
         """A context for a call: afterwards torch's randomness and modes and the working folder are as before.
-        Raises StateError (E159) for any exception."""
+        Raises StateError (E127) for any exception."""
         threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
         try:  # leaving `inference_mode` also restores whether gradients are computed
             with _same_folder(), torch.random.fork_rng(devices=[]), torch.inference_mode(False):
@@ -173,7 +173,7 @@ class CallbackList:
                 f"the callback {callback.name} failed in '{hook}' at round {self._view.t}: {one_line(error)}"
             )
             raise StateError(
-                "E159", f"{what}. The rounds before are saved; mend it, and resume the run."
+                "E127", f"{what}. The rounds before are saved; mend it, and resume the run."
             ) from error
         finally:
             if torch.get_num_threads() != threads:

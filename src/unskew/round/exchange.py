@@ -114,7 +114,7 @@ class LaneRetry:
             )
             self.tell(
                 start.t,
-                "E328",
+                "E128",
                 f"{text} from round 1 on; this number is recorded, and a resumed run keeps it.",
             )
             self.lanes = fewer
@@ -170,7 +170,7 @@ class SecureSums:
             else:
                 sound.append(reply)
         if len(sound) < LEAST_SITES:
-            self.tell(start.t, "E321", too_few_event(start.t, len(sound), LEAST_SITES))
+            self.tell(start.t, "E309", too_few_event(start.t, len(sound), LEAST_SITES))
             return []
         p_K = shares_of_weight([r.size for r in sound], self.run.weighting, self.run.settings.cap)
         total_N = self.numbers.numbers(sound[0], start.weights, p_K[0])

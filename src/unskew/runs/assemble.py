@@ -27,7 +27,7 @@ from unskew.runs.hardware import SeveralGpus
 def loop_of(run: Run, store: Store | None = None, record: Record | None = None) -> Loop:
     """The loop of a run in this process; close its trainer in the end.
 
-    store, record: for private state and rows, by default in memory. Raises UsageError (E130) for a measure
+    store, record: for private state and rows, by default in memory. Raises UsageError (E126) for a measure
     that this run does not support.
     """
     record = record or Record()

@@ -218,7 +218,7 @@ TRACKERS_PACKAGE = "unskew.runs.trackers"
 def callbacks_of(settings: Settings, folder: Path | None) -> list[Callback]:
     """The callbacks of a run's settings. folder: of the run; None if it is in memory.
 
-    Raises UsageError: E116 for a callback that writes a file without a folder, E158 for a tracker that is not
+    Raises UsageError: E109 for a callback that writes a file without a folder, E133 for a tracker that is not
     installed.
     """
     callbacks: list[Callback] = []
@@ -227,7 +227,7 @@ def callbacks_of(settings: Settings, folder: Path | None) -> list[Callback]:
     if settings.keep_best:
         if folder is None:
             raise UsageError(
-                "E116", "keep_best writes a file; give run(..., name='my-run') to have a folder for it."
+                "E109", "keep_best writes a file; give run(..., name='my-run') to have a folder for it."
             )
         callbacks.append(KeepBest())
     if folder is not None and (folder / PRUNING_FILE).exists():

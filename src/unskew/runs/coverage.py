@@ -30,13 +30,13 @@ MOST_DROPPED = 1 / 3
 LARGE_INPUTS = 100.0
 """Larger inputs were not scaled: standardised ones are about 1, and pixels at most 1."""
 LARGE_RATE = 1.0
-MANY_DROPPED = "E317"
+MANY_DROPPED = "E316"
 """The code of the event of a run with many dropped replies."""
 CLIPPED = "E322"
 """The code of the events of rounds in which numbers were clipped."""
-FIRST_STAGE = "E139"
+FIRST_STAGE = "E128"
 """The code of the remark before round 1 that a run may end in its first stage, and of the event if it did."""
-METRICS_CHANGED = "E327"
+METRICS_CHANGED = "E112"
 """The code of the events on changed files of metrics."""
 TRAINING_HOOKS = (
     "batch",
@@ -56,7 +56,7 @@ SERVER_HOOKS = ("server_init", "protect", "merge", "server", "refine", "trips")
 """Hooks of the server that may cause non-finite values."""
 _ROUND_CODE = "round"
 _NOT_FINITE_CODES = ("E301", "E314")
-_DROP_CODES = ("E302", "E303", "E304", "E306", "E308", "E310", "E313", "E318", "E321", "E324")
+_DROP_CODES = ("E303", "E310", "E309", "E318")
 """The codes of other events on dropped replies."""
 
 
@@ -109,8 +109,8 @@ class UsedReplies:
 
 
 def check_used(run: Run, record: Record) -> None:
-    """Add an event to the record of a finished run if many replies were dropped (E317), or if it ended in the
-    first stage of its method (E139). Raises NothingUsed (E316) with the likeliest cause if too few were used.
+    """Add an event to the record of a finished run if many replies were dropped (E316), or if it ended in the
+    first stage of its method (E128). Raises NothingUsed (E316) with the likeliest cause if too few were used.
     """
     replies = UsedReplies.of(record.rows["events"], run.fed.clients)
     if not replies.enough:

@@ -33,7 +33,7 @@ def disclosure_lines(loop: Loop) -> list[str]:
 
 def remark_lines(loop: Loop) -> list[str]:
     """The remarks for the user before round 1, as sentences with their codes."""
-    ends = [("E320", text)] if (text := loop.cut_short()) else []
+    ends = [("E323", text)] if (text := loop.cut_short()) else []
     return [f"{code} {text}" for code, text in (*loop.run.remarks, *ends, *_cautions(loop))]
 
 
@@ -42,7 +42,7 @@ def _cautions(loop: Loop) -> list[tuple[str, str]]:
     merger, answered = loop.method.merger, loop.attendance(1).answered
     replies = int(np.count_nonzero(loop.fed.sizes[answered]))
     caution = merger.caution(replies) if merger and replies else None
-    return [("E315", f"{merger.name}: {caution}.")] if merger and caution else []
+    return [("E108", f"{merger.name}: {caution}.")] if merger and caution else []
 
 
 def payload_lines(

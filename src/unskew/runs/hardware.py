@@ -260,7 +260,7 @@ SOFTMAX_REMARK = (
 
 
 def device_of(settings: Settings) -> str:
-    """`cpu`, or torch's name of a GPU. Raises UsageError: E109 for an unknown device, E113 for a GPU that
+    """`cpu`, or torch's name of a GPU. Raises UsageError: E109 for an unknown device, E109 for a GPU that
     torch does not find."""
     device = settings.device
     if device == "auto":
@@ -272,7 +272,7 @@ def device_of(settings: Settings) -> str:
     index = int(device.partition(":")[2] or 0)
     if device != "cpu" and index >= torch.cuda.device_count():
         gpus = f"finds {torch.cuda.device_count() or 'no'} GPU{'s' * (torch.cuda.device_count() > 1)}"
-        raise UsageError("E113", f"device is {device}, and torch {torch.__version__} {gpus}; use device=cpu.")
+        raise UsageError("E109", f"device is {device}, and torch {torch.__version__} {gpus}; use device=cpu.")
     return device
 
 
@@ -342,7 +342,7 @@ def try_model(
     with torch.random.fork_rng([] if device == "cpu" else [samples.device]), device_mode(samples.device):
         fed.net.draws = trial_.alone()
         reason = trial_.side_by_side() if lanes > 1 or apart else ""
-        remarks = (("E129", SOFTMAX_REMARK),) if trial_.says_probabilities() else ()
+        remarks = (("E128", SOFTMAX_REMARK),) if trial_.says_probabilities() else ()
     if not reason:
         return lanes, remarks
     if apart:

@@ -27,7 +27,7 @@ from unskew.data.python_objects import take
 from unskew.data.samples.dataset import Dataset, validation_of
 from unskew.data.skew import Skew
 from unskew.data.standardisation import standardise, undo_scaling
-from unskew.errors import UsageError
+from unskew.errors import MissingPackage, UsageError
 from unskew.formats import calls, specs
 from unskew.measures import NONE
 from unskew.methods import registry
@@ -48,7 +48,7 @@ def check_spelling(settings: Settings) -> None:
     """Check the settings without reading a sample.
 
     Raises UsageError for an unknown skew (E103), availability (E124), model (E104) or data set (E125), or a
-    tracker that is not installed (E158), and DataError (E402) for an archive that is not on this machine.
+    tracker that is not installed (E133), and DataError (E402) for an archive that is not on this machine.
     """
     settings.attendance  # noqa: B018 - it is parsed, which may raise
     Skew.parse(settings.skew)
@@ -58,9 +58,7 @@ def check_spelling(settings: Settings) -> None:
         data.check_text(settings.data)
     for name in settings.trackers:
         if find_spec(name) is None:
-            install = TRACKERS[name]
-            text = f"tracking needs {install}, which is not installed"
-            raise UsageError("E158", f"{text}: pip install {install}, or leave track out.")
+            raise MissingPackage("tracking", TRACKERS[name], instead="or leave track out")
 
 
 def dataset_of(settings: Settings) -> Dataset:
@@ -78,7 +76,7 @@ def deal_out(
     """Divide a data set among clients; if settings and Parts ask for it, standardise it before.
 
     model: a module in place of the settings' model; samples for its embeddings stay whole numbers. Raises
-    UsageError (E108) for a Part that does not serve the data's task, DataError (E406, E407) for a partition
+    UsageError (E108) for a Part that does not serve the data's task, DataError (E103, E103) for a partition
     that these data do not allow.
     """
     method.check_task(task_of(dataset.y, target=dataset.target, shape=dataset.shape).name)
@@ -137,7 +135,7 @@ def run_remarks(settings: Settings, method: Method, fed: Fed) -> tuple[tuple[str
 
 
 def rate_remarks(settings: Settings) -> tuple[tuple[str, str], ...]:
-    """A remark (E140) if the learning rate decreases so much that later rounds train nothing."""
+    """A remark (E128) if the learning rate decreases so much that later rounds train nothing."""
     idle = next((t for t in range(1, settings.rounds + 1) if settings.lr_in(t) < SMALLEST_RATE), None)
     if idle is None:
         return ()
@@ -147,7 +145,7 @@ def rate_remarks(settings: Settings) -> tuple[tuple[str, str], ...]:
         f" ({by}, lr_min={settings.lr_min:g})"
     )
     advice = "so no round from there on trains anything; set a larger lr_min, or let it fall more slowly."
-    return (("E140", f"{text}, {advice}"),)
+    return (("E128", f"{text}, {advice}"),)
 
 
 Data: TypeAlias = Any
@@ -219,7 +217,7 @@ def run_on(
 
 
 def check_secure(settings: Settings, method: Method, fed: Fed) -> None:
-    """Raises UsageError (E134) for a run that needs more than the sums of secure aggregation."""
+    """Raises UsageError (E108) for a run that needs more than the sums of secure aggregation."""
     summing = settings.secure
     if summing is None:
         return
@@ -227,18 +225,18 @@ def check_secure(settings: Settings, method: Method, fed: Fed) -> None:
     for part in method.parts:
         if reason := sum_problem(part, fed):
             text = f"secure aggregation is not possible with '{part.name}': {reason}"
-            raise UsageError("E134", f"{text}; leave '{part.name}' out, or {remedy}.")
+            raise UsageError("E108", f"{text}; leave '{part.name}' out, or {remedy}.")
     if fed.clients < LEAST_SITES:
         text = (
             f"secure aggregation takes {LEAST_SITES} clients, because each of two could tell the other's part"
             " of a sum"
         )
-        raise UsageError("E134", f"{text}; here are {fed.clients}. Take more, or {remedy}.")
+        raise UsageError("E108", f"{text}; here are {fed.clients}. Take more, or {remedy}.")
     if settings.measure != NONE:
         text = (
             f"'{settings.measure}' is measured on single replies, which nobody sees with secure aggregation"
         )
-        raise UsageError("E134", f"{text}; set measure=none, or {remedy}.")
+        raise UsageError("E108", f"{text}; set measure=none, or {remedy}.")
     summing.fraction(fed.clients)
 
 
@@ -316,7 +314,7 @@ def model_of(
 ) -> nn.Module:
     """The user's module with the weights it has, or the named model, initialised from the seed.
 
-    Raises UsageError: E104 for an unknown model, E122 or E123 for one that does not fit the data.
+    Raises UsageError: E104 for an unknown model, E123 or E123 for one that does not fit the data.
     """
     shape, classes = federation.shape, federation.n_classes
     pixels, layout = task.pixels(shape), federation.layout

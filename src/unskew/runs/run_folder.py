@@ -123,7 +123,7 @@ def check_files(before: Mapping[str, str], settings: Settings, path: Path) -> No
 
 
 def metric_events(before: Mapping[str, str], settings: Settings, t: int) -> list[dict[str, Any]]:
-    """An event (E327) for every file of metrics that has changed. before: digests; t: the last finished
+    """An event (E112) for every file of metrics that has changed. before: digests; t: the last finished
     round."""
     versions = f"its scores are of the new version from round {t + 1} on, and of the older one up to there"
     return [
@@ -145,11 +145,11 @@ def _changed_files(before: Mapping[str, str], settings: Settings) -> list[str]:
 
 def check_objects(before: Mapping[str, str], run: Run, path: Path) -> None:
     """Raises StateError if a model or Part from Python differs from the earlier one (E112) or is missing
-    (E118)."""
+    (E156)."""
     for name, then in before.items():
         if name not in run.given:
             raise StateError(
-                "E118", f"{path} was begun from Python with {name} given as an object; resume it there."
+                "E156", f"{path} was begun from Python with {name} given as an object; resume it there."
             )
         if run.given[name] != then:
             raise StateError(
@@ -181,7 +181,7 @@ class RunFolder:
     def open(path: Path) -> RunFolder:
         """The run in this folder, resolved from its config.yaml.
 
-        Raises StateError: E117 if there is no run, E118 for a run that began with Python objects.
+        Raises StateError: E117 if there is no run, E156 for a run that began with Python objects.
         """
         file = path / "config.yaml"
         if not file.exists():
@@ -190,7 +190,7 @@ class RunFolder:
         goes_on = f"unskew.run(..., name='{path.name}')"
         if GIVEN_OBJECT in (settings.data, settings.model) or GIVEN_OBJECT in settings.metrics:
             raise StateError(
-                "E118",
+                "E156",
                 f"{path} was begun from Python with its own data, model or metric; resume it with {goes_on}.",
             )
         try:
@@ -199,7 +199,7 @@ class RunFolder:
             if error.code != "E102":
                 raise
             ours = f"Begun from Python with a Part of its own, it goes on there: {goes_on}."
-            raise StateError("E118", f"{path} cannot be read: {error.text} {ours}") from error
+            raise StateError("E156", f"{path} cannot be read: {error.text} {ours}") from error
         return RunFolder(path, resolve.resolve(settings, method=method))
 
     def go(
@@ -280,12 +280,12 @@ class RunFolder:
         return DiskStore(self.path / "private", checkpoint[1] if checkpoint else None, self.run.device)
 
     def _check_files(self, checkpoint: Checkpoint) -> None:
-        """Raises StateError (E204, E208) if a file that a checkpoint refers to is damaged."""
+        """Raises StateError (E201, E201) if a file that a checkpoint refers to is damaged."""
         record.check(self.path, checkpoint[1]["records"])
         self.store(checkpoint).check()
 
     def _check_same(self, checkpoint: Checkpoint | None) -> None:
-        """Raises StateError: E112 for a checkpoint of other settings, files or data, E202 if it is
+        """Raises StateError: E112 for a checkpoint of other settings, files or data, E201 if it is
         missing."""
         if checkpoint is None:
             if (self.path / MODEL).exists() or record.last_round_in(self.path) > 0:
@@ -293,7 +293,7 @@ class RunFolder:
                     f"{self.path} has begun, but its checkpoints are gone. Start the run again under another"
                     " --name."
                 )
-                raise StateError("E202", text)
+                raise StateError("E201", text)
             return
         facts, settings = checkpoint[1], self.run.settings
         config.check_same(config.build(facts["settings"]), settings, self.path)

@@ -7,7 +7,7 @@ import os
 import tempfile
 import traceback
 
-from unskew.errors import Paused, StateError, UnskewError, UsageError, excerpt
+from unskew.errors import MissingPackage, Paused, StateError, UnskewError, excerpt
 from unskew.system.disk import is_full
 
 NETWORK_PACKAGES = ("cryptography", "flwr", "httpx", "uvicorn")
@@ -22,17 +22,17 @@ class UnexpectedError(UnskewError):
 
 def explain(error: Exception) -> UnskewError:
     """The error to show for an exception: the exception if it is an UnskewError, else one with the code E203,
-    E141, E142, E501 or E143."""
+    E111, E142, E133 or E143."""
     if isinstance(error, UnskewError):
         return error
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in NETWORK_PACKAGES:
-        return UsageError("E501", "a deployment needs Flower and cryptography: pip install 'unskew[flower]'.")
+        return MissingPackage("a federation", "Flower and cryptography", "flower")
     if isinstance(error, OSError) and is_full(error):
         return Paused("E203", f"disk full: cannot write {_file_of(error)}.")
     if _out_of_memory(error):
         return StateError("E142", f"there is not enough memory ({_one_line(error)}).{_write_log(error)}")
     if isinstance(error, OSError) and error.errno:
-        return StateError("E141", f"{_file_of(error)}: {os.strerror(error.errno)}.{_write_log(error)}")
+        return StateError("E111", f"{_file_of(error)}: {os.strerror(error.errno)}.{_write_log(error)}")
     return UnexpectedError(
         "E143", f"an unexpected error: {type(error).__name__}: {_one_line(error)}.{_write_log(error)}"
     )

@@ -159,7 +159,7 @@ def _strangers(scene: Scene, visit: Visit, own: Samples, seed: int) -> tuple[dic
 
 
 def _release(scene: Scene, part: FedDPMS) -> tuple[Visit, Weights]:
-    """The first trip with releases, and the server's decoder. Raises StateError (E153) for other latents."""
+    """The first trip with releases, and the server's decoder. Raises StateError (E112) for other latents."""
 
     def look(_: int, heard: RecordedRound, after: State) -> tuple[Visit, Weights, Tensor] | None:
         for visit in heard.visits:

@@ -53,7 +53,7 @@ class Presence:
         raise NotImplementedError
 
     def check(self, K: int, rounds: int) -> None:
-        """Raises DataError (E408) if the settings name clients or rounds that a run of K clients and
+        """Raises DataError (E124) if the settings name clients or rounds that a run of K clients and
         `rounds` rounds lacks."""
 
 
@@ -178,21 +178,21 @@ class Trace(Presence):
         )
 
     def check(self, K: int, rounds: int) -> None:
-        """Raises DataError (E408) for a trace that does not fit: clients counted from 1 would be shifted
+        """Raises DataError (E124) for a trace that does not fit: clients counted from 1 would be shifted
         by one, and rounds after the last line would have no clients."""
         client, t = max((client, t) for t, clients in self.seconds.items() for client in clients)
         if client >= K:
             text = (
                 f"{self.file} names client {client} in round {t}, and the clients of the run are 0 to {K - 1}"
             )
-            raise DataError("E408", f"{text}; count them from 0, or set clients.")
+            raise DataError("E124", f"{text}; count them from 0, or set clients.")
         if (last := max(self.seconds)) < rounds:
             text = f"{self.file} ends with round {last} of {rounds}, so nobody would answer after it"
-            raise DataError("E408", f"{text}; set rounds={last}, or say who answers in the other rounds.")
+            raise DataError("E124", f"{text}; set rounds={last}, or say who answers in the other rounds.")
 
 
 def read_trace(path: Path) -> dict[int, dict[int, float]]:
-    """Seconds by client, by round. Raises UsageError (E111) for a missing file, DataError (E408) if it is
+    """Seconds by client, by round. Raises UsageError (E111) for a missing file, DataError (E124) if it is
     no trace."""
     rounds: dict[int, dict[int, float]] = {}
     try:
@@ -219,7 +219,7 @@ def read_trace(path: Path) -> dict[int, dict[int, float]]:
         raise UsageError("E111", f"{reason}; a trace is a CSV with columns round,client[,seconds].") from None
     except (KeyError, ValueError, TypeError, csv.Error) as error:
         raise DataError(
-            "E408", f"{path} is no trace: rounds count from 1, clients and seconds from 0 ({error})."
+            "E124", f"{path} is no trace: rounds count from 1, clients and seconds from 0 ({error})."
         ) from None
     return rounds
 
@@ -281,7 +281,7 @@ class Availability:
         """The availability that a text names; a text of options alone means `full` with these options.
 
         Raises UsageError: E124 for an unknown or unfitting kind or option, E111 for a missing trace;
-        DataError (E408) for a file that is no trace.
+        DataError (E124) for a file that is no trace.
         """
         spec = specs.parse(text, "availability", "E124")
         if spec.kind in {argument.name for argument in arguments.of(Options)}:

@@ -104,7 +104,7 @@ class Partition:
     def deal(self, request: Request, rng: np.random.Generator) -> Index:
         """The rows of every client, from clients * samples rows that are drawn first, by class.
 
-        Raises DataError (E406) for a request that is infeasible.
+        Raises DataError (E103) for a request that is infeasible.
         """
         rows = rows_to_deal(request, rng)
         index = self.deal_all(replace(request, y=request.y[rows]), rng)
@@ -115,24 +115,24 @@ class Partition:
         raise NotImplementedError
 
     def require_classes(self, count: int, request: Request) -> None:
-        """Raises DataError (E406) if the set has fewer classes than `count`."""
+        """Raises DataError (E103) if the set has fewer classes than `count`."""
         if count > request.classes:
             raise DataError(
-                "E406",
+                "E103",
                 f"skew '{self.name}' asks for {count} classes per client; the set has {request.classes}. "
                 f"Feasible: {request.classes}.",
             )
 
 
 def rows_to_deal(request: Request, rng: np.random.Generator) -> np.ndarray:
-    """The rows that are dealt out, ascending: all of them, or clients * samples. Raises DataError (E406)
+    """The rows that are dealt out, ascending: all of them, or clients * samples. Raises DataError (E103)
     if there are too few."""
     n, K, samples = len(request.y), request.clients, request.samples
     if samples is None:
         return np.arange(n)
     if samples * K > n:
         raise DataError(
-            "E406",
+            "E103",
             f"{K} clients of {samples} samples need {samples * K:,}; the set has {n:,}. "
             f"Feasible: {f'samples={n // K}' if n >= K else f'at most {n:,} clients'}.",
         )

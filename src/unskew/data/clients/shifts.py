@@ -199,14 +199,14 @@ def apply_shifts(federation: Federation, shifts: Sequence[Shift], dataset: Datas
     Every client then has separate samples: a row that two clients shared becomes two. The server's reserved
     samples do not change. Of several inputs only images of floats are changed.
     dataset: the set from which the federation was made.
-    Raises DataError (E406) for a memory-mapped set, UsageError (E103) for samples to which a shift does not
+    Raises DataError (E103) for a memory-mapped set, UsageError (E103) for samples to which a shift does not
     apply, or if none of several inputs is an image.
     """
     f = federation
     views = _image_views(f, shifts)
     if isinstance(dataset.x, np.memmap) or is_streamed(dataset.x) or is_streamed(dataset.x_test):
         raise DataError(
-            "E406",
+            "E103",
             f"{f.name} is read from files row by row; a feature skew needs a set that fits into memory.",
         )
     rows = np.concatenate([f.train.rows, f.val.rows])

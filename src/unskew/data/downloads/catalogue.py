@@ -64,7 +64,7 @@ class Recipe:
     hub: Hub | None = None
 
     def samples(self, origin: OriginalFiles) -> OriginalSamples:
-        """The samples of the original files, or of the hub's. Raises DataError (E401, E402, E411)."""
+        """The samples of the original files, or of the hub's. Raises DataError (E401, E402, E401)."""
         if self.hub and origin.path.exists() and original_files.are_parquet(files := origin.files):
             return _hub_samples(
                 original_files.read_splits(files, self.hub, origin.size if self.takes_size else None)

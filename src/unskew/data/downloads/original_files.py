@@ -59,7 +59,7 @@ class Files:
         """The file with a path that ends in this name, with or without .gz, nearest to the top; None without
         one.
 
-        Raises DataError (E411) if two are equally near.
+        Raises DataError (E401) if two are equally near.
         """
         ending = PurePosixPath(name).parts
         matches = [
@@ -69,18 +69,18 @@ class Files:
         depths = {n.removesuffix(".gz") for n in matches if n.count("/") == matches[0].count("/")}
         if len(depths) > 1:
             raise DataError(
-                "E411", f"{self.place} holds {name} twice: {', '.join(sorted(depths)[:2])}; name one folder."
+                "E401", f"{self.place} holds {name} twice: {', '.join(sorted(depths)[:2])}; name one folder."
             )
         return matches[0] if matches else None
 
     def read(self, name: str) -> bytes:
         """The content of the file that `named` finds, decompressed if it is gzipped.
 
-        Raises DataError: E411 if there is none or it is refused, E401 for a damaged one.
+        Raises DataError: E401 if there is none or it is refused, E401 for a damaged one.
         """
         place = self.named(name)
         if place is None:
-            raise DataError("E411", f"{self.place} holds no file {name}; is it the right archive, and whole?")
+            raise DataError("E401", f"{self.place} holds no file {name}; is it the right archive, and whole?")
         try:
             content = self.reading[place]()
             return _gunzip(content, f"{self.place}: {place}") if place.endswith(".gz") else content
@@ -91,7 +91,7 @@ class Files:
 def open_files(path: Path) -> Files:
     """The files of a folder or an archive, or a single other file.
 
-    Raises DataError: E402 for a missing path, E401 for a damaged archive, E411 for one that is refused.
+    Raises DataError: E402 for a missing path, E401 for a damaged archive, E401 for one that is refused.
     """
     if path.is_dir():
         return Files(str(path), _open_folder(path))
@@ -108,7 +108,7 @@ def open_files(path: Path) -> Files:
 
 
 def open_zip(content: bytes, place: str) -> Files:
-    """The files of a zip archive. Raises DataError (E411) for one that is refused, and READ_ERRORS."""
+    """The files of a zip archive. Raises DataError (E401) for one that is refused, and READ_ERRORS."""
     archive = zipfile.ZipFile(io.BytesIO(content))
     members = [m for m in archive.infolist() if not m.is_dir()]
     for m in members:
@@ -176,7 +176,7 @@ def _check_size(total: int, archive_size: int, place: str) -> None:
 
 def _refusal(place: str, reason: str) -> DataError:
     return DataError(
-        "E411", f"{place} is refused: {reason}, as no archive of a data set does. Download it again."
+        "E401", f"{place} is refused: {reason}, as no archive of a data set does. Download it again."
     )
 
 
@@ -221,7 +221,7 @@ def read_splits(files: Files, hub: Hub, size: int | None) -> dict[str, HubSplit]
     """The split "train", and "test" if there is one. size: side to which images are resized; None keeps their
     size.
 
-    Raises DataError: E401 for files that cannot be read, or without pyarrow; E411 for another set.
+    Raises DataError: E401 for files that cannot be read, or without pyarrow; E401 for another set.
     """
     names: dict[str, list[str]] = {}
     for name in sorted(files.reading):
@@ -232,11 +232,11 @@ def read_splits(files: Files, hub: Hub, size: int | None) -> dict[str, HubSplit]
             f"{files.place} holds no train-*.parquet; give the folder into which {hub.repository} was"
             " downloaded"
         )
-        raise DataError("E411", f"{text}.")
+        raise DataError("E401", f"{text}.")
     folders = {PurePosixPath(name).parent for several in names.values() for name in several}
     if len(folders) > 1:
         raise DataError(
-            "E411",
+            "E401",
             f"{files.place} holds several sets, {', '.join(sorted(map(str, folders))[:2])}; name one folder.",
         )
     return {split: _read_split(files, several, hub, size) for split, several in names.items()}
@@ -249,7 +249,7 @@ def _read_split(files: Files, names: list[str], hub: Hub, size: int | None) -> H
         images += _decode_column(table[hub.image], size, f"{files.place}: {name}")
     if len({image.shape for image in images}) > 1:
         raise DataError(
-            "E411",
+            "E401",
             f"{files.place}: images of {names[0]} have different sizes, which {hub.repository} has not.",
         )
     columns = {
@@ -259,7 +259,7 @@ def _read_split(files: Files, names: list[str], hub: Hub, size: int | None) -> H
     labels = [label for table, _ in parts for label in table[hub.label]]
     if not images or not all(type(label) is int for label in labels):
         raise DataError(
-            "E411", f"{files.place}: {names[0]} does not hold one whole number as label for each image."
+            "E401", f"{files.place}: {names[0]} does not hold one whole number as label for each image."
         )
     return HubSplit(np.stack(images), np.array(labels, np.int64), columns, parts[0][1])
 
@@ -278,7 +278,7 @@ def _read_columns(files: Files, name: str, hub: Hub) -> tuple[dict[str, list[Any
         size = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
         if lacking or size > LARGEST_ARCHIVE:
             reason = f"has no column {lacking[0]}" if lacking else f"unpacks to {size:,} bytes"
-            raise DataError("E411", f"{place} {reason}, so it is not {hub.repository}; download it again.")
+            raise DataError("E401", f"{place} {reason}, so it is not {hub.repository}; download it again.")
         return file.read(columns=columns).to_pydict(), _schema_classes(
             file.schema_arrow.metadata or {}, hub.label
         )
@@ -304,13 +304,13 @@ def _decode_column(cells: list[Any], size: int | None, place: str) -> Iterator[n
         content = cell.get("bytes") if isinstance(cell, dict) else None
         if not isinstance(content, bytes):
             raise DataError(
-                "E411", f"{place}: row {i} holds no image of its own; download the Parquet files, not a list."
+                "E401", f"{place}: row {i} holds no image of its own; download the Parquet files, not a list."
             )
         try:
             with Image.open(io.BytesIO(content)) as image:
                 if image.width * image.height > LARGEST_IMAGE:
                     raise DataError(
-                        "E411", f"{place}: the image of row {i} has {image.width} x {image.height} pixels."
+                        "E401", f"{place}: the image of row {i} has {image.width} x {image.height} pixels."
                     )
                 plain = image.convert("L" if image.mode in ("1", "L") else "RGB")
                 plain = plain.resize((size, size), Image.Resampling.BICUBIC) if size else plain

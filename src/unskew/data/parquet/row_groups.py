@@ -66,7 +66,7 @@ class RowGroups(Source):
         self.checked, self.most = False, int(CACHE_SHARE * usable_memory())
         if (size := max(form.row_bytes, float32_bytes(1, form.shape))) > self.most:
             text = f"a row takes {size:,} bytes, and at most {self.most:,} are read at once"
-            raise DataError("E414", f"{table.name}: {text}; write smaller samples.")
+            raise DataError("E142", f"{table.name}: {text}; write smaller samples.")
         rows = max(1, PIECE_BYTES // max(1, form.row_bytes))
         self.at_once = min(form.at_once, rows)
         self.pieces = _pieces(table, rows - rows % self.at_once)
@@ -189,7 +189,7 @@ class RowGroups(Source):
                     f"the {int(self.ends[piece] - self.pieces[piece, 0]):,} rows from {place} on unpack to"
                     " more than"
                 )
-                raise DataError("E414", f"{text} {self.most:,} bytes; write smaller ones.")
+                raise DataError("E142", f"{text} {self.most:,} bytes; write smaller ones.")
         last = piece + 1 == len(self.pieces) or bool(
             (self.pieces[piece + 1, 1:] != self.pieces[piece, 1:]).any()
         )

@@ -247,7 +247,7 @@ class ArrowShard(Shard):
         if size > MEMORY_SHARE * usable_memory():
             text = f"batch {group} of {self.path} takes {size:,} bytes, which must be in memory at once"
             raise DataError(
-                "E414", f"{text}; save the set with smaller batches (writer_batch_size in Datasets)."
+                "E142", f"{text}; save the set with smaller batches (writer_batch_size in Datasets)."
             )
 
     def _read_message(self, message: BatchMessage, buffers: Sequence[tuple[int, int]]) -> Any:

@@ -227,14 +227,14 @@ class ShardTable:
             raise DataError("E401", f"{text}: {reason}.") from error
 
     def whole_column(self, column: str) -> np.ndarray:
-        """All values of a column, [N], numbers as int64 or float64. Raises DataError (E414) for words that
+        """All values of a column, [N], numbers as int64 or float64. Raises DataError (E142) for words that
         take too much memory."""
         parts, size, raw = list[np.ndarray](), 0, self.columns[column].name
         for begin, batch in self.batches([column]):
             size += int(batch.nbytes)
             if size > _words_limit():
                 raise DataError(
-                    "E414",
+                    "E142",
                     f"{self.name}: column {excerpt(column, 40)} would have to be in memory as a whole, and"
                     f" takes more than {size - int(batch.nbytes):,} bytes; leave it out, or write less"
                     " into it.",
@@ -283,7 +283,7 @@ class RowNames(Sequence[str]):
 def read_table(path: Path) -> ShardTable:
     """The table of the files at a path.
 
-    Raises DataError: E402 without files, E401 for damaged ones, E403 for files with different columns, E414
+    Raises DataError: E402 without files, E401 for damaged ones, E403 for files with different columns, E142
     for more rows than memory holds numbers for.
     """
     parts = files_by_part(path)
@@ -300,7 +300,7 @@ def join_shards(
 ) -> ShardTable:
     """Files at a path as one table. omissions: descriptions of what is left out.
 
-    Raises DataError, E403 and E414, as `read_table` does.
+    Raises DataError, E403 and E142, as `read_table` does.
     """
     shards = (*train, *test)
     rows = sum(sum(shard.groups) for shard in shards)
@@ -309,7 +309,7 @@ def join_shards(
             f"declares {rows:,} rows, whose labels alone do not fit into the {usable_memory():,} bytes of"
             " memory"
         )
-        raise DataError("E414", f"{path} {text}; take fewer rows.")
+        raise DataError("E142", f"{path} {text}; take fewer rows.")
     name = path.resolve().name if path.is_dir() else path.name.replace("*", "").strip("-_.") or "parquet"
     return ShardTable(
         name, shards, sum(sum(shard.groups) for shard in train), (*_further_columns(shards), *omissions)

@@ -25,14 +25,14 @@ class Column(Partition):
     own_clients = True
 
     def values(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The column's values in the order of clients. Raises DataError (E407) if the set has no such
+        """The column's values in the order of clients. Raises DataError (E103) if the set has no such
         column."""
         if self.column not in columns:
             hint, names = suggestion(self.column, columns), ", ".join(columns) or "none"
             table = (
                 f" Of a table, name it behind the file: table.csv(site={self.column})." if not columns else ""
             )
-            raise DataError("E407", f"the set has no column '{self.column}'; it has: {names}.{hint}{table}")
+            raise DataError("E103", f"the set has no column '{self.column}'; it has: {names}.{hint}{table}")
         return np.unique(columns[self.column])
 
     def deal(self, request: Request, rng: np.random.Generator) -> Index:

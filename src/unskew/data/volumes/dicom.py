@@ -354,7 +354,7 @@ def stack_series(series: Series) -> Volume:
     """The volume of a series.
 
     Raises DataError: E401 for damaged files, missing planes and series that are too large, E403 for colours,
-    E409 for a series with images that do not form one stack.
+    E404 for a series with images that do not form one stack.
     """
     stack: list[Plane] = []
     room = LARGEST_DICOM // 2
@@ -372,7 +372,7 @@ def stack_series(series: Series) -> Volume:
 
 
 def _check_planes(series: Series, stack: Sequence[Plane]) -> None:
-    """Raises DataError: E409 for planes that do not form one stack, E401 for positions without a pixel
+    """Raises DataError: E404 for planes that do not form one stack, E401 for positions without a pixel
     spacing."""
     first = stack[0]
     for plane in stack[1:]:
@@ -402,12 +402,12 @@ def _check_planes(series: Series, stack: Sequence[Plane]) -> None:
 
 def _stack_error(series: Series, fault: str) -> DataError:
     return DataError(
-        "E409", f"{series} {fault}, as scouts and localisers do; leave them out, or export a series for each."
+        "E404", f"{series} {fault}, as scouts and localisers do; leave them out, or export a series for each."
     )
 
 
 def _sort_planes(series: Series, stack: Sequence[Plane]) -> list[Plane]:
-    """The planes along their normal, or by their numbers. Raises DataError (E409) for two planes in one
+    """The planes along their normal, or by their numbers. Raises DataError (E404) for two planes in one
     place."""
     first = stack[0]
     if first.position is None or first.directions is None:
@@ -423,7 +423,7 @@ def _sort_planes(series: Series, stack: Sequence[Plane]) -> list[Plane]:
     steps = np.diff(along[order])
     if steps.size and steps.min() < 1e-3:
         text = f"{series} has two images in one place: it holds several times, echoes or copies"
-        raise DataError("E409", f"{text}; give one volume a series.")
+        raise DataError("E404", f"{text}; give one volume a series.")
     if (
         steps.size
         and steps.max() - (usual := float(np.sort(steps)[(len(steps) - 1) // 2])) > PLANE_TOLERANCE * usual

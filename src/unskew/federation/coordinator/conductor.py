@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from unskew.errors import UsageError
+from unskew.errors import MissingPackage
 from unskew.federation.coordinator import orders, superlink
 from unskew.federation.coordinator.mailbox import FlowerChannel, Mailbox
 from unskew.federation.coordinator.network_run import conduct_order
@@ -31,9 +31,7 @@ try:
     from flwr.supercore.retry import make_simple_http_retry_invoker
     from flwr.supercore.task_identity import TaskIdentity
 except ImportError as error:  # the extra is not installed, or in a version that has other names
-    raise UsageError(
-        "E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error})."
-    ) from error
+    raise MissingPackage(f"a federation ({error})", "Flower 1.41", "flower") from error
 
 
 def main() -> None:

@@ -149,7 +149,7 @@ class Correspondence:
     def ask(
         self, kind: str, t: int, requests: Mapping[str, RequestContent], limits: Limits
     ) -> dict[str, Packet]:
-        """The checked replies by site. A site without a reply is reported (E304, E307, E310, E311, E312 or
+        """The checked replies by site. A site without a reply is reported (E303, E307, E310, E311, E311 or
         its own code).
         """
         connected, sealed, packed = (
@@ -261,7 +261,7 @@ class Correspondence:
             text = f"{site} did not answer within {self.deadline_s:g} s; the round goes on without it."
             return self._refuse(site, t, "E311", text)
         if isinstance(reply, str):
-            code, text = (reply[:4], reply[5:]) if reply.startswith(("E203 ", "E304 ")) else ("E312", reply)
+            code, text = (reply[:4], reply[5:]) if reply.startswith(("E203 ", "E303 ")) else ("E311", reply)
             return self._refuse(site, t, code, f"{site} failed: {printable(text[:MOST_TEXT])}.")
         key = self.contact.keys.get(site)
         if key is None:
@@ -279,7 +279,7 @@ class Correspondence:
         """The description of a node's site; None, after a report, unless it proves to be an admitted site."""
         if reply is None or isinstance(reply, str):
             reason = f": {printable(reply[:MOST_TEXT])}" if reply else ""
-            return self._refuse("?", 0, "E312", f"a node ({node}) does not say which site it is{reason}.")
+            return self._refuse("?", 0, "E311", f"a node ({node}) does not say which site it is{reason}.")
         site = _claimed_site(reply)
         key = self.contact.keys.get(site)
         if key is None:
@@ -313,7 +313,7 @@ class Correspondence:
         if most is not None and count > most:
             self._strangers.add(node)
             text = f"{site} says it holds {count:,} samples, but at most {most:,} were agreed with it."
-            return self.leave_out(site, "E505", f"{text} It is left out of this run.")
+            return self.leave_out(site, "E305", f"{text} It is left out of this run.")
         self.refusals.pop(site, None)
         self._note("introduced", site=site, key=key.fingerprint, hello=hello.as_json())
         return hello
@@ -339,8 +339,8 @@ def _read_reply(
 
 
 def _code(code: Any) -> str:
-    """A site's error code; E312 for anything malformed."""
-    return code if isinstance(code, str) and re.fullmatch(r"E\d{3}", code) else "E312"
+    """A site's error code; E311 for anything malformed."""
+    return code if isinstance(code, str) and re.fullmatch(r"E\d{3}", code) else "E311"
 
 
 def _unreadable(error: Exception) -> str:
@@ -443,7 +443,7 @@ class Attendance:
         if most is None or not isinstance(claim, int | float) or claim <= most:
             return True
         text = f"claims {claim:g} samples, but at most {most:,} were agreed with it. Reply dropped."
-        self.tell(t, "E505", f"{site} round {t}: {text}")
+        self.tell(t, "E305", f"{site} round {t}: {text}")
         return False
 
     def _broadcast(self, start: Broadcast) -> Tree:

@@ -19,7 +19,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from unskew.errors import Paused, UnskewError, UsageError
+from unskew.errors import MissingPackage, Paused, UnskewError
 from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.signals import IDLE_FOLDER, REPLIES, REQUESTS, Bell, IdleNodes
 
@@ -57,9 +57,7 @@ try:
         unpack_message,
     )
 except ImportError as error:  # the extra is not installed, or in a version that has other names
-    raise UsageError(
-        "E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error})."
-    ) from error
+    raise MissingPackage(f"a federation ({error})", "Flower 1.41", "flower") from error
 
 T = TypeVar("T")
 
@@ -336,7 +334,7 @@ class Mailbox:
             raise  # this machine's disk is full, which is no fault of the site's
         except Exception as error:  # an error in Flower's parsers concerns one reply only
             reason = (
-                ("E304 " if isinstance(error, MessageTooLarge) else "") + (str(error) or type(error).__name__)
+                ("E303 " if isinstance(error, MessageTooLarge) else "") + (str(error) or type(error).__name__)
             )[:MOST_REASON]
             facts = Metadata(
                 self._run, "", head.metadata.src_node_id, SUPERLINK_NODE_ID, answered, "", 0.0, 0.0, "train"

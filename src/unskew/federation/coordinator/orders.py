@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from unskew.errors import PAGES, Paused, StateError, UsageError
+from unskew.errors import Paused, StateError, UsageError, code_pages
 from unskew.federation.prometheus import Metric, counter, gauge
 from unskew.records import client_lists
 from unskew.records.rows import Tail
@@ -134,7 +134,7 @@ class RunStart:
 
     @staticmethod
     def read(run: Path) -> RunStart:
-        """Raises UsageError (E117) if this is not a started run over a network, StateError (E208) for a
+        """Raises UsageError (E117) if this is not a started run over a network, StateError (E201) for a
         damaged file.
         """
         try:
@@ -143,7 +143,7 @@ class RunStart:
             raise UsageError("E117", f"{run} is no run over a network that was started.") from None
         except (ValueError, TypeError) as error:
             raise StateError(
-                "E208", f"{run / STARTED_FILE} is damaged; continue the run with: unskew resume {run}"
+                "E201", f"{run / STARTED_FILE} is damaged; continue the run with: unskew resume {run}"
             ) from error
 
 
@@ -304,7 +304,7 @@ class RunMetrics:
             self.bytes["in" if row["way"] == "up" else "out"] += client_lists.total_bytes(row)
         for event in files.events.read():
             if event["code"] != "round":
-                self.events[event["code"] if event["code"] in PAGES else OTHER] += 1
+                self.events[event["code"] if event["code"] in code_pages() else OTHER] += 1
                 continue
             there = set(client_lists.clients_in(event["answered"]))
             self.absences.update(

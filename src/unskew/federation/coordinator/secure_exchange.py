@@ -110,13 +110,13 @@ class SecureExchange(SiteExchange):
         }
         total = opening.total(shares_by_site)
         for giver, dealers in sorted(opening.false.items()):
-            self.sites.tell(start.t, "E526", false_share_text(giver, dealers, start.t))
+            self.sites.tell(start.t, "E318", false_share_text(giver, dealers, start.t))
         if problem := self.numbers.problem(total, len(came)):
             text = (
                 f"the sum is none of honest numbers ({problem}); which of {', '.join(came)} spoilt it nobody"
                 " can see"
             )
-            raise SumNotOpened(f"{text}.", "E526")
+            raise SumNotOpened(f"{text}.", "E318")
         if cut := self.numbers.cut(total):
             self.sites.tell(start.t, "E322", clipping_event(start.t, cut, len(came), self.secure))
         weight = shares_of_weight([one.samples for one in roster.listed], self.weighting, self.cap)
@@ -167,7 +167,7 @@ class SecureExchange(SiteExchange):
         (most, _), *_ = [*Counter(header["context"] for header in dealt.values()).most_common(1), ("", 0)]
         for site in [site for site, header in dealt.items() if header["context"] != most]:
             text = "it was sent other weights, settings or another list than most. It is left out of the sum."
-            self.sites.tell(t, "E526", f"{site} round {t}: {text}")
+            self.sites.tell(t, "E318", f"{site} round {t}: {text}")
             del dealt[site]
         return dealt
 
@@ -191,7 +191,7 @@ class SecureExchange(SiteExchange):
         roster = Roster(tuple(_without_duplicates(listed)))
         for site in sorted({one.site for one in listed} - set(roster.sites)):
             text = "a key that it has sent is not its own alone. It is left out of the sum."
-            self.sites.tell(t, "E526", f"{site} round {t}: {text}")
+            self.sites.tell(t, "E318", f"{site} round {t}: {text}")
         return roster
 
     def _has_dealt(self, t: int, k: int, packet: Packet, roster: Roster) -> bool:

@@ -418,7 +418,7 @@ class SiteExchange:
         self.dropped.note(start.t, {r.client for r in replies}, spec.shares)
         if isinstance(part, Standardise):
             for site, text in unit_remarks(self.sites.hellos, replies, part.name).items():
-                self.sites.tell(start.t, "E528", f"{site}: {text}.")
+                self.sites.tell(start.t, "E504", f"{site}: {text}.")
         if start.t == 0 and len(replies) < self.sites.min_sites:
             text = f"before round 1 {len(replies)} sites answered; {self.sites.min_sites} are needed."
             raise Paused("E206", text)
@@ -461,5 +461,5 @@ class SiteExchange:
         if self._void >= MOST_VOID_ROUNDS:
             void = f"Round {t} is the {MOST_VOID_ROUNDS}rd in a row without enough replies, so the run pauses"
             raise Paused("E206", f"{text} {void}; every round before it is saved.")
-        self.sites.tell(t, "E313", f"round {t}: {text} Round skipped, model unchanged.")
+        self.sites.tell(t, "E309", f"round {t}: {text} Round skipped, model unchanged.")
         return []

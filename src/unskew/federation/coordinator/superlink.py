@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unskew.errors import UsageError
+from unskew.errors import MissingPackage, UsageError
 from unskew.federation.addresses import LOOPBACK, check_free, free_port
 from unskew.federation.protocol.identity import PublicKey
 from unskew.federation.tickets import Coordinator
@@ -142,9 +142,7 @@ try:
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
     from flwr.supercore.runtime import RuntimeHttpClient
 except ImportError as error:  # the extra is not installed, or in a version that has other names
-    raise UsageError(
-        "E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error})."
-    ) from error
+    raise MissingPackage(f"a federation ({error})", "Flower 1.41", "flower") from error
 
 TIMEOUT_S = 20.0
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"

@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from unskew.errors import UsageError
+from unskew.errors import MissingPackage
 from unskew.federation.protocol.signed_messages import (
     SMALL,
     ByteSequence,
@@ -49,9 +49,7 @@ try:
         inflatable_class_registry,
     )
 except ImportError as error:  # the extra is not installed, or in a version that has other names
-    raise UsageError(
-        "E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error})."
-    ) from error
+    raise MissingPackage(f"a federation ({error})", "Flower 1.41", "flower") from error
 
 PIECE = 2 << 20
 """Bytes of tensors in one call, of which every program on the way holds several copies. The front lets 8 MB

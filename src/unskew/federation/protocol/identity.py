@@ -89,19 +89,19 @@ class PrivateKey:
         return self.key.sign(message, _SCHEME)
 
     def save(self, path: Path) -> None:
-        """Write the key in OpenSSH form with mode 0600. Raises UsageError (E502) if the file exists."""
+        """Write the key in OpenSSH form with mode 0600. Raises UsageError (E161) if the file exists."""
         form = serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
         write_secret(path, self.key.private_bytes(*form))
 
     @staticmethod
     def load(path: Path) -> PrivateKey:
-        """Read a key. Raises UsageError: E503 if the file holds no such key, E508 if other users may read
+        """Read a key. Raises UsageError: E503 if the file holds no such key, E521 if other users may read
         it.
         """
         if not path.exists():
             raise UsageError("E503", f"there is no key {path}.")
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise UsageError("E508", f"other users may read the private key {path}; run: chmod 600 {path}")
+            raise UsageError("E521", f"other users may read the private key {path}; run: chmod 600 {path}")
         try:
             key = serialization.load_ssh_private_key(path.read_bytes(), None)
         except Exception as error:  # cryptography raises a dozen kinds of errors for bytes that are not a key
@@ -126,12 +126,12 @@ def persistent_secret(path: Path) -> bytes:
 
 
 def write_secret(path: Path, data: bytes) -> None:
-    """Write a new file with mode 0600. Raises UsageError (E502) if the file exists."""
+    """Write a new file with mode 0600. Raises UsageError (E161) if the file exists."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise UsageError(
-            "E502", f"{path} exists and is not overwritten; choose another folder, or move that file away."
+            "E161", f"{path} exists and is not overwritten; choose another folder, or move that file away."
         ) from None
     with os.fdopen(handle, "wb") as file:
         file.write(data)

@@ -65,7 +65,7 @@ def study_settings(settings: Settings) -> Settings:
     for part in method.parts if summed else ():
         if part.weights_read == "each":  # the rest is known once the model is built
             text = f"secure aggregation is not possible with '{part.name}', which reads each site's weights"
-            raise UsageError("E134", f"{text}; leave it out, or set secure_aggregation=off.")
+            raise UsageError("E108", f"{text}; leave it out, or set secure_aggregation=off.")
     for part in method.parts:
         if part.reserve:
             text = (

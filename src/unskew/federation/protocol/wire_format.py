@@ -184,12 +184,12 @@ def seal(header: Mapping[str, Any], tree: Mapping[str, Any] | PackedTree, key: P
 def unseal(sealed: SignedMessage, key: PublicKey, limits: Limits) -> Packet:
     """Check and unpack a message that `key` should have signed.
 
-    Raises WireError: E304 if the message is too large; E310 if it was changed, truncated or not signed by
+    Raises WireError: E303 if the message is too large; E310 if it was changed, truncated or not signed by
     this key.
     """
     if len(sealed.blob) > limits.blob or len(sealed.text) > MOST_HEADER:
         size, most = f"{len(sealed.blob):,} and {len(sealed.text):,}", f"{limits.blob:,} and {MOST_HEADER:,}"
-        raise WireError("E304", f"its tensors and header have {size} bytes; at most {most} are expected.")
+        raise WireError("E303", f"its tensors and header have {size} bytes; at most {most} are expected.")
     if not key.signed(sealed.text.encode(), sealed.signature):
         raise WireError(
             "E310", "the signature does not match: the message was changed, or sent by somebody else."
@@ -213,14 +213,14 @@ def _header(text: str) -> dict[str, Any]:
 def _tensors(blob: bytes | ByteSequence, limits: Limits, axes: Any) -> Tree:
     start = blob[:8] if isinstance(blob, bytes) else blob.read(0, 8)
     if int.from_bytes(start, "little") > limits.names:
-        raise WireError("E304", f"the message lists more than the {limits.tensors} tensors expected.")
+        raise WireError("E303", f"the message lists more than the {limits.tensors} tensors expected.")
     try:
         tensors = dict.fromkeys(tensor_names(blob)) if isinstance(blob, StoredBytes) else _load(blob)
     except (SafetensorError, ValueError, KeyError, RuntimeError, OverflowError, TypeError) as error:
         raise WireError("E310", f"the tensors cannot be read ({type(error).__name__}).") from error
     if len(tensors) > limits.tensors:
         raise WireError(
-            "E304", f"the message holds {len(tensors)} tensors; at most {limits.tensors} are expected."
+            "E303", f"the message holds {len(tensors)} tensors; at most {limits.tensors} are expected."
         )
     if any(path.count("/") >= MOST_LEVELS for path in tensors):
         raise WireError("E310", f"a tensor's name has more than {MOST_LEVELS} levels.")

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from unskew.errors import Paused, UnskewError, UsageError
+from unskew.errors import MissingPackage, Paused, UnskewError
 from unskew.federation.programs import Say
 from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.site.site_folder import SiteFolder
@@ -61,9 +61,7 @@ try:
         unpack_message,
     )
 except ImportError as error:  # the extra is not installed, or in a version that has other names
-    raise UsageError(
-        "E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error})."
-    ) from error
+    raise MissingPackage(f"a federation ({error})", "Flower 1.41", "flower") from error
 
 MOST_RESPONSE = 16 << 20
 """Bytes of one answer; the longest honest ones are a piece of 8 MB, and a list of pieces."""

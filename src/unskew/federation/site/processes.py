@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unskew.errors import PAGES, UnskewError, UsageError
+from unskew.errors import UnskewError, UsageError, code_pages
 from unskew.federation import programs
 from unskew.federation.programs import Program, RareSay, Say, configure_malloc, stop_at_end
 from unskew.federation.prometheus import Metric, counter, gauge
@@ -135,7 +135,7 @@ class SiteMetrics:
         """Count a reply by the header of this site's own answer."""
         kind, code = (str(header.get(name, "")) for name in ("kind", "code"))
         if code:
-            self.refusals[code if code in PAGES else OTHER] += 1
+            self.refusals[code if code in code_pages() else OTHER] += 1
             return
         kind = kind if kind in KINDS else OTHER
         self.requests[kind] += 1
@@ -170,14 +170,14 @@ class SiteProcesses:
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Answer the server's requests until stopped.
 
-        Raises UsageError (E509) if the server will never accept this site, the worker's own UnskewError if
+        Raises UsageError (E503) if the server will never accept this site, the worker's own UnskewError if
         it rejects its arguments or its data, which a restart cannot fix, and UnskewError (E507) if the
         connection's thread has ended.
         """
         configure_malloc()
         ticket = self.joined.ticket
         if reason := rejection(self.joined):
-            raise UsageError("E509", f"{ticket.place}: {reason}")
+            raise UsageError("E503", f"{ticket.place}: {reason}")
         with tempfile.TemporaryDirectory(prefix="unskew-") as private:
             path = Path(private) / "worker"
             worker = self._worker(path)

@@ -71,7 +71,7 @@ class Owner:
         return {OWNER: asdict(self)}
 
     def of(self, file: Path) -> Tree:
-        """The tensors of this owner's file. Raises StateError: E204 as `check` does, E201 for a damaged
+        """The tensors of this owner's file. Raises StateError: E201 as `check` does, E201 for a damaged
         file.
         """
         tree, facts = checkpoints.read(file)
@@ -79,13 +79,13 @@ class Owner:
         return tree
 
     def check(self, file: Path, facts: Mapping[str, Any]) -> None:
-        """Raises StateError (E204) for a file of another owner, or without an owner."""
+        """Raises StateError (E201) for a file of another owner, or without an owner."""
         stored = owner_facts(facts)
         wrong = [name for name, value in asdict(self).items() if stored.get(name) != value]
         if wrong:
             text = f"is of another {wrong[0]}" if stored else "does not say whose it is"
             text = f"{file.name} in the folder of run {self.run} at site {self.site} {text}"
-            raise StateError("E204", f"{text}; put back the file that this site wrote in this run.")
+            raise StateError("E201", f"{text}; put back the file that this site wrote in this run.")
 
 
 def owner_facts(facts: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -159,7 +159,7 @@ class RunFolder:
             raise UsageError("E504", f"{text}; give it those of then, in their order, or leave the site out.")
 
     def read_setup(self) -> tuple[Tree, dict[str, Any]]:
-        """The run's setup. Raises StateError: E205 if there is none here or it is lost, E204 if it is another
+        """The run's setup. Raises StateError: E205 if there is none here or it is lost, E201 if it is another
         owner's.
         """
         try:
@@ -193,27 +193,27 @@ class RunFolder:
     def read_private(self, request: Packet) -> Tree:
         """The private state after this site's last counted round; {} before that.
 
-        Raises StateError (E204) if it is another owner's, or missing although other rounds have private
+        Raises StateError (E201) if it is another owner's, or missing although other rounds have private
         state.
         """
         t = request.header.get("base", 0)
         if t and self._private(t).exists():
             return self.owner.of(self._private(t))
         if t and any(self.path.glob("private-*")):
-            raise StateError("E204", f"site {self.site} has lost its private state of round {t}.")
+            raise StateError("E201", f"site {self.site} has lost its private state of round {t}.")
         return {}
 
     def keep(self, request: Packet, private: Tree) -> None:
         """Store the private state after the requested round, {} if there is none, and remove old state.
 
-        Raises StateError (E204) if the server has counted a round of this site but the folder, which may
+        Raises StateError (E201) if the server has counted a round of this site but the folder, which may
         have been lost and set up anew, contains no private state.
         """
         base, stateless = request.header.get("base", 0), self.path / STATELESS
         if private:
             if base and not any(self.path.glob("private-*")) and not stateless.exists():
                 disk.replace(self.path / REMOVED, "")
-                raise StateError("E204", f"site {self.site} has lost its private state of round {base}.")
+                raise StateError("E201", f"site {self.site} has lost its private state of round {base}.")
             checkpoints.write(
                 self._private(request.header["t"]), private, {"t": request.header["t"], **self.owner.facts}
             )
@@ -261,7 +261,7 @@ class NoisyReplies:
         """The result of `answer`, or its stored result for an earlier request with an equal order.
 
         Raises UsageError (E520) for another order in an answered round, or if the reply is no longer
-        stored, and StateError (E204) for a stored reply of another owner.
+        stored, and StateError (E201) for a stored reply of another owner.
         """
         t, order = request.header["t"], _order_digest(request)
         if t > self._last():

@@ -40,7 +40,7 @@ class SiteFolder:
     def make(folder: Path, ticket: Ticket) -> SiteFolder:
         """Create a site's key and its default policy.
 
-        Raises UsageError: E502 if the folder already belongs to a site, E503 for a bad ticket.
+        Raises UsageError: E161 if the folder already belongs to a site, E503 for a bad ticket.
         """
         ticket.check()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -120,7 +120,7 @@ def join(folder: Path, path: Path, heard: FingerprintSource | None) -> tuple[Sit
     A folder that has joined with this ticket before is opened, so that the command can be repeated; the
     ticket's file may then be missing. heard: asks a person for the coordinator's fingerprint before the key
     is made; None leaves the comparison to the reader of the output. Raises UsageError: E111 without a
-    ticket, E502 if the folder belongs to another ticket, E503 for a bad ticket or one of another
+    ticket, E161 if the folder belongs to another ticket, E503 for a bad ticket or one of another
     coordinator.
     """
     if (folder / "ticket.json").exists():
@@ -130,7 +130,7 @@ def join(folder: Path, path: Path, heard: FingerprintSource | None) -> tuple[Sit
                 f"{folder} belongs to site {joined.ticket.site} of {joined.ticket.federation}, by another"
                 " ticket"
             )
-            raise UsageError("E502", f"{mismatch}; join with this one in a new folder: --folder NAME")
+            raise UsageError("E161", f"{mismatch}; join with this one in a new folder: --folder NAME")
         return joined, False
     ticket = Ticket.read(path)
     ticket.check()

@@ -58,7 +58,7 @@ def open_site_model(path: Path, code: UserCode, data: Dataset | None = None) -> 
     model.
 
     Raises StateError: E155 before a model was received, E156 if the model cannot be built from the arguments,
-    E201 for damaged files, E204 for missing private state or a file of another owner, E111 for an altered
+    E201 for damaged files, E201 for missing private state or a file of another owner, E111 for an altered
     folder. Raises UsageError (E131) if the data differ in number from those that the site trained on.
     """
     first, facts = checkpoints.read(path / SETUP)
@@ -129,7 +129,7 @@ def _with_samples(known: RemoteFederation, k: int, data: Dataset, largest: int) 
 
 def _owner(path: Path, received: Mapping[str, Any], site: str, method: str) -> Owner:
     """The owner: this site and run in a site's folder, else as recorded in the weights. Raises StateError
-    (E204) if they are another owner's.
+    (E201) if they are another owner's.
     """
     number = str(owner_facts(received).get("run", path.name))
     ticket = path.parent.parent / "ticket.json"
@@ -144,7 +144,7 @@ def _owner(path: Path, received: Mapping[str, Any], site: str, method: str) -> O
 
 
 def _private(path: Path, base: int, owner: Owner) -> Tree:
-    """The private state after round `base`. Raises StateError (E204) if it was removed or is another
+    """The private state after round `base`. Raises StateError (E201) if it was removed or is another
     owner's.
     """
     file = private_file(path, base)
@@ -152,7 +152,7 @@ def _private(path: Path, base: int, owner: Owner) -> Tree:
         return owner.of(file)
     if base and ((path / REMOVED).exists() or any(path.glob("private-*.safetensors"))):
         raise StateError(
-            "E204", f"the private state after round {base} is not in {path} any more; copy it back there."
+            "E201", f"the private state after round {base} is not in {path} any more; copy it back there."
         )
     return {}
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unskew.errors import UsageError
+from unskew.errors import MissingPackage
 
 try:
     from cryptography.fernet import InvalidToken
@@ -42,7 +42,7 @@ try:
         public_key_to_bytes,
     )
 except ImportError as error:  # the extra is not installed
-    raise UsageError("E501", "secure aggregation needs Flower: pip install 'unskew[flower]'.") from error
+    raise MissingPackage("secure aggregation", "Flower 1.41", "flower") from error
 
 SCALAR = 48
 """Bytes of a private key on the curve secp384r1, which Flower's keys are on."""

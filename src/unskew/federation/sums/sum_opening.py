@@ -22,7 +22,7 @@ from unskew.federation.sums.roster import Roster, add_pairwise
 class SumNotOpened(Exception):
     """The reason why a sum cannot be opened or used, as a sentence. code: of the event that reports it."""
 
-    def __init__(self, text: str, code: str = "E321"):
+    def __init__(self, text: str, code: str = "E309"):
         super().__init__(text)
         self.code = code
 
@@ -95,7 +95,7 @@ class Opening:
             f"the shares of {site} do not give back what it has published: it dealt false ones, or other"
             " sites gave them"
         )
-        raise SumNotOpened(f"{text}. Nothing was opened.", "E526")
+        raise SumNotOpened(f"{text}. Nothing was opened.", "E318")
 
     def _note_false(
         self,

@@ -46,7 +46,7 @@ def hf(
     longest = getattr(config, "max_position_embeddings", None)
     if longest and 0 < longest < shape[0]:  # -1: any length
         raise UsageError(
-            "E122", f"the model in {path} reads {longest} tokens at most, and samples have {shape[0]}."
+            "E123", f"the model in {path} reads {longest} tokens at most, and samples have {shape[0]}."
         )
     ignored = config.pad_token_id if padding < 0 else padding
     head = nn.Linear(config.hidden_size, classes)

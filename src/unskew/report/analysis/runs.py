@@ -300,9 +300,9 @@ class RunData:
 
     @property
     def doubt(self) -> str:
-        """A reason to distrust the scores: many replies were dropped (E317), an exchange was left out,
-        numbers were clipped (E322), a metric was changed (E327), or the run ended in the first stage of its
-        method (E139)."""
+        """A reason to distrust the scores: many replies were dropped (E316), an exchange was left out,
+        numbers were clipped (E322), a metric was changed (E112), or the run ended in the first stage of its
+        method (E128)."""
         texts = {e.get("code"): str(e.get("text", "")) for e in self.events if e["t"]}
         other = exchange_doubt(self.replies) or clipping_doubt(self.replies) or metric_doubt(self.replies)
         return texts.get(MANY_DROPPED) or other or texts.get(FIRST_STAGE, "")

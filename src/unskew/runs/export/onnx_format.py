@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from unskew.errors import UsageError, excerpt
+from unskew.errors import MissingPackage, UsageError, excerpt
 from unskew.round.run import Run
 from unskew.runs.export.example_inputs import ExportSamples
 from unskew.runs.export.exported_model import ExportedModel
@@ -21,7 +21,7 @@ LARGEST = 2_000_000_000
 def write(whole: ExportedModel, x: ExportSamples, _run: Run) -> bytes:
     """The content of the file.
 
-    Raises UsageError: E162 if the extra is not installed, E160 for a model that torch cannot export or that
+    Raises UsageError: E133 if the extra is not installed, E160 for a model that torch cannot export or that
     is too large.
     """
     package("onnx"), package("onnxscript"), package("onnxruntime")
@@ -59,11 +59,9 @@ def _graph_inputs(x: ExportSamples) -> dict[str, torch.Tensor]:
 
 
 def package(name: str) -> Any:
-    """The module of this name. Raises UsageError (E162) if it is not installed."""
+    """The module of this name. Raises UsageError (E133) if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        text = f"the format onnx needs {name}: pip install 'unskew[export]'"
-        raise UsageError(
-            "E162", f"{text}; --format safetensors and torch-export need nothing more."
-        ) from error
+        instead = "--format safetensors and torch-export need nothing more"
+        raise MissingPackage("the format onnx", name, "export", instead) from error

@@ -15,12 +15,12 @@ from unskew.round.probes import Measures, Probe, RunInspector
 def measures_of(text: str, lens: RunInspector) -> Measures | None:
     """The measures that the setting `measure` names; None for "none".
 
-    Raises UsageError (E130) for a measure that does not apply to this run.
+    Raises UsageError (E126) for a measure that does not apply to this run.
     """
     probes = {name: probe_class(name)(lens) for name in names_in(text)}
     for name, probe in probes.items():
         if reason := probe.refuse():
-            raise UsageError("E130", f"'{name}' cannot be measured of {lens.trainer.method} here: {reason}.")
+            raise UsageError("E126", f"'{name}' cannot be measured of {lens.trainer.method} here: {reason}.")
     return Measures(probes) if probes else None
 
 

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from unskew.errors import UsageError
+from unskew.errors import MissingPackage, UsageError
 from unskew.records import checkpoints
 from unskew.round.callback import Progress
 from unskew.system import disk
@@ -35,13 +35,12 @@ def scalars(rows: Iterable[Mapping[str, Any]]) -> Iterator[Scalar]:
 
 
 def package(name: str, install: str) -> Any:
-    """Import a tracker's package. install: the name to install. Raises UsageError (E158) if it is not
+    """Import a tracker's package. install: the name to install. Raises UsageError (E133) if it is not
     installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        text = f"tracking needs {install}, which is not installed ({error})"
-        raise UsageError("E158", f"{text}: pip install {install}, or leave track out.") from None
+        raise MissingPackage(f"tracking ({error})", install, instead="or leave track out") from None
 
 
 def is_saved(run: Progress) -> bool:
@@ -50,10 +49,10 @@ def is_saved(run: Progress) -> bool:
 
 
 def folder_of(run: Progress) -> Path:
-    """The run's folder. Raises UsageError (E116) for a run in memory."""
+    """The run's folder. Raises UsageError (E109) for a run in memory."""
     if run.folder is None:
         raise UsageError(
-            "E116", "track writes files; give run(..., name='my-run') to have a folder for them."
+            "E109", "track writes files; give run(..., name='my-run') to have a folder for them."
         )
     return run.folder
 

@@ -57,7 +57,7 @@ class Metric:
 def as_text(metrics: MetricsSetting) -> tuple[str, dict[str, user_metric.Function]]:
     """The text of the setting `metrics` for an argument of `run`, and the functions in it by name.
 
-    Raises UsageError (E135) for a function without a name, such as a lambda.
+    Raises UsageError (E126) for a function without a name, such as a lambda.
     """
     each = [metrics] if isinstance(metrics, str) or callable(metrics) else list(metrics)
     functions = {user_metric.name_of(one): one for one in each if not isinstance(one, str)}
@@ -70,12 +70,12 @@ def metrics_of(text: str, task: str, functions: Functions | None = None) -> tupl
     """The additional scores of a task, including those of the setting `metrics`. task: the name of the task.
     functions: a program's own functions, by name.
 
-    Raises UsageError: E135 for a score that does not fit the task, E111 for a file that cannot be read.
+    Raises UsageError: E126 for a score that does not fit the task, E111 for a file that cannot be read.
     """
     metrics = tuple(_metric(name, task, functions or {}) for name in requested_scores(text, task))
     names = [metric.key.rpartition(":")[2] for metric in metrics]
     if twice := next((name for name in names if names.count(name) > 1), ""):
-        raise UsageError("E135", f"two of the metrics are called '{twice}'; rename your function.")
+        raise UsageError("E126", f"two of the metrics are called '{twice}'; rename your function.")
     return metrics
 
 
@@ -98,4 +98,4 @@ def _metric(name: str, task: str, functions: Functions) -> Metric:
     if name in of_guesses:
         return Metric(name, of_guesses[name], False)
     fit = ", ".join((*of_probabilities, *of_guesses)) or "only functions of your own do"
-    raise UsageError("E135", f"the metric '{name}' does not fit {task}; of the metrics there are, {fit}.")
+    raise UsageError("E126", f"the metric '{name}' does not fit {task}; of the metrics there are, {fit}.")

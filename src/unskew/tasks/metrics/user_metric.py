@@ -17,34 +17,34 @@ Function = Callable[..., Any]
 
 
 def from_file(text: str) -> Function:
-    """The function that `path/to/file.py:function` names. Raises UsageError: E111 for the file, E135 for the
+    """The function that `path/to/file.py:function` names. Raises UsageError: E111 for the file, E126 for the
     function."""
     file, _, name = text.rpartition(":")
     module = python_files.import_file(file)
     function = getattr(module, name, None)
     if not callable(function):
         known = [n for n, value in vars(module).items() if callable(value)]
-        raise UsageError("E135", f"{file} has no function '{name}'.{suggestion(name, known)}")
+        raise UsageError("E126", f"{file} has no function '{name}'.{suggestion(name, known)}")
     return function
 
 
 def given_function(name: str, functions: Mapping[str, Function]) -> Function:
-    """The program's function with this name. Raises UsageError (E135) if there is none."""
+    """The program's function with this name. Raises UsageError (E126) if there is none."""
     if name not in functions:
         raise UsageError(
-            "E135", f"the metric '{name}' was a function given in Python; give it again: metrics=[{name}]."
+            "E126", f"the metric '{name}' was a function given in Python; give it again: metrics=[{name}]."
         )
     return functions[name]
 
 
 def name_of(function: object) -> str:
-    """The name of a function. Raises UsageError (E135) for an object that cannot be called or has no name,
+    """The name of a function. Raises UsageError (E126) for an object that cannot be called or has no name,
     such as a lambda."""
     name = getattr(function, "__name__", "")
     if not callable(function) or not name.isidentifier():
         what = "is no function" if not callable(function) else "has no name"
         raise UsageError(
-            "E135", f"metrics are names and functions written with def; {excerpt(function)} {what}."
+            "E126", f"metrics are names and functions written with def; {excerpt(function)} {what}."
         )
     return name
 
@@ -57,7 +57,7 @@ def record_key(name: str, function: Function) -> str:
 def checked_function(name: str, function: Function) -> Callable[[np.ndarray, np.ndarray], float | None]:
     """The function with a check of its result: a finite number, or None if it returns None, NaN or infinity.
 
-    Raises UsageError (E135) if the function fails or returns anything but one number.
+    Raises UsageError (E126) if the function fails or returns anything but one number.
     """
 
     def value(y: np.ndarray, answers: np.ndarray) -> float | None:
@@ -69,7 +69,7 @@ def checked_function(name: str, function: Function) -> Callable[[np.ndarray, np.
                 "return None where it is undefined, such as where a client's test samples have one class only"
             )
             raise UsageError(
-                "E135", f"{text}; it is given y {list(y.shape)} and answers {list(answers.shape)}: {remedy}."
+                "E126", f"{text}; it is given y {list(y.shape)} and answers {list(answers.shape)}: {remedy}."
             ) from error
         return None if result is None else _number(name, result)
 
@@ -83,10 +83,10 @@ def _number(name: str, result: Any) -> float | None:
         "it must return one number, or None where it is undefined",
     )
     if size != 1:
-        raise UsageError("E135", f"the metric '{name}' returned {size} numbers; {expected}.")
+        raise UsageError("E126", f"the metric '{name}' returned {size} numbers; {expected}.")
     number = result.item() if hasattr(result, "item") else result
     if not isinstance(number, int | float):
-        raise UsageError("E135", f"the metric '{name}' returned {excerpt(result)}; {expected}.")
+        raise UsageError("E126", f"the metric '{name}' returned {excerpt(result)}; {expected}.")
     try:
         return float(number) if math.isfinite(number) else None
     except OverflowError:  # a whole number beyond the range of a float
