@@ -25,6 +25,7 @@ from unskew.privacy.accounting import (
     gaussian_epsilon,
     renyi_epsilon,
 )
+from unskew.records import client_lists
 from unskew.runs import conformance
 from unskew.runs.assemble import loop_of
 from unskew.runs.resolve import resolve
@@ -217,6 +218,31 @@ def test_each_client_shares_once_after_the_first_stage_and_is_matched(mechanism)
     most = 10 if mechanism == "paper" else 1
     assert max(np.max(r["bytes"]) for r in sent) <= 3 * most * 8 * 4
     assert {r["guarantee"] for r in sent} == {"none" if mechanism == "paper" else "dp"}
+
+
+def test_a_client_trains_on_synthetic_images_in_its_first_round_of_stage_two():
+    """With a fifth of the clients in a round, many train in stage II before they have shared anything."""
+    part = FedDPMS(width=8, alpha=5, sigma=0.3, mechanism="single")
+    changes = {
+        "data": "digits",
+        "clients": 20,
+        "samples": 30,
+        "skew": "dirichlet:0.3",
+        "availability": "sample:0.2",
+        "rounds": 7,
+    }
+    made = loop_of(resolve(conformance.short_settings(**changes), data.read("digits"), Method(part)))
+    try:
+        state = made.begin()
+        for t in range(1, 8):
+            matched, state = state.slices["feddpms"]["match"], made.round(state, t)[0]
+            trained = next(
+                r["answered"] for r in made.record.rows["events"] if r["code"] == "round" and r["t"] == t
+            )
+            if t > part.last_of_stage(7):
+                assert (matched[client_lists.clients_in(trained)] >= 0).all()
+    finally:
+        made.trainer.close()
 
 
 def test_decoders_stay_with_their_clients():

@@ -10,8 +10,8 @@ the last, those who answered and have not shared yet send, for each of their `to
     single:  m_c + sigma / sqrt(alpha) e, from which the server makes 4 alpha vectors m + spread e and keeps
     the first alpha
              that it takes for c, or m itself
-Each client is matched once with the client whose shared classes meet most of the `top` classes that it has
-least of.
+All clients say after round T_p which `top` classes they have least of. Each is matched with the client whose
+shared classes meet most of these, among all that have shared before its first round of stage II with a match.
     stage II:  CE; each sample is one of the n~ decoded vectors of the match with probability n~ / (n + n~),
     else its own
 """
@@ -71,6 +71,7 @@ class FedDPMS(FedAvg):
             "match": torch.full((K,), -1),
             "classes": torch.zeros(K, CLASSES),
             "lacks": torch.zeros(K, CLASSES),
+            "begun": torch.zeros(K),
         }
 
     def arrive(self, c: Client) -> None:
@@ -130,21 +131,26 @@ class FedDPMS(FedAvg):
             }
         if not self.last_of_stage <= self.t < self.case.rounds:
             return
+        if self.t == self.last_of_stage:
+            for k in range(self.clients):
+                counts = self.y[self.given.rows(k)].sum(0)
+                fewest = sorted(range(CLASSES), key=lambda j: (counts[j], j))[: self.top]
+                self.slice["lacks"][k, fewest] = 1
         for k in cohort:
             counts = self.y[self.given.rows(k)].sum(0)
             largest = sorted(range(CLASSES), key=lambda j: (-counts[j], j))[: self.top]
-            fewest = sorted(range(CLASSES), key=lambda j: (counts[j], j))[: self.top]
             if not self.slice["asked"][k]:
                 self.share(k, [j for j in largest if counts[j] >= self.least])
             self.slice["asked"][k] = 1
-            self.slice["lacks"][k, fewest] = 1
+            if self.slice["match"][k] >= 0:
+                self.slice["begun"][k] = 1
         for i in range(self.clients):
             meets = [
                 int((self.slice["classes"][j] * self.slice["lacks"][i]).sum()) if j != i else 0
                 for j in range(self.clients)
             ]
-            if self.slice["match"][i] < 0 and max(meets) > 0:
-                self.slice["match"][i] = meets.index(max(meets))
+            if not self.slice["begun"][i]:
+                self.slice["match"][i] = meets.index(max(meets)) if max(meets) > 0 else -1
 
     def share(self, k: int, classes: list[int]) -> None:
         rows = self.given.rows(k)
@@ -184,7 +190,7 @@ class FedDPMS(FedAvg):
         return self.evaluated(self.w, self.decoded(self.slice["decoder"], z))[0].argmax(1)
 
     def server(self, replies: list[Reply], old: Weights) -> None:
-        for name in ("asked", "match", "classes", "lacks", "count", "z", "label"):
+        for name in ("asked", "match", "classes", "lacks", "begun", "count", "z", "label"):
             self.slice[name] = self.slice[name].clone()
 
     def answers(self) -> dict[int, Tensor]:

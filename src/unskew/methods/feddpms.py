@@ -11,12 +11,13 @@ Share     (T_p <= t < T, each client once): for each of its n largest classes c,
               assigns to c (200 batches at most)
           "single": m_c + N(0, sigma^2 / alpha) once; receivers add N(0, spread^2) and filter
               by the global model
-Match     R_i = the client j != i with the most shared classes among the n classes of which i has
-          fewest samples; the lowest id of several
+Lack      (t = T_p): every client says of which n classes it has fewest samples
+Match     R_i = the client j != i with the most shared classes among those that i lacks, of all
+          that have shared when i first trains in stage II; the lowest id of several
 Stage II  (t > T_p): CE on real and synthetic images w_d(Z_{R_i}); each sample is synthetic with
           probability |synthetic| / (n_i + |synthetic|), so that an epoch keeps its length
-Differs from the paper: clients share one round earlier, after the last round of stage I; means and filter are
-those of the merged encoder and classifier, not of the client's own; all clients receive all latents, not only
+Differs from the paper: clients share after the last round of stage I and after their first round of stage II,
+not before it, so a match is among those that shared up to the round before; means and filter are those of the merged encoder and classifier, not of the client's own; all clients receive all latents, not only
 their match's; clients weigh by their real samples; the number of synthetic samples in an epoch is binomial
 (paper: a draw without replacement); the head reads mu, not a drawn z. Pixel errors are summed and KL is
 averaged, as in the public code, which has cross-entropy of pixels instead of squares; the decoder has no
@@ -143,7 +144,7 @@ class FedDPMS(Part):
     tasks = ("classification",)
     needs = "class counts"
     normalises = True
-    keeps_at_server = ("classes", "lacks")
+    keeps_at_server = ("classes", "lacks", "begun")
     clashes = {
         "fedrdn": "its decoder draws inputs in [0, 1]",
         "norm": "its decoder draws inputs in [0, 1]",
@@ -194,6 +195,14 @@ class FedDPMS(Part):
         last, read = self.last_of_stage, ("asked",) if self.mechanism == "single" else ("asked", "decoder")
         return (
             Trip(lambda t, T: t == last(T), self.send_decoder, self.merge_decoders, self.decoders, reads=()),
+            Trip(
+                lambda t, T: t == last(T) < T,
+                self.send_lacks,
+                self.note_lacks,
+                self.lacks,
+                everyone=True,
+                reads=(),
+            ),
             Trip(lambda t, T: last(T) <= t < T, self.release, self.collect, self.releases, reads=read),
         )
 
@@ -206,6 +215,7 @@ class FedDPMS(Part):
             "count": torch.zeros(K),
             "asked": torch.zeros(K),
             "match": torch.full((K,), -1, dtype=torch.int64),
+            "begun": torch.zeros(K),
             "classes": torch.zeros(K, C),
             "lacks": torch.zeros(K, C),
         }
@@ -271,9 +281,25 @@ class FedDPMS(Part):
         mean = {n: torch.einsum("k,k...->...", share.to(t.device), t) for n, t in ups["decoder"].items()}
         return w, s | {"decoder": mean}
 
+    def lacks(self, fed: Fed) -> dict[str, Share]:
+        what = "which classes it has least of"
+        lists = Share(
+            (fed.classes,), low=0, high=1, reads="each", kind="statistics", samples="class", what=what
+        )
+        return {"lacks": lists}
+
+    def send_lacks(self, w: Weights, c: Client) -> Tree:
+        fewest = c.counts.argsort(stable=True)[: self.top]
+        return {"lacks": torch.zeros(c.fed.classes, device=fewest.device).scatter(0, fewest, 1.0)}
+
+    def note_lacks(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        lacks_KC = s["lacks"].clone()
+        for k, reply in zip(ups.clients.tolist(), ups.replies):
+            lacks_KC[k] = reply.shares[self.name]["lacks"]
+        return w, s | {"lacks": lacks_KC}
+
     def releases(self, fed: Fed) -> dict[str, Share]:
         kind, rows = ("dp", self.top) if self.mechanism == "single" else ("none", self.rows)
-        lists = Share((fed.classes,), low=0, high=1, reads="each", kind="statistics", samples="class")
         what = "noisy latent means" + (
             " (dp only given the encoder, class sizes and lists)" if kind == "dp" else ""
         )
@@ -298,9 +324,8 @@ class FedDPMS(Part):
                 what="their classes",
                 kind="statistics",
             ),
-            "classes": replace(lists, what="which classes it shares"),
-            "lacks": replace(lists, what="which classes it has least of"),
-        }
+            "classes": replace(self.lacks(fed)["lacks"], what="which classes it shares"),
+        } | self.lacks(fed)
 
     def release(self, w: Weights, c: Client) -> Tree:
         """Noisy means of the client's largest classes at the first call; later, or without samples, no
@@ -308,7 +333,6 @@ class FedDPMS(Part):
         device, C = c.counts.device, c.fed.classes
         order = c.counts.argsort(descending=True, stable=True)
         top = [k for k in order[: self.top].tolist() if c.counts[k] >= self.least]
-        lacks = torch.zeros(C).scatter(0, c.counts.cpu().argsort(stable=True)[: self.top], 1.0)
         z = [torch.zeros(0, self.width, device=device)]
         labels: list[int] = []
         if c.down["asked"][c.id] == 0:
@@ -324,8 +348,7 @@ class FedDPMS(Part):
             "z": torch.cat(z),
             "labels": torch.tensor(labels, dtype=torch.int64, device=device),
             "classes": shared.to(device),
-            "lacks": lacks.to(device),
-        }
+        } | self.send_lacks(w, c)
 
     def _noisy(self, mean_L: Tensor, label: int, w: Weights, c: Client, generator: torch.Generator) -> Tensor:
         if self.mechanism == "single":
@@ -337,18 +360,19 @@ class FedDPMS(Part):
         return filter_copies(mean_L, label, self.sigma, self.alpha, classify, generator)
 
     def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
-        """Stores the received latents in their clients' rows, then matches all clients that have no match
-        yet."""
+        """Stores the received latents in their clients' rows, then matches all clients that have not trained
+        with a match yet."""
         s = {n: t.clone() if isinstance(t, Tensor) else t for n, t in s.items()}
         for k, reply in zip(ups.clients.tolist(), ups.replies):
             sent = reply.shares[self.name]
             s["asked"][k] = 1.0
+            s["begun"][k] = float(s["match"][k] >= 0)
             s["lacks"][k] = sent["lacks"]
             if len(sent["z"]):
                 z, labels = self._rows_of(k, sent, w, s, fed)
                 s["z"][k, : len(z)], s["label"][k, : len(z)], s["count"][k] = z, labels, len(z)
                 s["classes"][k] = sent["classes"]
-        for i in torch.nonzero((s["match"] < 0) & (s["lacks"].sum(1) > 0)).flatten().tolist():
+        for i in torch.nonzero((s["begun"] == 0) & (s["lacks"].sum(1) > 0)).flatten().tolist():
             s["match"][i] = match_client(i, s["lacks"], s["classes"])
         return w, s
 
