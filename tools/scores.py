@@ -26,11 +26,13 @@ PATH = Path(__file__).parents[1] / "src" / "unskew" / "methods" / SCORES_FILE
 
 def measured(result: dict[str, Any]) -> dict[str, Score]:
     """The scores in a result of `unskew reproduce`, by method."""
-    percent = {(e["row"], e["method"]): e["ours"]["mean"] for e in result["entries"]}
+    percent = {
+        (e["row"], e["method"]): e["ours"]["mean"] for e in result["entries"] if e["ours"]["mean"] is not None
+    }
     known, found = scores(), dict[str, Score]()
     for row, name in percent:
         own = any(part.personal for part in registry.parse(name).parts)
-        if row == ("sites" if own else "model") and name != "fedavg":
+        if row == ("sites" if own or ("model", name) not in percent else "model") and name != "fedavg":
             why = known[name].why if name in known else ""
             found[name] = Score(percent[row, name], percent[row, "fedavg"], result["seeds"], why)
     return found
