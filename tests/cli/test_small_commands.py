@@ -314,8 +314,10 @@ def test_explain_says_what_the_mean_is_what_leaves_and_what_that_tells():
     assert re.search(r"leaves each client  weights .* a round \(read: sum\)", plain)
     assert "secure aggregation  with --secure-aggregation on, all of it is read only in the sum of 3" in plain
     assert "unskew attack" in plain.split("secure aggregation")[1]
-    both = call("explain", "fedprox+scaffold").out
-    assert both.count("Differs from the paper") == 2
+    both = call("explain", "scaffold+fedprox+clip_gradients").out
+    assert "Order matters: of the gradient, scaffold before clip_gradients." in both
+    assert "Order matters" not in plain
+    assert both.count("Differs from the paper") == 3
     assert "scaffold/delta" in both
 
 

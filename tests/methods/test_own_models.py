@@ -49,6 +49,16 @@ class Climb(Part):
         return w | {n: w[n] + t for n, t in g.items()}
 
 
+@dataclass(frozen=True)
+class Shift(Part):
+    """Takes gradients elsewhere without looking at any, as FedLESAM does."""
+
+    name = "shift"
+
+    def perturb(self, g, w, c):
+        return {n: 1.5 * t for n, t in w.items()}
+
+
 def kept_beside(method, client=0):
     """What a client keeps beside the model after its first round."""
     loop = conformance.loop_for(method)
@@ -94,7 +104,7 @@ def test_the_list_of_methods_that_keep_weights_beside_the_model_is_whole():
 @pytest.mark.parametrize(
     "name", [n for n in KEEPERS if n != "apple"]
 )  # its shares descend the loss with all that is added
-@pytest.mark.parametrize("other", [Pull(), Climb()], ids=lambda p: p.name)
+@pytest.mark.parametrize("other", [Pull(), Climb(), Shift()], ids=lambda p: p.name)
 def test_no_other_part_moves_what_a_part_keeps_beside_the_model(name, other):
     parts = registry.parse(name).parts
     alone, beside = kept_beside(Method(*parts, Still())), kept_beside(Method(*parts, Still(), other))

@@ -33,7 +33,7 @@ from unskew.round.loop import Loop
 from unskew.runs import hardware
 from unskew.system import machine
 
-FED = SimpleNamespace(shared=("w",), clients=8, proximal=0.0, rounds=2, lr=0.5)
+FED = SimpleNamespace(shared=("w",), clients=8, proximal=0.0, rounds=2, lr=0.5, epochs=1, batch=1)
 
 
 def ups(*values, sizes=None, shares=None, part="", weighting="size"):
@@ -169,11 +169,14 @@ def test_qffl_weighs_clients_by_their_loss():
 def test_afl_moves_its_mixture_to_the_client_with_the_largest_loss():
     assert_close(on_simplex(torch.tensor([0.5, 0.8, -1.0])), [0.35, 0.65, 0])
     given = ups([4.0], [8.0], shares=[{"loss": torch.tensor(v)} for v in (1.0, 2.0)], part="afl")
-    w, s = AFL(step=0.5).merge({"w": torch.zeros(1)}, {"mixture": torch.tensor([0.75, 0.25, 0])}, given, FED)
+    mixture = {"mixture": torch.tensor([0.75, 0.25, 0])}
+    w, s = AFL(step=0.5 * FED.clients).merge({"w": torch.zeros(1)}, mixture, given, FED)
     assert_close(w["w"], [5])
     assert_close(s["mixture"], [0.5, 0.5, 0])  # (1.25, 1.25, 0)
     absent = dataclasses.replace(given, clients=torch.tensor([1, 2]))
-    w, s = AFL().merge({"w": torch.ones(1)}, {"mixture": torch.tensor([1.0, 0, 0])}, absent, FED)
+    w, s = AFL(step=0.1 * FED.clients).merge(
+        {"w": torch.ones(1)}, {"mixture": torch.tensor([1.0, 0, 0])}, absent, FED
+    )
     assert w["w"].tolist() == [1]  # nobody who replied counts
     assert_close(s["mixture"], [0.9, 0, 0.1])
 

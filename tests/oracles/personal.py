@@ -24,10 +24,7 @@ class Beside(FedAvg):
 
     Its running statistics are its own. Each client that took part is scored by it, everything else by the
     global model.
-    mu: of a FedProx beside it, which pulls the global model alone.
     """
-
-    mu = 0.0
 
     def keeps(self, name: str) -> bool:
         return name.startswith(f"{self.part}.")
@@ -44,7 +41,7 @@ class Beside(FedAvg):
         return {n.removeprefix(f"{self.part}."): p for n, p in c.extra.items()}
 
     def loss(self, c: Client, seen: Pass) -> Tensor:
-        return super().loss(c, seen) + self.own_loss(c, self.named(c), seen) + pull(c, self.mu)
+        return super().loss(c, seen) + self.own_loss(c, self.named(c), seen)
 
     def own_loss(self, c: Client, v: dict[str, Tensor], seen: Pass) -> Tensor:
         """What the client's own model descends."""
@@ -57,11 +54,6 @@ class Beside(FedAvg):
     def own_model(self, kept: Weights) -> Weights:
         """The weights that score a client, from what it keeps."""
         return {n: kept[f"{self.part}.{n}"] for n, _ in named_tensors(self.module)}
-
-
-def pull(c: Client, mu: float) -> Tensor:
-    """FedProx's term, over the weights that client c received."""
-    return mu / 2 * torch.stack([(p - c.start[n]).pow(2).sum() for n, p in c.model.named_parameters()]).sum()
 
 
 def logits_with(model: nn.Module, v: dict[str, Tensor], x: Tensor) -> Tensor:

@@ -101,8 +101,8 @@ class FedAvg:
             self.exchange(cohort)
         return Snapshot(
             dict(self.w),
-            copy.deepcopy({self.part: self.slice} if self.slice else {}),
-            {k: copy.deepcopy(self.held(k)) for k in sorted({*self.private, *self.kept})},
+            copy.deepcopy(self.slices()),
+            {k: copy.deepcopy(self.held(k)) for k in range(self.clients)},
             self.answers(),
             sum(r.loss for r in replies) / len(replies) if replies else math.nan,
         )
@@ -181,10 +181,13 @@ class FedAvg:
         with torch.no_grad():
             return split_forward(model, x)
 
+    def slices(self) -> Tree:
+        """The server's state by Part."""
+        return {self.part: self.slice}
+
     def held(self, k: int) -> Tree:
         """Everything that stays on client k."""
-        private = {self.part: self.private[k]} if k in self.private else {}
-        return private | ({"kept": self.kept[k]} if k in self.kept else {})
+        return {self.part: self.private.get(k, {}), "kept": self.kept.get(k, {})}
 
     def shares_of_weight(self, replies: list[Reply]) -> list[float]:
         """p_k: n_k / n, or 1 / |cohort| where the method weighs clients equally."""

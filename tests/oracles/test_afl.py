@@ -1,7 +1,7 @@
 """AFL (Mohri et al., ICML 2019, algorithm 1, as federated comparisons run it), lambda over all clients.
 
 w_{t+1} = sum_k lambda_k w_k / sum_k lambda_k, of those that answered
-lambda_k <- lambda_k + gamma F_k(w_t) for these;    lambda <- argmin over the simplex of ||. - lambda||
+lambda_k <- lambda_k + gamma / K F_k(w_t) for these;    lambda <- argmin over the simplex of ||. - lambda||
 """
 
 import torch
@@ -15,7 +15,7 @@ from tests.oracles.values import Reply
 
 class AFL(FedAvg):
     part = "afl"
-    step = 0.1
+    step = 0.2
 
     def begin(self) -> None:
         self.slice = {"mixture": torch.tensor([n / sum(SIZES) for n in SIZES], dtype=torch.float64)}
@@ -30,7 +30,8 @@ class AFL(FedAvg):
             }
         for r in replies:
             rows = self.given.rows(r.k)
-            mixture[r.k] += self.step * cross_entropy(self.evaluated(self.w, self.x[rows])[0], self.y[rows])
+            F_k = cross_entropy(self.evaluated(self.w, self.x[rows])[0], self.y[rows])
+            mixture[r.k] += self.step / self.clients * F_k
         self.slice = {"mixture": nearest(mixture)}
         return w
 
@@ -46,7 +47,7 @@ def nearest(l_K: Tensor) -> Tensor:
 
 def test_afl() -> None:
     """Client 2, which is not there in round 1, has no weight left when it comes."""
-    agree(Case("cnn", 0.9), AFL, step=0.5)
+    agree(Case("cnn", 0.9), AFL, step=2.5)
 
 
 def test_its_default() -> None:

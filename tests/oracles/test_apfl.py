@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.oracles.agreement import agree, on_both_models
+from tests.oracles.agreement import agree
 from tests.oracles.personal import Beside, logits_with
 from tests.oracles.plain import cross_entropy
 from tests.oracles.tiny import Case, Weights
@@ -60,15 +60,3 @@ def test_a_share_that_is_clipped_and_comes_back(alpha: float, moves: str) -> Non
 
 def test_a_share_that_stays() -> None:
     agree(Case(), APFL, alpha=0.25, adaptive=False)
-
-
-class WithFedProx(APFL):
-    """v and a descend the mixture's loss alone."""
-
-    beside = "+fedprox(mu=0.3)"
-    mu = 0.3
-
-
-@on_both_models
-def test_beside_fedprox(case: Case) -> None:
-    agree(case, WithFedProx, alpha=0.3)

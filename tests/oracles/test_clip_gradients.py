@@ -5,7 +5,6 @@ import torch
 
 from tests.oracles.agreement import agree, on_both_models
 from tests.oracles.plain import FedAvg
-from tests.oracles.test_ditto import Ditto
 from tests.oracles.tiny import Case
 from tests.oracles.values import Client
 
@@ -25,18 +24,3 @@ def test_clip_gradients(case: Case) -> None:
 
 def test_its_defaults() -> None:
     agree(Case(), ClipGradients)
-
-
-class BesideDitto(Ditto):
-    """Each of a client's two models has a norm of its own."""
-
-    beside = "+clip_gradients(norm=0.4)"
-
-    def gradient(self, c: Client) -> None:
-        for model in (dict(c.model.named_parameters()), c.extra):
-            torch.nn.utils.clip_grad_norm_(list(model.values()), 0.4)
-
-
-@on_both_models
-def test_beside_a_clients_own_model(case: Case) -> None:
-    agree(case, BesideDitto, lam=0.5)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.oracles.agreement import agree, on_both_models
+from tests.oracles.agreement import agree
 from tests.oracles.personal import Beside, logits_with
 from tests.oracles.plain import cross_entropy
 from tests.oracles.tiny import Case
@@ -28,15 +28,3 @@ class Ditto(Beside):
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 def test_ditto(model: str) -> None:
     agree(Case(model, 0.9), Ditto, lam=0.5)
-
-
-class WithFedProx(Ditto):
-    """Its own term pulls v to w_t; that of FedProx pulls w alone, and not v to where v began the round."""
-
-    beside = "+fedprox(mu=0.3)"
-    mu = 0.3
-
-
-@on_both_models
-def test_beside_fedprox(case: Case) -> None:
-    agree(case, WithFedProx, lam=0.5)

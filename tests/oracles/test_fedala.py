@@ -28,18 +28,18 @@ class FedALA(FedAvg):
 
     def arrive(self, c: Client) -> None:
         self.private.setdefault(
-            c.k, {"w": dict(self.w), "W": {n: torch.ones_like(self.w[n]) for n in self.mixed}}
+            c.k, {"w": dict(self.w), "W": {n: torch.ones_like(self.w[n]) for n in self.mixed}, "rounds": 0}
         )
-        self.private[c.k]["W"] = self.fitted(c.k, self.t)
+        self.private[c.k]["W"] = self.fitted(c.k)
         loaded(c.model, self.begun(c.k, self.private[c.k]["W"]))
 
     def begun(self, k: int, W: Weights) -> Weights:
         v = self.private[k]["w"]
         return self.w | {n: v[n] + (self.w[n] - v[n]) * W[n] for n in self.mixed}
 
-    def fitted(self, k: int, t: int) -> Weights:
+    def fitted(self, k: int) -> Weights:
         W, v = self.private[k]["W"], self.private[k]["w"]
-        for _ in range(self.first if t == 2 else 1):
+        for _ in range(self.first if self.private[k]["rounds"] == 1 else 1):
             for rows in self.given.rows(k).split(self.case.batch):
                 model = self.model_with(self.begun(k, W)).eval()
                 cross_entropy(model(self.x[rows]), self.y[rows]).backward()
@@ -48,11 +48,11 @@ class FedALA(FedAvg):
         return W
 
     def leave(self, c: Client) -> Tree:
-        self.private[c.k]["w"] = c.weights
+        self.private[c.k] |= {"w": c.weights, "rounds": self.private[c.k]["rounds"] + 1}
         return {}
 
     def answers(self) -> dict[int, Tensor]:
-        own = {k: self.begun(k, self.fitted(k, self.t + 1)) for k in self.private}
+        own = {k: self.begun(k, self.fitted(k)) for k in self.private}
         return super().answers() | {k: self.evaluated(w, self.tests_of(k))[0] for k, w in own.items()}
 
 

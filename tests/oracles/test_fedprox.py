@@ -5,7 +5,6 @@ from torch import Tensor
 
 from tests.oracles.agreement import agree, everywhere
 from tests.oracles.plain import FedAvg
-from tests.oracles.test_fedper import FedPer
 from tests.oracles.tiny import Case
 from tests.oracles.values import Client, Pass
 
@@ -26,17 +25,3 @@ def test_fedprox(case: Case) -> None:
 
 def test_its_default() -> None:
     agree(Case(), FedProx)
-
-
-class BesideFedPer(FedPer):
-    """A head that stays at its client was not received, so nothing pulls it."""
-
-    beside = "+fedprox(mu=0.5)"
-
-    def loss(self, c: Client, seen: Pass) -> Tensor:
-        received = {n: p for n, p in c.parameters.items() if not self.keeps(n)}
-        return super().loss(c, seen) + 0.25 * sum(((p - c.start[n]) ** 2).sum() for n, p in received.items())
-
-
-def test_beside_a_head_that_stays() -> None:
-    agree(Case("mlp", 0.9), BesideFedPer)

@@ -40,7 +40,8 @@ class IFCA(FedAvg):
 
     def client(self, k: int) -> Client:
         c = super().client(k)
-        loaded(c.model, self.models[self.nearest(k)])
+        c.start = self.models[self.nearest(k)]
+        loaded(c.model, c.start)
         return c
 
     def leave(self, c: Client) -> Tree:

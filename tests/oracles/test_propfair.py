@@ -16,7 +16,7 @@ from tests.oracles.values import Client, Pass
 
 class PropFair(FedAvg):
     part = "propfair"
-    baseline = 5.0
+    baseline = 2.0
     eps = 0.2
 
     def loss(self, c: Client, seen: Pass) -> Tensor:

@@ -7,6 +7,7 @@ import pytest
 
 from unskew.methods import registry
 from unskew.report.method_pages import method_page
+from unskew.report.method_profile import scores
 from unskew.runs import conformance
 
 
@@ -45,6 +46,15 @@ def test_hooks_trips_and_shares_stand_there():
     assert row("scaffold", "`scaffold/delta`")[4:7] == ["weights", "all", "sum"]
     assert "Nothing beside the weights." in page_of("fedprox")
     assert "each client's weights by themselves" in page_of("median")
+
+
+def test_a_default_far_below_fedavg_says_so_and_why():
+    text = page_of("clip_gradients")
+    measured = scores()["clip_gradients"]
+    assert f"the score is {measured.score:.1f} % on digits where FedAvg has {measured.fedavg:.1f}" in text
+    assert measured.why in text
+    assert "Below FedAvg" not in page_of("ditto")
+    assert all(score.why for score in scores().values() if score.is_far_below)
 
 
 @pytest.mark.parametrize("name", ["flea", "local"])

@@ -36,7 +36,15 @@ def text(method: str, data: str = DATA, model: str = MODEL) -> str:
     pages = [method_page(p, loop.fed, beside).rstrip() for p in loop.run.method.parts] or [
         inspect.cleandoc(mean.__doc__ or "")
     ]
-    return "\n\n".join([*pages, f"With {beside}, in all:", "\n".join(shared)])
+    return "\n\n".join([*pages, *_order(loop), f"With {beside}, in all:", "\n".join(shared)])
+
+
+def _order(loop: Loop) -> list[str]:
+    """A sentence on the order of Parts that change gradients, if there are several."""
+    from unskew.core.part import overrides
+
+    names = [p.name for p in loop.run.method.parts if overrides(p, "grad")]
+    return [f"Order matters: of the gradient, {' before '.join(names)}."] if len(names) > 1 else []
 
 
 def _disclosed(loop: Loop) -> list[str]:

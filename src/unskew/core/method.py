@@ -70,9 +70,9 @@ def _steps_conflict(part: Part, other: Part) -> str:
 class Method:
     """An ordered set of Parts; `Method()` is FedAvg.
 
-    Their order matters for the hooks `batch`, `tap` and `logits`, each of which receives the result of the
-    previous Part's; terms of `loss` add up. `weighting` says how the merge weighs clients: "size" or "equal".
-    Raises UsageError (E107) for two Parts of one name, two merges, or Parts that cannot be combined.
+    Their order matters for the hooks `batch`, `tap`, `logits` and `grad`, each of which receives the result
+    of the previous Part's; terms of `loss` add up. `weighting` says how the merge weighs clients: "size" or
+    "equal". Raises UsageError (E107) for two Parts of one name, two merges, or Parts that cannot be combined.
     """
 
     def __init__(self, *parts: Part):

@@ -53,6 +53,10 @@ class StepHooks:
         shapes of the received ones, `w` (FedALA). `c.start` remains what was received."""
         return w
 
+    chooses: ClassVar[bool] = False
+    """`starts` chooses among models that the client received, so that `c.start` is the chosen one afterwards
+    (IFCA)."""
+
     def perturb(self, g: Weights, w: Weights, c: Client) -> Weights:
         """At every step: returns the weights at which the step's gradient is taken (FedSAM).
 

@@ -3,12 +3,14 @@
 Client: sends F_k, the mean loss of w_t over its training samples
 Server: w_{t+1} = sum_k l_k w_k / sum_k l_k
         over the clients that replied; w_t if all their l_k are 0
-        l_k <- l_k + step F_k,   then l <- the nearest point of the simplex
-        l begins at n_k / n over all clients
+        l_k <- l_k + step F_k / K,   then l <- the nearest point of the simplex
+        l begins at n_k / n over all K clients
 Differs from the paper: the model takes a client's whole local training as its gradient, as federated
 comparisons do, and the last model counts instead of the average over all rounds. The paper draws clients at
-random by l; ours reply as the availability setting says, and l_k moves when client k replies. The public code
-of q-FFL begins with equal l; that of PropFair moves l before the merge of the same round.
+random by l; ours reply as the availability setting says, and l_k moves when client k replies. `step` is in
+units of 1 / K, an equal share, because a step of one size for any number of clients gives few of many all the
+weight: 0.2 is 0.1 for two clients and about 0.01 for 23, as in the public code of q-FFL; that of PropFair has
+1, as 0.1 for ten. The former begins with equal l, the latter moves l before the merge of the same round.
 """
 
 from dataclasses import dataclass, replace
@@ -27,8 +29,11 @@ class AFL(Part):
     """Weighs clients by a mixture that the server moves towards the clients with the largest loss."""
 
     step: Annotated[
-        float, Ge(0), Le(1000), "how far a loss moves its client's weight in the mixture; 0 is FedAvg"
-    ] = 0.1
+        float,
+        Ge(0),
+        Le(1000),
+        "how far a loss of 1 moves its client's weight, in units of an equal share 1 / K; 0 is FedAvg",
+    ] = 0.2
     name = "afl"
     family = "fairness"
     use_when = "The worst client's score counts, and clients are few: silos that all answer."
@@ -51,7 +56,7 @@ class AFL(Part):
         mixture, replied = s["mixture"].clone(), ups.clients.to(s["mixture"].device)
         weight_K = mixture[replied].double().cpu()
         merged = weighted_mean(w, replace(ups, sizes=weight_K), "size") if weight_K.sum() else dict(w)
-        mixture[replied] += self.step * ups["loss"].to(mixture)
+        mixture[replied] += self.step / fed.clients * ups["loss"].to(mixture)
         return merged, {"mixture": on_simplex(mixture) if self.step else mixture}
 
 

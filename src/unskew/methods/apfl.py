@@ -58,10 +58,12 @@ class APFL(OwnModel):
 
     def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
         """Bounds the slope of a so that a plain step of SGD ends in [0, 1], even if momentum has carried a
-        out of this range."""
+        out of this range; the slope is 0 where a does not move."""
         if not self.adaptive:
             return g
         a, slope = w["apfl.alpha"], g["apfl.alpha"]
+        if self.moves == "round":
+            slope = torch.where(c.step > 0, 0.0, slope)
         # the rate may have fallen to 0, and 0 / 0 is NaN
         lr = c.round["lr"].clamp(min=torch.finfo(a.dtype).tiny)
         return g | {"apfl.alpha": torch.minimum(torch.maximum(slope, (a - 1) / lr), a / lr)}

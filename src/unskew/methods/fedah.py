@@ -28,7 +28,9 @@ from unskew.methods.shared.weights import head_first
 class FedAH(FedALA):
     """Starts a client's head between the global one and its last one, and trains it before the body."""
 
-    first: Annotated[int, Ge(1), Le(1000), "passes that learn W in round 2, where it is learned first"] = 1
+    first: Annotated[
+        int, Ge(1), Le(1000), "passes that learn W in a client's second round, the first time"
+    ] = 1
     head: Annotated[
         float, Gt(0), Lt(1), "share of a round's local steps that train the head, before the body's"
     ] = 0.5

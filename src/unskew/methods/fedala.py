@@ -8,9 +8,10 @@ Client: its last blocks start at  th = v + (w_t - v) * W      v: the weights tha
 Test:   a client's own score is that of th, for which W is learned again from the received w_t;
         other scores are the global model's
 Differs from the paper: W is learned on all of a client's samples, in their order; the paper takes a random 80
-%. In round 2 it takes `first` passes over them, where the paper continues until the loss settles, and later
-one pass, as the paper does. A client that misses round 1 or 2 never takes more than one; in public code the
-first time is as long for every client. The gradient is that of the model in evaluation mode.
+%. The first time that a client has a v of its own, in its second round, it takes `first` passes over them,
+where the paper continues until the loss settles, and later one pass, as the paper does. Clients are trained
+side by side, so where some miss rounds all compute `first` passes in every round, and only those take them
+that need them. The gradient is that of the model in evaluation mode.
 """
 
 from collections.abc import Iterator
@@ -32,7 +33,9 @@ class FedALA(Remembered):
         float, Ge(0), Le(1_000_000), "step size with which W is learned; 0: the global model as it is"
     ] = 1.0
     blocks: Annotated[int, Ge(1), Le(1000), "how many of the model's last blocks are mixed; 1: the head"] = 1
-    first: Annotated[int, Ge(1), Le(1000), "passes that learn W in round 2, where it is learned first"] = 10
+    first: Annotated[
+        int, Ge(1), Le(1000), "passes that learn W in a client's second round, the first time"
+    ] = 10
     name = "fedala"
     family = "personalised"
     against = ("labels",)
@@ -45,7 +48,8 @@ class FedALA(Remembered):
         return block_refusal(self.blocks, fed)
 
     def client_init(self, w: Weights, fed: Fed) -> Tree:
-        return super().client_init(w, fed) | {"W": {n: torch.ones_like(w[n]) for n in self.mixed(fed)}}
+        W = {n: torch.ones_like(w[n]) for n in self.mixed(fed)}
+        return super().client_init(w, fed) | {"W": W, "rounds": torch.zeros(())}
 
     def begin(self, w: Weights, c: Client) -> Tree:
         return {"W": self.learned(w, c, c.t)}
@@ -54,7 +58,7 @@ class FedALA(Remembered):
         return w | self.between(w, c, c.round["W"])
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
-        return {}, super().finish(w, c)[1] | {"W": c.round["W"]}
+        return {}, super().finish(w, c)[1] | {"W": c.round["W"], "rounds": c.mine["rounds"] + 1}
 
     def personalise(self, w: Weights, c: Client) -> Weights:
         return w | self.between(w, c, self.learned(w, c, c.t + 1)) if c.mine else w
@@ -71,7 +75,9 @@ class FedALA(Remembered):
     def learned(self, w: Weights, c: Client, t: int) -> Weights:
         """W in round t, from the client's private tree."""
         share, v = c.mine["W"], c.mine["w"]
-        for _ in range(self.first if t == 2 else 1):
+        everyone, first_time = c.fed.sampled == 1, c.mine["rounds"] == 1
+        for i in range(self.first if t == 2 or not everyone else 1):
+            before = share
             for b in batches(c):
 
                 def loss(th: Weights, b: Batch = b) -> Tensor:
@@ -79,6 +85,8 @@ class FedALA(Remembered):
 
                 g = c.gradients(loss, self.between(w, c, share))
                 share = {n: (t - self.eta * g[n] * (w[n] - v[n])).clamp(0, 1) for n, t in share.items()}
+            if i:
+                share = {n: torch.where(first_time, t, before[n]) for n, t in share.items()}
         return share
 
 

@@ -9,7 +9,8 @@ Client: its head p_k stays with it; m_c: its mean feature of class c under the b
 Server: w = sum_k F_k w_k / sum_k F_k;   the mean by size if all F_k are 0
 Test:   a client's own score is that of the model it trained last; other scores are those of its
         head on the body w
-Differs from the paper: details follow the public code: F is that of each batch's mean loss, and the clients
+Differs from the paper: details follow the public code: its alignment is to the mean feature of each class,
+where the paper writes one mean feature of a client; F is that of each batch's mean loss, and the clients
 that replied in the round count. Gradients of the alignment and of F are those of the model in evaluation
 mode; the alignment uses the batch size of training, in the code 16.
 """

@@ -12,8 +12,8 @@ pair. With a beta beyond the end of the run, about half of all clients still col
 critical weights are hardly personal.
 Differs from the paper: the server computes M_k from the weights it has, so that nothing more is sent than
 with FedAvg; in the paper clients compute and send M_k. Only clients that replied in the round count; others
-keep their M_k and v_k. Public code weighs collaborators equally, as ours does, and begins with v_k a round
-later.
+keep their M_k and v_k. Public code weighs collaborators equally, as ours does. Fling, the code of the paper,
+sends the first v_k after round 1 with t = 1, as ours does; PFLlib raises the bound a round later.
 """
 
 from dataclasses import dataclass, replace

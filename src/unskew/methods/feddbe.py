@@ -8,7 +8,10 @@ Client: from round 2 on has a memory m_k, which begins at 0 and stays with it, a
 Test:   a client's own score is that of h + m_k; other scores are the global model's, on h
 Differs from the paper: there clients train once before round 1 to find g, from features during that training.
 The mean of h is the batch's, as with the paper's momentum at 1; the default of public code is 0.1. m_k is
-trained by the optimiser of all other weights; in public code it has neither momentum nor decay.
+trained by the optimiser of all other weights; in public code it has neither momentum nor decay. The official
+program has kappa 0 by default, and its script 50 for a CNN at a learning rate of 0.005. At 0.1 so strong a
+pull holds features back: on digits, Dirichlet 0.1, 20 clients, 30 rounds, seed 0, clients' own scores were
+78.5 % with 50, 96.8 % with 2.5 and 97.2 % with 1.
 """
 
 from collections.abc import Sequence

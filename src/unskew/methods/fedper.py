@@ -3,7 +3,8 @@
 Client: trains the base w and its personalisation layers p_k together;  Up: w
 Server: w <- sum_k n_k/n w_k;   p_k is neither sent nor overwritten, and begins at the common start
 Differs from the paper: there every client draws the layers that it keeps at random. It keeps whole blocks of
-a ResNet; here a block is a direct child of the model, and its running statistics stay with it.
+a ResNet; here a block is a direct child of the model, and its running statistics stay with it. A pull such
+as that of `fedprox` is over w alone: p_k was not received.
 """
 
 from dataclasses import dataclass

@@ -7,9 +7,11 @@ Test:   a client's own score is that of the model that it would choose
 The method is the paper's model averaging. The k models begin as the model and k - 1 others with its numbers
 in another order, tensor by tensor, and so with the same distribution. The global model w is the mean of all
 replies; it is not trained, and its scores mean little.
+For other Parts, the model that a client chose is the one that it received: `fedprox` pulls to th_j.
 Differs from the paper: it has no term for clients that share some of their layers (a Part that divides the
 model, such as `fedper`, does that). The official code starts anew with other models if clusters come out
-badly; in ours, take another seed.
+badly; in ours, take another seed. Models with batch normalisation are refused, because running statistics are
+not part of the k models; official code has models without.
 """
 
 from dataclasses import dataclass
@@ -37,6 +39,7 @@ class IFCA(Part):
     weights_read = "each"
     weighting = "equal"
     personal = True
+    chooses = True
 
     def refuse(self, fed: Fed) -> str | None:
         if [n for n in fed.net.buffers if n not in fed.net.constants]:

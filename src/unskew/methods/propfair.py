@@ -7,6 +7,8 @@ A step is therefore 1 / (M - L) times as long, at most 1 / eps times: clients wi
 steps.
 Differs from the paper: other Parts' terms of the loss stay outside the logarithm. The official code continues
 with the slope 1 / M unless its option huber is set; so does `huber=False`, with  log M - L / M  for u < eps.
+M = 2 and eps = 0.2 are the defaults of that code; the paper chooses M by data set. Where losses are small,
+steps are about 1 / M as long as those of FedAvg, so a larger M needs a higher learning rate.
 """
 
 import math
@@ -23,7 +25,7 @@ from unskew.core import Batch, Client, Out, Part, Tensor, Weights
 class PropFair(Part):
     """Trains on the logarithm of a utility, so that clients with a larger loss take longer steps."""
 
-    baseline: Annotated[float, Gt(0), Le(1_000_000), "M, a loss that no client should reach"] = 5.0
+    baseline: Annotated[float, Gt(0), Le(1_000_000), "M, a loss that no client should reach"] = 2.0
     eps: Annotated[float, Gt(0), Le(1000), "utility below which the logarithm goes on as a straight line"] = (
         0.2
     )

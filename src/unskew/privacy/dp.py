@@ -14,8 +14,9 @@ round that asked no client.
 Guarantee: the model and everything else that the server broadcasts, in all rounds, are private for the
 addition or removal of one client, against any reader. The server itself reads every update and is trusted;
 scores and losses in the run's files carry no noise.
-Differs from the paper: m is rounded to a whole number of clients; the clip's budget is a share of 1 / z^2
-instead of s_b = m / 20, which leaves no budget at some noise levels.
+Differs from the paper: McMahan et al. weigh clients by min(n_k / n', 1), ours equally. m is rounded to a
+whole number of clients. The clip's budget is a share of 1 / z^2 instead of s_b = m / 20, which leaves no
+budget at some noise levels, and b is clamped to [0, 1] before the clip moves.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from unskew.core.trip import Trip
 from unskew.formats import arguments, calls
 from unskew.formats.markdown import block, table
 from unskew.privacy.dpsgd import DPSGD
-from unskew.report.method_profile import Profile
+from unskew.report.method_profile import Profile, scores
 
 
 def method_page(part: Part, fed: Fed, setting: str, *, title: str = "#") -> str:
@@ -39,6 +39,7 @@ def method_page(part: Part, fed: Fed, setting: str, *, title: str = "#") -> str:
         inspect.cleandoc(vars(kind).get("__doc__") or ""),
         block(rest.strip()),
         f"**When to use it.** {part.use_when}" if part.use_when else "",
+        _far_below(part),
         f"{title}# Hooks",
         _hooks(part),
         f"{title}# Settings",
@@ -51,6 +52,20 @@ def method_page(part: Part, fed: Fed, setting: str, *, title: str = "#") -> str:
         ),
     ]
     return "\n\n".join(p for p in pieces if p) + "\n"
+
+
+def _far_below(part: Part) -> str:
+    """A sentence on the score of its default where that is far below FedAvg's; else ""."""
+    measured = scores().get(part.name)
+    if not measured or not measured.is_far_below:
+        return ""
+    kind = "clients' own scores are" if part.personal else "the score is"
+    seeds = "seed 0" if measured.seeds == 1 else f"the mean of {measured.seeds} seeds"
+    return (
+        f"**Below FedAvg.** At its default {kind} {measured.score:.1f} % on digits where FedAvg has"
+        f" {measured.fedavg:.1f} (dirichlet:0.1, 20 clients, 30 rounds of one epoch, a rate of 0.1; {seeds})."
+        f" {measured.why}"
+    ).rstrip()
 
 
 def _hooks(part: Part) -> str:

@@ -41,6 +41,39 @@ def costs() -> dict[str, Cost]:
     return {row["method"]: Cost(*(float(row[name]) for name in ("up", "down", "computing"))) for row in rows}
 
 
+SCORES_FILE = "scores.csv"
+FAR_BELOW = 5.0
+"""Points below FedAvg from which on a method's page says so."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A method's score at its default in benchmarks/methods.yaml, in percent, beside FedAvg's.
+
+    seeds: the number of seeds. why: the reason for a low score, as a sentence, written by hand; "" for none.
+    """
+
+    score: float
+    fedavg: float
+    seeds: int
+    why: str = ""
+
+    @property
+    def is_far_below(self) -> bool:
+        """Whether it is more than FAR_BELOW points below FedAvg's."""
+        return self.score < self.fedavg - FAR_BELOW
+
+
+@cache
+def scores() -> dict[str, Score]:
+    """The measured methods of this package, by name; methods without a measurement are absent."""
+    text = (resources.files("unskew.methods") / SCORES_FILE).read_text(encoding="utf-8")
+    return {
+        row["method"]: Score(float(row["score"]), float(row["fedavg"]), int(row["seeds"]), row["why"])
+        for row in csv.DictReader(text.splitlines())
+    }
+
+
 PLACES = {
     "data": ("batch", "tap", "normalises"),
     "model": ("model", "weights", "keeps", "freezes"),

@@ -7,7 +7,7 @@ A step reads only tensors on the device and changes them in place, so that a GPU
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import NamedTuple
@@ -168,8 +168,23 @@ class LaneStep:
         for p in self.clients.hooks["perturb"]:
             if p.climbs:
                 return self._climbed(p, leaves, x, inputs)
-            return *self._gradients_at(self._perturbed(p, {}, leaves, inputs), x, inputs), inputs
+            point = self._perturbed(p, {}, leaves, inputs)
+            if hidden := self.clients.hidden[p.name]:
+                return *self._gradients_apart(point, hidden, leaves, x, inputs), inputs
+            return *self._gradients_at(point, x, inputs), inputs
         return *self._gradients_at(leaves, x, inputs), inputs
+
+    def _gradients_apart(
+        self, point: Weights, hidden: Collection[str], leaves: Weights, x: Tensor, inputs: StepInputs
+    ) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """(loss, gradients) at `point`. Weights `hidden`, which other Parts keep at the client, have
+        their gradients and running statistics from a second pass, at the step's weights."""
+        own = {n for n in self.clients.fed.net.statistics if n in hidden}
+        copies = {n: leaves[n].clone() for n in self.clients.fed.net.statistics}
+        loss, grads = self._gradients_at(point | {n: copies[n] for n in own}, x, inputs)
+        common = {n: t for n, t in copies.items() if n not in own}
+        apart = self._gradients_at(leaves | common, x, inputs)[1]
+        return loss, [g1 if n in hidden else g for n, g, g1 in zip(self.clients.learnt, grads, apart)]
 
     def _climbed(
         self, p: Part, leaves: Weights, x: Tensor, inputs: StepInputs

@@ -90,6 +90,7 @@ class Update:
     def _train(self, replays: StepRecordings | None) -> list[Reply]:
         """Call the hooks of a client's round in order, with the steps between them."""
         hooks, views, axis, state = self.clients.hooks, self.views, self.axis, self.state
+        fed = self.clients.fed
         with explain_hook_rules(), use_kernels(self.clients.net, self.kernels):
             with torch.no_grad():
                 by_part = {p.name: self._call_on_data(p, "begin", views.begin(p)) for p in hooks["begin"]}
@@ -98,6 +99,9 @@ class Update:
                 state.lane_table["round"] = by_part
                 for p in hooks["starts"]:
                     self._start_at(axis.map(views.starts(p), state.weights, state.lane_table))
+                    if p.chooses:
+                        received = {n: state.weights[n].clone() for n in fed.shared}
+                        state.lane_table["sent"] = state.lane_table["sent"] | {"weights": received}
             state.start_optimiser(self.clients)
             if replays:
                 replays.train(self.steps)
