@@ -87,8 +87,6 @@ def guesses(mine: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> dict[str
 EXACT = 40.0
 """The PSNR in decibels above which a sample counts as recovered exactly."""
 WORST = "MSE of the worst client"
-EXTREMES = ("TPR", "share above", WORST)
-"""The beginnings of metrics that belong beside a mean, because means hide single samples and clients."""
 
 
 def likeness_scores(
