@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,8 +26,10 @@ from unskew.methods.flea import FLea
 from unskew.records.checkpoints import State
 
 P = TypeVar("P", bound=Part)
-Exchanges = Literal["every", "ends", "last"]
-"""The exchanges of activations that are attacked: all, the first and the last, or the last."""
+Exchanges = Annotated[
+    Literal["every", "ends", "last"],
+    "the exchanges of activations that are read: all, the first and the last, or the last",
+]
 
 
 @dataclass(frozen=True)

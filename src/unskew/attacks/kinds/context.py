@@ -79,9 +79,7 @@ class Context(Attack):
         "numbers of own samples with which the attacker tries",
     ] = (100, 300, 1000, 3000, 10_000)
     steps: Annotated[int, Ge(1), Le(1_000_000), "steps of 64 samples that a classifier trains at most"] = 300
-    exchanges: Annotated[
-        Exchanges, "the exchanges of activations that are read: all, the first and the last, or the last"
-    ] = "every"
+    exchanges: Exchanges = "every"
     name: ClassVar[str] = "context"
     one_input: ClassVar[bool] = False
     asks: ClassVar[str] = "does it show a mark on an image that the model never needed?"

@@ -11,12 +11,11 @@ and applies them to the client's prototypes.
 Each answer is shrunk towards the class mean by the factor that is best for prototypes of as many of its own
 samples, so an attacker that learns nothing answers with the class mean. An image is compared with the nearest
 of the client's samples of the class. The floor is the mean of the adversary's own samples of the class, which
-contains nothing about the client. If
-samples look different at each client (a feature skew, sites), the floor is the mean of the client's own test
-samples of the class, or the client is not attacked. The attacked prototypes are those of the last round; for
-each number in `behind`, further prototypes are computed from this many samples of a client. These were not
-sent, so they do not represent the attack in tables, and there are none with noise for every sample (dpsgd),
-which they would lack.
+contains nothing about the client. If samples look different at each client (a feature skew, sites), the floor
+is the mean of the client's own test samples of the class, or the client is not attacked. The attacked
+prototypes are those of the last round; for each number in `behind`, further prototypes are computed from this
+many samples of a client. These were not sent, so they do not represent the attack in tables, and there are
+none with noise for every sample (dpsgd), which they would lack.
 Differs from the paper: it names upcnn, vae and grnn without their architectures or a measure; both are ours.
 """
 

@@ -62,19 +62,12 @@ class Reconstruct(Attack):
     steps: Annotated[
         int, Ge(1), Le(1_000_000), "steps of 64 samples that a decoder trains at most, and of an inversion"
     ] = 600
-    exchanges: Annotated[
-        Exchanges, "the exchanges of activations that are read: all, the first and the last, or the last"
-    ] = "every"
+    exchanges: Exchanges = "every"
     name: ClassVar[str] = "reconstruct"
     one_input: ClassVar[bool] = False
     asks: ClassVar[str] = "which images are behind it?"
     adversary: ClassVar[str] = "the server, and every client that is sent the same; all have the model"
-    quick: ClassVar[Mapping[str, object]] = {
-        "samples": 100,
-        "own": 500,
-        "steps": 100,
-        "exchanges": "ends",
-    }
+    quick: ClassVar[Mapping[str, object]] = {"samples": 100, "own": 500, "steps": 100, "exchanges": "ends"}
 
     def refuse(self, scene: Scene) -> str | None:
         part = part_of(scene, FLea)
