@@ -249,6 +249,7 @@ def test_epsilon_is_that_of_the_models_for_the_seed_that_is_protected_least(comp
             object.__setattr__(traffic, "guarantee", "dp")
     row = leakage_of("m", runs, Score(0.5, 0, 2))
     assert (row.epsilon, row.reading) == (3.0, "r")
+    assert leakage.plain([row]).splitlines()[-1] == "epsilon of m: r"  # the unit, and delta
 
 
 def test_a_point_without_epsilon_has_a_lane_of_its_own():

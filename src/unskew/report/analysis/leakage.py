@@ -228,7 +228,8 @@ def plain(rows: Sequence[Leakage]) -> str:
     widths = [max(len(line[i]) for line in lines) for i in range(len(HEAD))]
     text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
     note = "leakage: from nothing learnt (0 %) to the raw samples (100 %); a better attack may find more"
-    return "\n".join([*text, note])
+    covers = [f"epsilon of {row.method}: {row.reading}" for row in rows if row.reading]
+    return "\n".join([*text, note, *covers])
 
 
 def as_json(row: Leakage) -> dict[str, Any]:
