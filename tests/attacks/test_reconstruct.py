@@ -96,6 +96,7 @@ def test_ridge_regression_inverts_a_linear_map(n):
     that 72 values are more than the samples of the first (dual) and less than those of the second (primal)."""
     generator = torch.Generator().manual_seed(1)
     x, A = torch.rand(n + 5, 1, 3, 3, generator=generator), torch.randn(9, 9, generator=generator)
+    x[:2] = torch.tensor([0.0, 1.0])[:, None, None, None]  # the range of all samples
     h = (x.flatten(1) @ torch.linalg.qr(A).Q + 2).repeat(1, 8).reshape(n + 5, 8, 3, 3)
     made = decoders.linear_decoder(Lesson(h[:n], x[:n], 1, 0))(h[n:])
     torch.testing.assert_close(made, x[n:], atol=1e-5, rtol=0)

@@ -129,11 +129,12 @@ def linear_decoder(lesson: Lesson) -> Decoder:
         return (rows @ basis / (values.clamp(min=0) + penalty)) @ along + middle
 
     best = min(PENALTIES, key=lambda p: float((apply(flat_ND[stopping], p) - x_NP[stopping]).pow(2).mean()))
-    shape = lesson.x.shape[1:]
+    shape, low, high = lesson.x.shape[1:], lesson.x.min(), lesson.x.max()
 
     def decode(sent: Tensor) -> Tensor:
         rows = ((sent.flatten(1) - mean) / std).double()
-        return apply(rows, best).to(lesson.x.dtype).reshape(-1, *shape)
+        answers = apply(rows, best).to(lesson.x.dtype).reshape(-1, *shape)
+        return answers.clamp(low, high)  # a unit that is hardly ever active is extrapolated without bound
 
     return decode
 
