@@ -125,20 +125,20 @@ def test_what_cannot_be_attacked_is_told_and_fails_nothing(compared, monkeypatch
     cell = Cell("fedavg", 0, path / "fedavg--s0", Settings())
 
     def no_scene(*_):
-        raise StateError("E153", "other bits")
+        raise StateError("E112", "other bits")
 
     monkeypatch.setattr(stage, "quickly", no_scene)
     stage.attack_all([cell, Cell("local", 0, path, Settings(method="local"))], said.append)
-    assert said == ["attacks on fedavg, seed 0", "not measured: E153 other bits"]
+    assert said == ["attacks on fedavg, seed 0", "not measured: E112 other bits"]
     monkeypatch.setattr(schema, "read_privacy", lambda _: {})
 
     def too_few(*_):
-        raise UsageError("E154", "too few samples")
+        raise UsageError("E151", "too few samples")
 
     monkeypatch.setattr(perform, "_stored_finding", too_few)
     said.clear()
     perform.quickly(cell.path, said.append)
-    assert said == ["membership: not measured; E154 too few samples"]
+    assert said == ["membership: not measured; E151 too few samples"]
 
 
 def test_a_comparison_in_python_is_attacked_too(tmp_path, monkeypatch):

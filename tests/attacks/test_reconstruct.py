@@ -68,7 +68,7 @@ def test_activations_with_other_bits_are_not_attacked(flea):
     assert part is not None
     kept[0] += 1
     try:
-        with pytest.raises(StateError, match="E153"):
+        with pytest.raises(StateError, match="E112"):
             payloads.activations(flea, part, "last")
     finally:
         kept[0] -= 1

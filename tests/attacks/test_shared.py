@@ -50,7 +50,7 @@ def test_a_channel_that_is_the_same_in_all_images_is_nobodys_secret(tmp_path):
     path = tmp_path / "blank.npz"
     np.savez(path, x=x[:300], y=rng.integers(0, 2, 300), x_test=x[300:], y_test=rng.integers(0, 2, 100))
     run = trained(tmp_path, "fedrdn", str(path))
-    assert "E308" not in (run / "events.jsonl").read_text()
+    assert "E303" not in (run / "events.jsonl").read_text()
     scene = Scene(run)
     outcome = Statistics(samples=10).attempt(scene, 0)
     scene.close()

@@ -290,7 +290,7 @@ def test_the_coordinators_table_counts_who_was_asked_and_whose_answer_was_used(t
     rounds_ = [(2, [0, 1], [0]), (4, [0, 1, 2], [0, 1]), (6, [0, 7], [7])]
     rows = [{"t": t, "code": "round", "asked": asked, "answered": answered} for t, asked, answered in rounds_]
     (path / "ledger.jsonl").write_text("")  # nothing was sent in the last round yet
-    events = [*rows, *({"t": 1, "code": "E302", "text": f"remark {k}"} for k in range(150))]
+    events = [*rows, *({"t": 1, "code": "E303", "text": f"remark {k}"} for k in range(150))]
     (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in events))
     (path / "metrics.jsonl").write_text(
         "".join(

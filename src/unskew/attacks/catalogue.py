@@ -28,13 +28,13 @@ def attacks_on(share: str) -> list[str]:
 
 
 def kind_of(name: str) -> type[Attack]:
-    """The class of an attack by name. Raises UsageError (E150) for an unknown name."""
+    """The class of an attack by name. Raises UsageError (E126) for an unknown name."""
     from unskew.attacks.attack import Attack
 
     known = names()
     if name not in known:
         near = suggestion(name, known)
-        raise UsageError("E150", f"there is no attack '{name}'.{near} Attacks: {', '.join(known)}.")
+        raise UsageError("E126", f"there is no attack '{name}'.{near} Attacks: {', '.join(known)}.")
     module = importlib.import_module(f"unskew.attacks.kinds.{name}")
     return next(
         value
@@ -44,6 +44,6 @@ def kind_of(name: str) -> type[Attack]:
 
 
 def attack_of(name: str, settings: Mapping[str, object]) -> Attack:
-    """The attack with these settings. Raises UsageError (E150) for an unknown name or a wrong setting."""
+    """The attack with these settings. Raises UsageError (E126) for an unknown name or a wrong setting."""
     kind = kind_of(name)
-    return kind(**arguments.check(kind, settings, f"attack '{name}'", "E150"))
+    return kind(**arguments.check(kind, settings, f"attack '{name}'", "E126"))

@@ -57,7 +57,7 @@ def part_of(scene: Scene, kind: type[P]) -> P | None:
 
 
 def activations(scene: Scene, part: FLea, exchanges: Exchanges) -> list[Taken]:
-    """FLea's activations and labels in each of these exchanges. Raises StateError (E153) for other bits."""
+    """FLea's activations and labels in each of these exchanges. Raises StateError (E112) for other bits."""
     last, trip, visits = scene.final.t - 1, part.trips[0], dict[int, Visit]()
     asked = {"every": range(1, last + 1), "ends": (1, last), "last": (last,)}[exchanges]
     # weights of earlier rounds, and of the round of an early trip, are no longer in the folder
