@@ -76,7 +76,7 @@ def test_scores_stand_beside_what_attacks_found(compared):
     assert {leak["attack"] for leak in flea["leaks"]} == {"membership", "reconstruct"}
     assert (fedavg["epsilon"], fedavg["not_measured"], flea["in_clear"]) == (
         None,
-        [],
+        {},
         {"flea/labels": "labels, in clear"},
     )
     kept = schema.read_privacy(path / "flea--s0")[schema.ATTACKS]["reconstruct"]
@@ -156,8 +156,8 @@ def test_a_comparison_in_python_is_attacked_too(tmp_path, monkeypatch):
     done = unskew.compare(["fedavg"], "digits", privacy=True, **few, **settings)
     assert [cell.method for cell in attacked] == ["fedavg"]
     assert "privacy: true" in (done.path / "compare.yaml").read_text()
-    assert done.leakages()[0].unmeasured == ("w",)
-    assert "not measured" in leakage.plain(done.leakages())
+    assert done.leakages()[0].unmeasured == {"w": ["gradient", "membership"]}
+    assert "not measured by gradient, membership" in leakage.plain(done.leakages())
 
 
 def test_what_is_pooled_over_seeds_is_of_one_thing():
@@ -167,9 +167,9 @@ def test_what_is_pooled_over_seeds_is_of_one_thing():
     def run(*scores: tuple[str, float, float]) -> Any:
         base = {"payload": "f", "metric": "MSE", "low": None, "high": None, "ceiling": 0.0, "main": True}
         listed = [base | {"of": of, "value": value, "floor": floor} for of, value, floor in scores]
-        facts = SimpleNamespace(share="f", way="up", kind="features", samples=1)
+        facts = SimpleNamespace(share="f", way="up", kind="features", samples=1, sum_of=0)
         attacks = {"reconstruct": {"scores": listed, "command": "c"}} if scores else {}
-        return SimpleNamespace(attacks=attacks, traffic=[facts], privacy={}, metric="accuracy")
+        return SimpleNamespace(attacks=attacks, traffic=[facts], privacy={}, federation={}, metric="accuracy")
 
     seeds = [
         run(("age", 10.0, 100.0), ("scan", 0.02, 0.1)),
@@ -231,7 +231,7 @@ def test_a_bound_on_epsilon_is_no_share_of_what_the_samples_tell(compared):
     assert row.worst is not None
     assert (row.worst.attack, len(row.leaks)) == ("membership", 1)
     run.__dict__["attacks"] = audit
-    assert leakage_of("fedavg", [run], Score(0.5, 0.1, 1)).unmeasured == ("w",)
+    assert leakage_of("fedavg", [run], Score(0.5, 0.1, 1)).unmeasured["w"] == ["gradient", "membership"]
 
 
 def test_epsilon_is_that_of_the_models_for_the_seed_that_is_protected_least(compared):
@@ -249,6 +249,7 @@ def test_epsilon_is_that_of_the_models_for_the_seed_that_is_protected_least(comp
             object.__setattr__(traffic, "guarantee", "dp")
     row = leakage_of("m", runs, Score(0.5, 0, 2))
     assert (row.epsilon, row.reading) == (3.0, "r")
+    assert leakage.plain([row]).splitlines()[-1] == "epsilon of m: r"  # the unit, and delta
 
 
 def test_a_point_without_epsilon_has_a_lane_of_its_own():

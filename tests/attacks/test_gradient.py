@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import unskew
 from tests.attacks.runs import trained
@@ -17,6 +18,7 @@ from unskew.attacks import inversion
 from unskew.attacks.attack import share_of
 from unskew.attacks.kinds.gradient import Gradient
 from unskew.attacks.scene import Scene
+from unskew.core.network import Network
 from unskew.methods import registry
 from unskew.runs import conformance
 from unskew.runs.reopen import UserCode
@@ -50,6 +52,41 @@ def test_one_samples_update_gives_its_label_and_the_sample(smooth):
     scores = values(smooth, samples=2, at="first", steps=100)
     assert scores["labels recovered"] == 1
     assert scores["PSNR, dB"] > 20
+
+
+UNITS = """
+from torch import nn
+
+def units(input_shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 40), nn.ReLU(), nn.Linear(40, classes))
+"""
+
+
+def test_a_dense_layer_of_the_input_gives_a_sample_exactly(tmp_path):
+    """dW_u / db_u = x for every unit u that one sample moves; an inversion of one step is far from that."""
+    (tmp_path / "units.py").write_text(UNITS)
+    model = f"{tmp_path / 'units.py'}:units"
+    scene = Scene(trained(tmp_path, model=model), code=UserCode(model=model))
+    alone = values(scene, samples=4, at="first", steps=1)
+    assert alone["PSNR, dB"] > 60
+    assert alone["share above 40 dB"] == 1
+    assert values(scene, samples=16, batch=8, at="first", steps=1)["share above 40 dB"] > 0
+    scene.close()
+
+
+def test_of_two_samples_the_units_that_one_moves_give_it_and_the_others_a_mixture():
+    """By hand: unit 0 has gradient 2 from x_1 alone, unit 1 has 1 and 3 from both, so (x_1 + 3 x_2) / 4, and
+    unit 2 has 1 and -2, which is x_1 / -1 + 2 x_2, beyond the range. Unit 3 has none."""
+    net = Network(nn.Sequential(nn.Flatten(), nn.Linear(2, 4), nn.Linear(4, 2)), (2,))
+    g_UN, x_N2 = torch.tensor([[2.0, 0], [1, 3], [1, -2], [0, 0]]), torch.tensor([[0.2, 0.4], [0.6, 0.8]])
+    before = net.weights()
+    after = {**before, "1.weight": before["1.weight"] - 0.1 * g_UN @ x_N2}
+    after["1.bias"] = before["1.bias"] - 0.1 * g_UN.sum(1)
+    run = SimpleNamespace(task=None, fed=SimpleNamespace(classes=2, shape=(2,)))
+    own = torch.tensor([[0.0, 0.0], [0.9, 0.9], [0.5, 0.2]])
+    attack = inversion.Inversion(net, run, (1, 0.0, 0.1), inversion.Search.like(own, None))
+    answers = attack.read_off(inversion.Update(before, after, 0.1, 2, 1), own)
+    torch.testing.assert_close(answers, torch.tensor([[0.2, 0.4], [0.5, 0.7]]), atol=1e-4, rtol=0)
 
 
 def test_an_update_as_it_was_sent_is_inverted(smooth):
@@ -173,7 +210,7 @@ def test_inputs_are_looked_for_as_wide_as_the_attackers_own_are():
     assert search.spread.tolist() == [10, 1, 1]
     assert (search.low.tolist(), search.high.tolist()) == ([50, 3, 3], [70, 3, 3])
     alone = inversion.Search.like(x, None)
-    assert (alone.low, alone.high, alone.middle, alone.spread) == (3, 70, 0, 1)
+    assert (alone.low, alone.high, alone.middle) == (3, 70, 22)
 
 
 def test_counts_are_rounded_to_the_number_of_samples():

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from tests.attacks.runs import trained
 from tests.cli.calling import call
-from unskew.attacks import decoders, payloads, success
+from unskew.attacks import decoders, inversion, payloads, success
+from unskew.attacks.auxiliary import unseen
 from unskew.attacks.decoders import Lesson
 from unskew.attacks.kinds.context import Context, Marker
-from unskew.attacks.kinds.reconstruct import Reconstruct, at_cut
+from unskew.attacks.kinds.reconstruct import Reconstruct
 from unskew.attacks.scene import Scene
 from unskew.errors import StateError
 from unskew.methods.flea import FLea
@@ -35,11 +38,28 @@ def test_activations_are_those_that_the_server_kept_with_the_samples_behind(fuse
     scene = Scene(trained(tmp_path, "flea(alpha=0.5,fused=True)", **FEW)) if fused else flea
     part = payloads.part_of(scene, FLea)
     assert part is not None
-    taken = payloads.activations(scene, part)
-    assert len(taken.sent) == 60  # half of 3 clients' 40 samples
-    assert torch.allclose(at_cut(scene, taken, taken.x), taken.sent, atol=1e-5)
     labels = {x.tobytes(): int(y) for x, y in zip(scene.run.federation.x, scene.run.federation.y)}
-    assert [labels[x.numpy().tobytes()] for x in taken.x] == taken.y.tolist()
+    first, last = payloads.activations(scene, part, "every")
+    for t, taken in enumerate((first, last), 1):
+        assert (taken.t, len(taken.sent)) == (t, 60)  # half of 3 clients' 40 samples
+        assert taken.client.tolist() == [k for k in range(3) for _ in range(20)]
+        assert torch.allclose(payloads.at_cut(scene, taken, taken.x), taken.sent, atol=1e-5)
+        assert [labels[x.numpy().tobytes()] for x in taken.x] == taken.y.tolist()
+    assert torch.equal(first.x, last.x)  # so that the server has both activations of each sample
+    assert not torch.equal(first.sent, last.sent)
+    (alone,) = payloads.activations(scene, part, "last")
+    assert torch.equal(alone.sent, last.sent)
+
+
+def test_the_exchange_that_tells_most_is_attacked(flea):
+    """The second of two exchanges sends zeros; whoever reads the first one has the samples all the same."""
+    part = payloads.part_of(flea, FLea)
+    assert part is not None
+    first, last = payloads.activations(flea, part, "ends")
+    silent = replace(last, weights={n: 0 * w for n, w in last.weights.items()})
+    own = unseen(flea.run.federation, first.x, 0, most=100)
+    assert payloads.clearest(flea, [first, silent], own, 0) is first
+    assert payloads.clearest(flea, [silent, first], own, 0) is first
 
 
 def test_activations_with_other_bits_are_not_attacked(flea):
@@ -49,7 +69,7 @@ def test_activations_with_other_bits_are_not_attacked(flea):
     kept[0] += 1
     try:
         with pytest.raises(StateError, match="E112"):
-            payloads.activations(flea, part)
+            payloads.activations(flea, part, "last")
     finally:
         kept[0] -= 1
         flea.__dict__.pop("before")  # read it anew: what was added may not be exactly taken off
@@ -59,20 +79,39 @@ def test_the_first_layers_activations_give_the_image_back(flea):
     scores = of(flea, Reconstruct(steps=50, own=150))
     assert scores["deep decoder", "PSNR, dB"] > 20
     assert scores["class mean", "PSNR, dB"] < 17
+    assert scores["white-box inversion", "MSE"] < scores["linear decoder", "MSE"]
+    assert 0 < scores["white-box inversion", success.WORST] <= scores["white-box inversion", "MSE"]
 
 
 @pytest.mark.slow
 def test_an_activation_that_is_the_input_is_given_back():
     x = torch.rand(150, 1, 6, 6, generator=torch.Generator().manual_seed(1))
-    for decoder in (decoders.linear_decoder, decoders.deep_decoder):
-        made = decoder(Lesson(x[:100], x[:100], 300, 0))(x[100:])
-        assert float(success.psnr(made, x[100:], 1.0).mean()) > 30
+    made = decoders.deep_decoder(Lesson(x[:100], x[:100], 300, 0))(x[100:])
+    assert float(success.psnr(made, x[100:], 1.0).mean()) > 30
 
 
-def test_a_vector_that_is_the_input_is_given_back():
-    x = torch.rand(300, 1, 6, 6, generator=torch.Generator().manual_seed(1))
-    made = decoders.linear_decoder(Lesson(x[:200].flatten(1), x[:200], 1, 0))(x[200:].flatten(1))
-    assert float(success.psnr(made, x[200:], 1.0).mean()) > 60
+@pytest.mark.parametrize("n", [30, 300])
+def test_ridge_regression_inverts_a_linear_map(n):
+    """h = x A + b with an orthogonal 9x9 A. By 22 of 30 and by 225 of 300 samples; h is repeated 8 times, so
+    that 72 values are more than the samples of the first (dual) and less than those of the second (primal)."""
+    generator = torch.Generator().manual_seed(1)
+    x, A = torch.rand(n + 5, 1, 3, 3, generator=generator), torch.randn(9, 9, generator=generator)
+    x[:2] = torch.tensor([0.0, 1.0])[:, None, None, None]  # the range of all samples
+    h = (x.flatten(1) @ torch.linalg.qr(A).Q + 2).repeat(1, 8).reshape(n + 5, 8, 3, 3)
+    made = decoders.linear_decoder(Lesson(h[:n], x[:n], 1, 0))(h[n:])
+    torch.testing.assert_close(made, x[n:], atol=1e-5, rtol=0)
+
+
+def test_a_dense_layer_is_inverted_through_its_non_linearity():
+    """h = tanh(x A + b) with an invertible A says x exactly, and a linear decoder does not."""
+    generator = torch.Generator().manual_seed(1)
+    A = torch.linalg.qr(torch.randn(6, 6, generator=generator)).Q
+    x = torch.randn(4, 6, generator=generator)
+    within = inversion.Search.like(torch.randn(100, 6, generator=generator) * 2, None)
+    f = lambda x: torch.tanh(x @ A + 0.1)  # noqa: E731
+    made = inversion.white_box(f, f(x), torch.zeros(4, 6), within, 600)
+    assert float((made - x).abs().max()) < 0.01
+    torch.testing.assert_close(inversion.white_box(f, f(x), x, within, 3), x)  # the nearest step is kept
 
 
 @pytest.mark.parametrize("values", [5, 400])
@@ -88,8 +127,7 @@ def test_a_payload_that_says_nothing_gives_the_mean(values):
 def test_a_number_is_decoded_from_activations_that_are_maps():
     maps = torch.rand(200, 3, 4, 4, generator=torch.Generator().manual_seed(1))
     ages = maps[:, :1, 0, 0] - 2 * maps[:, 1:2, 3, 3] + 60
-    for decoder in (decoders.linear_decoder, decoders.deep_decoder):
-        assert decoder(Lesson(maps, ages, 5, 0))(maps).shape == ages.shape
+    assert decoders.deep_decoder(Lesson(maps, ages, 5, 0))(maps).shape == ages.shape
     assert torch.allclose(decoders.linear_decoder(Lesson(maps, ages, 5, 0))(maps), ages, atol=1e-3)
 
 
@@ -170,17 +208,3 @@ def test_structural_similarity_by_hand():
     both_of = [torch.as_tensor(v)[None, None] for v in (a, b)]
     assert float(success.ssim(*both_of, 1.0)) == pytest.approx(expected, rel=1e-6)
     assert float(success.ssim(both_of[0], both_of[0], 1.0)) == pytest.approx(1.0)
-
-
-def test_ridge_regression_is_the_same_from_either_side():
-    """Features of 8,448 values and 500 samples would take hours by the larger system."""
-    generator = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(9, n, generator=generator, dtype=torch.float64) for n in (14, 3))
-    (w,) = decoders.ridge(a, b, [0.1])  # fewer samples than values
-    torch.testing.assert_close(
-        w, torch.linalg.solve(a.T @ a / 9 + 0.1 * torch.eye(14, dtype=a.dtype), a.T @ b / 9)
-    )
-    gradient = (
-        2 * a[:, :5].T @ (a[:, :5] @ (few := decoders.ridge(a[:, :5], b, [0.1])[0]) - b) / 9 + 0.2 * few
-    )
-    assert float(gradient.abs().max()) < 1e-9

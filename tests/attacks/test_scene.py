@@ -187,8 +187,8 @@ def test_a_damaged_privacy_file_is_named(copy):
 def test_the_report_says_what_was_measured_by_which_command_and_what_was_not(copy):
     page = write_report([copy], copy / "page.html").read_text()
     assert (
-        f"not measured<br><code>unskew attack {copy} gradient or unskew attack {copy} membership</code>"
-        in page
+        "not measured by gradient, membership<br><code>"
+        f"unskew attack {copy} gradient or unskew attack {copy} membership</code>" in page
     )
     done = call("attack", str(copy), *QUICK, "--seeds", "2")
     assert done.code == 0, done.err
@@ -196,6 +196,8 @@ def test_the_report_says_what_was_measured_by_which_command_and_what_was_not(cop
     command = f"unskew attack {copy} membership --samples=40 --set clients=1 --set shadows=0 --seeds=2"
     assert f"<code>{command}</code>" in page
     assert "membership (was this sample in the training?): AUC 0." in page
+    assert "; TPR at 1.0% FPR 0" in page
+    assert f"not measured by gradient<br><code>unskew attack {copy} gradient</code>" in page
     finding = schema.read_privacy(copy)[schema.ATTACKS]["membership"]
     del finding["asks"]
     schema.put_attack(copy, "membership", finding)  # as older versions wrote it

@@ -97,10 +97,14 @@ def test_likeness_is_in_units_of_the_range_of_values():
 
 
 def test_the_floor_is_what_a_guess_without_the_payload_comes_to():
-    """Samples 0 and 2, answers 0.5 off, and a guess of 1 for both."""
+    """Samples 0 and 2 of two clients, answers 0.5 and 0 off, and a guess of 1 for both: a mean error of 0.125
+    that hides a sample recovered exactly."""
     there = torch.tensor([[0.0], [2.0]])
-    mse, psnr = success.likeness_scores(
-        "w", "merged", there + 0.5, there, success.Guess(torch.ones(1, 1), 2.0)
+    answers, guess = there + torch.tensor([[0.5], [0.0]]), success.Guess(torch.ones(1, 1), 2.0)
+    mse, psnr, exact, worst = success.likeness_scores(
+        "w", "merged", answers, there, guess, torch.tensor([3, 7])
     )
-    assert (mse.value, mse.floor, mse.ceiling, mse.main, mse.n) == (0.25, 1.0, 0.0, True, 2)
+    assert (mse.value, mse.floor, mse.ceiling, mse.main, mse.n) == (0.125, 1.0, 0.0, True, 2)
     assert (psnr.floor, psnr.ceiling, psnr.main) == (pytest.approx(10 * math.log10(4)), math.inf, False)
+    assert (exact.metric, exact.value, exact.floor) == ("share above 40 dB", 0.5, 0.0)
+    assert (worst.value, worst.floor, worst.n, worst.main) == (0.0, 1.0, 1, False)

@@ -213,7 +213,8 @@ def test_the_coordinators_page_shows_sites_scores_what_was_sent_and_events(tmp_p
         text.count("<td>the server, and what it makes of it by every client</td>") == 2
     )  # weights and variates
     assert (
-        text.count("not measured; whoever has samples of its sites can attack it") == 1
+        text.count("not measured by gradient, membership; whoever has samples of its sites can attack it")
+        == 1
     )  # no attack reads variates
     assert text.count(f"unskew attack {path} membership --data SITE=PATH") == 1
     assert "<td>E520</td><td>s0: the site&#39;s policy does not allow it" in text

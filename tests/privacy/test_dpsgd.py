@@ -73,12 +73,15 @@ def test_padding_of_drawn_batches_has_no_weight_and_clients_stop_after_their_ste
     assert work_of(0, 40, recipe).full == 3
 
 
-def test_epsilon_is_that_of_the_client_that_is_protected_least():
-    loop = conformance.loop_for(registry.parse("dpsgd(noise_multiplier=2.0)"), epochs=2, rounds=3)
+@pytest.mark.parametrize(("first", "passes"), [(0, 6), (5, 9)])
+def test_epsilon_is_that_of_the_client_that_is_protected_least(first, passes):
+    """passes: 2 in each of 3 rounds, or 5 in the first one and 2 in each of the others."""
+    method = registry.parse("dpsgd(noise_multiplier=4.0)")
+    loop = conformance.loop_for(method, epochs=2, rounds=3, first_epochs=first)
     loop.trainer.close()
     told = accounts(loop.method, loop.fed, np.zeros((8, 3)), "drawn so")["dpsgd"]
     each = [
-        epsilon_after(3 * 2 * -(-n // 16), min(1.0, 16 / n), 2.0, 1e-5)
+        epsilon_after(passes * -(-n // 16), min(1.0, 16 / n), 4.0, 1e-5)
         for n in (int(n) for n in loop.fed.sizes)
         if n
     ]

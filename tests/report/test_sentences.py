@@ -376,15 +376,20 @@ def test_the_ledger_in_words():
         traffic("up", "w", 9),
         traffic("up", "a/b", 1, "odd", "odd"),
     )
-    items = disclosure.items(changed(run("a", 0, [0.5] * 10), traffic=moved))
+    scored = {("personal@client", "accuracy"): (np.array([5, 10]), np.array([0.5, 0.5]))}
+    items = disclosure.items(changed(run("a", 0, [0.5] * 10), traffic=moved, metrics=scored))
     assert [(i.way, i.share, i.often, i.reads, i.guarantee, i.colour) for i in items] == [
         ("sends", "weights", "9 rounds", "their sum", "none", "none"),
         ("sends", "a/b", "1 round", "odd", "odd", ""),
         ("sends", "flea/z", "8 rounds", "each one", "empirical", "empirical"),
+        ("sends", "number of samples", "9 rounds", "each one", "none", "none"),
+        ("sends", "training loss", "9 rounds", "each one", "none", "none"),
+        ("sends", "scores on test samples", "2 rounds", "each one", "none", "none"),
         ("receives", "weights", "every round", "", "", ""),
     ]
     assert (items[2].most, items[2].total, items[2].shape) == ("2 KB", "24 KB", "3×4")
-    assert [(i.kind, i.samples) for i in items] == [("features", "all of a class")] * 3 + [("", "")]
+    kinds = [("features", "all of a class")] * 3 + [("statistics", "all")] * 3 + [("", "")]
+    assert [(i.kind, i.samples) for i in items] == kinds
     assert disclosure.items(changed(run("local", 0, [0.5]), traffic=moved)) == []
 
 

@@ -24,11 +24,7 @@ def names() -> dict[str, str]:
 
 def attacks_on(share: str) -> list[str]:
     """The attacks on the payload with this name in the ledger."""
-    return [
-        path.stem
-        for path in python_files.module_files(FOLDER)
-        if share in python_files.constant(path, "READS", ())
-    ]
+    return [n for n in names() if share in python_files.constant(FOLDER / f"{n}.py", "READS", ())]
 
 
 def kind_of(name: str) -> type[Attack]:

@@ -13,6 +13,8 @@ from unskew.core.part import Part, overrides
 from unskew.core.shares import Share
 
 NOT_MEASURED = "not measured"
+EXTREMES = ("TPR", "share above", "MSE of the worst client")
+"""The beginnings of metrics that stand beside a mean, because it hides single samples and clients."""
 HEAD = "what it tells       "
 
 
@@ -69,15 +71,17 @@ class Attackable:
         return not (self.several and kind.one_input) and self.looked_up in kind.lookups
 
 
-def commands(payload: str, run: str, samples: Attackable) -> list[str]:
-    """The commands that measure what a payload of this run discloses; an audit comes last."""
+def commands(payload: str, run: str, samples: Attackable) -> dict[str, str]:
+    """By attack, the command that measures what a payload of this run discloses; an audit comes last."""
     fitting = [n for n in catalogue.attacks_on(payload) if samples.suit(n)]
-    names = sorted(fitting, key=lambda name: name == "audit")
-    return [f"unskew audit {run}" if name == "audit" else f"unskew attack {run} {name}" for name in names]
+    return {
+        name: f"unskew audit {run}" if name == "audit" else f"unskew attack {run} {name}"
+        for name in sorted(fitting, key=lambda name: name == "audit")
+    }
 
 
 def _measured_by(payload: str, run: str, samples: Attackable) -> str:
-    text = ", ".join(commands(payload, run, samples))
+    text = ", ".join(commands(payload, run, samples).values())
     return f"{NOT_MEASURED} (measure it: {text})" if text else f"{NOT_MEASURED}, and no attack here reads it"
 
 

@@ -1,8 +1,6 @@
 """Networks that an attacker trains to turn payloads back into samples, with a fixed budget.
 
-    linear   maps: conv 1x1, transposed convs of stride 2 up to at least the image's size, conv of stride 2,
-             conv 1x1, without non-linearities, as in FLea's public code; vectors: ridge regression, the best
-             affine map
+    linear   ridge regression, the best affine map
     deep     maps: convolutions with ReLU and nearest upsampling; vectors: two hidden layers
 
 For vectors of a class there are also a decoder with upsampling, a variational decoder, and a generator fitted
@@ -15,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -106,19 +104,44 @@ def scale(sent: Tensor) -> tuple[Tensor, Tensor]:
 
 
 WIDTH = 32
+PENALTIES = tuple(10.0**power for power in range(-8, 3))
+"""Of ridge regression."""
 Decoder = Callable[[Tensor], Tensor]
 
 
 def linear_decoder(lesson: Lesson) -> Decoder:
-    """The affine decoder of a lesson."""
-    if _is_map(lesson):
-        return _train_decoder(lesson, _linear_maps(lesson.sent.shape[1:], lesson.x.shape[1:]))
-    return _affine(lesson)
+    """Ridge regression from payloads to samples, its penalty chosen on the quarter for early stopping.
+
+    A w minimises |a w - b|^2 / N + penalty |w|^2. The smaller of its primal and its dual system is solved,
+    because payloads may have many more values D than there are samples N.
+    """
+    mean, std = scale(lesson.sent.flatten(1))  # of each value, or the map would have no constant of its own
+    train, stopping = lesson.parts()
+    flat_ND = ((lesson.sent.flatten(1) - mean) / std).double()
+    x_NP, middle = lesson.x.flatten(1).double(), lesson.x.flatten(1).double().mean(0)
+    a, b = flat_ND[train], x_NP[train] - middle
+    n, d = a.shape
+    values, vectors = torch.linalg.eigh((a.T @ a if d <= n else a @ a.T) / n)
+    basis = vectors if d <= n else a.T @ vectors
+    along = (basis.T @ a.T if d <= n else vectors.T) @ b / n
+
+    def apply(rows: Tensor, penalty: float) -> Tensor:
+        return (rows @ basis / (values.clamp(min=0) + penalty)) @ along + middle
+
+    best = min(PENALTIES, key=lambda p: float((apply(flat_ND[stopping], p) - x_NP[stopping]).pow(2).mean()))
+    shape, low, high = lesson.x.shape[1:], lesson.x.min(), lesson.x.max()
+
+    def decode(sent: Tensor) -> Tensor:
+        rows = ((sent.flatten(1) - mean) / std).double()
+        answers = apply(rows, best).to(lesson.x.dtype).reshape(-1, *shape)
+        return answers.clamp(low, high)  # a unit that is hardly ever active is extrapolated without bound
+
+    return decode
 
 
 def deep_decoder(lesson: Lesson) -> Decoder:
     """The decoder with non-linearities of a lesson."""
-    if _is_map(lesson):
+    if lesson.sent.dim() == 4 == lesson.x.dim():
         return _train_decoder(lesson, _deep_maps(lesson.sent.shape[1:], lesson.x.shape[1:]))
     values, pixels = lesson.sent[0].numel(), lesson.x[0].numel()
     dense = nn.Sequential(
@@ -130,24 +153,6 @@ def deep_decoder(lesson: Lesson) -> Decoder:
         nn.Linear(256, pixels),
     )
     return _train_decoder(lesson, nn.Sequential(dense, nn.Unflatten(1, tuple(lesson.x.shape[1:]))))
-
-
-def _is_map(lesson: Lesson) -> bool:
-    return lesson.sent.dim() == 4 == lesson.x.dim()
-
-
-def _doublings(maps: torch.Size, image: torch.Size) -> int:
-    """The number of doublings after which maps are as large as the image."""
-    return max(0, math.ceil(math.log2(max(image[1] / maps[1], image[2] / maps[2]))))
-
-
-def _linear_maps(maps: torch.Size, image: torch.Size) -> nn.Module:
-    up = max(1, _doublings(maps, image))
-    layers: list[nn.Module] = [nn.Conv2d(maps[0], WIDTH, 1)]
-    layers += [nn.ConvTranspose2d(WIDTH, WIDTH, 3, 2, padding=1, output_padding=1) for _ in range(up)]
-    if maps[1] * 2**up >= 2 * image[1]:
-        layers.append(nn.Conv2d(WIDTH, WIDTH, 3, 2, padding=1))
-    return nn.Sequential(*layers, nn.Conv2d(WIDTH, image[0], 1), _Resized(image))
 
 
 def _deep_maps(maps: torch.Size, image: torch.Size) -> nn.Module:
@@ -175,37 +180,6 @@ class _Resized(nn.Module):
 
 def _train_decoder(lesson: Lesson, module: nn.Module) -> Decoder:
     return fit_inputs(lesson, module, F.mse_loss)
-
-
-def _affine(lesson: Lesson) -> Decoder:
-    """Ridge regression from payloads to pixels, its penalty chosen on the quarter for early stopping."""
-    mean, std = scale(lesson.sent.flatten(1))  # of each value, or the map would have no constant of its own
-    train, stopping = lesson.parts()
-    a = ((lesson.sent.flatten(1) - mean) / std).double()
-    b, middle = lesson.x.flatten(1).double(), lesson.x.flatten(1).double().mean(0)
-    fits = ridge(a[train], b[train] - middle, [float(10.0**power) for power in range(-8, 3)])
-    best = min(fits, key=lambda w: float((a[stopping] @ w + middle - b[stopping]).pow(2).mean()))
-    shape = lesson.x.shape[1:]
-
-    def decode(sent: Tensor) -> Tensor:
-        flat = ((sent.flatten(1) - mean) / std).double()
-        return (flat @ best + middle).to(lesson.x.dtype).reshape(-1, *shape)
-
-    return decode
-
-
-def ridge(a: Tensor, b: Tensor, penalties: Sequence[float]) -> list[Tensor]:
-    """For each penalty the w [D, P] that minimises |a w - b|^2 / N + penalty |w|^2. a: [N, D]. b: [N, P].
-
-    The smaller of the primal and the dual system is solved, because D may be much larger than N.
-    """
-    n, d = a.shape
-    eye = torch.eye(min(n, d), dtype=a.dtype)
-    if d <= n:
-        inner, outer = a.T @ a / n, a.T @ b / n
-        return [torch.linalg.solve(inner + p * eye, outer) for p in penalties]
-    inner = a @ a.T / n
-    return [a.T @ torch.linalg.solve(inner + p * eye, b / n) for p in penalties]
 
 
 CHANNELS, HIDDEN, NOISE = 32, 32, 64

@@ -1,7 +1,7 @@
-"""Inversion of a client's update into labels and inputs (see `kinds/gradient.py`), and the pieces of samples.
+"""Inversion of updates into labels and inputs, of activations into inputs, and the pieces of samples.
 
 An attack recovers or marks a whole sample, or each of its several inputs. Letters: C classes, N samples,
-D numbers of a row of several inputs.
+D numbers of a row of several inputs, U units of a dense layer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unskew.core import module_inputs
 from unskew.core.keys import key
@@ -82,12 +82,53 @@ class Search:
 
     @staticmethod
     def like(x: Tensor, layout: Layout | None) -> Search:
-        """The range of the attacker's own samples, as the model sees them."""
-        low, high = (_each(x, layout, of) for of in (Tensor.amin, Tensor.amax))
-        if layout is None:
-            return Search(low, high, torch.zeros_like(low), torch.ones_like(low))
+        """The range, mean and deviation of the attacker's own samples, as the model sees them."""
+        low, high, middle = (_each(x, layout, of) for of in (Tensor.amin, Tensor.amax, Tensor.mean))
         spread = _each(x, layout, lambda piece: piece.std(correction=0))
-        return Search(low, high, _each(x, layout, Tensor.mean), torch.where(spread > 0, spread, 1.0))
+        return Search(low, high, middle, torch.where(spread > 0, spread, 1.0))
+
+    def standardised(self, x: Tensor) -> Tensor:
+        """Inputs in units of the spread, from the middle."""
+        return (x - self.middle) / self.spread
+
+    def inputs(self, z: Tensor) -> Tensor:
+        """The inputs with these standardised values."""
+        return self.middle + self.spread * z
+
+    def holds(self, x: Tensor) -> Tensor:
+        """bool [N]: whether all values of an input are in the range, up to a hundredth of it."""
+        slack = (self.high - self.low) / 100
+        return ((x >= self.low - slack) & (x <= self.high + slack)).flatten(1).all(1)
+
+
+def white_box(
+    features: Callable[[Tensor], Tensor], sent: Tensor, start: Tensor, within: Search, steps: int
+) -> Tensor:
+    """Inputs [N, *shape] that minimise |features(x) - sent|^2, by L-BFGS from `start`.
+
+    features: the map that the clients applied. steps: the most steps. Values are cut to the range of the
+    attacker's own samples; a sample for which `start` is nearer keeps it.
+    """
+    low, high, unit = within.standardised(within.low), within.standardised(within.high), sent.var() + 1e-12
+    z = within.standardised(start).clamp(low, high).requires_grad_()
+    first = z.detach().clone()
+    search = torch.optim.LBFGS(
+        [z], max_iter=steps, history_size=20, tolerance_change=1e-12, line_search_fn="strong_wolfe"
+    )
+
+    def distance_N(z: Tensor) -> Tensor:
+        return (features(within.inputs(z)) - sent).flatten(1).pow(2).mean(1) / unit
+
+    def closure() -> Tensor:
+        total = distance_N(z).sum()
+        (z.grad,) = torch.autograd.grad(total, [z])
+        return total.detach()
+
+    search.step(closure)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        last = z.clamp(low, high)
+        nearer = (distance_N(last) < distance_N(first)).reshape(-1, *[1] * (z.dim() - 1))
+        return within.inputs(torch.where(nearer, last, first))
 
 
 class Inversion:
@@ -116,6 +157,22 @@ class Inversion:
         slope_C = change_C / (update.lr * update.steps)
         return round_counts((update.n * (p_C - slope_C)).double().cpu(), update.n)
 
+    def read_off(self, update: Update, own: Tensor) -> Tensor:
+        """Inputs [U, *shape] that the units of dense layers of the input give away: dW_u / db_u.
+
+        It is exact for a unit that a single sample moved, and else a mixture; those beyond the range of the
+        attacker's own samples are left out. own: as for `labels`.
+        """
+        answers = [own[:0]]
+        for name in _dense_layers_of_input(self.net, update.before, own[:2]):
+            weight_UD, bias_U = (
+                (update.before[n] - update.after[n]).double() for n in (f"{name}.weight", f"{name}.bias")
+            )
+            moved = bias_U.abs() > 1e-6 * bias_U.abs().max()
+            x = (weight_UD[moved] / bias_U[moved][:, None]).to(own.dtype).reshape(-1, *self.shape)
+            answers.append(x[self.search.holds(x)])
+        return torch.cat(answers)
+
     def inputs(self, update: Update, labels: Tensor, seed: int) -> Tensor:
         """Inputs [N, *shape], as the model sees them, with an update in the direction of this one."""
         names = self.net.trainable
@@ -123,13 +180,13 @@ class Inversion:
         y = self.task.targets(labels, self.classes).to(aim.device)
         z = torch.randn((update.n, *self.shape), generator=key(seed)).to(aim.device).requires_grad_()
         within, layout = self.search, self.net.layout
-        low, high = ((edge - within.middle) / within.spread for edge in (within.low, within.high))
+        low, high = within.standardised(within.low), within.standardised(within.high)
         optimiser = torch.optim.Adam([z], self.rate)
         marks = [int(self.steps * share) for share in (3 / 8, 5 / 8, 7 / 8)]
         falling = torch.optim.lr_scheduler.MultiStepLR(optimiser, marks, 0.1)
         reached = torch.zeros_like(z, dtype=torch.bool)
         for _ in range(self.steps):
-            change = self._change(update, within.middle + within.spread * z, y)
+            change = self._change(update, within.inputs(z), y)
             distance = 1 - torch.nn.functional.cosine_similarity(change, aim, dim=0)
             distance = distance + self.tv * sum(variation(piece) for piece in pieces(layout, z).values())
             (slope,) = torch.autograd.grad(distance, [z])
@@ -141,7 +198,7 @@ class Inversion:
                 z.clamp_(low, high)
         if layout:  # inputs without influence on the update are guessed
             z = torch.where(reached, z, 0.0)
-        return within.middle + within.spread * z.detach()
+        return within.inputs(z.detach())
 
     def _change(self, update: Update, x: Tensor, y: Tensor) -> Tensor:
         """The change of all weights by the update's number of full-batch steps on x, as a vector."""
@@ -155,6 +212,29 @@ class Inversion:
             slopes = torch.autograd.grad(loss, now, create_graph=True, allow_unused=True)
             now = [t if g is None else t - update.lr * g for t, g in zip(now, slopes)]
         return torch.cat([(a - b).flatten() for a, b in zip(first, now)])
+
+
+def _dense_layers_of_input(net: Network, w: Weights, x: Tensor) -> list[str]:
+    """The names of dense layers with a bias that read inputs x [N, *shape] as they are."""
+    names = list[str]()
+
+    def note(name: str) -> Callable[..., None]:
+        def compare(_: nn.Module, args: tuple[Tensor, ...], __: Tensor) -> None:
+            if args and torch.equal(args[0].flatten(1), x.flatten(1)):
+                names.append(name)
+
+        return compare
+
+    hooks = [
+        layer.register_forward_hook(note(name))
+        for name, layer in net.module.named_modules()
+        if isinstance(layer, nn.Linear) and {f"{name}.weight", f"{name}.bias"} <= w.keys()
+    ]
+    with torch.no_grad():
+        net.run(w, x)
+    for hook in hooks:
+        hook.remove()
+    return names
 
 
 def relax(net: Network) -> Network:

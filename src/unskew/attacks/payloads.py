@@ -5,38 +5,50 @@ Letters: N payloads.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from unskew.attacks.scene import Scene, Visit
+from unskew.attacks import decoders
+from unskew.attacks.auxiliary import Samples
+from unskew.attacks.decoders import Lesson
+from unskew.attacks.inversion import Search
+from unskew.attacks.scene import RecordedRound, Scene, Visit
+from unskew.core.network import Network
 from unskew.core.part import Part, Trip
 from unskew.core.trees import Weights
 from unskew.methods.feddata import FedData
 from unskew.methods.fedmix import FedMix
 from unskew.methods.flea import FLea
-from unskew.round.clients import Broadcast
+from unskew.records.checkpoints import State
 
 P = TypeVar("P", bound=Part)
+Exchanges = Annotated[
+    Literal["every", "ends", "last"],
+    "the exchanges of activations that are read: all, the first and the last, or the last",
+]
 
 
 @dataclass(frozen=True)
 class Taken:
     """Payloads of clients, and their samples.
 
-    share: the name in the ledger. sent: [N, ...]. x: [N, *shape], the stored samples. y: [N], their classes.
-    weights, cut: the model that computed the payloads, and its layer. start: the broadcast.
+    share: the name in the ledger. sent: [N, ...]. x: [N, *shape], the stored samples. y, client: [N], their
+    classes, and the clients that sent them. weights, cut: the model that computed the payloads, and its
+    layer. t: the round.
     """
 
     share: str
     sent: Tensor
     x: Tensor
     y: Tensor
+    client: Tensor
     weights: Weights
     cut: str
-    start: Broadcast
+    t: int
 
 
 def part_of(scene: Scene, kind: type[P]) -> P | None:
@@ -44,17 +56,67 @@ def part_of(scene: Scene, kind: type[P]) -> P | None:
     return next((p for p in scene.run.method.parts if isinstance(p, kind)), None)
 
 
-def activations(scene: Scene, part: FLea) -> Taken:
-    """The last activations and labels of FLea's clients. Raises StateError (E112) for other bits."""
-    trip = part.trips[0]
-    visit = _early(scene, part) if trip.early else _late(scene, part, trip)
+def activations(scene: Scene, part: FLea, exchanges: Exchanges) -> list[Taken]:
+    """FLea's activations and labels in each of these exchanges. Raises StateError (E112) for other bits."""
+    last, trip, visits = scene.final.t - 1, part.trips[0], dict[int, Visit]()
+    asked = {"every": range(1, last + 1), "ends": (1, last), "last": (last,)}[exchanges]
+    # weights of earlier rounds, and of the round of an early trip, are no longer in the folder
+    if repeated := [t for t in asked if t < last or trip.early]:
+        visits = _visits(scene, part, repeated)
+    if not trip.early:
+        visits[last] = _late(scene, part, trip)
+    takens = [_activations(scene, part, visit) for _, visit in sorted(visits.items()) if visit.replies]
     kept = scene.before[0]["slices"][part.name]
-    sent = torch.cat([r.shares[part.name]["features"] for r in visit.replies])
-    labels = torch.cat([r.shares[part.name]["labels"] for r in visit.replies])
-    scene.check_same(sent, kept["features"], f"{part.name}/features")
-    scene.check_same(labels, kept["labels"], f"{part.name}/labels")
-    x = torch.cat([scene.drawn_by(visit, r.client, visit.start.weights)[0] for r in visit.replies])
-    return Taken(f"{part.name}/features", sent, x, labels, visit.start.weights, part.cut, visit.start)
+    scene.check_same(takens[-1].sent, kept["features"], f"{part.name}/features")
+    scene.check_same(takens[-1].y, kept["labels"], f"{part.name}/labels")
+    return takens
+
+
+def _activations(scene: Scene, part: FLea, visit: Visit) -> Taken:
+    sent, labels = (
+        torch.cat([r.shares[part.name][leaf] for r in visit.replies]) for leaf in ("features", "labels")
+    )
+    x = [scene.drawn_by(visit, r.client, visit.start.weights)[0] for r in visit.replies]
+    share, weights = f"{part.name}/features", visit.start.weights
+    return Taken(share, sent, torch.cat(x), labels, _owners(visit, x), weights, part.cut, visit.start.t)
+
+
+def _visits(scene: Scene, part: Part, rounds: Collection[int]) -> dict[int, Visit]:
+    """The trips of a Part in these rounds, for which the run is repeated."""
+    visits = dict[int, Visit]()
+
+    def note(t: int, heard: RecordedRound, _: State) -> dict[int, Visit] | None:
+        if t in rounds and (visit := heard.visit(part.name)):
+            visits[t] = visit
+        return visits if t == max(rounds) else None
+
+    return dict(scene.first(f"{part.name} in rounds {sorted(rounds)}", note) or {})
+
+
+def clearest(scene: Scene, takens: Sequence[Taken], own: Samples, seed: int) -> Taken:
+    """The activations in which ridge regression reads the attacker's own samples best."""
+    x = scene.seen(own.x)
+    x = Search.like(x, scene.run.federation.layout).standardised(x)
+
+    def error(taken: Taken) -> float:
+        lesson = Lesson(at_cut(scene, taken, own.x), x, 0, seed)
+        _, rows = lesson.parts()
+        return float((decoders.linear_decoder(lesson)(lesson.sent[rows]) - x[rows]).pow(2).mean())
+
+    return takens[0] if len(takens) == 1 else min(takens, key=error)
+
+
+def at_cut(scene: Scene, taken: Taken, x: Tensor) -> Tensor:
+    """Activations [N, ...] of stored samples, with the model and the cut of other activations."""
+    features = map_of(scene.trainer.net, taken)
+    with scene.trainer.evaluating(), torch.no_grad():
+        return torch.cat([features(scene.seen(piece)) for piece in x.split(256)])
+
+
+def map_of(net: Network, taken: Taken) -> Callable[[Tensor], Tensor]:
+    """The map from inputs as the model sees them to the activations that were sent."""
+    until = net.check_cut(taken.cut)
+    return lambda x: net.run(taken.weights, x, until=until)[0]
 
 
 def inputs(scene: Scene, part: FedMix | FedData) -> Taken:
@@ -66,7 +128,12 @@ def inputs(scene: Scene, part: FedMix | FedData) -> Taken:
     x = [scene.drawn_by(visit, r.client, visit.start.weights)[0] for r in visit.replies]
     each = torch.cat([s.repeat_interleave(group, 0)[: len(samples)] for s, samples in zip(sent, x)])
     y = torch.zeros(len(each), dtype=torch.int64)
-    return Taken(f"{part.name}/x", each, torch.cat(x), y, visit.start.weights, "", visit.start)
+    return Taken(f"{part.name}/x", each, torch.cat(x), y, _owners(visit, x), visit.start.weights, "", 0)
+
+
+def _owners(visit: Visit, x: Sequence[Tensor]) -> Tensor:
+    """[N]: the client of each sample."""
+    return torch.tensor([r.client for r, samples in zip(visit.replies, x) for _ in samples])
 
 
 def first_trip(scene: Scene, part: Part) -> Visit:
@@ -82,13 +149,3 @@ def _late(scene: Scene, part: Part, trip: Trip) -> Visit:
     start, ids = scene.start_at(scene.before, t), scene.answered(t)
     private = scene.folder.store(scene.before).fetch(ids) if scene.trainer.kept else {}
     return Visit(part, trip, start, private, scene.trainer.visit(trip, part, start, ids, private))
-
-
-def _early(scene: Scene, part: Part) -> Visit:
-    """The trip for activations on weights that the folder no longer has: the run is repeated up to there."""
-    last = scene.final.t - 1
-    visit = scene.first(
-        f"{part.name} early", lambda t, heard, _: heard.visit(part.name) if t == last else None
-    )
-    assert visit is not None  # a trip that left a buffer took place
-    return visit

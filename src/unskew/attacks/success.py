@@ -84,36 +84,46 @@ def guesses(mine: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> dict[str
     return by_name
 
 
+EXACT = 40.0
+"""The PSNR in decibels above which a sample counts as recovered exactly."""
+WORST = "MSE of the worst client"
+
+
 def likeness_scores(
-    payload: str, of: str, answers: Tensor, there: Tensor, guess: Guess, main: bool = True
+    payload: str, of: str, answers: Tensor, there: Tensor, guess: Guess, client_N: Tensor, main: bool = True
 ) -> list[Score]:
-    """MSE, PSNR and, for images, SSIM of reconstructions."""
-    span = guess.span
+    """MSE, PSNR and, for images, SSIM of reconstructions; the share of exact ones, and the worst client.
+
+    client_N: the client of each sample.
+    """
+    span, without = guess.span, guess.x.expand_as(there)
     measures: dict[str, Any] = {
-        "MSE": (lambda a, b: mse(a, b), 0.0),
+        "MSE": (mse, 0.0),
         "PSNR, dB": (lambda a, b: psnr(a, b, span), math.inf),
     }
     if is_image(there.shape[1:]):
         measures["SSIM"] = (lambda a, b: ssim(a, b, span), 1.0)
-    listed = []
+    scores = list[Score]()
     for metric, (measure, ceiling) in measures.items():
-        value, low, high = mean_of(measure(answers, there).double().cpu().numpy())
-        without = float(measure(guess.x.expand_as(there), there).double().mean())
-        listed.append(
-            Score(
-                payload,
-                of,
-                metric,
-                value,
-                low,
-                high,
-                without,
-                ceiling,
-                len(there),
-                main=main and metric == "MSE",
-            )
+        value, floor = mean_of(_numbers(measure(answers, there))), float(measure(without, there).mean())
+        scores.append(
+            Score(payload, of, metric, *value, floor, ceiling, len(there), main and metric == "MSE")
         )
-    return listed
+    exact, guessed = (int((psnr(a, there, span) > EXACT).sum()) for a in (answers, without))
+    n = len(there)
+    share = share_of(exact, n)
+    scores.append(Score(payload, of, f"share above {EXACT:g} dB", *share, guessed / n, 1.0, n, main))
+    error_N, clients = mse(answers, there), client_N.unique()
+    if len(clients) > 1:
+        worst = min((client_N == k for k in clients), key=lambda rows: float(error_N[rows].mean()))
+        floor = float(mse(without, there)[worst].mean())
+        value = mean_of(_numbers(error_N[worst]))
+        scores.append(Score(payload, of, WORST, *value, floor, 0.0, int(worst.sum())))
+    return scores
+
+
+def _numbers(x: Tensor) -> np.ndarray:
+    return x.double().cpu().numpy()
 
 
 def image_sheet(rows: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -203,8 +203,8 @@ def unclear_note(result: TableResult) -> str:
 
 def claim_counts(result: TableResult) -> tuple[int, int]:
     """(claims reproduced in every row that was run, claims that could be tested)."""
-    tested = [claim for claim in result["claims"] if claim["margins"]]
-    return sum(claim["verdict"] == "reproduced" for claim in tested), len(tested)
+    tested = [c for c in result["claims"] if c["margins"] and not c["verdict"].startswith("no verdict")]
+    return sum(c["verdict"] == "reproduced" for c in tested), len(tested)
 
 
 def summary(result: TableResult) -> str:

@@ -26,8 +26,7 @@ from unskew.attacks.attack import Attack, Outcome, Score, share_of
 from unskew.attacks.auxiliary import LEAST, unseen
 from unskew.attacks.decoders import Lesson, fit
 from unskew.attacks.inversion import Image, image_of
-from unskew.attacks.kinds.reconstruct import at_cut
-from unskew.attacks.payloads import activations, inputs, part_of
+from unskew.attacks.payloads import Exchanges, activations, at_cut, clearest, inputs, part_of
 from unskew.attacks.scene import Scene
 from unskew.core.keys import numpy_key
 from unskew.methods.fedmix import FedMix
@@ -40,6 +39,8 @@ CORNER = 2
 """The first row and column of the marker."""
 SEEN = 0.25
 """The least contrast of a bright marker, as a share of the range of values; else the marker is dark."""
+MOST_READ = 2000
+"""The most own samples by which an exchange is chosen."""
 Sent = Callable[[Tensor], Tensor]
 """The payloads of clients for stored samples, [N, *shape] -> [N', ...]."""
 
@@ -78,11 +79,17 @@ class Context(Attack):
         "numbers of own samples with which the attacker tries",
     ] = (100, 300, 1000, 3000, 10_000)
     steps: Annotated[int, Ge(1), Le(1_000_000), "steps of 64 samples that a classifier trains at most"] = 300
+    exchanges: Exchanges = "every"
     name: ClassVar[str] = "context"
     one_input: ClassVar[bool] = False
     asks: ClassVar[str] = "does it show a mark on an image that the model never needed?"
     adversary: ClassVar[str] = "the server, and every client that is sent the same; all have the model"
-    quick: ClassVar[Mapping[str, object]] = {"samples": 200, "own": (100, 300), "steps": 100}
+    quick: ClassVar[Mapping[str, object]] = {
+        "samples": 200,
+        "own": (100, 300),
+        "steps": 100,
+        "exchanges": "ends",
+    }
 
     def refuse(self, scene: Scene) -> str | None:
         flea, shape = part_of(scene, FLea), scene.run.federation.layout or list(scene.run.fed.shape)
@@ -96,14 +103,16 @@ class Context(Attack):
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         if part := part_of(scene, FLea):
-            taken, group = activations(scene, part), 1
+            takens, group = activations(scene, part, self.exchanges), 1
             sent: Sent = lambda x: at_cut(scene, taken, x)  # noqa: E731
         else:
             mix = part_of(scene, FedMix)
             assert mix is not None
-            taken, group = inputs(scene, mix), mix.group
+            takens, group = [inputs(scene, mix)], mix.group
             sent = lambda x: torch.stack([g.mean(0) for g in x.split(group)])  # noqa: E731
-        own = unseen(scene.run.federation, taken.x, seed, most=group * max(self.own, default=LEAST))
+        every = torch.unique(torch.cat([taken.x for taken in takens]), dim=0)
+        own = unseen(scene.run.federation, every, seed, most=group * max(self.own, default=LEAST))
+        taken = clearest(scene, takens, own.take(np.arange(min(len(own), MOST_READ))), seed)
         rows = torch.as_tensor(numpy_key(seed, "attacked").permutation(len(taken.x))[: self.samples * group])
         image = self._image(scene)
         assert image is not None  # `refuse` has looked

@@ -6,10 +6,14 @@ With D = w_t - w_k, the update of a client with n samples, and d_c its entry for
              least d_c
     images:  min_x  1 - cos(D(x), D) + tv TV(x)    D(x): the update that x, with these labels, would have
     given
-by signed Adam with a falling rate; samples are then paired with what was made by least squared error. The
-attacked clients hold `batch` samples each, drawn from the run's clients, and train on the weights that the
-run's last round, or its first, began with, without the method's Parts; so where a Part changes what leaves
-(noise for every sample, an encoding), only `batch=0` is made, which attacks the updates that were sent.
+by signed Adam with a falling rate. A dense layer of the input has gradients dL/dW_u = sum_n g_nu x_n and
+dL/db_u = sum_n g_nu, so dW_u / db_u is x_n exactly if sample n alone moves unit u (with n = 1 always): these
+quotients, if within the range of the adversary's own samples, are answers as well. Each sample is paired with
+an answer of its own by least squared error, so it has the better of both.
+The attacked clients hold `batch` samples each, drawn from the run's clients, and train on the weights that
+the run's last round, or its first, began with, without the method's Parts; so where a Part changes what
+leaves (noise for every sample, an encoding), only `batch=0` is made, which attacks the updates that were
+sent.
 Differs from the papers: D(x) is unrolled over plain full-batch steps, as many as the client takes; labels are
 not known but guessed as above. Of several inputs each is scored by itself and searched from the mean of the
 attacker's own in steps of their standard deviation; whole numbers and truth values move like any number.
@@ -107,19 +111,23 @@ class Gradient(Attack):
         inversion = Inversion(
             scene.trainer.net, scene.run, (self.steps, self.tv, self.rate), Search.like(own_x, layout)
         )
-        answers, there, right = list[Tensor](), list[Tensor](), list[tuple[int, int]]()
+        answers, there, owners = list[Tensor](), list[Tensor](), list[int]()
+        right = list[tuple[int, int]]()
         for number, (stored, y, after) in enumerate(clients):
             update = Update(start.weights, after, start.lr, len(y), self._steps(scene, len(y)))
             labels = inversion.labels(update, own_x)
             right.append((_common(labels, y), _common(_likeliest(own, len(y), scene.run.fed.classes), y)))
             x = inversion.inputs(update, labels, digest(seed, "inversion", number))
+            x = torch.cat([x, inversion.read_off(update, own_x)])
             stored_x = scene.unseen_by_model(x)
             order = _pairs(
                 *(pieces(layout, each.float()) for each in (stored_x, stored, own.x.to(stored.device)))
             )
             answers.append(stored_x[order])
             there.append(stored)
-        return self._outcome(scene, own, torch.cat(answers), torch.cat(there), right)
+            owners += [number] * len(y)
+        found = torch.cat(answers), torch.cat(there), torch.tensor(owners)
+        return self._outcome(scene, own, found, right)
 
     def _smallest(self, scene: Scene) -> list[int]:
         """Clients that answered in the last round and have at most `most` samples, the smallest first."""
@@ -156,8 +164,14 @@ class Gradient(Attack):
         ]
 
     def _outcome(
-        self, scene: Scene, own: Samples, answers: Tensor, there: Tensor, right: Sequence[tuple[int, int]]
+        self,
+        scene: Scene,
+        own: Samples,
+        found: tuple[Tensor, Tensor, Tensor],
+        right: Sequence[tuple[int, int]],
     ) -> Outcome:
+        """found: an answer to each sample, the samples, and the numbers of their clients."""
+        answers, there, client_N = found
         of = (
             f"clients of {self.batch}, {self.epochs} epochs, {self.at} round"
             if self.batch
@@ -171,7 +185,7 @@ class Gradient(Attack):
         sheets = dict[str, Any]()
         for name, guess in success.guesses(mine, were).items():
             x = were[name]
-            scores += success.likeness_scores("w", score_subject(name, of), back[name], x, guess)
+            scores += success.likeness_scores("w", score_subject(name, of), back[name], x, guess, client_N)
             sheet = success.image_sheet(
                 {"there": x, "from the update": back[name], "mean of own": guess.x.expand_as(x)}
             )

@@ -1,22 +1,21 @@
 """Prototype: images from the class prototypes of ReBaFL and FedProto (Xu et al., arXiv 2303.06314).
 
-A client's prototype of class c is the mean of its features of c, sums_c / n_c. The adversary has the body
-phi, and samples of its own, on which it trains
+A client's prototype of class c is the mean of its features of c, sums_c / n_c, under the body phi that it has
+trained, which the server has from its update. The adversary has samples of its own, on which it trains, for
+each client,
     linear the best affine map from phi(x) to x, which needs few samples
     upcnn  a decoder g that minimises |g(phi(x)) - x|^2: dense, then upsampling convolutions
     vae    the same with a stochastic bottleneck, and KL / 1000 to a standard normal law
-and applies them to prototypes.
+and applies them to the client's prototypes.
     grnn   no training set: an image G(e) from noise e, with G optimised for |phi(G(e)) - prototype|^2
-The server has each client's model, so features are shifted by the difference of the mean features of its own
-samples of the class between the merged model and the client's. Each answer is shrunk towards the class mean
-by the factor that is best for prototypes of as many of its own samples, so an attacker that learns nothing
-answers with the class mean. An image is compared with the nearest of the client's samples of the class. The
-floor is the mean of the adversary's own samples of the class, which contains nothing about the client. If
-samples look different at each client (a feature skew, sites), the floor is the mean of the client's own test
-samples of the class, or the client is not attacked. The attacked prototypes are those of the last round; for
-each number in `behind`, further prototypes are computed from this many samples of a client. These were not
-sent, so they do not represent the attack in tables, and there are none with noise for every sample (dpsgd),
-which they would lack.
+Each answer is shrunk towards the class mean by the factor that is best for prototypes of as many of its own
+samples, so an attacker that learns nothing answers with the class mean. An image is compared with the nearest
+of the client's samples of the class. The floor is the mean of the adversary's own samples of the class, which
+contains nothing about the client. If samples look different at each client (a feature skew, sites), the floor
+is the mean of the client's own test samples of the class, or the client is not attacked. The attacked
+prototypes are those of the last round; for each number in `behind`, further prototypes are computed from this
+many samples of a client. These were not sent, so they do not represent the attack in tables, and there are
+none with noise for every sample (dpsgd), which they would lack.
 Differs from the paper: it names upcnn, vae and grnn without their architectures or a measure; both are ours.
 """
 
@@ -37,7 +36,7 @@ from unskew.attacks.auxiliary import Samples, like_those_of, unseen
 from unskew.attacks.decoders import Lesson
 from unskew.attacks.kinds.reconstruct import class_means
 from unskew.attacks.payloads import part_of
-from unskew.attacks.scene import RecordedRound, Scene
+from unskew.attacks.scene import Scene
 from unskew.core.keys import digest, numpy_key
 from unskew.core.part import Part
 from unskew.core.trees import Weights
@@ -57,15 +56,24 @@ TRIALS = 24
 class Prototypes:
     """Mean features of samples of one class at one client.
 
-    of: a description. h: [N, D]. y: [N]. x: N times [n, *shape], the samples of each, in natural units.
-    plain: [N, *shape], the mean of similar samples of the class.
+    of: a description. h: [N, D]. x: N times [n, *shape], the samples of each, in natural units. plain:
+    [N, *shape], the mean of similar samples of the class. client: [N].
     """
 
     of: str
     h: Tensor
-    y: Tensor
     x: list[Tensor]
     plain: Tensor
+    client: Tensor
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A client under attack. lesson: the attacker's own samples under the client's model. attackers: the maps
+    from prototypes [N, D] to samples in natural units, by name."""
+
+    lesson: Lesson
+    attackers: Mapping[str, Callable[[Tensor], Tensor]]
 
 
 @dataclass(frozen=True)
@@ -81,12 +89,17 @@ class Prototype(Attack):
         2000
     )
     steps: Annotated[int, Ge(1), Le(1_000_000), "steps that an attacker trains at most"] = 600
+    clients: Annotated[int, Ge(1), Le(1000), "how many clients of the last round are attacked, drawn"] = 5
     name: ClassVar[str] = "prototype"
     asks: ClassVar[str] = "which images are behind it?"
-    adversary: ClassVar[str] = (
-        "the server, which reads each client's sums and counts, and has the merged model"
-    )
-    quick: ClassVar[Mapping[str, object]] = {"samples": 20, "own": 500, "steps": 100, "behind": ()}
+    adversary: ClassVar[str] = "the server, which reads each client's update, sums and counts"
+    quick: ClassVar[Mapping[str, object]] = {
+        "samples": 20,
+        "own": 500,
+        "steps": 100,
+        "behind": (),
+        "clients": 2,
+    }
 
     def refuse(self, scene: Scene) -> str | None:
         part = _part(scene)
@@ -102,25 +115,15 @@ class Prototype(Attack):
         rows = torch.as_tensor(np.unique(scene.run.federation.train.rows))
         own = unseen(scene.run.federation, scene.trainer.samples.x[rows], seed, most=self.own)
         mine = scene.natural(own.x).float()
-        lesson = Lesson(self._features(scene, scene.final.weights)(scene.seen(own.x)), mine, self.steps, seed)
-        attackers = {
-            "linear": decoders.linear_decoder(lesson),
-            "upcnn": decoders.upcnn(lesson),
-            "vae": decoders.vae(lesson),
-        }
-        attackers["grnn"] = lambda h: self._fitted(scene, h, seed)
         means = class_means(mine, own.y, scene.run.fed.classes)
         plains, remarks = self._plains(scene, means, seed)
+        victims = {k: self._victim(scene, k, own, seed) for k in plains}
         span = float(mine.max() - mine.min())
         scores, pictures = list[Score](), dict[str, object]()
-        for group in self._groups(scene, part, own, plains, seed):
-            trial = self._trial(group, lesson, own.y, means, seed)
-            answers = dict[str, Tensor]()
-            for name, attacker in attackers.items():
-                both = attacker(torch.cat([trial.h, group.h]))
-                share = _best_share(both[: len(trial.h)], trial)
-                answers[name] = group.plain + share * (both[len(trial.h) :] - group.plain)
-                scores += _scores(f"{part.name}/sums", f"{group.of}, {name}", answers[name], group, span)
+        for group in self._groups(scene, part, plains, seed):
+            answers = self._answers(group, victims, own.y, means, seed)
+            for name, answer in answers.items():
+                scores += _scores(f"{part.name}/sums", f"{group.of}, {name}", answer, group, span)
             nearest = torch.stack([_nearest(a, x) for a, x in zip(answers["linear"], group.x)])
             if sheet := success.image_sheet(
                 {"nearest sample": nearest, **answers, "class mean": group.plain}
@@ -129,14 +132,54 @@ class Prototype(Attack):
         drawn = {"images": pictures} if pictures else {}
         return Outcome(tuple(scores), f"{len(own)} {own.name}", drawn, tuple(remarks))
 
-    @staticmethod
-    def _plains(scene: Scene, means: Tensor, seed: int) -> tuple[dict[int, Tensor], list[str]]:
+    def _victim(self, scene: Scene, k: int, own: Samples, seed: int) -> Victim:
+        """The attackers on client k, which know its model."""
+        net, w = scene.trainer.net, _weights_of(scene, k)
+        features = _features(scene, w)(scene.seen(own.x, k))
+        lesson = Lesson(features, scene.natural(own.x).float(), self.steps, seed)
+
+        def generated(h: Tensor) -> Tensor:
+            plan, shape = (self.steps, digest(seed, "grnn")), torch.Size(scene.run.fed.shape)
+            x = decoders.fit_generator(lambda x: net.features_of(w, x), h, shape, plan)
+            return scene.natural(scene.unseen_by_model(x)).float()
+
+        trained = (("linear", decoders.linear_decoder), ("upcnn", decoders.upcnn), ("vae", decoders.vae))
+        return Victim(lesson, {name: learn(lesson) for name, learn in trained} | {"grnn": generated})
+
+    def _answers(
+        self, group: Prototypes, victims: Mapping[int, Victim], y: Tensor, means: Tensor, seed: int
+    ) -> dict[str, Tensor]:
+        """The images of each attacker, shrunk. y: classes of the attacker's own samples. means: of these."""
+        attacked = group.client.unique().tolist()
+        usual = sorted(len(x) for x in group.x)[len(group.x) // 2]
+        many = -(-TRIALS // len(attacked))
+        trials = {
+            k: _trial(victims[k].lesson, y, means, (usual, many, digest(seed, group.of, k))) for k in attacked
+        }
+        tried = list[Tensor](x for trial in trials.values() for x in trial.x)
+        pooled = Prototypes(
+            "own", torch.empty(0), tried, torch.cat([t.plain for t in trials.values()]), group.client
+        )
+        shrunk = dict[str, Tensor]()
+        for name in victims[attacked[0]].attackers:
+            answers, trial_answers = torch.zeros_like(group.plain), list[Tensor]()
+            for k, trial in trials.items():
+                both = victims[k].attackers[name](torch.cat([trial.h, group.h[group.client == k]]))
+                trial_answers.append(both[: len(trial.h)])
+                answers[group.client == k] = both[len(trial.h) :]
+            share = _best_share(torch.cat(trial_answers), pooled)
+            shrunk[name] = group.plain + share * (answers - group.plain)
+        return shrunk
+
+    def _plains(self, scene: Scene, means: Tensor, seed: int) -> tuple[dict[int, Tensor], list[str]]:
         """([C, *shape] by client, the mean sample of each class, of samples that look like the client's; what
         is said of clients that are not attacked, for want of these). means: of samples that look like
         everybody's."""
         federation = scene.run.federation
         plains, remarks = dict[int, Tensor](), list[str]()
-        for k in (r.client for r in scene.last_round.replies):
+        replies = scene.last_round.replies
+        for i in numpy_key(seed, "clients").permutation(len(replies))[: self.clients]:
+            k = replies[i].client
             held = scene.trainer.samples.x[torch.as_tensor(np.asarray(federation.train[k]))]
             try:
                 alike = like_those_of(federation, k, held, seed)
@@ -148,117 +191,74 @@ class Prototype(Attack):
             )
         return plains, remarks
 
-    def _trial(self, group: Prototypes, lesson: Lesson, y: Tensor, means: Tensor, seed: int) -> Prototypes:
-        """Prototypes of the attacker's own samples, each of the median number of samples in the group."""
-        usual = sorted(len(x) for x in group.x)[len(group.x) // 2]
-        rng = numpy_key(seed, "trial", group.of)
-        counts = {c: int((y == c).sum()) for c in y.unique().tolist()}
-        classes = [c for c, count in counts.items() if count >= min(usual, TRIALS, max(counts.values()))]
-        h, labels, x = list[Tensor](), list[int](), list[Tensor]()
-        for _ in range(TRIALS):
-            c = int(rng.choice(classes))
-            rows = torch.as_tensor(rng.permutation(torch.nonzero(y == c).flatten().numpy())[:usual])
-            h.append(lesson.sent[rows].mean(0))
-            labels.append(c)
-            x.append(lesson.x[rows])
-        return Prototypes("own", torch.stack(h), torch.tensor(labels), x, means[labels])
-
-    def _moved(self, scene: Scene, own: Samples, w: Weights) -> Tensor:
-        """[C, D]: the shift, by class, from features under these weights to features of the merged model."""
-        seen, classes = scene.seen(own.x), scene.run.fed.classes
-        ours, theirs = (self._features(scene, weights)(seen) for weights in (scene.final.weights, w))
-        return class_means(ours - theirs, own.y, classes)
-
-    def _features(self, scene: Scene, w: Weights) -> Callable[[Tensor], Tensor]:
-        net = scene.trainer.net
-
-        def features(x: Tensor) -> Tensor:
-            with torch.no_grad():
-                return torch.cat([net.features_of(w, piece) for piece in x.split(256)])
-
-        return features
-
-    def _fitted(self, scene: Scene, h: Tensor, seed: int) -> Tensor:
-        """Images in natural units whose features under the merged model are near these."""
-        net, w = scene.trainer.net, scene.final.weights
-        shape = torch.Size(scene.run.fed.shape)
-        x = decoders.fit_generator(
-            lambda x: net.features_of(w, x), h, shape, (self.steps, digest(seed, "grnn"))
-        )
-        return scene.natural(scene.unseen_by_model(x)).float()
-
     def _groups(
-        self, scene: Scene, part: Part, own: Samples, plains: Mapping[int, Tensor], seed: int
+        self, scene: Scene, part: Part, plains: Mapping[int, Tensor], seed: int
     ) -> Iterator[Prototypes]:
         """The prototypes that were sent, and then those of each number of samples in `behind`.
 
         plains: the mean sample of each class, by attacked client.
         """
-        heard = scene.last_round
-        assert heard.start is not None
-        moves = {
-            r.client: self._moved(scene, own, {**heard.start.weights, **r.weights}) for r in heard.replies
-        }
-        pairs = [
-            (r, c)
-            for r in heard.replies
-            if r.client in plains
-            for c in torch.nonzero(r.shares[part.name]["counts"] > 0).flatten().tolist()
-            if len(_rows(scene, r.client, c))  # noise makes counts of classes that a client does not have
-        ]
+        shares = {r.client: r.shares[part.name] for r in scene.last_round.replies}
+        rows = {(k, c): _rows(scene, k, c) for k in plains for c in range(scene.run.fed.classes)}
+
+        def group(of: str, pairs: list[tuple[int, int]], h: list[Tensor], held: list[Tensor]) -> Prototypes:
+            x = [scene.natural(scene.trainer.samples.x[each]).float() for each in held]
+            plain = torch.stack([plains[k][c] for k, c in pairs])
+            return Prototypes(of, torch.stack(h), x, plain, torch.tensor([k for k, _ in pairs]))
+
+        # noise makes counts of classes that a client does not have
+        pairs = [(k, c) for (k, c), held in rows.items() if len(held) and shares[k]["counts"][c] > 0]
         if not pairs:
             text = "no client that can be attacked sent a count above 0 of a class that it has"
             raise UsageError(
                 "E151", f"in the last round of {scene.path} {text}, so there is no prototype to attack."
             )
-        chosen = numpy_key(seed, "prototypes").permutation(len(pairs))[: self.samples]
-        sent = [(pairs[i][0].shares[part.name], pairs[i][1]) for i in chosen]
-        move = torch.stack([moves[pairs[i][0].client][pairs[i][1]] for i in chosen])
-        h = torch.stack([shares["sums"][c] / shares["counts"][c] for shares, c in sent]) + move
-        x = [
-            scene.natural(scene.trainer.samples.x[_rows(scene, pairs[i][0].client, pairs[i][1])]).float()
-            for i in chosen
-        ]
-        plain = torch.stack([plains[pairs[i][0].client][pairs[i][1]] for i in chosen])
-        yield Prototypes(AS_SENT, h, torch.tensor([c for _, c in sent]), x, plain)
+        order = numpy_key(seed, "prototypes").permutation(len(pairs))
+        chosen = [pairs[i] for i in order[: self.samples]]
+        h = [shares[k]["sums"][c] / shares[k]["counts"][c] for k, c in chosen]
+        yield group(AS_SENT, chosen, h, [rows[pair] for pair in chosen])
         for m in () if scene.run.method.samples_apart else sorted(set(self.behind)):
-            if group := self._of(scene, heard, m, (moves, plains, seed)):
-                yield group
-
-    def _of(
-        self,
-        scene: Scene,
-        heard: RecordedRound,
-        m: int,
-        plan: tuple[Mapping[int, Tensor], Mapping[int, Tensor], int],
-    ) -> Prototypes | None:
-        """Prototypes of m samples of one class at one client, under the client's trained model.
-
-        plan: (shifts of features by client, mean samples of classes by client, seed).
-        """
-        moves, plains, seed = plan
-        assert heard.start is not None
-        counts = scene.run.federation.label_counts
-        replies = [r for r in heard.replies if r.client in plains]
-        pairs = [(r, c) for r in replies for c in range(scene.run.fed.classes) if counts[r.client, c] >= m]
-        if not pairs:
-            return None
-        rng = numpy_key(seed, "behind", m)
-        h, y, x, plain = list[Tensor](), list[int](), list[Tensor](), list[Tensor]()
-        for i in rng.permutation(len(pairs))[: self.samples]:
-            reply, c = pairs[i]
-            rows = rng.permutation(_rows(scene, reply.client, c).numpy())[:m]
-            stored = scene.trainer.samples.x[torch.as_tensor(rows)]
-            w = {**heard.start.weights, **reply.weights}
-            h.append(
-                self._features(scene, w)(scene.seen(stored, reply.client)).mean(0) + moves[reply.client][c]
+            enough, rng = (
+                [pair for pair, held in rows.items() if len(held) >= m],
+                numpy_key(seed, "behind", m),
             )
-            y.append(c)
-            x.append(scene.natural(stored).float())
-            plain.append(plains[reply.client][c])
-        return Prototypes(
-            f"of {m} sample{'s' * (m > 1)}", torch.stack(h), torch.tensor(y), x, torch.stack(plain)
-        )
+            if chosen := [enough[i] for i in rng.permutation(len(enough))[: self.samples]]:
+                held = [torch.as_tensor(rng.permutation(rows[pair].numpy())[:m]) for pair in chosen]
+                h = [
+                    _features(scene, _weights_of(scene, k))(
+                        scene.seen(scene.trainer.samples.x[each], k)
+                    ).mean(0)
+                    for (k, _), each in zip(chosen, held)
+                ]
+                yield group(f"of {m} sample{'s' * (m > 1)}", chosen, h, held)
+
+
+def _weights_of(scene: Scene, k: int) -> Weights:
+    """The weights of client k after its last training."""
+    heard = scene.last_round
+    assert heard.start is not None
+    reply = next(r for r in heard.replies if r.client == k)
+    return {**heard.start.to(k).weights, **reply.weights}
+
+
+def _features(scene: Scene, w: Weights) -> Callable[[Tensor], Tensor]:
+    def features(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return torch.cat([scene.trainer.net.features_of(w, piece) for piece in x.split(256)])
+
+    return features
+
+
+def _trial(lesson: Lesson, y: Tensor, means: Tensor, plan: tuple[int, int, int]) -> Prototypes:
+    """Prototypes of the attacker's own samples. plan: (samples of each, number of prototypes, seed)."""
+    usual, many, seed = plan
+    rng = numpy_key(seed, "trial")
+    counts = {c: int((y == c).sum()) for c in y.unique().tolist()}
+    classes = [c for c, count in counts.items() if count >= min(usual, TRIALS, max(counts.values()))]
+    labels = [int(rng.choice(classes)) for _ in range(many)]
+    rows = [torch.as_tensor(rng.permutation(torch.nonzero(y == c).flatten().numpy())[:usual]) for c in labels]
+    h, x = torch.stack([lesson.sent[each].mean(0) for each in rows]), [lesson.x[each] for each in rows]
+    return Prototypes("own", h, x, means[labels], torch.full((many,), -1))
 
 
 def _part(scene: Scene) -> Part | None:

@@ -1,19 +1,23 @@
 """Reconstruct: images from the activations that FLea's clients share (Xia et al., KDD 2024, figure 9c).
 
-The adversary has the model that made the activations f(x), and samples x' of its own. It trains decoders g by
+The adversary has the map f of every exchange, because it has the model, and samples x' of its own. It trains
+decoders g by
     min_g mean |g(f(x')) - x'|^2
 and applies them to the activations of clients: g(f(x)).
-linear: without non-linearity, as in the paper's code. deep: convolutions with ReLU, ours. class mean: the
+linear: the best affine map (ridge regression). deep: convolutions with ReLU, or two hidden layers, ours.
+white-box: no training, but min_x |f(x) - f|^2 by L-BFGS, from the linear decoder's answer. class mean: the
 mean of its own samples of the class, which is sent in clear, so that no activation is needed.
+A client shares the same samples in every exchange, so whoever has one has them all. Of the exchanges that are
+attacked, the one counts in which ridge regression reads the adversary's own samples best.
 Several inputs are decoded one by one, whole numbers as numbers.
 FedMix's averages and FedData's inputs are compared, as sent, with each of their samples.
-Differs from the paper: it is scored on shared samples, not on a test set, and trains on samples of no client,
-with Adam and early stopping.
+Differs from the paper: its linear decoder is a composition of convolutions, which ridge regression contains;
+it is scored on shared samples, not on a test set, and trains on samples of no client, with early stopping.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -23,10 +27,19 @@ from torch import Tensor
 
 from unskew.attacks import decoders, success
 from unskew.attacks.attack import Attack, Outcome, Score
-from unskew.attacks.auxiliary import unseen
+from unskew.attacks.auxiliary import Samples, unseen
 from unskew.attacks.decoders import Lesson
-from unskew.attacks.inversion import pieces, score_subject
-from unskew.attacks.payloads import Taken, activations, inputs, part_of
+from unskew.attacks.inversion import Search, has_slopes, pieces, relax, score_subject, white_box
+from unskew.attacks.payloads import (
+    Exchanges,
+    Taken,
+    activations,
+    at_cut,
+    clearest,
+    inputs,
+    map_of,
+    part_of,
+)
 from unskew.attacks.scene import Scene
 from unskew.core.keys import numpy_key
 from unskew.methods.feddata import FedData
@@ -36,7 +49,7 @@ from unskew.methods.flea import FLea
 READS = ("flea/features", "fedmix/x", "naivemix/x", "feddata/x")
 """The attacked payloads, by their names in the ledger."""
 
-CLASS_MEAN = "class mean"
+CLASS_MEAN, WHITE_BOX = "class mean", "white-box inversion"
 
 
 @dataclass(frozen=True)
@@ -46,12 +59,15 @@ class Reconstruct(Attack):
     own: Annotated[int, Ge(50), Le(1_000_000), "the most samples of its own that the attacker trains on"] = (
         2000
     )
-    steps: Annotated[int, Ge(1), Le(1_000_000), "steps of 64 samples that a decoder trains at most"] = 600
+    steps: Annotated[
+        int, Ge(1), Le(1_000_000), "steps of 64 samples that a decoder trains at most, and of an inversion"
+    ] = 600
+    exchanges: Exchanges = "every"
     name: ClassVar[str] = "reconstruct"
     one_input: ClassVar[bool] = False
     asks: ClassVar[str] = "which images are behind it?"
     adversary: ClassVar[str] = "the server, and every client that is sent the same; all have the model"
-    quick: ClassVar[Mapping[str, object]] = {"samples": 100, "own": 500, "steps": 100}
+    quick: ClassVar[Mapping[str, object]] = {"samples": 100, "own": 500, "steps": 100, "exchanges": "ends"}
 
     def refuse(self, scene: Scene) -> str | None:
         part = part_of(scene, FLea)
@@ -63,59 +79,64 @@ class Reconstruct(Attack):
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         if part := part_of(scene, FLea):
-            taken = activations(scene, part)
+            takens = activations(scene, part, self.exchanges)
         else:
-            taken = inputs(scene, part_of(scene, FedMix) or part_of(scene, FedData))  # type: ignore[arg-type]
-        own = unseen(scene.run.federation, taken.x, seed, most=self.own)
+            takens = [inputs(scene, part_of(scene, FedMix) or part_of(scene, FedData))]  # type: ignore[arg-type]
+        every = torch.unique(torch.cat([taken.x for taken in takens]), dim=0)
+        own = unseen(scene.run.federation, every, seed, most=self.own)
+        taken = clearest(scene, takens, own, seed)
         rows = torch.as_tensor(numpy_key(seed, "attacked").permutation(len(taken.sent))[: self.samples])
         layout = scene.run.federation.layout
         there = pieces(layout, scene.natural(taken.x[rows]).float())
         mine = pieces(layout, scene.natural(own.x).float().to(taken.x.device))
-        sent = pieces(layout, scene.natural(taken.sent[rows]).float()) if not taken.cut else {}
         shown = at_cut(scene, taken, own.x) if taken.cut else taken.sent
+        found = self._found(scene, taken, rows, own, shown) if taken.cut else scene.natural(taken.sent[rows])
+        whole = pieces(layout, found.float()) if found is not None else {}
         scores, sheets = list[Score](), dict[str, Any]()
         for name, guess in success.guesses(mine, there).items():
             x = there[name]
             if taken.cut:
-                answers = self._decoded(
-                    Lesson(shown, mine[name].to(shown.device), self.steps, seed), taken.sent[rows]
-                )
-                answers[CLASS_MEAN] = class_means(mine[name], own.y.to(x.device), scene.run.fed.classes)[
-                    taken.y[rows]
-                ]
+                lesson = Lesson(shown, mine[name].to(shown.device), self.steps, seed)
+                means = class_means(mine[name], own.y.to(x.device), scene.run.fed.classes)
+                answers = {
+                    "linear decoder": decoders.linear_decoder(lesson)(taken.sent[rows]),
+                    "deep decoder": decoders.deep_decoder(lesson)(taken.sent[rows]),
+                    **({WHITE_BOX: whole[name]} if whole else {}),
+                    CLASS_MEAN: means[taken.y[rows]],
+                }
             else:
-                answers = {"as sent": sent[name]}
-            scores += _scores(taken.share, name, answers, x, guess)
+                answers = {"as sent": whole[name]}
+            for of, answer in answers.items():
+                subject, main = score_subject(name, of), of != CLASS_MEAN
+                scores += success.likeness_scores(
+                    taken.share, subject, answer, x, guess, taken.client[rows], main
+                )
             sheet = success.image_sheet(
                 {"there": x, **answers, "mean of the attacker's own": guess.x.expand_as(x)}
             )
             sheets |= {f"{score_subject(name, taken.share)} turned back into images": sheet} if sheet else {}
-        return Outcome(tuple(scores), f"{len(own)} {own.name}", {"images": sheets} if sheets else {})
+        read = f"{len(own)} {own.name}"
+        if taken.cut:
+            read += f"; read in {len(takens)} exchanges, best after round {taken.t}"
+        return Outcome(tuple(scores), read, {"images": sheets} if sheets else {})
 
-    def _decoded(self, lesson: Lesson, sent: Tensor) -> dict[str, Tensor]:
-        """The reconstructions of activations by each decoder that is trained on the lesson."""
-        return {
-            "linear decoder": decoders.linear_decoder(lesson)(sent),
-            "deep decoder": decoders.deep_decoder(lesson)(sent),
-        }
-
-
-def _scores(
-    share: str, name: str, answers: Mapping[str, Tensor], there: Tensor, guess: success.Guess
-) -> Iterator[Score]:
-    """The likeness of answers to the samples, or to the input of this name."""
-    for of, x in answers.items():
-        yield from success.likeness_scores(
-            share, score_subject(name, of), x, there, guess, main=of != CLASS_MEAN
-        )
-
-
-def at_cut(scene: Scene, taken: Taken, x: Tensor) -> Tensor:
-    """Activations [N, ...] of stored samples, with the model and the cut of other activations."""
-    with scene.trainer.evaluating():
-        net = scene.trainer.net
-        until = net.check_cut(taken.cut)
-        return torch.cat([net.run(taken.weights, scene.seen(p), until=until)[0] for p in x.split(256)])
+    def _found(self, scene: Scene, taken: Taken, rows: Tensor, own: Samples, shown: Tensor) -> Tensor | None:
+        """The samples by white-box inversion, in natural units; None for a model without gradients."""
+        net, layout = relax(scene.trainer.net), scene.run.federation.layout
+        if not has_slopes(net):
+            return None
+        own_x, sent = scene.seen(own.x), taken.sent[rows]
+        start = [
+            decoders.linear_decoder(Lesson(shown, piece, 1, 0))(sent).flatten(1)
+            for piece in pieces(layout, own_x).values()
+        ]
+        first, within = torch.cat(start, 1).reshape(len(rows), *own_x.shape[1:]), Search.like(own_x, layout)
+        with scene.trainer.evaluating(), torch.enable_grad():
+            x = [
+                white_box(map_of(net, taken), aims, begin, within, self.steps)
+                for aims, begin in zip(sent.split(64), first.split(64))
+            ]
+        return scene.natural(scene.unseen_by_model(torch.cat(x)))
 
 
 def class_means(x: Tensor, y: Tensor, classes: int) -> Tensor:

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unskew.attacks.coverage import NOT_MEASURED, in_clear
+from unskew.attacks.coverage import EXTREMES, NOT_MEASURED, Attackable, commands, in_clear
 from unskew.core.account import epsilon_text
 from unskew.report.analysis.numbers import MISSING, with_unit
-from unskew.report.analysis.runs import RunData
+from unskew.report.analysis.runs import RunData, Traffic
 from unskew.report.analysis.stats import Score, interval
 from unskew.report.analysis.summary import MethodSummary
 from unskew.scores import significant
@@ -63,7 +63,8 @@ class Leakage:
 
     score: the ranking score. metric: its name. epsilon: the guarantee for its models against any reader, for
     the least protected seed; infinite without one. reading: the scope of that epsilon. clear: by payload that
-    needs no attack, the data that it discloses. unmeasured: payloads without an attack.
+    needs no attack, the data that it discloses. unmeasured: by payload, the attacks that fit it and were not
+    made on every run; [] for a payload that no attack reads.
     """
 
     method: str
@@ -72,7 +73,7 @@ class Leakage:
     reading: str
     leaks: tuple[Leak, ...]
     clear: dict[str, str]
-    unmeasured: tuple[str, ...]
+    unmeasured: dict[str, list[str]]
     metric: str = "accuracy"
 
     @property
@@ -94,9 +95,34 @@ def leakage_of(method: str, group: Sequence[RunData], score: Score) -> Leakage:
     clear = {share: words for share, t in sent.items() if (words := in_clear(t.kind, t.samples))}
     epsilon, reading = max((_guarantee(run) for run in group), key=lambda pair: pair[0])
     leaks = [leak for share in payloads for leak in _leaks(group, share)]
-    known = {leak.payload for leak in leaks} | clear.keys()
-    unknown = tuple(p for p in payloads if p not in known)
+    unknown = {p: unmade(sent[p], group) for p in payloads if p not in clear}
+    known = {leak.payload for leak in leaks}
+    unknown = {p: names for p, names in unknown.items() if names or p not in known}
     return Leakage(method, score, epsilon, reading, tuple(leaks), clear, unknown, group[0].metric)
+
+
+def unmade(traffic: Traffic, group: Sequence[RunData]) -> list[str]:
+    """The attacks that fit a payload and lack a score of it in one of these runs, without the audit."""
+    federation = group[0].federation
+    samples = Attackable("layout" in federation, federation.get("looked_up", ""))
+    fitting = [name for name in commands(traffic.share, "", samples) if name != AUDIT]
+    if traffic.sum_of:  # only the merged model can be attacked
+        fitting = [name for name in fitting if name == "membership"]
+    return [
+        name
+        for name in fitting
+        if not all(_main(run.attacks.get(name, {}).get("scores", ()), traffic.share) for run in group)
+    ]
+
+
+def extremes(scores: Sequence[ScoreRecord], best: ScoreRecord) -> list[ScoreRecord]:
+    """The scores of single samples and clients that belong beside this score."""
+    return [
+        s
+        for s in scores
+        if s is not best and s["of"] == best["of"] and s["metric"].startswith(EXTREMES)
+        if s["payload"] == best["payload"] and s["value"] is not None
+    ]
 
 
 def strongest(scores: Sequence[ScoreRecord], share: str) -> ScoreRecord | None:
@@ -184,7 +210,10 @@ def cells(row: Leakage) -> list[list[str]]:
     """A line for each attack on each payload, and for each payload that is in clear or was not attacked."""
     lines = [_leak_cells(leak) for leak in row.leaks]
     lines += [[_payload(share), "none needed", words, "", ""] for share, words in row.clear.items()]
-    lines += [[_payload(share), NOT_MEASURED, "", "", ""] for share in row.unmeasured]
+    lines += [
+        [_payload(share), " by ".join(filter(None, (NOT_MEASURED, ", ".join(names)))), "", "", ""]
+        for share, names in row.unmeasured.items()
+    ]
     return lines or [["nothing", "", "", "", ""]]
 
 
@@ -199,7 +228,8 @@ def plain(rows: Sequence[Leakage]) -> str:
     widths = [max(len(line[i]) for line in lines) for i in range(len(HEAD))]
     text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
     note = "leakage: from nothing learnt (0 %) to the raw samples (100 %); a better attack may find more"
-    return "\n".join([*text, note])
+    covers = [f"epsilon of {row.method}: {row.reading}" for row in rows if row.reading]
+    return "\n".join([*text, note, *covers])
 
 
 def as_json(row: Leakage) -> dict[str, Any]:
@@ -209,7 +239,7 @@ def as_json(row: Leakage) -> dict[str, Any]:
         "covers": row.reading,
         "leaks": [_leak_as_json(leak) for leak in row.leaks],
         "in_clear": row.clear,
-        "not_measured": list(row.unmeasured),
+        "not_measured": row.unmeasured,
     }
 
 

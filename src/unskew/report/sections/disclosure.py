@@ -57,19 +57,50 @@ def items(run: RunData) -> list[Item]:
     if run.is_reference:
         return []
     ordered = sorted(run.traffic, key=lambda s: (s.way != "up", s.share != "w", s.share))
-    return [_item(s, run.rounds) for s in ordered]
+    sent = [_item(s, run.rounds) for s in ordered if s.way == "up"]
+    return [*sent, *_numbers(run), *(_item(s, run.rounds) for s in ordered if s.way == "down")]
+
+
+def _numbers(run: RunData) -> list[Item]:
+    """The plain numbers that leave a client with its replies, which have no Share and no noise."""
+    trained = {t for s in run.traffic if s.way == "up" for t in s.rounds.tolist()}
+    scored = {
+        t for (scope, _), (rounds, _) in run.metrics.items() if "@client" in scope for t in rounds.tolist()
+    }
+    summed = any(s.sum_of for s in run.traffic)
+    rows = [
+        ("number of samples", trained, "each one"),
+        ("training loss", trained, "their sum" if summed else "each one"),
+        ("scores on test samples", scored, "each one"),
+    ]
+    return [
+        Item(
+            "sends",
+            what,
+            "",
+            "",
+            _often(len(rounds), run.rounds),
+            "",
+            reads,
+            "statistics",
+            "all",
+            "none",
+            "none",
+        )
+        for what, rounds, reads in rows
+        if trained and rounds
+    ]
 
 
 def _item(traffic: Traffic, rounds: int) -> Item:
     up = traffic.way == "up"
-    moved = len(traffic.rounds)
     guarantee = traffic.guarantee if up or traffic.guarantee == "dp" else ""
     return Item(
         way="sends" if up else "receives",
         share=traffic.name,
         shape=traffic.shape,
         most=size(traffic.most),
-        often="every round" if moved >= rounds else plural(moved, "round"),
+        often=_often(len(traffic.rounds), rounds),
         total=size(traffic.total),
         reads=reads(traffic) if up else "",
         kind=traffic.kind if up else "",
@@ -77,6 +108,10 @@ def _item(traffic: Traffic, rounds: int) -> Item:
         guarantee=guarantee,
         colour=guarantee if guarantee in GUARANTEES else "",
     )
+
+
+def _often(moved: int, rounds: int) -> str:
+    return "every round" if moved >= rounds else plural(moved, "round")
 
 
 def reads(traffic: Traffic) -> str:

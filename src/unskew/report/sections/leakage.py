@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from unskew.attacks.coverage import NOT_MEASURED, Attackable, commands, in_clear, readers
+from unskew.attacks.coverage import NOT_MEASURED, in_clear, readers
 from unskew.core.account import guarantee_text
-from unskew.report.analysis.leakage import strongest
+from unskew.report.analysis.leakage import extremes, strongest, unmade
 from unskew.report.analysis.numbers import size
 from unskew.report.analysis.runs import RunData, Traffic
 from unskew.report.figures.curves import roc, series
@@ -29,7 +29,7 @@ LEAD = (
     "Who reads what, and what could be learned from it? Where the server needs “their sum”, it yet receives"
     " what each client sends, unless there is secure aggregation. A figure without a command is a proof; one"
     " with a command was measured by an attack, which bounds from below what can be learned. “Not measured”"
-    " means that nobody has tried, not that nothing can be learned."
+    " by an attack means that it fits and was not made, not that it would find nothing."
 )
 
 NOTE = (
@@ -101,9 +101,16 @@ def _payload(traffic: Traffic, run: RunData) -> Payload:
         adversary=_adversary(traffic, run),
         guarantee=traffic.guarantee,
         colour=traffic.guarantee if traffic.guarantee in GUARANTEES else "",
-        learned=[*_proofs(traffic, run), *_plain(traffic), *_attack_scores(traffic.share, run)]
-        or [_not_measured(traffic, run)],
+        learned=_learned(traffic, run),
     )
+
+
+def _learned(traffic: Traffic, run: RunData) -> list[tuple[str, str]]:
+    """Proofs, what is in clear, the findings of attacks, and the attacks that were not made."""
+    plain = _plain(traffic)
+    known = [*_proofs(traffic, run), *plain, *_attack_scores(traffic.share, run)]
+    left = [] if plain else unmade(traffic, [run])
+    return [*known, _not_measured(traffic, run, left)] if left or not known else known
 
 
 def _proofs(traffic: Traffic, run: RunData) -> list[tuple[str, str]]:
@@ -123,22 +130,13 @@ def _plain(traffic: Traffic) -> list[tuple[str, str]]:
     return [(words, "")] if words else []
 
 
-def _not_measured(traffic: Traffic, run: RunData) -> tuple[str, str]:
-    """The text for a payload without findings, with the commands that measure it."""
-    asked = commands(
-        traffic.share,
-        shlex.quote(str(run.path)),
-        Attackable("layout" in run.federation, run.federation.get("looked_up", "")),
-    )
-    how = [c for c in asked if not c.startswith("unskew audit")]
-    words, data = NOT_MEASURED, str(run.config.get("data", ""))
+def _not_measured(traffic: Traffic, run: RunData, left: list[str]) -> tuple[str, str]:
+    """The text for attacks that were not made, with their commands. left: their names."""
+    words, data = " by ".join(filter(None, (NOT_MEASURED, ", ".join(left)))), str(run.config.get("data", ""))
     if traffic.sum_of:
-        how = [c for c in how if c.endswith(" membership")]  # which reads the merged model
-        words += (
-            "; only sums were read here, so what can be attacked is the merged model"
-            if how
-            else "; only sums were read here"
-        )
+        words += "; only sums were read here"
+        words += ", so what can be attacked is the merged model" if left else ""
+    how = [f"unskew attack {shlex.quote(str(run.path))} {name}" for name in left]
     if how and (run.path / SITES_FILE).is_file():
         return f"{words}; whoever has samples of its sites can attack it", " or ".join(
             f"{c} --data SITE=PATH" for c in how
@@ -149,12 +147,14 @@ def _not_measured(traffic: Traffic, run: RunData) -> tuple[str, str]:
 
 
 def _attack_scores(share: str, run: RunData) -> list[tuple[str, str]]:
-    """For each attack on a payload, the score that is furthest from its floor."""
+    """For each attack on a payload, the score that is furthest from its floor, and its extremes."""
     lines = []
     for name, finding in run.attacks.items():
         if best := strongest(finding["scores"], share):
             asked = f" ({finding['asks']})" if finding.get("asks") else ""  # older findings do not say
-            lines.append((f"{name}{asked}: {score_text(best)}", str(finding["command"])))
+            further = [f"{s['metric']} {_number(s['value'])}" for s in extremes(finding["scores"], best)]
+            text = "; ".join([f"{name}{asked}: {score_text(best)}", *further])
+            lines.append((text, str(finding["command"])))
     return lines
 
 

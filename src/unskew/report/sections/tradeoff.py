@@ -28,7 +28,8 @@ NOTE = (
     " from above."
 )
 GUARANTEED = (
-    "Epsilon is that of every model of the run, against whoever gets it; the table says what it covers."
+    "Epsilon is that of every model of the run, against whoever gets it. The table says what it covers, and"
+    " with which delta: an epsilon for one client and one for one sample do not compare."
 )
 
 
