@@ -9,6 +9,7 @@ import html
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from unskew.config import Settings
 from unskew.core.method import Method, stage_remarks
 from unskew.core.part import Part
 from unskew.data import data_overview
+from unskew.data.data_warnings import partition_warnings
 from unskew.data.python_objects import settings_of
 from unskew.errors import UsageError
 from unskew.federation.site.file_names import is_site_run
@@ -152,6 +154,8 @@ def run(
     resolved = resolve.resolve(settings, data, None if isinstance(method, str) else method, module, functions)
     if resolved.federation.intake:
         say(data_overview.table(resolved.federation))
+    for text in partition_warnings(resolved.federation):
+        warnings.warn(text, stacklevel=3)
     resolved = _with_callbacks(_on_cluster(resolved, on), check_callbacks(callbacks))
     view = _RunView(shown, progress, say)
     if path is not None:
