@@ -598,3 +598,43 @@ def test_columns_are_called_by_their_names_where_values_are_unscaled(tmp_path):
         said := data_overview.table(standardise(near, False))
     )
     assert "columns 1 and 0 have standard deviations of" in said
+
+
+SITE_TABLE = "age,crp,diagnosis\n" + "".join(f"{30 + i * i},0.{i},{STATES[i % 2]}\n" for i in range(10))
+
+
+@pytest.fixture
+def hospitals(tmp_path):
+    for i, name in enumerate(("north", "south")):
+        (tmp_path / "hospitals").mkdir(exist_ok=True)
+        (tmp_path / "hospitals" / f"{name}.csv").write_text(SITE_TABLE.replace("30", f"4{i}"))
+    return tmp_path / "hospitals"
+
+
+def test_each_csv_file_of_a_folder_or_pattern_is_a_site(hospitals, monkeypatch):
+    monkeypatch.chdir(hospitals.parent)
+    settings = {"rounds": 1, "model": "mlp", "label": "diagnosis"}
+    one = unskew.run("fedavg", "hospitals", **settings)
+    for source in ("hospitals/*.csv", hospitals):
+        again = unskew.run("fedavg", source, **settings)
+        assert again.digest == one.digest
+        assert again.federation.names == ("north", "south")
+    assert one.federation.sizes.tolist() == [8, 8]
+    text = call("run", "fedavg", "--data", "hospitals/*.csv", "--dry-run").out
+    assert "16 training samples of 2 clients" in text
+    assert "hospitals" in text
+
+
+def test_columns_that_some_sites_lack_are_left_out_with_a_note(hospitals):
+    (hospitals / "west.csv").write_text("crp,bmi,diagnosis,age\n" + "1,20,good,50\n2,21,bad,61\n" * 5)
+    d = data.read(hospitals)
+    assert d.shape == (2,)
+    assert "column 'bmi', which only west has" in notes(d)
+    assert np.concatenate([d.x, d.x_test])[:, 0].max() == 111
+    (hospitals / "test.csv").write_text(SITE_TABLE)
+    with pytest.raises(DataError, match=r"E403 .* a table called test among tables of sites"):
+        data.read(hospitals)
+    (hospitals / "test.csv").unlink()
+    (hospitals / "west.csv").write_text("a,b\n1,2\n3,4\n")
+    with pytest.raises(DataError, match=r"E403 .*have no column in common"):
+        data.read(hospitals)

@@ -120,6 +120,13 @@ def read_csv(path: Path, numbers: cells.NumberFormat | None = None) -> Sheet:
     return Sheet(path.name, columns, places, commas, semicolons=semicolons, numbers=numbers)
 
 
+def read_sheet(path: Path, numbers: cells.NumberFormat | None) -> Sheet:
+    """The table of `read_csv`. Raises DataError (E401) also for a header that looks like values."""
+    sheet = read_csv(path, numbers)
+    check_header(str(path), list(sheet.columns))
+    return sheet
+
+
 def _open_text(path: Path) -> IO[str]:
     if path.suffix.lower() == ".gz":
         return gzip.open(path, "rt", newline="", encoding="utf-8-sig")
@@ -218,7 +225,7 @@ def join_sheets(train: Sheet, test: Sheet) -> Sheet:
             f" {abbreviate(list(test.columns), 12)}.",
         )
     if train.decimal_commas != test.decimal_commas:
-        _check_points(*((train, test) if train.decimal_commas else (test, train)))
+        check_points(*((train, test) if train.decimal_commas else (test, train)))
     columns = {c: np.concatenate([v, test.columns[c]]) for c, v in train.columns.items()}
     places = tuple(f"{place} of {sheet.name}" for sheet in (train, test) for place in sheet.places)
     is_test = np.arange(len(places)) >= len(train.places)
@@ -226,7 +233,7 @@ def join_sheets(train: Sheet, test: Sheet) -> Sheet:
     return Sheet(train.name, columns, places, commas, is_test, semicolons=semicolons, numbers=train.numbers)
 
 
-def _check_points(with_commas: Sheet, with_points: Sheet) -> None:
+def check_points(with_commas: Sheet, with_points: Sheet) -> None:
     """Raises DataError (E405) for a number such as 1.234 in a column that has decimal commas in the other
     table."""
     for column, values in with_commas.columns.items():

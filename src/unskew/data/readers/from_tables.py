@@ -18,7 +18,7 @@ import numpy as np
 
 from unskew.data.files import cells
 from unskew.data.files.cells import DecimalSetting, NumberFormat, ThousandsSetting
-from unskew.data.files.sheets import ColumnSubset, Sheet, check_header, join_sheets, read_csv
+from unskew.data.files.sheets import ColumnSubset, Sheet, join_sheets, read_sheet
 from unskew.data.files.tree import IMAGE_ENDINGS, PART_NAMES, SOUND_ENDINGS
 from unskew.data.kinds.column_roles import (
     column_named,
@@ -55,7 +55,7 @@ def csv_set(
     thousands: ThousandsSetting = "",
 ) -> Dataset:
     """The set in a CSV file; see `read_table`."""
-    sheet = _read_sheet(Path(path), NumberFormat.from_settings(decimal, thousands))
+    sheet = read_sheet(Path(path), NumberFormat.from_settings(decimal, thousands))
     return sheet_set(sheet, label, site, classes, target_of(target, label, center, scale))
 
 
@@ -79,12 +79,12 @@ def csv_pair(
     """
     files = _tables_by_part(Path(path))
     numbers = NumberFormat.from_settings(decimal, thousands)
-    train = _read_sheet(files["train"], numbers)
+    train = read_sheet(files["train"], numbers)
     name, notes = Path(path).resolve().name, list[Note]()
     if "val" in files:
         notes.append(("left out", f"{files['val'].name}: choose settings with validation=0.1"))
     if "test" in files:
-        test = _read_sheet(files["test"], numbers)
+        test = read_sheet(files["test"], numbers)
         if more := [c for c in test.columns if c not in train.columns]:
             notes.append(("left out", f"column '{more[0]}', which only {test.name} has"))
         train = join_sheets(train, test)
@@ -128,12 +128,6 @@ def table_ending(path: Path) -> str:
     """A table's ending in small letters, with that of its compression: `.csv`, `.csv.gz`."""
     endings = path.suffixes[-2:] if path.suffix.lower() == ".gz" else [path.suffix]
     return "".join(endings).lower()
-
-
-def _read_sheet(path: Path, numbers: NumberFormat | None) -> Sheet:
-    sheet = read_csv(path, numbers)
-    check_header(str(path), list(sheet.columns))
-    return sheet
 
 
 def read_table(

@@ -246,6 +246,7 @@ def write_export(
         raise UsageError(
             "E109", "license (--license) is written into the card of the format hub alone; leave it out."
         )
+    out = out.expanduser()
     _check_name(out)
     hub_name = hub_format.hub_license(license)
     form, whole = FORMATS[kind], export_model(trained, client)
