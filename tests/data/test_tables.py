@@ -625,6 +625,20 @@ def test_each_csv_file_of_a_folder_or_pattern_is_a_site(hospitals, monkeypatch):
     assert "hospitals" in text
 
 
+def test_the_home_folder_may_be_named_in_code_in_files_and_in_quotes(hospitals, monkeypatch):
+    monkeypatch.setenv("HOME", str(hospitals.parent))
+    assert data.read("~/hospitals").columns["site"].size == 16
+    assert "data     north" in call("data", "check", "~/hospitals/north.csv(label=diagnosis)").out
+    settings = "data: ~/hospitals/north.csv(label=diagnosis)\nclients: 2\nskew: iid\n"
+    (hospitals.parent / "c.yaml").write_text(settings)
+    for config_option in (["--config", "~/c.yaml"], ["--config=~/c.yaml"]):
+        assert (
+            "data    north: 8 training samples of 2 clients" in call("run", "--dry-run", *config_option).out
+        )
+    with pytest.raises(DataError, match=r"E402 https://a.org/x.csv is an address.*fetch it"):
+        data.read("https://a.org/x.csv(label=y)")
+
+
 def test_columns_that_some_sites_lack_are_left_out_with_a_note(hospitals):
     (hospitals / "west.csv").write_text("crp,bmi,diagnosis,age\n" + "1,20,good,50\n2,21,bad,61\n" * 5)
     d = data.read(hospitals)

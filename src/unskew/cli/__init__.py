@@ -156,10 +156,8 @@ def main() -> None:
 def _with_home(argument: str) -> str:
     """An argument, `--OPTION=PATH` or `SITE=PATH` with `~` as the home folder, which shells do not replace
     in quotes."""
-    name, separator, path = (
-        argument.rpartition("=") if "=~" in argument.partition("(")[0] else ("", "", argument)
-    )
-    return name + separator + os.path.expanduser(path)
+    match = re.match(r"((?:--)?[\w.-]+=)?(~.*)", argument, re.DOTALL)
+    return (match[1] or "") + os.path.expanduser(match[2]) if match else argument
 
 
 def _texts(arguments: list[str]) -> Iterator[str]:
