@@ -614,6 +614,7 @@ def hospitals(tmp_path):
 def test_each_csv_file_of_a_folder_or_pattern_is_a_site(hospitals, monkeypatch):
     monkeypatch.chdir(hospitals.parent)
     settings = {"rounds": 1, "model": "mlp", "label": "diagnosis"}
+    (hospitals / "README.md").write_text("Two hospitals.")
     one = unskew.run("fedavg", "hospitals", **settings)
     for source in ("hospitals/*.csv", hospitals):
         again = unskew.run("fedavg", source, **settings)

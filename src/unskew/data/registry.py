@@ -204,9 +204,9 @@ def _reader_of_path(path: Path) -> tuple[Callable[..., Dataset], str]:
             return volumes, "folder"
         if is_csv_pair(path):
             return csv_pair, "folder"
-        if are_site_tables(path):
-            return site_tables, "folder"
-        return parquet if holds_parquet(path) else folder, "folder"
+        if holds_parquet(path):
+            return parquet, "folder"
+        return site_tables if are_site_tables(path) else folder, "folder"
     if "*" in path.name and are_site_tables(path):
         return site_tables, "pattern"
     if table_ending(path) in FILE_READERS:

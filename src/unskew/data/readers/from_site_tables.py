@@ -14,7 +14,7 @@ import numpy as np
 
 from unskew.data.files.cells import DecimalSetting, NumberFormat, ThousandsSetting
 from unskew.data.files.sheets import Sheet, check_points, read_sheet
-from unskew.data.files.tree import PART_NAMES
+from unskew.data.files.tree import IMAGE_ENDINGS, PART_NAMES, SOUND_ENDINGS, VOLUME_ENDINGS, file_ending
 from unskew.data.kinds.column_roles import site_column_in
 from unskew.data.readers.from_tables import CSV_ENDINGS, sheet_set, table_ending, target_of
 from unskew.data.samples.dataset import Dataset
@@ -74,11 +74,14 @@ def table_files(path: Path) -> list[Path]:
 
 
 def are_site_tables(path: Path) -> bool:
-    """Whether a folder has nothing but CSV files, or a pattern matches some."""
-    if path.is_dir():
-        names = [name for _, _, names in os.walk(path) for name in names if not name.startswith(".")]
-        return bool(names) and len(table_files(path)) == len(names)
-    return "*" in path.name and bool(table_files(path))
+    """Whether a folder has CSV files, and neither images, sounds nor volumes that one might list, or a
+    pattern matches some."""
+    if not table_files(path):
+        return False
+    names = [name for _, _, names in os.walk(path) for name in names]
+    return not any(
+        file_ending(Path(name)) in IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS for name in names
+    )
 
 
 def _join_sites(sheets: Mapping[str, Sheet], site: str, notes: list[Note]) -> Sheet:
