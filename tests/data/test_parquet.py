@@ -502,7 +502,7 @@ def test_other_numbers_of_the_same_length_and_time_are_noticed(tmp_path, stand_i
         ),
         (
             {"rows": 1 << 60, "groups": [1 << 60]},
-            r"E414 .* declares 1,152,921,504,606,846,976 rows, whose labels alone do not fit",
+            r"E142 .* declares 1,152,921,504,606,846,976 rows, whose labels alone do not fit",
         ),
         ({"rows": -1, "groups": [-1]}, r"E401 the footer of .* declares -1 rows"),
         ({"rows": 0, "groups": []}, r"E40\d .*"),
@@ -536,7 +536,7 @@ def test_rows_that_take_too_much_are_refused(tmp_path, write, little, monkeypatc
     )
     little(1000, 16_000)
     with pytest.raises(
-        DataError, match=r"E414 x\.parquet: a row takes 3,200 bytes, and at most 1,000 are read at once"
+        DataError, match=r"E142 x\.parquet: a row takes 3,200 bytes, and at most 1,000 are read at once"
     ):
         data.read(tmp_path / "x.parquet")
     given, _ = packed(lambda i: png(i, 40 if i == 9 else 8))
@@ -544,7 +544,7 @@ def test_rows_that_take_too_much_are_refused(tmp_path, write, little, monkeypatc
     little(1000, 40_000)
     monkeypatch.setattr("unskew.data.parquet.table.ShardTable.row_bytes", 1)
     with pytest.raises(
-        DataError, match=r"E414 the 7 rows from row 7 of .*x\.parquet on unpack to more than 2,500 bytes"
+        DataError, match=r"E142 the 7 rows from row 7 of .*x\.parquet on unpack to more than 2,500 bytes"
     ):
         data.read(f"{tmp_path}/x.parquet(size=8)")
 
@@ -565,7 +565,7 @@ def test_words_that_would_fill_memory_are_left_out_or_refused(tmp_path, write, m
     monkeypatch.setattr("unskew.data.parquet.table.COLUMN_ROWS", 5)
     write(tmp_path / "x.parquet", given | {"label": ("string", [f"{i:050}" for i in range(N)])})
     with pytest.raises(
-        DataError, match=r"E414 x\.parquet: column 'label' would have to be in memory as a whole"
+        DataError, match=r"E142 x\.parquet: column 'label' would have to be in memory as a whole"
     ):
         data.read(f"{tmp_path}/x.parquet(label=label)")
 

@@ -418,7 +418,7 @@ def test_texts_that_are_nearly_right_say_what_to_write(tmp_path):
     with pytest.raises(UsageError, match=r"E125 .*the bracket behind .* is not closed"):
         data.read(f"{path}(label=status")
     with pytest.raises(
-        DataError, match=r"E407 .*no column 'bank'; it has: none\. Of a table, .*table.csv\(site=bank\)"
+        DataError, match=r"E103 .*no column 'bank'; it has: none\. Of a table, .*table.csv\(site=bank\)"
     ):
         unskew.run("fedavg", path, skew="column:bank", rounds=1)
 
@@ -562,7 +562,7 @@ def test_a_table_that_memory_does_not_hold_is_refused_while_it_is_read(tmp_path,
     monkeypatch.setattr("unskew.data.files.sheets.usable_memory", lambda: 16 * (len(text) - 1))
     for name in ("t.csv", "t.csv.gz"):
         with pytest.raises(
-            DataError, match=r"E414 .*holds more than 2,\d\d\d characters, .*; save it as Parquet"
+            DataError, match=r"E142 .*holds more than 2,\d\d\d characters, .*; save it as Parquet"
         ):
             data.read(tmp_path / name)
 

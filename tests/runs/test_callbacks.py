@@ -144,7 +144,7 @@ def test_torchs_randomness_and_modes_are_after_a_callback_as_before_it(plain):
 def test_a_callback_that_fails_is_named_and_the_run_can_go_on(plain, tmp_path):
     notes = Notes()
     with pytest.raises(
-        StateError, match="E159 the callback Failing failed in 'evaluated' at round 2: ValueError: no room"
+        StateError, match="E127 the callback Failing failed in 'evaluated' at round 2: ValueError: no room"
     ):
         trained(Failing(), notes, name="r", folder=tmp_path)
     assert notes.calls[-1][0].startswith("ended: StateError")
@@ -264,27 +264,27 @@ def test_early_stopping_that_may_end_a_first_stage_is_told_before_round_1_and_be
     """A run of pFedSim that a callback ended was scored as plain averaging; the setting `patience` was
     remarked on."""
     said: list[str] = []
-    told = "E139 patience=2 may end the run before 'pfedsim' comes to its second stage, after round 3 of 6"
+    told = "E128 patience=2 may end the run before 'pfedsim' comes to its second stage, after round 3 of 6"
     settings = {**SETTINGS, "rounds": 6, "say": said.append}
     result = unskew.run("pfedsim", DATA, callbacks=[unskew.EarlyStopping(2)], **settings)
     assert [text for text in said if text.startswith(told)]
-    assert "E139" not in result.table()  # known by now, and said where it came true
+    assert "E128" not in result.table()  # known by now, and said where it came true
     said.clear()
     unskew.run("pfedsim", DATA, callbacks=[unskew.EarlyStopping(4)], **settings)
-    assert not any("E139" in text for text in said)
+    assert not any("E128" in text for text in said)
     unskew.run("pfedsim", DATA, callbacks=[unskew.EarlyStopping(2)], patience=1, **settings)
-    assert sum("E139" in text for text in said) == 1
+    assert sum("E128" in text for text in said) == 1
     unskew.run("cfl", DATA, **settings)  # whose first stage takes 20 rounds, callbacks or none
     assert sum("'cfl'" in text for text in said) == 1
 
 
 def test_early_stopping_that_is_given_to_a_resumed_run_is_remarked_on(tmp_path):
     settings = {**SETTINGS, "rounds": 6, "folder": tmp_path, "name": "r"}
-    with pytest.raises(StateError, match="E159"):
+    with pytest.raises(StateError, match="E127"):
         unskew.run("pfedsim", "digits", callbacks=[Failing()], **settings)
     said: list[str] = []
     unskew.resume(tmp_path / "r", callbacks=[unskew.EarlyStopping(2)], say=said.append)
-    assert sum("E139" in text for text in said) == 1
+    assert sum("E128" in text for text in said) == 1
 
 
 class AfterThree(unskew.Callback):
@@ -298,7 +298,7 @@ def test_a_run_that_ended_in_the_first_stage_of_its_method_says_so_beside_its_sc
     text = "round 3 of 6 is the last that was trained, and 'pfedsim' comes to its second stage after round 3"
     assert f"Warning: {text}" in ended.table()
     again = unskew.load(tmp_path / "r")
-    events = [e for e in again.record.rows["events"] if e["code"] == "E139"]
+    events = [e for e in again.record.rows["events"] if e["code"] == "E128"]
     assert [(e["t"], e["text"][: len(text)]) for e in events] == [(3, text)]
     assert read_run(tmp_path / "r").doubt.startswith(text)
     unskew.run("pfedsim", DATA, name="whole", **settings)
@@ -315,7 +315,7 @@ def test_what_was_remarked_on_before_round_1_stands_beside_the_scores():
         "model": torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.Softmax(1)),
     }
     result = unskew.run("fedavg", DATA, say=said.append, **settings)
-    (remark,) = [text for text in said if text.startswith("E129")]
+    (remark,) = [text for text in said if text.startswith("E128")]
     assert remark in result.table().splitlines()
 
 
@@ -354,7 +354,7 @@ def test_the_model_of_the_best_round_is_kept_beside_the_last(tmp_path, plain):
     (tmp_path / "r" / "best.safetensors").unlink()
     with pytest.raises(StateError, match=r"E155 .*has no best.safetensors"):
         unskew.load(tmp_path / "r", best=True)
-    with pytest.raises(UsageError, match="E116 keep_best writes a file"):
+    with pytest.raises(UsageError, match="E109 keep_best writes a file"):
         trained(keep_best=True)
 
 
@@ -435,7 +435,7 @@ def test_hooks_that_nobody_would_call_are_refused_before_anything_trains():
 def test_an_answer_that_is_no_sentence_ends_no_run_unnoticed(answer):
     """A score that was handed back, as other libraries have it, ended the run after the next round."""
     with pytest.raises(
-        StateError, match=r"E159 the callback Answering failed in 'evaluated' at round 0: .* it returned"
+        StateError, match=r"E127 the callback Answering failed in 'evaluated' at round 0: .* it returned"
     ):
         trained(Answering(answer))
 

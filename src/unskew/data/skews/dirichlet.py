@@ -79,7 +79,7 @@ class Dirichlet(Partition):
         feasible = min(len(rows) // k for rows, k in zip(slices, sizes))
         if self.min and self.min > feasible:
             raise DataError(
-                "E406",
+                "E103",
                 f"{K} clients of at least {self.min} samples need {self.min * K:,}; there are "
                 f"{sum(map(len, slices)):,}. Feasible: min={feasible}.",
             )

@@ -233,7 +233,7 @@ def write_export(
 
     client: name or number of the client with the model; default: the global model. license: its SPDX name,
     for the format hub. Raises UsageError: E109 for an unknown format, client or licence, E131 if the model is
-    not here, E160 if it cannot be exported in this format, E161 if `out` exists or cannot be made, E162
+    not here, E160 if it cannot be exported in this format, E161 if `out` exists or cannot be made, E133
     without the packages of ONNX.
     """
     if kind not in FORMATS:
