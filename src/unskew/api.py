@@ -9,6 +9,7 @@ import html
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from unskew.config import Settings
 from unskew.core.method import Method, stage_remarks
 from unskew.core.part import Part
 from unskew.data import data_overview
+from unskew.data.data_warnings import partition_warnings
 from unskew.data.python_objects import settings_of
 from unskew.errors import UsageError
 from unskew.federation.site.file_names import is_site_run
@@ -148,10 +150,12 @@ def run(
     settings = settings_from(
         method, {**stands_for, **options, "model": GIVEN_OBJECT if module else model, "metrics": scored}
     )
-    path = None if name is None else Path(folder) / check_name(name)
+    path = None if name is None else Path(folder).expanduser() / check_name(name)
     resolved = resolve.resolve(settings, data, None if isinstance(method, str) else method, module, functions)
     if resolved.federation.intake:
         say(data_overview.table(resolved.federation))
+    for text in partition_warnings(resolved.federation):
+        warnings.warn(text, stacklevel=3)
     resolved = _with_callbacks(_on_cluster(resolved, on), check_callbacks(callbacks))
     view = _RunView(shown, progress, say)
     if path is not None:
@@ -243,10 +247,10 @@ def resume(
     StateError for a run that cannot continue, UsageError (E506) for a Python file without the caller's name.
     """
     with python_files.restrict(str(method), str(model), *metrics.split(",")):
-        view, folder = _RunView(shown, progress, say), RunFolder.open(Path(path))
+        view, folder = _RunView(shown, progress, say), RunFolder.open(Path(path).expanduser())
     folder.run = _with_callbacks(_on_cluster(folder.run, on), check_callbacks(callbacks))
     loop, state = folder.go(say, view.round, view.ready)
-    return result_of(loop, state, Path(path))
+    return result_of(loop, state, Path(path).expanduser())
 
 
 @torch_defaults()
@@ -293,7 +297,8 @@ def compare(
     _check_lists(methods, options)
     named = [*plan.methods_as_text(methods), *(round_run.REFERENCES if references else ())]
     chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    parent = Path(folder) / check_name(name) if name is not None else free_path(Path(folder), "compare")
+    folder = Path(folder).expanduser()
+    parent = folder / check_name(name) if name is not None else free_path(folder, "compare")
     model = plan.model_as_text(model)
     options = {"model": model, **plan.data_as_text(data, parent, label, site, target), **options}
     asked = plan.Plan(
@@ -374,7 +379,7 @@ def load(
     """
     method = os.fspath(method) if isinstance(method, os.PathLike) else method
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
-    path = Path(path)
+    path = Path(path).expanduser()
     if classes and data is None:
         raise UsageError(
             "E109", "classes name those of the site's data; give data too, or leave classes out."

@@ -414,9 +414,10 @@ def build(values: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> 
 
 
 def _skew_of_data(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The default skew of data with a site column: `column:bank` for `credit.csv(site=bank)`."""
+    """The default skew of data with a site column: `column:bank` for `credit.csv(site=bank)`, `column:site`
+    for a folder with a table for each site."""
     data = values.get("data")
-    if "skew" in values or not isinstance(data, str) or "site" not in data:
+    if "skew" in values or not isinstance(data, str):
         return {}
     from unskew.data.registry import divided_by
 

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import unskew
 from unskew import data
+from unskew.data import data_overview, data_warnings
 from unskew.data.clients.availability import Availability
 from unskew.data.clients.partition import Index
 from unskew.data.samples.dataset import Dataset, validation_of
@@ -116,7 +118,31 @@ def test_pathological_gives_equal_parts_and_wraps_round():
     assert ((counts(index) > 0).sum(1) == 2).all()
     assert all(len(set(r.tolist())) == 100 for r in index)  # no row twice at one client
     assert len(set(index.rows.tolist())) < 3000  # but shared between clients: 30 x 100 of 1200
-    assert covers(partition("pathological:2", np.tile(np.arange(6), 100), 30, rng()), 600)
+
+
+@pytest.mark.parametrize("clients", [3, 4, 30])
+def test_pathological_deals_every_row_if_there_is_a_place_for_every_class(clients):
+    for seed in range(20):
+        index = partition("pathological:2", Y, clients, rng(seed))
+        assert covers(index, len(Y))
+        assert ((counts(index) > 0).sum(1) == 2).all()
+
+
+def test_a_federation_names_classes_that_no_client_holds_and_clients_without_samples():
+    x, y = rng().random((110, 3)), np.arange(110) % 10
+    made = data.arrays(x[:100], y[:100], x[100:], y[100:])
+    fed = data.build(made, "pathological:2", 2, rng(), rng())
+    lacking = sorted(set(range(10)) - set(fed.y[fed.train.rows].tolist()))
+    assert len(lacking) == 6
+    texts = data_warnings.partition_warnings(fed)
+    assert f"no client holds class '{lacking[0]}', " in texts[0]
+    assert "and 3 more: 60 of 100 training samples are left out" in texts[0]
+    assert "has 6 samples of them" in texts[0]
+    assert texts[0] in data_overview.terminal(fed)
+    with pytest.warns(UserWarning, match="no client holds class"):
+        unskew.run("fedavg", fed, rounds=1, model="mlp")
+    whole = data.build(made, "pathological:2", 5, rng(), rng(), validation=0.1)
+    assert not data_warnings.partition_warnings(whole)
 
 
 def test_clusters_have_their_number_of_classes():
@@ -165,8 +191,6 @@ def test_small_clients_are_ordinary():
     fed = data.build(data.arrays(rng().random((9, 2)), np.arange(9) % 3, test=0.0), "iid", 12, rng(), rng())
     assert fed.sizes.tolist() == [1] * 9 + [0] * 3
     assert fed.label_counts.sum() == 9
-    from unskew.data import data_overview
-
     assert "3 clients have no samples" in data_overview.terminal(fed)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import unskew
@@ -110,15 +111,40 @@ def test_more_than_twenty_classes_of_masks_need_names(spoil):
         ((20, 16, 24, 1), r"x\.transpose\(0, 3, 1, 2\)"),
         ((20, 28, 28), r"x\[:, None\]"),
         ((20,), r"x\[:, None\]"),
+        ((20, 40, 2), r"layout=\.\.\."),
+        ((20, 10, 64), r"layout=\.\.\."),
+        ((20, 40, 1), r"layout=\.\.\."),
     ],
 )
-def test_images_with_channels_last_or_missing_are_refused_with_the_line_to_write(shape, line):
+def test_arrays_that_may_have_another_axis_of_channels_are_refused_with_the_line_to_write(shape, line):
     """D3, D9: the axis of channels is asked for, not guessed wrong."""
     x, y = rng().random(shape).astype(np.float32), np.arange(20) % 2
     with pytest.raises(DataError, match=f"E403 .*{line}"):
         unskew.run("fedavg", (x, y))
     if len(shape) > 1:
         assert data.arrays(x, y, layout="channels first").shape == shape[1:]
+
+
+def test_series_with_time_first_train_and_predict_as_with_their_features_first(tmp_path):
+    """Feature 1 is 10,000 times as large as feature 0, which carries the class."""
+    y = np.arange(60) % 2
+    x = np.stack([rng().normal(size=(60, 12)) + y[:, None], 1e4 * rng(1).normal(size=(60, 12))], axis=2)
+    settings = {"clients": 2, "skew": "iid", "rounds": 1, "model": "mlp"}
+    expected = unskew.run("fedavg", (x.swapaxes(1, 2), y), **settings)
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    sources = [(x, y), f"{tmp_path}/a.npz", torch.utils.data.TensorDataset(*map(torch.tensor, (x, y)))]
+    for source in sources:
+        result = unskew.run("fedavg", data.take(source, layout="time first"), **settings)
+        assert result.digest == expected.digest
+        assert np.array_equal(result.predict_proba(x), expected.predict_proba(x.swapaxes(1, 2)))
+    clients = [(x[:30], y[:30]), (x[30:], y[30:])]
+    assert data.take(clients, layout="time first").shape == (2, 12)
+    read = data.take((x, y), layout="time first")
+    assert data.take([read, read]).shape == (2, 12)
+    with pytest.raises(DataError, match="E403 "):
+        data.take([read, (x, y)], layout="time first")
+    with pytest.raises(DataError, match=r"E403 .*cannot be read with layout='time first'"):
+        data.take((x[:, 0], y), layout="time first")
 
 
 @pytest.mark.parametrize(

@@ -275,7 +275,7 @@ def test_lists_that_look_like_images_without_channels_are_refused_with_what_to_w
     )
     with pytest.raises(
         DataError,
-        match=r"E403 x.parquet: lists in column 'v' are \[8, 8\], .* write layout='channels last', or",
+        match=r"E403 x.parquet: lists in column 'v' are \[8, 8\], .* write layout='channels last' for",
     ):
         data.read(tmp_path / "x.parquet")
 

@@ -13,7 +13,7 @@ import pytest
 import unskew
 from tests.cli.calling import call
 from unskew import config, data
-from unskew.data import data_overview
+from unskew.data import data_overview, prediction_inputs
 from unskew.data.files.sheets import read_csv
 from unskew.data.samples.dataset import Dataset
 from unskew.data.standardisation import standardise
@@ -48,10 +48,11 @@ def at(row: int, word: str, otherwise):
 
 @pytest.fixture
 def read(tmp_path):
-    def of(delimiter=",", label="", site="", text=None, **columns) -> Dataset:
+    def of(delimiter=",", label="", site="", text=None, decimal="", thousands="", **columns) -> Dataset:
         path = tmp_path / "t.csv"
         path.write_text(lines_of(rows(**columns), delimiter) if text is None else text)
-        return data.read(path, **{k: v for k, v in (("label", label), ("site", site)) if v})
+        options = {"label": label, "site": site, "decimal": decimal, "thousands": thousands}
+        return data.read(path, **{k: v for k, v in options.items() if v})
 
     return of
 
@@ -113,12 +114,61 @@ def test_decimal_commas_are_numbers_in_files_with_semicolons(read):
     assert "commas were read" not in notes(english)
 
 
-def test_points_that_may_divide_thousands_are_refused(read):
+def thousand(i: int) -> str:
+    """500, 1.500, 2.500 ... as a German program writes thousands."""
+    return f"{i}.500" if i else "500"
+
+
+ALONE = dict.fromkeys(("bank", "income", "age"))
+"""Leaves out the other columns."""
+AMBIGUOUS = [
+    (";", {"x": lambda i: f"{i},5", "z": lambda i: f"{2 + i % 3}.100"}, 2.1, "2100"),
+    (";", {"z": lambda i: f"{2 + i % 3}.100"}, 2.1, "2100"),
+    (";", {"z": thousand}, 1.5, "1500"),
+    (",", {"z": thousand}, 1.5, "1500"),
+    ("\t", {"z": lambda i: thousand(i) if i % 2 else "500"}, 1.5, "1500"),
+]
+
+
+@pytest.mark.parametrize(("separator", "columns", "low", "high"), AMBIGUOUS)
+def test_points_that_may_divide_thousands_are_refused(read, separator, columns, low, high):
     """In a file with decimal commas, `1.234` was read as a little more than one."""
-    with pytest.raises(
-        DataError, match=r"E405 .*column 'z' holds 2.100 at line 2, in a file with decimal commas"
+    with pytest.raises(DataError, match=rf"E405 .*column 'z' holds .*, which may be {low} or {high}; name"):
+        read(separator, **ALONE, **columns)
+
+
+@pytest.mark.parametrize("separator", [";", ",", "\t"])
+def test_points_are_decimals_where_another_cell_shows_it(read, separator):
+    for columns in (
+        {"z": thousand, "w": lambda i: f"{i}.25"},
+        {"z": lambda i: f"{i}.500"},
+        {"z": lambda i: f"{1 + i}.5" if i else "500"},
+        {"z": lambda i: f"{1 + i}.512" if i else "5"} if separator != ";" else {"z": lambda i: f"0.{i}"},
     ):
-        read(";", x=lambda i: f"{i},5", z=lambda i: f"{2 + i % 3}.100")
+        values = np.concatenate([(d := read(separator, **ALONE, **columns)).x[:, 0], d.x_test[:, 0]])
+        assert sorted(values) == sorted(np.float32([columns["z"](i) for i in range(len(values))]))
+
+
+def test_the_format_of_numbers_can_be_named_and_holds_for_predictions(read, tmp_path):
+    german = {"z": thousand, "w": lambda i: f"{i}.000,5", "v": lambda i: f"{i % 7}"}
+    (tmp_path / "new.csv").write_text("z;w;v\n1.500;0,25;2000\n")
+    for options in ({"thousands": "."}, {"decimal": ",", "thousands": "."}):
+        d = read(";", **ALONE, **german, **options)
+        largest = np.max(np.concatenate([d.x, d.x_test]), axis=0).tolist()
+        assert largest == [39500, 39000.5, 6]
+        assert d.intake
+        x = prediction_inputs.read_inputs(tmp_path / "new.csv", d.intake.form)[1]
+        assert x.tolist() == [[1500, 0.25, 2000]]
+    swiss = read(",", z=lambda i: f"{i}'000.5" if i else "0.5", thousands="'", **ALONE)
+    assert max(swiss.x.max(), swiss.x_test.max()) == 39000.5
+    assert read(";", z=thousand, decimal=".", **ALONE).x.max() < 501
+    with pytest.raises(DataError, match=r"E405 .*holds numbers but '0.25'"):
+        read(";", z=lambda i: f"{i}.25", decimal=",", **ALONE)
+    with pytest.raises(DataError, match=r"E403 .*are one sign"):
+        read(";", z=thousand, decimal=".", thousands=".")
+
+
+def test_commas_between_thousands_are_refused(read):
     with pytest.raises(DataError, match=r"E405 .*column 'z' holds numbers but '2,100'"):
         read(";", z=lambda i: f"{2 + i % 3},100")
 
@@ -548,3 +598,58 @@ def test_columns_are_called_by_their_names_where_values_are_unscaled(tmp_path):
         said := data_overview.table(standardise(near, False))
     )
     assert "columns 1 and 0 have standard deviations of" in said
+
+
+SITE_TABLE = "age,crp,diagnosis\n" + "".join(f"{30 + i * i},0.{i},{STATES[i % 2]}\n" for i in range(10))
+
+
+@pytest.fixture
+def hospitals(tmp_path):
+    for i, name in enumerate(("north", "south")):
+        (tmp_path / "hospitals").mkdir(exist_ok=True)
+        (tmp_path / "hospitals" / f"{name}.csv").write_text(SITE_TABLE.replace("30", f"4{i}"))
+    return tmp_path / "hospitals"
+
+
+def test_each_csv_file_of_a_folder_or_pattern_is_a_site(hospitals, monkeypatch):
+    monkeypatch.chdir(hospitals.parent)
+    settings = {"rounds": 1, "model": "mlp", "label": "diagnosis"}
+    (hospitals / "README.md").write_text("Two hospitals.")
+    one = unskew.run("fedavg", "hospitals", **settings)
+    for source in ("hospitals/*.csv", hospitals):
+        again = unskew.run("fedavg", source, **settings)
+        assert again.digest == one.digest
+        assert again.federation.names == ("north", "south")
+    assert one.federation.sizes.tolist() == [8, 8]
+    text = call("run", "fedavg", "--data", "hospitals/*.csv", "--dry-run").out
+    assert "16 training samples of 2 clients" in text
+    assert "hospitals" in text
+
+
+def test_the_home_folder_may_be_named_in_code_in_files_and_in_quotes(hospitals, monkeypatch):
+    monkeypatch.setenv("HOME", str(hospitals.parent))
+    assert data.read("~/hospitals").columns["site"].size == 16
+    assert "data     north" in call("data", "check", "~/hospitals/north.csv(label=diagnosis)").out
+    settings = "data: ~/hospitals/north.csv(label=diagnosis)\nclients: 2\nskew: iid\n"
+    (hospitals.parent / "c.yaml").write_text(settings)
+    for config_option in (["--config", "~/c.yaml"], ["--config=~/c.yaml"]):
+        assert (
+            "data    north: 8 training samples of 2 clients" in call("run", "--dry-run", *config_option).out
+        )
+    with pytest.raises(DataError, match=r"E402 https://a.org/x.csv is an address.*fetch it"):
+        data.read("https://a.org/x.csv(label=y)")
+
+
+def test_columns_that_some_sites_lack_are_left_out_with_a_note(hospitals):
+    (hospitals / "west.csv").write_text("crp,bmi,diagnosis,age\n" + "1,20,good,50\n2,21,bad,61\n" * 5)
+    d = data.read(hospitals)
+    assert d.shape == (2,)
+    assert "column 'bmi', which only west has" in notes(d)
+    assert np.concatenate([d.x, d.x_test])[:, 0].max() == 111
+    (hospitals / "test.csv").write_text(SITE_TABLE)
+    with pytest.raises(DataError, match=r"E403 .* a table called test among tables of sites"):
+        data.read(hospitals)
+    (hospitals / "test.csv").unlink()
+    (hospitals / "west.csv").write_text("a,b\n1,2\n3,4\n")
+    with pytest.raises(DataError, match=r"E403 .*have no column in common"):
+        data.read(hospitals)

@@ -56,7 +56,11 @@ def told(path, *codes):
     ("differ", "reason"),
     [
         (other_shape, "a sample's shape is [3, 8, 8] at s0 and [1, 8, 8] at s1"),
-        (other_classes, "classes 'c' is only at s0; 'd' is only at s1"),
+        (
+            other_classes,
+            "classes 'c' is only at s0, s2, s3, s4; 'd' is only at s1; name all classes at every site,"
+            " --classes a,b,c,d",
+        ),
     ],
 )
 def test_a_site_with_other_data_is_left_out_and_named_and_the_run_goes_on(tmp_path, differ, reason):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from pathlib import Path
 
 import numpy as np
@@ -473,13 +474,21 @@ def test_a_callback_leaves_the_folder_and_the_numbers_of_torch_as_they_were(plai
         (torch.set_default_device, None, torch.device("meta")),
     ],
 )
-def test_a_run_neither_depends_on_the_defaults_of_torch_nor_changes_them(plain, tmp_path, change, undo, now):
+def test_no_call_depends_on_the_global_state_of_torch_or_changes_it(plain, tmp_path, change, undo, now):
     change(now)
     try:
+        before = torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()
         result = trained(name="r", folder=tmp_path)
         loaded = unskew.load(tmp_path / "r")
         guess = loaded.predict(np.zeros((2, 5), np.float32))
+        loaded.export(tmp_path / "graph", "torch-export")
+        unskew.diagnose(DATA, skew="iid", clients=3)
         assert now in (torch.get_default_dtype(), torch.get_default_device())
+        assert before == (
+            torch.get_rng_state().tolist(),
+            random.getstate(),
+            np.random.get_state()[1].tolist(),
+        )
     finally:
         change(undo)
     assert result.digest == loaded.digest == plain.digest

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import unskew
 from unskew.config import Settings
 from unskew.core.network import Network
+from unskew.errors import UsageError
 from unskew.runs.hardware import MOST_LANES, ProductCounter, is_small, lanes_of
 
 
@@ -115,3 +116,18 @@ def test_nobody_is_told_of_one_lane_who_did_not_ask_for_more():
         )
         assert result.run.lanes == 1
         assert [e["code"] for e in result.record.rows["events"] if e["code"] == "E128"] == codes
+
+
+def test_a_layer_that_no_sample_can_have_to_itself_is_named_with_the_way_out():
+    class Attention(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = torch.nn.TransformerEncoderLayer(4, 1, 4, dropout=0.1, batch_first=True)
+            self.head = torch.nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(self.block(x[:, None]).mean(1))
+
+    x, y = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32), np.arange(30) % 3
+    with pytest.raises(UsageError, match=r"E108 .*'block.self_attn' .* runs with dropout=0.0"):
+        unskew.run("dpsgd", (x, y), model=Attention(), clients=2, skew="iid", rounds=1)

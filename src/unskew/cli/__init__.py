@@ -133,6 +133,7 @@ def main() -> None:
     _open_streams()
     _print_anything()
     try:
+        sys.argv[1:] = map(_with_home, sys.argv[1:])
         with python_files.restrict(*_texts(sys.argv[1:])):
             app()()
     except Terminated:
@@ -150,6 +151,13 @@ def main() -> None:
         shown = explain(error)
         _say(str(shown))
         _exit(shown.exit_code)
+
+
+def _with_home(argument: str) -> str:
+    """An argument, `--OPTION=PATH` or `SITE=PATH` with `~` as the home folder, which shells do not replace
+    in quotes."""
+    match = re.match(r"((?:--)?[\w.-]+=)?(~.*)", argument, re.DOTALL)
+    return (match[1] or "") + os.path.expanduser(match[2]) if match else argument
 
 
 def _texts(arguments: list[str]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from unskew.data.data_warnings import (
     class_imbalance,
     different_ranges,
     leaks,
+    partition_warnings,
     similar_names,
     site_column,
     sites_of,
@@ -275,9 +276,7 @@ def terminal(federation: Federation) -> str:
             f" {classes}"
         ),
     ]
-    if empty := int((sizes == 0).sum()):
-        verb = "client has" if empty == 1 else "clients have"
-        lines.append(f"        {empty} {verb} no samples: they receive the model and send nothing")
+    lines += [f"        {text}" for text in partition_warnings(f)]
     overview = [table(f), ""] if f.intake else []
     return "\n".join([*overview, *lines, *(_label_map(f) if len(f.groups) <= MAP_CLASSES else ())])
 

@@ -5,6 +5,7 @@ leaks       columns of a table that give the label away: one value for each clas
 imbalance   nearly all samples are of one class, so that a model that always answers it has a high accuracy
 outliers    a few targets of a regression make up most of the squared error
 sites       two sites whose values lie in very different ranges
+partition   classes that no client holds, and clients without samples
 
 A column counts as a leak only if every sample that is examined agrees; a good predictor is none.
 Letters: n samples that are examined, D columns, C classes.
@@ -19,8 +20,8 @@ import numpy as np
 
 from unskew.data.clients.federation import Federation
 from unskew.data.kinds.column_roles import site_column_in
-from unskew.data.samples.dataset import Dataset
-from unskew.data.samples.intake import abbreviate
+from unskew.data.samples.dataset import Dataset, strata
+from unskew.data.samples.intake import abbreviate, quantity
 from unskew.data.storage.sample_rows import is_streamed, select_samples
 from unskew.errors import excerpt
 
@@ -279,3 +280,30 @@ def target_outliers(data: Dataset | Federation) -> str:
         f" {others.min():g} to {others.max():g}), {make} {share:.0%} of the spread, so training and RMSE are"
         " mostly about them; mend them if they are mistakes, else look at --metrics median_error as well"
     )
+
+
+def partition_warnings(federation: Federation) -> list[str]:
+    """Warnings about classes, or tenths of a target, that no client holds, and about clients without
+    samples."""
+    texts, y, y_test = list[str](), federation.y, federation.y_test
+    held = np.zeros(len(y), bool)
+    for rows in (federation.train.rows, federation.val.rows, federation.reserved):
+        held[rows] = True
+    groups, test_groups = strata(y), strata(y_test, y)
+    counts = np.bincount(groups, minlength=len(federation.groups))
+    absent = np.flatnonzero((counts > 0) & (np.bincount(groups[held], minlength=len(counts)) == 0))
+    if len(absent):
+        names = [*federation.groups, "no label"]
+        noun = "targets" if federation.target else "class"
+        which = f"{noun} {abbreviate([excerpt(names[c], 40) for c in absent])}"
+        tests = int(np.isin(test_groups, absent).sum())
+        more = f", and the common test set has {quantity(tests, 'sample')} of them" if tests else ""
+        texts.append(
+            f"no client holds {which}: {counts[absent].sum():,} of {len(y):,} training samples are left"
+            f" out{more}; take more clients, more classes for each, or another skew"
+        )
+    if empty := int((federation.sizes == 0).sum()):
+        verb = "has" if empty == 1 else "have"
+        clients = quantity(empty, "client")
+        texts.append(f"{clients} {verb} no samples: they receive the model and send nothing")
+    return texts

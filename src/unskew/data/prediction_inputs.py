@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from unskew.data.files.archives import read_archive
+from unskew.data.files.cells import NumberFormat
 from unskew.data.files.sheets import Sheet, read_csv
 from unskew.data.files.tree import (
     IMAGE_ENDINGS,
@@ -225,7 +226,7 @@ def _read_table(path: Path, form: Mapping[str, Any]) -> NamedSamples:
         raise DataError(
             "E403", f"this run does not say in which order its columns were; train it again to use {path}."
         )
-    sheet = read_csv(path)
+    sheet = read_csv(path, NumberFormat(*form["numbers"]) if "numbers" in form else None)
     return [place.removeprefix("line ") for place in sheet.places], encode_as(sheet, dict(form["columns"]))
 
 

@@ -29,7 +29,7 @@ from unskew.data.readers.raw_samples import (
     split_parts,
 )
 from unskew.data.registry import divided_by, place_of, read
-from unskew.data.samples.conversion import array_of
+from unskew.data.samples.conversion import AxisOrder, array_of
 from unskew.data.samples.dataset import Dataset, Target
 from unskew.data.samples.intake import abbreviate
 from unskew.data.samples.packing import PackedSamples, are_inputs
@@ -41,7 +41,9 @@ from unskew.system.python_files import GIVEN_OBJECT
 ARRAYS = frozenset(("x", "y", "x_train", "y_train", "x_test", "y_test", "classes"))
 
 
-def take(data: Any, *, label: str = "", site: str = "", target: str = "") -> Dataset | Federation:
+def take(
+    data: Any, *, label: str = "", site: str = "", target: str = "", layout: AxisOrder = "auto"
+) -> Dataset | Federation:
     """The set or federation in an object.
 
     data: a name or path, a Federation or Dataset; (x, y), (x, y, x_test, y_test) or ((x, y), (x_test,
@@ -51,13 +53,19 @@ def take(data: Any, *, label: str = "", site: str = "", target: str = "") -> Dat
     and so is (clients, test).
     label, site: columns of a table. target: the number to predict: a column of a table, or a name for the
     labels.
+    layout: the order of the axes of arrays, or of the lists in a file: "channels first", "channels last" for
+    images also without channels, or "time first" for series [N, time, features].
     Raises DataError (E4xx) for data that cannot be trained on, UsageError (E125) for a name.
     """
+    if isinstance(data, str | os.PathLike):
+        entries = (("label", label), ("site", site), ("target", target), ("layout", layout))
+        return read(os.fspath(data), **{k: v for k, v in entries if v not in ("", "auto")})
+    if layout != "auto" and (isinstance(data, Federation | Dataset) or is_frame(data)):
+        raise DataError(
+            "E403", f"layout='{layout}' orders the axes of arrays, and these have been read; leave it out."
+        )
     if isinstance(data, Federation | Dataset):
         return _check_named_columns(data, label or target, site)
-    if isinstance(data, str | os.PathLike):
-        entries = (("label", label), ("site", site), ("target", target))
-        return read(os.fspath(data), **{k: v for k, v in entries if v})
     check_instance(data)
     if is_frame(data):
         return read_table(frame_columns(data), "table", label, site, target=target)
@@ -65,7 +73,7 @@ def take(data: Any, *, label: str = "", site: str = "", target: str = "") -> Dat
         raise DataError(
             "E403", f"label='{label}' names classes, and target='{target}' a number; give one of them."
         )
-    wish = LabelSpec(label, target)
+    wish = LabelSpec(label, target, layout)
     clients = data[0] if isinstance(data, tuple) and len(data) == 2 and _are_clients(data[0]) else data
     if clients is not data or _names_clients(data) or (isinstance(data, list) and not _are_samples(data)):
         entries = _named_sets(clients)
@@ -79,10 +87,11 @@ def take(data: Any, *, label: str = "", site: str = "", target: str = "") -> Dat
 
 
 class LabelSpec(NamedTuple):
-    """The column of labels or the target that the user names."""
+    """The column of labels or the target that the user names, and the order of the samples' axes."""
 
     label: str
     target: str
+    layout: AxisOrder
 
     @property
     def column(self) -> str:
@@ -93,10 +102,12 @@ def _read_sets(entries: Sequence[tuple[str, Any]], wish: LabelSpec, other_bytes:
     """The samples of named sets; tables among them are read together. other_bytes: bytes that other sets take
     in memory."""
     frames = {name: frame_columns(data, name) for name, data in entries if is_frame(data)}
-    tables = read_frames(frames, *wish) if frames else {}
+    tables = read_frames(frames, wish.label, wish.target) if frames else {}
     raws, size = list[RawSamples](), other_bytes
     for name, data in entries:
         raw = tables[name] if is_frame(data) else _read_set(data, wish, size)
+        if raw.layout == "auto":
+            raw = replace(raw, layout=wish.layout)
         raws.append(replace(raw, target=raw.target or Target(wish.target)) if wish.target else raw)
         size += sum(map(_memory_of, (raw.x, raw.x_test)))
     return raws

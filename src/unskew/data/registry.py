@@ -16,6 +16,7 @@ from unskew.data.parquet.table import holds_parquet, is_pattern
 from unskew.data.readers.from_folder import folder
 from unskew.data.readers.from_npz import is_npy_folder, npy, npz
 from unskew.data.readers.from_parquet import parquet, saved
+from unskew.data.readers.from_site_tables import SITE_COLUMN, are_site_tables, site_tables
 from unskew.data.readers.from_tables import csv_pair, csv_set, is_csv_pair, table_ending
 from unskew.data.readers.from_volumes import holds_volumes, volumes
 from unskew.data.samples.dataset import Dataset
@@ -112,11 +113,19 @@ def place_of(text: str) -> tuple[str, dict[str, object]]:
 
 def divided_by(text: str) -> str:
     """The column that divides the data: `bank` for `credit.csv(site=bank)`, "" for none."""
-    if not text.endswith(")"):
-        return ""
     place, settings = _split_text(text)
     site = str(settings.get("site") or "")
-    return "site" if site and place and _reader_of_path(Path(place))[0] in (folder, volumes) else site
+    many = "*" in place or (place and os.path.isdir(place))
+    reader = _reader_of_path(Path(place))[0] if many else None
+    if reader is site_tables:
+        return site or SITE_COLUMN
+    return "site" if site and reader in (folder, volumes) else site
+
+
+def is_place(text: str) -> bool:
+    """Whether a text names a file, folder or pattern that exists. Raises UsageError (E125) for arguments that
+    cannot be read."""
+    return bool(_split_text(text)[0])
 
 
 def _check_no_file(text: str) -> None:
@@ -125,6 +134,11 @@ def _check_no_file(text: str) -> None:
     Raises UsageError (E125) for a path with arguments that have no closing bracket.
     """
     name = text.partition("(")[0]
+    if "://" in name:
+        raise DataError(
+            "E402",
+            f"{excerpt(name)[1:-1]} is an address, and nothing is downloaded; fetch it, and give its path.",
+        )
     if name != text and not text.endswith(")") and os.path.exists(name):
         raise UsageError(
             "E125",
@@ -145,8 +159,10 @@ def _check_no_file(text: str) -> None:
 def _split_text(text: str) -> tuple[str, dict[str, object]]:
     """(the path that a text names, the arguments behind it in brackets); ("", {}) if it names no path.
 
-    A name that is not a set of this package may be that of an archive in the folder of named sets.
+    A name that is not a set of this package may be that of an archive in the folder of named sets. `~` is the
+    home folder.
     """
+    text = os.path.expanduser(text)
     if _is_there(text):
         return text, {}
     if SET_NAME.fullmatch(text) and text not in files() and (path := archive_path(text)):
@@ -159,10 +175,9 @@ def _split_text(text: str) -> tuple[str, dict[str, object]]:
 
 
 def _is_there(text: str) -> bool:
-    """Whether a text is the path of an existing file or folder, or a pattern that matches Parquet files."""
-    return os.path.exists(text) or is_pattern(
-        text
-    )  # unlike Path.exists, the first answers False for a name that is too long
+    """Whether a text is the path of an existing file or folder, or a pattern that matches tables."""
+    # unlike Path.exists, os.path.exists answers False for a name that is too long
+    return os.path.exists(text) or is_pattern(text) or ("*" in text and are_site_tables(Path(text)))
 
 
 FILE_READERS: dict[str, tuple[Callable[..., Dataset], str]] = {
@@ -189,7 +204,11 @@ def _reader_of_path(path: Path) -> tuple[Callable[..., Dataset], str]:
             return volumes, "folder"
         if is_csv_pair(path):
             return csv_pair, "folder"
-        return parquet if holds_parquet(path) else folder, "folder"
+        if holds_parquet(path):
+            return parquet, "folder"
+        return site_tables if are_site_tables(path) else folder, "folder"
+    if "*" in path.name and are_site_tables(path):
+        return site_tables, "pattern"
     if table_ending(path) in FILE_READERS:
         return FILE_READERS[table_ending(path)]
     if not path.suffix:

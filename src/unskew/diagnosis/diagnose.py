@@ -18,6 +18,7 @@ from unskew.diagnosis import RELEVANT_SETTINGS, advice, skews
 from unskew.diagnosis.advice import Goal
 from unskew.diagnosis.diagnosis import Diagnosis
 from unskew.errors import DataError, UnskewError, UsageError
+from unskew.round.precision import torch_defaults
 from unskew.round.run import Run
 from unskew.runs import resolve
 from unskew.system.python_files import GIVEN_OBJECT
@@ -140,6 +141,7 @@ def _refusal(run: Run, text: str) -> str:
     return ""
 
 
+@torch_defaults()
 def diagnose(
     data: Any = "digits",
     *,

@@ -27,6 +27,7 @@ from unskew.experiments.result import TableResult, result_of
 from unskew.experiments.tune import Tuning, tune_methods, tuned_records
 from unskew.formats import arguments
 from unskew.report.analysis.runs import RunData, read_run
+from unskew.round.precision import torch_defaults
 from unskew.runs import hardware
 from unskew.system.disk import check_name
 from unskew.version import revision
@@ -61,6 +62,7 @@ class Reproduction:
         return {claim["text"]: claim["verdict"] for claim in self.result["claims"]} if self.result else {}
 
 
+@torch_defaults()
 def reproduce(
     table: str | Path,
     *,

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from unskew import data
-from unskew.data.parquet.table import is_pattern
 from unskew.data.python_objects import take
+from unskew.data.registry import is_place
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError, UnskewError, UsageError, excerpt
 from unskew.system import python_files
@@ -105,7 +105,7 @@ def load(text: str, classes: Sequence[str] = ()) -> Dataset:
     """
     if ".py:" in text:
         dataset = _from_python(text)
-    elif (place := Path(text.partition("(")[0])).exists() or is_pattern(str(place)):
+    elif is_place(text):
         dataset = data.read(text)
     else:
         raise UsageError(

@@ -15,11 +15,13 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import random
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -40,19 +42,25 @@ def has_bf16() -> bool:
 def torch_defaults() -> Iterator[None]:
     """A context, or decorator, with the defaults of torch: float32, the CPU, and computed gradients.
 
-    Afterwards those of the caller's process are as before.
+    Afterwards those of the caller's process are as before, and so are the global generators of torch, NumPy
+    and Python. Every function of the Python interface that computes enters here.
     """
     dtype = torch.get_default_dtype()
+    numpy_state, python_state = np.random.get_state(), random.getstate()
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     cpu = torch.device("cpu")  # a context of its own makes every operation slower
     torch.set_default_dtype(torch.float32)
     try:
         with (
             torch.inference_mode(False),
             torch.enable_grad(),
+            torch.random.fork_rng(gpus),
             nullcontext() if torch.get_default_device() == cpu else cpu,
         ):
             yield
     finally:
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
         torch.set_default_dtype(dtype)
 
 

@@ -17,7 +17,7 @@ from unskew.core.trees import Tree, restride, tree_map
 from unskew.data.clients.federation import Federation, RemoteFederation
 from unskew.data.readers.from_tables import encode_frame, is_frame
 from unskew.data.samples import scaling
-from unskew.data.samples.conversion import DEPTHS, sample_array, scale_samples
+from unskew.data.samples.conversion import DEPTHS, channels_first, sample_array, scale_samples
 from unskew.data.samples.packing import archive_inputs_for, pack_to_layout
 from unskew.data.standardisation import column_names, has_columns
 from unskew.errors import DataError, UsageError, suggestion
@@ -136,7 +136,7 @@ def prepare_samples(run: Run, x: Any) -> np.ndarray:
     form = federation.intake.form if federation.intake else {}
     if is_frame(x) and form.get("kind") == "table":
         x = encode_frame(x, form["columns"], "predict")
-    given = sample_array(x, "predict")
+    given = channels_first(sample_array(x, "predict"), form.get("axes", "auto"), "predict")
     if given.shape[1:] != federation.shape:
         raise DataError(
             "E403",

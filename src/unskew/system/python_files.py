@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import re
 import sys
 import traceback
@@ -52,11 +53,15 @@ def restrict(*texts: str) -> Iterator[None]:
 def check_named(file: str | Path) -> None:
     """Raises UsageError (E506) for a file that a document names but the user does not."""
     named = _named.get()
-    if named is None or Path(file).resolve() in {Path(name).resolve() for name in named}:
+    if named is None or _resolved(file) in map(_resolved, named):
         return
     text = f"{file} is named in a document and not by you, so it is not imported"
     options = "--method, --model or --metrics, for a table --file, in Python method, model or metrics"
     raise UsageError("E506", f"{text}; if you trust it, name it in this command, too ({options}).")
+
+
+def _resolved(file: str | Path) -> Path:
+    return Path(file).expanduser().resolve()
 
 
 def folder_note(path: Path) -> str:
@@ -75,7 +80,7 @@ def import_file(file: str | Path) -> ModuleType:
 
     Raises UsageError: E111 if the file does not exist or its import fails, E506 if only a document names it.
     """
-    path = Path(file)
+    path = Path(file).expanduser()
     if not path.is_file():
         raise UsageError("E111", f"there is no file {file}{folder_note(path)}.")
     check_named(path)
@@ -113,7 +118,7 @@ def _forget_changed(file: Path) -> None:
 
 def files_of(*texts: str) -> list[str]:
     """The files in texts of methods or models, in order."""
-    return [file for text in texts for file in _FILE.findall(text)]
+    return [os.path.expanduser(file) for text in texts for file in _FILE.findall(text)]
 
 
 def digests(*texts: str) -> dict[str, str]:

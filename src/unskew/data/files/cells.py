@@ -3,6 +3,7 @@
     12, -0.5, 1e3               numbers
     1,5                         a number in files separated by semicolons, which usually have decimal commas
     1,234.50  45.1%  EUR 3      look like numbers; they are refused, because their meaning would be a guess
+    4.235 next to 900           may be 4235; refused unless the format is named, or is clear from other cells
     NA, null, ?, empty          missing
 
 Letters: N rows.
@@ -13,9 +14,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
+
+from unskew.errors import DataError
 
 MISSING = frozenset(("", "na", "nan", "n/a", "null", "none", "?", "<na>", "nat", "#n/a"))
 """Usual marks for a missing value, in small letters."""
@@ -30,7 +35,48 @@ NUMBER_LIKE = re.compile(
 DECIMAL_COMMA = re.compile(r"[+-]?([0-9]+|[1-9][0-9]{0,2}(\.[0-9]{3})+),[0-9]+([eE][+-]?[0-9]+)?")
 THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}([.,][0-9]{3})+")
 """Numbers in which a dot or comma may separate thousands or decimals."""
+LEAST_HUNDREDS = 100
+"""Whole numbers from here on, without a separator, may stand next to numbers with separated thousands."""
+DecimalSetting: TypeAlias = Annotated[
+    Literal["", ".", ","], "the sign before decimals, if it does not follow from the file"
+]
+ThousandsSetting: TypeAlias = Annotated[Literal["", ".", ",", " ", "'"], "the sign between thousands"]
 DATE = re.compile(r"[0-9]{1,4}[-/.][0-9]{1,2}[-/.][0-9]{1,4}([T ].*)?")
+
+
+@dataclass(frozen=True)
+class NumberFormat:
+    """How a file writes numbers: the sign before decimals, and the sign between thousands or ""."""
+
+    decimal: str
+    thousands: str
+
+    @staticmethod
+    def from_settings(decimal: str, thousands: str) -> NumberFormat | None:
+        """The format that is named; None for two empty texts. Raises DataError (E403) for one sign in both
+        places."""
+        if decimal and decimal == thousands:
+            raise DataError(
+                "E403", f"decimal='{decimal}' and thousands='{thousands}' are one sign; give two."
+            )
+        if not decimal and not thousands:
+            return None
+        return NumberFormat(decimal or ("," if thousands == "." else "."), thousands)
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        groups = f"|[0-9]{{1,3}}({re.escape(self.thousands)}[0-9]{{3}})+" if self.thousands else ""
+        point = re.escape(self.decimal)
+        return re.compile(f"[+-]?([0-9]+{groups}|(?={point}[0-9]))({point}[0-9]*)?([eE][+-]?[0-9]+)?")
+
+    def plain(self, texts: Sequence[str]) -> list[str]:
+        """Numbers as programs write them, "" for numbers that do not follow this format, and other words."""
+        return [self._plain(text) for text in texts]
+
+    def _plain(self, text: str) -> str:
+        if self._pattern.fullmatch(text):
+            return (text.replace(self.thousands, "") if self.thousands else text).replace(self.decimal, ".")
+        return "" if PLAIN_NUMBER.fullmatch(text) else text
 
 
 def word(text: Any) -> str:
@@ -85,13 +131,24 @@ def with_decimal_points(texts: Sequence[str]) -> list[str]:
     ]
 
 
-def thousands_or_decimals(texts: Sequence[str]) -> int | None:
-    """The position of the first ambiguous number, such as 1.234, in a column of a file with decimal
-    commas; None if there is none."""
-    if any(DECIMAL_COMMA.fullmatch(t) for t in texts):
-        return None
+def has_decimal_points(texts: Sequence[str]) -> bool:
+    """Whether some number among the texts has a point that can only separate decimals."""
+    return any("." in t and PLAIN_NUMBER.fullmatch(t) and not THOUSANDS.fullmatch(t) for t in texts)
+
+
+def thousands_or_decimals(texts: Sequence[str], local: bool) -> int | None:
+    """The position of the first ambiguous number, such as 1.234, in a column; None if there is none.
+
+    local: whether the file has decimal commas or semicolons, as where points separate thousands; in other
+    files, only whole numbers without a point that may stand below the thousands leave a doubt.
+    """
     dotted = [i for i, t in enumerate(texts) if "." in t and PLAIN_NUMBER.fullmatch(t)]
-    return dotted[0] if dotted and all(THOUSANDS.fullmatch(texts[i]) for i in dotted) else None
+    if not dotted or any(DECIMAL_COMMA.fullmatch(t) for t in texts):
+        return None
+    if not all(THOUSANDS.fullmatch(texts[i]) for i in dotted):
+        return None
+    hundreds = any(t.isdecimal() and int(t) >= LEAST_HUNDREDS for t in texts)
+    return dotted[0] if local or hundreds else None
 
 
 def canonical(label: str) -> str:

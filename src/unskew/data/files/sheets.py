@@ -32,7 +32,8 @@ class Sheet:
 
     places: the place of each row, such as `line 17`; empty for tables in memory. decimal_commas: whether
     `1,5` is a number. test: the test rows, bool [N], None if the table has no such division. unused: the rows
-    that belong to no part.
+    that belong to no part. semicolons: whether these separate columns. numbers: the format of numbers, if it
+    is named.
     """
 
     name: str
@@ -41,10 +42,22 @@ class Sheet:
     decimal_commas: bool = False
     test: np.ndarray | None = None
     unused: np.ndarray | None = None
+    semicolons: bool = False
+    numbers: cells.NumberFormat | None = None
 
     def where(self, row: int) -> str:
         """`at line 17`, or `in row 15` (from 0) of a table in memory."""
         return f"at {self.places[row]}" if self.places else f"in row {row}"
+
+    def ambiguous_number(self, texts: Sequence[str]) -> int | None:
+        """The position of the first number of a column, such as 1.234, that may be 1234; None if there is
+        none, or if other columns show what points mean."""
+        local = self.decimal_commas or self.semicolons
+        row = cells.thousands_or_decimals(texts, local) if not self.numbers else None
+        if row is None or self.decimal_commas:
+            return row
+        columns = (v.tolist() for v in self.columns.values() if v.dtype.kind in "OUS")
+        return None if any(cells.has_decimal_points([str(t) for t in v]) for v in columns) else row
 
 
 class ColumnSubset(Mapping[str, np.ndarray]):
@@ -65,8 +78,9 @@ class ColumnSubset(Mapping[str, np.ndarray]):
         return len(self._names)
 
 
-def read_csv(path: Path) -> Sheet:
-    """A CSV with a header line, plain or compressed (.gz).
+def read_csv(path: Path, numbers: cells.NumberFormat | None = None) -> Sheet:
+    """A CSV with a header line, plain or compressed (.gz). numbers: the format of its numbers, if it is
+    named.
 
     Columns are separated by the most frequent of , ; tab | in the header; files with semicolons may have
     decimal commas.
@@ -98,8 +112,19 @@ def read_csv(path: Path) -> Sheet:
     columns = {n: _text_column([row[j].strip() for row in rows[1:]]) for j, n in enumerate(names)}
     if "" in columns and not columns[""].astype(bool).any():  # every line ends with a separator
         del columns[""]
-    commas = delimiter == ";" and any(cells.has_decimal_commas(v.tolist()) for v in columns.values())
-    return Sheet(path.name, columns, tuple(f"line {n}" for n in lines[1:]), commas)
+    semicolons = delimiter == ";"
+    commas = (
+        semicolons and not numbers and any(cells.has_decimal_commas(v.tolist()) for v in columns.values())
+    )
+    places = tuple(f"line {n}" for n in lines[1:])
+    return Sheet(path.name, columns, places, commas, semicolons=semicolons, numbers=numbers)
+
+
+def read_sheet(path: Path, numbers: cells.NumberFormat | None) -> Sheet:
+    """The table of `read_csv`. Raises DataError (E401) also for a header that looks like values."""
+    sheet = read_csv(path, numbers)
+    check_header(str(path), list(sheet.columns))
+    return sheet
 
 
 def _open_text(path: Path) -> IO[str]:
@@ -200,14 +225,15 @@ def join_sheets(train: Sheet, test: Sheet) -> Sheet:
             f" {abbreviate(list(test.columns), 12)}.",
         )
     if train.decimal_commas != test.decimal_commas:
-        _check_points(*((train, test) if train.decimal_commas else (test, train)))
+        check_points(*((train, test) if train.decimal_commas else (test, train)))
     columns = {c: np.concatenate([v, test.columns[c]]) for c, v in train.columns.items()}
     places = tuple(f"{place} of {sheet.name}" for sheet in (train, test) for place in sheet.places)
     is_test = np.arange(len(places)) >= len(train.places)
-    return Sheet(train.name, columns, places, train.decimal_commas or test.decimal_commas, is_test)
+    commas, semicolons = train.decimal_commas or test.decimal_commas, train.semicolons or test.semicolons
+    return Sheet(train.name, columns, places, commas, is_test, semicolons=semicolons, numbers=train.numbers)
 
 
-def _check_points(with_commas: Sheet, with_points: Sheet) -> None:
+def check_points(with_commas: Sheet, with_points: Sheet) -> None:
     """Raises DataError (E405) for a number such as 1.234 in a column that has decimal commas in the other
     table."""
     for column, values in with_commas.columns.items():

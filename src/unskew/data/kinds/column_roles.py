@@ -207,7 +207,9 @@ def _numbers_in_one_spelling(
     """Labels as words; if all are whole numbers, `01` and `1.0` become `1`. Raises DataError (E404) for
     fractions."""
     texts = values.tolist()
-    if sheet.decimal_commas:
+    if sheet.numbers:
+        texts = sheet.numbers.plain(texts)
+    elif sheet.decimal_commas:
         texts = cells.with_decimal_points(texts)
     if not cells.are_plain(texts).all():
         return values

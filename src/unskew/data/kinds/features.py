@@ -290,19 +290,21 @@ def _check_complete(sheet: Sheet, column: str, values: np.ndarray) -> None:
 def _parse_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray | None:
     """The numbers in a column of texts, float64 [N], None for a column of words."""
     texts = [str(v).strip() for v in values.tolist()]
-    if sheet.decimal_commas:
-        row = cells.thousands_or_decimals(texts)
-        if row is not None:
-            raise DataError(
-                "E405",
-                f"{sheet.name}: column '{column}' holds {texts[row]} {sheet.where(row)}, in a file with"
-                " decimal commas; write numbers without points for thousands, and with commas before"
-                " decimals.",
-            )
-        texts = cells.with_decimal_points(texts)
-    plain = cells.are_plain(texts)
+    if (row := sheet.ambiguous_number(texts)) is not None:
+        text = (
+            f"column '{column}' holds {texts[row]} {sheet.where(row)}, which may be {float(texts[row]):g} or"
+        )
+        digits = texts[row].replace(".", "")
+        how = "name the format, FILE(decimal='.') or FILE(thousands='.')"
+        raise DataError("E405", f"{sheet.name}: {text} {digits}; {how}, or write plain numbers.")
+    rewritten = texts
+    if sheet.numbers:
+        rewritten = sheet.numbers.plain(texts)
+    elif sheet.decimal_commas:
+        rewritten = cells.with_decimal_points(texts)
+    plain = cells.are_plain(rewritten)
     if plain.all():
-        return np.array(texts).astype(np.float64)
+        return np.array(rewritten).astype(np.float64)
     numeric = cells.look_like_numbers(texts)
     if numeric.mean() <= NUMBER_SHARE:
         return None
@@ -312,7 +314,8 @@ def _parse_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray 
         "E405",
         f"{sheet.name}: column '{column}' holds numbers but {excerpt(str(values[row]), 30)}"
         f" {sheet.where(row)} ({quantity(count, 'such cell')} of {len(texts):,}); write plain numbers such"
-        " as 1234.5, or leave the rows or the column out.",
+        " as 1234.5, name their format, such as FILE(decimal=',', thousands='.'), or leave the rows or the"
+        " column out.",
     )
 
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -43,14 +43,13 @@ from unskew.data.kinds.sounds import (
 from unskew.data.parquet.row_groups import ROWS_AT_ONCE, RowForm, RowGroups
 from unskew.data.parquet.shard import files_of, lists_of, values_of, widen
 from unskew.data.parquet.table import RowNames, ShardTable
-from unskew.data.samples.conversion import DEPTHS
+from unskew.data.samples.conversion import DEPTHS, AxisOrder, channels_first
 from unskew.data.samples.intake import Note, prefix_notes
 from unskew.data.samples.memory_budget import fits_memory, float32_bytes, streaming_note
 from unskew.data.storage.sample_rows import Survey, as_rows, checksums
 from unskew.data.storage.scratch import ScratchFile
 from unskew.errors import DataError, excerpt
 
-AxisOrder = Literal["auto", "channels first", "channels last"]
 FILES_AT_ONCE = 32
 """Maximal number of files that are unpacked at once; their sizes are known only then."""
 
@@ -124,10 +123,8 @@ class ListForm(RowForm):
         return x if self.full is None else x / np.float32(self.full)
 
     def channels_first(self, x: np.ndarray) -> np.ndarray:
-        """Lists with their channels first."""
-        if self.layout != "channels last" or x.ndim not in (3, 4):
-            return x
-        return x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)
+        """Lists with their channels first; columns of single numbers remain."""
+        return channels_first(x, self.layout, self.table.name) if x.ndim > 2 else x
 
 
 Decode = Callable[[io.BytesIO, str], tuple[np.ndarray, Any]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,16 @@ from unskew.data.kinds.labels import (
 )
 from unskew.data.kinds.masks import MaskOrigin
 from unskew.data.samples import conversion
-from unskew.data.samples.conversion import LARGE, array_of, bits_of, check_axes, sample_array, scale_samples
+from unskew.data.samples.conversion import (
+    LARGE,
+    AxisOrder,
+    array_of,
+    bits_of,
+    channels_first,
+    check_axes,
+    sample_array,
+    scale_samples,
+)
 from unskew.data.samples.dataset import Dataset, Target, with_test_set
 from unskew.data.samples.intake import Intake, Note, prefix_notes, quantity
 from unskew.data.samples.packing import are_inputs, input_column, layout_difference, pack
@@ -44,7 +53,7 @@ def arrays(
     test_columns: Mapping[str, Any] | None = None,
     name: str = "arrays",
     test: float = 0.2,
-    layout: Literal["auto", "channels first"] = "auto",
+    layout: AxisOrder = "auto",
     notes: Sequence[Note] = (),
     target: str | Target | None = None,
 ) -> Dataset:
@@ -64,14 +73,16 @@ def arrays(
     held out.
     columns: facts per row, [N] each, by which clients can be formed (`--skew column:NAME`). test_columns: the
     facts of x_test, which gives every client test rows.
-    layout: "channels first" accepts shapes that look like images with channels last or missing. notes: on the
-    source.
+    layout: the order of the axes of x, of which some shapes leave a doubt; after "channels last" and "time
+    first" the model receives the channels, or features, first. notes: on the source.
     Raises DataError: E403 for shapes, E404 for labels, E405 for NaN and infinity, E401 and E402 for files.
     """
     _check_parts(name, (x, y), (x_test, y_test), test)
     samples, inputs, pack_notes = sample_parts(name, (x, y), (x_test, y_test), layout != "auto")
     y, y_test = label_array(name, y), None if y_test is None else label_array(name, y_test)
-    layout = "channels first" if inputs else layout  # each input has been checked
+    if inputs:  # each input has been checked
+        layout = "channels first"
+    samples = [channels_first(part, layout, name) for part in samples]
     if layout == "auto" and np.shape(y) == samples[0].shape and samples[0].ndim == 3:
         check_axes(name, samples[0], masks=True)
     places = [token_input(part, inputs, y) for part in samples] if inputs else samples
@@ -83,7 +94,8 @@ def arrays(
     y, facts = labels.y, number_columns(name, columns, test_columns)
     dtype = "" if inputs else str(samples[0].dtype.newbyteorder("="))
     notes = (*notes, *pack_notes, *_scaling_notes(samples), *labels.notes)
-    intake = Intake(dtype, notes, unnamed=labels.unnamed)
+    form = {"axes": layout} if layout in ("channels last", "time first") else {}
+    intake = Intake(dtype, notes, form=form, unnamed=labels.unnamed)
     if tests:
         intake = intake.with_notes(*_duplicate_notes(x, tests[0]), *_scale_notes(x, tests[0], inputs))
         parts = (x, y, tests[0], labels.y_test)

@@ -12,13 +12,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, TypeAlias, get_args
 
 import numpy as np
 
 from unskew.data.files.archives import Archive, read_archive
 from unskew.data.readers.from_arrays import arrays
-from unskew.data.samples.conversion import map_npy
+from unskew.data.samples.conversion import AxisOrder, map_npy
 from unskew.data.samples.dataset import Dataset, Target
 from unskew.data.samples.intake import Intake, Note, Topic, abbreviate
 from unskew.data.samples.packing import archive_inputs
@@ -32,6 +32,9 @@ FACTS_ARRAY = "unskew_facts"
 """The array that marks an archive written by `save_dataset`."""
 LARGEST_SAVED = 4 << 30
 """Maximal size of samples in memory, in bytes."""
+LayoutSetting: TypeAlias = Annotated[
+    AxisOrder, "the order of a sample's axes: 'channels last' for images, 'time first' for series"
+]
 _SAMPLE_ARRAYS = ("x", "y", "x_test", "y_test")
 
 
@@ -159,7 +162,12 @@ ARRAY_NAMES = ("x", "y", "x_train", "y_train", "x_test", "y_test")
 
 
 def npz(
-    path: str | Path, *, target: str = "", center: float | None = None, scale: float | None = None
+    path: str | Path,
+    *,
+    target: str = "",
+    center: float | None = None,
+    scale: float | None = None,
+    layout: LayoutSetting = "auto",
 ) -> Dataset:
     """A set from an archive with x and y, or x_train and y_train, and perhaps x_test and y_test; y are labels
     or masks.
@@ -185,11 +193,16 @@ def npz(
         if archive.others
         else []
     )
-    return _dataset_of(archive, Path(path), Path(path).stem, aim, other_notes)
+    return _dataset_of(archive, Path(path), Path(path).stem, aim, other_notes, layout)
 
 
 def npy(
-    path: str | Path, *, target: str = "", center: float | None = None, scale: float | None = None
+    path: str | Path,
+    *,
+    target: str = "",
+    center: float | None = None,
+    scale: float | None = None,
+    layout: LayoutSetting = "auto",
 ) -> Dataset:
     """A set from .npy files in one folder, with the names that `npz` knows, each memory-mapped.
 
@@ -211,7 +224,11 @@ def npy(
     if "classes" in files:
         files["classes"] = np.asarray(files["classes"])
     return _dataset_of(
-        files, root, root.resolve().name, Target.from_settings(target, center, scale) if target else None
+        files,
+        root,
+        root.resolve().name,
+        Target.from_settings(target, center, scale) if target else None,
+        layout=layout,
     )
 
 
@@ -226,6 +243,7 @@ def _dataset_of(
     name: str,
     target: Target | None = None,
     other_notes: Sequence[Note] = (),
+    layout: AxisOrder = "auto",
 ) -> Dataset:
     classes = tuple(str(c) for c in archive["classes"]) if "classes" in archive else None
     part = "_train" if _sample_arrays(archive, "x_train", path) is not None else ""
@@ -271,6 +289,7 @@ def _dataset_of(
         test_columns=in_both,
         notes=notes,
         target=target,
+        layout=layout,
     )
 
 

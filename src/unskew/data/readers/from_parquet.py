@@ -22,7 +22,6 @@ from unskew.data.kinds.images import BitsSetting, FitSetting, SizeSetting
 from unskew.data.kinds.labels import label_names
 from unskew.data.parquet import row_decoding
 from unskew.data.parquet.row_decoding import (
-    AxisOrder,
     ImageSettings,
     ListForm,
     encode_table,
@@ -44,7 +43,7 @@ from unskew.data.readers.from_tables import (
     target_of,
 )
 from unskew.data.readers.raw_samples import RawSamples
-from unskew.data.samples.conversion import check_axes
+from unskew.data.samples.conversion import AxisOrder, check_axes
 from unskew.data.samples.dataset import Dataset, Target
 from unskew.data.samples.intake import Intake, Note, abbreviate
 from unskew.data.storage.sample_rows import select_samples
@@ -63,7 +62,7 @@ def parquet(
         str, "the column of samples, if several hold lists or files; 'scan,age' for several inputs"
     ] = "",
     layout: Annotated[
-        AxisOrder, "for lists that are images: the axis of the channels; channels last also without channels"
+        AxisOrder, "for lists in lists: 'channels last' for images, 'time first' for series"
     ] = "auto",
     size: SizeSetting = 64,
     *,
@@ -318,9 +317,9 @@ def _check_layout(name: str, column: str, x: np.ndarray) -> None:
         shape = list(x.shape[1:])
         raise DataError(
             "E403",
-            f"{name}: lists in column '{column}' are {shape}, which looks like images whose channels come"
-            " last or are missing; write layout='channels last', or layout='channels first' if the first"
-            " axis does hold channels.",
+            f"{name}: lists in column '{column}' are {shape}, whose channels may come last or be missing;"
+            " write layout='channels last' for images, layout='time first' for series, or layout='channels"
+            " first' if the first axis does hold channels.",
         ) from None
 
 
@@ -331,7 +330,7 @@ def saved(
     x: Annotated[str, "the column of samples, if several hold lists or files"] = "",
     split: Annotated[str, "the split to train on, if it is not the one called train"] = "",
     layout: Annotated[
-        AxisOrder, "for lists that are images: the axis of the channels; channels last also without channels"
+        AxisOrder, "for lists in lists: 'channels last' for images, 'time first' for series"
     ] = "auto",
     *,
     size: SizeSetting = 64,

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from unskew.data.files import cells
-from unskew.data.files.sheets import ColumnSubset, Sheet, check_header, join_sheets, read_csv
+from unskew.data.files.cells import DecimalSetting, NumberFormat, ThousandsSetting
+from unskew.data.files.sheets import ColumnSubset, Sheet, join_sheets, read_sheet
 from unskew.data.files.tree import IMAGE_ENDINGS, PART_NAMES, SOUND_ENDINGS
 from unskew.data.kinds.column_roles import (
     column_named,
@@ -50,9 +51,12 @@ def csv_set(
     target: str = "",
     center: float | None = None,
     scale: float | None = None,
+    decimal: DecimalSetting = "",
+    thousands: ThousandsSetting = "",
 ) -> Dataset:
     """The set in a CSV file; see `read_table`."""
-    return sheet_set(_read_sheet(Path(path)), label, site, classes, target_of(target, label, center, scale))
+    sheet = read_sheet(Path(path), NumberFormat.from_settings(decimal, thousands))
+    return sheet_set(sheet, label, site, classes, target_of(target, label, center, scale))
 
 
 def csv_pair(
@@ -64,6 +68,8 @@ def csv_pair(
     target: str = "",
     center: float | None = None,
     scale: float | None = None,
+    decimal: DecimalSetting = "",
+    thousands: ThousandsSetting = "",
 ) -> Dataset:
     """The set of a folder with train.csv and perhaps test.csv, with columns matched by name; see
     `read_table`.
@@ -72,12 +78,13 @@ def csv_pair(
     test table lacks.
     """
     files = _tables_by_part(Path(path))
-    train = _read_sheet(files["train"])
+    numbers = NumberFormat.from_settings(decimal, thousands)
+    train = read_sheet(files["train"], numbers)
     name, notes = Path(path).resolve().name, list[Note]()
     if "val" in files:
         notes.append(("left out", f"{files['val'].name}: choose settings with validation=0.1"))
     if "test" in files:
-        test = _read_sheet(files["test"])
+        test = read_sheet(files["test"], numbers)
         if more := [c for c in test.columns if c not in train.columns]:
             notes.append(("left out", f"column '{more[0]}', which only {test.name} has"))
         train = join_sheets(train, test)
@@ -121,12 +128,6 @@ def table_ending(path: Path) -> str:
     """A table's ending in small letters, with that of its compression: `.csv`, `.csv.gz`."""
     endings = path.suffixes[-2:] if path.suffix.lower() == ".gz" else [path.suffix]
     return "".join(endings).lower()
-
-
-def _read_sheet(path: Path) -> Sheet:
-    sheet = read_csv(path)
-    check_header(str(path), list(sheet.columns))
-    return sheet
 
 
 def read_table(
@@ -217,7 +218,9 @@ def sheet_raw(
     if site:
         notes.append(("sites", f"from the column '{site}'"))
     # a list, because the order of the columns counts
-    form = {"kind": "table", "columns": [[column, kinds] for column, kinds in used.items()]}
+    form: dict[str, Any] = {"kind": "table", "columns": [[column, kinds] for column, kinds in used.items()]}
+    if sheet.numbers:
+        form["numbers"] = [sheet.numbers.decimal, sheet.numbers.thousands]
     class_names = None if classes is None else tuple(classes)
     return divide_by_part(
         RawSamples(x, y, columns=places, notes=tuple(notes), target=target, classes=class_names, form=form),

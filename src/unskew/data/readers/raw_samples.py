@@ -15,7 +15,7 @@ import numpy as np
 
 from unskew.data.kinds.masks import MaskOrigin, as_masks
 from unskew.data.readers.from_arrays import arrays
-from unskew.data.samples.conversion import array_of, bits_of, sample_array, scale_samples
+from unskew.data.samples.conversion import AxisOrder, array_of, bits_of, sample_array, scale_samples
 from unskew.data.samples.dataset import Dataset, Target
 from unskew.data.samples.intake import Intake, Note, abbreviate
 from unskew.data.samples.packing import PackedSamples, are_inputs, layout_difference, pack
@@ -133,6 +133,7 @@ class RawSamples:
     a patient.
     form: how the columns of a table became samples (Intake.form).
     source_dtype: the original type of samples that are scaled already.
+    layout: the order of the axes of x and x_test.
     """
 
     x: Any
@@ -147,6 +148,7 @@ class RawSamples:
     groups: tuple[str, np.ndarray] | None = None
     form: Mapping[str, Any] = field(default_factory=dict)
     source_dtype: str = ""
+    layout: AxisOrder = "auto"
 
     def dataset(self, name: str) -> Dataset:
         """The set of these samples; raises the errors of `arrays`."""
@@ -162,6 +164,7 @@ class RawSamples:
             name=name,
             notes=self.notes,
             target=self.target,
+            layout=self.layout,
         )
         form = {**self.form, **({"together": self.groups[0]} if self.groups else {})}
         if not form and not self.source_dtype:
@@ -198,7 +201,12 @@ def raw_samples_of(dataset: Dataset) -> RawSamples:
     notes, form = (dataset.intake.notes, dataset.intake.form) if dataset.intake else ((), {})
     source_dtype = dataset.intake.dtype if dataset.intake and not dataset.layout else ""
     raw = RawSamples(
-        x, dataset.y, notes=notes, form=form if form.get("kind") == "table" else {}, source_dtype=source_dtype
+        x,
+        dataset.y,
+        notes=notes,
+        form=form if form.get("kind") == "table" else {},
+        source_dtype=source_dtype,
+        layout="channels first",
     )
     tested = len(dataset.y_test) > 0
     if dataset.target or dataset.several:
@@ -309,6 +317,7 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
         groups=_common_groups(sets),
         form=form,
         source_dtype=source_dtype,
+        layout=_common_layout(raws),
     )
     if test:
         joined = replace(
@@ -325,6 +334,19 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
     return replace(
         dataset, labels={CLIENT_COLUMN: tuple(names)}, intake=replace(dataset.intake, divided=CLIENT_COLUMN)
     )
+
+
+def _common_layout(raws: Sequence[RawSamples]) -> AxisOrder:
+    """The order of the axes of all clients' samples. Raises DataError (E403) if sets that have been read
+    stand among arrays of another layout."""
+    layouts = {raw.layout for raw in raws}
+    if other := next((layout for layout in layouts if layout not in ("auto", "channels first")), None):
+        if len(layouts) > 1:
+            raise DataError(
+                "E403", f"layout='{other}' orders the axes of arrays, and some clients' are read already."
+            )
+        return other
+    return "auto" if "auto" in layouts else "channels first"
 
 
 def _common_groups(sets: Mapping[str, RawSamples]) -> tuple[str, np.ndarray] | None:

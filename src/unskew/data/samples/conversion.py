@@ -3,8 +3,9 @@
 scaling     unsigned whole numbers of images are divided by their largest value (uint8 by 255, uint16 by
             65,535), so that images of any depth lie in [0, 1]; other numbers, and columns [N, columns], stay
             as they are
-axes        an image has two sides of comparable length; if these are the axes behind the samples' own, the
-            channels are last or missing, and the array is refused
+axes        channels come first. An array whose channels may come last or be missing, because its sides are
+            those of an image or because it may be a series [N, time, features], is refused until its layout
+            is named
 precision   columns whose numbers lie closer together than float32 can represent get a note: near the
             seconds since 1970 float32 has one number for every 128 of them
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -198,22 +199,43 @@ def map_npy(path: Path) -> np.ndarray:
         ) from error
 
 
+AxisOrder = Literal["auto", "channels first", "channels last", "time first"]
+"""The order of the axes behind that of the samples; "channels last" also for images without channels, "time
+first" for series [N, time, features], "auto" if it follows from the shape."""
 LEAST_SIDE = 8
 CHANNEL_COUNTS = (1, 2, 3, 4)
+SERIES_RATIO = 8
+"""A series this many times as long as it has channels is taken to have its channels first."""
 
 
-def check_axes(name: str, x: np.ndarray, masks: bool = False) -> None:
-    """Raises DataError (E403) for samples [N], [N, H, W] or [N, H, W, channels]; the message has the line of
-    code that mends it.
+def channels_first(x: np.ndarray, layout: AxisOrder, name: str) -> np.ndarray:
+    """The samples with their channels first, a view. Raises DataError (E403) for a layout that these samples
+    cannot have."""
+    if layout in ("auto", "channels first"):
+        return x
+    if is_streamed(x) or x.ndim not in ((3,) if layout == "time first" else (3, 4)):
+        what = "samples that are read one by one" if is_streamed(x) else f"x is {list(x.shape)}"
+        raise DataError(
+            "E403", f"{name}: {what}, which cannot be read with layout='{layout}'; put channels first."
+        )
+    if layout == "time first":
+        return x.swapaxes(1, 2)
+    return x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)
+
+
+def check_axes(name: str, x: np.ndarray, masks: bool = False, series: bool = True) -> None:
+    """Raises DataError (E403) for samples [N], [N, H, W], [N, H, W, channels] or [N, time, features]; the
+    message has the line of code that mends it.
 
     masks: whether every pixel has a label, so that [N, H, W] is certainly an image without channels.
+    series: whether [N, time, features] is refused; not among several inputs, which need a user's own model.
     """
     subject = f"{name}: x is {list(x.shape)}"
     if x.ndim == 1:
         raise DataError(
             "E403", f"{subject}, one number per sample; write x[:, None] for samples with one column."
         )
-    escape = "or layout='channels first' in unskew.data.arrays if the second axis does hold channels"
+    escape = "or layout='channels first' in unskew.data.take if the second axis does hold channels"
     if (
         x.ndim == 4
         and x.shape[-1] in CHANNEL_COUNTS
@@ -227,8 +249,23 @@ def check_axes(name: str, x: np.ndarray, masks: bool = False) -> None:
     if x.ndim == 3 and (masks or _are_sides(x.shape[1:], 2)):
         raise DataError(
             "E403",
-            f"{subject}, which looks like images [N, H, W] without channels; write x[:, None], {escape}.",
+            f"{subject}, which looks like images [N, H, W] without channels; write x[:, None], {escape},"
+            " layout='time first' if it holds time.",
         )
+    if series and x.ndim == 3 and _may_be_series(*x.shape[1:]):
+        raise DataError(
+            "E403",
+            f"{subject}: {x.shape[1]} channels, or {x.shape[1]} points in time of {x.shape[2]} features? Name"
+            " the layout, unskew.data.take(data, layout=...) or PATH(layout=...): 'channels first', or 'time"
+            " first', with which the model receives [features, time].",
+        )
+
+
+def _may_be_series(first: int, second: int) -> bool:
+    """Whether the first axis of these samples may be time, and the second features."""
+    if first == 1 or (first in CHANNEL_COUNTS and second > first):
+        return False
+    return second < SERIES_RATIO * first
 
 
 def _are_sides(shape: tuple[int, ...], ratio: float) -> bool:

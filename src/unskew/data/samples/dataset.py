@@ -205,8 +205,10 @@ def check_finite(name: str, part: str, x: np.ndarray) -> None:
             continue
         for row, *place in np.argwhere(~np.isfinite(chunk))[:1].tolist():
             value = chunk[(row, *place)]
+            limit = "" if np.isnan(value) else " (numbers beyond 3.4e38 are infinite in float32)"
             raise DataError(
-                "E405", f"{name}: {part} sample {begin + row} holds {value} at {place}; correct or remove it."
+                "E405",
+                f"{name}: {part} sample {begin + row} holds {value} at {place}{limit}; correct or remove it.",
             )
 
 

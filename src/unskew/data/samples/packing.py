@@ -109,7 +109,7 @@ def pack(x: Any, name: str, as_is: bool = False) -> PackedSamples:
         )
     for key, values in inputs.items():
         if not as_is and values.ndim > 1:
-            check_axes(f"{name}: {_input_name(key)}", values)
+            check_axes(f"{name}: {_input_name(key)}", values, series=False)
     layout = Layout(tuple(_input_of(n, values, name) for n, values in inputs.items()), isinstance(x, Mapping))
     if layout.width > MOST_NUMBERS or len(inputs) > MOST_INPUTS:
         text = (

@@ -24,6 +24,8 @@ TRIES = 50
 """Maximal number of draws of a slice."""
 WORK = 5_000_000
 """Maximal number of shares to draw; with a million clients, a single draw must do."""
+CLASS_WORK = 500
+"""Number of shares that take as long to draw as a class takes apart from its shares."""
 GROUP = 100
 """Number of clients in a slice."""
 
@@ -107,7 +109,7 @@ def _draw(
     decks = [rows[y[rows] == c] for c in range(int(y.max()) + 1)]
     best: list[tuple[np.ndarray, np.ndarray]] = []
     best_sizes = np.full(K, -1)
-    for _ in range(int(np.clip(WORK // (K * len(decks)), 1, TRIES))):
+    for _ in range(int(np.clip(WORK // (max(K, CLASS_WORK) * len(decks)), 1, TRIES))):
         draw, sizes = _one_draw(alpha, decks, len(rows) / K, K, rng)
         if sizes.min() > best_sizes.min():
             best, best_sizes = draw, sizes
@@ -124,15 +126,17 @@ def _one_draw(
     alpha: float, decks: list[np.ndarray], even: float, K: int, rng: np.random.Generator
 ) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
     """(for each class its shuffled rows and each client's number of them, sizes [K])."""
-    draw, sizes = [], np.zeros(K, dtype=np.int64)
+    draw, sizes, alphas = [], np.zeros(K, dtype=np.int64), np.full(K, alpha)
     for deck in decks:
         deck = rng.permutation(deck)
-        share = rng.dirichlet(np.full(K, alpha)) * (sizes < even)
+        share = rng.dirichlet(alphas) * (sizes < even)
         if not share.sum() > 0:  # all shares underflowed: equal ones for the clients below N/K samples
             share = (sizes < even).astype(float)
         share = share / share.sum()
-        cuts = (np.cumsum(share)[:-1] * len(deck)).astype(np.int64)
-        counts = np.diff(cuts, prepend=0, append=len(deck))
+        cuts = np.zeros(K + 1, dtype=np.int64)
+        cuts[1:-1] = np.cumsum(share)[:-1] * len(deck)
+        cuts[-1] = len(deck)
+        counts = cuts[1:] - cuts[:-1]
         sizes += counts
         draw.append((deck, counts))
     return draw, sizes

@@ -16,6 +16,7 @@ class Pathological(Partition):
     """`pathological:2` splits every class among its owners; `pathological:2x500` gives 500 samples of each
     class.
 
+    Every class has an owner under `pathological:2`, if there are at least as many places as classes.
     Without a number in the text, the setting `samples` is the number of samples of a client.
     """
 
@@ -32,9 +33,27 @@ class Pathological(Partition):
         self.require_classes(self.count, request)
         client_classes = [rng.choice(C, self.count, replace=False) for _ in range(request.clients)]
         if self.each is None and request.samples is None:
+            give_owners(client_classes, request, rng)
             return split_among_owners(client_classes, request, rng)
         each = self.each or max(1, (request.samples or 0) // self.count)
         return wrap_rows(client_classes, each, request, rng)
+
+
+def give_owners(client_classes: list[np.ndarray], request: Request, rng: np.random.Generator) -> None:
+    """Give each class without an owner to a random client, in place of the class with most owners.
+
+    client_classes: the classes of every client, which are changed. With fewer places than classes, classes
+    remain without an owner.
+    """
+    owners = np.bincount(np.concatenate(client_classes), minlength=request.classes)
+    present = np.bincount(request.y, minlength=request.classes) > 0
+    for c in np.flatnonzero(present & (owners == 0)):
+        most = int(owners.argmax())
+        if owners[most] < 2:
+            return
+        k = int(rng.choice([k for k, classes in enumerate(client_classes) if most in classes]))
+        client_classes[k][client_classes[k] == most] = c
+        owners[most], owners[c] = owners[most] - 1, 1
 
 
 def wrap_rows(

@@ -19,12 +19,13 @@ import itertools
 import json
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import metadata
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from unskew.core.method import Method
@@ -45,6 +46,7 @@ MOST_NAME = 100
 """Characters of a column's name."""
 COLUMN_REMEDY = "give all sites the same columns in the same order"
 SPELLING_REMEDY = "spell its words alike at all sites, or write numbers where a site lacks some of them"
+MOST_NAMED_CLASSES = 12
 DIGEST_DIGITS = 8
 """Hexadecimal digits of the digest of a column's words, by which a guess of all the words can be
 confirmed.
@@ -102,8 +104,13 @@ def read_form(pairs: Any) -> Form:
     return form
 
 
-def form_difference(sites: tuple[str, str], forms: tuple[Form, Form]) -> str:
-    """How the forms of two sites differ, as the end of a sentence; "" if they are equal or one is unknown."""
+def form_difference(
+    sites: tuple[str, str], forms: tuple[Form, Form], everywhere: Mapping[str, Form] = MappingProxyType({})
+) -> str:
+    """How the forms of two sites differ, as the end of a sentence; "" if they are equal or one is unknown.
+
+    everywhere: the forms of further sites, which are named if they have a column that one of the two lacks.
+    """
     (a, b), (one, other) = sites, forms
     if one == other or not (one and other):
         return ""
@@ -112,8 +119,9 @@ def form_difference(sites: tuple[str, str], forms: tuple[Form, Form]) -> str:
         what = next((name for name in SOUNDS if here[name] != there[name]), "")
         if what:
             return f"sounds are read with {here[what]} {SOUNDS[what]} at {a} and {there[what]} at {b}"
-    only = [f"column '{name}' is only at {a}" for name in here if name not in there]
-    only += [f"column '{name}' is only at {b}" for name in there if name not in here]
+    names = {site: dict(form) for site, form in everywhere.items()}
+    only = [f"column '{name}' is only at {_holders(a, name, names)}" for name in here if name not in there]
+    only += [f"column '{name}' is only at {_holders(b, name, names)}" for name in there if name not in here]
     if only:
         return f"{'; '.join(only[:4])}; {COLUMN_REMEDY}"
     for (name, encoding), (second, encoding_there) in zip(one, other):
@@ -125,6 +133,11 @@ def form_difference(sites: tuple[str, str], forms: tuple[Form, Form]) -> str:
         if encoding != encoding_there:
             return f"column '{name}' {_column_difference(encoding, encoding_there, a, b)}"
     return f"{a} has {len(one)} columns and {b} {len(other)}"
+
+
+def _holders(site: str, name: str, names: Mapping[str, Container[str]]) -> str:
+    """The site and the others that have this name."""
+    return ", ".join(dict.fromkeys([site, *(other for other, has in names.items() if name in has)]))
 
 
 def _is_sounds(form: Form) -> bool:
@@ -418,19 +431,24 @@ def _scale(facts: Mapping[str, Any]) -> tuple[float, ...]:
 def check_compatible(hellos: Sequence[Hello]) -> None:
     """Raises UsageError (E504), which names two sites, unless the data of all sites fit one task."""
     for one, other in itertools.product(_representatives(hellos), hellos):
-        if text := data_difference(one, other):
+        if text := data_difference(one, other, hellos):
             raise UsageError("E504", f"{text}.")
 
 
-def data_difference(one: Hello, other: Hello) -> str:
-    """Why the data of two sites do not fit one run, as a sentence without a full stop; "" if they do."""
+def data_difference(one: Hello, other: Hello, everywhere: Sequence[Hello] = ()) -> str:
+    """Why the data of two sites do not fit one run, as a sentence without a full stop; "" if they do.
+
+    everywhere: all sites, of which those are named that have a class or column that one of the two lacks.
+    """
     if one.several != other.several:
         several, single = (one, other) if one.several else (other, one)
         return (
             f"sites hold different data: samples have several labels at {several.site} and one at"
             f" {single.site}"
         )
-    text = _class_difference(one, other) or form_difference((one.site, other.site), (one.form, other.form))
+    text = _class_difference(one, other, everywhere) or form_difference(
+        (one.site, other.site), (one.form, other.form), {hello.site: hello.form for hello in everywhere}
+    )
     text = (
         text or _input_difference(one, other) or _value_difference(one, other)
     )  # the last of which says least of why
@@ -462,13 +480,13 @@ def largest_group(hellos: Sequence[Hello]) -> tuple[list[Hello], dict[str, str]]
         groups.append([hello]) if group is None else group.append(hello)
     groups.sort(key=len, reverse=True)
     if len(groups) > 1 and len(groups[0]) == len(groups[1]):
-        check_compatible([*groups[0], groups[1][0]])
-    return groups[0], {h.site: _misfit(groups[0], h) for group in groups[1:] for h in group}
+        check_compatible([*groups[0], *(hello for group in groups[1:] for hello in group)])
+    return groups[0], {h.site: _misfit(groups[0], h, hellos) for group in groups[1:] for h in group}
 
 
-def _misfit(group: Sequence[Hello], hello: Hello) -> str:
+def _misfit(group: Sequence[Hello], hello: Hello, everywhere: Sequence[Hello]) -> str:
     """Why a site does not fit a group, as a sentence without a full stop."""
-    return next(text for one in _representatives(group) if (text := data_difference(one, hello)))
+    return next(text for one in _representatives(group) if (text := data_difference(one, hello, everywhere)))
 
 
 def _representatives(group: Sequence[Hello]) -> list[Hello]:
@@ -498,13 +516,19 @@ def _input_difference(one: Hello, other: Hello) -> str:
     return f"input {here} at {one.site} is {there} at {other.site}"
 
 
-def _class_difference(a: Hello, b: Hello) -> str:
-    """How the classes of two sites differ; "" if they are equal."""
+def _class_difference(a: Hello, b: Hello, everywhere: Sequence[Hello]) -> str:
+    """How the classes of two sites differ, and the classes to name at all sites; "" if they are equal."""
     if a.classes == b.classes:
         return ""
-    only = [f"'{c}' is only at {a.site}" for c in a.classes if c not in b.classes]
-    only += [f"'{c}' is only at {b.site}" for c in b.classes if c not in a.classes]
-    return f"classes {'; '.join(only[:4]) if only else f'are in another order at {a.site} and {b.site}'}"
+    names = {hello.site: hello.classes for hello in everywhere}
+    only = [f"'{c}' is only at {_holders(a.site, c, names)}" for c in a.classes if c not in b.classes]
+    only += [f"'{c}' is only at {_holders(b.site, c, names)}" for c in b.classes if c not in a.classes]
+    text = "; ".join(only[:4]) if only else f"are in another order at {a.site} and {b.site}"
+    every = sorted({c for classes in (a.classes, b.classes, *names.values()) for c in classes})
+    remedy = "name all classes at every site"
+    if len(every) <= MOST_NAMED_CLASSES:
+        remedy += f", --classes {','.join(every)}"
+    return f"classes {text}; {remedy}"
 
 
 def _value_difference(a: Hello, b: Hello) -> str:

@@ -28,6 +28,7 @@ from unskew.models.blocks import outputs
 from unskew.models.hf_folder import folder_in
 from unskew.records.checkpoints import State
 from unskew.records.record import Record
+from unskew.round.precision import torch_defaults
 from unskew.runs import model_card, predictions
 from unskew.runs.export import example_inputs, hub_format, onnx_format, program_format, weights_format
 from unskew.runs.export.exported_model import ExportedModel, export_model
@@ -219,6 +220,7 @@ LOGIT_TOLERANCE = 1e-4
 """The largest difference of logits relative to the largest logit; graphs sum in another order."""
 
 
+@torch_defaults()
 def write_export(
     trained: TrainedRun,
     record: Record,
@@ -244,6 +246,7 @@ def write_export(
         raise UsageError(
             "E109", "license (--license) is written into the card of the format hub alone; leave it out."
         )
+    out = out.expanduser()
     _check_name(out)
     hub_name = hub_format.hub_license(license)
     form, whole = FORMATS[kind], export_model(trained, client)
