@@ -714,9 +714,10 @@ PAGES = {
     ),
     "E525": (
         "A site takes no part in a sum that would not be secure: the coordinator asks for what would show the"
-        " site's own numbers, names too few sites, or sums a round or the same numbers a second time over"
-        " other sites; or a site was restarted in the middle of a sum, or has dealt shares that cannot be"
-        " read. The message says which. The round goes on without the site, or is skipped (E321)."
+        " site's own numbers, names too few sites, or sums a round of a study and seed, or the same numbers,"
+        " a second time over other sites (give that run another seed); or a site was restarted in the middle"
+        " of a sum, or has dealt shares that cannot be read. The message says which. The round goes on"
+        " without the site, or is skipped (E321)."
     ),
     "E526": (
         "In a sum that was aggregated securely a site gave false shares of a key, or numbers that no honest"
