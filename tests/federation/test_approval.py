@@ -343,6 +343,14 @@ def test_a_run_that_nobody_decides_about_pauses(tmp_path):
         fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"), wait_s=1)
 
 
+def test_a_site_that_is_left_out_when_the_wait_is_over_is_named(tmp_path):
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    sites[999].guard.approve = "ask"
+    loop, _, said = fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"))
+    assert "the wait is over; the run goes on without s1" in said
+    assert len(loop.trainer.sites.hellos) == 4
+
+
 def test_what_the_coordinator_writes_is_readable_by_its_owner_only(tmp_path):
     """N1: the state file, which holds what sites sent, had mode 644."""
     home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["s0"])
