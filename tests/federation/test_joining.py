@@ -70,7 +70,7 @@ def test_a_folder_of_another_ticket_is_left_as_it_is(tmp_path, home, began):
     run(tmp_path, "--coordinator", fingerprint(home))
     before = (tmp_path / "site/ticket.json").read_text()
     done = run(tmp_path, "--ticket", "federations/lung/tickets/b.ticket")
-    assert (done.code, done.err[:4]) == (2, "E502")
+    assert (done.code, done.err[:4]) == (2, "E161")
     assert "belongs to site a of lung" in done.err
     assert ((tmp_path / "site/ticket.json").read_text(), len(began)) == (before, 1)
     done = run(tmp_path, "--ticket", "nowhere", "--folder", "new", "--coordinator", fingerprint(home))

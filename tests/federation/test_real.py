@@ -120,7 +120,7 @@ def test_a_second_start_of_a_run_that_is_going_on_is_refused(peace):
 @pytest.mark.parametrize("name", ["other", "open"])
 def test_a_site_with_another_authority_or_without_tls_stops_at_once(peace, name):
     text, seconds = peace.refused[name]
-    assert "E509" in text
+    assert "E503" in text
     assert seconds < 30  # of which most is a start of Python beside a federation at work
 
 

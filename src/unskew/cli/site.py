@@ -113,7 +113,7 @@ def policy(
                 "change its keys with: unskew site policy --set KEY=VALUE --folder"
                 f" {shlex.quote(str(folder))}"
             )
-            raise UsageError("E502", f"{folder / POLICY_FILE} exists and is not overwritten; {change}")
+            raise UsageError("E161", f"{folder / POLICY_FILE} exists and is not overwritten; {change}")
         Policy().write(folder)
     current = Policy.read(folder)
     if changes:

@@ -61,7 +61,7 @@ try:
     from sqlalchemy import delete, insert, select, update
 except ImportError as error:  # the extra is not installed, or in a version that has other names
     raise UsageError(
-        "E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error})."
+        "E133", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error})."
     ) from error
 
 announced_by_site = ContextVar("by_a_site", default=False)

@@ -101,7 +101,7 @@ class Ticket:
 
     @staticmethod
     def read(path: Path) -> Ticket:
-        """Read a ticket. Raises UsageError: E111 without a file, E503 if it is not a ticket, E114 for the
+        """Read a ticket. Raises UsageError: E111 without a file, E503 if it is not a ticket, E109 for the
         name of the federation or of the site.
         """
         try:
@@ -150,7 +150,7 @@ class Coordinator:
     def make(folder: Path, name: str, address: str, sites: list[str], tls: bool = True) -> Coordinator:
         """Create a federation. address: HOST or HOST:PORT at which sites reach the server.
 
-        Raises UsageError: E502 if the folder already contains one, E503 or E114 for an invalid address or
+        Raises UsageError: E161 if the folder already contains one, E503 or E109 for an invalid address or
         name.
         """
         host, port = parse_address(address, DEFAULT_PORT)
@@ -159,7 +159,7 @@ class Coordinator:
         for site in (name, *sites):
             disk.check_name(site)
         if (folder / "federation.json").exists():
-            raise UsageError("E502", f"{folder} already holds a federation.")
+            raise UsageError("E161", f"{folder} already holds a federation.")
         if not tls and not is_local(host):
             raise UsageError(
                 "E503",
@@ -179,7 +179,7 @@ class Coordinator:
 
     @staticmethod
     def open(folder: Path) -> Coordinator:
-        """The federation in a folder. Raises UsageError: E502 if there is none, E503 if its federation.json
+        """The federation in a folder. Raises UsageError: E161 if there is none, E503 if its federation.json
         is damaged.
         """
         try:
@@ -192,7 +192,7 @@ class Coordinator:
                 f"there is no federation in {folder}; create one: unskew federation init NAME --host H"
                 " --sites a,b"
             )
-            raise UsageError("E502", text) from None
+            raise UsageError("E161", text) from None
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError("E503", f"{folder / 'federation.json'} cannot be read: {error!r}.") from error
 
@@ -229,7 +229,7 @@ class Coordinator:
         disk.replace(self.key_file(site), public.text + "\n")
 
     def check_key(self, site: str, public: PublicKey) -> None:
-        """Raises UsageError: E503 for an unknown site or a key in use, E502 if the site has another key."""
+        """Raises UsageError: E503 for an unknown site or a key in use, E161 if the site has another key."""
         if site not in self.sites:
             raise UsageError("E503", f"{self.name} has no site '{site}'; it has {', '.join(self.sites)}.")
         path = self.key_file(site)
@@ -239,7 +239,7 @@ class Coordinator:
                 f" {site}"
             )
             raise UsageError(
-                "E502", f"{site} was admitted with another key; if that is to be replaced: {again}"
+                "E161", f"{site} was admitted with another key; if that is to be replaced: {again}"
             )
         if any(key.text == public.text for other, key in self.admitted().items() if other != site):
             raise UsageError("E503", f"this key already belongs to another site; {site} must create its own.")

@@ -72,7 +72,7 @@ from unskew.scores import latest
 from unskew.system import disk
 from unskew.system.failures import explain
 
-IN_EVERY_ROUND = ("E315",)
+IN_EVERY_ROUND = ("E108",)
 """Code of a merge that is weaker than specified with few replies, reported in every round."""
 
 
@@ -264,7 +264,7 @@ def _build(federation: ServerView, settings: Settings, method: Method) -> Run:
     try:
         return run_on(federation, settings, method)
     except UsageError as error:
-        if not federation.layout or error.code not in ("E122", "E123"):
+        if not federation.layout or error.code not in ("E123", "E123"):
             raise
         site = federation.names[0] if federation.names else "sites"
         raise UsageError(
@@ -275,7 +275,7 @@ def _build(federation: ServerView, settings: Settings, method: Method) -> Run:
 def _read_roster(path: Path) -> tuple[str, list[Hello]] | None:
     """The number of the run in this folder and the sites' first descriptions; None if it has not begun.
 
-    Raises StateError (E208) for a damaged file.
+    Raises StateError (E201) for a damaged file.
     """
     if not (path / ROSTER).exists():
         return None
@@ -283,18 +283,18 @@ def _read_roster(path: Path) -> tuple[str, list[Hello]] | None:
         facts = json.loads((path / ROSTER).read_text())
         return disk.check_name(facts["run"]), [Hello.read(h) for h in facts["sites"]]
     except (ValueError, KeyError, TypeError, AttributeError, UsageError):
-        raise StateError("E208", f"{path / ROSTER} does not say which run this is; {_PUT_BACK}") from None
+        raise StateError("E201", f"{path / ROSTER} does not say which run this is; {_PUT_BACK}") from None
 
 
 def _check_records(path: Path) -> None:
-    """Raises StateError if a run has lost its number (E208) or the serial numbers of its requests (E207).
+    """Raises StateError if a run has lost its number (E201) or the serial numbers of its requests (E201).
 
     Under a new number the sites would count the run as another one.
     """
     first_note, journal = (path / ROSTER).exists(), path / JOURNAL_FILE
     if not first_note and any(path.glob("state*.safetensors")):
         raise StateError(
-            "E208",
+            "E201",
             f"{path / ROSTER} is gone, which holds the number by which sites know the run; {_PUT_BACK}",
         )
     if first_note and not (journal.exists() and journal.stat().st_size):
@@ -302,7 +302,7 @@ def _check_records(path: Path) -> None:
             f"{journal} is gone, from which requests are numbered, and sites refuse numbers that they have"
             " seen"
         )
-        raise StateError("E207", f"{text}; {_PUT_BACK}")
+        raise StateError("E201", f"{text}; {_PUT_BACK}")
 
 
 def _gather(
@@ -347,10 +347,10 @@ def _new_sites(
     """The sites of a new run: those that fit together. The others are reported and left out of it."""
     present_hellos = [present[site] for site in expected if site in present]
     doubted = doubtful_counts(present_hellos, post.contact.bounds)
-    _check_enough(len(present_hellos) - len(doubted), "E505", doubted, terms)
+    _check_enough(len(present_hellos) - len(doubted), "E305", doubted, terms)
     for site, text in doubted.items():
         remedy = f"If the number is right, admit {site}.pub again with --samples N."
-        post.leave_out(site, "E505", f"{text}. It is left out of this run. {remedy}")
+        post.leave_out(site, "E305", f"{text}. It is left out of this run. {remedy}")
     too_old = {
         h.site: text
         for h in present_hellos
@@ -384,7 +384,7 @@ def _report_versions(post: Correspondence, hellos: Iterable[Hello]) -> None:
     """Report each site with other versions that can change a run's bits."""
     for hello in hellos:
         if text := version_differences(COORDINATOR, post.versions, hello.site, hello.versions):
-            post.tell(0, "E524", f"{text}.")
+            post.tell(0, "E504", f"{text}.")
 
 
 def _report_unscaled(
@@ -395,7 +395,7 @@ def _report_unscaled(
     for hello in hellos:
         if hello.unscaled:
             text = f"{hello.site}: its samples look unscaled, and the method takes them as they are"
-            post.tell(0, "E527", f"{text}; {scaling_remedy(method, hello.layout, summed)}.")
+            post.tell(0, "E504", f"{text}; {scaling_remedy(method, hello.layout, summed)}.")
 
 
 def _check_enough(left: int, code: str, out: Mapping[str, str], terms: Terms) -> None:

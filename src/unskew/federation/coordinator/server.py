@@ -126,7 +126,7 @@ class Conductors:
         self.say(f"the run in {path} begins, or goes on")
 
     def _refuse(self, task: Task, why: str) -> None:
-        self.say(str(UsageError("E510", f"run {task.run} was refused and ended: {why}.")))
+        self.say(str(UsageError("E507", f"run {task.run} was refused and ended: {why}.")))
         self._finish(task, f"refused: {why}")
 
     def _has_ended(self, run: _Run) -> bool:

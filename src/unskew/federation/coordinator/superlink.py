@@ -100,7 +100,7 @@ try:
     from flwr.supercore.runtime import RuntimeHttpClient
 except ImportError as error:  # the extra is not installed, or in a version that has other names
     raise UsageError(
-        "E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error})."
+        "E133", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error})."
     ) from error
 
 URL = "http://superlink"

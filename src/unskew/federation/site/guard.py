@@ -83,7 +83,7 @@ def answerable(error: Exception, say: Callable[[str], None]) -> UnskewError:
         say(reported.text)
         return reported
     say(f"a request failed: {type(error).__name__}: {error}"[:MOST_TEXT])
-    return UnskewError("E312", f"{type(error).__name__}; the site's log says more.")
+    return UnskewError("E311", f"{type(error).__name__}; the site's log says more.")
 
 
 T = TypeVar("T")

@@ -408,7 +408,7 @@ class Site:
             text := version_differences(self.member.name, ours, COORDINATOR, coordinator_versions)
         ) != self._reported_versions:
             self._reported_versions = text
-            self.say(f"E524 {text}." if text else "the coordinator runs the same versions now")
+            self.say(f"E504 {text}." if text else "the coordinator runs the same versions now")
 
     def _setup(self, request: Packet) -> Answer:
         """Build and store the run, and report to the operator what leaves this site in it.

@@ -115,4 +115,4 @@ def _versions() -> Finding:
         installed = {**versions(), "flwr": version("flwr")}
         return Finding("versions", True, ", ".join(f"{name} {number}" for name, number in installed.items()))
     except PackageNotFoundError:
-        return Finding("versions", False, "E501 Flower is not installed: pip install 'unskew[flower]'")
+        return Finding("versions", False, "E133 Flower is not installed: pip install 'unskew[flower]'")
