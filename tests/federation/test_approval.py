@@ -89,6 +89,27 @@ def test_where_samples_are_drawn_another_seed_is_another_study(site, method):
     assert hello(site, method, run="r3", seed=5)["code"] == "E522"
 
 
+def test_the_sums_of_another_seed_are_another_study(site):
+    """Over other sites they would show what this one sent."""
+    hello(site, secure_aggregation="on")
+    approvals.decide(site.member.folder, "r1", "approved")
+    assert "hello" in hello(site, run="r2", secure_aggregation="on")
+    assert hello(site, run="r3", secure_aggregation="on", seed=5)["code"] == "E522"
+
+
+@pytest.mark.parametrize(
+    "limits", [{"most_megabytes": 1e-4}, {"least_samples": 20}, {"shares": ("weights",)}]
+)
+def test_what_the_policy_says_of_the_data_is_kept_until_the_operator_has_decided(site, limits):
+    """The bytes follow from the form of the samples, and a score is sent where there are test samples."""
+    allow(site, **limits)
+    assert hello(site)["code"] == "E522"
+    (asks,) = approvals.all_requests(site.member.folder)
+    assert f"({next(iter(limits))})" in asks.note
+    approvals.decide(site.member.folder, "r1", "approved")
+    assert hello(site)["code"] == "E520"
+
+
 @pytest.mark.parametrize(("method", "code"), [("fedmix", "E520"), ("fedavg", None)])
 def test_where_samples_are_drawn_a_site_is_one_client_in_all_runs_of_a_study(site, method, code):
     """A tenth of the samples was approved, and ten runs that name the site client 0, 1, 2 and so on took them
@@ -322,6 +343,14 @@ def test_a_run_that_nobody_decides_about_pauses(tmp_path):
         fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"), wait_s=1)
 
 
+def test_a_site_that_is_left_out_when_the_wait_is_over_is_named(tmp_path):
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    sites[999].guard.approve = "ask"
+    loop, _, said = fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"))
+    assert "the wait is over; the run goes on without s1" in said
+    assert len(loop.trainer.sites.hellos) == 4
+
+
 def test_what_the_coordinator_writes_is_readable_by_its_owner_only(tmp_path):
     """N1: the state file, which holds what sites sent, had mode 644."""
     home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["s0"])
@@ -377,7 +406,7 @@ def test_the_commands_of_a_sites_operator(tmp_path):
 def test_commands_that_are_shown_can_be_copied(tmp_path, site, monkeypatch, capsys):
     """Paths with spaces stood there as they were, and the classes were left out."""
     monkeypatch.setattr(
-        "unskew.federation.site.site_checks.check_site", lambda *_: [Finding("data", True, "")]
+        "unskew.federation.site.site_checks.check_site", lambda *_, **__: [Finding("data", True, "")]
     )
     commands.check("my scans.npz", Path("a site"), "no,yes")
     last = capsys.readouterr().out.splitlines()[-1]
@@ -428,7 +457,7 @@ def test_a_look_at_a_study_imports_no_file_that_the_study_names(tmp_path, monkey
     (tmp_path / "mine.py").write_text(MAKES.replace("mark", "ours"))
     (tmp_path / "study.yaml").write_text(dump(study_settings(fake.small("fedavg", model="evil.py:make"))))
     monkeypatch.setattr(
-        "unskew.federation.site.site_checks.check_site", lambda *_: [Finding("data", True, "")]
+        "unskew.federation.site.site_checks.check_site", lambda *_, **__: [Finding("data", True, "")]
     )
     look = ("site", "check", "--data", "d.npz", "--study", "study.yaml")
     refused = call(*look, cwd=tmp_path)

@@ -25,6 +25,7 @@ from unskew.federation.coordinator import superlink
 from unskew.federation.coordinator.server import ServerMetrics
 from unskew.federation.front import access
 from unskew.federation.protocol import study_rules
+from unskew.federation.protocol.identity import PrivateKey
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.tickets import Coordinator, Ticket
 from unskew.records.run_lock import RunLock
@@ -103,29 +104,6 @@ def test_a_full_disk_does_not_let_strangers_end_the_server(home, monkeypatch, er
     ]
 
 
-def test_flowers_server_is_on_loopback_and_the_front_keeps_to_its_port(tmp_path):
-    home = Coordinator.make(tmp_path / "fed", "lung", "fl.example.org:8123", ["a"])
-    server = coordinator_server.Server(home)
-    inner = str(superlink.inner_port(home))
-    assert server.program.command[5:9] == ["--host", "127.0.0.1", "--port", inner]
-    assert server.front.command[-2:] == ["0.0.0.0", inner]
-    assert coordinator_server.Server(home, "192.0.2.1").front.command[-2:] == ["192.0.2.1", inner]
-    with socket.create_server(("127.0.0.1", int(inner))):
-        superlink.choose_inner_port(home)
-        assert str(superlink.inner_port(home)) == inner
-        superlink.choose_inner_port(home, again=True)
-        assert (other := str(superlink.inner_port(home))) != inner
-    superlink.choose_inner_port(home, again=True)
-    assert str(superlink.inner_port(home)) == other  # a run's process comes back to it
-
-
-def test_flowers_server_takes_no_port_that_the_front_will_have(home, monkeypatch):
-    ports = iter([home.port, home.port + 1])
-    monkeypatch.setattr(superlink, "free_port", lambda: next(ports))
-    superlink.choose_inner_port(home)
-    assert superlink.inner_port(home) == home.port + 1
-
-
 def test_flower_tells_nobody_of_a_federation_whatever_the_shell_says(tmp_path, monkeypatch):
     for name in programs.FLOWER_SWITCHES:
         monkeypatch.setenv(name, "asked for")
@@ -144,15 +122,6 @@ def tended(home, monkeypatch) -> coordinator_server.Server:
     return server
 
 
-@pytest.mark.parametrize("renewed", [True, False])
-def test_flowers_server_begins_again_with_a_renewed_certificate(home, monkeypatch, renewed):
-    server, stopped = tended(home, monkeypatch), []
-    monkeypatch.setattr(server.renewal, "tend", lambda: renewed)
-    monkeypatch.setattr(server.program, "stop", lambda: stopped.append(1))
-    server.tend()
-    assert stopped == [1] * renewed
-
-
 def test_a_program_that_ends_now_and_then_is_started_again(home, monkeypatch):
     server, clock = tended(home, monkeypatch), SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr(server.front, "tend", lambda say: 1)
@@ -164,19 +133,25 @@ def test_a_program_that_ends_now_and_then_is_started_again(home, monkeypatch):
         server.tend()
 
 
-def test_a_site_that_was_admitted_with_another_key_is_registered_again(home, monkeypatch):
-    server, registered = tended(home, monkeypatch), []
-    keys = {site: SimpleNamespace(text=f"key of {site}") for site in "ab"}
-    server.registered = {"a": "key of a", "b": "an earlier key"}
+def test_the_nodes_of_flowers_server_become_those_of_the_admitted_keys(home, monkeypatch):
+    """Also if somebody has removed one there, or added one."""
+    server, made, now = tended(home, monkeypatch), [], 0.0
+    monkeypatch.setattr(coordinator_server, "time", SimpleNamespace(monotonic=lambda: now))
+    keys = {site: PrivateKey.make().public for site in "ab"}
+    a, b = (superlink.flower_key(key) for key in keys.values())
+    nodes = {a: 1, b"a stranger's": 2, b"a revoked site's": 3}
     monkeypatch.setattr(home.__class__, "admitted", lambda self: keys)
-    monkeypatch.setattr(server._link, "register", lambda site, key: registered.append((site, key)))
+    monkeypatch.setattr(server._link, "nodes", lambda: dict(nodes))
+    monkeypatch.setattr(server._link, "register", lambda site, key: made.append((site, key)))
+    monkeypatch.setattr(server._link, "unregister", made.append)
     server.tend()
-    server.tend()
-    assert registered == [("b", keys["b"])]
-    assert json.loads((home.folder / "flower/registered.json").read_text()) == {
-        "a": "key of a",
-        "b": "key of b",
-    }
+    assert sorted(made[:2]) == [2, 3]
+    assert made[2:] == [("b", keys["b"])]
+    made.clear()
+    nodes = {b: 4}  # one was removed behind the server's back
+    for now in (1.0, coordinator_server.RECONCILE_S + 1):  # noqa: B007  the clock reads it
+        server.tend()
+    assert made == [("a", keys["a"])]
 
 
 def test_without_tls_no_server_listens_to_other_machines(tmp_path):
@@ -192,7 +167,7 @@ def test_a_second_server_is_refused_before_it_touches_anything(tmp_path):
         done = call("serve", "lung", cwd=tmp_path)
     assert (done.code, done.err[:4]) == (2, "E507")
     assert "Does it run already?" in done.err
-    assert not (tmp_path / "federations/lung/flower/port").exists()
+    assert not (tmp_path / "federations/lung/flower/tasks.key").exists()
 
 
 @pytest.mark.parametrize(
@@ -267,6 +242,12 @@ def test_a_site_is_told_what_a_study_would_take_from_it(tmp_path):
     assert "infinite  end to end" in told
     assert "infinite  against the coordinator" in told
     assert any(f["what"] == "network" and not f["ok"] for f in json.loads(done.out)["found"])
+    elsewhere = ("--folder", "no-site-yet")
+    done = call("site", "check", "--data", "d.npz", "--study", "study.yaml", *elsewhere, cwd=tmp_path)
+    assert done.code == 0
+    assert "feddpms/z at most" in done.out
+    assert "next  unskew join TICKET" in done.out
+    assert call("site", "check", "--data", "d.npz", *elsewhere, cwd=tmp_path).err.startswith("E503")
     (tmp_path / "study.yaml").write_text("method: fedavg_ft\n")
     done = call("site", "check", "--data", "d.npz", "--study", "study.yaml", cwd=tmp_path)
     assert (done.code, done.err[:4]) == (2, "E506")
@@ -302,7 +283,7 @@ def test_the_flower_commands_are_shown(tmp_path):
     call("federation", "init", "lung", "--host", "h.example:9000", "--sites", "a,b", cwd=tmp_path)
     told = call("federation", "export-flower", "lung", cwd=tmp_path).out
     assert "unskew.federation.front federations/lung 0.0.0.0" in told
-    assert "flower-superlink --host 127.0.0.1" in told
+    assert "unskew.federation.flower_patches federations/lung/flower/superlink flower-superlink" in told
     assert "--enable-supernode-auth" in told
     assert told.count("python -m unskew.federation.site.worker site PATH --device cpu") == 2
     assert "FLWR_TELEMETRY_ENABLED=0" in told

@@ -37,15 +37,7 @@ def home(tmp_path_factory):
 @contextlib.contextmanager
 def front(home, folder) -> Iterator[subprocess.Popen[str]]:
     """The process, once it listens; its output is in `said` of the folder."""
-    words = [
-        sys.executable,
-        "-P",
-        "-m",
-        "unskew.federation.front",
-        str(home.folder),
-        "127.0.0.1",
-        str(free_port()),
-    ]
+    words = [sys.executable, "-P", "-m", "unskew.federation.front", str(home.folder), "127.0.0.1"]
     env = {
         name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"
     }  # as a service has it

@@ -33,7 +33,7 @@ def began(monkeypatch):
     """The folders of sites that went on to connect."""
     folders = []
     monkeypatch.setattr(processes.SiteProcesses, "run", lambda self: folders.append(self.joined.folder.name))
-    monkeypatch.setattr(site_checks, "check_site", lambda *_: FINE)
+    monkeypatch.setattr(site_checks, "check_site", lambda *_, **__: FINE)
     return folders
 
 
@@ -131,7 +131,9 @@ def test_a_site_that_joined_unseen_is_held_against_the_fingerprint_too(tmp_path,
 def test_a_check_that_cannot_come_right_by_waiting_ends_the_command(
     tmp_path, home, began, monkeypatch, what, code
 ):
-    monkeypatch.setattr(site_checks, "check_site", lambda *_: [*FINE[:1], Finding(what, False, "wrong")])
+    monkeypatch.setattr(
+        site_checks, "check_site", lambda *_, **__: [*FINE[:1], Finding(what, False, "wrong")]
+    )
     done = run(tmp_path, "--coordinator", fingerprint(home))
     assert done.code == code
     assert f"FAIL  {what}" in done.out

@@ -122,7 +122,8 @@ def test_a_policy_that_takes_fedavg_back_stops_a_run_that_goes_on(site):
 
 def test_the_default_policy_lets_no_inputs_features_or_labels_out(site):
     replace(Policy(), least_samples=1, least_batch=1).write(site.member.folder)
-    assert [hello(site, m).get("code") for m in ("feddata", "fedmix", "fedbr", "flea")] == ["E520"] * 4
+    refused = ("feddata", "fedmix", "fedbr", "flea")
+    assert [hello(site, method, run=method).get("code") for method in refused] == ["E520"] * 4
     assert "hello" in hello(site, "scaffold+rebafl")
 
 

@@ -1,5 +1,4 @@
-"""Real processes on loopback: a run that nobody disturbs, sites that must not be let in, and a stranger with
-code.
+"""Real processes on loopback: a run that nobody disturbs, and sites that must not be let in.
 
 The fixture lives through the run and keeps what it saw; the tests look at that.
 """
@@ -11,8 +10,6 @@ import os
 import re
 import signal
 import statistics
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +21,6 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew
 from tests.federation import fake  # noqa: F401  skips where cryptography is missing
 from tests.federation.loopback import Loopback, running, simulated
 from tests.federation.test_metrics import parsed as metrics_parsed
-from tests.federation.wild import run_of_a_stranger
-from unskew.federation.coordinator.superlink import address
 from unskew.federation.tickets import Coordinator, Ticket
 
 pytestmark = [pytest.mark.slow, pytest.mark.flower]
@@ -39,21 +34,16 @@ def federation(tmp_path_factory):
 
 @dataclass
 class Peace:
-    """A run that nobody disturbs. refused: what `site run` said and how long it took, by the site's folder.
-
-    strange: Flower's answer to a run that a stranger has started.
-    """
+    """A run that nobody disturbs. refused: what `site run` said and how long it took, by the site's folder."""
 
     result: dict
     second_start: str
     refused: dict[str, tuple[str, float]]
-    strange: dict
 
 
 @pytest.fixture(scope="module")
 def peace(federation) -> Peace:
-    """While it goes on, somebody resumes it, a stranger runs an app, and three sites knock that must not be
-    let in.
+    """While it goes on, somebody resumes it, and three sites knock that must not be let in.
 
     A site stands still meanwhile: somebody who starts a second time may be slower than two rounds.
     """
@@ -64,7 +54,6 @@ def peace(federation) -> Peace:
     worker = federation.pid("a", "unskew.federation.site.worker")
     os.kill(worker, signal.SIGSTOP)
     second_start = federation.do("resume", "runs/peace", code=2)
-    strange = json.loads(run_of_a_stranger(federation, address(federation.home)))
     os.kill(worker, signal.SIGCONT)
     refused = {}
     for name, authority in (("other", another_authority(federation)), ("open", "")):
@@ -75,7 +64,7 @@ def peace(federation) -> Peace:
     result = json.loads(federation.end("run"))
     federation.until(lambda: "Is c.pub admitted?" in federation.log("stranger"), 60)
     federation.stop("stranger")
-    return Peace(result, second_start, refused, strange)
+    return Peace(result, second_start, refused)
 
 
 def another_authority(federation: Loopback) -> str:
@@ -144,18 +133,6 @@ def test_site_check_finds_nothing_wrong(federation):
     checked = federation.do("site", "check", "--data", "a.npz", "--folder", "site-a")
     assert "FAIL" not in checked
     assert "signed by the federation's authority" in checked
-
-
-def test_nothing_of_an_app_that_a_stranger_runs_is_run_anywhere(federation, peace):
-    """N0: it ran as root at the coordinator and at every site, and no log told of it."""
-    assert peace.strange["success"]
-    federation.until(
-        lambda: f"E507 run {peace.strange['run-id']} was refused and ended" in federation.log("serve"), 30
-    )
-    assert not (federation.root / "was-here").exists()
-    subprocess.run([sys.executable, str(federation.root / "stranger/app/wild/code.py")], check=True)
-    assert (federation.root / "was-here").exists(), "as it does where somebody runs it"
-    assert not list(federation.root.glob("federations/lung/flower/apps/*"))
 
 
 def test_a_site_never_asks_the_server_for_code(federation, peace):

@@ -27,7 +27,7 @@ from tests.federation import fake  # noqa: F401  skips where cryptography is mis
 from tests.federation.loopback import Loopback, below, running
 from tests.federation.wild import run_of_a_stranger
 from unskew.federation import journal
-from unskew.federation.coordinator.superlink import address
+from unskew.federation.addresses import socket_address
 from unskew.federation.front.access import parse_refusal
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.tickets import Coordinator, Ticket
@@ -159,8 +159,8 @@ def attacks(tmp_path_factory) -> Attacks:
     with running(tmp_path_factory.mktemp("lung"), sites=()) as federation:
         attacks = Attacks(federation)
         home = federation.home
-        with httpx.Client(verify=str(home.folder / "ca.crt")) as client:
-            listed = client.get(f"https://{address(home)}/openapi.json").json()["paths"]
+        with httpx.Client(transport=httpx.HTTPTransport(uds=socket_address(home.superlink))) as client:
+            listed = client.get("http://superlink/openapi.json").json()["paths"]
         attacks.paths = ["/docs", "/openapi.json", "/redoc", *listed]
         federation.do("federation", "revoke", "lung", "c")
         shown = contexts(federation)

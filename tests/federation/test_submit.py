@@ -48,9 +48,7 @@ def link(monkeypatch):
             return self._answer(("stop", number))
 
     stub = ModuleType("unskew.federation.coordinator.superlink")
-    stub.__dict__.update(
-        Refused=Refused, Unavailable=Unavailable, SuperLink=SuperLink, address=lambda home: "here:9"
-    )
+    stub.__dict__.update(Refused=Refused, Unavailable=Unavailable, SuperLink=SuperLink)
     monkeypatch.setitem(sys.modules, "unskew.federation.coordinator.superlink", stub)
     monkeypatch.delitem(sys.modules, "unskew.federation.coordinator.submission", raising=False)
     submit = importlib.import_module("unskew.federation.coordinator.submission")
@@ -84,7 +82,9 @@ def test_a_superlink_that_starts_is_waited_for_and_handed_one_order(link):
 
 def test_one_that_never_answers_is_named_after_a_while(link):
     link.answers = [Unavailable()]
-    with pytest.raises(UsageError, match=r"^E507 nothing answers at here:9; is `unskew serve` running\?$"):
+    with pytest.raises(
+        UsageError, match=r"^E507 the SuperLink does not answer; is `unskew serve` running\?$"
+    ):
         link.submit.submit("home", "order")
     assert sum(link.slept) == link.submit.STARTING_S
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from safetensors.torch import load
 
 from tests.federation import fake
 from tests.federation.test_bits import simulated
+from tests.federation.test_policy import answer, weights
 from unskew.core.trees import nested_tree, tree_map
 from unskew.errors import Paused, UsageError
 from unskew.federation.coordinator.correspondence import Correspondence
@@ -20,6 +22,7 @@ from unskew.federation.protocol.wire_format import pack, seal, unseal
 from unskew.federation.site import site_page
 from unskew.federation.site.site import REQUESTS
 from unskew.federation.site.site_ledger import SiteLedger
+from unskew.federation.site.sum_answers import SumLog
 from unskew.records.checkpoints import digest
 from unskew.report.analysis.runs import traffic_of
 from unskew.report.sections.leakage import payloads
@@ -324,22 +327,57 @@ def test_the_same_numbers_are_not_summed_over_other_sites_in_another_run(tmp_pat
     assert [len(k) for k in used(fresh)] == [4, 5, 5]
 
 
+def test_weights_that_differ_by_one_rounding_do_not_hide_that_a_round_was_summed(tmp_path):
+    """They bring other bits of the same update, and so does another place of the site among the clients."""
+    site = fake.sites(tmp_path, fake.federation())[998]
+    first, settings = weights(site), fake.small("fedavg", **ON)
+    nudged = {name: torch.nextafter(w, torch.tensor(1.0)) for name, w in first.items()}
+    known = []
+    for run, k, w, seed in (("r1", 0, first, 0), ("r2", 1, nudged, 0), ("r3", 0, first, 9)):
+        facts = {"settings": settings.replace(seed=seed).as_dict(), "k": k, "clients": 5, "largest": 33}
+        assert answer(site, "setup", run=run, tree={"w": w}, **facts)["ready"]
+        assert answer(site, "train", 1, {"w": w}, run=run, lr=settings.lr)["n"] == 33
+        known.append(site.sums.underway[run].known_by)
+    SumLog(tmp_path / "s2", "r1").note(1, known[0], ["s0", "s1", "s2", "s3"])
+    with pytest.raises(UsageError, match=r"E525 .*summed before, over s0, s1, s2, s3, .*another seed"):
+        SumLog(tmp_path / "s2", "r2").check(1, known[1], ["s0", "s1", "s2"])
+    SumLog(tmp_path / "s2", "r3").check(1, known[2], ["s0", "s1", "s2"])
+
+
+@pytest.mark.parametrize(
+    ("limits", "gone", "counted"),
+    [
+        ({"peers": ("s3",)}, None, [5, 5, 5]),
+        ({"peers": ("s3",)}, "train", [5, 3, 5]),
+        ({"peers": ("s3",)}, "mask", [5, 0, 5]),  # of the other three none signs alone that s3 has left
+        ({"least_sites": 4}, None, [5, 5, 5]),
+        ({"least_sites": 5}, None, [4, 4, 4]),  # a sum over five is opened with four
+    ],
+)
+def test_a_site_sums_only_with_the_peers_and_the_number_of_sites_that_its_policy_demands(
+    tmp_path, limits, gone, counted
+):
+    by_node = fake.sites(tmp_path / "sites", fake.federation())
+    replace(fake.OPEN, **limits).write(tmp_path / "sites/s2")
+    channel = fake.Direct(by_node, lost("s3", gone) if gone else None)
+    loop, _, _ = fake.run(tmp_path / "run", channel, fake.small("fedavg", **ON))
+    assert [len(k) for k in used(loop)] == counted
+    key = f"({next(iter(limits))})"
+    assert any(p.startswith("E520 s2") and key in p for p in problems(loop)) == (counted != [5, 5, 5])
+
+
 def test_a_run_without_a_site_does_not_show_what_that_site_sent_to_the_run_before(tmp_path):
     """What differs between the two sums of round 1 is the update of s4, whom the second run leaves out from
     its beginning."""
     by_node, settings = fake.sites(tmp_path / "sites", fake.federation()), fake.small("fedavg", **ON)
     fake.run(tmp_path / "one", fake.Direct(by_node), settings)
     others = {node: site for node, site in by_node.items() if site.member.name != "s4"}
-    for name, changes in (("two", {}), ("three", {"rounds": 4})):
-        loop, _, _ = fake.run(tmp_path / name, fake.Direct(others), settings.replace(clients=4, **changes))
-        told = [e["text"] for e in loop.record.rows["events"] if (e["t"], e["code"]) == (1, "E525")]
-        assert (
-            len(
-                [text for text in told if "these numbers were summed before, over s0, s1, s2, s3, s4" in text]
-            )
-            == 4
-        )
-        assert [len(k) for k in used(loop)][:2] == [0, 4]
+    with pytest.raises(Paused, match=r"E206 .*3rd in a row without a sum"):  # of the same study and seed
+        fake.run(tmp_path / "two", fake.Direct(others), settings.replace(clients=4))
+    loop, _, _ = fake.run(tmp_path / "three", fake.Direct(others), settings.replace(clients=4, rounds=4))
+    told = [e["text"] for e in loop.record.rows["events"] if (e["t"], e["code"]) == (1, "E525")]
+    assert sum("these numbers were summed before, over s0, s1, s2, s3, s4" in text for text in told) == 4
+    assert [len(k) for k in used(loop)][:2] == [0, 4]
     fresh, _, _ = fake.run(tmp_path / "four", fake.Direct(others), settings.replace(clients=4, seed=9))
     assert [len(k) for k in used(fresh)] == [4, 4, 4]
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-import ssl
+import os
+import subprocess
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +19,9 @@ from flwr.proto.run_pb2 import Run
 from flwr.supercore.error import ApiErrorCode
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
+from tests.federation.loopback import SLOW_MACHINE
+from unskew.federation import addresses as socket_names
+from unskew.federation import programs
 from unskew.federation.coordinator import superlink
 from unskew.federation.coordinator.superlink import (
     APP,
@@ -26,7 +32,7 @@ from unskew.federation.coordinator.superlink import (
     Task,
     Unavailable,
 )
-from unskew.federation.protocol.identity import PrivateKey
+from unskew.federation.protocol.identity import PrivateKey, persistent_secret
 from unskew.federation.tickets import Coordinator
 
 pytestmark = pytest.mark.flower
@@ -69,7 +75,6 @@ class Client:
 @pytest.fixture
 def home(tmp_path):
     home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:1", ["a"])
-    superlink.choose_inner_port(home)
     return home
 
 
@@ -84,28 +89,41 @@ def made(monkeypatch):
         clients.all[-1].answers = clients.later
         return clients.all[-1]
 
+    monkeypatch.setattr(superlink, "_connected", lambda home, client: client)
     monkeypatch.setattr(superlink, "ControlHttpClient", client)
     monkeypatch.setattr(superlink, "RuntimeHttpClient", client)
     return clients
 
 
-def test_it_is_reached_on_loopback_alone_with_the_federations_certificate(home, made, tmp_path):
-    SuperLink(home)
-    superlink.runtime_client(home, "interceptor")
-    for client in made.all:
-        assert client.url == f"https://127.0.0.1:{superlink.inner_port(home)}"
-        assert client.options["verify"].verify_mode == ssl.CERT_REQUIRED
-        assert client.options["timeout"] == superlink.TIMEOUT_S
-        names = [
-            dict(pair[0] for pair in each["subject"]) for each in client.options["verify"].get_ca_certs()
-        ]
-        assert len(names) == 1
-    assert made.all[1].options["interceptors"][1:] == ["interceptor"]
-    plain = Coordinator.make(tmp_path / "plain", "lung", "127.0.0.1:1", ["a"], tls=False)
-    superlink.choose_inner_port(plain)
-    SuperLink(plain)
-    assert made.all[-1].url == f"http://127.0.0.1:{superlink.inner_port(plain)}"
-    assert made.all[-1].options["verify"] is False
+def test_only_the_coordinators_user_reaches_it_and_a_removed_site_is_registered_again(tmp_path):
+    folder = tmp_path / ("f" * socket_names.MOST_SOCKET_PATH)  # longer than a socket's address may be
+    home, key = Coordinator.make(folder, "lung", "127.0.0.1:1", ["a"]), PrivateKey.make().public
+    persistent_secret(secret := home.folder / "flower/tasks.key")
+    env = programs.environment(home.folder / "flower")
+    process = subprocess.Popen(superlink.superlink_command(home, secret), env=env)
+    link, until = SuperLink(home), time.monotonic() + SLOW_MACHINE * 60
+    try:
+        while not home.superlink.exists():
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        assert home.superlink.parent.stat().st_mode & 0o777 == 0o700
+        tables = [Path(f"/proc/{process.pid}/net/{name}").read_text() for name in ("tcp", "tcp6")]
+        listening = {line.split()[9] for table in tables for line in table.splitlines() if " 0A " in line}
+        held = {os.readlink(fd) for fd in Path(f"/proc/{process.pid}/fd").iterdir()}
+        assert not held & {f"socket:[{inode}]" for inode in listening}
+        assert link.nodes() == {}
+        link.register("a", key)
+        ((text, node),) = link.nodes().items()
+        assert text == superlink.flower_key(key)
+        link.unregister(node)
+        assert link.nodes() == {}
+        link.register("a", key)
+        assert link.nodes().keys() == {text}
+    finally:
+        link.close()
+        process.terminate()
+        process.wait()
 
 
 def test_a_key_is_registered_once_and_a_second_time_is_no_failure(home, made):

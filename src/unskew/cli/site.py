@@ -139,18 +139,23 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Check the key, the network, the certificate, the clock, the data and the versions, without joining a
-    run."""
+    run.
+
+    A study can be looked at before there is a site, with --study and the data alone.
+    """
     from unskew.federation.site.site_checks import check_site as checked
     from unskew.federation.site.site_checks import policy_finding
 
-    findings = checked(folder, data, names(classes))
+    joined = study is None or folder.exists()
+    findings = checked(folder, data, names(classes), for_study=not joined)
     readable = all(f.ok for f in findings if f.what == "data")
     leaves: list[str] = []
     if study and readable:
         from unskew.federation.site.study_review import forecast
 
         asked, leaves = forecast(study, data, names(classes), sites, model)
-        findings.append(policy_finding(folder, asked))
+        if joined:
+            findings.append(policy_finding(folder, asked))
     if as_json:
         rows = [{"what": f.what, "ok": f.ok, "text": f.text} for f in findings]
         print(json.dumps({"found": rows, "leaves": leaves} if study else rows))
@@ -160,7 +165,9 @@ def check(
             print(line)
     if not all(f.ok for f in findings):
         raise SystemExit(2 if readable else 3)
-    if not as_json:
+    if not as_json and not joined:
+        print("next  unskew join TICKET, with the ticket that the coordinator sends")
+    elif not as_json:
         named = [*(["--classes", classes] if classes else []), *(["--model", model] if model else [])]
         print(
             f"next  {shlex.join(['unskew', 'site', 'run', '--data', data, *named, '--folder', str(folder)])}"

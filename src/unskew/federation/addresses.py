@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import ipaddress
+import os
 import re
 import secrets
 import socket
+import sys
 import urllib.request
 from base64 import b64encode
 from http.client import HTTPConnection
+from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from unskew.errors import UsageError
@@ -122,6 +126,29 @@ def _remedy(error: OSError, bind: str, port: int) -> str:
     return (
         f"{bind} {what}: give --bind one that `ip address` lists, or 0.0.0.0 for all of them (:: with IPv6)."
     )
+
+
+MOST_SOCKET_PATH = 103
+"""The longest path of a unix socket, in bytes, on every system."""
+
+
+def socket_address(path: Path) -> str:
+    """The address under which programs bind or reach the unix socket at this path.
+
+    On Linux a path that is too long for a socket is addressed through an open descriptor of its folder.
+    Raises UsageError (E507) elsewhere.
+    """
+    if len(os.fsencode(path)) <= MOST_SOCKET_PATH:
+        return str(path)
+    if not sys.platform.startswith("linux"):
+        raise UsageError("E507", f"the path {path} is too long for a socket; move the federation.")
+    return f"/proc/self/fd/{_descriptor(path.parent)}/{path.name}"
+
+
+@functools.cache
+def _descriptor(folder: Path) -> int:
+    """A descriptor of a folder, which stays open."""
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def free_port() -> int:

@@ -1,4 +1,9 @@
-"""Flower's SuperLink with three changes: python -m unskew.federation.flower_patches flower-superlink ...
+"""Flower's SuperLink, changed: python -m unskew.federation.flower_patches SOCKET flower-superlink ...
+
+Address: it listens at a unix socket, which only the coordinator's user reaches, and not at a port, because
+it asks operators for no password.
+
+Nodes: a key that was unregistered can be registered again.
 
 Announcements: Flower believes the first sender that announces a piece of a message, and refuses all others
 that describe it differently. A site that can predict pieces, such as those of a study's first model, could
@@ -26,16 +31,21 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from unskew.errors import MissingPackage
+from unskew.federation.addresses import socket_address
 from unskew.federation.programs import configure_malloc
 from unskew.system import disk
 
 try:
+    import uvicorn
     from flwr.proto.message_pb2 import ObjectTree
+    from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
     from flwr.supercore import sql_mixin
+    from flwr.supercore.constant import NodeStatus
     from flwr.supercore.inflatable.inflatable_object import (
         get_object_children_ids_from_object_content,
         get_object_id,
@@ -44,6 +54,7 @@ try:
     from flwr.supercore.inflatable.inflatable_utils import validate_object_content
     from flwr.supercore.object_store import object_store_factory
     from flwr.supercore.object_store.sql_object_store import SqlObjectStore
+    from flwr.supercore.state.schema.linkstate_models import Node
     from flwr.supercore.state.schema.objectstore_models import ObjectChild, StoredObject
     from flwr.superlink.cli import flower_superlink
     from flwr.superlink.servicer.fleet import fleet_handlers
@@ -187,6 +198,18 @@ class PieceStore(SqlObjectStore):
             (self.folder / object_id).unlink(missing_ok=True)
 
 
+def free_key(create: Callable[..., int]) -> Callable[..., int]:
+    """Flower's function that registers a node, which then accepts a key that was unregistered."""
+
+    def created(state: Any, *, public_key: bytes, **more: Any) -> int:
+        with state.session() as session:
+            ended = Node.public_key == public_key, Node.status == NodeStatus.UNREGISTERED
+            session.execute(delete(Node).where(*ended))
+        return create(state, public_key=public_key, **more)
+
+    return created
+
+
 SQLITE_SETTINGS = {"cache_size": "-8000", "mmap_size": "0", "busy_timeout": "60000"}
 """SQLite's settings instead of Flower's: negative cache size in KB, mapped bytes, ms to wait for
 another call."""
@@ -195,11 +218,19 @@ another call."""
 def main() -> None:
     """Run the SuperLink with the rest of the command line."""
     configure_malloc()
+    address = socket_address(Path(sys.argv[1]))
     sql_mixin.SQLITE_PRAGMAS = tuple({**dict(sql_mixin.SQLITE_PRAGMAS), **SQLITE_SETTINGS}.items())
     object_store_factory.SqlObjectStore = PieceStore
     fleet_handlers.push_messages = mark_as_site(fleet_handlers.push_messages)
-    sys.argv = sys.argv[1:]
+    SqlLinkState.create_node = free_key(SqlLinkState.create_node)
+    uvicorn.run = partial(_listen, uvicorn.run, address)
+    sys.argv = sys.argv[2:]
     flower_superlink()
+
+
+def _listen(run: Callable[..., None], address: str, *, app: Any, log_config: Any, **_: Any) -> None:
+    """Run an app with uvicorn at a unix socket, without TLS. run: uvicorn.run."""
+    run(app, uds=address, log_config=log_config)
 
 
 if __name__ == "__main__":

@@ -244,6 +244,11 @@ class Coordinator:
         if any(key.text == public.text for other, key in self.admitted().items() if other != site):
             raise UsageError("E503", f"this key already belongs to another site; {site} must create its own.")
 
+    @property
+    def superlink(self) -> Path:
+        """The unix socket of Flower's server, in a folder that only this user can enter."""
+        return self.folder / "flower" / "superlink"
+
     def key_file(self, site: str) -> Path:
         """The file of an admitted site's public key."""
         return self.folder / "admitted" / f"{site}.pub"

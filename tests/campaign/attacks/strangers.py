@@ -23,7 +23,7 @@ from tests.campaign.ongoing import Ongoing, runs
 from tests.federation.test_stranger import asking, dripping, pouring
 from tests.federation.wild import run_of_a_stranger
 from unskew.federation import flower_patches
-from unskew.federation.coordinator.superlink import address
+from unskew.federation.addresses import socket_address
 from unskew.federation.front.proxy import CALLS
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.tickets import Coordinator
@@ -163,8 +163,8 @@ def own_app(run: Ongoing) -> str:
 def every_path(run: Ongoing, shown: Shown) -> str:
     """All paths of Flower's server, which the coordinator's own machine can list."""
     home = run.ground.home
-    with httpx.Client(verify=str(home.folder / "ca.crt")) as client:
-        listed = client.get(f"https://{address(home)}/openapi.json").json()["paths"]
+    with httpx.Client(transport=httpx.HTTPTransport(uds=socket_address(home.superlink))) as client:
+        listed = client.get("http://superlink/openapi.json").json()["paths"]
     paths = ["/docs", "/openapi.json", "/redoc", *listed]
     attacks = {
         f"{who} {p}": asking("POST", p, shown[who])

@@ -336,6 +336,8 @@ def _gather(
             raise Paused("E206", f"{text} Missing: {list_names(absent)}.")
         refusal = post.refusals[absent[0]]  # waiting is useless, because the absent sites have refused
         raise UsageError(refusal.code, f"{text} {absent[0]} refuses: {refusal.text}")
+    if missing:
+        say(f"the wait is over; the run goes on without {list_names(missing)}")
     return present
 
 

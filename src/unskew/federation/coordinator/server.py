@@ -7,7 +7,6 @@ The server takes the tasks of ordered runs and ends every other run before any c
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 import time
@@ -25,10 +24,9 @@ from unskew.federation.coordinator.superlink import APP_HASH, Refused, SuperLink
 from unskew.federation.front import access
 from unskew.federation.programs import Program, Say
 from unskew.federation.prometheus import Metric, counter, gauge
-from unskew.federation.protocol.identity import PublicKey, persistent_secret
+from unskew.federation.protocol.identity import persistent_secret
 from unskew.federation.protocol.signed_messages import SOCKET
 from unskew.federation.tickets import Coordinator
-from unskew.system import disk
 from unskew.version import __version__
 
 TASK = "UNSKEW_TASK"
@@ -153,6 +151,8 @@ class Conductors:
             self.say(f"E507 the SuperLink does not take the end of run {task.run}: {error}")
 
 
+RECONCILE_S = 30.0
+"""Seconds between comparisons of the SuperLink's nodes with the admitted keys."""
 MOST_ENDS, WITHIN_S = 3, 60.0
 """A program that ends by itself this often within this many seconds is not restarted again."""
 
@@ -169,8 +169,6 @@ class Server:
     bind: str = ""
     say: Say = print
     form: programs.LogForm = "text"
-    registered: dict[str, str] = field(default_factory=dict)
-    """The public keys registered with the SuperLink, by site."""
     refused: int = 0
     """Attempts refused by the front."""
     _front_lines: deque[str] = field(default_factory=deque[str])
@@ -184,7 +182,7 @@ class Server:
             raise UsageError(
                 "E503", f"without TLS the server listens on loopback only; got --bind {self.bind}."
             )
-        superlink.choose_inner_port(self.home)
+        flower.chmod(0o700)  # Flower's server admits everybody who reaches its socket there
         self.renewal = Renewal(self.home, self.say)
         self.conductors, self._link = Conductors(self.home, self.say, self.form), SuperLink(self.home)
         env = programs.environment(flower)
@@ -194,27 +192,22 @@ class Server:
         self.front = Program(
             "the front", front, env, flower / "front.log", self.form, self._front_lines.append
         )
-        self._registry_file = flower / "registered.json"
-        self.registered = json.loads(self._registry_file.read_text()) if self._registry_file.exists() else {}
+        self._registered: tuple[dict[str, str], float] = {}, 0.0
 
     def tend(self) -> None:
         """Keep the programs and the runs going, register newly admitted sites, and report refused ones.
 
         Raises UsageError (E507) if the front or the SuperLink keeps ending.
         """
-        if self.renewal.tend():
-            self.program.stop()  # it reads its certificate when it starts; the front reads it again by itself
+        self.renewal.tend()  # the front reads a new certificate by itself
         for program in (self.front, self.program):
             code = program.tend(self.say)
             if code is not None and code >= 0:  # not killed
                 self._has_ended(program)
         self.conductors.tend()
         self.report_refusals()
-        if not self.home.tls:
-            return  # Flower authenticates nodes over TLS only; requests and replies are signed anyway
-        for site, key in self.home.admitted().items():
-            if self.registered.get(site) != key.text:
-                self._register(site, key)
+        if self.home.tls:  # else Flower authenticates no nodes; requests and replies are signed anyway
+            self._reconcile()
 
     def stop(self) -> None:
         """End the runs' processes, which print how to resume the runs, then the front and the SuperLink."""
@@ -250,14 +243,25 @@ class Server:
         if [name for _, name in self._ends].count(program.name) >= MOST_ENDS:
             raise UsageError("E507", f"{program.name} does not stay up; see {program.log}.")
 
-    def _register(self, site: str, key: PublicKey) -> None:
+    def _reconcile(self) -> None:
+        """Make the nodes of the SuperLink those of the admitted keys, after a change and every RECONCILE_S
+        seconds."""
+        admitted = self.home.admitted()
+        texts, (last_texts, last) = {site: key.text for site, key in admitted.items()}, self._registered
+        if texts == last_texts and time.monotonic() < last + RECONCILE_S:
+            return
+        keys = {superlink.flower_key(key): site for site, key in admitted.items()}
         try:
-            self._link.register(site, key)
+            nodes = self._link.nodes()
+            for key in nodes.keys() - keys.keys():
+                self._link.unregister(nodes[key])
+            for key, site in keys.items():
+                if key not in nodes:
+                    self._link.register(site, admitted[site])
+                    self.say(f"{site} is admitted")
         except (Refused, Unavailable):
             return  # it is tried again; a SuperLink that does not stay up is reported by itself
-        self.registered[site] = key.text
-        disk.replace(self._registry_file, json.dumps(self.registered))
-        self.say(f"{site} is admitted")
+        self._registered = texts, time.monotonic()
 
 
 def start_server(home: Coordinator, bind: str, say: Say, form: programs.LogForm = "text") -> Server:
@@ -266,7 +270,6 @@ def start_server(home: Coordinator, bind: str, say: Say, form: programs.LogForm 
     """
     bind = bind.removeprefix("[").removesuffix("]")
     check_free(bind or default_bind(home.host), home.port)
-    superlink.choose_inner_port(home, again=True)
     return Server(home, bind, say, form)
 
 

@@ -8,7 +8,7 @@ import time
 from unskew.errors import UsageError
 from unskew.federation.coordinator import orders
 from unskew.federation.coordinator.orders import Order
-from unskew.federation.coordinator.superlink import Refused, SuperLink, Unavailable, address
+from unskew.federation.coordinator.superlink import Refused, SuperLink, Unavailable
 from unskew.federation.tickets import Coordinator
 
 STARTING_S = 20.0
@@ -25,7 +25,7 @@ def submit(home: Coordinator, order: Order) -> int:
             raise UsageError("E507", f"the SuperLink did not accept the run: {error}") from error
         except Unavailable as error:
             if time.monotonic() >= until:
-                text = f"nothing answers at {address(home)}; is `unskew serve` running?"
+                text = "the SuperLink does not answer; is `unskew serve` running?"
                 raise UsageError("E507", text) from error
         time.sleep(0.5)
 

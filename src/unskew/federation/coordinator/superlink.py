@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import ssl
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -24,10 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from unskew.errors import MissingPackage, UsageError
-from unskew.federation.addresses import LOOPBACK, check_free, free_port
+from unskew.federation.addresses import socket_address
 from unskew.federation.protocol.identity import PublicKey
 from unskew.federation.tickets import Coordinator
-from unskew.system import disk
 
 ORDER = "order"
 """The run's setting with the name of its order."""
@@ -63,12 +61,14 @@ APP_HASH = hashlib.sha256(APP).hexdigest()
 
 
 def superlink_command(home: Coordinator, secret: Path) -> list[str]:
-    """The command that starts the federation's SuperLink on loopback; it starts no programs itself.
+    """The command that starts the federation's SuperLink at its socket; it starts no programs itself.
+
+    Flower checks the keys of nodes only if it is given a certificate.
 
     secret: the file with the secret that permits taking the tasks of runs.
     """
-    command = [sys.executable, "-P", "-m", "unskew.federation.flower_patches", "flower-superlink"]
-    command += ["--host", LOOPBACK, "--port", str(inner_port(home))]
+    command = [sys.executable, "-P", "-m", "unskew.federation.flower_patches", str(home.superlink)]
+    command += ["flower-superlink"]
     command += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
     command += ["--database", str(home.folder / "flower" / "superlink.db")]
     if not home.tls:
@@ -79,50 +79,7 @@ def superlink_command(home: Coordinator, secret: Path) -> list[str]:
 
 def front_command(home: Coordinator, bind: str) -> list[str]:
     """The command that starts the front. bind: the address that sites reach."""
-    return [
-        sys.executable,
-        "-P",
-        "-m",
-        "unskew.federation.front",
-        str(home.folder),
-        bind,
-        str(inner_port(home)),
-    ]
-
-
-def inner_port(home: Coordinator) -> int:
-    """The SuperLink's port on loopback. Raises UsageError (E507) before the first `unskew serve`."""
-    path = _port_file(home)
-    if not path.exists():
-        raise UsageError(
-            "E507", f"the server of {home.name} has never run; start it with: unskew serve {home.name}"
-        )
-    return int(path.read_text())
-
-
-def choose_inner_port(home: Coordinator, again: bool = False) -> None:
-    """Choose the SuperLink's port on loopback if there is none yet, or, with `again`, if it is in use.
-
-    A free port is kept, because a run's process that outlives the SuperLink reconnects to it.
-    """
-    path = _port_file(home)
-    if path.exists() and not (again and _is_taken(inner_port(home))):
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    port = next(port for port in iter(free_port, None) if port != home.port)  # where the front will listen
-    disk.replace(path, str(port))
-
-
-def _port_file(home: Coordinator) -> Path:
-    return home.folder / "flower" / "port"
-
-
-def _is_taken(port: int) -> bool:
-    try:
-        check_free(LOOPBACK, port)
-    except UsageError:
-        return True
-    return False
+    return [sys.executable, "-P", "-m", "unskew.federation.front", str(home.folder), bind]
 
 
 try:
@@ -131,7 +88,7 @@ try:
     from flwr.proto import control_pb2 as control
     from flwr.proto import runtime_pb2 as runtime
     from flwr.proto.fab_pb2 import Fab
-    from flwr.supercore.constant import TaskType
+    from flwr.supercore.constant import NodeStatus, TaskType
     from flwr.supercore.control.control_http_client import ControlHttpClient
     from flwr.supercore.error import ApiErrorCode, FlowerError
     from flwr.supercore.interceptors import (
@@ -144,9 +101,16 @@ try:
 except ImportError as error:  # the extra is not installed, or in a version that has other names
     raise MissingPackage(f"a federation ({error})", "Flower 1.41", "flower") from error
 
+URL = "http://superlink"
+"""The SuperLink, of which the socket is the address."""
 TIMEOUT_S = 20.0
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 """The call that is authenticated with the secret."""
+
+
+def flower_key(key: PublicKey) -> bytes:
+    """A key in Flower's form."""
+    return public_key_to_bytes(key.key)
 
 
 class Refused(Exception):
@@ -167,31 +131,27 @@ class Task:
     app_hash: str
 
 
-def address(home: Coordinator) -> str:
-    """HOST:PORT of the SuperLink, which only programs of this machine can reach."""
-    return f"{LOOPBACK}:{inner_port(home)}"
-
-
 def runtime_client(home: Coordinator, *interceptors: Any, retry: Any = None) -> RuntimeHttpClient:
     """A client for the calls of a run's task. retry: Flower's, which waits for an absent SuperLink."""
     version = RuntimeVersionHttpInterceptor(component_name="unskew")
-    url, verify = _endpoint(home)
-    calls = [version, *interceptors]
-    return RuntimeHttpClient(url, interceptors=calls, verify=verify, timeout=TIMEOUT_S, retry_invoker=retry)
+    return _connected(
+        home, RuntimeHttpClient(URL, interceptors=[version, *interceptors], retry_invoker=retry)
+    )
 
 
-def _endpoint(home: Coordinator) -> tuple[str, ssl.SSLContext | bool]:
-    if not home.tls:
-        return f"http://{address(home)}", False
-    return f"https://{address(home)}", ssl.create_default_context(cafile=str(home.folder / "ca.crt"))
+def _connected(home: Coordinator, client: Any) -> Any:
+    """Flower's client, connected to the SuperLink's socket."""
+    client.close()
+    transport = httpx.HTTPTransport(uds=socket_address(home.superlink))
+    client._client = httpx.Client(transport=transport, timeout=TIMEOUT_S)
+    return client
 
 
 class SuperLink:
     """A coordinator's calls to its SuperLink. Each raises Unavailable or Refused."""
 
     def __init__(self, home: Coordinator):
-        url, verify = _endpoint(home)
-        self._home, self._control = home, ControlHttpClient(url, verify=verify, timeout=TIMEOUT_S)
+        self._home, self._control = home, _connected(home, ControlHttpClient(URL))
         self._task_client: RuntimeHttpClient | None = None
 
     def close(self) -> None:
@@ -200,9 +160,20 @@ class SuperLink:
         if self._task_client is not None:
             self._task_client.close()
 
+    def nodes(self) -> dict[bytes, int]:
+        """The number of each registered node, by its public key in Flower's form."""
+        with _map_errors():
+            nodes = self._control.ListNodes(control.ListNodesRequest()).nodes_info
+        return {node.public_key: node.node_id for node in nodes if node.status != NodeStatus.UNREGISTERED}
+
+    def unregister(self, node: int) -> None:
+        """End a node's registration."""
+        with _map_errors(ApiErrorCode.NODE_NOT_FOUND):
+            self._control.UnregisterNode(control.UnregisterNodeRequest(node_id=node))
+
     def register(self, site: str, key: PublicKey) -> None:
         """Let a site with this key connect."""
-        request = control.RegisterNodeRequest(public_key=public_key_to_bytes(key.key), name=site)
+        request = control.RegisterNodeRequest(public_key=flower_key(key), name=site)
         with _map_errors(ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE):
             self._control.RegisterNode(request)
 

@@ -1,7 +1,6 @@
-"""The front's process: `python -m unskew.federation.front FOLDER BIND PORT`, run by `unskew serve`.
+"""The front's process: `python -m unskew.federation.front FOLDER BIND`, run by `unskew serve`.
 
-FOLDER: the federation's folder. BIND: the address to listen on, with the federation's port. PORT: Flower's,
-on loopback.
+FOLDER: the federation's folder. BIND: the address to listen on, with the federation's port.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
-async def main(home: Coordinator, listener: socket.socket, port: int) -> None:
+async def main(home: Coordinator, listener: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT."""
-    async with flower_client(home, port) as server:
+    async with flower_client(home) as server:
         task = asyncio.create_task(serve(home, listener, server, _say))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
@@ -39,7 +38,7 @@ if __name__ == "__main__":
     logging.getLogger("uvicorn").setLevel(
         logging.CRITICAL
     )  # `Refusals` reports everything that sites can cause
-    folder, bind, inner = sys.argv[1:]
+    folder, bind = sys.argv[1:]
     federation = Coordinator.open(Path(folder))
     try:
         listener_socket = listen(bind, federation.port)
@@ -50,4 +49,4 @@ if __name__ == "__main__":
     with listener_socket:
         listener_socket.setblocking(False)
         _say(f"listening at {host_port(bind, federation.port)}")
-        asyncio.run(main(federation, listener_socket, int(inner)))
+        asyncio.run(main(federation, listener_socket))

@@ -20,7 +20,6 @@ import base64
 import binascii
 import logging
 import socket
-import ssl
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
 from google.protobuf.message import DecodeError
 
 from unskew.errors import UnskewError, UsageError
+from unskew.federation.addresses import socket_address
 from unskew.federation.front.access import Members, RateLimit, Refusals, SiteHolders
 from unskew.federation.front.connections import HEAD_BYTES, NOBODY, Connections, Listener, MessageWait
 from unskew.federation.protocol.identity import PublicKey
@@ -345,16 +345,8 @@ async def serve(
         refusals.flush(everything=True)
 
 
-def flower_client(home: Coordinator, port: int) -> httpx.AsyncClient:
-    """A client of Flower's server at this port of loopback, with the federation's certificate."""
-    scheme, verify = "http", False
-    if home.tls:
-        scheme, verify = "https", ssl.create_default_context(cafile=str(home.folder / "ca.crt"))
-        verify.verify_flags &= ~ssl.VERIFY_X509_STRICT  # which Python sets from 3.13 on
-    return httpx.AsyncClient(
-        base_url=f"{scheme}://127.0.0.1:{port}",
-        verify=verify,
-        timeout=60,
-        limits=httpx.Limits(max_connections=MOST_AT_ONCE, keepalive_expiry=KEEPALIVE_S),
-        trust_env=False,  # no proxy is needed between two programs of one machine
-    )
+def flower_client(home: Coordinator) -> httpx.AsyncClient:
+    """A client of Flower's server at the federation's socket."""
+    limits = httpx.Limits(max_connections=MOST_AT_ONCE, keepalive_expiry=KEEPALIVE_S)
+    transport = httpx.AsyncHTTPTransport(uds=socket_address(home.superlink), limits=limits)
+    return httpx.AsyncClient(base_url="http://superlink", transport=transport, timeout=60)

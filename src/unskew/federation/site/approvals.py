@@ -27,7 +27,7 @@ FOLDER = "studies"
 SAME_STUDY = {"clients": 2, "workers": 0, "device": "cpu", "lanes": "1"}
 """Settings that may differ between runs of a study, with their values in the study's digest."""
 ANY_SEED = {"seed": 0, "partition_seed": None}
-"""Further such settings for studies in which no selected samples leave."""
+"""Further such settings for studies in which no selected samples and no secure sums leave."""
 State = Literal["waiting", "approved", "refused"]
 LEAST_KEY = 16
 """Digits of a request's digest that identify it."""
@@ -83,9 +83,11 @@ def digest_of(settings: Settings, draws: bool) -> str:
     """16 hexadecimal digits that the runs of one study have in common for any number of sites.
 
     draws: single samples, or averages of some, leave. Each seed is then a study of its own, because runs
-    with other seeds would release other samples until all had left.
+    with other seeds would release other samples until all had left. So it is with secure aggregation: a
+    site guards the sums of one seed, and those of another seed over other sites would show what it sent.
     """
-    facts = settings.as_dict() | SAME_STUDY | ({} if draws else ANY_SEED)
+    any_seed = {} if draws or settings.secure else ANY_SEED
+    facts = settings.as_dict() | SAME_STUDY | any_seed
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -30,7 +30,7 @@ from unskew.federation.site.site_ledger import (
     SiteLedger,
     policy_refusal,
 )
-from unskew.federation.site.study_review import Study, check_run, check_samples, check_settings, check_study
+from unskew.federation.site.study_review import Study, check_run, check_settings, check_study
 from unskew.methods import registry
 from unskew.system import failures
 from unskew.system.disk import is_full
@@ -135,7 +135,10 @@ class Guard:
             raise policy_refusal(f"the run has taken {policy.most_megabytes:,g} MB (most_megabytes)")
 
     def check_hello(self, settings: Settings) -> None:
-        """Check a study's settings before its model is built. Raises UsageError (E520, E521)."""
+        """Check a study's settings before its model is built. Raises UsageError (E520, E521).
+
+        Only the settings, and never the site's data, decide about this refusal, which needs no approval.
+        """
         method = registry.parse(settings.method, settings.set)
         summed = settings.secure is not None
         check_settings(self._policy(), method, settings.batch, settings.rounds, summed)
@@ -149,7 +152,6 @@ class Guard:
         decision, E523 if it was refused.
         """
         policy = self._policy()
-        check_study(policy, study)
         spent = self._read(SiteLedger.read)
         digest = study.digest
         spent.check_same(number, digest)
@@ -159,8 +161,8 @@ class Guard:
             raise policy_refusal(f"{policy.most_runs} runs have begun at this site (most_runs)")
         self._check_not_refused(digest)
         question = replace(self._request(digest, number, study.settings, leaves, name), method=study.title)
-        try:  # these texts depend on the site's samples: they are kept until its operator has decided
-            check_samples(policy, study)
+        try:  # what follows depends on the site's samples: it is kept until its operator has decided
+            check_study(policy, study)
             check_budgets(policy, spent, study, number)
         except UsageError as error:
             note = f"{'':<20}the policy as it is now will refuse: {error.text}"
@@ -205,6 +207,18 @@ class Guard:
             question = self._request(digests[-1], number, settings, lines, name)
             self._check_approved(replace(question, releases="error"))
             raise
+
+    def check_sum(self, sites: Iterable[str], fewest: int) -> None:
+        """Check the sites of a secure sum. fewest: sites without which the sum is not opened.
+
+        Raises UsageError (E520) if one of the policy's `peers` is missing, or `least_sites` are not assured.
+        """
+        policy = self._policy()
+        if missing := set(policy.peers) - set(sites):
+            raise policy_refusal(f"the sum is without {', '.join(sorted(missing))} (peers)")
+        if fewest < policy.least_sites:
+            text = f"a sum with the numbers of {fewest} sites may be opened (least_sites)"
+            raise policy_refusal(f"{text}; a higher threshold of secure_aggregation assures more")
 
     def begin(self, number: str, run: RunLedger) -> None:
         """Count an approved run. Raises UsageError (E520) if the run began with other settings."""

@@ -22,6 +22,7 @@ from unskew.core.shares import Kind
 from unskew.errors import UnskewError, UsageError, excerpt, suggestion
 from unskew.formats import arguments, documents
 from unskew.methods import catalogue, registry
+from unskew.privacy.secure_aggregation import LEAST_SITES
 from unskew.system import disk
 
 POLICY_FILE = "policy.yaml"
@@ -78,6 +79,16 @@ class Policy:
         "required: only studies in which the coordinator sees the sum over sites alone, and no reply of this"
         " site",
     ] = "optional"
+    peers: Annotated[
+        tuple[str, ...],
+        "sites, by name, that must be in every secure sum that holds numbers of this site",
+    ] = ()
+    least_sites: Annotated[
+        int,
+        Ge(LEAST_SITES),
+        "sites that every secure sum must hold numbers of, this one among them: a study's threshold of"
+        " secure_aggregation has to assure it",
+    ] = LEAST_SITES
     handing_on: Annotated[
         Literal["allowed", "refused"],
         "refused: no study in which other sites are sent the model of a single site, or a mixture made for"
@@ -167,9 +178,8 @@ class Policy:
                     "E521", f"write KEY=VALUE, such as shares=weights,sums; got {excerpt(change)}."
                 )
             several = isinstance(values.get(key.strip()), tuple)
-            values[key.strip()] = (
-                [v.strip() for v in value.split(",")] if several else documents.load(value, change, "E521")
-            )
+            names = [v.strip() for v in value.split(",") if v.strip()]
+            values[key.strip()] = names if several else documents.load(value, change, "E521")
         return Policy.of(values)
 
     def changes(self, new: Policy) -> list[str]:
@@ -237,13 +247,19 @@ def _widening(key: str, old: Policy, new: Policy) -> str:
         return "replies that the coordinator reads may leave now" if after == "optional" else ""
     if key == "handing_on":
         return "other sites may be sent what is this site's now" if after == "allowed" else ""
+    if key == "peers":
+        dropped = [name for name in before if name not in after]
+        return f"sums without {', '.join(dropped)} may be opened now" if dropped else ""
     if key.startswith("least_"):
-        return "fewer samples are enough now" if after < before else ""
+        what = "sites" if key == "least_sites" else "samples"
+        return f"fewer {what} are enough now" if after < before else ""
     return "more may leave now" if after is None or (before is not None and after > before) else ""
 
 
 def _value_text(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else "none" if value is None else str(value)
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
 
 
 _ARGUMENTS = {argument.name: argument for argument in arguments.of(Policy)}

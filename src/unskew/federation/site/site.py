@@ -281,7 +281,7 @@ class Site:
         self._run: tuple[str, str, SiteRun] | None = None
         """The one run that is kept warm, its number before it, and the digest of the study that was
         judged."""
-        self.sums = SiteSums(member.name, member.folder, lambda text: self.say(text))
+        self.sums = SiteSums(member.name, member.folder, lambda text: self.say(text), self.guard.check_sum)
         self._answers: dict[str, Callable[[Packet], Answer]] = {
             "hello": self._hello,
             "setup": self._setup,

@@ -21,8 +21,14 @@ from unskew.federation.site.study_review import Study, check_study
 from unskew.federation.site_data import load
 
 
-def check_site(folder: Path, data: str, classes: Sequence[str]) -> list[Finding]:
-    """All checks. Raises UsageError only if the folder is not a site's."""
+def check_site(folder: Path, data: str, classes: Sequence[str], for_study: bool = False) -> list[Finding]:
+    """All checks, or, with `for_study`, those that a study needs before there is a site.
+
+    Raises UsageError (E503) if the folder has to be a site's and is not.
+    """
+    if for_study:
+        text = f"{folder} is no site's yet, so its key, network and policy are not checked"
+        return [Finding("folder", True, text), _data(data, classes), _versions()]
     joined = SiteFolder.open(folder)
     return [
         _key(joined),

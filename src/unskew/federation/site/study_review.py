@@ -10,6 +10,8 @@ Letters: K sites, C classes.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.modules.module import register_module_module_registration_hook
 
 from unskew import config, models
 from unskew.attacks.coverage import HEAD, what_it_tells
@@ -33,7 +36,7 @@ from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index
 from unskew.data.samples.dataset import Dataset
 from unskew.data.standardisation import why_standardise
-from unskew.errors import UsageError
+from unskew.errors import UsageError, excerpt
 from unskew.federation.protocol import hello, study_rules
 from unskew.federation.protocol.study_rules import scales_images, scaling_remedy, score_names
 from unskew.federation.site.approvals import digest_of
@@ -189,27 +192,18 @@ def check_settings(policy: Policy, method: Method, batch: int, rounds: int, summ
 
 
 def check_study(policy: Policy, study: Study) -> None:
-    """Check everything that would leave in a study against the policy, for any samples. Raises UsageError
-    (E520).
-    """
+    """Check everything that would leave in a study against the policy. Raises UsageError (E520)."""
     check_settings(policy, study.method, study.settings.batch, study.settings.rounds, study.summed)
     for what, share, _ in study.shares():
         if share.discloses not in policy.shares:
             silent = "" if share.kind else " (its Part does not say what it is, so it counts as that)"
             raise _refusal("shares", f"'{what}' is of the kind {share.discloses}{silent}")
-    if study.bytes > policy.most_megabytes * 1e6:
-        text = f"the study would send {study.bytes / 1e6:,.0f} MB, more than {policy.most_megabytes:,g}"
-        raise _refusal("most_megabytes", text)
-
-
-def check_samples(policy: Policy, study: Study) -> None:
-    """Check the number of samples behind each number that leaves against the policy. Raises UsageError
-    (E520).
-    """
-    for what, share, _ in study.shares():
         if 0 < study.fewest(what, share) < policy.least_samples:
             text = f"fewer than {policy.least_samples} samples would stand behind a number of '{what}'"
             raise _refusal("least_samples", text)
+    if study.bytes > policy.most_megabytes * 1e6:
+        text = f"the study would send {study.bytes / 1e6:,.0f} MB, more than {policy.most_megabytes:,g}"
+        raise _refusal("most_megabytes", text)
 
 
 def _names_method(policy: Policy, method: Method) -> bool:
@@ -242,6 +236,8 @@ def check_run(policy: Policy, run: RunLedger) -> None:
         )
 
 
+MOST_LAYERS = 2000
+"""Layers of a model that a coordinator may name, each of which takes a few milliseconds to build."""
 COPIES = 8
 """Approximate copies of a model's weights in training: received, per lane, gradients, optimiser, the
 reply."""
@@ -352,15 +348,16 @@ def forecast_settings(data: Dataset, settings: Settings) -> tuple[Study, list[st
 
 
 def check_model(settings: Settings, data: Dataset, memory_bytes: int | None = None) -> None:
-    """Raises UsageError (E108) for a named model with training that would not fit into this machine's memory.
+    """Raises UsageError (E108) for a named model with more than MOST_LAYERS layers, or with training that
+    would not fit into this machine's memory.
 
-    has: bytes of memory; default: the memory that this process may use.
+    memory_bytes: bytes of memory; default: the memory that this process may use.
     """
     if hf_folder.is_on_disk(settings.model):
         return  # the site's own file or folder, which its operator named
     memory_bytes = memory_bytes or usable_memory()
     shape = tuple(data.x.shape[1:])
-    with torch.device("meta"):  # shapes alone
+    with torch.device("meta"), _limited_layers(settings.model):  # shapes alone
         pixels = task_of(data.y, settings.loss, data.target, shape).pixels(shape)
         module = models.build(settings.model, shape, len(data.classes), pixels, data.layout)
     weights = 4 * count.parameters(module)
@@ -370,6 +367,23 @@ def check_model(settings: Settings, data: Dataset, memory_bytes: int | None = No
             f"the study's model '{settings.model}' has {bytes_text(weights)} of weights, of which training"
             f" holds about {COPIES} copies, and this site has {bytes_text(memory_bytes)} of memory.",
         )
+
+
+@contextlib.contextmanager
+def _limited_layers(model: str) -> Iterator[None]:
+    """Raise UsageError (E108) when a model that is built has more than MOST_LAYERS layers."""
+    count = itertools.count(1)
+
+    def add(*_: Any) -> None:
+        if next(count) > MOST_LAYERS:
+            text = f"the study's model '{excerpt(model)}' has more than {MOST_LAYERS:,} layers"
+            raise UsageError("E108", f"{text}, which a site builds for no study; name a smaller one.")
+
+    handle = register_module_module_registration_hook(add)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def study_of(settings: Settings, method: Method, trainer: Trainer, data: Dataset) -> Study:

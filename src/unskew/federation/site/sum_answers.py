@@ -4,9 +4,9 @@ The operator reads in the worker's log which sites were in each sum.
 
 `opened.json` in the site's folder, and in the folder of every run, records the sites of each sum. Two sums
 with equal numbers of this site over different sets of sites reveal by their difference what one site sent.
-A round is therefore opened over one set of sites only, and so are equal numbers in any other run: they are
-recognised by the study, client, round and received weights that they were computed from, and by their
-values, which another setting may leave unchanged.
+A round is therefore opened over one set of sites only, in all runs of a study with one seed together,
+whatever weights the coordinator sent, because weights that differ by one rounding bring the same numbers.
+So are equal numbers of other studies, which a setting that changes nothing would bring.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,8 +109,8 @@ MOST_SUMS = 4
 class PendingSum:
     """A sum between its phases, in memory only.
 
-    known_by: two digests by which its numbers are recognised in another run, of their inputs and of their
-    values.
+    known_by: two digests by which its numbers are recognised in another run: of study, seed and round, and
+    of their values.
     """
 
     t: int
@@ -121,11 +121,15 @@ class PendingSum:
 
 @dataclass
 class SiteSums:
-    """The sums that a site takes part in. folder: the site's; say: shows text to its operator."""
+    """The sums that a site takes part in. folder: the site's; say: shows text to its operator.
+
+    check: checks the sites of a sum, and how many have to be in it, against the site's policy.
+    """
 
     site: str
     folder: Path
     say: Callable[[str], None]
+    check: Callable[[Iterable[str], int], None] = lambda sites, fewest: None
     underway: dict[str, PendingSum] = field(default_factory=dict)
     """Pending sums by run; a new round replaces the one before."""
 
@@ -162,10 +166,7 @@ class SiteSums:
         header, number = request.header, request.header["run"]
         settings = {n: v for n, v in run.settings.as_dict().items() if n not in VARIABLE_SETTINGS}
         received = [header.get(name) for name in ("t", "lr", "sha256", "axes")]
-        computed_from = facts_digest(
-            settings, *received, run.k, int(run.trainer.fed.sizes[run.k]), header.get("base")
-        )
-        known_by = computed_from, digest({"w": reply.weights, "shares": reply.shares})
+        known_by = facts_digest(settings, start.t), digest({"w": reply.weights, "shares": reply.shares})
         context = facts_digest(run.set_up_with, *received)
         member = Member(self.site, reply.size, secure, steps, weighting, run.settings.cap, context)
         self.underway.pop(number, None)
@@ -180,15 +181,18 @@ class SiteSums:
         return {"dealt": dealt, "seed": commitment, "context": member.context}, {}
 
     def _mask(self, request: Packet) -> Answer:
-        underway = self._of(request)
-        return {}, underway.numbers.tree(underway.member.masked(request.header["dealt"]))
+        underway, dealt = self._of(request), request.header["dealt"]
+        self.check([self.site, *dealt], underway.member.needed)
+        return {}, underway.numbers.tree(underway.member.masked(dealt))
 
     def _agree(self, request: Packet) -> Answer:
-        header = request.header
-        return {"signature": self._of(request).member.signed(header["came"], header["left"])}, {}
+        member, header = self._of(request).member, request.header
+        self.check(header["came"], member.needed)
+        return {"signature": member.signed(header["came"], header["left"])}, {}
 
     def _open(self, request: Packet) -> Answer:
         underway, came = self._of(request), request.header["came"]
+        self.check(came, underway.member.needed)
         opened = SumLog(self.folder, request.header["run"])
         opened.check(underway.t, underway.known_by, came)
         shares = underway.member.opened(came, request.header["left"], request.header.get("signatures"))

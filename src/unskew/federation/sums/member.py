@@ -57,13 +57,14 @@ class Member:
     weighting: str = "size"
     cap: float = 1.0
     context: str = ""
+    needed: int = 0
+    """Sites without whose numbers the sum is not opened; known once shares are dealt."""
     stage: Stage = "keys"
     _masking: KeyPair = field(default_factory=KeyPair.make)
     _sealing: KeyPair = field(default_factory=KeyPair.make)
     _signing: PrivateKey = field(default_factory=PrivateKey.make)
     _seed: bytes = field(default_factory=primitives.new_seed)
     _roster: Roster = field(default_factory=lambda: Roster(()))
-    _needed: int = 0
     _common: dict[str, bytes] = field(default_factory=dict)
     """The common encryption key with each site."""
     _shares: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
@@ -87,10 +88,10 @@ class Member:
         except ValueError as error:
             raise sum_refusal(f"{error}") from None
         self._check_listed(roster)
-        self._roster, self._needed = roster, self.secure.needed(len(roster))
+        self._roster, self.needed = roster, self.secure.needed(len(roster))
         self.context = roster.digest(self.context)
         of_seed, of_key = (
-            primitives.split_secret(secret, self._needed, len(roster))
+            primitives.split_secret(secret, self.needed, len(roster))
             for secret in (self._seed, self._masking.private)
         )
         here, dealt = roster.place(self.site), {}
@@ -198,8 +199,8 @@ class Member:
         self._enough(len(roster), "are on the list", self.secure.needed(len(roster)))
 
     def _enough(self, sites: int, what: str, needed: int = 0) -> None:
-        if sites < (needed or self._needed):
-            raise sum_refusal(f"{sites} sites {what}, and {needed or self._needed} are needed")
+        if sites < (needed or self.needed):
+            raise sum_refusal(f"{sites} sites {what}, and {needed or self.needed} are needed")
 
     def _weight(self) -> float:
         samples = [one.samples for one in self._roster.listed]
