@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unskew.errors import MissingPackage, UsageError
+from unskew.errors import MissingPackage
 from unskew.federation.addresses import socket_address
 from unskew.federation.protocol.identity import PublicKey
 from unskew.federation.tickets import Coordinator
