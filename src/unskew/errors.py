@@ -339,8 +339,8 @@ PAGES = {
     "E155": (
         "The model of a run is asked for, and the run has not come to its end. Let `unskew resume RUN` finish"
         " it, or take the model as it is with `--unfinished` (in Python `unfinished=True`). Or the model of"
-        " its best round is asked for, and the run was not told to keep it (`--keep-best`). At a site: no"
-        " model has come that anybody trained; the first comes as round 2 begins."
+        " its best round is asked for, and the run was not told to keep it (`--set keep_best=true`). At a"
+        " site: no model has come that anybody trained; the first comes as round 2 begins."
     ),
     "E156": (
         "The model of a run cannot be built again from its folder: its model or a Part of its method is"
@@ -355,9 +355,9 @@ PAGES = {
         " need nothing."
     ),
     "E158": (
-        "A tracker (`--track`) is not installed. The message names the package; `pip install 'unskew[track]'`"
-        " installs all but codecarbon, which is in `unskew[energy]`. The run trains without it if `track` is"
-        " left out."
+        "A tracker (`--set track=...`) is not installed. The message names the package; `pip install"
+        " 'unskew[track]'` installs all but codecarbon, which is in `unskew[energy]`. The run trains without it"
+        " if `track` is left out."
     ),
     "E159": (
         "A callback (`unskew.run(..., callbacks=[...])`) raised an exception, or its `evaluated` returned"

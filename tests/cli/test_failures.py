@@ -401,7 +401,7 @@ def test_a_closed_or_full_stream_changes_no_exit_code(tmp_path, arguments, redir
 def test_files_that_may_not_be_read_are_said_to_be_such(tmp_path, monkeypatch):
     """They were taken for damaged or for missing: 'not a whole NumPy archive: [Errno 13]', 'it has no
     state.safetensors'."""
-    assert call("run", *FAST, "--name", "r", "--keep-best", cwd=tmp_path).code == 0
+    assert call("run", *FAST, "--name", "r", "--set", "keep_best=true", cwd=tmp_path).code == 0
     np.savez(tmp_path / "d.npz", x=np.zeros((9, 2), np.float32), y=np.arange(9) % 3)
     (tmp_path / "d.csv").write_text("a,label\n1,2\n")
     (tmp_path / "s.yaml").write_text("rounds: 1\n")

@@ -22,9 +22,11 @@ class UnexpectedError(UnskewError):
 
 def explain(error: Exception) -> UnskewError:
     """The error to show for an exception: the exception if it is an UnskewError, else one with the code E203,
-    E141, E142, E501 or E143."""
+    E111, E141, E142, E501 or E143."""
     if isinstance(error, UnskewError):
         return error
+    if isinstance(error, RecursionError):
+        return StateError("E111", f"a document is nested too deeply.{_write_log(error)}")
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in NETWORK_PACKAGES:
         return UsageError("E501", "a deployment needs Flower and cryptography: pip install 'unskew[flower]'.")
     if isinstance(error, OSError) and is_full(error):
