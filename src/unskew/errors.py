@@ -356,8 +356,8 @@ PAGES = {
     ),
     "E158": (
         "A tracker (`--set track=...`) is not installed. The message names the package; `pip install"
-        " 'unskew[track]'` installs all but codecarbon, which is in `unskew[energy]`. The run trains without it"
-        " if `track` is left out."
+        " 'unskew[track]'` installs all but codecarbon, which is in `unskew[energy]`. The run trains"
+        " without it if `track` is left out."
     ),
     "E159": (
         "A callback (`unskew.run(..., callbacks=[...])`) raised an exception, or its `evaluated` returned"

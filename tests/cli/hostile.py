@@ -52,8 +52,11 @@ class Use:
 
     words: str
     subject: str
-    outputs_only: bool = False
-    """Whether another command here reads the subject in the same way, so that only outputs are tried."""
+    read_elsewhere: bool = False
+    """Whether another command here reads the subject by the same function, so that only code and outputs are
+    tried."""
+    code: int = 0
+    """How the command ends if the stranger did nothing."""
 
     def __post_init__(self):
         assert self.subject in self.words.split(), self
@@ -62,26 +65,28 @@ class Use:
 READS: dict[str, tuple[Use, ...]] = {
     "run": (
         Use("run study.yaml --dry-run", "study.yaml"),
-        Use("run --config study.yaml --dry-run", "study.yaml", outputs_only=True),
+        Use("run --config study.yaml --dry-run", "study.yaml", True),
         Use("run fedavg --skew iid --clients 3 --dry-run --data d.npz", "d.npz"),
         Use("run fedavg --skew iid --clients 3 --dry-run --model mlp --data images", "images"),
     ),
     "compare": (Use("compare fedavg --no-references --dry-run --config study.yaml", "study.yaml"),),
     "diagnose": (Use("diagnose --skew iid --clients 2 t.csv", "t.csv"),),
-    "resume": (Use("resume r", "r"), Use("resume c", "c"), Use("resume u", "u", outputs_only=True)),
-    "attach": (Use("attach r", "r"),),
-    "attack": (Use("attack r membership --set clients=1 --set shadows=2 --set passes=1 --samples 20", "r"),),
-    "audit": (Use("audit r --samples 4", "r", outputs_only=True),),
+    "resume": (Use("resume r", "r"), Use("resume c", "c"), Use("resume u", "u", True)),
+    "attach": (Use("attach r", "r", True, code=2),),
+    "attack": (
+        Use("attack r membership --set clients=1 --set shadows=2 --set passes=1 --samples 20", "r", True),
+    ),
+    "audit": (Use("audit r --samples 4", "r", True),),
     "watch": (Use("watch r --once", "r"), Use("watch c --once", "c"), Use("watch tables --once", "tables")),
     "report": (Use("report r", "r"), Use("report c", "c"), Use("report kept", "kept")),
-    "figures": (Use("figures r", "r", outputs_only=True),),
+    "figures": (Use("figures r", "r", True),),
     "predict": (
         Use("predict r own.npz", "r"),
         Use("predict r d.npz", "d.npz"),
-        Use("predict r images", "images"),
+        Use("predict r images", "images", code=3),
         Use("predict hub own.npz", "hub"),
     ),
-    "export": (Use("export r out", "r"), Use("export r out --format hub", "r", outputs_only=True)),
+    "export": (Use("export r out", "r", True), Use("export r out --format hub", "r", True)),
     "reproduce": (Use("reproduce table.yaml --dry-run", "table.yaml"),),
     "explain": (Use("explain fedavg --data d.npz", "d.npz"),),
     "join": (Use("join a.ticket --folder s", "a.ticket"),),
@@ -91,12 +96,12 @@ READS: dict[str, tuple[Use, ...]] = {
         Use("data check t.csv", "t.csv"),
     ),
     "data get": (
-        Use("data get cifar10 --from cifar.tar.gz --out o", "cifar.tar.gz"),
-        Use("data get cifar10 --from cifar.zip --out o", "cifar.zip"),
+        Use("data get cifar10 --from cifar.tar.gz --out o", "cifar.tar.gz", code=3),
+        Use("data get cifar10 --from cifar.zip --out o", "cifar.zip", code=3),
     ),
     "federation admit": (Use("federation admit f a.pub --compared", "a.pub"),),
-    "federation audit": (Use("federation audit f r", "r"),),
-    "site check": (Use("site check --data own.npz --folder site --study study.yaml", "study.yaml"),),
+    "federation audit": (Use("federation audit f r", "r", True, code=2),),
+    "site check": (Use("site check --data own.npz --folder site --study study.yaml", "study.yaml", code=2),),
 }
 OWN_FILES_ONLY = {
     *(
@@ -135,7 +140,9 @@ class Watcher:
             self.problems.append(f"imports {arguments[0]}")
         elif event == "pickle.find_class" and arguments[0] in ("os", "posix", "builtins", "subprocess"):
             self.problems.append(f"unpickles {arguments[0]}.{arguments[1]}")
-        elif event in ("os.system", "os.exec", "os.posix_spawn", "socket.connect"):
+        elif event in ("os.system", "os.exec", "os.posix_spawn") or (
+            event == "socket.connect" and "127.0.0.1" not in str(arguments[1])
+        ):
             self.problems.append(f"{event} {arguments[:2]}")
         elif event == "subprocess.Popen" and (MARK in str(arguments) or arguments[0] != sys.executable):
             self.problems.append(f"starts {arguments[:2]}")
@@ -151,8 +158,8 @@ def _is_foreign(code: object) -> bool:
 def stranger(folder: Path) -> None:
     """Make what the commands read: the results of real commands."""
     rng = np.random.default_rng(0)
-    x, y = rng.random((80, 1, 8, 8), dtype=np.float32), np.arange(80) % 4
-    np.savez(folder / "d.npz", x_train=x, y_train=y, x_test=x[:20], y_test=y[:20])
+    x, y = rng.random((140, 1, 8, 8), dtype=np.float32), np.arange(140) % 4
+    np.savez(folder / "d.npz", x_train=x[60:], y_train=y[60:], x_test=x[:60], y_test=y[:60])
     shutil.copy(folder / "d.npz", folder / "own.npz")
     for name in ("cats", "dogs"):
         (folder / "images" / name).mkdir(parents=True)
@@ -170,11 +177,11 @@ def stranger(folder: Path) -> None:
     shutil.copytree(folder / "r", folder / "u")  # as a run that was interrupted
     for name in ("model.safetensors", "model.md", "report.html"):
         (folder / "u" / name).unlink()
-    settings = (folder / "u" / "config.yaml").read_text()
-    (folder / "u" / "config.yaml").write_text(settings.replace("rounds: 2", "rounds: 3"))
+    (folder / "u" / "state.previous.safetensors").replace(folder / "u" / "state.safetensors")
     done("export", "r", "hub", "--format", "hub", cwd=folder)
     study = {"data": "own.npz", "method": "fedavg", "model": "mlp", "skew": "iid", "clients": 2, "rounds": 2}
     (folder / "study.yaml").write_text(yaml.safe_dump(study))
+    del study["method"]
     table = {"title": "t", "settings": study, "methods": {"ours": "fedavg"}, "rows": {"iid": {"note": "a"}}}
     (folder / "table.yaml").write_text(yaml.safe_dump(table))
     (folder / "kept").mkdir()
@@ -183,7 +190,7 @@ def stranger(folder: Path) -> None:
     (folder / "kept" / "t.json").write_text(json.dumps(WHOLE))
     (folder / "tables").mkdir()
     (folder / "tables" / "now.json").write_text(json.dumps([["fedavg", 0, "../r", 2]]))
-    done("federation", "init", "f", "--host", "h.org", "--sites", "a,b", cwd=folder)
+    done("federation", "init", "f", "--host", "127.0.0.1:9", "--sites", "a,b", cwd=folder)
     shutil.copy(folder / "federations/f/tickets/a.ticket", folder / "a.ticket")
     done("join", "a.ticket", cwd=folder)
     shutil.copy(folder / "site/a.pub", folder / "a.pub")
@@ -451,11 +458,8 @@ BOMBS: dict[str, dict[str, Callable[[], bytes]]] = {
         ),
     },
     ".yaml": {"a list of lists of lists": _laughs, "nested without end": lambda: b"a: " + b"[" * 600},
-    ".json": {"nested without end": lambda: b"[" * 100_000, "a long number": lambda: b"9" * 5_000_000},
-    ".jsonl": {
-        "nested without end": lambda: b"[" * 100_000,
-        "one long line": lambda: b'{"a":"' + b"x" * (1 << 24),
-    },
+    ".json": {"nested without end": lambda: b"[" * 100_000},
+    ".jsonl": {"nested without end": lambda: b"[" * 100_000},
     ".ticket": {"nested without end": lambda: b"[" * 100_000},
     ".png": {"an image of 32,768 pixels a side": lambda: _png(1 << 15)},
     ".csv": {"a line without end": lambda: b"a," * (1 << 22)},
@@ -476,7 +480,8 @@ class Cases:
     """Runs the cases below one folder: `world`, the stranger's files; `canary`, what nothing may change."""
 
     def __init__(self, root: Path):
-        self.root, self.watcher, self.count = root, Watcher(), 0
+        self.root, self.watcher = root, Watcher()
+        self.code, self.label = 0, ""
         self.world, self.canary, self.place = root / "world", root / "canary", root / "case"
         self.world.mkdir(parents=True)
         stranger(self.world)
@@ -493,15 +498,10 @@ class Cases:
         wrong: list[str] = []
         for use in READS[command]:
             subject = self.world / use.subject
-            changes = [
-                *code_changes(subject),
-                *text_changes(subject),
-                *bombs(subject),
-                *names_outside(subject),
-            ]
+            changes = [*code_changes(subject)]
+            if not use.read_elsewhere:
+                changes += [*text_changes(subject), *bombs(subject), *names_outside(subject)]
             outputs = self._outputs(use, wrong)
-            if use.outputs_only:
-                changes = []
             for name, change in [*changes, *self._links(use, outputs), *self._folders(use, outputs)]:
                 wrong += [f"{use.words} | {name}: {problem}" for problem in self._case(use, change, name)]
         return wrong
@@ -511,6 +511,8 @@ class Cases:
         before = self._set(use)
         self.label = use.words
         wrong += [f"{use.words}: {problem}" for problem in self._call(use)]
+        if self.code != use.code:
+            wrong.append(f"{use.words}: ends with {self.code}")
         subject = self.place / use.subject
         after = contents(subject) if subject.is_dir() else {}
         return [n for n, what in after.items() if before.get(n) != what and (subject / n).is_file()]
@@ -573,7 +575,6 @@ class Cases:
         return self._call(use)
 
     def _call(self, use: Use) -> list[str]:
-        self.count += 1
         canary, outside = contents(self.canary), contents(self.root, 1)
         self.watcher.problems = problems = []
         signal.alarm(LONGEST_S)
@@ -587,6 +588,7 @@ class Cases:
             signal.alarm(0)
             self.watcher.problems = None
             print(self.label, file=sys.stderr, flush=True)
+        self.code = called.code
         problems += judged(called)
         after = contents(self.canary)
         problems += [f"changes {n}" for n in {**canary, **after} if canary.get(n) != after.get(n)]
@@ -600,7 +602,7 @@ def judged(called: Called) -> Iterator[str]:
         yield f"prints {bad}"
     if any(line.startswith(FORGED) for line in called.text.splitlines()):
         yield "prints a line of the stranger's"
-    if match := re.search(r"E14[123] .*", called.err):
+    if match := re.search(r"E14[23] .*", called.err):
         yield match[0][:300]
 
 

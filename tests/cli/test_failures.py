@@ -359,8 +359,7 @@ def test_a_letter_that_the_terminal_lacks_ends_nothing(encoding):
     )
 
 
-def test_a_pipe_that_nobody_reads_is_no_success():
-    """It ended with 1 and without a word, a run in the middle of its training, too."""
+def test_a_pipe_that_nobody_reads_ends_a_command_quietly_and_is_no_success():
     code = "import sys; sys.argv = ['unskew', 'list', 'errors']\nfrom unskew import cli\ncli.main()"
     read, write = os.pipe()
     os.close(read)
@@ -368,9 +367,7 @@ def test_a_pipe_that_nobody_reads_is_no_success():
         done = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, text=True)
     finally:
         os.close(write)
-    assert done.returncode == 141
-    assert done.stderr.count("\n") == 1
-    assert "ended here" in done.stderr
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 @pytest.mark.parametrize(
