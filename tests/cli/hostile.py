@@ -39,6 +39,7 @@ from unskew.cli.terminal import KEPT
 MOST_BYTES = 1 << 30
 """The most memory that a command may take on top of what the process had before."""
 LONGEST_S = 20
+"""The most processor seconds of a command."""
 MARK = "strangers_code"
 FORGED = "FORGED-LINE"
 EVIL = f"\x1b[8m\x07\r\n{FORGED} admitted\u202e"
@@ -299,14 +300,14 @@ def _replace(content: Any, key: str, value: str) -> bool:
     return found
 
 
-def text_changes(subject: Path) -> Iterator[tuple[str, Change]]:
-    """Every text of a document ends in control characters and a line; also every key, and names of files."""
+def text_changes(subject: Path, free: bool) -> Iterator[tuple[str, Change]]:
+    """Every text of a document ends in control characters and a line. free: also single texts of a run."""
     for file in files_of(subject):
         if file.suffix in (".json", ".jsonl", ".yaml", ".ticket", ".pub", ".csv"):
             yield f"texts of {file.name}", lambda place, f=file.name: spoil(first(place, f), False)
         if file.suffix == ".csv":
             yield f"columns of {file.name}", lambda place, f=file.name: spoil(first(place, f), True)
-    if subject.name == "r":
+    if subject.name == "r" and free:
         for file, key in FREE_TEXTS:
             yield f"{file} {key}", lambda place, f=file, k=key: spoil_key(place / f, k)
     if subject.name == "images":
@@ -500,7 +501,11 @@ class Cases:
             subject = self.world / use.subject
             changes = [*code_changes(subject)]
             if not use.read_elsewhere:
-                changes += [*text_changes(subject), *bombs(subject), *names_outside(subject)]
+                changes += [
+                    *text_changes(subject, command in ("watch", "report")),
+                    *bombs(subject),
+                    *names_outside(subject),
+                ]
             outputs = self._outputs(use, wrong)
             for name, change in [*changes, *self._links(use, outputs), *self._folders(use, outputs)]:
                 wrong += [f"{use.words} | {name}: {problem}" for problem in self._case(use, change, name)]
@@ -577,15 +582,15 @@ class Cases:
     def _call(self, use: Use) -> list[str]:
         canary, outside = contents(self.canary), contents(self.root, 1)
         self.watcher.problems = problems = []
-        signal.alarm(LONGEST_S)
+        signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
         try:
             called = call(*use.words.split(), cwd=self.place)
         except Alarm:
-            return [f"does not end within {LONGEST_S} s"]
+            return [f"does not end within {LONGEST_S} s of processor time"]
         except Exception as error:
             return [f"raises {type(error).__name__}: {error}"[:300]]
         finally:
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             self.watcher.problems = None
             print(self.label, file=sys.stderr, flush=True)
         self.code = called.code
@@ -627,7 +632,7 @@ def _alarm(*_: object) -> None:
 
 
 def main(folder: str, *commands: str) -> None:
-    signal.signal(signal.SIGALRM, _alarm)
+    signal.signal(signal.SIGPROF, _alarm)
     cases = Cases(Path(folder))
     problems = {command: cases.problems(command) for command in commands or READS}
     print(json.dumps(problems, indent=1))

@@ -261,55 +261,19 @@ def test_explain_and_check(tmp_path):
     assert "13 of 13" in checked.out
 
 
-FROZEN = {
-    "method",
-    "data",
-    "skew",
-    "clients",
-    "samples",
-    "availability",
-    "rounds",
-    "epochs",
-    "batch",
-    "optimiser",
-    "lr",
-    "lr_decay",
-    "lr_min",
-    "lr_rounds",
-    "lr_course",
-    "lr_warmup",
-    "first_epochs",
-    "momentum",
-    "weight_decay",
-    "loss",
-    "drop_last",
-    "model",
-    "weighting",
-    "cap",
-    "secure_aggregation",
-    "normalise",
-    "seed",
-    "partition_seed",
-    "eval_every",
-    "validation",
-    "patience",
-    "keep_best",
-    "track",
-    "measure",
-    "metrics",
-    "lanes",
-    "workers",
-    "device",
-    "precision",
-    "set",
-}
+FROZEN = (
+    "method data skew clients samples availability rounds epochs batch optimiser lr lr_decay lr_min lr_rounds"
+    " lr_course lr_warmup first_epochs momentum weight_decay loss drop_last model weighting cap"
+    " secure_aggregation normalise seed partition_seed eval_every validation patience keep_best track measure"
+    " metrics lanes workers device precision set"
+)
 
 
 def test_the_settings_are_frozen():
     """A renamed or dropped setting breaks users' files: change this list only on purpose."""
-    assert set(config.FIELDS) == FROZEN
+    assert set(config.FIELDS) == {*FROZEN.split()}
     shown = call("run", "--help", "--all").out
-    for name in FROZEN - {"method"}:
+    for name in {*FROZEN.split()} - {"method"}:
         assert f"--{name.replace('_', '-')} " in shown or f"│ {name} " in shown
 
 
