@@ -26,7 +26,10 @@ def explain(error: Exception) -> UnskewError:
     if isinstance(error, UnskewError):
         return error
     if isinstance(error, RecursionError):
-        return StateError("E111", f"a document is nested too deeply.{_write_log(error)}")
+        return StateError(
+            "E111",
+            f"a document is nested too deeply, or a function of yours calls itself.{_write_log(error)}",
+        )
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in NETWORK_PACKAGES:
         return UsageError("E501", "a deployment needs Flower and cryptography: pip install 'unskew[flower]'.")
     if isinstance(error, OSError) and is_full(error):
