@@ -52,7 +52,7 @@ def setting_text(key: str, value: Any) -> Any:
 def canonical_value(key: str, value: Any, where: str) -> Any:
     """The value in its canonical spelling. where: the place of the key for messages, such as " at line 3".
 
-    Raises UsageError: E109 for an invalid text, E130 for an unknown measure, E135 for an unknown metric.
+    Raises UsageError: E109 for an invalid text, E126 for an unknown measure, E126 for an unknown metric.
     """
     if key == "track":
         specs.names_in(str(value), list(TRACKERS), f"track{where}")
@@ -84,7 +84,7 @@ def _canonical_measures(text: str, where: str) -> str:
     except KeyError as unknown:
         name, known = str(unknown.args[0]), ", ".join(measures.NAMES)
         near = suggestion(name, measures.NAMES)
-        raise UsageError("E130", f"unknown measure '{name}'{where}.{near} Measures: {known}.") from None
+        raise UsageError("E126", f"unknown measure '{name}'{where}.{near} Measures: {known}.") from None
 
 
 Positive = Annotated[int, Gt(0)]
@@ -247,7 +247,7 @@ class Settings:
 
     @cached_property
     def attendance(self) -> Availability:
-        """The setting `availability` as a value. Raises UsageError (E111, E124) and DataError (E408) as
+        """The setting `availability` as a value. Raises UsageError (E111, E124) and DataError (E124) as
         `Availability.parse` does."""
         from unskew.data.clients.availability import Availability
 
@@ -391,8 +391,8 @@ def build(values: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> 
     """Settings from keys and values, with defaults for the rest. lines: the line of each key in a file, for
     messages.
 
-    Raises UsageError: E101 for an unknown key, E109 for a value of the wrong type or out of range, E130 for
-    an unknown measure, E135 for an unknown metric.
+    Raises UsageError: E109 for an unknown key, E109 for a value of the wrong type or out of range, E126 for
+    an unknown measure, E126 for an unknown metric.
     """
     converted: dict[str, Any] = _skew_of_data(values)
     for key, value in values.items():
@@ -402,7 +402,7 @@ def build(values: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> 
             value = str(value)
         where = f" at line {lines[key]}" if lines and key in lines else ""
         if key not in FIELDS:
-            raise UsageError("E101", f"unknown key {excerpt(key)}{where}.{_nearest(str(key))}")
+            raise UsageError("E109", f"unknown key {excerpt(key)}{where}.{_nearest(str(key))}")
         converted[key] = _convert(key, value, where)
     settings = Settings(**converted)
     if settings.lr_rounds and settings.lr_decay != 1:

@@ -40,7 +40,7 @@ def refused(*arguments: str, cwd: Path, code: str, exit_code: int = 2) -> str:
 def test_the_folder_for_runs_is_a_file(tmp_path):
     """R6: `--folder` that is a file was a traceback."""
     (tmp_path / "runs").write_text("")
-    text = refused("run", *FAST, "--name", "r", cwd=tmp_path, code="E141")
+    text = refused("run", *FAST, "--name", "r", cwd=tmp_path, code="E111")
     assert "runs" in text
     assert "Not a directory" in text or "exists" in text
     log = re.search(r"The details are in (\S+)\.$", text)
@@ -58,7 +58,7 @@ def test_a_read_only_folder_and_one_that_vanished(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "mkdir", denied)
-        assert "Permission denied" in refused("run", *FAST, "--name", "r", cwd=tmp_path, code="E141")
+        assert "Permission denied" in refused("run", *FAST, "--name", "r", cwd=tmp_path, code="E111")
     real = os.replace
     gone: list[Path] = []
 
@@ -70,7 +70,7 @@ def test_a_read_only_folder_and_one_that_vanished(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", vanish)
-        assert "No such file" in refused("run", *FAST, "--name", "s", cwd=tmp_path, code="E141")
+        assert "No such file" in refused("run", *FAST, "--name", "s", cwd=tmp_path, code="E111")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_any_exception_has_a_sentence(monkeypatch, tmp_path, error, code, exit_c
     text = refused("run", *FAST, cwd=tmp_path, code=code, exit_code=exit_code)
     assert "\x1b" not in text
     logs = list(tmp_path.glob("unskew-error-*.log"))
-    assert len(logs) == (code in ("E111", "E141", "E142", "E143"))
+    assert len(logs) == (code in ("E111", "E111", "E142", "E143"))
 
 
 def test_nothing_can_be_logged(monkeypatch):
@@ -117,7 +117,7 @@ def test_an_unknown_device_is_one_sentence(tmp_path, device):
 
 def test_a_gpu_that_is_not_there(tmp_path):
     """R6: `cuda:N` beyond the last GPU as well as any GPU where there is none."""
-    refused("run", *FAST, "--device", f"cuda:{torch.cuda.device_count()}", cwd=tmp_path, code="E113")
+    refused("run", *FAST, "--device", f"cuda:{torch.cuda.device_count()}", cwd=tmp_path, code="E109")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_traces_that_are_none(tmp_path, text):
     """R6: a huge field and a negative client were tracebacks; a file without rows or columns let nobody take
     part."""
     (tmp_path / "t.csv").write_text(text)
-    refused("run", "--availability", "trace:t.csv", "--dry-run", cwd=tmp_path, code="E408", exit_code=3)
+    refused("run", "--availability", "trace:t.csv", "--dry-run", cwd=tmp_path, code="E124", exit_code=3)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_names_do_not_move_the_cursor():
     text = unskew.data.data_overview.terminal(federation)
     assert all(c == "\n" or c.isprintable() for c in text)
     assert printable("Größe 5") == "Größe 5"
-    assert str(UsageError("E101", "unknown '\x1b[2J\n'.")) == r"E101 unknown '\x1b[2J\n'."
+    assert str(UsageError("E109", "unknown '\x1b[2J\n'.")) == r"E109 unknown '\x1b[2J\n'."
 
 
 def test_a_comparison_without_seeds(tmp_path):
@@ -412,11 +412,11 @@ def test_files_that_may_not_be_read_are_said_to_be_such(tmp_path, monkeypatch):
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for name, arguments, code in (
-        ("d.npz", ["data", "check", "d.npz"], "E141"),
-        ("d.csv", ["data", "check", "d.csv"], "E141"),
+        ("d.npz", ["data", "check", "d.npz"], "E111"),
+        ("d.csv", ["data", "check", "d.csv"], "E111"),
         ("s.yaml", ["run", "s.yaml", "--dry-run"], "E111"),
-        ("state.safetensors", ["predict", "runs/r", "d.npz"], "E141"),
-        ("best.safetensors", ["predict", "runs/r", "d.npz", "--best"], "E141"),
+        ("state.safetensors", ["predict", "runs/r", "d.npz"], "E111"),
+        ("best.safetensors", ["predict", "runs/r", "d.npz", "--best"], "E111"),
     ):
         closed[:] = [name]
         with monkeypatch.context() as patch:
@@ -428,7 +428,7 @@ def test_files_that_may_not_be_read_are_said_to_be_such(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_was_removed_under_a_command(tmp_path, monkeypatch):
-    """It was E141 about 'a file'."""
+    """It was E111 about 'a file'."""
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

@@ -106,7 +106,7 @@ def test_a_dry_run_shows_what_leaves_and_trains_nothing(tmp_path):
 def test_a_run_lies_in_the_folder_for_runs(tmp_path):
     """Its name is no way out of it."""
     done = call("run", "fedavg", *FAST, "--name", "../r", cwd=tmp_path)
-    assert (done.code, done.err[:4]) == (2, "E114")
+    assert (done.code, done.err[:4]) == (2, "E109")
     assert not list(tmp_path.iterdir())
 
 

@@ -155,7 +155,7 @@ def test_what_cannot_be_tuned_is_refused_before_anything_trains(tmp_path, monkey
         ({"tune": -1}, "E109 tune must be a whole number, at least 2"),
         ({"tune": True}, "E109 tune must be"),
         ({"tune": 3, "seeds": [comparison_tuning.SEED]}, "E109 seed 10000 is that of the trials"),
-        ({"tune": 3, "samples": 400}, "E406 tuning fedavg: 3 clients of 400 samples need 1,200"),
+        ({"tune": 3, "samples": 400}, "E103 tuning fedavg: 3 clients of 400 samples need 1,200"),
     ):
         with pytest.raises(UnskewError, match=says):
             unskew.compare(["fedavg"], references=False, folder=tmp_path, name="x", **{**SMALL, **more})

@@ -122,7 +122,7 @@ def test_nothing_is_said_of_a_sites_samples_before_its_operator_has_decided(site
     assert hello(site, rounds=2, run="r2")["code"] == "E523"
     approvals.decide(site.member.folder, "r2", "approved")
     refused = hello(site, rounds=2, run="r2")
-    assert (refused["code"], refused["text"]) == ("E122", DATA_ERROR_TEXT)
+    assert (refused["code"], refused["text"]) == ("E123", DATA_ERROR_TEXT)
 
 
 def _of_an_unknown_word(*_):
@@ -158,7 +158,7 @@ def test_a_yes_to_an_error_releases_its_text_and_nothing_else(site, monkeypatch,
         (asks,) = approvals.all_requests(site.member.folder)
         assert asks.releases == "error"
         approvals.decide(site.member.folder, "r1", "approved")
-        assert hello(site, method, seed=seed)["code"] == "E122"
+        assert hello(site, method, seed=seed)["code"] == "E123"
         broken.setattr("unskew.federation.site.site.forecast_settings", _of_another)
         assert hello(site, method, seed=seed)["code"] == "E522"
     for run in ("r1", "r2"):

@@ -332,7 +332,7 @@ def test_events_and_commands_that_are_left_out_are_counted(tmp_path):
         reproducibility.command(context_of(runs, "x")).splitlines()[-1] == "# and so on, for 2 further runs"
     )
     assert "and so on" not in reproducibility.command(context_of(runs[:20], "x"))
-    remark = {"t": 1, "code": "E302", "text": "x"}
+    remark = {"t": 1, "code": "E303", "text": "x"}
     many = changed(run("a", 5), events=[remark] * 1234)
     assert "The first 200 of 1,234 events: dropped" in reproducibility.build(context_of([many], "x")).html
     few = changed(run("a", 5), events=[remark] * 200)

@@ -90,7 +90,7 @@ def test_it_says_the_result_and_its_certainty(text, comparison):
     [
         "Accuracy over rounds", "Every client", "Accuracy against bytes sent", "What leaves each client",
         "Who holds what", "Who answered when", "Classes in the shared buffer of flea", "Repeat this",
-        "How it was measured", "flea/features", "empirical", "each one", "n = 3", "E302",
+        "How it was measured", "flea/features", "empirical", "each one", "n = 3", "E303",
         "All settings that the runs share", "prefers-color-scheme: dark", "@media print",
     ],
 )  # fmt: skip
@@ -194,7 +194,7 @@ def test_nothing_a_user_wrote_becomes_markup(tmp_path):
 def test_a_page_has_foreign_texts_on_one_line(tmp_path):
     path = fake_run(tmp_path / "r", clients=3, rounds=4)
     evil = "x\nssh-ed25519 AAAA\x1b[2J\ny"
-    (path / "events.jsonl").write_text(json.dumps({"t": 1, "code": "E302", "text": evil}) + "\n")
+    (path / "events.jsonl").write_text(json.dumps({"t": 1, "code": "E303", "text": evil}) + "\n")
     settings = yaml.safe_load((path / "config.yaml").read_text())
     (path / "config.yaml").write_text(yaml.safe_dump({**settings, "method": evil}))
     (path / "env.json").write_text(json.dumps({"command": [evil]}))
@@ -202,7 +202,7 @@ def test_a_page_has_foreign_texts_on_one_line(tmp_path):
     page = (path / "report.html").read_text()
     assert not any(line.startswith("ssh-ed25519") for line in page.splitlines())
     assert "\x1b" not in page
-    assert r"E302 x\nssh-ed25519 AAAA\x1b[2J\ny" in page
+    assert r"E303 x\nssh-ed25519 AAAA\x1b[2J\ny" in page
 
 
 def test_a_large_comparison_stays_small(tmp_path):

@@ -71,12 +71,12 @@ class Losses:
         self._count: Counter[tuple[Path, int]] = Counter()
 
     def count(self, cell: Cell) -> None:
-        """Count a loss. Raises StateError (E174) after MOST_LOSSES losses at one round."""
+        """Count a loss. Raises StateError (E120) after MOST_LOSSES losses at one round."""
         self._count[cell.path, cell.t] += 1
         if (times := self._count[cell.path, cell.t]) >= MOST_LOSSES:
             where = f"{cell.method}, seed {cell.seed}: its process died {times} times after round {cell.t}"
             log = cell.path.parent / "log.txt"
-            raise StateError("E174", f"{where}, most often for want of memory. What it said: {log}.")
+            raise StateError("E120", f"{where}, most often for want of memory. What it said: {log}.")
 
 
 END_SIGNAL = (signal.SIGINT, signal.SIGTERM)
@@ -171,7 +171,7 @@ def train(path: Path, data: str = "") -> int:
         if data and folder.data != data:
             here = f"on {platform.node()} the data '{settings.data}' are not those that the driver reads"
             raise StateError(
-                "E173", f"{here}; every node must see the same files, with UNSKEW_DATA as the driver's."
+                "E172", f"{here}; every node must see the same files, with UNSKEW_DATA as the driver's."
             )
         folder.go(_log, lambda *_: None)
     except UnskewError as error:

@@ -33,7 +33,7 @@ class StateIndex:
     """The index of private state. index: by client, the round of its last state. files: by round, the SHA-256
     of its file's facts.
 
-    facts: of a checkpoint; {} before the first. Raises StateError (E204) if the index file does not begin
+    facts: of a checkpoint; {} before the first. Raises StateError (E201) if the index file does not begin
     with the recorded content. Nothing is written before `open`.
     """
 
@@ -52,7 +52,7 @@ class StateIndex:
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             why = "it is missing" if isinstance(error, FileNotFoundError) else "it is not as the run wrote it"
             raise StateError(
-                "E204", f"{path} says which file holds whose private state, and {why}."
+                "E201", f"{path} says which file holds whose private state, and {why}."
             ) from None
         self._idle.clear()
         self.files = {t: sha256 for t, sha256 in self.files.items() if t in self._clients}
@@ -167,7 +167,7 @@ class DiskStore:
     and the checkpoint the SHA-256 of the index, so that damage is detected.
 
     facts: of a checkpoint; by default before the first. device: of the fetched state. Raises StateError
-    (E204) if the index is missing or damaged.
+    (E201) if the index is missing or damaged.
     """
 
     def __init__(self, folder: Path, facts: Mapping[str, Any] | None = None, device: str = "cpu"):
@@ -184,7 +184,7 @@ class DiskStore:
         return self.holdings.facts()
 
     def fetch(self, clients: Iterable[int]) -> dict[int, Tree]:
-        """The state of those of the clients that have any. Raises StateError (E204) if a file is missing or
+        """The state of those of the clients that have any. Raises StateError (E201) if a file is missing or
         damaged."""
         by_round: dict[int, list[int]] = {}
         for k in clients:
@@ -207,7 +207,7 @@ class DiskStore:
         return sorted(self.index)
 
     def check(self) -> None:
-        """Raises StateError (E204) if a client's state is missing or damaged."""
+        """Raises StateError (E201) if a client's state is missing or damaged."""
         by_round: dict[int, list[int]] = {}
         for k, t in self.index.items():
             by_round.setdefault(t, []).append(k)
@@ -244,7 +244,7 @@ class DiskStore:
                 return {k: self._placed(trees[name]) for name, k in clients.items() if name in trees}
         except UNREADABLE:
             pass
-        raise StateError("E204", f"private state of round {t} is missing or damaged: {self._path(t)}.")
+        raise StateError("E201", f"private state of round {t} is missing or damaged: {self._path(t)}.")
 
     def _placed(self, tree: Tree) -> Tree:
         return tree_map(lambda t: t.to(self.device), tree)

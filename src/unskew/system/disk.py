@@ -37,10 +37,10 @@ _PLAIN = re.compile(rf"{_PART}(\+{_PART})*")
 
 
 def check_name(name: str) -> str:
-    """The name, if it is valid for a folder. Raises UsageError (E114) otherwise."""
+    """The name, if it is valid for a folder. Raises UsageError (E109) otherwise."""
     if not _NAME.fullmatch(name):
         rule = "use at most 64 of a-z, 0-9, '.', '_' and '-', and begin with a letter or a digit"
-        raise UsageError("E114", f"'{name}' is not a valid name: {rule}.")
+        raise UsageError("E109", f"'{name}' is not a valid name: {rule}.")
     return name
 
 

@@ -22,7 +22,7 @@ class UnexpectedError(UnskewError):
 
 def explain(error: Exception) -> UnskewError:
     """The error to show for an exception: the exception if it is an UnskewError, else one with the code E203,
-    E111, E141, E142, E501 or E143."""
+    E111, E111, E142, E133 or E143."""
     if isinstance(error, UnskewError):
         return error
     if isinstance(error, RecursionError):
@@ -31,13 +31,13 @@ def explain(error: Exception) -> UnskewError:
             f"a document is nested too deeply, or a function of yours calls itself.{_write_log(error)}",
         )
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in NETWORK_PACKAGES:
-        return UsageError("E501", "a deployment needs Flower and cryptography: pip install 'unskew[flower]'.")
+        return UsageError("E133", "a deployment needs Flower and cryptography: pip install 'unskew[flower]'.")
     if isinstance(error, OSError) and is_full(error):
         return Paused("E203", f"disk full: cannot write {_file_of(error)}.")
     if _out_of_memory(error):
         return StateError("E142", f"there is not enough memory ({_one_line(error)}).{_write_log(error)}")
     if isinstance(error, OSError) and error.errno:
-        return StateError("E141", f"{_file_of(error)}: {os.strerror(error.errno)}.{_write_log(error)}")
+        return StateError("E111", f"{_file_of(error)}: {os.strerror(error.errno)}.{_write_log(error)}")
     return UnexpectedError(
         "E143", f"an unexpected error: {type(error).__name__}: {_one_line(error)}.{_write_log(error)}"
     )

@@ -205,7 +205,7 @@ class OutlierFilter:
         """The replies of a round that may be merged, or that the gate will report. failed: the sites' own
         E301.
 
-        Raises UsageError (E319) if at least half of the sites failed to train because one site has spoilt
+        Raises UsageError (E318) if at least half of the sites failed to train because one site has spoilt
         the model.
         """
         lost = {r.client for r in self._gate(replies, spec)[1] if r.code == "E301"}
@@ -217,7 +217,7 @@ class OutlierFilter:
             text = f"round {start.t}: training fails at {failing} of {len(replies) + len(failed)} sites"
             text += f", for the model they received is spoilt. Most likely {site} spoilt it in round {t}"
             remedy = f"Begin a new run without it: --without {site}"
-            raise UsageError("E319", f"{text}: {change.text}. {remedy}")
+            raise UsageError("E318", f"{text}: {change.text}. {remedy}")
         for event in failed:
             self.sites.tell(*event)
         return self.in_proportion(start, replies, spec)

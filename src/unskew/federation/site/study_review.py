@@ -395,7 +395,7 @@ def warn_unscaled(data: Dataset, study: Study, say: Callable[[str], None]) -> bo
     """True if a site's samples need scaling for a study; the operator is then warned."""
     if why := looks_unscaled(data, study):
         say(
-            f"E527 this study takes samples as they are: {why};"
+            f"E504 this study takes samples as they are: {why};"
             f" {scaling_remedy(study.method, data.layout, study.summed)}"
         )
     return bool(why)
