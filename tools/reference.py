@@ -11,7 +11,7 @@ import typer
 
 from unskew import cli
 from unskew.attacks import catalogue
-from unskew.config import Settings
+from unskew.config import OPTIONS, Settings
 from unskew.formats import arguments
 from unskew.formats.arguments import Argument
 from unskew.formats.markdown import block, table
@@ -25,7 +25,7 @@ def settings() -> str:
     rows = ((f"`{a.name}`", _values(a), _shown(a.default), _plain(a.meaning)) for a in arguments.of(Settings))
     return f"""# Settings
 
-All settings of a run. The same word is an option of `unskew run` and `unskew compare` (`--eval-every 5`), a key in YAML (`eval_every: 5`) and an argument of `unskew.run` and `unskew.compare` (`eval_every=5`). Unknown names are refused, with a suggestion.
+All settings of a run. The same word is a key in YAML (`eval_every: 5`) and an argument of `unskew.run` and `unskew.compare` (`eval_every=5`), and on the command line an option (`--rounds 5`) or, for settings that are needed less often, `--set eval_every=5`. Unknown names are refused, with a suggestion.
 
 [Data sets and settings](data-sets.md) has the options of each partition, feature skew and availability. Arguments of a method are on its page ([all methods](methods.md)).
 
@@ -102,7 +102,11 @@ def _command(name: str, command: Any) -> str:
     text = f"\n## unskew {name}\n\n    unskew {' '.join((name, *words))}\n\n{command.help}\n"
     if own:
         text += f"\n{table(('', 'meaning'), rows)}\n"
-    return text + ("\nIt also has an option for every [setting](settings.md).\n" if known else "")
+    options = ", ".join(
+        f"`--{o.replace('_', '-')}`" for o in OPTIONS if o in {p.name for p in command.params}
+    )
+    settings = f"These [settings](settings.md) are options, too: {options}. The others are written `--set NAME=VALUE`."
+    return text + (f"\n{settings}\n" if known else "")
 
 
 def _word(parameter: Any) -> str:

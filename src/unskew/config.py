@@ -91,6 +91,13 @@ Positive = Annotated[int, Gt(0)]
 WholeNumber = Annotated[int, Ge(0)]
 
 
+OPTIONS = (
+    *("data", "skew", "clients", "samples", "availability", "rounds", "epochs", "batch", "lr", "model"),
+    *("metrics", "secure_aggregation", "seed", "workers", "device"),
+)
+"""The settings that are options of their own on the command line; the others are written --set NAME=VALUE."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """Everything that determines a run: equal settings, data and code give the same bits on one machine.

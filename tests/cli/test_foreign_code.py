@@ -10,7 +10,6 @@ import pytest
 
 from tests.attacks.test_code import METHOD, METRIC, MODEL
 from tests.cli.calling import call
-from unskew.comparison.plan import Plan, write_plan
 from unskew.config import build
 from unskew.errors import UsageError
 from unskew.system import python_files
@@ -39,30 +38,6 @@ def test_a_file_of_settings_has_nothing_imported(foreign, tmp_path):
     named = [text] if setting == "method" else [f"--{setting}={text}"]
     assert call("run", *named, "--config", str(document), "--dry-run", cwd=tmp_path).code == 0
     assert mark.exists()
-
-
-def test_a_comparison_of_somebody_elses_has_nothing_imported_when_it_is_resumed(foreign, tmp_path):
-    setting, text, mark = foreign
-    methods = (text,) if setting == "method" else ("fedavg",)
-    shared = SMALL if setting == "method" else SMALL | {setting: text}
-    write_plan(tmp_path / "c", Plan(methods, (0,), shared, processes=1))
-    refused = call("resume", "c", cwd=tmp_path)
-    assert (refused.code, refused.err[:4]) == (2, "E506"), refused.text
-    assert not mark.exists()
-    assert call("resume", "c", f"--{setting}", text, cwd=tmp_path).code == 0
-    assert mark.exists()
-
-
-def test_a_table_of_somebody_elses_has_nothing_imported(tmp_path):
-    (tmp_path / "method.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n{METHOD}")
-    table = {"title": "t", "settings": SMALL, "methods": {"ours": "method.py"}, "rows": {"iid": {}}}
-    (tmp_path / "t.yaml").write_text(json.dumps(table))
-    refused = call("reproduce", "t.yaml", "--dry-run", cwd=tmp_path)
-    assert (refused.code, refused.err[:4]) == (2, "E506"), refused.text
-    assert not (tmp_path / "mark").exists()
-    named = call("reproduce", "t.yaml", "--dry-run", "--file", "method.py", cwd=tmp_path)
-    assert named.code == 0, named.text
-    assert (tmp_path / "mark").exists()
 
 
 @pytest.mark.parametrize(

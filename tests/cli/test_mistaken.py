@@ -46,6 +46,12 @@ def folder(tmp_path) -> Path:
             ("run", "fedavg", "--availability", "sample = 0.5", "--data", "digits"),
             "Did you mean 'sample:0.5'?",
         ),
+        (("run", "fedavg", "--lr-decay", "0.9"), "--lr-decay is no option .*write --set lr_decay=0.9."),
+        (("run", "fedavg", "--no-clip"), "write --set clip=false."),
+        (("run", "fedavg+fedprox", "--mu", "0.01"), 'in brackets: "fedprox(mu=0.01)".'),
+        (("compare", "fedavg,fedprox(mu=1)"), "spaces: unskew compare fedavg fedprox(mu=1)."),
+        (("run", "fedavg", "--set", "lrdecay=1"), "Did you mean 'lr_decay'?"),
+        (("run", "fedavg", "--set", "lr_decay=x"), "E109 lr_decay must be a number, .*got 'x'"),
         (("run", "fedavg", "--data", "t.csv,site=hospital"), 'E402 .*brackets: "t.csv(site=hospital)"'),
     ],
 )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import pytest
 import typer
+import yaml
 
 from tests.cli.calling import call
 from unskew import cli
@@ -17,16 +21,14 @@ from unskew.config import Settings
 from unskew.formats import arguments
 
 SETTINGS = (
-    "--data --skew --clients --samples --availability --rounds --epochs --batch --optimiser --lr --lr-decay"
-    " --lr-min --lr-rounds --lr-course --lr-warmup --first-epochs --momentum --weight-decay --loss"
-    " --drop-last --model --weighting --cap --secure-aggregation --normalise --partition-seed --eval-every"
-    " --validation --patience --keep-best --track --measure --metrics --lanes --workers --device --precision"
+    "--data --skew --clients --samples --availability --rounds --epochs --batch --lr --model"
+    " --secure-aggregation --metrics --workers --device"
 )
 FROZEN = {
-    "": "--version",
+    "": "--version --install-completion --show-completion",
     "run": (
         "method --set --config --name --folder --dry-run --json --on --min-sites --deadline --wait --without"
-        f" --test-data --clip --no-clip --federations --seed {SETTINGS}"
+        f" --seed {SETTINGS}"
     ),
     "compare": (
         "methods --seeds --set --references --no-references --processes --on --tune --target --privacy"
@@ -113,12 +115,47 @@ def test_help_shows_every_meaning_choice_range_and_default():
         ("compare", compare.Arguments),
         ("reproduce", reproduce.Arguments),
     ):
-        text = shown(command)
+        text = shown(command, *["--all"] * (command != "reproduce"))
         options = [*arguments.of(own), *(arguments.of(Settings) if command != "reproduce" else ())]
         for option in options:
             if option.name in ("method", "set") or (command, option.name) == ("compare", "seed"):
                 continue
             assert option.meaning, option.name
             assert help_text(option).replace("\\[", "[") in text, (command, option.name)
-    assert "reset at every step [sgd|adam|adamw|sign; default: sgd]" in shown("run")
-    assert "by the rate times this) [at least 0; default: 0.0]" in shown("run")
+    assert "<bool>" not in shown("run", "--all")
+    assert "reset at every step [sgd|adam|adamw|sign; default: sgd]" in shown("run", "--all")
+    assert "by the rate times this) [at least 0; default: 0.0]" in shown("run", "--all")
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("run fedpro", {"fedprox", "fedproto"}),
+        ("compare fedavg fedprox+scaf", {"fedprox+scaffold"}),
+        ("run fedavg --data dig", {"digits"}),
+        ("explain scaff", {"scaffold"}),
+        ("reproduce flea-tabl", {"flea-table1"}),
+    ],
+)
+def test_a_shell_completes_names(words, completed):
+    shell = {"_UNSKEW_COMPLETE": "complete_bash", "COMP_WORDS": f"unskew {words}"}
+    with mock.patch.dict(os.environ, shell | {"COMP_CWORD": str(len(words.split()))}):
+        assert set(call().out.split()) == completed
+
+
+def test_names_are_completed_without_torch():
+    code = (
+        "import sys; from unskew.cli import completion as c; c.methods(''), c.data_sets(''), c.models('')\n"
+    )
+    code += "c.attacks(''), c.tables(''); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_setting_without_an_option_is_set_by_its_name(tmp_path):
+    names = ("lr-decay=0.5", "KEEP_BEST=true", "eval_every=2", "fedprox.mu=0.5", "batch=8", "folder=here")
+    words = [word for name in names for word in ("--set", name)]
+    done = call("run", "fedprox", "--name", "r", "--rounds", "1", "--epochs", "1", *words, cwd=tmp_path)
+    assert done.code == 0, done.err
+    settings = yaml.safe_load((tmp_path / "here/r/config.yaml").read_text())
+    assert (settings["lr_decay"], settings["keep_best"], settings["eval_every"]) == (0.5, True, 2)
+    assert (settings["batch"], settings["set"], settings["method"]) == (8, {}, "fedprox(mu=0.5)")

@@ -84,7 +84,7 @@ def test_a_federation_may_be_called_ray(tmp_path):
 def test_values_that_are_nothing_are_values(config, tmp_path):
     """A momentum of 0 and a switch that is off are what the user gave, not what they left out."""
     path = config("momentum: 0.5\nlr: 0.25\n")
-    words = ["--config", str(path), "--momentum", "0", "--name", "r", "--json"]
+    words = ["--config", str(path), "--set", "momentum=0", "--name", "r", "--json"]
     done = call("run", "fedavg", *words, *FAST, cwd=tmp_path)
     assert done.code == 0, done.err
     text = (tmp_path / "runs/r/config.yaml").read_text()

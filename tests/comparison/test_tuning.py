@@ -136,7 +136,10 @@ def test_the_page_shows_what_was_tried_and_the_command_says_it(copy):
         (["--tune", "6"], "E112 .* began with 5 trials, and is asked for with 6 trials"),
         ([], "E112 .* began with 5 trials, and is asked for without tuning"),
         (["--tune", "5", "--lr", "0.1"], "E112 .* tuned fedavg with other settings"),
-        (["--tune", "5", "--validation", "0.1"], "E109 --tune holds out 20% of the training samples itself"),
+        (
+            ["--tune", "5", "--set", "validation=0.1"],
+            "E109 --tune holds out 20% of the training samples itself",
+        ),
     ],
 )
 def test_other_wishes_for_a_comparison_that_is_tuned_are_refused(copy, more, says):

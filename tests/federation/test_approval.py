@@ -497,10 +497,12 @@ def test_a_site_is_told_who_reads_its_weights_as_the_coordinator_will_have_it(tm
         return lines[0], next(line for line in lines if " weights " in line and "read:" in line)
 
     first, weights = told(method="fedavg")
-    assert first == "method clip_median: unskew run --on adds clip_median, unless it is given --no-clip"
+    assert (
+        first == "method clip_median: unskew run --on adds clip_median, unless it is given --set clip=false"
+    )
     assert "read: each" in weights
     for given in ({"method": "fedavg+median"}, {"method": "fedavg", "secure_aggregation": "on"}):
-        assert "--no-clip" not in told(**given)[0]
+        assert "--set clip=false" not in told(**given)[0]
 
 
 def test_the_commands_say_what_follows(tmp_path, site):

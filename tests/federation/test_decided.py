@@ -24,7 +24,7 @@ def test_a_run_of_those_who_agree(tmp_path):
         for site, approve in (("a", "all"), ("b", "ask"), ("c", "all")):
             federation.start_site(site, approve=approve)
         federation.start("page", "site", "watch", "--folder", "site-b")
-        federation.start_run("decided", "--min-sites", "2", "--cap", "1", deadline="60s")
+        federation.start_run("decided", "--min-sites", "2", "--set", "cap=1", deadline="60s")
         log = "runs/decided/server"
         federation.until(lambda: "waiting for approval at b" in federation.log(log), 120)
         assert "E520 c: the site's policy does not allow it: the study uses 'scaffold'" in federation.log(log)

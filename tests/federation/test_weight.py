@@ -246,7 +246,7 @@ def test_samples_and_weights_are_shown_before_round_1(tmp_path):
         "weights s1 900 samples (no bound) 90.0%",
         "s2 60 samples (at most 70) 6.0%",
         "s3 40 samples (no bound) 4.0%",
-        "s1 outweighs all others together; --cap 0.5 or --weighting equal limits it.",
+        "s1 outweighs all others together; --set cap=0.5 or --set weighting=equal limits it.",
     ]
     assert "50.0%, cut from 90.0%" in told(cap=0.5)[0]
     assert len(told(cap=0.5)) == 3

@@ -16,6 +16,8 @@ import yaml
 from PIL import Image
 from scipy.io import wavfile
 
+from unskew.config import OPTIONS
+
 
 @dataclass(frozen=True)
 class Case:
@@ -263,7 +265,8 @@ def options(rng: random.Random, folder: Path) -> Case:
     if not wrong and not right:
         name, right = "rounds", "2"
     value = rng.choice(bad) if wrong else right
-    return Case((f"--{name}={value}",), wrong, f"{name}={value}")
+    given = f"--{name}={value}" if name in ("config", "name", *OPTIONS) else f"--set={name}={value}"
+    return Case((given,), wrong, f"{name}={value}")
 
 
 def yamls(rng: random.Random, folder: Path) -> Case:

@@ -303,8 +303,8 @@ def test_the_command_that_repeats_a_comparison_is_one_that_the_command_line_take
     command = reproducibility.command(
         context_of([read_run(one_run) for one_run in sorted(at.glob("*--*"))], "x")
     )
-    assert "--drop-last " in command
-    assert "--partition-seed 5" in command
+    assert "--set drop_last=True" in command
+    assert "--set partition_seed=5" in command
     called = call(*shlex.split(command)[1:], "--dry-run", cwd=tmp_path)
     assert not called.code, called.text
     assert "plan   2 methods x 2 seeds x 3 rounds: fedavg, local" in called.out

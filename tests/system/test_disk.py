@@ -14,7 +14,6 @@ import pytest
 
 from unskew.errors import Paused, UsageError
 from unskew.records.record import Record
-from unskew.records.run_lock import RunLock
 from unskew.system import disk
 
 SOURCE = Path(disk.__file__).parent
@@ -205,35 +204,6 @@ def test_no_other_module_writes_files_by_itself():
             ):
                 wrong.append(f"{name}:{node.lineno} {called}")
     assert not wrong
-
-
-@pytest.mark.parametrize(
-    "write", [disk.replace, disk.write_output, lambda path, data: disk.replace_unsynced(path, data.encode())]
-)
-@pytest.mark.parametrize("target", ["file", "missing", os.devnull, "pipe"])
-def test_a_link_is_replaced_and_its_target_stays(tmp_path, write, target):
-    (folder := tmp_path / "r").mkdir()
-    (tmp_path / "file").write_text("key")
-    os.mkfifo(tmp_path / "pipe")
-    for name in ("out", "out.part"):
-        (folder / name).symlink_to(tmp_path / target)
-    write(folder / "out", "new")
-    assert (tmp_path / "file").read_text() == "key"
-    assert not (tmp_path / "missing").exists()
-    assert not (folder / "out").is_symlink()
-    assert (folder / "out").read_text() == "new"
-    assert {p.name for p in folder.iterdir()} == {"out", "out.part"}
-
-
-def test_files_that_grow_refuse_a_link(tmp_path):
-    (tmp_path / "key").write_text("key")
-    for name in ("rows", "run.lock"):
-        (tmp_path / name).symlink_to("key")
-    with pytest.raises(OSError, match="symbolic link"):
-        disk.AppendFile(tmp_path / "rows", 0)
-    with pytest.raises(OSError, match="symbolic link"), RunLock(tmp_path):
-        pass
-    assert (tmp_path / "key").read_text() == "key"
 
 
 def test_what_is_asked_for_goes_into_a_pipe_or_a_device(tmp_path):

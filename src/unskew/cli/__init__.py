@@ -26,7 +26,6 @@ def app() -> Any:
             "Federated learning for label-skewed, feature-skewed, scarce data, held by clients that drop out."
         ),
         no_args_is_help=True,
-        add_completion=False,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _normalise},
@@ -39,8 +38,11 @@ def app() -> Any:
 
 def _fill_help(commands: Any) -> None:
     """Set the help of every command to its docstring, with each paragraph joined into one line."""
+    from unskew.cli.options import Command
+
     for command in commands.registered_commands:
         paragraphs = inspect.cleandoc(command.callback.__doc__ or "").split("\n\n")
+        command.cls = Command
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     for group in commands.registered_groups:
         _fill_help(group.typer_instance)
@@ -71,30 +73,31 @@ def _add_commands(commands: Any) -> None:
         watch,
     )  # fmt: skip
 
-    for name, command in (
-        ("run", run.command),
-        ("compare", compare.command),
-        ("diagnose", diagnose.command),
-        ("resume", resume.command),
-        ("attach", attach.command),
-        ("attack", attack.command),
-        ("audit", audit.command),
-        ("watch", watch.command),
-        ("report", report.command),
-        ("figures", figures.command),
-        ("predict", predict.command),
-        ("export", export.command),
-        ("reproduce", reproduce.command),
-        ("list", list_.command),
-        ("explain", explain.command),
-        ("check", check.command),
-        ("serve", serve.command),
-        ("join", join.command),
-    ):
-        commands.command(name)(command)
-    commands.add_typer(data.app, name="data")
-    commands.add_typer(federation.app, name="federation")
-    commands.add_typer(site.app, name="site")
+    panels = {
+        "Train": {"run": run, "compare": compare, "resume": resume, "watch": watch, "reproduce": reproduce},
+        "Look at data and methods": {
+            "data": data,
+            "diagnose": diagnose,
+            "list": list_,
+            "explain": explain,
+            "check": check,
+        },
+        "Use results": {"report": report, "figures": figures, "predict": predict, "export": export},
+        "Measure privacy": {"attack": attack, "audit": audit},
+        "Real sites": {
+            "federation": federation,
+            "serve": serve,
+            "join": join,
+            "site": site,
+            "attach": attach,
+        },
+    }
+    for panel, modules in panels.items():
+        for name, module in modules.items():
+            if hasattr(module, "app"):
+                commands.add_typer(module.app, name=name, rich_help_panel=panel)
+            else:
+                commands.command(name, rich_help_panel=panel)(module.command)
 
 
 def _normalise(name: str) -> str:
@@ -135,7 +138,7 @@ def main() -> None:
     try:
         sys.argv[1:] = map(_with_home, sys.argv[1:])
         with python_files.restrict(*_texts(sys.argv[1:])):
-            app()()
+            app()(prog_name="unskew")
     except Terminated:
         _exit(143)
     except KeyboardInterrupt:
@@ -143,7 +146,6 @@ def main() -> None:
     except SystemExit as end:
         if not isinstance(end.__context__, BrokenPipeError):  # typer turns this error into a silent exit 1
             raise
-        _say("Whatever read this command's output has closed it, so the command ended here.")
         _exit(141)
     except Exception as error:
         from unskew.system.failures import explain

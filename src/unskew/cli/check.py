@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unskew.cli import completion
+
 if TYPE_CHECKING:
     from unskew.core.part import Part
 
 
 def command(
-    method: Annotated[str, typer.Argument(help="a method by name, or a file that defines Parts")],
+    method: Annotated[
+        str,
+        typer.Argument(
+            help="a method by name, or a file that defines Parts", autocompletion=completion.methods
+        ),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
 ) -> None:
     """Check that a method is deterministic, resumes, shares only what it declares, and copes with small and

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,8 @@ class Arguments:
     seeds: Annotated[int, Ge(1), "how many seeds, counted from 0"] = 3
     set: Annotated[
         tuple[str, ...],
-        "an argument of a Part, for every method that has the Part: flea.alpha=0.1 (repeatable)",
+        "an argument of a Part, for every method that has the Part, such as flea.alpha=0.1, or one of the"
+        " further settings, such as lr_decay=0.99, which --help --all lists (repeatable)",
     ] = ()
     references: Annotated[bool, "add the rows local-only and centralised"] = True
     processes: Annotated[int, Ge(0), "how many runs at a time; 0: one on each core, or one on a GPU"] = 0
@@ -72,10 +74,13 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
     values = {**(values_in(arguments.config) if arguments.config else {}), **given}
     if arguments.set:
         values["set"] = set_over(values.get("set", {}), arguments.set)
-    settings = build({**values, "method": arguments.methods[0]})
     methods = [*arguments.methods, *(REFERENCES if arguments.references else ())]
     for method in methods:
+        if "," in re.sub(r"\([^()]*\)", "", method):
+            text = f"separate methods by spaces: unskew compare {' '.join(method.split(','))}"
+            raise UsageError("E109", f"'{method}' is no method; {text}.")
         parts_of(method)
+    settings = build({**values, "method": arguments.methods[0]})
     name, folder = arguments.name, arguments.folder
     path = folder / check_name(name) if name is not None else free_path(folder, "compare")
     seeds = list(range(arguments.seeds))
@@ -168,7 +173,9 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
     elif sys.stdout.isatty():
         from rich.console import Console
 
-        Console().print(tables.rich_table(rows))
+        from unskew.cli.terminal import raw_output
+
+        Console(file=raw_output()).print(tables.rich_table(rows))
     else:
         print(tables.plain(rows))
     if not as_json:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unskew.cli import completion
+
 if TYPE_CHECKING:
     from unskew.round.loop import Loop
 
@@ -14,8 +16,15 @@ DATA, MODEL = "digits", "auto"
 
 
 def command(
-    method: Annotated[str, typer.Argument(help="a method by name, like flea or flea+scaffold")],
-    data: Annotated[str, typer.Option(help="for which data set to count bytes")] = DATA,
+    method: Annotated[
+        str,
+        typer.Argument(
+            help="a method by name, like flea or flea+scaffold", autocompletion=completion.methods
+        ),
+    ],
+    data: Annotated[
+        str, typer.Option(help="for which data set to count bytes", autocompletion=completion.data_sets)
+    ] = DATA,
     model: Annotated[str, typer.Option(help="for which model to count bytes")] = MODEL,
 ) -> None:
     """Print the equations of a method, its settings, and what leaves a client, in bytes."""

@@ -32,8 +32,9 @@ def command(arguments: Arguments) -> None:
     """Write every figure of a report as a vector file, and its table as LaTeX and CSV, for papers and
     slides."""
     from unskew.report import paper_figures
+    from unskew.system import disk
 
-    out = arguments.out or Path(arguments.runs[0]) / "figures"
+    out = arguments.out or disk.folder_below(Path(arguments.runs[0]) / "figures")
     form = (arguments.format, arguments.columns, arguments.font)
     for path, label in paper_figures.write_figures(arguments.runs, out, *form, say=warn):
         print(f"{path}  {label}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from unskew.cli.options import Panel, Positional, set_over, with_settings
+from unskew.cli.options import Further, Panel, Positional, set_over, with_settings
 from unskew.comparison import cluster
 from unskew.comparison.cluster import Cluster
 from unskew.errors import NothingUsed, Terminated, UsageError
@@ -26,7 +26,11 @@ class Arguments:
         Positional(),
         "Parts joined by +, such as fedprox(mu=0.01)+fedrdn; or the config.yaml of a run",
     ] = None
-    set: Annotated[tuple[str, ...], "an argument of a Part, such as flea.alpha=0.1 (repeatable)"] = ()
+    set: Annotated[
+        tuple[str, ...],
+        "an argument of a Part, such as flea.alpha=0.1, or one of the further settings, such as"
+        " lr_decay=0.99, which --help --all lists (repeatable)",
+    ] = ()
     config: Annotated[Path | None, "read settings from this YAML file; options given here override it"] = None
     name: Annotated[str | None, "name of the run; the method and a number if left out"] = None
     folder: Annotated[Path, "where runs are kept"] = Path("runs")
@@ -42,13 +46,13 @@ class Arguments:
     deadline: Annotated[str, SITES, "how long sites may take for one exchange: 30s, 10m or 2h"] = "10m"
     wait: Annotated[str, SITES, "how long to wait for missing sites before round 1"] = "10m"
     without: Annotated[tuple[str, ...], SITES, "leave this site out of the run (repeatable)"] = ()
-    test_data: Annotated[str | None, SITES, "a test set at the server: an .npz file or a folder"] = None
+    test_data: Annotated[str | None, Further(), "a test set at the server: an .npz file or a folder"] = None
     clip: Annotated[
         bool,
-        SITES,
+        Further(),
         "limit each site's update to the median norm, unless the method merges in a way of its own",
     ] = True
-    federations: Annotated[Path, SITES, "where federations are kept"] = Path("federations")
+    federations: Annotated[Path, Further(), "where federations are kept"] = Path("federations")
 
 
 @with_settings(Arguments)

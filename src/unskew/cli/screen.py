@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from unskew.cli.terminal import raw_output
 from unskew.comparison.progress import Cell
 from unskew.errors import NothingUsed
 from unskew.report.analysis.numbers import clock, megabytes
@@ -61,7 +63,8 @@ class Screen:
         last = summary.t == self.rounds
         columns = self._columns(summary, scores)
         if self._live:
-            print("\r\x1b[2K" + self._fitting(columns), end="\n" if last else "", flush=True)
+            print("\r\x1b[2K", end="", file=raw_output())
+            print(self._fitting(columns), end="\n" if last else "", flush=True)
             self._open = not last
         elif last or summary.t >= self._last_line + max(1, self.rounds / 10):
             self._last_line = summary.t
@@ -149,7 +152,8 @@ class Progress:
             return
         if sys.stdout.isatty():
             if self._live is None:
-                self._live = Live(self.table(), refresh_per_second=4)
+                console = Console(file=raw_output())
+                self._live = Live(self.table(), console=console, refresh_per_second=4)
                 self._live.start()
             self._live.update(self.table())
         else:

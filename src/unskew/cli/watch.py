@@ -97,6 +97,7 @@ def _watch_many(runs: list[Any], report: Path, once: bool) -> None:
     from rich.console import Console
 
     from unskew.cli.screen import Progress
+    from unskew.cli.terminal import raw_output
 
     with Progress(runs, quiet=once) as progress:
         while True:
@@ -108,7 +109,7 @@ def _watch_many(runs: list[Any], report: Path, once: bool) -> None:
                 break
             time.sleep(LOOK_S)
     if once:
-        Console().print(progress.table())
+        Console(file=raw_output()).print(progress.table())
     elif report.exists():
         print(f"report  {report}")
 

@@ -150,7 +150,7 @@ def write_order(cell: Cell, threads: int) -> str:
     Raises UsageError (E506) for a Python file that only a document names, because the worker imports all.
     """
     cell.settings.check_code()
-    cell.path.mkdir(parents=True, exist_ok=True)
+    disk.folder_below(cell.path)
     text = config.dump(cell.settings.replace(workers=threads))
     disk.replace(cell.path / "wanted.yaml", text)
     return text

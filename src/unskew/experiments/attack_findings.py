@@ -82,7 +82,7 @@ def _run_attack(cell: Cell, leak: Leak, say: Say) -> Finding:
             raise
         finding = {REFUSED: refusal.text}
     file = _file(cell.path, leak)
-    file.parent.mkdir(exist_ok=True)
+    disk.folder_below(file.parent)
     disk.replace(file, json.dumps(finding, indent=1, allow_nan=False))
     return finding
 

@@ -229,7 +229,11 @@ def _curves(result: TableResult, row: str, colours: Colours) -> Markup:
     by_method = result["curves"].get(row, {})
     if result["rows"][row].get("attack"):
         return Markup()  # one value, after the last round
-    lines = [_line(result, method, colours[method], seeds) for method, seeds in by_method.items()]
+    lines = [
+        _line(result, method, colours[method], seeds)
+        for method, seeds in by_method.items()
+        if method in colours
+    ]
     for where, method, log, _ in tables.log_pairs(result):
         if where == row:
             x, y = (np.array(values, dtype=float) for values in zip(*log.items()))

@@ -20,6 +20,7 @@ from unskew.core.trees import Tree, align, align_tree, nested_tree, tree_map
 from unskew.errors import StateError
 from unskew.records.checkpoints import UNREADABLE, digest, file_facts, write_with_digest
 from unskew.records.rows import FileLines, Mark, Row
+from unskew.system.disk import folder_below
 
 INDEX_FILE = "index.jsonl"
 INDEX_MARK = "private_index"
@@ -194,7 +195,7 @@ class DiskStore:
     def put(self, t: int, trees: Mapping[int, Tree]) -> None:
         kept = {str(k): tree for k, tree in trees.items() if tree}
         if kept:
-            self.folder.mkdir(exist_ok=True)
+            folder_below(self.folder)
             self.holdings.open()  # before the round's file, whose writing syncs the folder that names both
             facts = json.dumps(
                 {"t": t, "clients": {k: digest(tree) for k, tree in kept.items()}}, sort_keys=True

@@ -157,8 +157,8 @@ def _best(path: Path, checkpoint: Checkpoint) -> Checkpoint:
     kept."""
     if not (path / BEST_FILE).is_file():
         text = (
-            f"{path} has no {BEST_FILE}: only a run with keep_best=True (--keep-best) keeps the model of its"
-            " best round"
+            f"{path} has no {BEST_FILE}: only a run with keep_best=True (--set keep_best=true) keeps the model"
+            " of its best round"
         )
         raise StateError("E155", f"{text}.")
     tree, facts = checkpoints.read(path / BEST_FILE)

@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -113,9 +114,8 @@ def link_to(path: Path, target: Path) -> bool:
     support for links."""
     if path.resolve() == target.resolve():
         return True
-    part = path.with_name(path.name + ".part")
+    part = _part_of(path)
     try:
-        part.unlink(missing_ok=True)
         part.symlink_to(target.absolute())
         os.replace(part, path)
     except OSError:
@@ -178,7 +178,7 @@ def replace_unsynced(path: Path, data: bytes) -> None:
 @contextmanager
 def _new_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A new file that replaces the one at `path` at the end of the block, and is removed after an error."""
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    part = _part_of(path)
     try:
         with open(part, "xb", opener=partial(os.open, mode=mode)) as file:
             yield file
@@ -189,9 +189,30 @@ def _new_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         raise
 
 
+def _part_of(path: Path) -> Path:
+    """A name beside `path` that nobody can foresee, for what is to take the place of `path`."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+
+
 def refuse_link(path: str, flags: int) -> int:
-    """An `opener` for files that grow. Raises OSError (ELOOP) if the path is a link."""
+    """An `opener` for files that grow. Raises OSError (ELOOP) if the path is a link. A file that has further
+    names, such as in a copy made by `cp -l`, is replaced by a copy first."""
+    with suppress(FileNotFoundError):
+        facts = os.lstat(path)
+        if stat.S_ISREG(facts.st_mode) and facts.st_nlink > 1:
+            replace(Path(path), Path(path).read_bytes())
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)  # Windows lacks the flag
+
+
+def folder_below(path: Path) -> Path:
+    """A folder in the folder of a run, which is made if it is missing.
+
+    Raises UsageError (E161) if it is a link, through which files would land elsewhere.
+    """
+    if path.is_symlink():
+        raise UsageError("E161", f"{path} is a link, and nothing is written through it; remove it first.")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def sha256(path: Path) -> str:
@@ -314,8 +335,7 @@ def _amount(size: int) -> str:
 
 def _link(path: Path, keep: Path) -> None:
     """Make `keep` another name of the file at `path`, in place of the file that had this name."""
-    second = keep.with_name(keep.name + ".part")
-    second.unlink(missing_ok=True)
+    second = _part_of(keep)
     os.link(path, second)
     os.replace(second, keep)
 

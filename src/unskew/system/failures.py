@@ -25,6 +25,11 @@ def explain(error: Exception) -> UnskewError:
     E111, E142, E133 or E143."""
     if isinstance(error, UnskewError):
         return error
+    if isinstance(error, RecursionError):
+        return StateError(
+            "E111",
+            f"a document is nested too deeply, or a function of yours calls itself.{_write_log(error)}",
+        )
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in NETWORK_PACKAGES:
         return MissingPackage("a federation", "Flower and cryptography", "flower")
     if isinstance(error, OSError) and is_full(error):

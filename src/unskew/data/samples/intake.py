@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from unskew.errors import printable
+
 Topic: TypeAlias = Literal["warning", "scaled", "labels", "sites", "left out", "note"]
 Note: TypeAlias = tuple[Topic, str]
 """(subject of a note, text of the note)."""
@@ -28,6 +30,10 @@ class Intake:
     divided: str = ""
     form: Mapping[str, Any] = field(default_factory=dict[str, Any])
     unnamed: bool = False
+
+    def __post_init__(self) -> None:
+        # Notes quote names from the data.
+        object.__setattr__(self, "notes", tuple((topic, printable(text)) for topic, text in self.notes))
 
     def with_notes(self, *notes: Note) -> Intake:
         """This intake with further notes; a note that is there already is not repeated."""

@@ -382,7 +382,7 @@ def weight_lines(
     if len(training) > 1 and weight_K[largest] > DECISIVE + 1e-9:
         site = training[largest].site
         lines.append(
-            f"        {site} outweighs all others together; --cap 0.5 or --weighting equal limits it."
+            f"        {site} outweighs all others together; --set cap=0.5 or --set weighting=equal limits it."
         )
     return lines
 

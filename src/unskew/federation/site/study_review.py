@@ -314,7 +314,7 @@ def forecast(
         lines = [
             (
                 f"method {settings.method}: unskew run --on adds {study_rules.CLIP}, unless it is given"
-                " --no-clip"
+                " --set clip=false"
             ),
             *lines,
         ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from unskew.config import FIELDS
+from unskew.config import FIELDS, OPTIONS
 from unskew.report.analysis.numbers import plural
 from unskew.report.analysis.runs import RunData, read_json, read_yaml
 from unskew.report.sections import Context, Section, render
@@ -72,7 +72,9 @@ def command(context: Context) -> str:
     plan = read_yaml(runs[0].path.parent / "compare.yaml")
     tuned, shared = plan.get("tune", 0), plan.get("settings") or {}
     options = [
-        f"--{k.replace('_', '-')}" + (f" {shlex.quote(str(v))}" if v is not True else "")
+        f"--{k.replace('_', '-')} {shlex.quote(str(v))}"
+        if k in OPTIONS
+        else f"--set {shlex.quote(f'{k}={v}')}"
         for k, v in (
             context.first.config | ({"lr": shared["lr"]} if tuned and "lr" in shared else {})
         ).items()
