@@ -9,6 +9,7 @@ import html
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -107,6 +108,7 @@ def run(
     label: str = "",
     site: str = "",
     target: str = "",
+    group: Any = "",
     name: str | None = None,
     folder: str | Path = "runs",
     say: Say = _silent,
@@ -126,6 +128,8 @@ def run(
     label, site: columns of a table. With `site` each of its values is a client, unless there is a skew.
     target: the number to predict instead of classes (a column of a table, or a name for y), or several
     labels, "a,b,c".
+    group: samples that belong together, such as those of a patient, and that no split separates: a column of
+    a table, a pattern of file names, an array [N], or "none"; see `unskew.data.take`.
     name: keep the run in `folder/name`, with checkpoints. Without a name the run stays in memory.
     say: a function that receives messages, such as the overview of the data before training.
     shown: a function that is called after every round.
@@ -143,7 +147,7 @@ def run(
     if model is None:
         raise UsageError("E123", "model is None; leave it out, and one that fits the data is built.")
     module = None if isinstance(model, str) else models.unwrapped(model)
-    data, stands_for = settings_of(data, label, site, target)
+    data, stands_for = settings_of(data, label, site, target, group)
     scored, functions = as_text(metrics)
     settings = settings_from(
         method, {**stands_for, **options, "model": GIVEN_OBJECT if module else model, "metrics": scored}
@@ -152,6 +156,9 @@ def run(
     resolved = resolve.resolve(settings, data, None if isinstance(method, str) else method, module, functions)
     if resolved.federation.intake:
         say(data_overview.table(resolved.federation))
+        for topic, text in resolved.federation.intake.notes:
+            if topic == "warning":
+                warnings.warn(text, stacklevel=3)
     resolved = _with_callbacks(_on_cluster(resolved, on), check_callbacks(callbacks))
     view = _RunView(shown, progress, say)
     if path is not None:
@@ -258,6 +265,7 @@ def compare(
     label: str = "",
     site: str = "",
     target: str = "",
+    group: Any = "",
     seeds: int | Sequence[int] = 3,
     name: str | None = None,
     folder: str | Path = "runs",
@@ -273,7 +281,7 @@ def compare(
     """Train every method with every seed on the same partitions and absences, one process per core.
 
     methods: a list of methods, each as for `run`.
-    data, label, site, target: as for `run`. Data other than a text are written to `data.npz` in the
+    data, label, site, target, group: as for `run`. Data other than a text are written to `data.npz` in the
     comparison's folder, from which the processes read them.
     model: a name or `file.py:function`.
     seeds: the number of seeds (0, 1, ...), or a list of them.
@@ -295,7 +303,7 @@ def compare(
     chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     parent = Path(folder) / check_name(name) if name is not None else free_path(Path(folder), "compare")
     model = plan.model_as_text(model)
-    options = {"model": model, **plan.data_as_text(data, parent, label, site, target), **options}
+    options = {"model": model, **plan.data_as_text(data, parent, label, site, target, group), **options}
     asked = plan.Plan(
         tuple(named), tuple(chosen), options, processes, privacy=privacy, on=on, tune=trials_of(tune)
     )

@@ -17,6 +17,7 @@ import numpy as np
 from unskew.data.clients.federation import Federation
 from unskew.data.files.tree import PART_NAMES
 from unskew.data.kinds.column_roles import column_named, label_column_in
+from unskew.data.kinds.groups import GROUP_COLUMN, INDEPENDENT
 from unskew.data.readers.from_items import from_items, has_several_inputs, is_loader, loader_dataset
 from unskew.data.readers.from_tables import add_labels, frame_columns, is_frame, read_frames, read_table
 from unskew.data.readers.raw_samples import (
@@ -38,10 +39,12 @@ from unskew.errors import DataError, excerpt
 from unskew.formats import calls
 from unskew.system.python_files import GIVEN_OBJECT
 
-ARRAYS = frozenset(("x", "y", "x_train", "y_train", "x_test", "y_test", "classes"))
+ARRAYS = frozenset(("x", "y", "x_train", "y_train", "x_test", "y_test", "classes", "group", "group_test"))
 
 
-def take(data: Any, *, label: str = "", site: str = "", target: str = "") -> Dataset | Federation:
+def take(
+    data: Any, *, label: str = "", site: str = "", target: str = "", group: Any = ""
+) -> Dataset | Federation:
     """The set or federation in an object.
 
     data: a name or path, a Federation or Dataset; (x, y), (x, y, x_test, y_test) or ((x, y), (x_test,
@@ -51,23 +54,40 @@ def take(data: Any, *, label: str = "", site: str = "", target: str = "") -> Dat
     and so is (clients, test).
     label, site: columns of a table. target: the number to predict: a column of a table, or a name for the
     labels.
+    group: samples that belong together, such as those of a patient, and that no split separates: a column of
+    a table, a key of samples that are dictionaries, for folders also a pattern of file names, or an array
+    with the group of each training sample (and then of each test sample), [N]. "none": samples are
+    independent.
     Raises DataError (E4xx) for data that cannot be trained on, UsageError (E125) for a name.
     """
+    named = isinstance(group, str)
     if isinstance(data, Federation | Dataset):
+        if not named or group not in ("", INDEPENDENT):
+            text = "these samples are divided into training and test already"
+            raise DataError(
+                "E403",
+                f"{data.name}: {text}; name groups to what reads them: unskew.data.arrays(..., group=...).",
+            )
         return _check_named_columns(data, label or target, site)
     if isinstance(data, str | os.PathLike):
-        entries = (("label", label), ("site", site), ("target", target))
-        return read(os.fspath(data), **{k: v for k, v in entries if v})
+        return read(os.fspath(data), **_named_roles(label, site, target, group))
     check_instance(data)
     if is_frame(data):
-        return read_table(frame_columns(data), "table", label, site, target=target)
+        columns = frame_columns(data)
+        if not named:
+            columns, group = {**columns, GROUP_COLUMN: _values_of(group, data)}, GROUP_COLUMN
+        return read_table(columns, "table", label, site, target=target, group=group)
     if label and target:
         raise DataError(
             "E403", f"label='{label}' names classes, and target='{target}' a number; give one of them."
         )
-    wish = LabelSpec(label, target)
+    wish = Wish(label, target, group if named else INDEPENDENT)
     clients = data[0] if isinstance(data, tuple) and len(data) == 2 and _are_clients(data[0]) else data
     if clients is not data or _names_clients(data) or (isinstance(data, list) and not _are_samples(data)):
+        if not named:
+            raise DataError(
+                "E403", "group is an array, and each client has samples of its own; name a column."
+            )
         entries = _named_sets(clients)
         raws = _read_sets([*entries, *([("the test set", data[1])] if clients is not data else [])], wish)
         test = raws.pop() if clients is not data else None
@@ -75,21 +95,44 @@ def take(data: Any, *, label: str = "", site: str = "", target: str = "") -> Dat
             from_clients({name: raw for (name, _), raw in zip(entries, raws)}, test), "", site
         )
     column = "" if _has_columns(data) or target else label
-    return _check_named_columns(_read_sets([("", data)], wish)[0].dataset("arrays"), column, site)
+    raw = _read_sets([("", data)], wish)[0]
+    dataset = raw.dataset("arrays") if named else raw.with_groups(group).dataset("arrays")
+    return _check_named_columns(dataset, column, site)
 
 
-class LabelSpec(NamedTuple):
-    """The column of labels or the target that the user names."""
+def _named_roles(label: str, site: str, target: str, group: Any) -> dict[str, str]:
+    """The arguments of a reader. Raises DataError (E403) for groups that are no name."""
+    if not isinstance(group, str):
+        raise DataError(
+            "E403", f"group is {excerpt(group, 40)}, and these data are a path; name a column, or a pattern."
+        )
+    entries = (("label", label), ("site", site), ("target", target), ("group", group))
+    return {k: v for k, v in entries if v}
+
+
+def _values_of(group: Any, frame: Any) -> np.ndarray:
+    """The group of each row of a table, [N]. Raises DataError (E403) for another number of groups."""
+    values = array_of(group)
+    if values.shape != (len(frame),):
+        raise DataError(
+            "E403", f"group is {list(values.shape)} for {len(frame)} rows; give the group of each, [N]."
+        )
+    return values
+
+
+class Wish(NamedTuple):
+    """The column of labels or the target, and the groups, that the user names."""
 
     label: str
     target: str
+    group: str
 
     @property
     def column(self) -> str:
         return self.label or self.target
 
 
-def _read_sets(entries: Sequence[tuple[str, Any]], wish: LabelSpec, other_bytes: int = 0) -> list[RawSamples]:
+def _read_sets(entries: Sequence[tuple[str, Any]], wish: Wish, other_bytes: int = 0) -> list[RawSamples]:
     """The samples of named sets; tables among them are read together. other_bytes: bytes that other sets take
     in memory."""
     frames = {name: frame_columns(data, name) for name, data in entries if is_frame(data)}
@@ -97,6 +140,10 @@ def _read_sets(entries: Sequence[tuple[str, Any]], wish: LabelSpec, other_bytes:
     raws, size = list[RawSamples](), other_bytes
     for name, data in entries:
         raw = tables[name] if is_frame(data) else _read_set(data, wish, size)
+        if wish.group not in ("", INDEPENDENT) and not raw.group:
+            text = f"group='{wish.group}' names a column, and these samples have none"
+            raise DataError("E403", f"{text}; give the group of each sample, [N].")
+        raw = replace(raw, group="") if wish.group == INDEPENDENT else raw
         raws.append(replace(raw, target=raw.target or Target(wish.target)) if wish.target else raw)
         size += sum(map(_memory_of, (raw.x, raw.x_test)))
     return raws
@@ -129,7 +176,7 @@ def _check_named_columns(data: Dataset | Federation, label: str, site: str) -> D
 
 
 def settings_of(
-    data: Any, label: str = "", site: str = "", target: str = ""
+    data: Any, label: str = "", site: str = "", target: str = "", group: Any = ""
 ) -> tuple[Dataset | Federation | str, dict[str, str]]:
     """(the data, read unless they are a name or path; the settings that describe them: `data`, and `skew` if
     the data are divided).
@@ -137,17 +184,17 @@ def settings_of(
     Raises the errors of `take`.
     """
     if isinstance(data, str | os.PathLike):
-        settings = {k: v for k, v in (("label", label), ("site", site), ("target", target)) if v}
+        settings = _named_roles(label, site, target, group)
         place, arguments = place_of(os.fspath(data)) if settings else (os.fspath(data), {})
         text = calls.call_text(place, arguments | settings)
         column = divided_by(text)
         return text, {"data": text, **({"skew": f"column:{column}"} if column else {})}
-    dataset = take(data, label=label, site=site, target=target)
+    dataset = take(data, label=label, site=site, target=target, group=group)
     column = site or (dataset.intake.divided if isinstance(dataset, Dataset) and dataset.intake else "")
     return dataset, {"data": GIVEN_OBJECT, **({"skew": f"column:{column}"} if column else {})}
 
 
-def _read_set(source: Any, wish: LabelSpec, other_bytes: int) -> RawSamples:
+def _read_set(source: Any, wish: Wish, other_bytes: int) -> RawSamples:
     """The samples of one set. other_bytes: bytes that others take in memory. Raises DataError (E403) for
     anything but a set."""
     data: Any = loader_dataset(source) if is_loader(source) else source
@@ -165,7 +212,7 @@ def _read_set(source: Any, wish: LabelSpec, other_bytes: int) -> RawSamples:
         assert isinstance(dataset, Dataset)
         return raw_samples_of(dataset)
     if _is_set(data) or (isinstance(data, list) and _are_samples(data)):
-        return from_items(data, wish.column, other_bytes)
+        return from_items(data, wish.column, other_bytes, wish.group)
     if (shape := getattr(data, "shape", None)) is not None:
         raise DataError("E403", f"an array of {list(shape)} was given without labels; give (x, y).")
     raise DataError(
@@ -175,7 +222,7 @@ def _read_set(source: Any, wish: LabelSpec, other_bytes: int) -> RawSamples:
     )
 
 
-def _read_tuple(data: tuple[Any, ...], wish: LabelSpec, other_bytes: int) -> RawSamples:
+def _read_tuple(data: tuple[Any, ...], wish: Wish, other_bytes: int) -> RawSamples:
     """The set (x, y), (x, y, x_test, y_test) or (train, test). Raises DataError (E403) for another number
     of parts."""
     if len(data) in (2, 4) and is_frame(data[0]) and not is_frame(data[1]) and not _is_set(data[1]):
@@ -194,7 +241,7 @@ def _read_tuple(data: tuple[Any, ...], wish: LabelSpec, other_bytes: int) -> Raw
     return _read_split({"train": data[0], "test": data[1]}, wish, other_bytes)
 
 
-def _labelled_tables(data: tuple[Any, ...], wish: LabelSpec) -> RawSamples:
+def _labelled_tables(data: tuple[Any, ...], wish: Wish) -> RawSamples:
     """The set (x, y) or (x, y, x_test, y_test), where x are DataFrames. Raises DataError (E403) if labels
     are named as well."""
     if wish.label:
@@ -203,11 +250,8 @@ def _labelled_tables(data: tuple[Any, ...], wish: LabelSpec) -> RawSamples:
         )
     label = wish.target or str(getattr(data[1], "name", None) or "label")
     pairs = zip(("x", "x_test"), data[::2], data[1::2])
-    raws = read_frames(
-        {name: add_labels(x, y, name, label) for name, x, y in pairs},
-        "" if wish.target else label,
-        wish.target,
-    )
+    tables = {name: add_labels(x, y, name, label) for name, x, y in pairs}
+    raws = read_frames(tables, "" if wish.target else label, wish.target, wish.group)
     train, *test = raws.values()
     return train.with_test(test[0]) if test else train
 
@@ -283,7 +327,7 @@ def _is_split(data: Mapping[str, Any]) -> bool:
     )
 
 
-def _read_split(data: Mapping[str, Any], wish: LabelSpec, other_bytes: int) -> RawSamples:
+def _read_split(data: Mapping[str, Any], wish: Wish, other_bytes: int) -> RawSamples:
     """Training and test part as one set; validation samples are left out, with a note.
 
     Raises DataError (E403) for two kinds of test samples.
@@ -328,7 +372,9 @@ def _read_archive(data: Mapping[str, Any]) -> RawSamples:
             "E403",
             f"a dictionary of arrays needs x and y, or x_train and y_train; it has {abbreviate(list(data))}.",
         )
-    return RawSamples(x, y, data.get("x_test"), data.get("y_test"), read_class_names(data.get("classes")))
+    raw = RawSamples(x, y, data.get("x_test"), data.get("y_test"), read_class_names(data.get("classes")))
+    groups = [array_of(data[name]) for name in ("group", "group_test") if name in data]
+    return raw.with_groups(np.concatenate(groups)) if groups else raw
 
 
 def _read_clients(data: Mapping[Any, Any]) -> Mapping[Any, Any]:

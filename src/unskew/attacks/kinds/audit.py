@@ -150,7 +150,9 @@ class Audit(Attack):
         federation = scene.run.federation
         rng = numpy_key(seed, "canaries", self.unit)
         canaries = self._canaries(federation)
-        canaries = (rng.permutation(canaries) if self.unit == "sample" else canaries)[: self.samples]
+        if self.unit == "sample":
+            canaries = _one_per_group(rng.permutation(canaries), federation.group_ids)
+        canaries = canaries[: self.samples]
         inside = rng.random(len(canaries)) < 0.5
         lists, y = self._planted(federation, canaries, inside, rng)
         if not any(map(len, lists)):
@@ -215,6 +217,16 @@ class Audit(Attack):
             return sure
         ends = np.cumsum([len(r) for r in rows])[:-1]
         return np.array([part.mean() for part in np.split(sure, ends)])
+
+
+def _one_per_group(rows: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
+    """The first of these rows of every group: what a model knows of a canary must not come from another one.
+
+    groups: the group of each row of x; None if samples are independent.
+    """
+    if groups is None:
+        return rows
+    return rows[np.sort(np.unique(groups[rows], return_index=True)[1])]
 
 
 def train_model(run: Run) -> Weights:
