@@ -140,5 +140,5 @@ def file_question(names: Sequence[str], labels: np.ndarray, test: np.ndarray | N
         return []
     shapes = {re.sub("[0-9]+", "[0-9]+", text) for text in ids.tolist()}
     pattern = shapes.pop() if len(shapes) == 1 else "[^0-9]*[0-9]+"
-    note = _question(ids, test, "file", f"beginnings, such as {excerpt(ids[0], 30)}", f"'{pattern}'")
+    note = _question(ids, test, "file", f"beginnings, such as {excerpt(str(ids[0]), 30)}", f"'{pattern}'")
     return [note] if note else []

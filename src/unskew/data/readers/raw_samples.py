@@ -359,7 +359,9 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
         dataset = dataset.with_notes(("left out", f"{abbreviate(empty)}, without training samples"))
     assert dataset.intake
     return replace(
-        dataset, labels={CLIENT_COLUMN: tuple(names)}, intake=replace(dataset.intake, divided=CLIENT_COLUMN)
+        dataset,
+        labels={**dataset.labels, CLIENT_COLUMN: tuple(names)},
+        intake=replace(dataset.intake, divided=CLIENT_COLUMN),
     )
 
 
