@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import unskew
+from tests.cli.calling import call
 from tests.data import arrow
 from unskew import data
 from unskew.attacks import auxiliary, shadows
@@ -336,3 +337,24 @@ def test_groups_of_streamed_samples(monkeypatch):
     dataset = take(Samples(), group="patient")
     assert is_streamed(dataset.x)
     assert_apart(dataset)
+
+
+def test_commands_and_files_of_settings_name_groups(tmp_path):
+    table(tmp_path / "visits.csv")
+    text, note = "visits.csv(label=label, group=patient)", "80 samples of 20 groups ('patient')"
+    (tmp_path / "study.yaml").write_text(f'method: fedavg\ndata: "{text}"\nclients: 4\nmodel: mlp\n')
+    for words in (
+        ("data", "check", "visits.csv", "--group", "patient"),
+        ("run", "fedavg", "--data", text, "--clients", "4", "--model", "mlp", "--dry-run"),
+        ("run", "--config", "study.yaml", "--dry-run"),
+    ):
+        done = call(*words, cwd=tmp_path)
+        assert done.code == 0, done.err
+        assert note in done.out
+        assert "if they belong together" not in done.out
+    asked = call("run", "fedavg", "--data", "visits.csv", "--clients", "4", "--dry-run", cwd=tmp_path)
+    assert "80 rows have 20 different values in 'patient'" in asked.out
+    found = call(
+        "diagnose", "visits.csv", "--group", "patient", "--skew", "iid", "--clients", "4", cwd=tmp_path
+    )
+    assert found.code == 0, found.err
