@@ -30,6 +30,7 @@ from unskew.core.method import Method, stage_remarks
 from unskew.core.part import Part
 from unskew.data import data_overview
 from unskew.data.python_objects import settings_of
+from unskew.data.samples.intake import Intake
 from unskew.errors import UsageError
 from unskew.federation.site.file_names import is_site_run
 from unskew.records.checkpoints import State
@@ -94,6 +95,13 @@ def _silent(_: str) -> None:
     return None
 
 
+def _warn(intake: Intake | None) -> None:
+    """Show the notes that are warnings in Python's way, as coming from the caller of `run` or `compare`."""
+    for topic, text in intake.notes if intake else ():
+        if topic == "warning":
+            warnings.warn(text, stacklevel=4)
+
+
 def settings_from(method: Method | Part | str, options: dict[str, Any]) -> Settings:
     return config.build({**options, "method": str(method)})
 
@@ -156,9 +164,7 @@ def run(
     resolved = resolve.resolve(settings, data, None if isinstance(method, str) else method, module, functions)
     if resolved.federation.intake:
         say(data_overview.table(resolved.federation))
-        for topic, text in resolved.federation.intake.notes:
-            if topic == "warning":
-                warnings.warn(text, stacklevel=3)
+        _warn(resolved.federation.intake)
     resolved = _with_callbacks(_on_cluster(resolved, on), check_callbacks(callbacks))
     view = _RunView(shown, progress, say)
     if path is not None:
@@ -308,7 +314,11 @@ def compare(
         tuple(named), tuple(chosen), options, processes, privacy=privacy, on=on, tune=trials_of(tune)
     )
     tuning = tuning_of(parent, asked)
-    dry_run(tuning.rehearsed() if tuning else plan.plan_cells(parent, named, chosen, options))
+    intakes = list[Intake | None]()
+    rehearsed = tuning.rehearsed() if tuning else plan.plan_cells(parent, named, chosen, options)
+    dry_run(rehearsed, lambda dataset: intakes.append(dataset.intake))
+    for intake in intakes:
+        _warn(intake)
     plan.write_plan(parent, asked)
     look = _ComparisonView(watch, progress)
     cells = cells_of(parent, asked, look, _silent)

@@ -9,8 +9,8 @@ canaries=mislabelled: canary samples have a random class, which a model can only
 The claim is that of the run, or of the audited training if that protects less: clients without their canaries
 are smaller, so dpsgd draws each sample more often. A claim with a delta above `delta` is audited at its
 delta. The exchange of a sample is the removal and the addition of a client: with samples as canaries, a claim
-(epsilon, delta) for clients becomes (2 epsilon, (1 + e^epsilon) delta). Canary samples belong to one client; of a
-group of samples that belong together, one is a canary.
+(epsilon, delta) for clients becomes (2 epsilon, (1 + e^epsilon) delta). Canary samples belong to one client;
+of a patient or another group of samples at most one is a canary.
 Differs from the paper: the auditor sees the model after the last round, not every round, so the bound is
 looser.
 
