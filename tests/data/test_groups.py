@@ -250,6 +250,7 @@ def test_groups_that_do_not_fit_are_refused(tmp_path):
         ((X, Y), PATIENT[1:], r"E403 .*\[79\] for 80 samples"),
         ((X, Y), "patient", "E403 .*names a column, and these samples have none"),
         (FRAME, PATIENT[1:], r"E403 .*\[79\] for 80 rows"),
+        (Frame({**FRAME, "group": Y}), PATIENT, "E403 .*column 'group', too"),
         (path, "patients", "E403 .*no column 'patients'.*'patient'"),
         (path, PATIENT, "E403 .*data are a path"),
         (f"{tmp_path}/scans(size=8)", "person", "E409 .*found in no part of P01_0.png .80 such files"),
@@ -271,6 +272,8 @@ def test_a_test_set_of_arrays_may_have_groups_too():
 
 
 def test_patients_of_one_name_at_two_clients_are_two():
+    (question,) = warnings_of(take({"a": FRAME, "b": FRAME}))  # one for all clients
+    assert question.startswith("160 rows have 20 different values in 'patient'")
     dataset = take({"a": FRAME, "b": FRAME}, group="patient")
     assert len(np.unique(dataset.columns["patient"])) + len(np.unique(dataset.test_columns["patient"])) == 40
     owner = np.array(dataset.labels["patient"])

@@ -75,7 +75,7 @@ def take(
     if is_frame(data):
         columns = frame_columns(data)
         if not named:
-            columns, group = {**columns, GROUP_COLUMN: _values_of(group, data)}, GROUP_COLUMN
+            columns, group = _add_groups(columns, array_of(group)), GROUP_COLUMN
         return read_table(columns, "table", label, site, target=target, group=group)
     if label and target:
         raise DataError(
@@ -110,14 +110,18 @@ def _named_roles(label: str, site: str, target: str, group: Any) -> dict[str, st
     return {k: v for k, v in entries if v}
 
 
-def _values_of(group: Any, frame: Any) -> np.ndarray:
-    """The group of each row of a table, [N]. Raises DataError (E403) for another number of groups."""
-    values = array_of(group)
-    if values.shape != (len(frame),):
+def _add_groups(columns: Mapping[str, np.ndarray], groups: np.ndarray) -> dict[str, np.ndarray]:
+    """The columns of a table and the group of each row. Raises DataError (E403) for another number of groups
+    than rows, and if a column has their name."""
+    rows = len(next(iter(columns.values()), ()))
+    if groups.shape != (rows,):
         raise DataError(
-            "E403", f"group is {list(values.shape)} for {len(frame)} rows; give the group of each, [N]."
+            "E403", f"group is {list(groups.shape)} for {rows} rows; give the group of each, [N]."
         )
-    return values
+    if GROUP_COLUMN in columns:
+        text = f"the table has a column '{GROUP_COLUMN}', too"
+        raise DataError("E403", f"{text}; put the groups into a column with another name, and name it.")
+    return {**columns, GROUP_COLUMN: groups}
 
 
 class Wish(NamedTuple):

@@ -121,9 +121,9 @@ def with_groups(
     sizes: number of samples of each part. Raises DataError (E403) for a column that does not exist, and for
     another number of groups than samples.
     """
-    if group is None or isinstance(group, str):
-        named = group and group != INDEPENDENT
-        return columns, test_columns, column_named(columns or {}, group, name) if named else group or ""
+    if isinstance(group, str):
+        named = group not in ("", INDEPENDENT)
+        return columns, test_columns, column_named(columns or {}, group, name) if named else group
     values = array_of(group)
     if values.ndim != 1 or len(values) not in (sizes[0], sum(sizes)):
         text = f"group is {list(values.shape)} for {' and '.join(map(str, sizes))} samples"

@@ -429,7 +429,9 @@ def read_frames(
     if len(sheets) > 1:
         split = apply_split(joined, label, [])
         labels = read_label_columns(split, label, None, aim, [])[0]
-        remaining = [column for column in split.columns if column not in (*labels, group)]
+        remaining = [column for column in split.columns if column not in labels]
+        group = group_column(split, remaining, group, notes) or INDEPENDENT
+        remaining = [column for column in remaining if column != group]
         site = site_column_in(dict.fromkeys(remaining))
         used = encode_features(
             split, ColumnSubset(split.columns, [c for c in remaining if c != site]), notes
