@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import unskew
@@ -14,7 +16,10 @@ from tests.cli.calling import call
 from tests.data import arrow
 from unskew import data
 from unskew.attacks import auxiliary, shadows
-from unskew.attacks.kinds.audit import _one_per_group
+from unskew.attacks.kinds.audit import Audit
+from unskew.attacks.kinds.membership import Membership
+from unskew.attacks.scene import Scene
+from unskew.data.clients.partition import Index
 from unskew.data.kinds.groups import file_question
 from unskew.data.python_objects import settings_of, take
 from unskew.data.readers.from_npz import save_dataset
@@ -316,30 +321,40 @@ def test_groups_are_saved_with_a_set_and_named_in_settings(tmp_path):
     assert again.federation.group_column == "patient"
 
 
-def test_attacks_do_not_mix_the_samples_of_a_group():
+def test_attacks_do_not_mix_the_samples_of_a_group(tmp_path, monkeypatch):
     """Non-members are of patients that no client holds, a shadow has all candidates of a patient or none, and
     of a patient one sample is a canary."""
-    x = np.random.default_rng(0).random((800, 3)).astype(np.float32)
     patients = np.repeat(np.arange(200), 4)
-    dataset = take((x, patients % 2), group=patients)
-    rngs = np.random.default_rng(0), np.random.default_rng(1)
-    federation = data.build(dataset, "iid", 2, *rngs, samples=100)
-    own = auxiliary.unseen(federation, auxiliary.torch.zeros(0, 3), 0)
-    held = set(federation.group_ids[federation.train.rows].tolist())
+    x = np.random.default_rng(0).random((800, 3)).astype(np.float32)
+    np.savez(tmp_path / "a.npz", x=x, y=patients % 2, group=patients)
+    settings = {"skew": "iid", "clients": 2, "samples": 100, "rounds": 1, "epochs": 1, "model": "mlp"}
+    unskew.run("fedavg", tmp_path / "a.npz", name="r", folder=tmp_path, progress=False, **settings)
+    scene = Scene(tmp_path / "r")
+    federation = scene.run.federation
+    first = replace(federation, train=Index.of([np.arange(0, 202), np.arange(202, 402)]))  # ends in a patient
+    own = auxiliary.unseen(first, torch.zeros(0, 3), 0)
     assert own.name == "training samples that no client holds"
-    assert len(own) >= 400
-    assert not held & set(own.groups.tolist())
+    assert not {*first.group_ids[first.train.rows]} & {*own.groups}
 
-    groups = np.repeat(np.arange(10), 3)
-    inside = shadows.halves(6, 30, np.random.default_rng(0), groups)
-    assert inside.shape == (6, 30)
-    assert (inside.reshape(6, 10, 3).all(2) == inside.reshape(6, 10, 3).any(2)).all()
-    assert (inside.sum(0) == 3).all()
+    drawn, sure = [], []
+    halves, confident = shadows.halves, Audit._sure
 
-    rows = np.random.default_rng(0).permutation(30)
-    canaries = _one_per_group(rows, groups)
-    assert sorted(groups[canaries].tolist()) == list(range(10))
-    assert canaries[0] == rows[0]
+    def noted_halves(*given):
+        drawn.append((halves(*given), given[3]))
+        return drawn[-1][0]
+
+    monkeypatch.setattr(shadows, "halves", noted_halves)
+    Membership(shadows=4, clients=0, samples=60, passes=1).attempt(scene, 0)
+    ((inside, groups),) = drawn
+    assert len(np.unique(groups)) < len(groups)
+    for group in np.unique(groups):
+        assert len(np.unique(inside[:, groups == group], axis=1).T) == 1
+    assert (inside.sum(0) == 2).all()
+
+    monkeypatch.setattr(Audit, "_sure", lambda *given: sure.append(given[3]) or confident(*given))
+    Audit(samples=30).attempt(scene, 0)
+    scene.close()
+    assert len(sure[0]) == len({*federation.group_ids[sure[0]]}) == 30
 
 
 def test_groups_of_streamed_samples(monkeypatch):

@@ -28,11 +28,9 @@ def halves(shadows: int, n: int, rng: np.random.Generator, groups: np.ndarray | 
 
     groups: the group of each candidate, [N]; a shadow then has all candidates of a group or none.
     """
-    if groups is not None:
-        names, owner = np.unique(groups, return_inverse=True)
-        return halves(shadows, len(names), rng)[:, owner]
-    order = np.argsort(rng.random((shadows, n)), axis=0)
-    return order < shadows // 2
+    names, owner = np.unique(np.arange(n) if groups is None else groups, return_inverse=True)
+    order = np.argsort(rng.random((shadows, len(names))), axis=0)
+    return (order < shadows // 2)[:, owner]
 
 
 def train_shadows(
