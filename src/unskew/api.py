@@ -174,13 +174,13 @@ def run(
 
 
 def _on_cluster(run: Run, on: str) -> Run:
-    """The run, with its clients on the cluster that `on` names. Raises UsageError (E170) for another text."""
+    """The run, with its clients on the cluster that `on` names. Raises UsageError (E172) for another text."""
     cluster = comparison_cluster.parse(on)
     return train_clients_on(run, cluster) if cluster else run
 
 
 def _with_callbacks(run: Run, callbacks: Sequence[Callback]) -> Run:
-    """The run with its callbacks. As for the setting `patience`, remark E139 is added for a callback that may
+    """The run with its callbacks. As for the setting `patience`, remark E128 is added for a callback that may
     end the run before the second stage of its method."""
     patience = min((c.patience for c in callbacks if isinstance(c, EarlyStopping)), default=0)
     earlier = run.settings.patience and run.settings.patience <= patience
@@ -387,7 +387,7 @@ def load(
 
     Raises UsageError (E109) for arguments that do not go with the folder; StateError: E111 for an exported
     folder with changes, E112 for a file that has changed, E117 for no run, E155 for an unfinished run, E156
-    for a model or method that cannot be built, E201 and E208 for damaged files; NothingUsed (E316) for a run
+    for a model or method that cannot be built, E201 and E201 for damaged files; NothingUsed (E316) for a run
     in which too few replies were used.
     """
     method = os.fspath(method) if isinstance(method, os.PathLike) else method

@@ -89,14 +89,14 @@ def test_a_round_that_ends_with_other_bits_is_not_attacked(copy):
     tree["w"]["head.bias"] += 1e-6
     checkpoints.write(copy / checkpoints.PREVIOUS, tree, facts)
     done = call("attack", str(copy), *QUICK)
-    assert (done.code, done.err[:4]) == (2, "E153")
+    assert (done.code, done.err[:4]) == (2, "E112")
     assert schema.read_privacy(copy) == {}
 
 
 def test_a_run_that_has_not_ended_is_not_attacked(copy):
     shutil.copy(copy / checkpoints.PREVIOUS, copy / checkpoints.LATEST)
     done = call("attack", str(copy))
-    assert (done.code, done.err[:4]) == (2, "E152")
+    assert (done.code, done.err[:4]) == (2, "E155")
     assert f"unskew resume {copy}" in done.err
 
 
@@ -114,14 +114,14 @@ def test_a_damaged_checkpoint_is_named_and_left_where_it_is(copy, name):
 
 def test_damaged_records_are_noticed(copy):
     (copy / "metrics.jsonl").write_text("{}\n")
-    assert call("attack", str(copy)).err.startswith("E208")
+    assert call("attack", str(copy)).err.startswith("E201")
 
 
 def test_a_run_whose_samples_are_elsewhere_is_not_attacked(copy):
     config = (copy / "config.yaml").read_text()
     (copy / "config.yaml").write_text(config.replace("data: digits", "data: (sites)"))
     done = call("attack", str(copy))
-    assert (done.code, done.err[:4]) == (2, "E152")
+    assert (done.code, done.err[:4]) == (2, "E155")
     assert "attack a simulated run of the same settings" in done.err
 
 
@@ -163,7 +163,7 @@ def test_an_attack_that_does_not_fit_is_refused_in_one_sentence(tmp_path):
 )
 def test_a_wrong_attack_or_setting_is_refused_before_the_run_is_read(run, words, piece):
     done = call("attack", str(run), *words)
-    assert (done.code, done.err[:4]) == (2, "E150")
+    assert (done.code, done.err[:4]) == (2, "E126")
     assert piece in done.err
 
 
@@ -218,7 +218,7 @@ def test_the_attackers_own_samples_are_held_by_nobody_and_equal_none_that_is_att
     some = auxiliary.unseen(federation, attacked, 0, most=60)  # the first of the same, read piece by piece
     assert torch.equal(some.x, own.x[:60])
     assert torch.equal(some.y, own.y[:60])
-    with pytest.raises(UsageError, match="E154"):
+    with pytest.raises(UsageError, match="E151"):
         auxiliary.unseen(federation, own.x[10:], 0)
 
 

@@ -41,19 +41,19 @@ def test_the_settings_of_an_attack_are_values_and_samples_is_one_of_them():
 
 @pytest.mark.parametrize("pair", ["shadows", "=3", ""])
 def test_a_setting_of_an_attack_is_written_with_its_value(pair):
-    with pytest.raises(UsageError, match=r"^E150 --set takes setting=value, such as shadows=32; got '"):
+    with pytest.raises(UsageError, match=r"^E126 --set takes setting=value, such as shadows=32; got '"):
         settings(attack="membership", set=(pair,))
 
 
 def test_settings_belong_to_one_attack():
-    with pytest.raises(UsageError, match=r"^E150 --set belongs to one attack; name it"):
+    with pytest.raises(UsageError, match=r"^E126 --set belongs to one attack; name it"):
         settings(set=("shadows=3",))
 
 
 @pytest.mark.parametrize("option", ["--pictures", "--merged"])
 def test_what_belongs_to_samples_of_sites_is_refused_without_them(tmp_path, option):
     done = call("attack", str(fake_run(tmp_path / "r", rounds=2)), option)
-    assert (done.code, done.err.split(";")[0]) == (2, f"E150 {option} belongs to --data")
+    assert (done.code, done.err.split(";")[0]) == (2, f"E126 {option} belongs to --data")
 
 
 @pytest.fixture

@@ -264,13 +264,13 @@ def test_a_group_has_its_own_probability():
 @pytest.mark.parametrize(
     ("line", "code"),
     [
-        ("1,-1", "E408"),
-        ("1,0,-2", "E408"),
-        ("1,0,nan", "E408"),
-        ("1,x", "E408"),
-        ("x,1", "E408"),
-        ("1", "E408"),
-        ("0,1", "E408"),
+        ("1,-1", "E124"),
+        ("1,0,-2", "E124"),
+        ("1,0,nan", "E124"),
+        ("1,x", "E124"),
+        ("x,1", "E124"),
+        ("1", "E124"),
+        ("0,1", "E124"),
     ],
 )
 def test_a_trace_of_numbers_from_0(tmp_path, line, code):
@@ -281,13 +281,13 @@ def test_a_trace_of_numbers_from_0(tmp_path, line, code):
 
 def test_a_client_is_in_a_round_of_a_trace_once(tmp_path):
     (tmp_path / "t.csv").write_text("round,client\n1,0\n2,0\n1,0\n")
-    with pytest.raises(DataError, match=r"E408 .*line 4: client 0 is in round 1 already"):
+    with pytest.raises(DataError, match=r"E124 .*line 4: client 0 is in round 1 already"):
         Availability.parse(f"trace:{tmp_path / 't.csv'}")
 
 
 def test_a_trace_with_a_field_too_large_for_the_reader(tmp_path):
     (tmp_path / "t.csv").write_text("round,client\n1," + "9" * 200_000 + "\n")
-    with pytest.raises(DataError, match="E408"):
+    with pytest.raises(DataError, match="E124"):
         Availability.parse(f"trace:{tmp_path / 't.csv'}")
 
 

@@ -423,7 +423,7 @@ def test_batches_that_take_too_much_and_a_missing_package_are_refused(tmp_path, 
     with monkeypatch.context() as patched:
         patched.setattr("unskew.data.parquet.saved_sets.usable_memory", lambda: 2000)
         with pytest.raises(
-            DataError, match=r"E414 batch 0 of .* takes [\d,]+ bytes, which must .* \(writer_batch_size"
+            DataError, match=r"E142 batch 0 of .* takes [\d,]+ bytes, which must .* \(writer_batch_size"
         ):
             data.read(folder, size=8)
     monkeypatch.setitem(sys.modules, "pyarrow.ipc", None)

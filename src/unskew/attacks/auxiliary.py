@@ -51,7 +51,7 @@ def like_those_of(federation: Federation, k: int, attacked: Tensor, seed: int) -
 
     attacked: as for `unseen`. If samples differ between clients, for example by device, an attacker that
     recognises the device would seem to recognise members; so the client's own test samples are used. Raises
-    UsageError (E154) for fewer than LEAST samples.
+    UsageError (E151) for fewer than LEAST samples.
     """
     if not (federation.natural or "+" in federation.skew or federation.skew == "sites"):
         return None
@@ -64,7 +64,7 @@ def like_those_of(federation: Federation, k: int, attacked: Tensor, seed: int) -
             f" {LEAST} are needed"
         )
         raise UsageError(
-            "E154", f"{text}, so nothing tells whether what it sends betrays members or how its samples look"
+            "E151", f"{text}, so nothing tells whether what it sends betrays members or how its samples look"
         )
     name = "test samples, of an update those of its client"
     return _samples(name, own, rows, federation.y_test, federation.test_group_ids)
@@ -75,7 +75,7 @@ def unseen(federation: Federation, attacked: Tensor, seed: int, most: int | None
     samples of a group that a client holds are none.
 
     most: the number of samples; None for all.
-    Raises UsageError (E154) for fewer than LEAST samples.
+    Raises UsageError (E151) for fewer than LEAST samples.
     """
     held = np.unique(np.concatenate([federation.train.rows, federation.val.rows, federation.reserved]))
     spare = np.setdiff1d(np.arange(len(federation.y)), held)
@@ -93,7 +93,7 @@ def unseen(federation: Federation, attacked: Tensor, seed: int, most: int | None
             " attacked ones"
         )
         raise UsageError(
-            "E154",
+            "E151",
             f"{text}; the attacker needs {LEAST}. Train with fewer `samples` a client, or data with a test"
             " set.",
         )

@@ -115,7 +115,7 @@ class Plan:
 
     @cached_property
     def cluster(self) -> Cluster | None:
-        """The cluster that `on` names; None for this machine. Raises UsageError (E170)."""
+        """The cluster that `on` names; None for this machine. Raises UsageError (E172)."""
         return cluster.parse(self.on)
 
 
@@ -130,7 +130,7 @@ def plan_cells(
 
     options: settings that all methods share. tuned: further settings for each method, as for `with_point`.
     Raises UsageError for an invalid method or setting, for arguments that no method has (E102) and for equal
-    methods (E119), and StateError (E112) for a folder with another run.
+    methods (E109), and StateError (E112) for a folder with another run.
     """
     cells, unused, known = [], dict(options.get("set") or {}), dict[str, str]()
     if not methods or not seeds:
@@ -142,7 +142,7 @@ def plan_cells(
         in_full = resolve.comparison_settings(base.replace(set=meant))
         if (first := known.setdefault(in_full.method, method)) != method:
             text = f"'{first}' and '{method}' are one method, {in_full.method}"
-            raise UsageError("E119", f"{text}, whose rows would compete with each other; name it once.")
+            raise UsageError("E109", f"{text}, whose rows would compete with each other; name it once.")
         base = with_point(in_full, (tuned or {}).get(method, {}))
         for seed in seeds:
             cells.append(Cell(method, seed, parent / f"{slug(method)}--s{seed}", base.replace(seed=seed)))
@@ -154,7 +154,7 @@ def plan_cells(
     if len({cell.path for cell in cells}) < len(cells):
         twice = next((m for m in methods if list(methods).count(m) > 1), "")
         added = f" '{twice}' is a reference, which is added already." if run.is_reference(twice) else ""
-        raise UsageError("E119", f"two of the methods to compare are the same; name each once.{added}")
+        raise UsageError("E109", f"two of the methods to compare are the same; name each once.{added}")
     for cell in cells:
         if (cell.path / "config.yaml").exists():
             check_same(cell.path, cell.settings)

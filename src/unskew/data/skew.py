@@ -82,7 +82,7 @@ def partition(
     groups: the group of each sample, [N]. The groups are then dealt in place of the samples, each with its
     most frequent class, so that every group is at one client; unless there are fewer groups than clients, or
     the skew makes clients of a column.
-    Raises UsageError (E103) for a text that cannot be read, DataError: E406 for an infeasible request, E407
+    Raises UsageError (E103) for a text that cannot be read, DataError: E103 for an infeasible request, E103
     for a column that does not exist.
     """
     kind = Skew.parse(text).partition
@@ -91,7 +91,7 @@ def partition(
     if y.ndim > 1 and y.dtype.kind != "b" and kind.by_class:
         usable = ", ".join(f"column:{name}" for name in columns or {}) or "column:NAME"
         raise DataError(
-            "E406",
+            "E103",
             f"skew '{kind.name}' deals by class, but these samples have"
             f" {'a label for each token' if y.ndim == 2 else 'masks'}; use iid or {usable}.",
         )
@@ -167,7 +167,7 @@ def build(
     skew, clients, samples: see `partition`. validation: the share of its rows that every client holds back,
     rounded down, so that a client with few samples trains on all of them. reserve: number of samples of each
     class that the server keeps; they are taken out first.
-    Raises UsageError (E103, E109) and DataError (E406, E407) as `partition` does.
+    Raises UsageError (E103, E109) and DataError (E103, E103) as `partition` does.
     """
     if not 0 <= validation < 1:
         raise UsageError("E109", f"validation must be at least 0 and below 1; got {validation}.")
@@ -243,16 +243,16 @@ def _federation_without_tests(dataset: Dataset, skew: str, train: Index) -> Fede
 
 
 def _reserve_rows(dataset: Dataset, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Rows of `count` samples of every class, ascending. Raises DataError (E406) if a class has too few."""
+    """Rows of `count` samples of every class, ascending. Raises DataError (E103) if a class has too few."""
     if not count:
         return np.zeros(0, np.int64)
     if dataset.target or dataset.several:
         reason = "a target has no classes" if dataset.target else "a sample has several labels"
-        raise DataError("E406", f"{count} samples of each class are to be held back, but {reason}.")
+        raise DataError("E103", f"{count} samples of each class are to be held back, but {reason}.")
     smallest = int(np.bincount(dataset.y, minlength=len(dataset.classes)).min())
     if smallest <= count:
         raise DataError(
-            "E406", f"{count} samples of each class are to be held back, but one class has only {smallest}."
+            "E103", f"{count} samples of each class are to be held back, but one class has only {smallest}."
         )
     of_class = (np.flatnonzero(dataset.y == c) for c in range(len(dataset.classes)))
     return np.sort(np.concatenate([rng.permutation(rows)[:count] for rows in of_class]))

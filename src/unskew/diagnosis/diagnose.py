@@ -47,7 +47,7 @@ def diagnose_run(run: Run, features: bool = False) -> Diagnosis:
     """The diagnosis of the federation of a run; the method of the run does not matter.
 
     features: whether sites may share activations of single samples. With secure aggregation in the settings,
-    only methods whose server needs no more than sums are considered. Raises DataError (E410) for fewer than
+    only methods whose server needs no more than sums are considered. Raises DataError (E403) for fewer than
     two sites with samples, and for a task without evidence.
     """
     federation, settings = run.federation, run.settings
@@ -95,7 +95,7 @@ def _cautions(federation: Federation, closest: advice.Neighbour) -> Iterator[str
 
 
 def check_classes(federation: Federation) -> None:
-    """Raises DataError (E410) for regression, several labels and tokens, of which no gains were measured."""
+    """Raises DataError (E403) for regression, several labels and tokens, of which no gains were measured."""
     if federation.target or federation.several or federation.tokens:
         if federation.target:
             have = "a number to predict"
@@ -106,18 +106,18 @@ def check_classes(federation: Federation) -> None:
             " nothing was measured"
         )
         raise DataError(
-            "E410",
+            "E403",
             f"{federation.name}: {text}; compare methods on your data: unskew compare fedavg fedprox"
             " scaffold.",
         )
 
 
 def check_sites(federation: Federation) -> None:
-    """Raises DataError (E410) for fewer than two sites with samples."""
+    """Raises DataError (E403) for fewer than two sites with samples."""
     sites = int((federation.sizes > 0).sum())
     if sites < 2:
         raise DataError(
-            "E410",
+            "E403",
             f"{federation.name}: one site holds all samples, so there is nothing to federate; name the column"
             " that says where a row is from (--site NAME), or give a skew that divides the data, such as"
             " dirichlet:0.3.",
@@ -159,17 +159,17 @@ def diagnose(
     options: the settings of RELEVANT_SETTINGS, such as skew, clients and availability; use
     secure_aggregation="on" if the server may see sums over sites only.
 
-    Raises UsageError and DataError as `run` does, UsageError (E101) for another setting, UsageError (E134) if
-    there are too few sites for secure aggregation, and DataError (E410) for own data without a division into
+    Raises UsageError and DataError as `run` does, UsageError (E109) for another setting, UsageError (E108) if
+    there are too few sites for secure aggregation, and DataError (E403) for own data without a division into
     sites and for fewer than two sites with samples.
     """
     if "method" in options:
-        raise UsageError("E101", "a diagnosis takes no method, for it recommends one; leave method out.")
+        raise UsageError("E109", "a diagnosis takes no method, for it recommends one; leave method out.")
     if irrelevant := sorted(
         {f.name for f in fields(config.Settings)} & options.keys() - {*RELEVANT_SETTINGS}
     ):
         raise UsageError(
-            "E101",
+            "E109",
             f"{', '.join(irrelevant)} would change nothing in a diagnosis, which looks at"
             f" {', '.join(RELEVANT_SETTINGS)}.",
         )
@@ -185,13 +185,13 @@ def diagnose(
 
 
 def _division(data: Dataset | Federation, default: str) -> str:
-    """The skew to use if none is set. Raises DataError (E410) for own data without a column of sites."""
+    """The skew to use if none is set. Raises DataError (E403) for own data without a column of sites."""
     if isinstance(data, Federation) or not data.intake:
         return default
     if column := site_column(data):
         return f"column:{column}"
     raise DataError(
-        "E410",
+        "E403",
         f"{data.name}: nothing says which sample is from which site; name the column that does (--site NAME),"
         " or give a skew by which to divide them, such as dirichlet:0.3.",
     )

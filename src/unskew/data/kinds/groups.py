@@ -107,7 +107,7 @@ def file_groups(names: Sequence[str], pattern: str, where: str) -> np.ndarray:
     it.
 
     names: names of files without folders. where: the folder, for messages.
-    Raises UsageError (E125) for a pattern that is no regular expression, DataError (E409) for names without a
+    Raises UsageError (E125) for a pattern that is no regular expression, DataError (E404) for names without a
     match.
     """
     try:
@@ -118,7 +118,7 @@ def file_groups(names: Sequence[str], pattern: str, where: str) -> np.ndarray:
     if unmatched := [name for name, match in zip(names, matches) if match is None]:
         text = f"group={excerpt(pattern, 40)} is no column, and is found in no part of {unmatched[0]}"
         raise DataError(
-            "E409",
+            "E404",
             f"{where}: {text} ({quantity(len(unmatched), 'such file')} of {len(names):,}); write a regular"
             " expression for what the file names of one group share, such as 'P[0-9]+'.",
         )
