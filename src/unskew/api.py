@@ -31,6 +31,7 @@ from unskew.core.part import Part
 from unskew.data import data_overview
 from unskew.data.data_warnings import partition_warnings
 from unskew.data.python_objects import settings_of
+from unskew.data.samples.intake import Intake
 from unskew.errors import UsageError
 from unskew.federation.site.file_names import is_site_run
 from unskew.records.checkpoints import State
@@ -95,6 +96,13 @@ def _silent(_: str) -> None:
     return None
 
 
+def _warn(intake: Intake | None) -> None:
+    """Show the notes that are warnings in Python's way, as coming from the caller of `run` or `compare`."""
+    for topic, text in intake.notes if intake else ():
+        if topic == "warning":
+            warnings.warn(text, stacklevel=4)
+
+
 def settings_from(method: Method | Part | str, options: dict[str, Any]) -> Settings:
     return config.build({**options, "method": str(method)})
 
@@ -109,6 +117,7 @@ def run(
     label: str = "",
     site: str = "",
     target: str = "",
+    group: Any = "",
     name: str | None = None,
     folder: str | Path = "runs",
     say: Say = _silent,
@@ -128,6 +137,8 @@ def run(
     label, site: columns of a table. With `site` each of its values is a client, unless there is a skew.
     target: the number to predict instead of classes (a column of a table, or a name for y), or several
     labels, "a,b,c".
+    group: samples that belong together, such as those of a patient, and that no split separates: a column of
+    a table, a pattern of file names, an array [N], or "none"; see `unskew.data.take`.
     name: keep the run in `folder/name`, with checkpoints. Without a name the run stays in memory.
     say: a function that receives messages, such as the overview of the data before training.
     shown: a function that is called after every round.
@@ -145,7 +156,7 @@ def run(
     if model is None:
         raise UsageError("E123", "model is None; leave it out, and one that fits the data is built.")
     module = None if isinstance(model, str) else models.unwrapped(model)
-    data, stands_for = settings_of(data, label, site, target)
+    data, stands_for = settings_of(data, label, site, target, group)
     scored, functions = as_text(metrics)
     settings = settings_from(
         method, {**stands_for, **options, "model": GIVEN_OBJECT if module else model, "metrics": scored}
@@ -154,8 +165,9 @@ def run(
     resolved = resolve.resolve(settings, data, None if isinstance(method, str) else method, module, functions)
     if resolved.federation.intake:
         say(data_overview.table(resolved.federation))
-    for text in partition_warnings(resolved.federation):
-        warnings.warn(text, stacklevel=3)
+        for text in partition_warnings(resolved.federation):
+            warnings.warn(text, stacklevel=3)
+        _warn(resolved.federation.intake)
     resolved = _with_callbacks(_on_cluster(resolved, on), check_callbacks(callbacks))
     view = _RunView(shown, progress, say)
     if path is not None:
@@ -262,6 +274,7 @@ def compare(
     label: str = "",
     site: str = "",
     target: str = "",
+    group: Any = "",
     seeds: int | Sequence[int] = 3,
     name: str | None = None,
     folder: str | Path = "runs",
@@ -277,7 +290,7 @@ def compare(
     """Train every method with every seed on the same partitions and absences, one process per core.
 
     methods: a list of methods, each as for `run`.
-    data, label, site, target: as for `run`. Data other than a text are written to `data.npz` in the
+    data, label, site, target, group: as for `run`. Data other than a text are written to `data.npz` in the
     comparison's folder, from which the processes read them.
     model: a name or `file.py:function`.
     seeds: the number of seeds (0, 1, ...), or a list of them.
@@ -300,12 +313,16 @@ def compare(
     folder = Path(folder).expanduser()
     parent = folder / check_name(name) if name is not None else free_path(folder, "compare")
     model = plan.model_as_text(model)
-    options = {"model": model, **plan.data_as_text(data, parent, label, site, target), **options}
+    options = {"model": model, **plan.data_as_text(data, parent, label, site, target, group), **options}
     asked = plan.Plan(
         tuple(named), tuple(chosen), options, processes, privacy=privacy, on=on, tune=trials_of(tune)
     )
     tuning = tuning_of(parent, asked)
-    dry_run(tuning.rehearsed() if tuning else plan.plan_cells(parent, named, chosen, options))
+    intakes = list[Intake | None]()
+    rehearsed = tuning.rehearsed() if tuning else plan.plan_cells(parent, named, chosen, options)
+    dry_run(rehearsed, lambda dataset: intakes.append(dataset.intake))
+    for intake in intakes:
+        _warn(intake)
     plan.write_plan(parent, asked)
     look = _ComparisonView(watch, progress)
     cells = cells_of(parent, asked, look, _silent)

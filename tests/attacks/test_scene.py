@@ -211,19 +211,17 @@ def test_the_attackers_own_samples_are_held_by_nobody_and_equal_none_that_is_att
     scene.close()
     federation, stored = scene.run.federation, scene.trainer.samples.x
     attacked = stored[torch.as_tensor(federation.train.rows)]
-    halves = [auxiliary.unseen(federation, attacked, 0, half) for half in (0, 1)]
-    prints = [auxiliary.prints(half.x.numpy()) for half in halves]
-    assert not prints[0] & prints[1]
-    assert not (prints[0] | prints[1]) & auxiliary.prints(attacked.numpy())
-    assert halves[0].name == "training samples that no client holds"
-    copied = halves[0].x[:30]
-    assert len(auxiliary.unseen(federation, copied, 0, 0)) == len(halves[0]) - 30  # copies are left out
+    own = auxiliary.unseen(federation, attacked, 0)
+    assert not auxiliary.prints(own.x.numpy()) & auxiliary.prints(attacked.numpy())
+    assert own.name == "training samples that no client holds"
+    copied = own.x[:30]
+    assert len(auxiliary.unseen(federation, copied, 0)) == len(own) - 30  # copies are left out
     monkeypatch.setattr(auxiliary, "PIECE", 7)
-    some = auxiliary.unseen(federation, attacked, 0, 0, most=60)  # the first of the same, read piece by piece
-    assert torch.equal(some.x, halves[0].x[:60])
-    assert torch.equal(some.y, halves[0].y[:60])
+    some = auxiliary.unseen(federation, attacked, 0, most=60)  # the first of the same, read piece by piece
+    assert torch.equal(some.x, own.x[:60])
+    assert torch.equal(some.y, own.y[:60])
     with pytest.raises(UsageError, match="E151"):
-        auxiliary.unseen(federation, torch.cat([halves[0].x[10:], halves[1].x]), 0, 0)
+        auxiliary.unseen(federation, own.x[10:], 0)
 
 
 def test_other_data_are_not_attacked(tmp_path):

@@ -28,6 +28,7 @@ def folder(tmp_path) -> Path:
             '--site is no option of unskew run: .* --data "table.csv(site=hospital)".',
         ),
         (("run", "--site=hospital", "--data", "t.csv"), '--data "t.csv(site=hospital)".'),
+        (("run", "--group", "patient", "--data", "t.csv"), '--data "t.csv(group=patient)".'),
         (("run", "--data=t.csv(label=a)", "--SITE"), '--data "t.csv(site=COLUMN)".'),
         (
             ("compare", "--label", "label", "--site", "x"),

@@ -35,7 +35,7 @@ FROZEN = {
         f" --config --name --folder --dry-run --json {SETTINGS}"
     ),
     "diagnose": (
-        "data --label --target --site --features --json --skew --clients --samples --availability --model"
+        "data --label --target --site --group --features --json --skew --clients --samples --availability --model"
         " --seed --partition-seed --secure-aggregation"
     ),
     "resume": "run --without --wait --on --method --model --metrics --json",
@@ -60,7 +60,7 @@ FROZEN = {
     "serve": "name --folder --bind --metrics --log-format",
     "join": "ticket --folder --coordinator --json",
     "data": "",
-    "data check": "data --label --site --target --json",
+    "data check": "data --label --site --target --group --json",
     "data get": "name --from --out --size",
     "federation": "",
     "federation init": "name --host --sites --folder --no-tls --json",

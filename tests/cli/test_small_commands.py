@@ -162,7 +162,9 @@ def test_a_diagnosis_is_asked_with_what_was_given_alone(monkeypatch):
 
     monkeypatch.setattr(diagnose, "diagnose", diagnosed)
     assert call("diagnose", "digits", "--site", "ward", "--clients", "5").out == "a table\n"
-    assert asked == [("digits", {"label": "", "site": "ward", "target": "", "features": False, "clients": 5})]
+    assert asked == [
+        ("digits", {"label": "", "site": "ward", "target": "", "group": "", "features": False, "clients": 5})
+    ]
     assert json.loads(call("diagnose", "digits", "--json").out, parse_constant=pytest.fail) == {"gain": None}
 
 

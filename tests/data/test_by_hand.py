@@ -12,7 +12,7 @@ from unskew.data.clients.partition import Index, Request, draw_rows, split_among
 from unskew.data.clients.shifts import Blur, Brightness, Client, Contrast, Gamma, Noise, Rotate90
 from unskew.data.kinds.images import resize_images, resize_masks
 from unskew.data.samples import dataset, scaling
-from unskew.data.samples.dataset import _whole_groups, largest_remainder, validation_of, with_test_set
+from unskew.data.samples.dataset import largest_remainder, validation_of, whole_groups, with_test_set
 from unskew.data.skew import deal_tests, largest_remainder_exact, partition
 from unskew.data.skews.dirichlet import repair
 from unskew.data.skews.pathological import wrap_rows
@@ -365,15 +365,26 @@ def test_targets_whose_errors_lose_their_squares_are_refused(value):
 
 
 def test_groups_are_held_out_whole_as_many_as_fit_and_at_least_one():
-    """A quarter of ten patients with a slice each is two; of 4 and 4 slices one patient, whichever share is
+    """Of ten patients with a slice each 0.3 are three; of 4 and 4 slices one patient, whichever share is
     asked for."""
-    assert _whole_groups(np.arange(10), 0.25, rng()).sum() == 2
-    assert _whole_groups(np.arange(10), 0.3, rng()).sum() == 3
+    assert whole_groups(np.arange(10), [np.zeros(10, int)], 0.3, rng()).sum() == 3
     both = np.repeat([0, 1], 4)
     for share in (0.01, 0.5, 0.9):
-        held = _whole_groups(both, share, rng())
+        held = whole_groups(both, [np.zeros(8, int)], share, rng())
         assert held.sum() == 4
         assert len(set(both[held])) == 1
+
+
+def test_groups_are_held_out_in_proportion_to_classes_and_sites():
+    """Ten patients of each of two classes at each of two sites, with three rows each: a fifth are two of each.
+    The only patient of a third class stays in training."""
+    patient = np.repeat(np.arange(41), 3)
+    y, site = np.minimum(patient // 20, 2), patient // 10 % 2
+    held = whole_groups(patient, [y, site], 0.2, rng())
+    assert set(np.unique(patient[held], return_counts=True)[1]) == {3}
+    kinds, counts = np.unique(np.stack([y, site])[:, held], axis=1, return_counts=True)
+    assert kinds.T.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    assert counts.tolist() == [6, 6, 6, 6]
 
 
 def test_held_out_rows_are_drawn_from_the_whole_file():

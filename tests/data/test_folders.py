@@ -590,7 +590,7 @@ def table_of_files(folder, lines, files):
     (folder / "labels.csv").write_text("\n".join(lines) + "\n")
     tree = read_tree(folder)
     listing = find_listing(tree, tree.files)
-    return tree, listing and read_listing(listing, ("", ""))
+    return tree, listing and read_listing(listing, ("", "", ""))
 
 
 def test_files_of_one_name_in_two_folders_are_told_apart_by_their_paths(tmp_path):

@@ -440,7 +440,7 @@ def test_a_folder_of_images_with_a_state_of_its_own_is_none(tmp_path):
 
 def test_every_setting_of_a_saved_set_is_used(tmp_path, monkeypatch):
     """As those of Parquet are, whose function makes the samples of both."""
-    given = {"label": "y", "site": "hospital", "x": "x", "layout": "channels first", "target": ""}
+    given = {"label": "y", "site": "hospital", "group": "who", "x": "x", "layout": "channels first"}
     seen: dict[str, object] = {}
 
     def tabled(table, named, layout, images, aim):
@@ -454,7 +454,7 @@ def test_every_setting_of_a_saved_set_is_used(tmp_path, monkeypatch):
     made = from_parquet.saved(str(tmp_path), **given, split="fold1", size=9, fit="crop", bits=12)
     assert made == "the set"
     assert seen["table"] == (tmp_path, "fold1")
-    assert seen["named"] == ("x", "y", "hospital")
+    assert seen["named"] == ("x", "y", "hospital", "who")
     assert (seen["layout"], seen["images"], seen["aim"]) == (
         "channels first",
         ImageSettings(9, "crop", 12),

@@ -22,6 +22,11 @@ def test_tables_folders_and_lines_of_python(tmp_path):
     assert found.classes == ("well", "sick", "unknown")
     assert found.shape == (2,)
     assert set(found.y) == {0, 1}
+    rows = [f"p{i // 3},{i % 7},{('well', 'sick')[i // 3 % 2]}" for i in range(60)]
+    (tmp_path / "visits.csv").write_text("patient,a,label\n" + "\n".join(rows) + "\n")
+    found = site_data.load(f"{tmp_path}/visits.csv(group=patient)", ["well", "sick"])
+    assert len(found.y_test) == 12
+    assert not set(found.columns["patient"]) & set(found.test_columns["patient"])
     (tmp_path / "bad.csv").write_text("a,b\n1\n")
     with pytest.raises(DataError, match=r"E401 .* line 2 has 1 values"):
         site_data.load(str(tmp_path / "bad.csv"))

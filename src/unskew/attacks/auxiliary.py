@@ -26,11 +26,15 @@ PIECE = 2000
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples in the order of their drawing. name: a description. x: [N, *shape], as stored. y: [N]."""
+    """Samples in the order of their drawing. name: a description. x: [N, *shape], as stored. y: [N].
+
+    groups: the group of each, [N]; None if samples are independent.
+    """
 
     name: str
     x: Tensor
     y: Tensor
+    groups: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -38,7 +42,8 @@ class Samples:
     def take(self, rows: np.ndarray) -> Samples:
         """The samples with these numbers."""
         index = torch.as_tensor(rows)
-        return Samples(self.name, self.x[index], self.y[index])
+        groups = None if self.groups is None else self.groups[rows]
+        return Samples(self.name, self.x[index], self.y[index], groups)
 
 
 def like_those_of(federation: Federation, k: int, attacked: Tensor, seed: int) -> Samples | None:
@@ -62,25 +67,25 @@ def like_those_of(federation: Federation, k: int, attacked: Tensor, seed: int) -
             "E151", f"{text}, so nothing tells whether what it sends betrays members or how its samples look"
         )
     name = "test samples, of an update those of its client"
-    return Samples(name, own, torch.as_tensor(np.asarray(federation.y_test[rows])).long())
+    return _samples(name, own, rows, federation.y_test, federation.test_group_ids)
 
 
-def unseen(
-    federation: Federation, attacked: Tensor, seed: int, half: int | None = None, most: int | None = None
-) -> Samples:
-    """Samples of no client, in random order, without copies of the `attacked` samples [N, *shape].
+def unseen(federation: Federation, attacked: Tensor, seed: int, most: int | None = None) -> Samples:
+    """Samples of no client, in random order, without copies of the `attacked` samples [N, *shape]; training
+    samples of a group that a client holds are none.
 
-    half: 0 or 1 for one of two disjoint halves, for attacks that need auxiliary samples and non-members.
     most: the number of samples; None for all.
     Raises UsageError (E151) for fewer than LEAST samples.
     """
     held = np.unique(np.concatenate([federation.train.rows, federation.val.rows, federation.reserved]))
     spare = np.setdiff1d(np.arange(len(federation.y)), held)
+    if (groups := federation.group_ids) is not None:
+        spare = spare[~np.isin(groups[spare], groups[held])]
     in_training = len(spare) >= 2 * LEAST
     x, y = (federation.x, federation.y) if in_training else (federation.x_test, federation.y_test)
+    groups = groups if in_training else federation.test_group_ids
     rows = spare if in_training else np.arange(len(y))
     rows = numpy_key(seed, "unseen").permutation(rows)
-    rows = rows if half is None else rows[half::2]
     own, rows = _fresh(x, rows, prints(attacked.cpu().numpy()), len(rows) if most is None else most)
     if len(rows) < min(LEAST, most or LEAST):
         text = (
@@ -93,7 +98,12 @@ def unseen(
             " set.",
         )
     name = "training samples that no client holds" if in_training else "test samples"
-    return Samples(name, own, torch.as_tensor(np.asarray(y[rows])).long())
+    return _samples(name, own, rows, y, groups)
+
+
+def _samples(name: str, x: Tensor, rows: np.ndarray, y: np.ndarray, groups: np.ndarray | None) -> Samples:
+    labels = torch.as_tensor(np.asarray(y[rows])).long()
+    return Samples(name, x, labels, None if groups is None else groups[rows])
 
 
 def _fresh(x: np.ndarray, rows: np.ndarray, seen: set[bytes], most: int) -> tuple[Tensor, np.ndarray]:

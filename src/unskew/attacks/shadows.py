@@ -23,10 +23,14 @@ from unskew.round.schedule import Recipe
 from unskew.round.trainer import Trainer
 
 
-def halves(shadows: int, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Masks of the candidates of each shadow, bool [S, N]; each shadow has half of the n candidates."""
-    order = np.argsort(rng.random((shadows, n)), axis=0)
-    return order < shadows // 2
+def halves(shadows: int, n: int, rng: np.random.Generator, groups: np.ndarray | None = None) -> np.ndarray:
+    """Masks of the candidates of each shadow, bool [S, N]; each candidate is in half of the shadows.
+
+    groups: the group of each candidate, [N]; a shadow then has all candidates of a group or none.
+    """
+    names, owner = np.unique(np.arange(n) if groups is None else groups, return_inverse=True)
+    order = np.argsort(rng.random((shadows, len(names))), axis=0)
+    return (order < shadows // 2)[:, owner]
 
 
 def train_shadows(

@@ -35,6 +35,12 @@ def check(
             )
         ),
     ] = "",
+    group: Annotated[
+        str,
+        typer.Option(
+            help="samples that no split separates: a column, such as patient, or a pattern of files"
+        ),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Print how unskew reads the data: samples, values, classes, sites, and what it would change or leave
@@ -44,10 +50,8 @@ def check(
     from unskew.data.data_overview import facts, table
     from unskew.data.standardisation import standardise
 
-    dataset = read(
-        data,
-        **{name: value for name, value in (("label", label), ("site", site), ("target", target)) if value},
-    )
+    roles = (("label", label), ("site", site), ("target", target), ("group", group))
+    dataset = read(data, **{name: value for name, value in roles if value})
     scaled = standardise(dataset, always=False)
     if scaled.intake and dataset.intake and scaled.intake != dataset.intake:
         dataset = dataset.with_notes(*scaled.intake.notes)

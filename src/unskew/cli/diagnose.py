@@ -22,6 +22,9 @@ class Arguments:
         "the number to predict: a table's column, or what y is called; or several labels, joined by commas",
     ] = ""
     site: Annotated[str, "the column that says where a row is from; each of its values is a site"] = ""
+    group: Annotated[
+        str, "samples that belong together: a column, such as patient, or a pattern of files"
+    ] = ""
     features: Annotated[bool, "sites may share activations of single samples, so advise methods that do"] = (
         False
     )
@@ -38,6 +41,7 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
         "label": arguments.label,
         "site": arguments.site,
         "target": arguments.target,
+        "group": arguments.group,
         "features": arguments.features,
     }
     diagnosis = diagnose(arguments.data, **named, **given)

@@ -32,7 +32,7 @@ from unskew.formats.arguments import REQUIRED, Argument
 if TYPE_CHECKING:
     from unskew.results import PublishedModel, Result, SitePredictor
 
-COLUMN_ARGUMENTS = {"run": ("site", "label", "target"), "compare": ("site", "label")}
+COLUMN_ARGUMENTS = {"run": ("site", "label", "target", "group"), "compare": ("site", "label", "group")}
 """The arguments of tables, by command; they are written in brackets after the path, not as options."""
 
 

@@ -5,7 +5,7 @@ Runs that have begun were assembled before; for these only the data are compared
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from unskew.comparison.progress import Cell
@@ -23,14 +23,15 @@ from unskew.runs.resolve import check_spelling, dataset_of, reserve_of
 from unskew.runs.run_folder import fingerprint
 
 
-def dry_run(cells: Iterable[Cell]) -> str:
+def dry_run(cells: Iterable[Cell], on_data: Callable[[Dataset], object] | None = None) -> str:
     """Check one seed of every run that has not begun, and the data of runs that have.
 
+    on_data: a function that is called with every data set that is read.
     Returns the name of the main score; "" if all runs have begun. Raises the error of the first run that
     cannot work, with its method in the text, and StateError (E112) if the data of a run have changed.
     """
     cells, seen, score = list(cells), set[str](), ""
-    cache = _DataCache()
+    cache = _DataCache(on_data)
     check_data(cells, cache)
     for cell in cells:
         same = cell.settings.replace(seed=0).fingerprint()
@@ -72,7 +73,8 @@ def check_data(cells: Sequence[Cell], cache: _DataCache | None = None) -> None:
 class _DataCache:
     """Keeps the last data set and the last federation, which successive runs often share."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_data: Callable[[Dataset], object] | None = None) -> None:
+        self._on_data = on_data
         self._dataset: tuple[str, Dataset] | None = None
         self._federation: tuple[Any, Federation] | None = None
 
@@ -102,4 +104,6 @@ class _DataCache:
     def _read(self, settings: Settings) -> Dataset:
         if self._dataset is None or self._dataset[0] != settings.data:
             self._dataset = settings.data, dataset_of(settings)
+            if self._on_data:
+                self._on_data(self._dataset[1])
         return self._dataset[1]

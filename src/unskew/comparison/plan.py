@@ -76,15 +76,17 @@ def model_as_text(model: Any) -> str:
     return os.fspath(model)
 
 
-def data_as_text(data: Any, parent: Path, label: str, site: str, target: str = "") -> dict[str, str]:
+def data_as_text(
+    data: Any, parent: Path, label: str, site: str, target: str = "", group: Any = ""
+) -> dict[str, str]:
     """The settings `data` and, for divided data, `skew`.
 
     Data in memory are written to `data.npz` in the comparison's folder. Raises UsageError (E109) for a
     Federation, and as `take` does.
     """
     if isinstance(data, str | os.PathLike):
-        return settings_of(data, label, site, target)[1]
-    dataset = take(data, label=label, site=site, target=target)
+        return settings_of(data, label, site, target, group)[1]
+    dataset = take(data, label=label, site=site, target=target, group=group)
     if isinstance(dataset, Federation):
         raise UsageError(
             "E109",

@@ -51,7 +51,8 @@ def site_column(dataset: Dataset | Federation) -> str:
     """The column by which the set was divided, else the first with a usual name for sites; "" without
     either."""
     column = dataset.intake.divided if dataset.intake else ""
-    return column if column in dataset.columns else site_column_in(dataset.columns)
+    others = {name: values for name, values in dataset.columns.items() if name != dataset.group_column}
+    return column if column in dataset.columns else site_column_in(others)
 
 
 def sites_of(data: Dataset | Federation) -> list[Site]:

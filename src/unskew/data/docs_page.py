@@ -36,6 +36,7 @@ MEANINGS = {
     "classes": "the names of all classes, in their order",
     "target": "the number to predict, a column or what y is called; or several labels, 'fever,cough'",
     "center": "number subtracted from the target; by default the training samples' mean",
+    "group": "the column of groups, such as patients, that no split divides, or none",
     "scale": "divisor of the target; by default the training samples' standard deviation",
 }
 """The meanings of arguments that readers share."""

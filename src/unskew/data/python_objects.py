@@ -17,6 +17,7 @@ import numpy as np
 from unskew.data.clients.federation import Federation
 from unskew.data.files.tree import PART_NAMES
 from unskew.data.kinds.column_roles import column_named, label_column_in
+from unskew.data.kinds.groups import GROUP_COLUMN, INDEPENDENT
 from unskew.data.readers.from_items import from_items, has_several_inputs, is_loader, loader_dataset
 from unskew.data.readers.from_tables import add_labels, frame_columns, is_frame, read_frames, read_table
 from unskew.data.readers.raw_samples import (
@@ -38,11 +39,17 @@ from unskew.errors import DataError, excerpt
 from unskew.formats import calls
 from unskew.system.python_files import GIVEN_OBJECT
 
-ARRAYS = frozenset(("x", "y", "x_train", "y_train", "x_test", "y_test", "classes"))
+ARRAYS = frozenset(("x", "y", "x_train", "y_train", "x_test", "y_test", "classes", "group", "group_test"))
 
 
 def take(
-    data: Any, *, label: str = "", site: str = "", target: str = "", layout: AxisOrder = "auto"
+    data: Any,
+    *,
+    label: str = "",
+    site: str = "",
+    target: str = "",
+    layout: AxisOrder = "auto",
+    group: Any = "",
 ) -> Dataset | Federation:
     """The set or federation in an object.
 
@@ -55,60 +62,111 @@ def take(
     labels.
     layout: the order of the axes of arrays, or of the lists in a file: "channels first", "channels last" for
     images also without channels, or "time first" for series [N, time, features].
+    group: samples that belong together, such as those of a patient, and that no split separates: a column of
+    a table, a key of samples that are dictionaries, for folders also a pattern of file names, or an array
+    with the group of each training sample (and then of each test sample), [N]. "none": samples are
+    independent.
     Raises DataError (E4xx) for data that cannot be trained on, UsageError (E125) for a name.
     """
-    if isinstance(data, str | os.PathLike):
-        entries = (("label", label), ("site", site), ("target", target), ("layout", layout))
-        return read(os.fspath(data), **{k: v for k, v in entries if v not in ("", "auto")})
+    named = isinstance(group, str)
     if layout != "auto" and (isinstance(data, Federation | Dataset) or is_frame(data)):
         raise DataError(
             "E403", f"layout='{layout}' orders the axes of arrays, and these have been read; leave it out."
         )
     if isinstance(data, Federation | Dataset):
+        if not named or group not in ("", INDEPENDENT):
+            text = "these samples are divided into training and test already"
+            raise DataError(
+                "E403",
+                f"{data.name}: {text}; name groups to what reads them: unskew.data.arrays(..., group=...).",
+            )
         return _check_named_columns(data, label or target, site)
+    if isinstance(data, str | os.PathLike):
+        return read(os.fspath(data), **_named_roles(label, site, target, layout, group))
     check_instance(data)
     if is_frame(data):
-        return read_table(frame_columns(data), "table", label, site, target=target)
+        columns = frame_columns(data)
+        if not named:
+            columns, group = _add_groups(columns, array_of(group)), GROUP_COLUMN
+        return read_table(columns, "table", label, site, target=target, group=group)
     if label and target:
         raise DataError(
             "E403", f"label='{label}' names classes, and target='{target}' a number; give one of them."
         )
-    wish = LabelSpec(label, target, layout)
+    spec = SampleSpec(label, target, layout, group if named else INDEPENDENT)
     clients = data[0] if isinstance(data, tuple) and len(data) == 2 and _are_clients(data[0]) else data
     if clients is not data or _names_clients(data) or (isinstance(data, list) and not _are_samples(data)):
+        if not named:
+            raise DataError(
+                "E403", "group is an array, and each client has samples of its own; name a column."
+            )
         entries = _named_sets(clients)
-        raws = _read_sets([*entries, *([("the test set", data[1])] if clients is not data else [])], wish)
+        raws = _read_sets([*entries, *([("the test set", data[1])] if clients is not data else [])], spec)
         test = raws.pop() if clients is not data else None
         return _check_named_columns(
             from_clients({name: raw for (name, _), raw in zip(entries, raws)}, test), "", site
         )
     column = "" if _has_columns(data) or target else label
-    return _check_named_columns(_read_sets([("", data)], wish)[0].dataset("arrays"), column, site)
+    raw = _read_sets([("", data)], spec)[0]
+    dataset = raw.dataset("arrays") if named else raw.with_groups(group).dataset("arrays")
+    return _check_named_columns(dataset, column, site)
 
 
-class LabelSpec(NamedTuple):
-    """The column of labels or the target that the user names, and the order of the samples' axes."""
+def _named_roles(label: str, site: str, target: str, layout: str, group: Any) -> dict[str, str]:
+    """The arguments of a reader. Raises DataError (E403) for groups that are no name."""
+    if not isinstance(group, str):
+        raise DataError(
+            "E403", f"group is {excerpt(group, 40)}, and these data are a path; name a column, or a pattern."
+        )
+    entries = (("label", label), ("site", site), ("target", target), ("layout", layout), ("group", group))
+    return {k: v for k, v in entries if v not in ("", "auto")}
+
+
+def _add_groups(columns: Mapping[str, np.ndarray], groups: np.ndarray) -> dict[str, np.ndarray]:
+    """The columns of a table and the group of each row. Raises DataError (E403) for another number of groups
+    than rows, and if a column has their name."""
+    rows = len(next(iter(columns.values()), ()))
+    if groups.shape != (rows,):
+        raise DataError(
+            "E403", f"group is {list(groups.shape)} for {rows} rows; give the group of each, [N]."
+        )
+    if GROUP_COLUMN in columns:
+        text = f"the table has a column '{GROUP_COLUMN}', too"
+        raise DataError("E403", f"{text}; put the groups into a column with another name, and name it.")
+    return {**columns, GROUP_COLUMN: groups}
+
+
+class SampleSpec(NamedTuple):
+    """The column of labels or the target, the order of the samples' axes, and the groups, as named by the
+    user."""
 
     label: str
     target: str
     layout: AxisOrder
+    group: str
 
     @property
     def column(self) -> str:
         return self.label or self.target
 
 
-def _read_sets(entries: Sequence[tuple[str, Any]], wish: LabelSpec, other_bytes: int = 0) -> list[RawSamples]:
+def _read_sets(
+    entries: Sequence[tuple[str, Any]], spec: SampleSpec, other_bytes: int = 0
+) -> list[RawSamples]:
     """The samples of named sets; tables among them are read together. other_bytes: bytes that other sets take
     in memory."""
     frames = {name: frame_columns(data, name) for name, data in entries if is_frame(data)}
-    tables = read_frames(frames, wish.label, wish.target) if frames else {}
+    tables = read_frames(frames, spec.label, spec.target) if frames else {}
     raws, size = list[RawSamples](), other_bytes
     for name, data in entries:
-        raw = tables[name] if is_frame(data) else _read_set(data, wish, size)
+        raw = tables[name] if is_frame(data) else _read_set(data, spec, size)
         if raw.layout == "auto":
-            raw = replace(raw, layout=wish.layout)
-        raws.append(replace(raw, target=raw.target or Target(wish.target)) if wish.target else raw)
+            raw = replace(raw, layout=spec.layout)
+        if spec.group not in ("", INDEPENDENT) and not raw.group:
+            text = f"group='{spec.group}' names a column, and these samples have none"
+            raise DataError("E403", f"{text}; give the group of each sample, [N].")
+        raw = replace(raw, group="") if spec.group == INDEPENDENT else raw
+        raws.append(replace(raw, target=raw.target or Target(spec.target)) if spec.target else raw)
         size += sum(map(_memory_of, (raw.x, raw.x_test)))
     return raws
 
@@ -140,7 +198,7 @@ def _check_named_columns(data: Dataset | Federation, label: str, site: str) -> D
 
 
 def settings_of(
-    data: Any, label: str = "", site: str = "", target: str = ""
+    data: Any, label: str = "", site: str = "", target: str = "", group: Any = ""
 ) -> tuple[Dataset | Federation | str, dict[str, str]]:
     """(the data, read unless they are a name or path; the settings that describe them: `data`, and `skew` if
     the data are divided).
@@ -148,17 +206,17 @@ def settings_of(
     Raises the errors of `take`.
     """
     if isinstance(data, str | os.PathLike):
-        settings = {k: v for k, v in (("label", label), ("site", site), ("target", target)) if v}
+        settings = _named_roles(label, site, target, group)
         place, arguments = place_of(os.fspath(data)) if settings else (os.fspath(data), {})
         text = calls.call_text(place, arguments | settings)
         column = divided_by(text)
         return text, {"data": text, **({"skew": f"column:{column}"} if column else {})}
-    dataset = take(data, label=label, site=site, target=target)
+    dataset = take(data, label=label, site=site, target=target, group=group)
     column = site or (dataset.intake.divided if isinstance(dataset, Dataset) and dataset.intake else "")
     return dataset, {"data": GIVEN_OBJECT, **({"skew": f"column:{column}"} if column else {})}
 
 
-def _read_set(source: Any, wish: LabelSpec, other_bytes: int) -> RawSamples:
+def _read_set(source: Any, spec: SampleSpec, other_bytes: int) -> RawSamples:
     """The samples of one set. other_bytes: bytes that others take in memory. Raises DataError (E403) for
     anything but a set."""
     data: Any = loader_dataset(source) if is_loader(source) else source
@@ -166,17 +224,17 @@ def _read_set(source: Any, wish: LabelSpec, other_bytes: int) -> RawSamples:
     if isinstance(data, RawSamples):
         return data
     if isinstance(data, tuple):
-        return _read_tuple(data, wish, other_bytes)
+        return _read_tuple(data, spec, other_bytes)
     if isinstance(data, Mapping) and set(data) <= ARRAYS:
         return _read_archive(data)
     if isinstance(data, Mapping) and _is_split(data):
-        return _read_split(data, wish, other_bytes)
+        return _read_split(data, spec, other_bytes)
     if isinstance(data, Dataset | str | os.PathLike):
-        dataset = data if isinstance(data, Dataset) else take(data, **wish._asdict())
+        dataset = data if isinstance(data, Dataset) else take(data, **spec._asdict())
         assert isinstance(dataset, Dataset)
         return raw_samples_of(dataset)
     if _is_set(data) or (isinstance(data, list) and _are_samples(data)):
-        return from_items(data, wish.column, other_bytes)
+        return from_items(data, spec.column, other_bytes, spec.group)
     if (shape := getattr(data, "shape", None)) is not None:
         raise DataError("E403", f"an array of {list(shape)} was given without labels; give (x, y).")
     raise DataError(
@@ -186,11 +244,11 @@ def _read_set(source: Any, wish: LabelSpec, other_bytes: int) -> RawSamples:
     )
 
 
-def _read_tuple(data: tuple[Any, ...], wish: LabelSpec, other_bytes: int) -> RawSamples:
+def _read_tuple(data: tuple[Any, ...], spec: SampleSpec, other_bytes: int) -> RawSamples:
     """The set (x, y), (x, y, x_test, y_test) or (train, test). Raises DataError (E403) for another number
     of parts."""
     if len(data) in (2, 4) and is_frame(data[0]) and not is_frame(data[1]) and not _is_set(data[1]):
-        return _labelled_tables(data, wish)
+        return _labelled_tables(data, spec)
     if len(data) in (2, 4) and _is_labelled(data[0], data[1]):
         return split_parts(data, "data")
     sets = [_is_set(part) or is_frame(part) or is_pair(part) for part in data]
@@ -202,23 +260,20 @@ def _read_tuple(data: tuple[Any, ...], wish: LabelSpec, other_bytes: int) -> Raw
             f"a tuple of {len(data)} was given, and what each part is for cannot be told; give (train, test),"
             ' or name them: {"train": ..., "val": ..., "test": ...}.',
         )
-    return _read_split({"train": data[0], "test": data[1]}, wish, other_bytes)
+    return _read_split({"train": data[0], "test": data[1]}, spec, other_bytes)
 
 
-def _labelled_tables(data: tuple[Any, ...], wish: LabelSpec) -> RawSamples:
+def _labelled_tables(data: tuple[Any, ...], spec: SampleSpec) -> RawSamples:
     """The set (x, y) or (x, y, x_test, y_test), where x are DataFrames. Raises DataError (E403) if labels
     are named as well."""
-    if wish.label:
+    if spec.label:
         raise DataError(
-            "E403", f"label='{wish.label}' names a column, and y is given as well; give one of them."
+            "E403", f"label='{spec.label}' names a column, and y is given as well; give one of them."
         )
-    label = wish.target or str(getattr(data[1], "name", None) or "label")
+    label = spec.target or str(getattr(data[1], "name", None) or "label")
     pairs = zip(("x", "x_test"), data[::2], data[1::2])
-    raws = read_frames(
-        {name: add_labels(x, y, name, label) for name, x, y in pairs},
-        "" if wish.target else label,
-        wish.target,
-    )
+    tables = {name: add_labels(x, y, name, label) for name, x, y in pairs}
+    raws = read_frames(tables, "" if spec.target else label, spec.target, spec.group)
     train, *test = raws.values()
     return train.with_test(test[0]) if test else train
 
@@ -294,7 +349,7 @@ def _is_split(data: Mapping[str, Any]) -> bool:
     )
 
 
-def _read_split(data: Mapping[str, Any], wish: LabelSpec, other_bytes: int) -> RawSamples:
+def _read_split(data: Mapping[str, Any], spec: SampleSpec, other_bytes: int) -> RawSamples:
     """Training and test part as one set; validation samples are left out, with a note.
 
     Raises DataError (E403) for two kinds of test samples.
@@ -304,7 +359,7 @@ def _read_split(data: Mapping[str, Any], wish: LabelSpec, other_bytes: int) -> R
         for name, one in data.items()
         if PART_NAMES[str(name).lower()] != "val"
     }
-    raws = share_numbering(list(zip(sources, _read_sets(list(sources.items()), wish, other_bytes))))
+    raws = share_numbering(list(zip(sources, _read_sets(list(sources.items()), spec, other_bytes))))
     entries = list(zip(sources, raws))
     form, parts = check_columns(entries), dict(entries)
     train, test = replace(parts["train"], form=form), parts.get("test")
@@ -339,7 +394,9 @@ def _read_archive(data: Mapping[str, Any]) -> RawSamples:
             "E403",
             f"a dictionary of arrays needs x and y, or x_train and y_train; it has {abbreviate(list(data))}.",
         )
-    return RawSamples(x, y, data.get("x_test"), data.get("y_test"), read_class_names(data.get("classes")))
+    raw = RawSamples(x, y, data.get("x_test"), data.get("y_test"), read_class_names(data.get("classes")))
+    groups = [array_of(data[name]) for name in ("group", "group_test") if name in data]
+    return raw.with_groups(np.concatenate(groups)) if groups else raw
 
 
 def _read_clients(data: Mapping[Any, Any]) -> Mapping[Any, Any]:

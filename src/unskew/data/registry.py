@@ -145,7 +145,7 @@ def _check_no_file(text: str) -> None:
             f"{excerpt(text)}: the bracket behind {excerpt(name)} is not closed; write"
             f" {excerpt(text + ')')}.",
         )
-    if (match := re.fullmatch(r"(.+?\.\w+)[,:;]((?:site|label|target)=.*)", name)) and os.path.exists(
+    if (match := re.fullmatch(r"(.+?\.\w+)[,:;]((?:site|label|target|group)=.*)", name)) and os.path.exists(
         match[1]
     ):
         path, inside = match.groups()

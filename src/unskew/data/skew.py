@@ -23,7 +23,7 @@ import numpy as np
 from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index, Partition, Request
 from unskew.data.clients.shifts import SHIFTS, Shift, apply_shifts
-from unskew.data.samples.dataset import Dataset, strata
+from unskew.data.samples.dataset import Dataset, most_frequent, strata, whole_groups
 from unskew.data.skews.column import Column
 from unskew.errors import DataError, UsageError
 from unskew.formats import specs
@@ -70,6 +70,7 @@ def partition(
     *,
     columns: Mapping[str, np.ndarray] | None = None,
     samples: int | None = None,
+    groups: np.ndarray | None = None,
 ) -> Index:
     """The rows of every client.
 
@@ -78,6 +79,9 @@ def partition(
     samples: the mean number of samples of a client; clients * samples rows are drawn first, by class. With
     `domain` and `column`, which define the number of clients, it is the most that a client keeps; with
     `pathological:C`, the number of each client.
+    groups: the group of each sample, [N]. The groups are then dealt in place of the samples, each with its
+    most frequent class, so that every group is at one client; unless there are fewer groups than clients, or
+    the skew makes clients of a column.
     Raises UsageError (E103) for a text that cannot be read, DataError: E103 for an infeasible request, E103
     for a column that does not exist.
     """
@@ -93,7 +97,21 @@ def partition(
         )
     if clients < 1 and not kind.own_clients:
         raise UsageError("E109", f"clients must be at least 1; got {clients}.")
-    return kind.deal(Request(strata(y), clients, samples, columns or {}), rng)
+    request = Request(strata(y), clients, samples, columns or {})
+    if groups is None or kind.own_clients or len(np.unique(groups)) < clients:
+        return kind.deal(request, rng)
+    return _deal_groups(kind, request, groups, rng)
+
+
+def _deal_groups(kind: Partition, request: Request, groups: np.ndarray, rng: np.random.Generator) -> Index:
+    """The rows of every client, of whole groups."""
+    _, owner, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    owner, count = owner.reshape(-1), request.samples
+    if count is not None:
+        count = int(np.clip(round(count / sizes.mean()), 1, len(sizes) // request.clients))
+    dealt = kind.deal(Request(most_frequent(request.y, owner), request.clients, count), rng)
+    rows = np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])
+    return Index.of([np.sort(np.concatenate([mine[:0], *(rows[g] for g in mine)])) for mine in dealt])
 
 
 def _parse_shift(text: str) -> Shift:
@@ -158,10 +176,20 @@ def build(
     reserved = _reserve_rows(dataset, reserve, rng_partition)
     remaining = np.setdiff1d(np.arange(len(dataset.y)), reserved)
     columns = {name: values[remaining] for name, values in dataset.columns.items()}
-    rows = partition(skew, dataset.y[remaining], clients, rng_partition, samples=samples, columns=columns)
+    groups = columns.get(dataset.group_column) if dataset.intake else None  # papers deal named sets by sample
+    rows = partition(
+        skew, dataset.y[remaining], clients, rng_partition, samples=samples, columns=columns, groups=groups
+    )
     rows = Index(remaining[rows.rows], rows.offsets)
-    train, val = _split_validation(rows, validation, rng_partition) if validation else (rows, Index.empty(0))
+    train, val = rows, Index.empty(0)
+    if validation and dataset.group_column:
+        train, val = _split_groups(rows, dataset, validation, rng_partition)
+    elif validation:
+        train, val = _split_validation(rows, validation, rng_partition)
     tests = _tests_by_column(dataset, by_column) if by_column else None
+    if groups is not None and not parsed.partition.own_clients and len(np.unique(groups)) < clients:
+        text = f"fewer groups ('{dataset.group_column}') than clients, so samples of a group are at several"
+        dataset = dataset.with_notes(("note", text))
     federation = replace(
         _federation_without_tests(dataset, skew, train),
         test=tests or Index.empty(len(train)),
@@ -205,6 +233,8 @@ def _federation_without_tests(dataset: Dataset, skew: str, train: Index) -> Fede
         mean=dataset.mean,
         std=dataset.std,
         columns=dataset.columns,
+        test_columns=dataset.test_columns,
+        group_column=dataset.group_column,
         intake=dataset.intake,
         applied=dataset.applied,
         target=dataset.target,
@@ -254,6 +284,16 @@ def _split_validation(index: Index, share: float, rng: np.random.Generator) -> t
     validation = np.zeros(len(order), dtype=bool)
     validation[order] = place < np.floor(share * index.sizes)[index.owner]
     return _subset(index, ~validation), _subset(index, validation)
+
+
+def _split_groups(
+    index: Index, dataset: Dataset, share: float, rng: np.random.Generator
+) -> tuple[Index, Index]:
+    """(the remaining rows, a random share of each client's rows in whole groups)."""
+    groups, kinds = dataset.columns[dataset.group_column], strata(dataset.y)
+    validation = [whole_groups(groups[rows], [kinds[rows]], share, rng) for rows in index]
+    held = np.concatenate(validation)
+    return _subset(index, ~held), _subset(index, held)
 
 
 def _subset(index: Index, keep: np.ndarray) -> Index:

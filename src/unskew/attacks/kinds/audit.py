@@ -9,7 +9,8 @@ canaries=mislabelled: canary samples have a random class, which a model can only
 The claim is that of the run, or of the audited training if that protects less: clients without their canaries
 are smaller, so dpsgd draws each sample more often. A claim with a delta above `delta` is audited at its
 delta. The exchange of a sample is the removal and the addition of a client: with samples as canaries, a claim
-(epsilon, delta) for clients becomes (2 epsilon, (1 + e^epsilon) delta). Canary samples belong to one client.
+(epsilon, delta) for clients becomes (2 epsilon, (1 + e^epsilon) delta). Canary samples belong to one client;
+of a patient or another group of samples at most one is a canary.
 Differs from the paper: the auditor sees the model after the last round, not every round, so the bound is
 looser.
 
@@ -150,7 +151,9 @@ class Audit(Attack):
         federation = scene.run.federation
         rng = numpy_key(seed, "canaries", self.unit)
         canaries = self._canaries(federation)
-        canaries = (rng.permutation(canaries) if self.unit == "sample" else canaries)[: self.samples]
+        if self.unit == "sample":
+            canaries = _one_per_group(rng.permutation(canaries), federation.group_ids)
+        canaries = canaries[: self.samples]
         inside = rng.random(len(canaries)) < 0.5
         lists, y = self._planted(federation, canaries, inside, rng)
         if not any(map(len, lists)):
@@ -215,6 +218,16 @@ class Audit(Attack):
             return sure
         ends = np.cumsum([len(r) for r in rows])[:-1]
         return np.array([part.mean() for part in np.split(sure, ends)])
+
+
+def _one_per_group(rows: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
+    """The first of these rows of every group: what a model knows of a canary must not come from another one.
+
+    groups: the group of each row of x; None if samples are independent.
+    """
+    if groups is None:
+        return rows
+    return rows[np.sort(np.unique(groups[rows], return_index=True)[1])]
 
 
 def train_model(run: Run) -> Weights:

@@ -22,7 +22,6 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import torch
 from annotated_types import Ge, Le, MultipleOf
-from torch import Tensor
 
 from unskew.attacks import shadows, success
 from unskew.attacks.attack import Attack, Outcome, Score
@@ -99,7 +98,7 @@ class Membership(Attack):
             except UsageError as error:
                 remarks.append(f"{target.of} is not attacked: {error.text}")
                 continue
-            more, drawn = self._attacked(scene, target, others.x, others.y, seed)
+            more, drawn = self._attacked(scene, target, others, seed)
             scores, curves = [*scores, *more], [*curves, *drawn]
             remarks += (
                 []
@@ -136,24 +135,27 @@ class Membership(Attack):
         ]
 
     def _attacked(
-        self, scene: Scene, target: Target, x_N: Tensor, y_N: Tensor, seed: int
+        self, scene: Scene, target: Target, others: Samples, seed: int
     ) -> tuple[list[Score], list[dict[str, Any]]]:
-        """(scores, curves) of one attacked model. x_N, y_N: samples of no client."""
+        """(scores, curves) of one attacked model. others: samples of no client."""
         rng = numpy_key(seed, "candidates", target.of)
-        labels = scene.run.federation.y
-        ours, theirs = match_classes(labels[target.rows], y_N.numpy(), self.samples, rng)
+        labels, groups = scene.run.federation.y, scene.run.federation.group_ids
+        ours, theirs = match_classes(labels[target.rows], others.y.numpy(), self.samples, rng)
         if len(ours) < LEAST_MEMBERS:
             return [], []
-        stored = torch.cat(
-            [scene.trainer.samples.x[torch.as_tensor(target.rows[ours])].cpu(), x_N[torch.as_tensor(theirs)]]
-        )
-        y = torch.cat([torch.as_tensor(labels[target.rows[ours]]), y_N[torch.as_tensor(theirs)]]).long()
+        rest = others.take(theirs)
+        stored = torch.cat([scene.trainer.samples.x[torch.as_tensor(target.rows[ours])].cpu(), rest.x])
+        y = torch.cat([torch.as_tensor(labels[target.rows[ours]]), rest.y]).long()
+        if groups is not None and rest.groups is not None:
+            groups = np.concatenate([groups[target.rows[ours]], rest.groups])
+        else:
+            groups = None
         x = scene.seen(stored, target.client)
         y = y.to(x.device)
         own = shadows.confidences(scene, [target.weights], x, y)[0]
         by_attacker = {"loss": own}
         if self.shadows:
-            inside = shadows.halves(self.shadows, len(y), rng)
+            inside = shadows.halves(self.shadows, len(y), rng, groups)
             number = digest(seed, "shadows", target.of)
             models = shadows.train_shadows(scene, x, y.cpu(), inside, target.start, (target.passes, number))
             by_attacker["lira"] = shadows.ratios(own, shadows.confidences(scene, models, x, y), inside)

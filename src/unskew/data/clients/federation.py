@@ -47,7 +47,8 @@ class Federation:
     natural: whether clients come from a column of the data and every test row belongs to one of them.
     mean, std: one number per channel, by which samples can be standardised; None if they already are, or
     never are.
-    columns: facts per row of x. reserved: rows of x that no client holds, because the server keeps them.
+    columns, test_columns, group_column: as in `Dataset`.
+    reserved: rows of x that no client holds, because the server keeps them.
     intake, applied, layout: as in `Dataset`.
 
     Raises DataError: E403 for rows and lengths, E404 for labels.
@@ -73,6 +74,8 @@ class Federation:
     applied: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     target: Target | None = None
     layout: Layout | None = None
+    test_columns: dict[str, np.ndarray] = field(default_factory=dict)
+    group_column: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", printable(str(self.name)))
@@ -101,6 +104,16 @@ class Federation:
                 )
             if len(index.rows) and not 0 <= index.rows.min() <= index.rows.max() < n:
                 raise DataError("E403", f"{self.name}: {part} rows lie outside 0 to {n - 1}.")
+
+    @property
+    def group_ids(self) -> np.ndarray | None:
+        """The group of each row of x, [N]; None if samples are independent."""
+        return self.columns.get(self.group_column)
+
+    @property
+    def test_group_ids(self) -> np.ndarray | None:
+        """The group of each row of x_test, [N]; None if they are unknown or samples are independent."""
+        return self.test_columns.get(self.group_column)
 
     @property
     def clients(self) -> int:

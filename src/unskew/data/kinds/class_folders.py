@@ -116,6 +116,7 @@ class LabelledFiles:
     classes: names in order, () if labels are no classes. labels: the label of every file, [N]. sites: None
     without sites. facts: further columns by which clients can be formed, [N] each. target: set if labels are
     numbers, or several a file.
+    group: the setting that says which files belong together.
     beside: further inputs of every sample, by name. used: the encoding of the columns from which these come.
     """
 
@@ -128,6 +129,7 @@ class LabelledFiles:
     target: Target | None = None
     beside: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     used: Kinds = field(default_factory=dict[str, list[str]])
+    group: str = ""
 
 
 def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:

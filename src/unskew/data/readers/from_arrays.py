@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from unskew.data.kinds.column_roles import number_columns, site_column_in
+from unskew.data.kinds.column_roles import column_named, number_columns, site_column_in
+from unskew.data.kinds.groups import GROUP_COLUMN, INDEPENDENT, column_question, overlap_warning
 from unskew.data.kinds.labels import (
     Labels,
     are_token_labels,
@@ -56,6 +58,7 @@ def arrays(
     layout: AxisOrder = "auto",
     notes: Sequence[Note] = (),
     target: str | Target | None = None,
+    group: Any = "",
 ) -> Dataset:
     """A set from arrays, tensors or lists.
 
@@ -75,6 +78,9 @@ def arrays(
     facts of x_test, which gives every client test rows.
     layout: the order of the axes of x, of which some shapes leave a doubt; after "channels last" and "time
     first" the model receives the channels, or features, first. notes: on the source.
+    group: the column of groups, such as patients, or the group of each training sample, [N], or of each
+    training and then each test sample, [N + n]. No split divides a group. "none" if samples are independent;
+    otherwise a column that looks like one of groups is pointed out.
     Raises DataError: E403 for shapes, E404 for labels, E405 for NaN and infinity, E401 and E402 for files.
     """
     _check_parts(name, (x, y), (x_test, y_test), test)
@@ -91,18 +97,76 @@ def arrays(
         for part in samples:
             check_axes(name, part, masks=labels.y.ndim == 3)
     x, *tests = [scale_samples(part, name) for part in samples]
+    columns, test_columns, group = with_groups(name, group, columns, test_columns, list(map(len, samples)))
     y, facts = labels.y, number_columns(name, columns, test_columns)
     dtype = "" if inputs else str(samples[0].dtype.newbyteorder("="))
     notes = (*notes, *pack_notes, *_scaling_notes(samples), *labels.notes)
     form = {"axes": layout} if layout in ("channels last", "time first") else {}
+    notes += tuple(_group_notes(facts, group, tested=bool(tests)))
+    group = "" if group == INDEPENDENT else group
     intake = Intake(dtype, notes, form=form, unnamed=labels.unnamed)
     if tests:
         intake = intake.with_notes(*_duplicate_notes(x, tests[0]), *_scale_notes(x, tests[0], inputs))
         parts = (x, y, tests[0], labels.y_test)
         return Dataset(
-            name, *parts, labels.classes, *facts, intake=intake, target=labels.target, layout=inputs
+            name,
+            *parts,
+            labels.classes,
+            *facts,
+            intake=intake,
+            target=labels.target,
+            layout=inputs,
+            group_column=group,
         )
-    return _hold_out(_without_test_set(name, x, labels, facts, intake, layout=inputs), test)
+    dataset = _without_test_set(name, x, labels, facts, intake, layout=inputs)
+    return _hold_out(replace(dataset, group_column=group), test)
+
+
+Columns = Mapping[str, Any] | None
+
+
+def with_groups(
+    name: str, group: Any, columns: Columns, test_columns: Columns, sizes: Sequence[int]
+) -> tuple[Columns, Columns, str]:
+    """(the columns of both parts with the groups among them, the column of groups).
+
+    sizes: number of samples of each part. Raises DataError (E403) for a column that does not exist, and for
+    another number of groups than samples.
+    """
+    if isinstance(group, str):
+        named = group not in ("", INDEPENDENT)
+        return columns, test_columns, column_named(columns or {}, group, name) if named else group
+    values = array_of(group)
+    if values.ndim != 1 or len(values) not in (sizes[0], sum(sizes)):
+        text = f"group is {list(values.shape)} for {' and '.join(map(str, sizes))} samples"
+        raise DataError("E403", f"{name}: {text}; give the group of each sample, [N].")
+    if len(values) > sizes[0]:
+        test_columns = {**(test_columns or {}), GROUP_COLUMN: values[sizes[0] :]}
+    return {**(columns or {}), GROUP_COLUMN: values[: sizes[0]]}, test_columns, GROUP_COLUMN
+
+
+def _group_notes(
+    facts: tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, tuple[str, ...]]],
+    group: str,
+    *,
+    tested: bool,
+) -> list[Note]:
+    """The number of groups, and a warning if the test set divides them; or the question whether a column is
+    one of groups."""
+    train, test, _ = facts
+    if group == INDEPENDENT:
+        return []
+    if not group:
+        if not tested:
+            return column_question(train)
+        both = {c: np.concatenate([values, test[c]]) for c, values in train.items() if c in test}
+        sizes = [len(next(iter(part.values()), ())) for part in (train, test)]
+        return column_question(both, np.repeat([False, True], sizes))
+    if tested and group in test and (warning := overlap_warning(train[group], test[group], group)):
+        return warning
+    number = len(np.unique(train[group]))
+    text = f"{quantity(len(train[group]), 'sample')} of {quantity(number, 'group')} ('{group}')"
+    return [("note", f"{text}, which no split divides")]
 
 
 def _without_test_set(
@@ -163,7 +227,7 @@ def _hold_out(dataset: Dataset, share: float) -> Dataset:
     if not share:
         return dataset
     _check_copy(dataset.name, dataset.x)
-    site = site_column_in(dataset.columns)
+    site = site_column_in({c: v for c, v in dataset.columns.items() if c != dataset.group_column})
     if dataset.x.ndim == 2 and not (
         dataset.layout and any(len(item.shape) > 1 for item in dataset.layout.inputs)
     ):

@@ -25,6 +25,14 @@ from unskew.data.files.tree import (
     read_tree,
 )
 from unskew.data.kinds.class_folders import LabelledFiles, files_by_class
+from unskew.data.kinds.groups import (
+    GROUP_COLUMN,
+    INDEPENDENT,
+    column_question,
+    file_groups,
+    file_question,
+    group_setting,
+)
 from unskew.data.kinds.images import (
     BitsSetting,
     Fit,
@@ -159,6 +167,10 @@ def folder(
     scale: Annotated[
         float | None, "divisor of the target; by default the training files' standard deviation"
     ] = None,
+    group: Annotated[
+        str,
+        "files that belong together: a column of the CSV, or a regular expression found in their names",
+    ] = "",
 ) -> Dataset:
     """The set in `path/`, or in its folders train/ and test/; without test/ a fifth is held out.
 
@@ -169,6 +181,9 @@ def folder(
                          SITE/images/ ...; see unskew.data.files.tree for other spellings
     any folders + *.csv  files that a table lists by name, with labels: see unskew.data.readers.listing
 
+    group: what files of one patient or recording share, which no split separates: a column of the CSV that
+    lists them, `site`, or a regular expression; its match in a file's name, or the part of the match in
+    brackets, is the group: 'P[0-9]+'. "none" if files are independent.
     target: as for a table: a column of numbers to predict, or several of zeros and ones, "fever,cough".
     Raises DataError: E404 for folders without the expected files, E401 for a file that cannot be read; for a
     listed table also E403, E404 and E405 as `read_table` does.
@@ -179,12 +194,12 @@ def folder(
         for name, value in {"label": label, "site": site, "x": x, "target": target}.items()
         if value
     }
-    tree = read_tree(Path(path))
+    tree, group = read_tree(Path(path)), group_setting(group, site)
     if not tree.files:
         raise DataError("E404", f"{tree.root} holds no images and no sounds.{_left_out_notes(tree)}")
     if has_mask_folders(tree):
         _check_columns(tree, columns, "images and masks take none from a table")
-        return _read_masks(tree, size, fit, bits)
+        return _read_masks(tree, size, fit, bits, group)
     tree, files = _one_kind(tree)
     sounds = files[0].kind in SOUND_ENDINGS
     inputs = _further_inputs(tree, "sound" if sounds else "image", x)
@@ -193,7 +208,8 @@ def folder(
         _check_columns(tree, columns, "no CSV below it lists its files")
         labelled = files_by_class(tree, files)
     else:
-        labelled = read_listing(listing, (label, site), aim, inputs)
+        labelled = read_listing(listing, (label, site, group), aim, inputs)
+    labelled = replace(labelled, group=group)
     return _read_sounds(tree, labelled) if sounds else _read_images(tree, labelled, size, fit, bits)
 
 
@@ -275,7 +291,7 @@ def _decode_sound(file: Path, format: SoundFormat) -> tuple[np.ndarray, AudioInf
     return pixels[None], info
 
 
-def _read_masks(tree: FolderTree, size: int, fit: Fit, bits: int) -> Dataset:
+def _read_masks(tree: FolderTree, size: int, fit: Fit, bits: int, group: str) -> Dataset:
     pairs, left_out = pair_masks(tree)
     images, mask_files = [p.image.path for p in pairs], [p.mask.path for p in pairs]
     streamed: list[Note] = []
@@ -304,7 +320,7 @@ def _read_masks(tree: FolderTree, size: int, fit: Fit, bits: int) -> Dataset:
     notes += colour_notes
     origin = MaskOrigin(None if sites is None else np.array(sites), lambda i: str(mask_files[i]))
     (y,), classes = as_masks(tree.root.name, [np.stack(values)], None, notes, [origin])
-    labelled = LabelledFiles(tuple(p.image for p in pairs), classes, y, sites)
+    labelled = LabelledFiles(tuple(p.image for p in pairs), classes, y, sites, group=group)
     dataset = _dataset_of(tree, labelled, x, notes)
     return _with_form(dataset, {"kind": "images", "size": size, "fit": fit, "bits": bits}, labelled)
 
@@ -323,6 +339,7 @@ def _dataset_of(tree: FolderTree, labelled: LabelledFiles, x: np.ndarray, notes:
     if not train.any():
         raise DataError("E404", f"{tree.root} holds no training files.")
     columns = {**labelled.facts, **({} if labelled.sites is None else {"site": np.array(labelled.sites)})}
+    group, notes = _add_groups(tree, labelled, columns, notes)
     samples: Any = x
     if labelled.beside:
         samples = {"sound" if labelled.files[0].kind in SOUND_ENDINGS else "image": x, **labelled.beside}
@@ -339,7 +356,25 @@ def _dataset_of(tree: FolderTree, labelled: LabelledFiles, x: np.ndarray, notes:
         notes=notes,
         layout="channels first",
         target=labelled.target,
+        group=group,
     )
+
+
+def _add_groups(
+    tree: FolderTree, labelled: LabelledFiles, columns: dict[str, np.ndarray], notes: Sequence[Note]
+) -> tuple[str, Sequence[Note]]:
+    """(the column of groups, or `none`; the notes, with the question whether files belong together); adds
+    groups by file name to the columns, [N] each."""
+    names, group = [file.path.name for file in labelled.files], labelled.group
+    if not group:
+        test = np.array([file.part == "test" for file in labelled.files], dtype=bool)
+        part = test if test.any() else None
+        question = column_question(columns, part) or file_question(names, labelled.labels, part)
+        return INDEPENDENT, [*notes, *question]
+    if group in columns or group == INDEPENDENT:
+        return group, notes
+    columns[GROUP_COLUMN] = file_groups(names, group, str(tree.root))
+    return GROUP_COLUMN, notes
 
 
 def _select(samples: Any, rows: np.ndarray) -> Any:

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data.kinds.column_roles import label_column_in
+from unskew.data.kinds.column_roles import column_named, label_column_in
+from unskew.data.kinds.groups import INDEPENDENT, column_question, is_id_name
 from unskew.data.kinds.images import channels_first, pixels_of
 from unskew.data.readers.raw_samples import RawSamples, class_names_of, numbering_note
 from unskew.data.samples.conversion import array_of, depth_of
@@ -232,10 +233,11 @@ IMAGE_SIZE = 64
 """Side to which images of different sizes are resized."""
 
 
-def from_items(items: Any, label: str = "", other_bytes: int = 0) -> RawSamples:
+def from_items(items: Any, label: str = "", other_bytes: int = 0, group: str = "") -> RawSamples:
     """All samples of a set with a length and items.
 
-    label: the key of labels in dictionaries. other_bytes: bytes that samples of other clients take in memory.
+    label, group: the keys of labels and of groups in dictionaries.
+    other_bytes: bytes that samples of other clients take in memory.
     Raises DataError: E401 for an item that fails, E403 for items that are no pair and for samples of unequal
     shapes.
     """
@@ -245,7 +247,7 @@ def from_items(items: Any, label: str = "", other_bytes: int = 0) -> RawSamples:
         raise DataError("E403", f"{name} has no samples.")
     item = _get_item(items, 0, name)
     first = _checked_pair(item, 0, name, label)
-    if unused := _unused_keys(item, label):
+    if unused := [key for key in _unused_keys(item, label) if key != group]:
         notes.append(
             (
                 "left out",
@@ -264,7 +266,34 @@ def from_items(items: Any, label: str = "", other_bytes: int = 0) -> RawSamples:
     classes = _item_classes(items, ys, _item_keys(item, label)[0] if isinstance(item, Mapping) else None)
     if classes is None and (text := numbering_note(items)):
         notes.append(("labels", text))
-    return RawSamples(x, _stack_labels(ys, name), classes=classes, notes=tuple(notes))
+    group, columns = _item_groups(items, item, group, name, notes)
+    return RawSamples(
+        x, _stack_labels(ys, name), classes=classes, columns=columns, notes=tuple(notes), group=group
+    )
+
+
+def _item_groups(
+    items: Any, first: Any, group: str, name: str, notes: list[Note]
+) -> tuple[str, dict[str, np.ndarray]]:
+    """(the key of groups or "", its values by key, [N]); the notes get the question whether a key is one.
+
+    first: sample 0. Raises DataError (E403) for a key that samples do not have.
+    """
+    keys = list(first) if isinstance(first, Mapping) else []
+    if group and group != INDEPENDENT:
+        key = column_named(dict.fromkeys(keys), group, name)
+        return group, {group: _item_column(items, key, name)}
+    if not group:
+        ids = [key for key in keys if isinstance(key, str) and is_id_name(key) and not np.ndim(first[key])]
+        notes += column_question({key: _item_column(items, key, name) for key in ids})
+    return "", {}
+
+
+def _item_column(items: Any, key: Any, name: str) -> np.ndarray:
+    """One value of every sample, [N]; a set that has columns is not read sample by sample."""
+    if hasattr(items, "column_names"):
+        return np.asarray(items[key][:])
+    return np.array([_get_item(items, i, name)[key] for i in range(len(items))])
 
 
 def _read_inputs(

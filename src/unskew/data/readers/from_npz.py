@@ -61,6 +61,7 @@ def save_dataset(dataset: Dataset, path: Path) -> None:
         "intake": asdict(dataset.intake) if dataset.intake else None,
         "target": asdict(dataset.target) if dataset.target else None,
         "layout": dataset.layout.as_json() if dataset.layout else None,
+        "group": dataset.group_column,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {name: part for name in _SAMPLE_ARRAYS if not isinstance(part := getattr(dataset, name), Rows)}
@@ -109,7 +110,10 @@ def load_dataset(archive: Archive) -> Dataset:
         intake=_intake_of(**intake) if intake else None,
         target=Target(**facts["target"]) if facts.get("target") else None,
         layout=Layout.from_json(facts["layout"], x.shape[1]) if facts.get("layout") else None,
+        group_column=str(facts.get("group", "")),
     )
+    if dataset.group_column and dataset.group_column not in dataset.columns:
+        raise ValueError("groups in no column")
     for constants in (dataset.mean, dataset.std, *(dataset.applied or ())):
         channels = dataset.layout.channels if dataset.layout else x.shape[1]
         if constants is not None and len(constants) != channels:
@@ -158,6 +162,7 @@ def _tuple_or_none(values: list[float] | None) -> tuple[float, ...] | None:
     return None if values is None else tuple(values)
 
 
+GROUP_ARRAYS = ("group", "groups")
 ARRAY_NAMES = ("x", "y", "x_train", "y_train", "x_test", "y_test")
 
 
@@ -168,13 +173,15 @@ def npz(
     center: float | None = None,
     scale: float | None = None,
     layout: LayoutSetting = "auto",
+    group: str = "",
 ) -> Dataset:
     """A set from an archive with x and y, or x_train and y_train, and perhaps x_test and y_test; y are labels
     or masks.
 
     Samples with several inputs are x.NAME for each. Further arrays of their length are columns: NAME, or
     NAME_train and NAME_test. `classes` names the classes. target: the name of y if it is a number to predict,
-    learnt as (y - center) / scale.
+    learnt as (y - center) / scale. group: the array of groups, such as patients, that no split divides; by
+    default `group` or `groups`, if there is one; "none" if samples are independent.
     Raises DataError: E401 and E402 for the file, and as `arrays` does.
     """
     archive = read_archive(Path(path))
@@ -193,7 +200,7 @@ def npz(
         if archive.others
         else []
     )
-    return _dataset_of(archive, Path(path), Path(path).stem, aim, other_notes, layout)
+    return _dataset_of(archive, Path(path), Path(path).stem, aim, group, other_notes, layout)
 
 
 def npy(
@@ -203,11 +210,12 @@ def npy(
     center: float | None = None,
     scale: float | None = None,
     layout: LayoutSetting = "auto",
+    group: str = "",
 ) -> Dataset:
     """A set from .npy files in one folder, with the names that `npz` knows, each memory-mapped.
 
-    path: the folder, or the file of the samples in it. target, center, scale: as for `npz`. Raises DataError
-    (E401) if the labels are missing.
+    path: the folder, or the file of the samples in it. target, center, scale, group: as for `npz`.
+    Raises DataError (E401) if the labels are missing.
     """
     root = Path(path)
     if root.suffix == ".npy":
@@ -223,13 +231,8 @@ def npy(
     files = {file.stem: map_npy(file) for file in sorted(root.glob("*.npy"))}
     if "classes" in files:
         files["classes"] = np.asarray(files["classes"])
-    return _dataset_of(
-        files,
-        root,
-        root.resolve().name,
-        Target.from_settings(target, center, scale) if target else None,
-        layout=layout,
-    )
+    aim = Target.from_settings(target, center, scale) if target else None
+    return _dataset_of(files, root, root.resolve().name, aim, group, layout=layout)
 
 
 def is_npy_folder(path: Path) -> bool:
@@ -242,6 +245,7 @@ def _dataset_of(
     path: Path,
     name: str,
     target: Target | None = None,
+    group: str = "",
     other_notes: Sequence[Note] = (),
     layout: AxisOrder = "auto",
 ) -> Dataset:
@@ -290,6 +294,7 @@ def _dataset_of(
         notes=notes,
         target=target,
         layout=layout,
+        group=group or next((name for name in GROUP_ARRAYS if name in columns), ""),
     )
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from unskew.data.files.sheets import Sheet
 from unskew.data.kinds.column_roles import column_named, label_column_in, site_column_in
 from unskew.data.kinds.features import encode_inputs, is_row_number
+from unskew.data.kinds.groups import INDEPENDENT, group_setting
 from unskew.data.kinds.images import BitsSetting, FitSetting, SizeSetting
 from unskew.data.kinds.labels import label_names
 from unskew.data.parquet import row_decoding
@@ -35,9 +36,11 @@ from unskew.data.parquet.table import LazyColumns, RowNames, ShardTable, read_ta
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.readers.from_items import INPUT_KEYS
 from unskew.data.readers.from_tables import (
+    Roles,
     apply_split,
     check_sites,
     divide_by_part,
+    group_column,
     read_label_columns,
     sheet_set,
     target_of,
@@ -71,6 +74,7 @@ def parquet(
     target: str = "",
     center: float | None = None,
     scale: float | None = None,
+    group: str = "",
 ) -> Dataset:
     """The set in Parquet files. path: a file, a folder with any number of them, or a pattern such as
     shards/part-*.parquet.
@@ -85,36 +89,36 @@ def parquet(
     """
     aim = target_of(target, label, center, scale)
     return dataset_of_table(
-        read_table(Path(path)), (x, label, site), layout, ImageSettings(size, fit, bits), aim
+        read_table(Path(path)), (x, label, site, group), layout, ImageSettings(size, fit, bits), aim
     )
 
 
 def dataset_of_table(
     table: ShardTable,
-    roles: tuple[str, str, str],
+    roles: tuple[str, str, str, str],
     layout: AxisOrder,
     images: ImageSettings,
     aim: Target | None,
 ) -> Dataset:
-    """The set in a table, as `parquet` describes it. roles: the columns of samples, labels and sites, ""
-    to search for one."""
-    x, label, site = roles
+    """The set in a table, as `parquet` describes it. roles: the columns of samples, labels, sites and groups,
+    "" to search for one."""
+    x, *facts = roles
+    label, site, group = facts
     target = aim.name if aim else ""
     if len(inputs := label_names(x)) > 1 and x not in table.columns:
-        return _read_inputs(table, inputs, (label, site), layout, images, aim)
+        return _read_inputs(table, inputs, (label, site, group), layout, images, aim)
     column = _sample_column(table, x, {label, *label_names(target)})
-    heavy = [n for n in table.columns if table.is_heavy(n) and n not in {label, site, *label_names(target)}]
+    heavy = [n for n in table.columns if table.is_heavy(n) and n not in {*facts, *label_names(target)}]
     names = [n for n, c in table.columns.items() if n not in heavy and (not column or c.kind in TABLE_KINDS)]
     sheet = Sheet(table.name, LazyColumns(table, names), RowNames(table), test=table.test())
     left_out = [*table.omissions, *(f"column '{n}', whose words take too much memory" for n in heavy)]
     notes: tuple[Note, ...] = (("left out", abbreviate(left_out)),) if left_out else ()
     if not column:
-        return sheet_set(sheet, label, site, None, aim, features=partial(encode_table, table)).with_notes(
-            *notes
-        )
+        dataset = sheet_set(sheet, (label, site, group), None, aim, features=partial(encode_table, table))
+        return dataset.with_notes(*notes)
     if table.columns[column].kind == "list":
-        return _read_lists(table, sheet, (column, label, site), layout, aim).with_notes(*notes)
-    return _read_files(table, sheet, (column, label, site), images, aim).with_notes(*notes)
+        return _read_lists(table, sheet, (column, label, site, group), layout, aim).with_notes(*notes)
+    return _read_files(table, sheet, (column, label, site, group), images, aim).with_notes(*notes)
 
 
 def _sample_column(table: ShardTable, x: str, labels: set[str]) -> str:
@@ -148,12 +152,12 @@ def _sample_column(table: ShardTable, x: str, labels: set[str]) -> str:
 def _read_inputs(
     table: ShardTable,
     names: tuple[str, ...],
-    roles: tuple[str, str],
+    roles: Roles,
     layout: AxisOrder,
     images: ImageSettings,
     aim: Target | None,
 ) -> Dataset:
-    """A set with several inputs a sample, each a column. roles: the columns of labels and sites."""
+    """A set with several inputs a sample, each a column."""
     columns = [column_named(dict.fromkeys(table.columns), name, table.name) for name in names]
     if twice := next((column for column in columns if columns.count(column) > 1), ""):
         raise DataError("E403", f"{table.name}: x names the column '{twice}' twice; name each input once.")
@@ -196,9 +200,9 @@ def _select(values: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.
 
 
 def _read_lists(
-    table: ShardTable, sheet: Sheet, roles: tuple[str, str, str], layout: AxisOrder, aim: Target | None
+    table: ShardTable, sheet: Sheet, roles: tuple[str, str, str, str], layout: AxisOrder, aim: Target | None
 ) -> Dataset:
-    """A set with lists as samples. roles: the columns of samples, labels and sites."""
+    """A set with lists as samples. roles: the columns of samples, labels, sites and groups."""
     notes = list[Note]()
     raw, sheet = _read_facts(table, sheet, ((roles[0],), *roles[1:]), aim, notes)
     form = ListForm(table, roles[0], layout)
@@ -214,9 +218,13 @@ def _read_lists(
 
 
 def _read_files(
-    table: ShardTable, sheet: Sheet, roles: tuple[str, str, str], images: ImageSettings, aim: Target | None
+    table: ShardTable,
+    sheet: Sheet,
+    roles: tuple[str, str, str, str],
+    images: ImageSettings,
+    aim: Target | None,
 ) -> Dataset:
-    """A set with images or sounds as samples. roles: the columns of samples, labels and sites."""
+    """A set with images or sounds as samples. roles: the columns of samples, labels, sites and groups."""
     notes = list[Note]()
     raw, sheet = _read_facts(table, sheet, ((roles[0],), *roles[1:]), aim, notes)
     into = file_settings(table, roles[0], images)
@@ -243,18 +251,19 @@ def _dataset_of(table: ShardTable, raw: RawSamples, notes: list[Note]) -> Datase
         test_columns=raw.test_columns if tested else None,
         name=Path(table.name).stem,
         layout="channels first",
+        group=raw.group,
     )
 
 
 def _read_facts(
     table: ShardTable,
     sheet: Sheet,
-    roles: tuple[tuple[str, ...], str, str],
+    roles: tuple[tuple[str, ...], str, str, str],
     aim: Target | None,
     notes: list[Note],
 ) -> tuple[RawSamples, Sheet]:
     """(labels and facts besides the samples, the sheet with its parts); adds to the notes."""
-    sample_columns, label, site = roles
+    sample_columns, label, site, group = roles
     lists = label or ("" if aim else label_column_in(table.columns))
     if lists in table.columns and table.columns[lists].kind == "list":
         sheet = apply_split(sheet, lists, notes)
@@ -272,10 +281,11 @@ def _read_facts(
     if classes and len(y) and int(y.max()) >= len(classes):
         classes = None
     remaining = [c for c in sheet.columns if c not in labels]
+    group = group_column(sheet, remaining, group_setting(group, site), notes)
     site = (
         column_named(dict.fromkeys(remaining), site, sheet.name)
         if site
-        else site_column_in(dict.fromkeys(remaining))
+        else site_column_in(dict.fromkeys(c for c in remaining if c != group))
     )
     facts: dict[str, np.ndarray] = {}
     left_out = [
@@ -284,7 +294,7 @@ def _read_facts(
         if c not in (*labels, *sample_columns) and one.kind not in TABLE_KINDS
     ]
     for name in remaining:
-        values = _fact_column(table, sheet, name, name == site)
+        values = sheet.columns[name] if name == group else _fact_column(table, sheet, name, name == site)
         if values is None:
             left_out.append(name)
         else:
@@ -293,7 +303,8 @@ def _read_facts(
         notes.append(("left out", f"columns {abbreviate([excerpt(c, 40) for c in left_out], 5)}"))
     if site:
         notes.append(("sites", f"from the column '{site}'"))
-    return RawSamples(None, y, classes=classes, columns=facts, target=aim), sheet
+    group = group or INDEPENDENT
+    return RawSamples(None, y, classes=classes, columns=facts, target=aim, group=group), sheet
 
 
 def _fact_column(table: ShardTable, sheet: Sheet, name: str, is_site: bool) -> np.ndarray | None:
@@ -339,6 +350,7 @@ def saved(
     target: str = "",
     center: float | None = None,
     scale: float | None = None,
+    group: str = "",
 ) -> Dataset:
     """The set that was saved in a folder, a Dataset or a DatasetDict.
 
@@ -349,5 +361,9 @@ def saved(
     """
     aim = target_of(target, label, center, scale)
     return dataset_of_table(
-        read_saved_table(Path(path), split), (x, label, site), layout, ImageSettings(size, fit, bits), aim
+        read_saved_table(Path(path), split),
+        (x, label, site, group),
+        layout,
+        ImageSettings(size, fit, bits),
+        aim,
     )

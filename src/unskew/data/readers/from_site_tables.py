@@ -36,6 +36,7 @@ def site_tables(
     scale: float | None = None,
     decimal: DecimalSetting = "",
     thousands: ThousandsSetting = "",
+    group: str = "",
 ) -> Dataset:
     """The set of all CSV files in a folder, or of those that a pattern matches: each file is a site, by its
     name.
@@ -58,7 +59,7 @@ def site_tables(
     notes = list[Note]()
     sheet = _join_sites(sheets, site, notes)
     aim = target_of(target, label, center, scale)
-    dataset = sheet_set(sheet, label, site or SITE_COLUMN, classes, aim).with_notes(*notes)
+    dataset = sheet_set(sheet, (label, site or SITE_COLUMN, group), classes, aim).with_notes(*notes)
     folder = Path(path) if Path(path).is_dir() else Path(path).parent
     return replace(dataset, name=folder.resolve().name)
 

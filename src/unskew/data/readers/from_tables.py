@@ -31,6 +31,7 @@ from unskew.data.kinds.column_roles import (
     validation_notes,
 )
 from unskew.data.kinds.features import Kinds, encode_as, encode_features
+from unskew.data.kinds.groups import INDEPENDENT, column_question, group_setting, is_id_name
 from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.conversion import array_of
 from unskew.data.samples.dataset import Dataset, Target
@@ -53,10 +54,11 @@ def csv_set(
     scale: float | None = None,
     decimal: DecimalSetting = "",
     thousands: ThousandsSetting = "",
+    group: str = "",
 ) -> Dataset:
     """The set in a CSV file; see `read_table`."""
     sheet = read_sheet(Path(path), NumberFormat.from_settings(decimal, thousands))
-    return sheet_set(sheet, label, site, classes, target_of(target, label, center, scale))
+    return sheet_set(sheet, (label, site, group), classes, target_of(target, label, center, scale))
 
 
 def csv_pair(
@@ -70,6 +72,7 @@ def csv_pair(
     scale: float | None = None,
     decimal: DecimalSetting = "",
     thousands: ThousandsSetting = "",
+    group: str = "",
 ) -> Dataset:
     """The set of a folder with train.csv and perhaps test.csv, with columns matched by name; see
     `read_table`.
@@ -88,10 +91,8 @@ def csv_pair(
         if more := [c for c in test.columns if c not in train.columns]:
             notes.append(("left out", f"column '{more[0]}', which only {test.name} has"))
         train = join_sheets(train, test)
-    return replace(
-        sheet_set(train, label, site, classes, target_of(target, label, center, scale)).with_notes(*notes),
-        name=name,
-    )
+    dataset = sheet_set(train, (label, site, group), classes, target_of(target, label, center, scale))
+    return replace(dataset.with_notes(*notes), name=name)
 
 
 def is_csv_pair(path: Path) -> bool:
@@ -140,6 +141,7 @@ def read_table(
     target: str = "",
     center: float | None = None,
     scale: float | None = None,
+    group: str = "",
 ) -> Dataset:
     """A set from columns of equal length, [N] each.
 
@@ -149,11 +151,15 @@ def read_table(
     standard deviation.
     site: the column of sites, by which the set is then divided; by default one with a usual name, if there is
     one. A column `split` of train and test divides the rows.
+    group: the column of groups, such as patients, that no split divides; it is no feature. "none" if rows are
+    independent; otherwise a column that looks like one of groups is pointed out.
     Raises DataError: E403 for columns that do not exist, E404 for labels, E405 for missing values and for
     other cells than numbers in a column of numbers.
     """
     facts = {cells.word(c): v if isinstance(v, np.ndarray) else np.asarray(v) for c, v in columns.items()}
-    return sheet_set(Sheet(name, facts), label, site, classes, target_of(target, label, center, scale))
+    return sheet_set(
+        Sheet(name, facts), (label, site, group), classes, target_of(target, label, center, scale)
+    )
 
 
 def target_of(target: str, label: str, center: float | None, scale: float | None) -> Target | None:
@@ -170,51 +176,53 @@ def target_of(target: str, label: str, center: float | None, scale: float | None
     return Target.from_settings(target, center, scale)
 
 
+Roles = tuple[str, str, str]
+"""The columns of labels, of sites and of groups; "" to search for one, and `none` for no groups."""
 Features = Callable[[Sheet, Mapping[str, np.ndarray], list[Note]], tuple[np.ndarray, Kinds]]
 """A function that makes samples of the feature columns; see `encode_features`."""
 
 
 def sheet_set(
     sheet: Sheet,
-    label: str = "",
-    site: str = "",
+    roles: Roles = ("", "", ""),
     classes: Sequence[str] | None = None,
     target: Target | None = None,
     *,
     features: Features = encode_features,
 ) -> Dataset:
     """The set in a sheet; see `read_table`. features: makes samples of the columns that are neither labels
-    nor sites."""
-    raw = sheet_raw(sheet, (label, site), classes, target, features)
+    nor sites nor groups."""
+    raw = sheet_raw(sheet, roles, classes, target, features)
     dataset = raw.dataset(Path(sheet.name.removesuffix(".gz")).stem)
-    column = column_named(dict.fromkeys(sheet.columns), site, sheet.name) if site else ""
+    column = column_named(dict.fromkeys(sheet.columns), roles[1], sheet.name) if roles[1] else ""
     return replace(dataset, intake=replace(dataset.intake or Intake(), divided=column))
 
 
 def sheet_raw(
     sheet: Sheet,
-    roles: tuple[str, str],
+    roles: Roles,
     classes: Sequence[str] | None = None,
     target: Target | None = None,
     features: Features = encode_features,
 ) -> RawSamples:
-    """The samples of a sheet, with a test part if it has one. roles: the columns of labels and of sites,
-    "" to search for one."""
+    """The samples of a sheet, with a test part if it has one."""
     if not sheet.columns:
         raise DataError("E403", f"{sheet.name} has no columns.")
-    notes, (label, site) = list[Note](), roles
+    notes, (label, site, group) = list[Note](), roles
     sheet = apply_split(sheet, label, notes)
     labels, y = read_label_columns(sheet, label, classes, target, notes)
     remaining = [column for column in sheet.columns if column not in labels]
+    group = group_column(sheet, remaining, group_setting(group, site), notes)
     site = (
         column_named(dict.fromkeys(remaining), site, sheet.name)
         if site
-        else site_column_in(dict.fromkeys(remaining))
+        else site_column_in(dict.fromkeys(c for c in remaining if c != group))
     )
     places = {site: check_sites(sheet, site, sheet.columns[site])} if site else {}
-    x, used = features(
-        sheet, ColumnSubset(sheet.columns, [column for column in remaining if column != site]), notes
-    )
+    if group:
+        places[group] = sheet.columns[group]
+    feature_columns = [column for column in remaining if column not in places]
+    x, used = features(sheet, ColumnSubset(sheet.columns, feature_columns), notes)
     if site:
         notes.append(("sites", f"from the column '{site}'"))
     # a list, because the order of the columns counts
@@ -223,9 +231,33 @@ def sheet_raw(
         form["numbers"] = [sheet.numbers.decimal, sheet.numbers.thousands]
     class_names = None if classes is None else tuple(classes)
     return divide_by_part(
-        RawSamples(x, y, columns=places, notes=tuple(notes), target=target, classes=class_names, form=form),
+        RawSamples(
+            x,
+            y,
+            columns=places,
+            notes=tuple(notes),
+            target=target,
+            classes=class_names,
+            group=group,
+            form=form,
+        ),
         sheet,
     )
+
+
+def group_column(sheet: Sheet, columns: Sequence[str], group: str, notes: list[Note]) -> str:
+    """The column of groups among these, "" without one; the notes get the question whether a column is one.
+
+    group: the column that the user names, `none`, or "". Raises DataError (E403) for a column that does not
+    exist.
+    """
+    if group and group != INDEPENDENT:
+        return column_named(dict.fromkeys(columns), group, sheet.name)
+    if not group:
+        used = slice(None) if sheet.unused is None else ~sheet.unused
+        test = sheet.test[used] if sheet.test is not None and sheet.test[used].any() else None
+        notes += column_question({c: sheet.columns[c][used] for c in columns if is_id_name(c)}, test)
+    return ""
 
 
 def apply_split(sheet: Sheet, label: str, notes: list[Note]) -> Sheet:
@@ -385,12 +417,13 @@ def add_labels(x: Any, y: Any, name: str, label: str) -> dict[str, np.ndarray]:
 
 
 def read_frames(
-    tables: Mapping[str, Mapping[str, np.ndarray]], label: str, target: str = ""
+    tables: Mapping[str, Mapping[str, np.ndarray]], label: str, target: str = "", group: str = ""
 ) -> dict[str, RawSamples]:
     """The samples of each table by name, with one meaning of columns and words in all of them.
 
-    tables: their columns. label, target: the column of labels, or of the numbers to predict, as for
-    `read_table`. Raises DataError (E403) for a column that one table lacks, and as `read_table` does.
+    tables: their columns. label, target, group: the column of labels, or of the numbers to predict, and the
+    column of groups, as for `read_table`. Raises DataError (E403) for a column that one table lacks, and as
+    `read_table` does.
     """
     sheets = {name: Sheet(name, columns) for name, columns in tables.items()}
     joined, notes, aim = _join_tables(sheets), list[Note](), target_of(target, label, None, None)
@@ -399,6 +432,8 @@ def read_frames(
         split = apply_split(joined, label, [])
         labels = read_label_columns(split, label, None, aim, [])[0]
         remaining = [column for column in split.columns if column not in labels]
+        group = group_column(split, remaining, group, notes) or INDEPENDENT
+        remaining = [column for column in remaining if column != group]
         site = site_column_in(dict.fromkeys(remaining))
         used = encode_features(
             split, ColumnSubset(split.columns, [c for c in remaining if c != site]), notes
@@ -413,7 +448,8 @@ def read_frames(
         return encode_as(sheet, used), used
 
     label_name = label if aim else label or labels[0]
-    return {name: sheet_raw(sheet, (label_name, ""), None, aim, features) for name, sheet in sheets.items()}
+    roles = (label_name, "", group)
+    return {name: sheet_raw(sheet, roles, None, aim, features) for name, sheet in sheets.items()}
 
 
 def encode_frame(frame: Any, used: Iterable[tuple[str, list[str]]], name: str) -> np.ndarray:

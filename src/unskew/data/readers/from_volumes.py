@@ -13,6 +13,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from unskew.data.files.tree import IMAGE_ENDINGS, SOUND_ENDINGS, VOLUME_ENDINGS, file_ending, read_tree
+from unskew.data.kinds.groups import INDEPENDENT
 from unskew.data.kinds.images import read_each
 from unskew.data.kinds.masks import MaskOrigin, as_masks
 from unskew.data.readers.from_arrays import arrays
@@ -64,6 +65,7 @@ def volumes(
     *,
     site: Annotated[str, "in participants.tsv: the column of sites"] = "",
     label: Annotated[str, "in participants.tsv: the column of classes, for volumes without masks"] = "",
+    group: Annotated[Literal["patient"], "slices that no split separates: those of a patient"] = "patient",
 ) -> Dataset:
     """The slices of all volumes (.nii, .nii.gz, or DICOM) below `path/`: float32 [N, 1, size, size], in the
     order of the files.
@@ -102,9 +104,10 @@ def volumes(
         name=name,
         notes=notes,
         layout="channels first",
+        group=INDEPENDENT,  # the notes on patients are above
     )
-    form = {"kind": "volumes", "size": size, "axis": axis, "together": "patient"}
-    return replace(dataset, intake=replace(dataset.intake or Intake(), form=form))
+    form = {"kind": "volumes", "size": size, "axis": axis}
+    return replace(dataset, intake=replace(dataset.intake or Intake(), form=form), group_column=group)
 
 
 def _read_layout(root: Path, image: str, site: str, label: str) -> ScanLayout:

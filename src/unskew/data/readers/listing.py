@@ -150,18 +150,19 @@ def _listing_in(path: Path, sheet: Sheet, key: str, names: FileNames) -> Listing
 
 
 def read_listing(
-    listing: Listing, roles: tuple[str, str], aim: Target | None = None, inputs: Sequence[str] = ()
+    listing: Listing, roles: tuple[str, str, str], aim: Target | None = None, inputs: Sequence[str] = ()
 ) -> LabelledFiles:
     """The listed files with their labels, sites and further facts.
 
-    roles: the columns of labels and sites; "" searches for usual names. aim: the target, if one is named.
+    roles: the columns of labels and sites, "" to search for usual names, and of groups.
+    aim: the target, if one is named.
     inputs: columns that are inputs next to the file.
     Raises DataError: E404 if the labels cannot be identified and for a file in two rows that differ, E403 for
     columns that do not exist and for missing sites, E404 for labels, E405 for inputs with missing values.
     """
     name, notes = listing.path.name, [*listing.notes]
     notes.append(("labels", f"{name} lists the files, by '{listing.key}'"))
-    label, site = roles
+    label, site, group = roles
     if not (label or aim or label_column_in(listing.sheet.columns)):
         fault = (
             "no column is called label, class, category or target; it has:"
@@ -174,7 +175,7 @@ def read_listing(
     site = (
         column_named(dict.fromkeys(remaining), site, sheet.name)
         if site
-        else site_column_in(dict.fromkeys(remaining))
+        else site_column_in(dict.fromkeys(c for c in remaining if c != group))
     )
     sites = check_sites(sheet, site, sheet.columns[site]) if site else None
     further = [column_named(dict.fromkeys(remaining), name, sheet.name) for name in inputs]
@@ -198,7 +199,11 @@ def read_listing(
         y,
         None if sites is None else tuple(map(str, sites[rows].tolist())),
         tuple(notes),
-        facts={column: values for column, values in columns.items() if _is_fact(column, values)},
+        facts={
+            column: values
+            for column, values in columns.items()
+            if column == group or _is_fact(column, values)
+        },
         target=aim,
         beside={column: values[rows] for column, values in input_values.items()},
         used=used,

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from unskew.data.kinds.groups import INDEPENDENT
 from unskew.data.kinds.masks import MaskOrigin, as_masks
-from unskew.data.readers.from_arrays import arrays
+from unskew.data.readers.from_arrays import arrays, with_groups
 from unskew.data.samples.conversion import AxisOrder, array_of, bits_of, sample_array, scale_samples
 from unskew.data.samples.dataset import Dataset, Target
 from unskew.data.samples.intake import Intake, Note, abbreviate
@@ -129,8 +130,7 @@ class RawSamples:
     """Samples and labels before conversion.
 
     x, y, x_test, y_test: as `arrays` takes them; without a test set, the last two are None.
-    groups: a column's name and values, of training samples that no split may separate, such as the slices of
-    a patient.
+    group: the column of groups that no split may separate, such as the slices of a patient, "" without one.
     form: how the columns of a table became samples (Intake.form).
     source_dtype: the original type of samples that are scaled already.
     layout: the order of the axes of x and x_test.
@@ -145,35 +145,47 @@ class RawSamples:
     test_columns: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     target: Target | None = None
-    groups: tuple[str, np.ndarray] | None = None
+    group: str = ""
     form: Mapping[str, Any] = field(default_factory=dict)
     source_dtype: str = ""
     layout: AxisOrder = "auto"
 
     def dataset(self, name: str) -> Dataset:
         """The set of these samples; raises the errors of `arrays`."""
-        columns = {**self.columns, **dict([self.groups] if self.groups else [])}
         dataset = arrays(
             self.x,
             self.y,
             self.x_test,
             self.y_test,
             classes=self.classes,
-            columns=columns,
+            columns=self.columns,
             test_columns=self.test_columns if self.x_test is not None else None,
             name=name,
             notes=self.notes,
             target=self.target,
             layout=self.layout,
+            group=self.group or INDEPENDENT,
         )
-        form = {**self.form, **({"together": self.groups[0]} if self.groups else {})}
-        if not form and not self.source_dtype:
+        if not self.form and not self.source_dtype:
             return dataset
         intake = dataset.intake or Intake()
         return replace(
             dataset,
-            intake=replace(intake, form={**intake.form, **form}, dtype=self.source_dtype or intake.dtype),
+            intake=replace(
+                intake, form={**intake.form, **self.form}, dtype=self.source_dtype or intake.dtype
+            ),
         )
+
+    def with_groups(self, values: Any) -> RawSamples:
+        """The set with the group of each training sample, or of each training and then each test sample.
+
+        Raises DataError (E403) for another number of groups than samples.
+        """
+        sizes = [len(y) for y in (self.y, self.y_test) if y is not None]
+        columns, test_columns, group = with_groups(
+            "data", array_of(values), self.columns, self.test_columns, sizes
+        )
+        return replace(self, columns=columns, test_columns=test_columns, group=group)
 
     def with_test(self, test: RawSamples) -> RawSamples:
         """The set with the samples of another as its test part, and the facts that both have, such as
@@ -200,10 +212,16 @@ def raw_samples_of(dataset: Dataset) -> RawSamples:
     )
     notes, form = (dataset.intake.notes, dataset.intake.form) if dataset.intake else ((), {})
     source_dtype = dataset.intake.dtype if dataset.intake and not dataset.layout else ""
+    group = dataset.group_column
     raw = RawSamples(
         x,
         dataset.y,
+        columns={group: _words_of(dataset, dataset.columns)} if group else {},
+        test_columns={group: _words_of(dataset, dataset.test_columns)}
+        if group in dataset.test_columns
+        else {},
         notes=notes,
+        group=group,
         form=form if form.get("kind") == "table" else {},
         source_dtype=source_dtype,
         layout="channels first",
@@ -215,15 +233,16 @@ def raw_samples_of(dataset: Dataset) -> RawSamples:
         return _merge_test_set(raw) if dataset.held_out else raw
     names = np.array(dataset.classes)
     y, y_test = (part if part.ndim > 1 else names[part] for part in (dataset.y, dataset.y_test))
-    name = form.get("together")
-    raw = replace(
-        raw,
-        y=y,
-        classes=dataset.classes if dataset.y.ndim > 1 else None,
-        groups=(name, dataset.columns[name]) if name else None,
-    )
+    raw = replace(raw, y=y, classes=dataset.classes if dataset.y.ndim > 1 else None)
     raw = replace(raw, x_test=x_test, y_test=y_test) if tested else raw
     return _merge_test_set(raw) if dataset.held_out else raw
+
+
+def _words_of(dataset: Dataset, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The groups in the columns of one part, as words if they are, [N]."""
+    names = dataset.labels.get(dataset.group_column)
+    values = columns[dataset.group_column]
+    return np.array(names)[values] if names else values
 
 
 def _merge_test_set(raw: RawSamples) -> RawSamples:
@@ -233,7 +252,16 @@ def _merge_test_set(raw: RawSamples) -> RawSamples:
         if several
         else concatenate_samples(parts)
     )
-    return replace(raw, x=x, y=np.concatenate([raw.y, raw.y_test]), x_test=None, y_test=None)
+    columns = {name: np.concatenate([v, raw.test_columns[name]]) for name, v in raw.columns.items()}
+    return replace(
+        raw,
+        x=x,
+        y=np.concatenate([raw.y, raw.y_test]),
+        x_test=None,
+        y_test=None,
+        columns=columns,
+        test_columns={},
+    )
 
 
 def check_columns(sets: Sequence[tuple[str, RawSamples]]) -> Mapping[str, Any]:
@@ -296,9 +324,10 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
             "E403", f"'{lacks}' brings no test set, and other clients do; give all of them one, or none."
         )
     form = check_columns([*sets.items(), *([("the test set", common_test)] if common_test else [])])
-    parts = [_join_part({n: (r.x, r.y) for n, r in sets.items()})]
+    parts, groups = [_join_part({n: (r.x, r.y) for n, r in sets.items()})], [_join_groups(sets, "columns")]
     if common_test is None and all(brings_test):
         parts.append(_join_part({n: (r.x_test, r.y_test) for n, r in sets.items()}))
+        groups.append(_join_groups(sets, "test_columns"))
     (x, y, owner), *test = parts
     source_dtype, scaling = _common_type(sets)
     notes = [*(note for raw in sets.values() for note in raw.notes), *scaling]
@@ -311,17 +340,20 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
         x,
         y,
         classes=classes,
-        columns={CLIENT_COLUMN: owner},
+        columns={CLIENT_COLUMN: owner, **groups[0]},
         notes=tuple(dict.fromkeys(notes)),
         target=_common_target(sets),
-        groups=_common_groups(sets),
+        group=next(iter(groups[0]), ""),
         form=form,
         source_dtype=source_dtype,
         layout=_common_layout(raws),
     )
     if test:
         joined = replace(
-            joined, x_test=test[0][0], y_test=test[0][1], test_columns={CLIENT_COLUMN: test[0][2]}
+            joined,
+            x_test=test[0][0],
+            y_test=test[0][1],
+            test_columns={CLIENT_COLUMN: test[0][2], **groups[1]},
         )
     if common_test is not None:
         joined = replace(joined, x_test=common_test.x, y_test=common_test.y)
@@ -332,7 +364,9 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
         dataset = dataset.with_notes(("left out", f"{abbreviate(empty)}, without training samples"))
     assert dataset.intake
     return replace(
-        dataset, labels={CLIENT_COLUMN: tuple(names)}, intake=replace(dataset.intake, divided=CLIENT_COLUMN)
+        dataset,
+        labels={**dataset.labels, CLIENT_COLUMN: tuple(names)},
+        intake=replace(dataset.intake, divided=CLIENT_COLUMN),
     )
 
 
@@ -349,18 +383,18 @@ def _common_layout(raws: Sequence[RawSamples]) -> AxisOrder:
     return "auto" if "auto" in layouts else "channels first"
 
 
-def _common_groups(sets: Mapping[str, RawSamples]) -> tuple[str, np.ndarray] | None:
-    """The column of groups that belong together, at all clients; samples of clients without groups are
+def _join_groups(
+    sets: Mapping[str, RawSamples], part: Literal["columns", "test_columns"]
+) -> dict[str, np.ndarray]:
+    """The column of groups of all clients, [N], {} without one; samples of clients without groups are
     single."""
-    columns = [raw.groups[0] for raw in sets.values() if raw.groups]
-    if not columns:
-        return None
-    values = [
-        f"{name}/{value}"
-        for name, raw in sets.items()
-        for value in (raw.groups[1] if raw.groups else (f"sample {i}" for i in range(len(raw.y))))
-    ]
-    return columns[0], np.array(values)
+    column = next((raw.group for raw in sets.values() if raw.group), "")
+    values = list[str]()
+    for name, raw in sets.items():
+        y = raw.y if part == "columns" else raw.y_test
+        own = getattr(raw, part).get(raw.group, [f"{part} {i}" for i in range(len(y))])
+        values += [f"{name}/{value}" for value in own]
+    return {column: np.array(values)} if column else {}
 
 
 def _common_target(sets: Mapping[str, RawSamples]) -> Target | None:

@@ -6,9 +6,10 @@ target      a number to predict, learnt as (y - center) / scale, by default with
             values recur.
 checks      labels in range, samples finite, lengths equal
 hold-outs   a test set for a set without one, or validation samples; every call chooses the same rows,
-            whatever the seed of a run
+            whatever the seed of a run. Samples of one group, such as a patient, stay on one side
 
-Letters: N samples, C classes, T tenths.
+
+Letters: N samples, C classes, T tenths, G groups.
 """
 
 from __future__ import annotations
@@ -287,6 +288,8 @@ class Dataset:
     predict.
     layout: set if samples have several inputs, each sample then being a row of x, [N, D]. held_out: whether
     the test samples were taken from the training samples, because the source had none.
+    group_column: the column of groups: samples with one value of it belong together, such as those of a
+    patient, and no split separates them. "" if samples are independent.
 
     A target without constants gets those of the training samples.
     Raises DataError: E403 for lengths and shapes, E404 for labels, E405 for NaN and infinity.
@@ -309,6 +312,7 @@ class Dataset:
     target: Target | None = None
     layout: Layout | None = None
     held_out: bool = False
+    group_column: str = ""
 
     def __post_init__(self) -> None:
         check_lengths(self.name, "training", self.x, self.y, self.columns)
@@ -409,10 +413,14 @@ def with_test_set(dataset: Dataset, share: float, site: str = "", first: np.ndar
 
     dataset: without a test set; it is returned unchanged if no training sample would be left.
     site: the column of sites, if there is one; the share is then taken from every class of every site.
-    first: for each sample the first of its group, int64 [N]; groups stay on one side, unless that would halve
-    or double the share. None if samples are independent.
+    first: for each sample the first identical one, int64 [N]; copies stay on one side, unless that would
+    halve or double the share. Of a set with groups, whole groups are held out instead.
     """
     rng, kinds = np.random.default_rng(1797), strata(dataset.y)
+    if dataset.group_column:
+        sites = [dataset.columns[site]] if site else []
+        test = whole_groups(dataset.columns[dataset.group_column], [kinds, *sites], share, rng)
+        return replace(_split_off(dataset, test), held_out=True) if test.any() else dataset
     if site:
         kinds = np.unique(np.stack([dataset.columns[site], kinds]), axis=1, return_inverse=True)[1].reshape(
             -1
@@ -432,19 +440,18 @@ def validation_of(dataset: Dataset, share: float) -> Dataset:
     """The set with a share of its training samples, drawn from every class and domain, in place of its test
     set.
 
-    Samples that belong together, such as the slices of a patient, stay together.
+    The samples of a group stay together.
     Raises DataError (E403) if either side would be empty.
     """
-    kinds = np.stack(
-        [strata(dataset.y), *(v for name, v in dataset.columns.items() if name == "domain")], axis=1
-    )
-    group = np.unique(kinds, axis=0, return_inverse=True)[1].reshape(-1)
     rng, test = np.random.default_rng(0), np.zeros(len(dataset.y), dtype=bool)
-    if together := dataset.intake.form.get("together") if dataset.intake else None:
-        test = _whole_groups(dataset.columns[together], share, rng)
+    domains = [v for name, v in dataset.columns.items() if name == "domain"]
+    if dataset.group_column:
+        test = whole_groups(dataset.columns[dataset.group_column], [strata(dataset.y), *domains], share, rng)
     else:
-        for kind in range(int(group.max()) + 1):
-            rows = np.flatnonzero(group == kind)
+        kinds = np.stack([strata(dataset.y), *domains], axis=1)
+        kind_of = np.unique(kinds, axis=0, return_inverse=True)[1].reshape(-1)
+        for kind in range(int(kind_of.max()) + 1):
+            rows = np.flatnonzero(kind_of == kind)
             test[rng.permutation(rows)[: round(share * len(rows))]] = True
     if not test.any() or test.all():
         raise DataError(
@@ -453,12 +460,45 @@ def validation_of(dataset: Dataset, share: float) -> Dataset:
     return _split_off(dataset, test)
 
 
-def _whole_groups(groups: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
-    """Rows of whole groups, bool [N]: the groups closest to the share of rows from below, at least one."""
-    names, sizes = np.unique(groups, return_counts=True)
-    order = rng.permutation(len(names))
-    fits = np.cumsum(sizes[order]) <= share * len(groups)
-    return np.isin(groups, names[order[: max(1, int(fits.sum()))]])
+def whole_groups(
+    groups: np.ndarray, kinds: Sequence[np.ndarray], share: float, rng: np.random.Generator
+) -> np.ndarray:
+    """The rows of a random choice of groups that hold about this share of all rows, bool [N].
+
+    groups: the group of each row, [N]. kinds: the class, int64 [N], and further columns, such as the site, in
+    proportion to which rows are chosen.
+    The groups are passed in the order of their kinds, at random within one; each adds its share of rows to
+    what is owed, and is chosen if it then holds at most twice the rows owed. The last group of a class is
+    never chosen. If no group is, the smallest one is that can be.
+    """
+    if not len(groups):
+        return np.zeros(0, dtype=bool)
+    _, owner, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    owner = owner.reshape(-1)
+    keys = [most_frequent(np.unique(values, return_inverse=True)[1], owner) for values in kinds]
+    left_C = np.bincount(keys[0])
+    chosen, owed = np.zeros(len(sizes), dtype=bool), 0.0
+    for group in np.lexsort((rng.random(len(sizes)), *keys)):
+        owed += share * sizes[group]
+        if left_C[keys[0][group]] > 1 and 2 * owed >= sizes[group]:
+            chosen[group], owed = True, owed - sizes[group]
+            left_C[keys[0][group]] -= 1
+    usable = np.flatnonzero(left_C[keys[0]] > 1)
+    if not chosen.any() and len(usable):
+        chosen[usable[np.argmin(sizes[usable])]] = True
+    return chosen[owner]
+
+
+def most_frequent(kinds: np.ndarray, owner: np.ndarray) -> np.ndarray:
+    """The most frequent kind among the samples of every group, int64 [G]; the largest of equally frequent
+    ones.
+
+    kinds: int64 [N]. owner: the group of each sample, [N], from 0 without gaps.
+    """
+    (owners, values), counts = np.unique(np.stack([owner, kinds.reshape(-1)]), axis=1, return_counts=True)
+    order = np.lexsort((counts, owners))
+    last = np.searchsorted(owners[order], np.arange(owner.max() + 1), side="right") - 1
+    return values[order][last]
 
 
 def _split_off(dataset: Dataset, test: np.ndarray) -> Dataset:

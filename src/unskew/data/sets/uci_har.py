@@ -28,4 +28,4 @@ def uci_har(
         part.reshape(len(part), 1, 128, -1)[..., :signals].astype(np.float32) for part in (x, x_test)
     )
     subjects, test_subjects = ({"subject": archive[f"subject_{part}"]} for part in ("train", "test"))
-    return archive.dataset(x, x_test, columns=subjects, test_columns=test_subjects)
+    return archive.dataset(x, x_test, columns=subjects, test_columns=test_subjects, group_column="subject")

@@ -18,4 +18,5 @@ def urbansound8k_part() -> Dataset:
     """Log-mel spectrograms of shape (1, 64, 87), in dB; the columns `fold` and `recording` make clients."""
     archive = open_archive("urbansound8k_part", SOURCE)
     x = archive["x"][:, None].astype(np.float32)
-    return archive.split(x, archive["fold"] == 10, ("fold", "recording"), mean=(45.95,), std=(16.98,))
+    test, columns = archive["fold"] == 10, ("fold", "recording")
+    return archive.split(x, test, columns, mean=(45.95,), std=(16.98,), group_column="recording")

@@ -1,0 +1,385 @@
+"""Samples that belong together stay on one side of every split, however they are read."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import unskew
+from tests.cli.calling import call
+from tests.data import arrow
+from unskew import data
+from unskew.attacks import auxiliary, shadows
+from unskew.attacks.kinds.audit import Audit
+from unskew.attacks.kinds.membership import Membership
+from unskew.attacks.scene import Scene
+from unskew.data.clients.partition import Index
+from unskew.data.kinds.groups import file_question
+from unskew.data.python_objects import settings_of, take
+from unskew.data.readers.from_npz import save_dataset
+from unskew.data.samples.dataset import validation_of
+from unskew.data.storage.sample_rows import is_streamed
+from unskew.errors import DataError, UsageError
+
+PATIENTS, VISITS = 20, 4
+PATIENT = np.repeat(np.arange(PATIENTS), VISITS)
+NAMES = np.array([f"P{p:02d}" for p in PATIENT])
+Y = PATIENT % 2
+X = np.random.default_rng(0).random((len(Y), 3)).astype(np.float32) + PATIENT[:, None]
+
+
+def table(path, patient="patient", split=None):
+    """A table of 20 patients with four rows each; a feature is the number of the patient and a fraction."""
+    lines = [f"{patient},a,b,c,label" + (",split" if split is not None else "")]
+    for i, row in enumerate(X.tolist()):
+        cells = [NAMES[i], *row, "ill" if Y[i] else "well"]
+        lines.append(",".join(map(str, cells if split is None else [*cells, split[i]])))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def warnings_of(dataset):
+    return [text for topic, text in dataset.intake.notes if topic == "warning"]
+
+
+def patients_of(x):
+    """The patients of samples, by their first number; that of an image is its brightness."""
+    return set(np.floor(np.asarray(x[:]).reshape(len(x), -1)[:, 0]).astype(int).tolist())
+
+
+def assert_apart(dataset, patients=patients_of):
+    """No patient is in training and test, nor in training and validation."""
+    for divided in (dataset, validation_of(dataset, 0.25)):
+        train, test = patients(divided.x), patients(divided.x_test)
+        assert train
+        assert test
+        assert not train & test
+    assert len(dataset.y) + len(dataset.y_test) == len(Y)
+    assert len(dataset.y_test) == len(Y) // 5
+
+
+def pictures(folder, name):
+    for i, patient in enumerate(PATIENT.tolist()):
+        path = folder / ("ill" if Y[i] else "well") / name.format(patient=NAMES[i], slice=i % VISITS)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.full((8, 8, 3), 10 * patient, np.uint8)
+        pixels[0, 1] = i
+        Image.fromarray(pixels).save(path)
+
+
+def brightness(x):
+    return set(np.round(np.asarray(x[:]).reshape(len(x), -1)[:, 0] * 25.5).astype(int).tolist())
+
+
+def test_a_table_is_divided_by_patient_and_the_patient_is_no_feature(tmp_path):
+    dataset = data.read(f"{table(tmp_path / 'visits.csv')}(group=patient)")
+    assert_apart(dataset)
+    assert dataset.x.shape[1:] == (3,)
+    assert np.bincount(dataset.y_test).tolist() == [8, 8]
+    assert not warnings_of(dataset)
+    assert ("note", "80 samples of 20 groups ('patient'), which no split divides") in dataset.intake.notes
+
+
+def test_a_column_of_ids_is_asked_about_with_its_numbers(tmp_path):
+    path = table(tmp_path / "visits.csv", "patient_id")
+    text = (
+        "80 rows have 20 different values in 'patient_id'; if they belong together say group=patient_id, or"
+    )
+    assert warnings_of(data.read(path)) == [f"{text} group=none"]
+    assert not warnings_of(data.read(f"{path}(group=none)"))
+    assert not warnings_of(data.read(f"{path}(site=patient_id)"))  # each patient is a client
+    assert not warnings_of(data.read(table(tmp_path / "other.csv", "street")))
+    settings = {"skew": "iid", "clients": 2, "rounds": 1, "model": "mlp", "progress": False}
+    compared = {"seeds": 1, "references": False, "folder": tmp_path, "processes": 1, **settings}
+    for action in (
+        lambda: unskew.run("fedavg", path, **settings),
+        lambda: unskew.compare(["fedavg"], path, **compared),
+    ):
+        with pytest.warns(UserWarning, match=text) as shown:
+            action()
+        assert shown[0].filename == __file__
+
+
+def test_a_given_split_that_divides_patients_is_reported_with_its_numbers(tmp_path):
+    """Every fourth row of the first fifteen patients is a test row, and none of the others."""
+    divides = np.where((np.arange(len(Y)) % VISITS == 3) & (PATIENT < 15), "test", "train")
+    path = table(tmp_path / "bad.csv", split=divides)
+    assert warnings_of(data.read(path)) == [
+        "80 rows have 20 different values in 'patient', and 15 of 15 test rows have one that is trained on; if"
+        " they belong together say group=patient, or group=none"
+    ]
+    (warning,) = warnings_of(data.read(f"{path}(group=patient)"))
+    assert warning.startswith("15 of 15 test samples are of groups that are also trained on ('patient')")
+    whole = table(tmp_path / "good.csv", split=np.where(PATIENT < 4, "test", "train"))
+    assert not warnings_of(data.read(whole))
+    assert not warnings_of(data.read(f"{whole}(group=patient)"))
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_parquet_is_divided_by_patient(tmp_path, monkeypatch, lists):
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=arrow.ParquetFile))
+    columns = {"patient": ("string", NAMES.tolist()), "label": ("int64", Y.tolist())}
+    if lists:
+        columns["x"] = ("list<element: double>", X.tolist())
+    else:
+        columns |= {name: ("double", X[:, i].tolist()) for i, name in enumerate("abc")}
+    arrow.write(tmp_path / "visits.parquet", columns)
+    assert warnings_of(data.read(tmp_path / "visits.parquet"))
+    assert_apart(data.read(f"{tmp_path}/visits.parquet(group=patient)"))
+
+
+def test_an_archive_names_its_groups(tmp_path):
+    for name, option in (("group", ""), ("groups", ""), ("who", "(group=who)")):
+        np.savez(tmp_path / "a.npz", x=X, y=Y, **{name: NAMES})
+        assert_apart(data.read(f"{tmp_path}/a.npz{option}"))
+    np.savez(tmp_path / "a.npz", x=X, y=Y, groups=NAMES)
+    assert not data.read(f"{tmp_path}/a.npz(group=none)").group_column
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("{patient}_{slice}.png", "P[0-9]+"),
+        ("scan-{slice}-of-{patient}.png", "of-(P[0-9]+)"),
+    ],
+)
+def test_files_are_divided_by_a_pattern_of_their_names(tmp_path, name, pattern):
+    pictures(tmp_path / "scans", name)
+    assert_apart(data.read(f"{tmp_path}/scans(size=8,group='{pattern}')"), brightness)
+
+
+def test_names_of_files_with_one_beginning_are_asked_about(tmp_path):
+    pictures(tmp_path / "scans", "{patient}_{slice}.png")
+    (question,) = warnings_of(data.read(f"{tmp_path}/scans(size=8)"))
+    text = "80 files have 20 different beginnings, such as 'P01'; if they belong together say group="
+    assert question.startswith(text)
+    choice = question.removeprefix(text).partition(",")[0]
+    assert_apart(data.read(f"{tmp_path}/scans(size=8,group={choice})"), brightness)
+    assert not warnings_of(data.read(f"{tmp_path}/scans(size=8,group=none)"))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["cat_{i:04}.png"],  # numbers of files
+        ["{c}_{i}.png"],  # the class
+        ["{i}.png"],
+        ["IMG_2020_{i}.png"],  # one beginning
+        ["holiday.png", "{i}_a.png"],
+    ],
+)
+def test_other_names_of_files_are_not_asked_about(names):
+    labels = np.arange(60) % 6
+    files = [names[i % len(names)].format(i=i, c=c) for i, c in enumerate(labels.tolist())]
+    assert not file_question(files, labels, None)
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_files_that_a_table_lists_and_masks_have_groups(tmp_path, masks):
+    root = tmp_path / "scans"
+    (root / "images").mkdir(parents=True)
+    lines = ["file,patient,label"]
+    for i, patient in enumerate(PATIENT.tolist()):
+        name = f"{i:03}_{NAMES[i]}.png"
+        pixels = np.full((8, 8, 3), 10 * patient, np.uint8)
+        pixels[0, 1] = i
+        Image.fromarray(pixels).save(root / "images" / name)
+        lines.append(f"{name},{NAMES[i]},{'ill' if Y[i] else 'well'}")
+        if masks:
+            (root / "masks").mkdir(exist_ok=True)
+            Image.fromarray(np.eye(8, dtype=np.uint8) * 255).save(root / "masks" / name)
+    if not masks:
+        (root / "list.csv").write_text("\n".join(lines) + "\n")
+        assert "80 rows have 20 different values in 'patient'" in warnings_of(data.read(f"{root}(size=8)"))[0]
+    group = "'P[0-9]+'" if masks else "patient"
+    assert_apart(data.read(f"{root}(size=8,group={group})"), brightness)
+
+
+class Samples:
+    """A set whose samples are dictionaries."""
+
+    def __len__(self):
+        return len(Y)
+
+    def __getitem__(self, i):
+        return {"x": X[i], "label": int(Y[i]), "patient": NAMES[i]}
+
+
+class Frame(dict):
+    """The part of a DataFrame that is read."""
+
+    iloc = None
+
+    @property
+    def columns(self):
+        return list(self)
+
+    def __len__(self):
+        return len(Y)
+
+
+FRAME = Frame(label=Y, patient=NAMES, **{name: X[:, i] for i, name in enumerate("abc")})
+
+
+@pytest.mark.parametrize(
+    ("given", "group"),
+    [
+        ((X, Y), NAMES),
+        ((X, Y), PATIENT.tolist()),
+        ({"x": X, "y": Y, "group": NAMES}, ""),
+        (Samples(), "patient"),
+        (Samples(), NAMES),
+        ([{"x": x, "label": y, "patient": p} for x, y, p in zip(X, Y.tolist(), NAMES.tolist())], "patient"),
+        (Frame({k: v for k, v in FRAME.items() if k != "patient"}), NAMES),
+        (FRAME, "patient"),
+        ((Frame({k: v for k, v in FRAME.items() if k != "label"}), Y), "patient"),
+    ],
+)
+def test_python_objects_are_divided_by_patient(given, group):
+    dataset = take(given, group=group)
+    assert dataset.x.shape[1:] == (3,)
+    order = np.argsort(dataset.x[0])  # the columns of frames need not be in order
+    assert_apart(dataset, lambda x: patients_of(x[:, order]))
+
+
+def test_groups_that_do_not_fit_are_refused(tmp_path):
+    path = table(tmp_path / "visits.csv")
+    pictures(tmp_path / "scans", "{patient}_{slice}.png")
+    for given, group, text in (
+        ((X, Y), PATIENT[1:], r"E403 .*\[79\] for 80 samples"),
+        ((X, Y), "patient", "E403 .*names a column, and these samples have none"),
+        (FRAME, PATIENT[1:], r"E403 .*\[79\] for 80 rows"),
+        (Frame({**FRAME, "group": Y}), PATIENT, "E403 .*column 'group', too"),
+        (path, "patients", "E403 .*no column 'patients'.*'patient'"),
+        (path, PATIENT, "E403 .*data are a path"),
+        (f"{tmp_path}/scans(size=8)", "person", "E404 .*found in no part of P01_0.png .80 such files"),
+        (f"{tmp_path}/scans(size=8)", "P(", "E125 .*regular expression"),
+        (take((X, Y)), PATIENT, "E403 .*divided into training and test already"),
+        ([(X, Y), (X, Y)], PATIENT, "E403 .*each client"),
+    ):
+        with pytest.raises((DataError, UsageError), match=text):
+            take(given, group=group)
+    assert not take((X, Y), group="none").group_column
+
+
+def test_a_test_set_of_arrays_may_have_groups_too():
+    parts = (X[8:], Y[8:], X[:8], Y[:8])
+    dataset = take(parts, group=np.concatenate([NAMES[8:], NAMES[:8]]))
+    assert not warnings_of(dataset)
+    dataset = take(parts, group=np.concatenate([NAMES[8:], NAMES[4:8], NAMES[8:12]]))
+    assert "4 of 8 test samples are of groups that are also trained on" in warnings_of(dataset)[0]
+
+
+def test_patients_of_one_name_at_two_clients_are_two():
+    (question,) = warnings_of(take({"a": FRAME, "b": FRAME}))  # one for all clients
+    assert question.startswith("160 rows have 20 different values in 'patient'")
+    dataset = take({"a": FRAME, "b": FRAME}, group="patient")
+    assert len(np.unique(dataset.columns["patient"])) + len(np.unique(dataset.test_columns["patient"])) == 40
+    owner = np.array(dataset.labels["patient"])
+    assert not {*owner[dataset.columns["patient"]]} & {*owner[dataset.test_columns["patient"]]}
+
+
+@pytest.mark.parametrize("skew", ["iid", "dirichlet:0.5", "classes:1", "pathological:1"])
+@pytest.mark.parametrize("samples", [None, 8])
+def test_a_group_is_at_one_client(skew, samples):
+    dataset = take((X, Y), group=NAMES)
+    rngs = np.random.default_rng(0), np.random.default_rng(1)
+    federation = data.build(dataset, skew, 4, *rngs, samples=samples, validation=0.3)
+    held = [set(federation.group_ids[[*train, *val]]) for train, val in zip(federation.train, federation.val)]
+    assert sum(map(len, held)) == len(set.union(*held)) == (8 if samples else 16)
+    for train, val in zip(federation.train, federation.val):
+        assert not set(federation.group_ids[train]) & set(federation.group_ids[val])
+    assert samples or federation.val.sizes.any()
+
+
+def test_with_fewer_groups_than_clients_samples_are_dealt(tmp_path):
+    dataset = take((X, Y), group=NAMES)
+    federation = data.build(dataset, "iid", 32, np.random.default_rng(0), np.random.default_rng(1))
+    assert federation.sizes.min() == 2
+    assert any("fewer groups ('group') than clients" in text for _, text in federation.intake.notes)
+
+
+def test_groups_are_saved_with_a_set_and_named_in_settings(tmp_path):
+    dataset = take((X, Y), group=NAMES)
+    save_dataset(dataset, tmp_path / "data.npz")
+    again = data.read(tmp_path / "data.npz")
+    assert again.group_column == "group"
+    assert_apart(again)
+    text = settings_of(table(tmp_path / "visits.csv"), "label", group="patient")[1]["data"]
+    assert text == f"{tmp_path}/visits.csv(label=label, group=patient)"
+    result = unskew.run(
+        "fedavg", text, name="r", folder=tmp_path, clients=2, rounds=1, model="mlp", progress=False
+    )
+    assert result.settings.data == text
+    again = unskew.resume(tmp_path / "r", progress=False)
+    assert again.federation.group_column == "patient"
+
+
+def test_attacks_do_not_mix_the_samples_of_a_group(tmp_path, monkeypatch):
+    """Non-members are of patients that no client holds, a shadow has all candidates of a patient or none, and
+    of a patient one sample is a canary."""
+    patients = np.repeat(np.arange(200), 4)
+    x = np.random.default_rng(0).random((800, 3)).astype(np.float32)
+    np.savez(tmp_path / "a.npz", x=x, y=patients % 2, group=patients)
+    settings = {"skew": "iid", "clients": 2, "samples": 100, "rounds": 1, "epochs": 1, "model": "mlp"}
+    unskew.run("fedavg", tmp_path / "a.npz", name="r", folder=tmp_path, progress=False, **settings)
+    scene = Scene(tmp_path / "r")
+    federation = scene.run.federation
+    first = replace(federation, train=Index.of([np.arange(0, 202), np.arange(202, 402)]))  # ends in a patient
+    own = auxiliary.unseen(first, torch.zeros(0, 3), 0)
+    assert own.name == "training samples that no client holds"
+    assert not {*first.group_ids[first.train.rows]} & {*own.groups}
+
+    drawn, sure = [], []
+    halves, confident = shadows.halves, Audit._sure
+
+    def noted_halves(*given):
+        drawn.append((halves(*given), given[3]))
+        return drawn[-1][0]
+
+    monkeypatch.setattr(shadows, "halves", noted_halves)
+    Membership(shadows=4, clients=0, samples=60, passes=1).attempt(scene, 0)
+    ((inside, groups),) = drawn
+    assert len(np.unique(groups)) < len(groups)
+    for group in np.unique(groups):
+        assert len(np.unique(inside[:, groups == group], axis=1).T) == 1
+    assert (inside.sum(0) == 2).all()
+
+    monkeypatch.setattr(Audit, "_sure", lambda *given: sure.append(given[3]) or confident(*given))
+    Audit(samples=30).attempt(scene, 0)
+    scene.close()
+    assert len(sure[0]) == len({*federation.group_ids[sure[0]]}) == 30
+
+
+def test_groups_of_streamed_samples(monkeypatch):
+    monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 100)
+    dataset = take(Samples(), group="patient")
+    assert is_streamed(dataset.x)
+    assert_apart(dataset)
+
+
+def test_commands_and_files_of_settings_name_groups(tmp_path):
+    table(tmp_path / "visits.csv")
+    text, note = "visits.csv(label=label, group=patient)", "80 samples of 20 groups ('patient')"
+    (tmp_path / "study.yaml").write_text(f'method: fedavg\ndata: "{text}"\nclients: 4\nmodel: mlp\n')
+    for words in (
+        ("data", "check", "visits.csv", "--group", "patient"),
+        ("run", "fedavg", "--data", text, "--clients", "4", "--model", "mlp", "--dry-run"),
+        ("run", "--config", "study.yaml", "--dry-run"),
+    ):
+        done = call(*words, cwd=tmp_path)
+        assert done.code == 0, done.err
+        assert note in done.out
+        assert "if they belong together" not in done.out
+    asked = call("run", "fedavg", "--data", "visits.csv", "--clients", "4", "--dry-run", cwd=tmp_path)
+    assert "80 rows have 20 different values in 'patient'" in asked.out
+    found = call(
+        "diagnose", "visits.csv", "--group", "patient", "--skew", "iid", "--clients", "4", cwd=tmp_path
+    )
+    assert found.code == 0, found.err
