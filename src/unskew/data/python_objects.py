@@ -206,7 +206,7 @@ def settings_of(
     Raises the errors of `take`.
     """
     if isinstance(data, str | os.PathLike):
-        settings = _named_roles(label, site, target, group)
+        settings = _named_roles(label, site, target, "auto", group)
         place, arguments = place_of(os.fspath(data)) if settings else (os.fspath(data), {})
         text = calls.call_text(place, arguments | settings)
         column = divided_by(text)

@@ -373,7 +373,7 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
 def _common_layout(raws: Sequence[RawSamples]) -> AxisOrder:
     """The order of the axes of all clients' samples. Raises DataError (E403) if sets that have been read
     stand among arrays of another layout."""
-    layouts = {raw.layout for raw in raws}
+    layouts: set[AxisOrder] = {raw.layout for raw in raws}
     if other := next((layout for layout in layouts if layout not in ("auto", "channels first")), None):
         if len(layouts) > 1:
             raise DataError(
