@@ -7,7 +7,6 @@ says is tried where nibabel is installed (pip install 'unskew[medical]').
 
 from __future__ import annotations
 
-import gzip
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -293,26 +292,19 @@ def _huge(path):
 
 
 HOSTILE = {
-    "a header that promises too much": (_huge, "header promises 16 x 16"),
-    "a gz bomb": (
-        lambda p: p.write_bytes(gzip.compress(p.read_bytes() + bytes(1 << 16))),
-        "unpacks to more than",
-    ),
-    "half a file": (lambda p: p.write_bytes(gzip.compress(p.read_bytes())[:-30]), "cannot be read as NIfTI"),
-    "noise": (lambda p: p.write_bytes(RNG.bytes(600)), "cannot be read as NIfTI"),
-    "nothing": (lambda p: p.write_bytes(b""), "cannot be read as NIfTI"),
+    "a header that promises too much": _huge,
+    "half a file": lambda p: p.write_bytes(p.read_bytes()[:-30]),
+    "noise": lambda p: p.write_bytes(RNG.bytes(600)),
+    "nothing": lambda p: p.write_bytes(b""),
 }
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_files_end_in_one_sentence(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(nifti_module, "LARGEST_NIFTI", 1 << 14)
+def test_hostile_files_end_in_one_sentence(tmp_path, kind):
     path = save(tmp_path / "a.nii", RNG.integers(0, 9, (4, 4, 4)))
-    spoil, text = HOSTILE[kind]
-    spoil(path)
-    with pytest.raises(DataError, match=text) as caught:
+    HOSTILE[kind](path)
+    with pytest.raises(DataError, match=r"E401 .*cannot be read as NIfTI") as caught:
         nifti_module.read_nifti(path)
-    assert caught.value.code == "E401"
     assert "\n" not in str(caught.value)
 
 
