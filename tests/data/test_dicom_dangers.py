@@ -95,11 +95,11 @@ def colours(light):
 DANGERS = {
     "more frames than bytes": (tagged(NumberOfFrames=9), "E401", "cut off or damaged"),
     "a missing slice": (lambda p: p.unlink(), "E401", "lacks images"),
-    "one place twice": (tagged(ImagePositionPatient=[0, 0, 2.0]), "E409", "two images in one place"),
+    "one place twice": (tagged(ImagePositionPatient=[0, 0, 2.0]), "E404", "two images in one place"),
     "beside the others": (tagged(ImagePositionPatient=[9, 0, 6.0]), "E401", "off the line"),
-    "a scout": (tagged(ImageOrientationPatient=[0, 1, 0, 0, 0, 1]), "E409", "differ in their directions"),
-    "another size": (tagged(Rows=4, Columns=16), "E409", "images of 8 x 8 and of 4 x 16"),
-    "another scale": (tagged(PixelSpacing=[2, 2]), "E409", "differ in their spacing"),
+    "a scout": (tagged(ImageOrientationPatient=[0, 1, 0, 0, 0, 1]), "E404", "differ in their directions"),
+    "another size": (tagged(Rows=4, Columns=16), "E404", "images of 8 x 8 and of 4 x 16"),
+    "another scale": (tagged(PixelSpacing=[2, 2]), "E404", "differ in their spacing"),
     "half of a file": (halves(0.9), "E401", "cut off"),
     "a cut header": (halves(0.4), "E401", "cannot be read as DICOM"),
     "nothing": (lambda p: p.write_bytes(b""), "E401", "is not DICOM"),
@@ -108,10 +108,10 @@ DANGERS = {
         "E401",
         "cannot be read as DICOM",
     ),
-    "no patient": (tagged(PatientID=None), "E409", "several patients"),
+    "no patient": (tagged(PatientID=None), "E404", "several patients"),
     "no series": (tagged(SeriesInstanceUID=None), "E401", "no SeriesInstanceUID"),
     "no pixels": (tagged(PixelData=None), "E401", "cut off or damaged"),
-    "no place": (tagged(ImagePositionPatient=None), "E409", "differ in their position"),
+    "no place": (tagged(ImagePositionPatient=None), "E404", "differ in their position"),
     "colours": (colours("RGB"), "E403", "holds colours"),
     "a slope without end": (tagged(RescaleSlope="1e300"), "E401", "values are not finite"),
     "a name for a number": (raw("RescaleIntercept", "Zebedee"), "E401", "cut off or damaged"),
@@ -180,14 +180,14 @@ def only_reports(root):
 
 
 MISTAKES = {
-    "no PatientID": (without_identifier, "E409", "without|have no PatientID"),
-    "one PatientID for all": (one_for_all, "E403|E409", "one patient"),
-    "folders of people": (folders_of_people, "E409", "those of one patient each are patients'"),
-    "people called alike in two classes": (same_names_for_people, "E409", "may be patients'"),
-    "an image without a mask": (no_mask, "E409", "not every series of images has one mask"),
-    "the mask of another": (mask_of_another, "E409", "another PatientID"),
-    "one patient in train and test": (on_both_sides, "E409", "patient 1 is in train/ and in test/"),
-    "reports only": (only_reports, "E409", "no image of DICOM"),
+    "no PatientID": (without_identifier, "E404", "without|have no PatientID"),
+    "one PatientID for all": (one_for_all, "E403|E404", "one patient"),
+    "folders of people": (folders_of_people, "E404", "those of one patient each are patients'"),
+    "people called alike in two classes": (same_names_for_people, "E404", "may be patients'"),
+    "an image without a mask": (no_mask, "E404", "not every series of images has one mask"),
+    "the mask of another": (mask_of_another, "E404", "another PatientID"),
+    "one patient in train and test": (on_both_sides, "E404", "patient 1 is in train/ and in test/"),
+    "reports only": (only_reports, "E404", "no image of DICOM"),
 }
 
 

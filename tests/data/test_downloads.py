@@ -390,7 +390,7 @@ def test_torchvisions_folders_are_taken_as_they_are(tmp_path):
         tmp_path / "root", {**both, **{f"MNIST/raw/{name}": value for name, value in content.items()}}
     )
     assert (made("fashion_mnist", origin / "FashionMNIST", tmp_path).x[:, 0] == GREY).all()
-    with pytest.raises(DataError, match=r"E411 .*holds train-images-idx3-ubyte twice: .*name one folder"):
+    with pytest.raises(DataError, match=r"E401 .*holds train-images-idx3-ubyte twice: .*name one folder"):
         made("mnist", origin, tmp_path)
 
 
@@ -413,7 +413,7 @@ class Evil:
 )
 def test_a_pickle_that_asks_for_more_than_numbers_is_refused(content, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=r"E411 data_batch_1: this pickle is refused"):
+    with pytest.raises(DataError, match=r"E401 data_batch_1: this pickle is refused"):
         cifar.read_pickle(content, "data_batch_1")
     assert not list(tmp_path.iterdir())
 
@@ -430,19 +430,19 @@ def written(path: Path, content: bytes) -> Path:
             lambda p: written(p / "a.tar.gz", tar(p / "b.tar.gz", a_cifar10()).read_bytes()[:900]),
             "E401 .*damaged",
         ),
-        (lambda p: written(p / "a.zip", zipped({"x": b"abc" * 99})[:-30]), "E411 .*holds no file"),
+        (lambda p: written(p / "a.zip", zipped({"x": b"abc" * 99})[:-30]), "E401 .*holds no file"),
         (lambda p: p / "nothing.zip", "E402 there is no"),
-        (lambda p: tar(p / "a.tar.gz", {"x/data_batch_1": b"", "y/data_batch_1": b""}), "E411 .*twice"),
-        (lambda p: folder(p / "f", {"data_batch_1": b"cos\nsystem\n(S'x'\ntR."}), "E411 .*os.system"),
+        (lambda p: tar(p / "a.tar.gz", {"x/data_batch_1": b"", "y/data_batch_1": b""}), "E401 .*twice"),
+        (lambda p: folder(p / "f", {"data_batch_1": b"cos\nsystem\n(S'x'\ntR."}), "E401 .*os.system"),
         (lambda p: folder(p / "f", {"data_batch_1": b"\x80\x02K\x01."}), "E401 .*not a dictionary"),
-        (lambda p: tar(p / "a.tar.gz", a_cifar10(lambda i: TEN[:2, 0].reshape(2, -1))), "E411 .*no images"),
+        (lambda p: tar(p / "a.tar.gz", a_cifar10(lambda i: TEN[:2, 0].reshape(2, -1))), "E401 .*no images"),
         (
             lambda p: tar(p / "a.tar.gz", a_cifar10(lambda i: TEN[:3].reshape(3, -1))),
-            "E411 .*one label for each",
+            "E401 .*one label for each",
         ),
         (
             lambda p: folder(p / "f", {"data_batch_1.bin": b"x" * 99, "test_batch.bin": b""}),
-            "E411 .*99 bytes",
+            "E401 .*99 bytes",
         ),
     ],
 )
@@ -460,36 +460,36 @@ def test_bad_archives_are_refused_and_nothing_is_written(make, says, tmp_path):
         (
             "mnist",
             {"train-images-idx3-ubyte": idx(GREY)[:-1], "train-labels-idx1-ubyte": idx(GREY[:, 0, 0])},
-            "E411 .*6 x 4 x 5",
+            "E401 .*6 x 4 x 5",
         ),
         (
             "mnist",
             {"train-images-idx3-ubyte": idx(GREY), "train-labels-idx1-ubyte": idx(GREY)},
-            "E411 .*no IDX file of bytes with 1 axes",
+            "E401 .*no IDX file of bytes with 1 axes",
         ),
         (
             "mnist",
             {"train-images-idx3-ubyte": idx(GREY), "train-labels-idx1-ubyte": idx(GREY[:2, 0, 0])},
-            "E411 .*6 images and 2 labels",
+            "E401 .*6 images and 2 labels",
         ),
         (
             "mnist",
             {"train-images-idx3-ubyte.gz": gzip.compress(idx(GREY))},
-            "E412 train-images-idx3-ubyte.gz has the SHA-256",
+            "E401 train-images-idx3-ubyte.gz has the SHA-256",
         ),
-        ("femnist", {"a.json": leaf({"w": ([[2.0] * 784], [1])})}, "E411 .*784 numbers from 0 to 1"),
+        ("femnist", {"a.json": leaf({"w": ([[2.0] * 784], [1])})}, "E401 .*784 numbers from 0 to 1"),
         ("femnist", {"a.json": leaf({"w": ([[0.5] * 784], [62])})}, "E404 .*62"),
-        ("femnist", {"a.json": b"[" * 99999}, "E411 .*no file of LEAF"),
-        ("shakespeare", {"input.txt": b"nobody speaks"}, "E411 .*no role"),
-        ("pacs", {"bike/1.png": png(1), "mug/1.png": png(2)}, "E411 .*one folder for each domain"),
-        ("uci_har", a_har() | {"UCI HAR Dataset/train/y_train.txt": b"1\n"}, "E411 .*differ in length"),
-        ("uci_har", a_har() | {"UCI HAR Dataset/train/y_train.txt": b"1\nnan\n1\n"}, "E411 .*not 1 numbers"),
+        ("femnist", {"a.json": b"[" * 99999}, "E401 .*no file of LEAF"),
+        ("shakespeare", {"input.txt": b"nobody speaks"}, "E401 .*no role"),
+        ("pacs", {"bike/1.png": png(1), "mug/1.png": png(2)}, "E401 .*one folder for each domain"),
+        ("uci_har", a_har() | {"UCI HAR Dataset/train/y_train.txt": b"1\n"}, "E401 .*differ in length"),
+        ("uci_har", a_har() | {"UCI HAR Dataset/train/y_train.txt": b"1\nnan\n1\n"}, "E401 .*not 1 numbers"),
         (
             "urbansound8k",
             {
                 "metadata/UrbanSound8K.csv": b"slice_file_name,fsID,fold,classID,class\n../../x.wav,1,1,0,dog\n"
             },
-            "E411 .*files elsewhere",
+            "E401 .*files elsewhere",
         ),
         ("pathmnist", {"pathmnist.npz": b"PK nonsense"}, "E401 .*not a whole NumPy archive"),
     ],
@@ -524,7 +524,7 @@ def test_the_command_says_what_it_wrote_and_overwrites_nothing(tmp_path, monkeyp
     before = (tmp_path / "d" / "cifar10.npz").read_bytes()
     for arguments, code, says in (
         (["cifar10", "--from", "a.tar.gz"], 2, "E161"),
-        (["cifar10", "--out", "e"], 3, "E411 nothing is downloaded: get cifar10 from www.cs.toronto.edu"),
+        (["cifar10", "--out", "e"], 3, "E401 nothing is downloaded: get cifar10 from www.cs.toronto.edu"),
         (
             ["cifar11", "--from", "a.tar.gz"],
             2,

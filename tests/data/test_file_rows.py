@@ -134,7 +134,7 @@ class Items:
 
 
 def test_clients_whose_sets_do_not_fit_together_are_read_when_they_are_wanted(monkeypatch):
-    """D8: sets by client were put into one array, E414 where one of them did not fit, and never asked whether
+    """D8: sets by client were put into one array, E142 where one of them did not fit, and never asked whether
     all do."""
     sets = {name: Items(i, n) for i, (name, n) in enumerate({"p": 20, "q": 30, "r": 10}.items())}
     settings = SETTINGS | {"epochs": 2}

@@ -335,7 +335,7 @@ def test_a_mask_with_a_page_for_each_class_is_refused(tmp_path):
     pages = [Image.fromarray((LABELS[0] == k).astype(np.uint8)) for k in range(3)]
     pages[0].save(tmp_path / "pages.tif", save_all=True, append_images=pages[1:])
     content = (tmp_path / "pages.tif").read_bytes()
-    with pytest.raises(DataError, match=r"E409 .*0\.tif holds 3 pages, and its image 1; a mask is one page"):
+    with pytest.raises(DataError, match=r"E404 .*0\.tif holds 3 pages, and its image 1; a mask is one page"):
         masks(tmp_path, [content] * 4, "tif")
 
 

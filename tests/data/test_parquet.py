@@ -427,7 +427,7 @@ def test_words_that_would_fill_memory_are_left_out_or_refused(tmp_path, monkeypa
     monkeypatch.setattr("unskew.data.parquet.table.COLUMN_ROWS", 5)
     arrow.write(tmp_path / "x.parquet", given | {"label": ("string", [f"{i:050}" for i in range(N)])})
     with pytest.raises(
-        DataError, match=r"E414 x\.parquet: column 'label' would have to be in memory as a whole"
+        DataError, match=r"E142 x\.parquet: column 'label' would have to be in memory as a whole"
     ):
         data.read(f"{tmp_path}/x.parquet(label=label)")
 

@@ -236,7 +236,7 @@ def test_more_than_memory_holds_is_not_predicted_from(tmp_path, monkeypatch):
     trained = data.read(f"{tmp_path}/p.parquet(x='age,ids', label=ill)")
     assert trained.intake
     monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 100)
-    with pytest.raises(DataError, match=r"E414 p.parquet: its inputs would take"):
+    with pytest.raises(DataError, match=r"E142 p.parquet: its inputs would take"):
         prediction_inputs.read_inputs(tmp_path / "p.parquet", trained.intake.form, trained.layout)
 
 
@@ -309,7 +309,7 @@ def test_a_table_and_a_column_of_lists_are_predicted_from(tmp_path, monkeypatch)
     ):
         prediction_inputs.read_inputs(tmp_path / "n.parquet", {"kind": "images"})
     monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 100)
-    with pytest.raises(DataError, match=r"E414 n.parquet: column 'picture' would take"):
+    with pytest.raises(DataError, match=r"E142 n.parquet: column 'picture' would take"):
         prediction_inputs.read_inputs(tmp_path / "n.parquet", form)
 
 

@@ -37,7 +37,7 @@ def test_medical_images_have_one_label_each(tmp_path):
     assert samples.y_test.tolist() == [3, 1]
     assert (samples.x == TEN).all()
     for wrong in (y[:4], np.repeat(y, 2, 1), y / 2):
-        with pytest.raises(DataError, match=r"E411 .*expected one whole number for each image"):
+        with pytest.raises(DataError, match=r"E401 .*expected one whole number for each image"):
             made("pathmnist", medical(tmp_path / "pathmnist.npz", wrong, y[:2]))
 
 
@@ -56,7 +56,7 @@ def test_every_image_keeps_its_domain_class_and_part(tmp_path, monkeypatch):
         seen = {f"{d}/{part}/{samples.classes[c]}": int(image[0, 0, 0]) for image, c, d in zip(x, y, domain)}
         assert seen == {way: 10 + 40 * i for i, way in enumerate(ways) if f"/{part}/" in way}
     monkeypatch.setattr(domains, "LARGEST_SET", 3 * 4 * 4 * 6 - 1)
-    with pytest.raises(DataError, match=r"E411 6 images of 4 x 4 take 288 bytes, .*take a smaller --size"):
+    with pytest.raises(DataError, match=r"E401 6 images of 4 x 4 take 288 bytes, .*take a smaller --size"):
         made("pacs", origin, size=4)
 
 
@@ -93,7 +93,7 @@ def test_every_sound_keeps_its_fold_recording_and_class(tmp_path):
     ],
 )
 def test_tables_of_sounds_that_name_other_files_or_lack_classes_are_refused(rows, says, tmp_path):
-    with pytest.raises(DataError, match=rf"E411 .*{says}"):
+    with pytest.raises(DataError, match=rf"E401 .*{says}"):
         made("urbansound8k", sounds(tmp_path / "U", *rows))
 
 
@@ -106,7 +106,7 @@ def test_leafs_parts_are_folders_not_parts_of_names(tmp_path):
     assert (samples.y.tolist(), samples.y_test.tolist()) == ([3, 61], [10])
     assert samples.x[:, 0, 0, 0].tolist() == [0, 64]
     unequal = folder(tmp_path / "other", {"a.json": leaf({"w": ([[0.0] * 784], [1, 2])})})
-    with pytest.raises(DataError, match=r"E411 .*w has 1 samples and 2 labels"):
+    with pytest.raises(DataError, match=r"E401 .*w has 1 samples and 2 labels"):
         made("femnist", unequal)
 
 
@@ -134,5 +134,5 @@ def test_the_signals_of_a_phone_keep_their_order(tmp_path):
     assert samples.y.tolist() == [0, 1, 0]
     contents = a_har()
     contents["UCI HAR Dataset/train/y_train.txt"] = b"1\n2\n"
-    with pytest.raises(DataError, match=r"E411 .*the files of the part 'train' differ in length"):
+    with pytest.raises(DataError, match=r"E401 .*the files of the part 'train' differ in length"):
         made("uci_har", folder(tmp_path / "short", contents))

@@ -48,7 +48,7 @@ def test_a_disk_without_room_is_an_error_that_says_what_to_set(tmp_path, monkeyp
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
-    text = rf"E414 x: samples take 0.0 GiB, .*{tmp_path} cannot store them: No space left on device; set UNSKEW_S"
+    text = rf"E142 x: samples take 0.0 GiB, .*{tmp_path} cannot store them: No space left on device; set UNSKEW_S"
     with pytest.raises(DataError, match=text):
         scratch.copy_rows("x", X.shape, X.__getitem__)
 

@@ -183,15 +183,15 @@ def test_slices_are_upright_in_proportion_and_their_masks_with_them():
 
 
 MISTAKES = {
-    "no mask": (lambda r: (decathlon(r), (r / "labelsTr" / "case_2.nii.gz").unlink()), "E409", "has no mask"),
-    "two kinds": (bids, "E409", "would share the mask.*image=T1w"),
+    "no mask": (lambda r: (decathlon(r), (r / "labelsTr" / "case_2.nii.gz").unlink()), "E404", "has no mask"),
+    "two kinds": (bids, "E404", "would share the mask.*image=T1w"),
     "one patient": (lambda r: decathlon(r, 1), "E403", "one patient"),
     "both parts": (
         lambda r: [
             put_pair(r / p / "images" / f"sub-1_{p}.nii", r / p / "masks" / f"sub-1_{p}.nii")
             for p in ("train", "test")
         ],
-        "E409",
+        "E404",
         "in train/ and in test/",
     ),
     "no such site": (lambda r: decathlon(r), "E402", "participants.tsv"),
@@ -212,8 +212,8 @@ def test_masks_that_do_not_fit_their_images_are_refused():
     image, moved = volume(np.ones((2, 3, 4))), np.eye(4)
     moved[0, 3] = 3
     for mask, code, text in (
-        (volume(np.ones((2, 3, 5))), "E409", "2 x 3 x 5, its image"),
-        (volume(np.ones((2, 3, 4)), moved), "E409", "3 mm from its image"),
+        (volume(np.ones((2, 3, 5))), "E404", "2 x 3 x 5, its image"),
+        (volume(np.ones((2, 3, 4)), moved), "E404", "3 mm from its image"),
         (volume(np.full((2, 3, 4), 0.5)), "E404", "such as 0.5"),
         (volume(np.full((2, 3, 4), -1.0)), "E404", "such as -1"),
     ):

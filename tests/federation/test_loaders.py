@@ -91,7 +91,7 @@ def test_a_site_with_images_of_one_class_names_the_others_by_empty_folders(tmp_p
     for classes in ((), ("ill", "well")):
         with pytest.raises(
             DataError,
-            match=r"E409 .* holds 1 class folder; .* \(an empty folder for one of which there are no",
+            match=r"E404 .* holds 1 class folder; .* \(an empty folder for one of which there are no",
         ):
             site_data.load(f"{tmp_path / 'scans'}(size=8)", classes)
     (tmp_path / "scans" / "well").mkdir()

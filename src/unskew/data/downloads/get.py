@@ -39,8 +39,8 @@ def get(name: str, origin: Path | None, out: Path, size: int | None = None) -> W
     images of different sizes are resized, in pixels (default 64).
 
     Raises UsageError: E109 for a size if images are not resized, E125 for an unknown name, E161 for a file
-    that exists or cannot be written; DataError: E402 for a missing origin, E411 for another set or a refused
-    archive, E412 for a digest other than the published one, E401 for a damaged archive, and the errors of the
+    that exists or cannot be written; DataError: E402 for a missing origin, E401 for another set or a refused
+    archive, E401 for a digest other than the published one, E401 for a damaged archive, and the errors of the
     checks of samples.
     """
     recipe = recipe_of(name)
@@ -51,7 +51,7 @@ def get(name: str, origin: Path | None, out: Path, size: int | None = None) -> W
             f" ({recipe.expects}{further})"
         )
         raise DataError(
-            "E411", f"{text}. Sets of torchvision and Hugging Face are also taken in Python as they are."
+            "E401", f"{text}. Sets of torchvision and Hugging Face are also taken in Python as they are."
         )
     if size is not None and not recipe.takes_size:
         raise UsageError("E109", f"the samples of {name} are not resized; leave --size out.")
@@ -84,7 +84,7 @@ def get(name: str, origin: Path | None, out: Path, size: int | None = None) -> W
 def _digests(origin: Path, recipe: Recipe) -> tuple[dict[str, str], set[str]]:
     """(SHA-256 of the files by name, the names with a matching published digest).
 
-    Raises DataError (E412) for a file with a published name and another digest.
+    Raises DataError (E401) for a file with a published name and another digest.
     """
     files = (
         [origin]
@@ -97,7 +97,7 @@ def _digests(origin: Path, recipe: Recipe) -> tuple[dict[str, str], set[str]]:
     for name, digest in digests.items():
         if recipe.files.get(name, digest) != digest:
             text = f"{name} has the SHA-256 {digest}, and the published one is {recipe.files[name]}"
-            raise DataError("E412", f"{text}; download it again from {recipe.source}.")
+            raise DataError("E401", f"{text}; download it again from {recipe.source}.")
     return digests, {p.name for p in published}
 
 

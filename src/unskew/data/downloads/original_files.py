@@ -51,7 +51,7 @@ class Files:
         """The file with a path that ends in this name, with or without .gz, nearest to the top; None without
         one.
 
-        Raises DataError (E411) if two are equally near.
+        Raises DataError (E401) if two are equally near.
         """
         ending = PurePosixPath(name).parts
         matches = [
@@ -61,18 +61,18 @@ class Files:
         depths = {n.removesuffix(".gz") for n in matches if n.count("/") == matches[0].count("/")}
         if len(depths) > 1:
             raise DataError(
-                "E411", f"{self.place} holds {name} twice: {', '.join(sorted(depths)[:2])}; name one folder."
+                "E401", f"{self.place} holds {name} twice: {', '.join(sorted(depths)[:2])}; name one folder."
             )
         return matches[0] if matches else None
 
     def read(self, name: str) -> bytes:
         """The content of the file that `named` finds, decompressed if it is gzipped.
 
-        Raises DataError: E411 if there is none, E401 for a damaged one.
+        Raises DataError: E401 if there is none, E401 for a damaged one.
         """
         place = self.named(name)
         if place is None:
-            raise DataError("E411", f"{self.place} holds no file {name}; is it the right archive, and whole?")
+            raise DataError("E401", f"{self.place} holds no file {name}; is it the right archive, and whole?")
         try:
             content = self.reading[place]()
             return gzip.decompress(content) if place.endswith(".gz") else content
@@ -154,17 +154,17 @@ def read_hub(path: Path, hub: Hub, size: int | None) -> HubSamples:
     """The samples in the Parquet files of a set. size: side to which images are resized; None keeps their
     size.
 
-    Raises DataError: E411 for another set, and the errors of `read_table`.
+    Raises DataError: E401 for another set, and the errors of `read_table`.
     """
     table = read_table(path)
     for name, kind in {hub.image: "packed", hub.label: "number", **dict.fromkeys(hub.columns, "")}.items():
         if name not in table.columns or (kind and table.columns[name].kind != kind):
-            raise DataError("E411", f"{path} is not {hub.repository}: it lacks a column {name} of its kind.")
+            raise DataError("E401", f"{path} is not {hub.repository}: it lacks a column {name} of its kind.")
     images = read_column_files(table, hub.image, lambda file, place: _pixels(file, place, size))
     labels = table.whole_column(hub.label)
     if len({image.shape for image in images}) != 1 or labels.dtype.kind != "i":
         raise DataError(
-            "E411",
+            "E401",
             f"{path} is not {hub.repository}: its images differ in size, or a label is no whole number.",
         )
     columns = {ours: _words(table, hubs) for hubs, ours in hub.columns.items()}
@@ -174,7 +174,7 @@ def read_hub(path: Path, hub: Hub, size: int | None) -> HubSamples:
 def _words(table: ShardTable, column: str) -> np.ndarray:
     values = table.whole_column(column)
     if missing(values).any():
-        raise DataError("E411", f"{table.name}: column {column} lacks values; download it again.")
+        raise DataError("E401", f"{table.name}: column {column} lacks values; download it again.")
     return values.astype(str)
 
 

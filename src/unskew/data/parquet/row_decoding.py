@@ -283,14 +283,14 @@ def _decode_sound(file: io.BytesIO, name: str, format: SoundFormat) -> tuple[np.
 def raw_lists(table: ShardTable, column: str, layout: AxisOrder) -> np.ndarray:
     """A column of lists, in the file's type, with channels first.
 
-    Raises DataError: E414 for more than memory holds, E403 for lists of unequal length.
+    Raises DataError: E142 for more than memory holds, E403 for lists of unequal length.
     """
     form = ListColumn(table, column, layout)
     if not fits_memory(len(table), form.shape):
         text = (
             f"column '{column}' would take {float32_bytes(len(table), form.shape) / 2**30:,.1f} GiB of memory"
         )
-        raise DataError("E414", f"{table.name}: {text}; give fewer rows at once.")
+        raise DataError("E142", f"{table.name}: {text}; give fewer rows at once.")
     return np.concatenate([values for _, values in form.parts()])
 
 
@@ -306,14 +306,14 @@ def raw_inputs(
     files: the conversion of every column of files. notes: receives the notes; with None, inputs that do not
     fit into memory together are refused instead of being read from disk.
     Raises DataError: E403 for a column of another kind, E405 for missing numbers, E401 for files that cannot
-    be read, E414 for more than memory holds.
+    be read, E142 for more than memory holds.
     """
     shapes = {column: _input_shape(table, column, layout, files) for column in columns}
     width = sum(map(math.prod, shapes.values()))
     in_memory = fits_memory(len(table), (width,))
     if not in_memory and notes is None:
         text = f"its inputs would take {float32_bytes(len(table), (width,)) / 2**30:,.1f} GiB of memory"
-        raise DataError("E414", f"{table.name}: {text}; give fewer rows at once.")
+        raise DataError("E142", f"{table.name}: {text}; give fewer rows at once.")
     values = dict[str, np.ndarray]()
     for column in columns:
         remarks, kind = list[Note](), table.columns[column].kind

@@ -219,14 +219,14 @@ class ShardTable:
             raise DataError("E401", f"{text}: {reason}.") from error
 
     def whole_column(self, column: str) -> np.ndarray:
-        """All values of a column, [N], numbers as int64 or float64. Raises DataError (E414) for words that
+        """All values of a column, [N], numbers as int64 or float64. Raises DataError (E142) for words that
         take too much memory."""
         parts, size, raw = list[np.ndarray](), 0, self.columns[column].name
         for begin, batch in self.batches([column]):
             size += int(batch.nbytes)
             if size > _words_limit():
                 raise DataError(
-                    "E414",
+                    "E142",
                     f"{self.name}: column {excerpt(column, 40)} would have to be in memory as a whole, and"
                     f" takes more than {size - int(batch.nbytes):,} bytes; leave it out, or write less"
                     " into it.",

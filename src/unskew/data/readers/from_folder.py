@@ -120,7 +120,7 @@ def folder(
     any folders + *.csv  files that a table lists by name, with labels: see unskew.data.readers.listing
 
     target: as for a table: a column of numbers to predict, or several of zeros and ones, "fever,cough".
-    Raises DataError: E409 for folders without the expected files, E401 for a file that cannot be read; for a
+    Raises DataError: E404 for folders without the expected files, E401 for a file that cannot be read; for a
     listed table also E403, E404 and E405 as `read_table` does.
     """
     aim = target_of(target, label, center, scale)
@@ -131,7 +131,7 @@ def folder(
     }
     tree = read_tree(Path(path))
     if not tree.files:
-        raise DataError("E409", f"{tree.root} holds no images and no sounds.{_left_out_notes(tree)}")
+        raise DataError("E404", f"{tree.root} holds no images and no sounds.{_left_out_notes(tree)}")
     if has_mask_folders(tree):
         _check_columns(tree, columns, "images and masks take none from a table")
         return _read_masks(tree, size, fit, bits)
@@ -160,9 +160,9 @@ def _one_kind(tree: FolderTree) -> tuple[FolderTree, Sequence[File]]:
 
 
 def _check_columns(tree: FolderTree, columns: Mapping[str, str], reason: str) -> None:
-    """Raises DataError (E409) if columns are named in a folder that has no table."""
+    """Raises DataError (E404) if columns are named in a folder that has no table."""
     for setting, name in columns.items():
-        raise DataError("E409", f"{tree.root}: {setting}={name} names a column, and {reason}; leave it out.")
+        raise DataError("E404", f"{tree.root}: {setting}={name} names a column, and {reason}; leave it out.")
 
 
 def _further_inputs(tree: FolderTree, file: str, x: str) -> tuple[str, ...]:
@@ -271,7 +271,7 @@ def _dataset_of(tree: FolderTree, labelled: LabelledFiles, x: np.ndarray, notes:
     test = np.array([f.part == "test" for f in labelled.files], dtype=bool)
     train = ~test
     if not train.any():
-        raise DataError("E409", f"{tree.root} holds no training files.")
+        raise DataError("E404", f"{tree.root} holds no training files.")
     columns = {**labelled.facts, **({} if labelled.sites is None else {"site": np.array(labelled.sites)})}
     samples: Any = x
     if labelled.beside:

@@ -79,7 +79,7 @@ def parquet(
     `read_table`. Files or folders called train and test hold the training and test rows. Samples that would
     take more than a quarter of the memory are read during training.
     Raises DataError: E401 for files that cannot be read, or without pyarrow, E402 if there are none, E403 for
-    columns and for shapes that differ, E404 for labels, E405 for missing values, E414 for anything that does
+    columns and for shapes that differ, E404 for labels, E405 for missing values, E142 for anything that does
     not fit into memory.
     """
     aim = target_of(target, label, center, scale)
@@ -342,7 +342,7 @@ def saved(
     Columns become samples, labels and facts as those of Parquet files do (unskew.data.readers.from_parquet).
     Raises DataError: E402 for files that are missing, E401 for damaged ones and without pyarrow, E403 for a
     DatasetDict without a split called train, for features that are not read, and for columns and shapes that
-    differ, E404 for labels, E405 for missing values, E414 for anything that does not fit into memory.
+    differ, E404 for labels, E405 for missing values, E142 for anything that does not fit into memory.
     """
     aim = target_of(target, label, center, scale)
     return dataset_of_table(

@@ -151,7 +151,7 @@ class Rows:
 
     def __array__(self, *_args: object, **_more: object) -> np.ndarray:
         raise DataError(
-            "E414",
+            "E142",
             f"all {len(self):,} samples of {self.source.name} would have to be in memory at once"
             f" ({self.nbytes:,} bytes), and they are read row by row; give fewer samples, or data that fit"
             " into memory.",

@@ -40,7 +40,7 @@ class ScratchFile:
     """A file for the samples of a set, float32 [N, ...], each of which is written once.
 
     source_dtype: as in `Source`. Raises DataError: E402 if the environment names a folder that does not
-    exist, E414 if there is no room in the folder.
+    exist, E142 if there is no room in the folder.
     """
 
     def __init__(self, name: str, shape: tuple[int, ...], source_dtype: np.dtype[Any] = Source.source_dtype):
@@ -84,7 +84,7 @@ class ScratchFile:
     def _disk_error(self, error: OSError) -> DataError:
         text = f"{self.name}: samples take {self.size / 2**30:,.1f} GiB, more than memory holds"
         return DataError(
-            "E414",
+            "E142",
             f"{text}, and {self.folder} cannot store them: {error.strerror}; set"
             f" {VARIABLE} to a folder on a disk with more room.",
         )

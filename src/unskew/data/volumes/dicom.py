@@ -141,7 +141,7 @@ def stack_series(series: Series) -> Volume:
     """The volume of a series.
 
     Raises DataError: E401 for damaged files and missing planes, E403 for colours and for compressed pixels
-    that need another package, E409 for a series with images that do not form one stack.
+    that need another package, E404 for a series with images that do not form one stack.
     """
     stack = _sort_planes(series, [plane for item in series.items for plane in _read_planes(item)])
     values = np.stack([plane.values.T for plane in stack], axis=2)  # columns, rows, planes: x, y, z of NIfTI
@@ -224,12 +224,12 @@ def _plane_of(tags: Any, values_RC: np.ndarray, i: int) -> Plane:
 
 def _stack_error(series: Series, fault: str) -> DataError:
     return DataError(
-        "E409", f"{series} {fault}, as scouts and localisers do; leave them out, or export a series for each."
+        "E404", f"{series} {fault}, as scouts and localisers do; leave them out, or export a series for each."
     )
 
 
 def _sort_planes(series: Series, stack: Sequence[Plane]) -> list[Plane]:
-    """The planes along their normal, or by their numbers. Raises DataError: E409 for planes that do not form
+    """The planes along their normal, or by their numbers. Raises DataError: E404 for planes that do not form
     one stack, E401 for missing ones."""
     first = stack[0]
     for plane in stack[1:]:
@@ -259,7 +259,7 @@ def _sort_planes(series: Series, stack: Sequence[Plane]) -> list[Plane]:
     steps = np.diff(along[order])
     if steps.size and steps.min() < 1e-3:
         text = f"{series} has two images in one place: it holds several times, echoes or copies"
-        raise DataError("E409", f"{text}; give one volume a series.")
+        raise DataError("E404", f"{text}; give one volume a series.")
     return [stack[i] for i in order]
 
 

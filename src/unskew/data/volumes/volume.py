@@ -41,12 +41,12 @@ class Volume:
 
 
 def check_fits(image: Volume, mask: Volume) -> None:
-    """Raises DataError: E409 for a mask of another shape or position than its image, E404 for values that
+    """Raises DataError: E404 for a mask of another shape or position than its image, E404 for values that
     are no labels."""
     if image.values.shape != mask.values.shape:
         mask_shape, image_shape = (" x ".join(map(str, v.values.shape)) for v in (mask, image))
         raise DataError(
-            "E409",
+            "E404",
             f"{mask.path} is {mask_shape}, its image {image.path} {image_shape}; resample the mask to its"
             " image's voxels.",
         )
@@ -54,7 +54,7 @@ def check_fits(image: Volume, mask: Volume) -> None:
     distance = float(np.abs((image.affine - mask.affine) @ ends).max())
     if distance > TOLERANCE:
         raise DataError(
-            "E409",
+            "E404",
             f"{mask.path} lies {distance:.3g} mm from its image {image.path}, by the affines in their"
             " headers;"
             " resample the mask to its image, or copy the image's affine if only the header is wrong.",

@@ -22,7 +22,7 @@ from unskew.errors import DataError, excerpt
 def read_pickle(content: bytes, place: str) -> dict[bytes, Any]:
     """The dictionary of a pickle, with bytes as keys. place: for messages.
 
-    Raises DataError: E411 for a pickle that requests anything else, E401 for a damaged one.
+    Raises DataError: E401 for a pickle that requests anything else, E401 for a damaged one.
     """
     try:
         value = _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
@@ -48,7 +48,7 @@ class _PlainUnpickler(pickle.Unpickler):
         if module.split(".")[0] == "numpy" and name in self.names:
             return self.names[name]
         text = f"this pickle is refused: it asks for {excerpt(f'{module}.{name}')}"
-        raise DataError("E411", f"{text}; only arrays of numbers are read. Download it again.")
+        raise DataError("E401", f"{text}; only arrays of numbers are read. Download it again.")
 
 
 PIXELS = 3 * 32 * 32
@@ -104,7 +104,7 @@ def _check_part(data: object, place: str) -> np.ndarray:
         or data.shape[1] != PIXELS
     ):
         raise DataError(
-            "E411", f"{place} holds no images: b'data' must be uint8 [n, {PIXELS:,}]. Download it again."
+            "E401", f"{place} holds no images: b'data' must be uint8 [n, {PIXELS:,}]. Download it again."
         )
     return data.reshape(-1, 3, 32, 32)
 
@@ -112,7 +112,7 @@ def _check_part(data: object, place: str) -> np.ndarray:
 def _label_numbers(labels: object, count: int, place: str) -> np.ndarray:
     if not isinstance(labels, list) or len(labels) != count or not all(type(v) is int for v in labels):
         raise DataError(
-            "E411", f"{place} does not hold one label for each of its {count:,} images. Download it again."
+            "E401", f"{place} does not hold one label for each of its {count:,} images. Download it again."
         )
     return np.array(labels, np.int64)
 
@@ -128,7 +128,7 @@ def _binary_part(files: Files, names: list[str], labels: int) -> CifarPart:
                 f"{files.place}: {name} has {len(content):,} bytes, which are no records of"
                 f" {PIXELS + labels:,}"
             )
-            raise DataError("E411", f"{text}. Download it again.")
+            raise DataError("E401", f"{text}. Download it again.")
         parts.append(np.frombuffer(content, np.uint8).reshape(-1, PIXELS + labels))
     rows = np.concatenate(parts)
     coarse = rows[:, 0].astype(np.int64) if labels == 2 else None
@@ -138,7 +138,7 @@ def _binary_part(files: Files, names: list[str], labels: int) -> CifarPart:
 def _class_words(files: Files, name: str, key: bytes) -> tuple[str, ...]:
     words = read_pickle(files.read(name), f"{files.place}: {name}").get(key)
     if not isinstance(words, list) or not all(isinstance(w, bytes) for w in words):
-        raise DataError("E411", f"{files.place}: {name} does not name the classes. Download it again.")
+        raise DataError("E401", f"{files.place}: {name} does not name the classes. Download it again.")
     return tuple(w.decode("utf-8", "replace") for w in words)
 
 
@@ -153,7 +153,7 @@ def _cifar_samples(
     if train[2] is not None and test[2] is not None:
         if max(train[2].max(), test[2].max()) >= len(coarse):
             raise DataError(
-                "E411", f"a superclass has a number above {len(coarse) - 1}. Download the archive again."
+                "E401", f"a superclass has a number above {len(coarse) - 1}. Download the archive again."
             )
         names = np.array(coarse)
         columns = {"superclass": (names[train[2]], names[test[2]])}

@@ -40,12 +40,12 @@ def medmnist(origin: OriginalFiles) -> OriginalSamples:
 def _part(x: np.ndarray, y: np.ndarray, place: str) -> tuple[np.ndarray, np.ndarray]:
     if x.dtype != np.uint8 or x.ndim not in (3, 4) or (x.ndim == 4 and x.shape[3] != 3) or not len(x):
         raise DataError(
-            "E411",
+            "E401",
             f"{place}: images are {x.dtype} {list(x.shape)}; expected uint8 [N, H, W] or [N, H, W, 3].",
         )
     if y.dtype.kind not in "ui" or y.size != len(x) or y.ndim > 2:
         raise DataError(
-            "E411",
+            "E401",
             f"{place}: labels are {y.dtype} {list(y.shape)}; expected one whole number for each image.",
         )
     images = x[:, None] if x.ndim == 3 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
