@@ -373,7 +373,7 @@ def test_masks_of_drawings_are_known_by_the_name_of_their_folder(tmp_path):
     for n in range(4):
         disc(tmp_path / "what" / f"{n}.png", n, 200)
         disc(tmp_path / "labels" / f"{n}.png", n, 255)
-    with pytest.raises(DataError, match=r"E409 .*labels/0.png looks like the mask of .*what/0.png"):
+    with pytest.raises(DataError, match=r"E404 .*labels/0.png looks like the mask of .*what/0.png"):
         data.folder(tmp_path, size=8)
 
 

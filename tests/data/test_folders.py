@@ -80,7 +80,7 @@ def test_labels_beside_images_are_masks_also_by_site(tmp_path):
     assert d.classes == ("background", "foreground")
     assert d.labels["site"] == ("berlin", "lyon")
     paint(tmp_path / "lyon" / "labels" / "0_mask.png", size=(8, 4))
-    with pytest.raises(DataError, match=r"E409 .*0_mask.png is 8 x 4, its image 8 x 8"):
+    with pytest.raises(DataError, match=r"E404 .*0_mask.png is 8 x 4, its image 8 x 8"):
         data.folder(tmp_path, size=8)
 
 
@@ -133,7 +133,7 @@ def test_litter_and_other_files_are_left_out_and_told(tmp_path):
 def test_folders_that_name_no_classes_are_refused(tmp_path, ways, says):
     """D7: one sentence that says where files should lie."""
     pictures(tmp_path, *ways, n=2)
-    with pytest.raises(DataError, match=f"E409 .*{says}"):
+    with pytest.raises(DataError, match=f"E404 .*{says}"):
         data.folder(tmp_path)
 
 
@@ -255,7 +255,7 @@ def test_masks_never_become_samples_of_a_classification(tmp_path, image, mask):
     """Masks beside images in folders of other names were trained on as images of a class."""
     scans(tmp_path, image, mask)
     with pytest.raises(
-        DataError, match=r"E409 .* looks like the mask of .*; put images into images/ and their masks into"
+        DataError, match=r"E404 .* looks like the mask of .*; put images into images/ and their masks into"
     ):
         data.folder(tmp_path)
 
@@ -285,7 +285,7 @@ def test_images_and_masks_that_are_there_twice_are_refused(tmp_path, extra, says
     scans(tmp_path)
     disc(tmp_path / extra, 1, 255)
     disc(tmp_path / extra.replace("images", "masks"), 1, 255)
-    with pytest.raises(DataError, match=f"E409 .*{says}"):
+    with pytest.raises(DataError, match=f"E404 .*{says}"):
         data.folder(tmp_path)
 
 
@@ -301,7 +301,7 @@ def test_all_missing_masks_and_unreadable_files_are_counted(tmp_path):
     for n in (2, 3):
         (tmp_path / "berlin" / "masks" / f"{n}.png").unlink()
     with pytest.raises(
-        DataError, match=r"E409 .*berlin/images/2.png has no mask.* 2 of 10 images have none, also .*/3.png"
+        DataError, match=r"E404 .*berlin/images/2.png has no mask.* 2 of 10 images have none, also .*/3.png"
     ):
         data.folder(tmp_path)
 
@@ -613,7 +613,7 @@ def test_files_of_one_name_in_two_folders_are_told_apart_by_their_paths(tmp_path
     ]
     with pytest.raises(
         DataError,
-        match=r"E409 '1' at line 2 of .*labels.csv may be .*a/1.png or .*b/1.png; write the path of each",
+        match=r"E404 '1' at line 2 of .*labels.csv may be .*a/1.png or .*b/1.png; write the path of each",
     ):
         table_of_files(tmp_path / "d", ["file,label", "1,cat", "2,dog"], files)
 
@@ -633,7 +633,7 @@ def test_a_table_of_files_is_read_as_other_tables_are(tmp_path):
         ),
         (
             ["0.png,a", "1.png,b", "0.png,b"],
-            "E409 .*labels.csv lists 0.png at line 2 as 'a' and at line 4 as 'b'; keep one",
+            "E404 .*labels.csv lists 0.png at line 2 as 'a' and at line 4 as 'b'; keep one",
         ),
     ):
         with pytest.raises(DataError, match=says):

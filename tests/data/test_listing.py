@@ -133,19 +133,19 @@ def many_words(rows):
             without_folders,
             {},
             (
-                r"E409 '00.png' at line 2 of .*list.csv may be .*a/00.png or .*b/00.png; write the path of"
+                r"E404 '00.png' at line 2 of .*list.csv may be .*a/00.png or .*b/00.png; write the path of"
                 r" each file"
             ),
         ),
         (
             other_age,
             {"x": "image,age"},
-            r"E409 .*list.csv lists 01.png at line 5 as 61.0 and at line 26 as 99.0; keep",
+            r"E404 .*list.csv lists 01.png at line 5 as 61.0 and at line 26 as 99.0; keep",
         ),
         (
             twice,
             {},
-            r"E409 .*list.csv lists 01.png at line 5 as 'well' and at line 26 as 'ill'; keep one of them",
+            r"E404 .*list.csv lists 01.png at line 5 as 'well' and at line 26 as 'ill'; keep one of them",
         ),
         (no_label, {}, r"E404 list.csv: column 'state' has no label at line 6"),
         (no_site, {"site": "ward"}, r"E403 list.csv: column 'ward' has no site at line 6"),
@@ -187,7 +187,7 @@ def test_columns_without_a_table_are_refused(setting, tmp_path):
         Image.new("L", (8, 8), grey(i)).save(place)
     named = {setting: "image,age" if setting == "x" else "age"}
     with pytest.raises(
-        DataError, match=rf"E409 .*: {setting}=.* names a column, and no CSV below it lists its files"
+        DataError, match=rf"E404 .*: {setting}=.* names a column, and no CSV below it lists its files"
     ):
         read(tmp_path, **named)
 
@@ -289,7 +289,7 @@ def test_two_tables_that_list_files_are_not_one_of_them(tmp_path):
     write(tmp_path, rows[:8], "test.csv")
     write(tmp_path, rows[8:], "train.csv")
     with pytest.raises(
-        DataError, match=r"E409 both .*test.csv and .*train.csv list files; put their rows into one table"
+        DataError, match=r"E404 both .*test.csv and .*train.csv list files; put their rows into one table"
     ):
         read(tmp_path, label="state")
     (tmp_path / "test.csv").unlink()

@@ -89,7 +89,7 @@ def test_a_folder_of_images_and_masks(tmp_path):
     assert d.y.tolist() == [[[1] * 4, [1] * 4, [0] * 4, [0] * 4]] * 3
     assert len(d.y_test) == 1
     (tmp_path / "train" / "masks" / "1.bmp").unlink()
-    with pytest.raises(DataError, match=r"E409 .*1\.png has no mask"):
+    with pytest.raises(DataError, match=r"E404 .*1\.png has no mask"):
         data.folder(tmp_path)
 
 

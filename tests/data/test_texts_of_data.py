@@ -140,7 +140,7 @@ def test_an_image_has_one_mask_of_its_own(tmp_path, names, says):
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    with pytest.raises(DataError, match=rf"E409 .*{says}"):
+    with pytest.raises(DataError, match=rf"E404 .*{says}"):
         read_scans(read_tree(tmp_path, VOLUME_ENDINGS))
 
 

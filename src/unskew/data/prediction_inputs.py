@@ -63,7 +63,7 @@ def read_parquet(path: Path, form: Mapping[str, Any], layout: Layout | None = No
 
     form: how the training samples were made (`Intake.form`). layout: of samples with several inputs; columns
     with their names hold them. Raises DataError: E401 and E402 for files, E403 for columns, E405 for missing
-    values, E414 for more than memory holds.
+    values, E142 for more than memory holds.
     """
     table = read_table(path)
     names, axis_order = list(RowNames(table)), form.get("layout", "auto")

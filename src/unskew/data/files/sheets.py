@@ -70,7 +70,7 @@ def read_csv(path: Path) -> Sheet:
 
     Columns are separated by the most frequent of , ; tab | in the header; files with semicolons may have
     decimal commas.
-    Raises DataError: E402 for a missing file, E401 for a file that is no table, E414 for a table that memory
+    Raises DataError: E402 for a missing file, E401 for a file that is no table, E142 for a table that memory
     does not hold.
     """
     try:
@@ -109,7 +109,7 @@ def _open_text(path: Path) -> IO[str]:
 
 
 def _text_rows(path: Path, file: IO[str], delimiter: str) -> tuple[list[list[str]], list[int]]:
-    """(rows that are not blank, the line at which each begins). Raises DataError (E414) if memory does not
+    """(rows that are not blank, the line at which each begins). Raises DataError (E142) if memory does not
     hold them."""
     limit = usable_memory() // CHARACTER_BYTES
     reader = csv.reader(_limit_lines(path, file, limit), delimiter=delimiter)
@@ -133,7 +133,7 @@ def _limit_lines(path: Path, file: IO[str], limit: int) -> Iterator[str]:
                 f" it takes {CHARACTER_BYTES}"
             )
             raise DataError(
-                "E414",
+                "E142",
                 f"{text} times as much; save it as Parquet, which is read in pieces, or take fewer rows.",
             )
         yield line

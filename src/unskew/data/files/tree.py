@@ -79,10 +79,10 @@ def read_tree(
     """The files and folders below a folder. kinds: endings of data files. validation: whether to include
     validation files.
 
-    Raises DataError (E409) for a missing folder.
+    Raises DataError (E404) for a missing folder.
     """
     if not root.is_dir():
-        raise DataError("E409", f"there is no folder {root}.")
+        raise DataError("E404", f"there is no folder {root}.")
     paths, folders, litter, circles = _walk(root)
     split = any(PART_NAMES.get(name.lower()) == "train" for names in folders for name in names)
     files = []
@@ -252,7 +252,7 @@ def has_mask_folders(tree: FolderTree) -> bool:
 def pair_masks(tree: FolderTree) -> tuple[list[Pair], list[Note]]:
     """(images with their masks and sites, in the order of images; notes on omissions).
 
-    Raises DataError (E409) for images without a mask or with two, and if only some images have a site.
+    Raises DataError (E404) for images without a mask or with two, and if only some images have a site.
     """
     places = [_place_of(file) for file in tree.files]
     images = [p for p in places if plain_name(p.kind) in IMAGE_FOLDERS]
@@ -262,13 +262,13 @@ def pair_masks(tree: FolderTree) -> tuple[list[Pair], list[Note]]:
             masks.setdefault(p.key(p.file.stem), []).append(p)
     unplaced = [p.file for p in places if not p.kind]
     if not images:
-        raise DataError("E409", f"{tree.root} holds no images in images/.")
+        raise DataError("E404", f"{tree.root} holds no images in images/.")
     stems: dict[object, _Place] = {}
     for p in images:
         twin = stems.setdefault(p.key(p.file.stem), p)
         if twin is not p:
             raise DataError(
-                "E409", f"{twin.file.path} and {p.file.path} would share one mask; keep one of them."
+                "E404", f"{twin.file.path} and {p.file.path} would share one mask; keep one of them."
             )
     matches = [_masks_of(p, masks, stems) for p in images]
     _check_each_has_one(images, matches, unplaced)
@@ -314,7 +314,7 @@ def _masks_of(image: _Place, masks: dict[object, list[_Place]], images: dict[obj
 def _check_each_has_one(
     images: Sequence[_Place], matches: Sequence[Sequence[_Place]], unplaced: Sequence[File]
 ) -> None:
-    """Raises DataError (E409) for images with no mask or several."""
+    """Raises DataError (E404) for images with no mask or several."""
     bare = [p.file.path for p, masks in zip(images, matches) if not masks]
     if bare:
         text = (
@@ -330,23 +330,23 @@ def _check_each_has_one(
             text += (
                 f" {unplaced[0].path} lies in neither images/ nor masks/; does its folder have another name?"
             )
-        raise DataError("E409", text)
+        raise DataError("E404", text)
     twice = next((masks for masks in matches if len(masks) > 1), None)
     if twice:
         raise DataError(
-            "E409", f"{twice[0].file.path} and {twice[1].file.path} are masks of one image; keep one of them."
+            "E404", f"{twice[0].file.path} and {twice[1].file.path} are masks of one image; keep one of them."
         )
 
 
 def _pair_sites(images: Sequence[_Place]) -> list[str]:
-    """The site of each image, "" if no image has one. Raises DataError (E409) if only some have one."""
+    """The site of each image, "" if no image has one. Raises DataError (E404) if only some have one."""
     above = any(p.above for p in images)
     names = [p.above if above else p.below[:1] for p in images]
     without = next((p for p, name in zip(images, names) if not name), None)
     if without and any(names):
         first = next(p for p, name in zip(images, names) if name)
         raise DataError(
-            "E409",
+            "E404",
             f"{first.file.path} lies in the folder of a site, {without.file.path} does not; put all images"
             " into SITE/images/, or none.",
         )

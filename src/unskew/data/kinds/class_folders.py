@@ -36,7 +36,7 @@ MASK_FOLDERS_HINT = (
 
 
 def check_no_masks(files: Sequence[File], place: int) -> None:
-    """Raises DataError (E409) for files that look like masks of others. place: position of the class among
+    """Raises DataError (E404) for files that look like masks of others. place: position of the class among
     a file's folders."""
     _check_folder(files)
     folders: dict[tuple[object, ...], dict[str, dict[str, Path]]] = {}
@@ -48,7 +48,7 @@ def check_no_masks(files: Sequence[File], place: int) -> None:
 
 
 def _check_folder(files: Sequence[File]) -> None:
-    """Raises DataError (E409) for one folder with x.png and x_mask.png, or image.png and mask.png."""
+    """Raises DataError (E404) for one folder with x.png and x_mask.png, or image.png and mask.png."""
     stems = {(f.path.parent, f.path.stem.lower()): f.path for f in files}
     for (folder, stem), path in stems.items():
         image = stems.get(
@@ -60,14 +60,14 @@ def _check_folder(files: Sequence[File]) -> None:
             )
         if image and _is_mask(path, image):
             raise DataError(
-                "E409",
+                "E404",
                 f"{path} looks like the mask of {image} beside it; {MASK_FOLDERS_HINT}, or take masks away to"
                 " learn classes.",
             )
 
 
 def _check_classes(classes: dict[str, dict[str, Path]]) -> None:
-    """Raises DataError (E409) if one class folder holds the masks of another. classes: files by stem, by
+    """Raises DataError (E404) if one class folder holds the masks of another. classes: files by stem, by
     class."""
     for name, masks in classes.items():
         for image_class, images in classes.items():
@@ -79,7 +79,7 @@ def _check_classes(classes: dict[str, dict[str, Path]]) -> None:
                 plain_name(name) in MASK_FOLDERS or not any(_is_mask(image, mask) for mask, image in pairs)
             ):
                 raise DataError(
-                    "E409",
+                    "E404",
                     f"{pairs[0][0]} looks like the mask of {pairs[0][1]}, but '{name}' would be a class like"
                     f" '{image_class}'; {MASK_FOLDERS_HINT}.",
                 )
@@ -133,14 +133,14 @@ class LabelledFiles:
 def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
     """Files sorted by the folders that name their class, and those that name their site.
 
-    Raises DataError (E409) for fewer than two classes, for files at different depths and for masks among the
+    Raises DataError (E404) for fewer than two classes, for files at different depths and for masks among the
     files.
     """
     depths = {len(f.folders): f for f in files}
     if len(depths) > 1:
         first, second = (f.path for f in list(depths.values())[:2])
         raise DataError(
-            "E409",
+            "E404",
             f"{tree.root}: {first} and {second} lie at different depths; put all files into CLASS/, or into"
             " SITE/CLASS/.",
         )
@@ -148,7 +148,7 @@ def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
     if depth == 0 or depth > 2:
         position = "directly in it" if depth == 0 else f"{depth} folders deep, such as {files[0].path}"
         raise DataError(
-            "E409",
+            "E404",
             f"{tree.root} holds its files {position}; put them into CLASS/, or into SITE/CLASS/, to name"
             " classes.",
         )
@@ -165,7 +165,7 @@ def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
             "two classes (an empty folder for one of which there are no samples, as a site may lack some)"
         )
         masks = f"images with masks into {tree.root}/images/ and {tree.root}/masks/"
-        raise DataError("E409", f"{text} {second}, and {masks}.")
+        raise DataError("E404", f"{text} {second}, and {masks}.")
     check_no_masks(files, place)
     number = {name: i for i, name in enumerate(classes)}
     sorted_files = sorted(files, key=lambda f: (number[f.folders[place]], f.path))

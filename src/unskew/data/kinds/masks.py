@@ -371,7 +371,7 @@ class MaskFile:
 def read_mask(file: Path, size: int, fit: Fit, form: ImageInfo) -> MaskFile:
     """The values of a mask file. form: the format of its image.
 
-    Raises DataError: E401 for a file that cannot be read, E409 for a mask of another ratio than its image or
+    Raises DataError: E401 for a file that cannot be read, E404 for a mask of another ratio than its image or
     with other pages, E404 for a photograph.
     """
     from PIL import Image
@@ -443,14 +443,14 @@ def mask_classes(
 
 
 def _check_fits(file: Path, image: Any, form: ImageInfo) -> None:
-    """Raises DataError (E409) for a mask that does not fit its image."""
+    """Raises DataError (E404) for a mask that does not fit its image."""
     (width, height), frames = form.shape, getattr(image, "n_frames", 1)
     if abs(image.width * height - image.height * width) > max(*image.size, *form.shape):
         text = f"{file} is {image.width} x {image.height}, its image {width} x {height}"
-        raise DataError("E409", f"{text}; they must fit.")
+        raise DataError("E404", f"{text}; they must fit.")
     if frames > 1 and frames != form.frames:
         text = f"{file} holds {frames} pages, and its image {form.frames}"
-        raise DataError("E409", f"{text}; a mask is one page with the numbers of all classes.")
+        raise DataError("E404", f"{text}; a mask is one page with the numbers of all classes.")
 
 
 def _file_numbers(file: Path, image: Any) -> tuple[np.ndarray, dict[int, Colour], bool]:

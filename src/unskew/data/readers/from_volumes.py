@@ -71,7 +71,7 @@ def volumes(
     unskew.data.volumes.scans lists the layouts that are read. Columns: `patient`, and `site` if folders or a
     table name it. Without a folder test/, a fifth of the patients of every site is held out; no patient is on
     both sides.
-    Raises DataError: E409 for other layouts and for masks that do not fit, E401 and E403 for files that are
+    Raises DataError: E404 for other layouts and for masks that do not fit, E401 and E403 for files that are
     no volumes, E404 for labels that are not whole numbers.
     """
     root = Path(path)

@@ -80,7 +80,7 @@ def file_column(sheet: Sheet, names: FileNames, excluded: set[str], folder: Path
 
 
 def match_rows(path: Path, sheet: Sheet, key: str, names: FileNames) -> dict[int, File]:
-    """The file of each row that names one. Raises DataError (E409) if a name is ambiguous."""
+    """The file of each row that names one. Raises DataError (E404) if a name is ambiguous."""
     rows: dict[int, File] = {}
     for i, text in enumerate(sheet.columns[key].tolist()):
         matches = names.matches(text, path.parent)
@@ -89,7 +89,7 @@ def match_rows(path: Path, sheet: Sheet, key: str, names: FileNames) -> dict[int
                 f"{excerpt(text, 60)} {sheet.where(i)} of {path} may be {matches[0].path} or"
                 f" {matches[1].path}"
             )
-            raise DataError("E409", f"{several}; write the path of each file, from {path.parent} on.")
+            raise DataError("E404", f"{several}; write the path of each file, from {path.parent} on.")
         if matches:
             rows[i] = matches[0]
     return rows
@@ -114,7 +114,7 @@ def find_listing(tree: FolderTree, files: Sequence[File], roles: Sequence[str] =
     """The CSV below the folder that lists the files, None without one; of several, the one with all named
     columns.
 
-    roles: columns that are named, which are not searched for names of files. Raises DataError (E409) if
+    roles: columns that are named, which are not searched for names of files. Raises DataError (E404) if
     several CSVs are possible, and if a name may be that of several files.
     """
     names, listings = FileNames(files), list[tuple[Path, Sheet, str]]()
@@ -130,7 +130,7 @@ def find_listing(tree: FolderTree, files: Sequence[File], roles: Sequence[str] =
     if len(listings) > 1:
         text = f"both {listings[0][0]} and {listings[1][0]} list files"
         remedy = "put their rows into one table, with a column split of train and test where they are parts"
-        raise DataError("E409", f"{text}; {remedy}.")
+        raise DataError("E404", f"{text}; {remedy}.")
     return _listing_in(*listings[0], names) if listings else None
 
 
@@ -156,7 +156,7 @@ def read_listing(
 
     roles: the columns of labels and sites; "" searches for usual names. aim: the target, if one is named.
     inputs: columns that are inputs next to the file.
-    Raises DataError: E409 if the labels cannot be identified and for a file in two rows that differ, E403 for
+    Raises DataError: E404 if the labels cannot be identified and for a file in two rows that differ, E403 for
     columns that do not exist and for missing sites, E404 for labels, E405 for inputs with missing values.
     """
     name, notes = listing.path.name, [*listing.notes]
@@ -167,7 +167,7 @@ def read_listing(
             "no column is called label, class, category or target; it has:"
             f" {abbreviate(list(listing.sheet.columns), 12)}"
         )
-        raise DataError("E409", f"{listing.path} lists files but {fault}. Name it: label=COLUMN.")
+        raise DataError("E404", f"{listing.path} lists files but {fault}. Name it: label=COLUMN.")
     sheet, files = _drop_validation(listing, label, notes)
     labels, y = read_label_columns(sheet, label, None, aim, notes)
     remaining = [column for column in sheet.columns if column not in labels]
@@ -231,7 +231,7 @@ def _number_labels(y: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
 
 def _first_rows(path: Path, sheet: Sheet, files: Sequence[File], facts: Sequence[np.ndarray]) -> list[int]:
     """The first row of each file. facts: values of each row that must agree within a file. Raises
-    DataError (E409) otherwise."""
+    DataError (E404) otherwise."""
     first: dict[Path, int] = {}
     for row, file in enumerate(files):
         before = first.setdefault(file.path, row)
@@ -243,7 +243,7 @@ def _first_rows(path: Path, sheet: Sheet, files: Sequence[File], facts: Sequence
                     for line, value in ((before, first_value), (row, two))
                 )
                 raise DataError(
-                    "E409", f"{path} lists {file.path.name} {first_text} and {text}; keep one of them."
+                    "E404", f"{path} lists {file.path.name} {first_text} and {text}; keep one of them."
                 )
     return list(first.values())
 

@@ -100,7 +100,7 @@ def holds_dicom(path: Path) -> bool:
 def find_series(root: Path) -> tuple[list[SeriesPlace], list[Note]]:
     """(the series in or below a file or folder, in the order of paths; notes on omissions).
 
-    Raises DataError: E401 for damaged files, E409 for a folder without images, and for a series of two
+    Raises DataError: E401 for damaged files, E404 for a folder without images, and for a series of two
     patients.
     """
     files = _regular_files(root) if root.is_dir() else [root]
@@ -127,7 +127,7 @@ def find_series(root: Path) -> tuple[list[SeriesPlace], list[Note]]:
             members.setdefault(str(tags.SeriesInstanceUID), []).append((item, patient, title))
     if not members:
         raise DataError(
-            "E409", f"{DICOM} holds no image of DICOM; directories, reports and segmentations are none."
+            "E404", f"{DICOM} holds no image of DICOM; directories, reports and segmentations are none."
         )
     notes: list[Note] = [("left out", quantity(n, noun)) for noun, n in omissions.items() if n]
     return _place_series(root, list(members.values())), notes
@@ -140,7 +140,7 @@ def _regular_files(root: Path) -> list[Path]:
 
 
 def _place_series(root: Path, members: list[list[tuple[DicomFile, str, str]]]) -> list[SeriesPlace]:
-    """Each series with its patient and its place. Raises DataError (E409) for a series of two patients."""
+    """Each series with its patient and its place. Raises DataError (E404) for a series of two patients."""
     within: dict[tuple[str, ...], set[int]] = {}
     for number, items in enumerate(members):
         for item, _, _ in items:
@@ -152,7 +152,7 @@ def _place_series(root: Path, members: list[list[tuple[DicomFile, str, str]]]) -
         called = f"{DICOM}, series {number + 1:,} of {len(members):,}"
         if len({patient for _, patient, _ in items}) > 1:
             raise DataError(
-                "E409", f"{called} is of several patients, by its files' PatientID; export it again."
+                "E404", f"{called} is of several patients, by its files' PatientID; export it again."
             )
         paths = [item.path.relative_to(root).parts for item, _, _ in items]
         folder = Path(os.path.commonpath([Path(*path[:-1]) for path in paths])).parts
@@ -218,10 +218,9 @@ def read_scans(tree: FolderTree, image: str = "", labelled: bool = False) -> Sca
 
     image: suffix of the images' names if a patient has several files, "" to take each. labelled: whether a
     table has the classes of the volumes, instead of folders.
-    Raises DataError (E409) for links that lead out of the folder, for images without a mask or with several,
-    and for folders that name no classes.
+    Raises DataError (E404) for images without a mask or with several, and for folders that name no
+    classes.
     """
-    _check_links(tree)
     if has_mask_folders(tree):
         files = tuple(f for f in tree.files if is_in_mask_folder(f) or f.stem.endswith(image))
         pairs, notes = pair_masks(FolderTree(tree.root, files, tree.folders, ()))
@@ -232,7 +231,7 @@ def read_scans(tree: FolderTree, image: str = "", labelled: bool = False) -> Sca
     if not images:
         ending = f" whose names end in {image}" if image else ""
         raise DataError(
-            "E409", f"{tree.root} holds no volumes{ending} that are not masks; check the setting image."
+            "E404", f"{tree.root} holds no volumes{ending} that are not masks; check the setting image."
         )
     if masks:
         return ScanLayout(tuple(_match_masks(tree.root, images, masks)), (), tree.notes)
@@ -245,18 +244,6 @@ def read_scans(tree: FolderTree, image: str = "", labelled: bool = False) -> Sca
         for f, site, label in zip(by_class.files, sites, by_class.labels)
     ]
     return ScanLayout(tuple(by_folder), by_class.classes, (*tree.notes, *by_class.notes))
-
-
-def _check_links(tree: FolderTree) -> None:
-    """Raises DataError (E409) for links to files outside the folder."""
-    root = tree.root.resolve()
-    for file in tree.files:
-        if not file.path.resolve().is_relative_to(root):
-            raise DataError(
-                "E409",
-                f"{file.path} is a link that leads out of {tree.root}; copy what it points to into the"
-                " folder.",
-            )
 
 
 def is_in_mask_folder(file: File) -> bool:
@@ -284,14 +271,14 @@ def _match_masks(root: Path, images: Sequence[File], masks: Sequence[File]) -> l
         if len(matches) != 1:
             fault = f"{len(matches)} masks, such as {matches[0].path.name}" if matches else "no mask"
             raise DataError(
-                "E409",
+                "E404",
                 f"{image.path} has {fault}; put one beside it, called {image.stem}_seg.nii.gz, or give"
                 " images/"
                 " and masks/.",
             )
         if twin := images_by_key.get(key):
             raise DataError(
-                "E409",
+                "E404",
                 f"{twin.path} and {image.path} would share the mask {matches[0].path.name}; name the kind of"
                 f" image by how its files end, such as {root}/(image={image.stem.rpartition('_')[2]}).",
             )
@@ -339,7 +326,7 @@ def read_dicom_scans(root: Path, image: str = "", labelled: bool = False) -> Sca
     image: suffix of the names or descriptions of the series to take if a patient has several, "" to take
     each. labelled: whether a table has the classes of the volumes, instead of folders.
     Patients still have their PatientID, which a table may use; `number_patients` removes it. Raises DataError
-    as `find_series` does, and E409 for images without one mask, series without a PatientID and folders that
+    as `find_series` does, and E404 for images without one mask, series without a PatientID and folders that
     name no classes.
     """
     series, notes = find_series(root)
@@ -348,7 +335,7 @@ def read_dicom_scans(root: Path, image: str = "", labelled: bool = False) -> Sca
             f"{DICOM}: {lacking:,} of {len(series):,} series have no PatientID, so no patient can be kept"
             " together"
         )
-        raise DataError("E409", f"{text}; write a pseudonym for each patient.")
+        raise DataError("E404", f"{text}; write a pseudonym for each patient.")
     split = any(part == "train" for part in (split_part(item.folder)[0] for item in series))
     files = [_series_file(root, item, split) for item in series]
     inner = frozenset(f.folders[:i] for f in files for i in range(1, len(f.folders) + 1))
@@ -358,7 +345,7 @@ def read_dicom_scans(root: Path, image: str = "", labelled: bool = False) -> Sca
     matches = [item for item in series if item.place[-1].endswith(image) or item.title.endswith(image)]
     if not matches:
         raise DataError(
-            "E409", f"{DICOM}: no folder or description of a series ends in {image}; check the setting image."
+            "E404", f"{DICOM}: no folder or description of a series ends in {image}; check the setting image."
         )
     if n := len(series) - len(matches):
         notes.append(("left out", f"{n:,} series of other kinds (image={image})"))
@@ -391,7 +378,7 @@ def _scan_of(place: SeriesPlace, split: bool, site: str = "", label: int = -1) -
 def _match_series(
     tree: FolderTree, series: Sequence[SeriesPlace], image: str, notes: list[Note]
 ) -> ScanLayout:
-    """Images with masks. Raises DataError (E409) for images without masks, masks without images, and masks
+    """Images with masks. Raises DataError (E404) for images without masks, masks without images, and masks
     of another patient."""
     try:
         layout = read_scans(tree, image)
@@ -400,14 +387,14 @@ def _match_series(
             f"{DICOM}: not every series of images has one mask, which is called like it; put them into"
             " images/NAME/ and"
         )
-        raise DataError("E409", f"{text} masks/NAME/, or into NAME/ and NAME_seg/ side by side.") from None
+        raise DataError("E404", f"{text} masks/NAME/, or into NAME/ and NAME_seg/ side by side.") from None
     by_path = {file.path: one for file, one in zip(tree.files, series)}
     scans: list[Scan] = []
     for scan in layout.scans:
         picture, mask = (by_path[Path(str(p))] for p in (scan.path, scan.mask))
         if picture.patient != mask.patient:
             raise DataError(
-                "E409", f"{mask.series} is of another PatientID than its image, series {picture.series.name}."
+                "E404", f"{mask.series} is of another PatientID than its image, series {picture.series.name}."
             )
         scans.append(replace(scan, path=picture.series, mask=mask.series, patient=picture.patient))
     if n := len(series) - 2 * len(scans):
@@ -432,13 +419,13 @@ def _are_patients(names: Sequence[str], patients: Sequence[str]) -> bool:
 
 
 def _scans_by_class(series: Sequence[SeriesPlace], split: bool, notes: list[Note]) -> ScanLayout:
-    """Volumes with the class, and the site, of their outermost folders. Raises DataError (E409) without
+    """Volumes with the class, and the site, of their outermost folders. Raises DataError (E404) without
     classes."""
     folders = [split_part(one.folder)[1] if split else one.folder for one in series]
     people = [one.patient for one in series]
     if n := sum(not f for f in folders):
         raise DataError(
-            "E409",
+            "E404",
             f"{DICOM}: {n:,} of {len(series):,} series lie in no folder of a class; use CLASS/, or"
             f" {TABLE_HINT}.",
         )
@@ -450,7 +437,7 @@ def _scans_by_class(series: Sequence[SeriesPlace], split: bool, notes: list[Note
             f"{DICOM}: folders such as SITE/CLASS/ are there, and each holds one patient, so they may be"
             " patients'"
         )
-        raise DataError("E409", f"{text}; give patients' folders names of their own, or {TABLE_HINT}.")
+        raise DataError("E404", f"{text}; give patients' folders names of their own, or {TABLE_HINT}.")
     labels = [f[1] if inner else f[0] for f in folders]
     classes = tuple(sorted(set(labels)))
     if len(classes) < 2 or _are_patients(labels, people):
@@ -458,7 +445,7 @@ def _scans_by_class(series: Sequence[SeriesPlace], split: bool, notes: list[Note
             f"{DICOM} holds no folders of classes: it has {len(classes):,}, and those of one patient each are"
             " patients'"
         )
-        raise DataError("E409", f"{text}; use CLASS/, at least two, or images/ and masks/, or {TABLE_HINT}.")
+        raise DataError("E404", f"{text}; use CLASS/, at least two, or images/ and masks/, or {TABLE_HINT}.")
     notes.append(
         ("sites" if inner else "labels", f"folders were read as {'site/class' if inner else 'class'}")
     )
@@ -537,7 +524,7 @@ def are_test_scans(name: str, scans: Sequence[Scan], share: float) -> np.ndarray
     """Whether each volume belongs to the test part, bool [N]: by its folder, else a share of the patients of
     every site and class.
 
-    Raises DataError: E409 for a patient in both parts, E403 if there is a single patient.
+    Raises DataError: E404 for a patient in both parts, E403 if there is a single patient.
     """
     test = np.array([scan.part == "test" for scan in scans])
     owners = np.array([scan.owner for scan in scans])
@@ -545,7 +532,7 @@ def are_test_scans(name: str, scans: Sequence[Scan], share: float) -> np.ndarray
         overlap = sorted(set(owners[test]) & set(owners[~test]))
         if overlap:
             raise DataError(
-                "E409",
+                "E404",
                 f"{name}: the patient {overlap[0]} is in train/ and in test/; move all of each one into one"
                 " of"
                 " them.",

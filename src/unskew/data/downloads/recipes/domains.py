@@ -23,12 +23,12 @@ def domains(origin: OriginalFiles) -> OriginalSamples:
             f"{origin.path} is no folder; unpack the archive, and give the folder with one folder for each"
             " domain"
         )
-        raise DataError("E411" if origin.path.exists() else "E402", f"{text}.")
+        raise DataError("E401" if origin.path.exists() else "E402", f"{text}.")
     tree = read_tree(origin.path)
     images = files_by_class(tree, [f for f in tree.files if f.kind in IMAGE_ENDINGS])
     if images.sites is None:
         raise DataError(
-            "E411", f"{origin.path} holds CLASS/; put them into one folder for each domain, DOMAIN/CLASS/."
+            "E401", f"{origin.path} holds CLASS/; put them into one folder for each domain, DOMAIN/CLASS/."
         )
     paths = [f.path for f in images.files]
     if (size := 3 * origin.size**2 * len(paths)) > LARGEST_SET:
@@ -37,7 +37,7 @@ def domains(origin: OriginalFiles) -> OriginalSamples:
             f" {LARGEST_SET:,}"
         )
         raise DataError(
-            "E411", f"{text}; take a smaller --size, or train from the folder itself: --data {origin.path}."
+            "E401", f"{text}; take a smaller --size, or train from the folder itself: --data {origin.path}."
         )
 
     def pixels(i: int) -> np.ndarray:

@@ -28,16 +28,16 @@ EMNIST = {
 
 
 def idx(content: bytes, axes: int, place: str) -> np.ndarray:
-    """The bytes of an IDX file, uint8, with `axes` axes. Raises DataError (E411) for another kind or
+    """The bytes of an IDX file, uint8, with `axes` axes. Raises DataError (E401) for another kind or
     length of file."""
     header = 4 + 4 * axes
     if len(content) < header or content[:4] != bytes((0, 0, UNSIGNED_BYTES, axes)):
-        raise DataError("E411", f"{place} is no IDX file of bytes with {axes} axes. Download it again.")
+        raise DataError("E401", f"{place} is no IDX file of bytes with {axes} axes. Download it again.")
     shape = struct.unpack(f">{axes}I", content[4:header])
     if len(content) - header != int(np.prod(shape, dtype=object)):
         length = f"{len(content) - header:,} bytes after its header"
         raise DataError(
-            "E411",
+            "E401",
             f"{place} says it holds {' x '.join(map(str, shape))} and has {length}. Download it again.",
         )
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
@@ -53,7 +53,7 @@ def _pair(files: Files, begins: str) -> tuple[np.ndarray, np.ndarray]:
         read.append(idx(files.read(name), axes, f"{files.place}: {name}"))
     if len(read[0]) != len(read[1]):
         text = f"{files.place} holds {len(read[0]):,} images and {len(read[1]):,} labels of {begins}"
-        raise DataError("E411", f"{text}. Download it again.")
+        raise DataError("E401", f"{text}. Download it again.")
     return read[0], read[1].astype(np.int64)
 
 
@@ -73,7 +73,7 @@ def emnist(origin: OriginalFiles) -> OriginalSamples:
     for labels in (y, y_test):
         if unknown := sorted(set(np.unique(labels).tolist()) - set(numbers)):
             raise DataError(
-                "E411", f"{files.place}: label {unknown[0]} is not in emnist-{split}-mapping.txt."
+                "E401", f"{files.place}: label {unknown[0]} is not in emnist-{split}-mapping.txt."
             )
     place = np.zeros(max(numbers) + 1, np.int64)
     place[numbers] = np.arange(len(numbers))
@@ -92,7 +92,7 @@ def _mapping(files: Files, name: str) -> tuple[list[int], tuple[str, ...]]:
         numbers, classes = [line[0] for line in lines], tuple("/".join(map(chr, line[1:])) for line in lines)
     except (ValueError, IndexError, OverflowError) as error:
         raise DataError(
-            "E411", f"{files.place}: {name} is no table of labels and characters ({error})."
+            "E401", f"{files.place}: {name} is no table of labels and characters ({error})."
         ) from error
     if (
         not lines
@@ -102,7 +102,7 @@ def _mapping(files: Files, name: str) -> tuple[list[int], tuple[str, ...]]:
         or not all(classes)
     ):
         raise DataError(
-            "E411", f"{files.place}: {name} is no table of labels and characters. Download it again."
+            "E401", f"{files.place}: {name} is no table of labels and characters. Download it again."
         )
     return numbers, classes
 

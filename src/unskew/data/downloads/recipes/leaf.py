@@ -57,7 +57,7 @@ def shakespeare(origin: OriginalFiles) -> OriginalSamples:
     )
     if len(characters) > 256:
         raise DataError(
-            "E411", f"{files.place} holds {len(characters)} different characters; is it the right text?"
+            "E401", f"{files.place} holds {len(characters)} different characters; is it the right text?"
         )
     number = {c: i for i, c in enumerate(characters)}
     parts = {
@@ -77,7 +77,7 @@ def _parts(files: Files, read: Callable[[Any], Any]) -> dict[str, list[Client]]:
     """The clients of "train" and "test" if the files are in folders of these names, else all in "train"."""
     names = sorted(name for name in files.reading if name.endswith(".json"))
     if not names:
-        raise DataError("E411", f"{files.place} holds no .json file; LEAF's preprocess.sh makes them.")
+        raise DataError("E401", f"{files.place} holds no .json file; LEAF's preprocess.sh makes them.")
     split = {part: [n for n in names if f"/{part}/" in f"/{n}"] for part in ("train", "test")}
     split = split if all(split.values()) else {"train": names, "test": []}
     return {part: [c for name in of for c in _clients(files, name, read)] for part, of in split.items()}
@@ -92,7 +92,7 @@ def _clients(files: Files, name: str, read: Callable[[Any], Any]) -> Iterator[Cl
             if rows["x"]:
                 yield str(user), np.stack([np.asarray(read(x)) for x in rows["x"]]), list(rows["y"])
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise DataError("E411", f"{files.place}: {name} is no file of LEAF's: {error}.") from error
+        raise DataError("E401", f"{files.place}: {name} is no file of LEAF's: {error}.") from error
 
 
 def _windows(files: Files) -> dict[str, list[Client]]:
@@ -114,7 +114,7 @@ def _windows(files: Files) -> dict[str, list[Client]]:
                 parts[part].append((role, x, [piece[i + WINDOW] for i in starts]))
     if not parts["train"]:
         raise DataError(
-            "E411",
+            "E401",
             f"{files.place}: {name} holds no role with more than {WINDOW} characters, as 'ROLE:' lines.",
         )
     return parts
@@ -133,7 +133,7 @@ def _samples(
         arrays.append((np.concatenate([x for _, x, _ in clients]), y, owners))
     (x, y, owners), (x_test, y_test, owners_test) = arrays
     if x is None or y is None or owners is None:
-        raise DataError("E411", "the files hold no training samples; is it the right archive?")
+        raise DataError("E401", "the files hold no training samples; is it the right archive?")
     return OriginalSamples(x, y, x_test, y_test, classes, {column: (owners, owners_test)})
 
 

@@ -36,7 +36,7 @@ def _part(files: Files, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     y, subject = (_numbers(files, f"{kind}_{part}.txt", 1)[:, 0] for kind in ("y", "subject"))
     if len({len(rows) for rows in (*signals, y, subject)}) > 1:
         raise DataError(
-            "E411", f"{files.place}: the files of the part '{part}' differ in length. Download it again."
+            "E401", f"{files.place}: the files of the part '{part}' differ in length. Download it again."
         )
     return np.stack(signals, -1)[:, None], y.astype(np.int64) - 1, subject.astype(np.int64)
 
@@ -48,11 +48,11 @@ def _numbers(files: Files, name: str, columns: int) -> np.ndarray:
         rows = np.loadtxt(io.BytesIO(text), dtype=np.float32, ndmin=2, comments=None)
     except ValueError as error:
         raise DataError(
-            "E411", f"{files.place}: {name} is no table of numbers: {error}. Download it again."
+            "E401", f"{files.place}: {name} is no table of numbers: {error}. Download it again."
         ) from error
     if rows.shape[1:] != (columns,) or not np.isfinite(rows).all():
         raise DataError(
-            "E411", f"{files.place}: {name} has not {columns} numbers in each line. Download it again."
+            "E401", f"{files.place}: {name} has not {columns} numbers in each line. Download it again."
         )
     return rows
 

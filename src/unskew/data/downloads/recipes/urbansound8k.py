@@ -25,7 +25,7 @@ def urbansound8k(origin: OriginalFiles) -> OriginalSamples:
     table = origin.path / TABLE
     if not table.is_file():
         raise DataError(
-            "E411", f"there is no {table}; unpack UrbanSound8K.tar.gz, and give the folder UrbanSound8K."
+            "E401", f"there is no {table}; unpack UrbanSound8K.tar.gz, and give the folder UrbanSound8K."
         )
     try:
         with open(table, newline="", encoding="utf-8") as file:
@@ -35,19 +35,19 @@ def urbansound8k(origin: OriginalFiles) -> OriginalSamples:
             ]
     except (KeyError, TypeError, ValueError, csv.Error) as error:
         raise DataError(
-            "E411", f"{table} is not the table of UrbanSound8K ({error}). Download it again."
+            "E401", f"{table} is not the table of UrbanSound8K ({error}). Download it again."
         ) from error
     if not rows or any("/" in name or "\\" in name for name, *_ in rows):
-        raise DataError("E411", f"{table} names no files, or files elsewhere. Download it again.")
+        raise DataError("E401", f"{table} names no files, or files elsewhere. Download it again.")
     paths = [origin.path / "audio" / f"fold{fold}" / name for name, fold, *_ in rows]
     if missing := next((p for p in paths if not p.is_file()), None):
-        raise DataError("E411", f"{table} names {missing}, which is not there; unpack the archive again.")
+        raise DataError("E401", f"{table} names {missing}, which is not there; unpack the archive again.")
     x = np.stack(read_each(paths, lambda i: np.rint(spectrogram(paths[i], FORMAT)).astype(np.uint8)))[:, None]
     fold, recording, y = (np.array([row[i] for row in rows], np.int64) for i in (1, 2, 3))
     classes = {row[3]: row[4] for row in rows}
     if sorted(classes) != list(range(len(classes))):
         raise DataError(
-            "E411", f"{table}: the numbers of the classes are not 0 to {len(classes) - 1}. Download it again."
+            "E401", f"{table}: the numbers of the classes are not 0 to {len(classes) - 1}. Download it again."
         )
     test = fold == TEST_FOLD
     columns = {
