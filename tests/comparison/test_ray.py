@@ -160,7 +160,7 @@ def test_a_node_with_another_version_is_refused(cluster, tmp_path):
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("E173 fedavg, seed 0: node ")
+    assert done.stderr.startswith("E172 fedavg, seed 0: node ")
     assert "and the driver 0.0.9 with torch" in done.stderr
     assert "Traceback" not in done.stderr
 

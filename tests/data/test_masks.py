@@ -120,7 +120,7 @@ def test_equal_parts_without_looking_at_labels():
 @pytest.mark.parametrize("skew", ["dirichlet:0.1", "classes:2", "pathological:1x2", "clustered:1-2"])
 def test_dealing_by_class_is_refused(skew):
     with pytest.raises(
-        DataError, match=r"E406 skew '\w+' deals by class, but .*masks; use iid or column:site\."
+        DataError, match=r"E103 skew '\w+' deals by class, but .*masks; use iid or column:site\."
     ):
         built(sites(), skew)
 

@@ -167,7 +167,7 @@ def test_what_needs_all_samples_at_once_says_so(tmp_path):
     read = on_disk(tmp_path)
     with pytest.raises(DataError, match=r"E142 all 7\d samples of x\.npy would have to be in memory at once"):
         np.asarray(read.x)
-    with pytest.raises(DataError, match=r"E406 .* a feature skew needs a set that fits into memory"):
+    with pytest.raises(DataError, match=r"E103 .* a feature skew needs a set that fits into memory"):
         unskew.run("fedavg", read, **SETTINGS | {"skew": "iid+gamma:1"})
 
 

@@ -368,7 +368,7 @@ def test_texts_that_are_nearly_right_say_what_to_write(tmp_path):
     with pytest.raises(UsageError, match=r"E125 .*the bracket behind .* is not closed"):
         data.read(f"{path}(label=status")
     with pytest.raises(
-        DataError, match=r"E407 .*no column 'bank'; it has: none\. Of a table, .*table.csv\(site=bank\)"
+        DataError, match=r"E103 .*no column 'bank'; it has: none\. Of a table, .*table.csv\(site=bank\)"
     ):
         unskew.run("fedavg", path, skew="column:bank", rounds=1)
 

@@ -135,7 +135,7 @@ def test_a_file_that_does_not_hold_together_is_refused(text, says):
 
 def test_a_cell_that_could_not_run_is_refused_with_its_place(tmp_path):
     for text, says in (
-        (OWN.replace("lr: 0.1", "learning_rate: 0.1"), "E101 .*own.yaml, row a, FedAvg: unknown key.*'lr'"),
+        (OWN.replace("lr: 0.1", "learning_rate: 0.1"), "E109 .*own.yaml, row a, FedAvg: unknown key.*'lr'"),
         (
             OWN.replace("Mine: fedprox", "Mine: fedprx"),
             "E102 .*row a, Mine: unknown method 'fedprx'.*'fedprox'",

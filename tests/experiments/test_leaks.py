@@ -73,14 +73,14 @@ def test_a_table_of_attacks_alone_has_no_columns_of_training(runs):
 
 def test_an_attack_that_cannot_be_made_is_refused_before_anything_is_trained(tmp_path):
     for wrong, says in (
-        ("name: contxt", "E150 .*row pairs: there is no attack 'contxt'. Did you mean 'context'"),
+        ("name: contxt", "E126 .*row pairs: there is no attack 'contxt'. Did you mean 'context'"),
         ("name: context, ofs: 60", "E126 .*row pairs, attack: unknown entry 'ofs'. Did you mean 'of'"),
     ):
         with pytest.raises(UsageError, match=says):
             reproduced(
                 tmp_path, LEAKING.replace("pairs: {attack: {name: context", "pairs: {attack: {" + wrong)
             )
-    with pytest.raises(UsageError, match=r"E150 .*row pairs: .*step"):
+    with pytest.raises(UsageError, match=r"E126 .*row pairs: .*step"):
         reproduced(tmp_path, LEAKING.replace("steps: 20}}, x: 60}", "step: 20}}, x: 60}"))
     assert not list(tmp_path.rglob("model.safetensors"))
     with pytest.raises(UsageError, match=r"E126 .*attack: of is needed"):

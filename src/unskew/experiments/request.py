@@ -46,7 +46,7 @@ class Request:
 
     @cached_property
     def cluster(self) -> Cluster | None:
-        """The cluster that `on` names; None for this machine. Raises UsageError (E170)."""
+        """The cluster that `on` names; None for this machine. Raises UsageError (E172)."""
         return cluster.parse(self.on)
 
     @property
