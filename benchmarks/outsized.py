@@ -8,7 +8,7 @@ processor's time (which other programs on the core do not change), in a round (m
 that the process held; `--json` keeps them. `--limit` bounds the memory that a process may ask for
 (RLIMIT_DATA). "cold" drops the file from the system's cache before every round. "parquet" reads the same
 samples as lists of float32 in row groups of 1,000 (it needs pyarrow), on a machine that has, so far as unskew
-knows, twice as much memory as the set takes; "again" does so without a copy of what was unpacked. `--disk`
+knows, twice as much memory as the set takes. `--disk`
 measures instead what the disk allows: rows of the file a second, read without unskew, in the order of the
 file and at random, one at a time and 256 asked for together.
 """
@@ -31,7 +31,7 @@ import numpy as np
 
 SHAPE, CLIENTS, AT_WORK = (3, 32, 32), 100, 10
 KINDS = ("memory", "rows", "cold")
-MORE = (*KINDS, "parquet", "again")
+MORE = (*KINDS, "parquet")
 GROUP = 1_000
 
 
@@ -124,16 +124,16 @@ def dataset_of(folder: Path, kind: str):
     from unskew.data import arrays
 
     x, y = np.load(folder / "x.npy", mmap_mode=None if kind == "memory" else "r"), np.load(folder / "y.npy")
-    if kind not in ("parquet", "again"):
+    if kind != "parquet":
         return arrays(x, y, x[:1000].copy(), y[:1000])
-    os.environ["UNSKEW_SCRATCH"] = "off" if kind == "again" else str(folder)
+    os.environ["UNSKEW_SCRATCH"] = str(folder)
     from unskew.data import read
-    from unskew.data.parquet import row_groups, table
+    from unskew.data.parquet import table
     from unskew.data.samples import memory_budget
     from unskew.system import machine
 
-    for module in (machine, memory_budget, row_groups, table):
-        module.memory = lambda: 2 * x.nbytes
+    for module in (machine, memory_budget, table):
+        module.usable_memory = lambda: 2 * x.nbytes
     whole = read(f"{folder}/x.parquet(x=x,label=y)")
     return arrays(whole.x, whole.y, x[:1000].copy(), y[:1000])
 
@@ -213,7 +213,7 @@ def main() -> None:
             for _ in range(options.times):
                 disk(Path(folder))
             return
-        if {"parquet", "again"} & {*options.kinds}:
+        if "parquet" in options.kinds:
             subprocess.run([sys.executable, __file__, "--child", folder, "write"], check=True)
         print("samples    ready, s  samples/s  a core-second  peak, MiB   at first   load", flush=True)
         for kind in options.kinds * options.times:

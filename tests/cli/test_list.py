@@ -18,7 +18,7 @@ from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.shares import Kind
 from unskew.errors import UsageError
-from unskew.experiments import files, plan
+from unskew.experiments import files
 from unskew.federation.site.policy import Policy
 from unskew.federation.site.study_review import Study, check_study
 from unskew.formats import arguments
@@ -142,7 +142,6 @@ def test_what_is_chosen_is_listed_or_told_in_full(few):
     ("given", "says"),
     [
         ("data --against labels", "--against works for methods only, not for data."),
-        ("data --time", "--time works for experiments only, not for data."),
         ("methods --against label", "got 'label'. Did you mean 'labels'?"),
         ("methods --shares weights,sum", "got 'sum'. Did you mean 'sums'?"),
         ("methods --task segment", "--task is one of classification, segmentation, regression"),
@@ -158,19 +157,8 @@ def test_a_filter_that_cannot_be_meant_is_refused_in_a_sentence(given, says, few
 
 
 def test_an_experiment_is_listed_with_the_rows_that_can_run_here(monkeypatch):
-    """And its time is that of these rows, of each run once."""
     rows = [SimpleNamespace(name=name, has_data=name != "c") for name in "abc"]
-    methods = {"FedAvg": "fedavg", "again": "fedavg", "FedProx": "fedprox"}
-
-    def settings_of(row, method):
-        return SimpleNamespace(fingerprint=lambda: f"{row.name} {methods[method]}")
-
-    table = SimpleNamespace(title="A table", rows=rows, methods=methods, settings_of=settings_of)
+    table = SimpleNamespace(title="A table", rows=rows, methods={"FedAvg": "fedavg", "FedProx": "fedprox"})
     monkeypatch.setattr(files, "experiment_names", lambda: ["t"])
     monkeypatch.setattr(files, "read_experiment", lambda name: table)
-    monkeypatch.setattr(plan, "seconds_for", lambda runs, cores, seeds: 60.0 * len(list(runs)))
-    assert list_._experiments() == {"t": "A table; 2 of 3 rows can run here, 3 methods"}
-    assert list_._time("t").startswith("About 4:00 for 3 seeds")
-    for row in rows:
-        row.has_data = False
-    assert list_._time("t") == "No data here."
+    assert list_._experiments() == {"t": "A table; 2 of 3 rows can run here, 2 methods"}

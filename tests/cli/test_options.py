@@ -48,12 +48,11 @@ FROZEN = {
     "predict": "run input --out --client --model --method --best --unfinished --data --classes",
     "export": "run out --format --license --client --model --method --best --unfinished --data --classes",
     "reproduce": (
-        "table --rows --methods --add --seeds --scale --tune --sampler --processes --on --folder"
+        "table --rows --methods --add --seeds --scale --processes --on --folder"
         " --keep --page --anew --dry-run --file --json"
     ),
     "list": (
         "kind --against --family --task --shares --least-samples --secure-aggregation --handing-on --json"
-        " --time"
     ),
     "explain": "method --data --model",
     "check": "method --json",

@@ -9,13 +9,11 @@ import json
 import os
 import pickle
 import struct
-import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,6 @@ from tests.cli.calling import call
 from unskew.data.downloads import get
 from unskew.data.downloads.catalogue import OriginalSamples, recipes
 from unskew.data.downloads.recipes import cifar
-from unskew.data.files import archives
 from unskew.errors import DataError
 from unskew.system import disk
 
@@ -333,42 +330,28 @@ def tiny(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-class FakeParquet:
-    """Stands for pyarrow.parquet, which tests cannot count on: files hold pickles, which only this test
-    reads."""
-
-    unpacks_to = 100
-
-    def __init__(self, file: io.BytesIO):
-        self.rows = pickle.loads(file.read())
-        notes = json.dumps({"info": {"features": {"label": {"names": ["no", "yes"]}}}}).encode()
-        self.schema_arrow = SimpleNamespace(names=list(self.rows), metadata={b"huggingface": notes})
-        group = SimpleNamespace(total_byte_size=self.unpacks_to)
-        self.metadata = SimpleNamespace(num_row_groups=1, row_group=lambda i: group)
-
-    def read(self, columns: list[str]) -> Any:
-        return SimpleNamespace(to_pydict=lambda: {column: self.rows[column] for column in columns})
+def hub_folder(root: Path, contents: Mapping[str, Mapping[str, list[Any]]]) -> Path:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    notes = {b"huggingface": json.dumps({"info": {"features": {"label": {"names": ["no", "yes"]}}}}).encode()}
+    for name, rows in contents.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(pa.table(dict(rows)).replace_schema_metadata(notes), root / name)
+    return root
 
 
-@pytest.fixture
-def parquet(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=FakeParquet))
-    return FakeParquet
-
-
-def test_files_of_the_hub_are_the_same_sets(tmp_path, parquet, monkeypatch):
+def test_files_of_the_hub_are_the_same_sets(tmp_path):
+    """Also in its cache, whose files are links."""
     labels = [i % 2 for i in range(10)]
-    blobs = {f"blobs/{i}": pickle.dumps(rows) for i, rows in enumerate(hub_files(TEN, labels).values())}
-    origin = folder(tmp_path / "datasets--uoft-cs--cifar10", blobs)
-    (origin / "snapshots" / "a" / "plain_text").mkdir(parents=True)
-    for i, name in enumerate(hub_files(TEN, labels)):
-        (origin / "snapshots" / "a" / name).symlink_to(f"../../../blobs/{i}")
+    blobs = hub_folder(tmp_path / "blobs", hub_files(TEN, labels))
+    origin = tmp_path / "datasets--uoft-cs--cifar10"
+    for name in hub_files(TEN, labels):
+        (origin / name).parent.mkdir(parents=True, exist_ok=True)
+        (origin / name).symlink_to(blobs / name)
     read = made("cifar10", origin, tmp_path)
     assert (read.x == TEN).all()
     assert (read.y.tolist(), read.classes, len(read.x_test)) == (labels, ("no", "yes"), 2)
     writers = hub_files(GREY[:, None], [3, 1] * 3, writer_id=["f1", "f2"] * 3)
-    letters = folder(tmp_path / "femnist", {name: pickle.dumps(rows) for name, rows in writers.items()})
-    read = made("femnist", letters, tmp_path)
+    read = made("femnist", hub_folder(tmp_path / "femnist", writers), tmp_path)
     assert (read.columns["writer"][0].tolist(), read.classes) == (["f1", "f2"] * 3, ("0", "1", "2", "3"))
     assert (read.x == GREY[:, None]).all()
 
@@ -377,56 +360,19 @@ def test_files_of_the_hub_are_the_same_sets(tmp_path, parquet, monkeypatch):
     ("change", "says"),
     [
         (
-            lambda rows: rows.update(img=[{"bytes": None, "path": "/etc/passwd"}] * 5),
-            "row 0 holds no image of its own",
+            lambda rows: rows["img"].__setitem__(0, {"bytes": None, "path": "/etc/passwd"}),
+            "holds no file of its own",
         ),
-        (lambda rows: rows.update(img=[{"bytes": b"no", "path": ""}] * 5), "the image of row 0 is damaged"),
-        (
-            lambda rows: rows.update(img=[{"bytes": tiny(np.zeros((1, 5000, 5000), np.uint8))}] * 5),
-            "has 5000 x 5000 pixels",
-        ),
-        (lambda rows: rows.update(img=[{"bytes": tiny(TEN[0, :, :9])}] * 5), "have different sizes"),
-        (lambda rows: rows.update(label=["cat"] * 5), "one whole number as label"),
-        (lambda rows: rows.pop("label"), "has no column label"),
+        (lambda rows: rows.update(img=[{"bytes": b"no", "path": ""}] * 5), "Row 0 of .* is no image"),
+        (lambda rows: rows.update(img=[{"bytes": tiny(TEN[0, :, :9]), "path": ""}] * 5), "differ in size"),
+        (lambda rows: rows.update(label=[0.5] * 5), "a label is no whole number"),
     ],
 )
-def test_what_a_file_of_the_hub_must_not_hold_is_refused(change, says, tmp_path, parquet):
+def test_what_a_file_of_the_hub_must_not_hold_is_refused(change, says, tmp_path):
     contents = hub_files(TEN, [0, 1] * 5)
     change(contents[PARQUET])
-    origin = folder(tmp_path / "f", {name: pickle.dumps(rows) for name, rows in contents.items()})
     with pytest.raises(DataError, match=says):
-        made("cifar10", origin, tmp_path)
-
-
-def test_files_of_the_hub_that_unpack_to_too_much_or_are_elsewhere_are_refused(
-    tmp_path, parquet, monkeypatch
-):
-    rows = pickle.dumps(hub_files(TEN, [0, 1] * 5)[PARQUET])
-    origin = folder(tmp_path / "f", {"a/train.parquet": rows})
-    with monkeypatch.context() as patch:
-        patch.setattr(parquet, "unpacks_to", 1 << 40)
-        with pytest.raises(DataError, match=r"E401 .*unpacks to 1,099,511,627,776 bytes"):
-            made("cifar10", origin, tmp_path)
-    folder(tmp_path / "f", {"b/train.parquet": rows})
-    with pytest.raises(DataError, match=r"holds several sets, .*name one folder"):
-        made("cifar10", origin, tmp_path)
-    with pytest.raises(DataError, match=r"holds no train-\*.parquet"):
-        made("cifar10", folder(tmp_path / "g", {"dev.parquet": rows}), tmp_path)
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(DataError, match=r"E401 .*pip install 'unskew\[tables\]'"):
-        made("cifar10", folder(tmp_path / "h", {"train.parquet": rows}), tmp_path)
-
-
-def test_a_real_file_of_the_hub_is_read(tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    pa = pytest.importorskip("pyarrow")
-    notes = {b"huggingface": json.dumps({"info": {"features": {"label": {"names": ["no", "yes"]}}}}).encode()}
-    (tmp_path / "f").mkdir()
-    for name, rows in hub_files(TEN, [0, 1] * 5).items():
-        parquet.write_table(pa.table(rows).replace_schema_metadata(notes), tmp_path / "f" / Path(name).name)
-    read = made("cifar10", tmp_path / "f", tmp_path)
-    assert (read.x == TEN).all()
-    assert (read.y.tolist(), read.classes) == ([0, 1] * 5, ("no", "yes"))
+        made("cifar10", hub_folder(tmp_path / "f", contents), tmp_path)
 
 
 def test_torchvisions_folders_are_taken_as_they_are(tmp_path):
@@ -456,10 +402,6 @@ class Evil:
         return self.call, self.arguments
 
 
-ARRAY = b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
-U1 = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R"
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -467,12 +409,6 @@ U1 = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R"
         pickle.dumps({b"data": Evil(eval, "1")}),
         pickle.dumps({b"data": Evil(np.fromfile, "pwned")}),
         b"\x80\x02cnumpy\nload\nU\x01x\x85R.",
-        b"\x80\x02cnumpy\nndarray\nJ\xff\xff\xff\x7f\x85R.",  # an array of 16 GiB
-        b"\x80\x02cnumpy\ndtype\nU\x01OK\x00K\x01\x87R.",  # of Python objects
-        b"\x80\x02cnumpy\ndtype\nN}U\x05_makeK\x01s\x86b.",  # another thing behind a name
-        ARRAY + b"(K\x01J\xff\xff\xff\x7f\x85" + U1 + b"\x89U\x01xtb.",  # more numbers than bytes
-        ARRAY + b"(K\x01K\x01\x85U\x01O\x89]K\x01atb.",  # a list of objects
-        ARRAY + b"(K\x01K\x01\x85" + U1 + b"(K\x03U\x01>NNNK\x01K\x01K\x00tb\x89U\x01xtb.",  # bytes exchanged
     ],
 )
 def test_a_pickle_that_asks_for_more_than_numbers_is_refused(content, tmp_path, monkeypatch):
@@ -480,22 +416,6 @@ def test_a_pickle_that_asks_for_more_than_numbers_is_refused(content, tmp_path, 
     with pytest.raises(DataError, match=r"E401 data_batch_1: this pickle is refused"):
         cifar.read_pickle(content, "data_batch_1")
     assert not list(tmp_path.iterdir())
-
-
-def linked_tar(path: Path) -> Path:
-    with tarfile.open(path, "w:gz") as archive:
-        member = tarfile.TarInfo("cifar/data_batch_1")
-        member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        archive.addfile(member)
-    return path
-
-
-def linked_zip(path: Path) -> Path:
-    with zipfile.ZipFile(path, "w") as archive:
-        member = zipfile.ZipInfo("link")
-        member.external_attr = 0o120777 << 16
-        archive.writestr(member, "/etc/passwd")
-    return path
 
 
 def written(path: Path, content: bytes) -> Path:
@@ -506,17 +426,6 @@ def written(path: Path, content: bytes) -> Path:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda p: tar(p / "a.tar.gz", {"../../evil": b"x"}), "E401 .*leads out of it"),
-        (lambda p: tar(p / "a.tar.gz", {"/etc/evil": b"x"}), "E401 .*leads out of it"),
-        (lambda p: written(p / "a.zip", zipped({"a/../../evil": b"x"})), "E401 .*leads out of it"),
-        (lambda p: linked_tar(p / "a.tar.gz"), "E401 .*is a link or a device"),
-        (lambda p: linked_zip(p / "a.zip"), "E401 .*is a link"),
-        (
-            lambda p: written(p / "a.zip", zipped({"bomb": bytes(1 << 21)})),
-            "E401 .*unpack to 2,097,152 or more",
-        ),
-        (lambda p: tar(p / "a.tar.gz", {"bomb": bytes(1 << 21)}), "E401 .*unpack to 2,097,152 or more"),
-        (lambda p: folder(p / "f", {"data_batch_1.gz": gzip.compress(bytes(1 << 21))}), "E401 .*or more"),
         (
             lambda p: written(p / "a.tar.gz", tar(p / "b.tar.gz", a_cifar10()).read_bytes()[:900]),
             "E401 .*damaged",
@@ -537,8 +446,7 @@ def written(path: Path, content: bytes) -> Path:
         ),
     ],
 )
-def test_bad_archives_are_refused_and_nothing_is_written(make, says, tmp_path, monkeypatch):
-    monkeypatch.setattr(archives, "SMALL_ARCHIVE", 1 << 20)
+def test_bad_archives_are_refused_and_nothing_is_written(make, says, tmp_path):
     origin = make(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(DataError, match=says):
@@ -583,21 +491,13 @@ def test_bad_archives_are_refused_and_nothing_is_written(make, says, tmp_path, m
             },
             "E401 .*files elsewhere",
         ),
-        ("pathmnist", {"pathmnist.npz": b"PK nonsense"}, "E401 .*no whole .npz"),
+        ("pathmnist", {"pathmnist.npz": b"PK nonsense"}, "E401 .*not a whole NumPy archive"),
     ],
 )
 def test_files_of_the_wrong_kind_or_length_are_refused(name, contents, says, tmp_path):
     with pytest.raises(DataError, match=says):
         made(name, folder(tmp_path / "f", contents), tmp_path)
     assert not (tmp_path / "out").exists()
-
-
-def test_links_in_a_folder_are_not_followed(tmp_path):
-    (tmp_path / "secret").write_bytes(b"x")
-    origin = folder(tmp_path / "f", {"a": b""})
-    (origin / "data_batch_1").symlink_to(tmp_path / "secret")
-    with pytest.raises(DataError, match=r"E401 .*holds no file data_batch_1"):
-        made("cifar10", origin, tmp_path)
 
 
 def test_a_file_of_a_published_digest_is_verified(tmp_path, monkeypatch):

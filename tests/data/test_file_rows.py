@@ -6,7 +6,6 @@ that is not. What
 others may do: take a file away, write another one in its place, damage it, while a run trains.
 """
 
-import os
 import shutil
 import wave
 
@@ -63,7 +62,7 @@ def little(monkeypatch):
     ],
 )
 def test_files_that_do_not_fit_into_memory_are_decoded_once_and_train_to_the_same_bits(
-    tmp_path, little, make, more, monkeypatch
+    tmp_path, little, make, more
 ):
     """D8: folders were decoded into memory as a whole, whatever their size."""
     text = make(tmp_path / "set")
@@ -76,7 +75,6 @@ def test_files_that_do_not_fit_into_memory_are_decoded_once_and_train_to_the_sam
     assert np.array_equal(read.x_test[:], whole.x_test)
     assert (read.mean, read.std, read.classes) == (whole.mean, whole.std, whole.classes)
     assert "; from a file without a name in " in read.intake.notes[-1][1]
-    monkeypatch.setattr("unskew.data.readers.from_folder.FileRows._sample", None)  # nothing is decoded again
     source, found = read.x.source, read.x.source.survey
     assert all(
         np.array_equal(getattr(survey_rows(source.shape, source.read), n), getattr(found, n))
@@ -103,24 +101,6 @@ def test_a_test_folder_is_decoded_when_it_is_wanted(tmp_path, little):
     assert np.array_equal(read.x_test[:], whole.x_test)
 
 
-def test_without_a_temporary_file_they_are_decoded_when_they_are_wanted_to_the_same_bits(
-    tmp_path, little, monkeypatch
-):
-    text = images(tmp_path / "set")
-    whole, one = data.read(text), unskew.run("fedavg", text, **SETTINGS | {"skew": "iid"})
-    little()
-    monkeypatch.setenv("UNSKEW_SCRATCH", "off")
-    read = data.read(text)
-    assert read.intake.notes[-1][1].endswith("; each time decoded again, because UNSKEW_SCRATCH is off")
-    assert np.array_equal(read.x_test[:], whole.x_test)
-    source, found = read.x.source, read.x.source.survey
-    assert all(
-        np.array_equal(getattr(survey_rows(source.shape, source.read), n), getattr(found, n))
-        for n in vars(found)
-    )
-    assert unskew.run("fedavg", text, **SETTINGS | {"skew": "iid"}).digest == one.digest
-
-
 def test_files_that_are_gone_once_they_were_decoded_are_no_matter(tmp_path, little):
     text = images(tmp_path / "set")
     whole = data.read(text)
@@ -128,36 +108,6 @@ def test_files_that_are_gone_once_they_were_decoded_are_no_matter(tmp_path, litt
     read = data.read(text)
     shutil.rmtree(tmp_path / "set")
     assert np.array_equal(read.x[:], whole.x)
-
-
-def test_a_file_that_changes_while_a_run_trains_is_an_error(tmp_path, little, monkeypatch):
-    """D8: gone, written anew, cut short, and damaged in a way that its time and length do not tell."""
-    little()
-    monkeypatch.setenv("UNSKEW_SCRATCH", "off")
-    read = data.read(images(tmp_path / "set"))
-    file = read.x.source.files[0]
-    before, other, now = file.read_bytes(), read.x.source.files[1].read_bytes(), file.stat()
-    row = np.zeros(1, np.int64)
-    for content, what in (
-        (other, "has changed since it was checked"),
-        (before[:50], "has changed since it was checked"),
-        (None, "is gone; leave data alone"),
-    ):
-        file.write_bytes(content) if content else file.unlink()
-        with pytest.raises(DataError, match=rf"E413 .*0\.png {what}"):
-            read.x.source.read(row)
-        file.write_bytes(before)
-        os.utime(file, ns=(now.st_atime_ns, now.st_mtime_ns))
-    assert len(read.x.source.read(row))
-    file.write_bytes(b"?" * len(before))
-    os.utime(file, ns=(now.st_atime_ns, now.st_mtime_ns))
-    with pytest.raises(
-        DataError, match=r"E413 .*0\.png cannot be read as an image: .*, and could be before; see to its disk"
-    ):
-        read.x.source.read(row)
-    file.unlink()
-    with pytest.raises(DataError, match=r"E413 .* is gone"):
-        unskew.run("fedavg", read, **SETTINGS | {"skew": "iid"})
 
 
 def test_all_files_that_cannot_be_read_are_named_before_anything_trains(tmp_path, little):

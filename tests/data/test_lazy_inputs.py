@@ -8,8 +8,6 @@ What others may do: write to a file while it is used.
 
 from __future__ import annotations
 
-import pickle
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,7 @@ from tests.data import arrow
 from tests.data.test_parquet import FILE, png
 from unskew import data
 from unskew.data.readers import from_npz
-from unskew.data.storage.sample_rows import Rows, is_streamed
+from unskew.data.storage.sample_rows import is_streamed
 from unskew.errors import DataError
 
 N = 36
@@ -116,13 +114,8 @@ def test_constants_and_what_is_told_are_those_of_samples_in_memory(tmp_path, lit
     assert both[0] == both[1]
 
 
-@pytest.mark.parametrize("scratch", ["", "off"])
-def test_columns_of_parquet_are_unpacked_once_and_stay_there(scratch, tmp_path, little, monkeypatch):
-    """Lists, numbers and images. Also without a temporary file, where they are unpacked when they are
-    wanted."""
-    monkeypatch.setitem(
-        __import__("sys").modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=arrow.ParquetFile)
-    )
+def test_columns_of_parquet_are_unpacked_once_and_stay_there(tmp_path, little, monkeypatch):
+    """Lists, numbers and images."""
     numbers = "list<element: list<element: list<element: uint8>>>"
     rows = {
         "scan": (numbers, SCANS.tolist()),
@@ -136,25 +129,15 @@ def test_columns_of_parquet_are_unpacked_once_and_stay_there(scratch, tmp_path, 
     whole = data.read(text)
     little(400_000)
     monkeypatch.setattr("unskew.data.samples.memory_budget.MEMORY_SHARE", 0.01)
-    monkeypatch.setenv("UNSKEW_SCRATCH", scratch or str(tmp_path))
+    monkeypatch.setenv("UNSKEW_SCRATCH", str(tmp_path))
     read = data.read(text)
     assert is_streamed(read.x)
     assert read.layout == whole.layout
     assert np.array_equal(read.x[:], whole.x)
-    where = "each time unpacked again" if scratch else "from a file without a name"
     told = [t for _, t in read.intake.notes]
-    assert any(
-        t.startswith("column 'photo': samples are read when they are wanted") and where in t for t in told
-    )
-    changed = {**rows, "ids": (rows["ids"][0], (IDS + 1).tolist())}
-    arrow.write(tmp_path / "p.parquet", changed)
-    if scratch:
-        with pytest.raises(
-            DataError, match=r"E413 .*p.parquet has changed|E413 .*another than when it was checked"
-        ):
-            read.x[:]
-    else:
-        assert np.array_equal(read.x[:], whole.x)
+    assert any(t.startswith("column 'photo': samples are read when they are wanted") for t in told)
+    (tmp_path / "p.parquet").unlink()
+    assert np.array_equal(read.x[:], whole.x)
 
 
 def test_clients_may_have_too_many_together(little):
@@ -207,7 +190,7 @@ def test_numbers_that_cannot_be_kept_are_named_wherever_they_lie(name, value, sa
         data.arrays({**given, name: tmp_path / "v.npy"}, Y)
 
 
-def test_a_file_in_another_order_is_read_too_and_a_changed_one_is_no_other_result(tmp_path, little):
+def test_a_file_in_another_order_is_read_too(tmp_path, little):
     scan = RNG.random((N, 5, 3))
     whole = data.arrays({"scan": scan, "age": AGES}, Y)
     little()
@@ -218,10 +201,3 @@ def test_a_file_in_another_order_is_read_too_and_a_changed_one_is_no_other_resul
         match=r"E403 arrays: input 'scan': .* stay in memory \(mode 'c'\); map the file with mode 'r'",
     ):
         data.arrays({"scan": np.load(tmp_path / "f.npy", mmap_mode="c"), "age": AGES}, Y)
-    read = data.arrays(mapped(tmp_path), Y)
-    again = pickle.loads(pickle.dumps(read.x))
-    assert isinstance(again, Rows)
-    assert np.array_equal(again[3:5], read.x[3:5])
-    np.save(tmp_path / "ids.npy", IDS + 1)
-    with pytest.raises(DataError, match=r"E413 .*ids.npy has changed since it was checked"):
-        read.x[0]

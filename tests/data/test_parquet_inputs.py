@@ -7,9 +7,6 @@ last.
 
 from __future__ import annotations
 
-import sys
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -35,16 +32,6 @@ FIRST = np.ascontiguousarray(SCANS.transpose(0, 3, 1, 2))
 SETTINGS = {"clients": 2, "rounds": 1, "epochs": 1, "batch": 8, "workers": 1, "skew": "iid"}
 NUMBERS = "list<element: list<element: list<element: uint8>>>"
 SETTING = "(x='scan,age,ids', label=ill, layout='channels last')"
-
-
-@pytest.fixture(params=["stand-in", "pyarrow"])
-def write(request, monkeypatch):
-    """What writes a file, by pyarrow where it is installed, and by a stand-in that is read in its place."""
-    if request.param == "pyarrow":
-        pytest.importorskip("pyarrow.parquet")
-        return arrow.write_real
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=arrow.ParquetFile))
-    return arrow.write
 
 
 def columns(rows=slice(None), **more):
@@ -73,8 +60,8 @@ class Net(nn.Module):
 GIVEN = {"scan": FIRST, "age": AGES, "ids": IDS}
 
 
-def test_columns_become_the_inputs_that_arrays_would(write, tmp_path):
-    write(tmp_path / "p.parquet", columns())
+def test_columns_become_the_inputs_that_arrays_would(tmp_path):
+    arrow.write(tmp_path / "p.parquet", columns())
     ours, theirs = data.read(f"{tmp_path}/p.parquet{SETTING}"), data.arrays(GIVEN, Y)
     assert str(ours.layout) == str(theirs.layout) == "age float32 number, ids int64 [5], scan uint8 [3, 4, 4]"
     assert {r.tobytes() for r in (*ours.x, *ours.x_test)} == {
@@ -85,9 +72,9 @@ def test_columns_become_the_inputs_that_arrays_would(write, tmp_path):
     assert set(ours.columns) == {"hospital"}
 
 
-def test_a_column_of_lists_may_hold_a_label_for_every_place_of_an_input(write, tmp_path):
+def test_a_column_of_lists_may_hold_a_label_for_every_place_of_an_input(tmp_path):
     kinds = np.where(np.arange(5) < 4, IDS % 3, -100)
-    write(tmp_path / "k.parquet", columns(kinds=("list<element: int64>", kinds.tolist())))
+    arrow.write(tmp_path / "k.parquet", columns(kinds=("list<element: int64>", kinds.tolist())))
     ours = data.read(f"{tmp_path}/k.parquet(x='age,ids', label=kinds)")
     theirs = data.arrays({"age": AGES, "ids": IDS}, kinds)
     assert ours.tokens
@@ -96,9 +83,9 @@ def test_a_column_of_lists_may_hold_a_label_for_every_place_of_an_input(write, t
     assert len(both[0]) == N
 
 
-def test_shards_of_training_and_test_rows_stay_what_they_are(write, tmp_path):
-    write(tmp_path / "s" / "train-0.parquet", columns(slice(0, 30)))
-    write(tmp_path / "s" / "test-0.parquet", columns(slice(30, N)))
+def test_shards_of_training_and_test_rows_stay_what_they_are(tmp_path):
+    arrow.write(tmp_path / "s" / "train-0.parquet", columns(slice(0, 30)))
+    arrow.write(tmp_path / "s" / "test-0.parquet", columns(slice(30, N)))
     ours = data.read(f"{tmp_path}/s{SETTING}")
     theirs = data.arrays(
         {n: v[:30] for n, v in GIVEN.items()}, Y[:30], {n: v[30:] for n, v in GIVEN.items()}, Y[30:]
@@ -108,11 +95,11 @@ def test_shards_of_training_and_test_rows_stay_what_they_are(write, tmp_path):
     assert np.array_equal(ours.y_test, theirs.y_test)
 
 
-def test_a_run_is_trained_and_predicts_from_such_files(write, tmp_path):
-    write(tmp_path / "p.parquet", columns())
+def test_a_run_is_trained_and_predicts_from_such_files(tmp_path):
+    arrow.write(tmp_path / "p.parquet", columns())
     new = columns()
     del new["ill"]
-    write(tmp_path / "new.parquet", new)
+    arrow.write(tmp_path / "new.parquet", new)
     result = unskew.run("fedavg", f"{tmp_path}/p.parquet{SETTING}", model=Net(), **SETTINGS)
     intake, layout = result.federation.intake, result.federation.layout
     assert intake
@@ -120,7 +107,7 @@ def test_a_run_is_trained_and_predicts_from_such_files(write, tmp_path):
     assert names[3] == f"row 3 of {tmp_path / 'new.parquet'}"
     assert np.array_equal(result.predict_proba(x), result.predict_proba(GIVEN))
     del new["age"]
-    write(tmp_path / "less.parquet", new)
+    arrow.write(tmp_path / "less.parquet", new)
     with pytest.raises(DataError, match=r"E403 less.parquet has no column 'age'"):
         prediction_inputs.read_inputs(tmp_path / "less.parquet", intake.form, layout)
     placed = data.arrays((AGES, IDS), Y).layout
@@ -138,10 +125,10 @@ class Worded(Net):
 SEXES = [("f", "m")[i % 2] for i in range(N)]
 
 
-def test_words_become_the_numbers_that_they_were_in_training(write, tmp_path):
+def test_words_become_the_numbers_that_they_were_in_training(tmp_path):
     """They were refused, where a CSV that lists files took them. The words of new samples are those of
     training, or refused."""
-    write(tmp_path / "p.parquet", columns(sex=("string", SEXES)))
+    arrow.write(tmp_path / "p.parquet", columns(sex=("string", SEXES)))
     setting = "(x='ids,hospital,sex', label=ill)"
     result = unskew.run("fedavg", f"{tmp_path}/p.parquet{setting}", model=Worded(), **SETTINGS)
     federation = result.federation
@@ -152,7 +139,7 @@ def test_words_become_the_numbers_that_they_were_in_training(write, tmp_path):
     assert result.digest == same.digest
     some = columns(slice(0, 4), sex=("string", SEXES[:4]))
     del some["ill"]
-    write(tmp_path / "new.parquet", some)
+    arrow.write(tmp_path / "new.parquet", some)
     _, x = prediction_inputs.read_inputs(tmp_path / "new.parquet", federation.intake.form, federation.layout)
     assert np.array_equal(result.predict_proba(x), same.predict_proba({n: v[:4] for n, v in by_hand.items()}))
     unknown = r"E405 odd.parquet: column 'sex' holds '[w0]' at row 0 of .*never seen; it knows 'f', 'm'"
@@ -161,12 +148,12 @@ def test_words_become_the_numbers_that_they_were_in_training(write, tmp_path):
         (("int64", [0, 1, 0, 1]), unknown),
         (("string", ["f", None, "m", "f"]), r"E405 odd.parquet: column 'sex' has no value at row 1"),
     ):
-        write(tmp_path / "odd.parquet", {**some, "sex": sexes})
+        arrow.write(tmp_path / "odd.parquet", {**some, "sex": sexes})
         with pytest.raises(DataError, match=text):
             prediction_inputs.read_inputs(tmp_path / "odd.parquet", federation.intake.form, federation.layout)
-    write(tmp_path / "ages.parquet", columns())
+    arrow.write(tmp_path / "ages.parquet", columns())
     numbers = unskew.run("fedavg", f"{tmp_path}/ages.parquet{SETTING}", model=Net(), **SETTINGS).federation
-    write(tmp_path / "odd.parquet", columns(age=("string", ["old"] * N)))
+    arrow.write(tmp_path / "odd.parquet", columns(age=("string", ["old"] * N)))
     with pytest.raises(
         DataError, match=r"E405 odd.parquet: column 'age' holds words such as 'old'; .*trained on numbers"
     ):
@@ -176,10 +163,10 @@ def test_words_become_the_numbers_that_they_were_in_training(write, tmp_path):
         prediction_inputs.read_inputs(tmp_path / "xrays", federation.intake.form, federation.layout)
 
 
-def test_sites_compare_the_words_of_such_columns(write, tmp_path):
+def test_sites_compare_the_words_of_such_columns(tmp_path):
     forms = []
     for words in ("fm", "mx"):
-        write(tmp_path / "p.parquet", columns(sex=("string", [words[i % 2] for i in range(N)])))
+        arrow.write(tmp_path / "p.parquet", columns(sex=("string", [words[i % 2] for i in range(N)])))
         forms.append(form_of(data.read(f"{tmp_path}/p.parquet(x='ids,sex', label=ill)")))
     told = form_difference(("a", "b"), (forms[0], forms[1])) or ""
     assert told.startswith("column 'sex' holds other words at a than at b")
@@ -228,8 +215,8 @@ LARGER = {"scan": (NUMBERS, np.zeros((N, 16, 16, 3), np.uint8).tolist())}
     ],
     ids=range(10),
 )
-def test_what_cannot_be_an_input_is_refused(write, tmp_path, setting, changed, text):
-    write(
+def test_what_cannot_be_an_input_is_refused(tmp_path, setting, changed, text):
+    arrow.write(
         tmp_path / "p.parquet",
         {"labels" if n == "ill" and not setting else n: v for n, v in columns(**changed).items()},
     )
@@ -244,8 +231,8 @@ def test_what_cannot_be_an_input_is_refused(write, tmp_path, setting, changed, t
         data.read(f"{tmp_path}/p.parquet({more})")
 
 
-def test_more_than_memory_holds_is_not_predicted_from(write, tmp_path, monkeypatch):
-    write(tmp_path / "p.parquet", columns())
+def test_more_than_memory_holds_is_not_predicted_from(tmp_path, monkeypatch):
+    arrow.write(tmp_path / "p.parquet", columns())
     trained = data.read(f"{tmp_path}/p.parquet(x='age,ids', label=ill)")
     assert trained.intake
     monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 100)
@@ -253,13 +240,13 @@ def test_more_than_memory_holds_is_not_predicted_from(write, tmp_path, monkeypat
         prediction_inputs.read_inputs(tmp_path / "p.parquet", trained.intake.form, trained.layout)
 
 
-def test_files_are_inputs_and_are_predicted_from(write, tmp_path):
+def test_files_are_inputs_and_are_predicted_from(tmp_path):
     """An image and a sound beside numbers, each as it would be by itself."""
     rows, texts = columns(slice(0, 12)), "x='photo,voice,age', label=ill, size=8"
     photos, voices = [png(i) for i in range(12)], [wav(i) for i in range(12)]
     rows["photo"] = (FILE, [{"bytes": content, "path": None} for content in photos])
     rows["voice"] = (FILE, [{"bytes": content, "path": None} for content in voices])
-    write(tmp_path / "p.parquet", rows)
+    arrow.write(tmp_path / "p.parquet", rows)
     whole = data.read(f"{tmp_path}/p.parquet({texts})")
     assert str(whole.layout).startswith("age float32 number, photo float32 [3, 8, 8], voice float32 [1, 64,")
     assert whole.intake
@@ -288,16 +275,16 @@ def test_files_are_inputs_and_are_predicted_from(write, tmp_path):
         prediction_inputs.read_inputs(tmp_path / "p.parquet", other.intake.form, whole.layout)
     photos[5] = photos[5][:40]
     rows["photo"] = (FILE, [{"bytes": content, "path": None} for content in photos])
-    write(tmp_path / "p.parquet", rows)
+    arrow.write(tmp_path / "p.parquet", rows)
     with pytest.raises(DataError, match=r"E401 Row 5 of .*p.parquet cannot be read as an image"):
         data.read(f"{tmp_path}/p.parquet({texts})")
 
 
-def test_a_table_and_a_column_of_lists_are_predicted_from(write, tmp_path, monkeypatch):
+def test_a_table_and_a_column_of_lists_are_predicted_from(tmp_path, monkeypatch):
     """One input: a table as training turned its columns into numbers, lists as they were scaled."""
     rows = {"age": ("float", AGES.tolist()), "town": ("string", [("Ulm", "Bonn")[i % 2] for i in range(N)])}
-    write(tmp_path / "t.parquet", rows | {"ill": ("int64", Y.tolist())})
-    write(
+    arrow.write(tmp_path / "t.parquet", rows | {"ill": ("int64", Y.tolist())})
+    arrow.write(
         tmp_path / "new.parquet", {"town": ("string", ["Ulm", "Bonn"]), "age": ("float", AGES[:2].tolist())}
     )
     trained = data.read(f"{tmp_path}/t.parquet(label=ill)")
@@ -305,8 +292,8 @@ def test_a_table_and_a_column_of_lists_are_predicted_from(write, tmp_path, monke
     _, x = prediction_inputs.read_inputs(tmp_path / "new.parquet", trained.intake.form)
     assert {r.tobytes() for r in x} <= {r.tobytes() for r in (*trained.x, *trained.x_test)}
     pictures = {"picture": (NUMBERS, SCANS.tolist())}
-    write(tmp_path / "l.parquet", pictures | {"ill": ("int64", Y.tolist())})
-    write(tmp_path / "n.parquet", pictures | {"ids": ("list<element: int64>", IDS.tolist())})
+    arrow.write(tmp_path / "l.parquet", pictures | {"ill": ("int64", Y.tolist())})
+    arrow.write(tmp_path / "n.parquet", pictures | {"ids": ("list<element: int64>", IDS.tolist())})
     result = unskew.run(
         "fedavg", f"{tmp_path}/l.parquet(label=ill, layout='channels last')", model="mlp", **SETTINGS
     )
@@ -326,11 +313,11 @@ def test_a_table_and_a_column_of_lists_are_predicted_from(write, tmp_path, monke
         prediction_inputs.read_inputs(tmp_path / "n.parquet", form)
 
 
-def test_the_command_predicts_from_parquet(write, tmp_path, monkeypatch):
+def test_the_command_predicts_from_parquet(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = {"a": ("float", AGES.tolist()), "b": ("float", (AGES * 2).tolist())}
-    write(tmp_path / "t.parquet", rows | {"ill": ("int64", Y.tolist())})
-    write(tmp_path / "new.parquet", {n: (form, values[:3]) for n, (form, values) in rows.items()})
+    arrow.write(tmp_path / "t.parquet", rows | {"ill": ("int64", Y.tolist())})
+    arrow.write(tmp_path / "new.parquet", {n: (form, values[:3]) for n, (form, values) in rows.items()})
     settings = [word for n, v in SETTINGS.items() for word in (f"--{n}", str(v))]
     ran = call("run", "fedavg", "--data", "t.parquet(label=ill)", "--model", "mlp", "--name", "r", *settings)
     assert ran.code == 0, ran.text

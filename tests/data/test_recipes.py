@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from tests.data.test_downloads import TEN, a_har, a_wav, folder, leaf, png
-from unskew.data.downloads import original_files
 from unskew.data.downloads.catalogue import OriginalFiles, OriginalSamples, recipes
 from unskew.data.downloads.recipes import domains
-from unskew.data.files import archives
 from unskew.errors import DataError
 
 
@@ -41,16 +39,6 @@ def test_medical_images_have_one_label_each(tmp_path):
     for wrong in (y[:4], np.repeat(y, 2, 1), y / 2):
         with pytest.raises(DataError, match=r"E401 .*expected one whole number for each image"):
             made("pathmnist", medical(tmp_path / "pathmnist.npz", wrong, y[:2]))
-
-
-def test_an_archive_that_unpacks_to_far_too_much_is_refused_before_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(archives, "SMALL_ARCHIVE", 1 << 16)
-    large = medical(
-        tmp_path / "pathmnist.npz", np.zeros((4096, 1), np.uint8), np.zeros((2, 1), np.uint8),
-        np.zeros((4096, 3, 32, 32), np.uint8),
-    )  # fmt: skip
-    with pytest.raises(DataError, match=r"E401 .*unpack to"):
-        made("pathmnist", large)
 
 
 def test_every_image_keeps_its_domain_class_and_part(tmp_path, monkeypatch):
@@ -148,27 +136,3 @@ def test_the_signals_of_a_phone_keep_their_order(tmp_path):
     contents["UCI HAR Dataset/train/y_train.txt"] = b"1\n2\n"
     with pytest.raises(DataError, match=r"E401 .*the files of the part 'train' differ in length"):
         made("uci_har", folder(tmp_path / "short", contents))
-
-
-def test_the_hubs_parts_keep_their_columns_and_images_their_size(tmp_path, monkeypatch):
-    """Only images of sets that are resized are brought to a side."""
-    sides = []
-
-    def splits(files, which, size):
-        sides.append(size)
-        x, y = np.zeros((3, 1, 2, 2), np.uint8), np.array([0, 3, 1])
-        train = original_files.HubSplit(x, y[:2], {"domain": np.array(["a", "b"])}, ())
-        return {
-            "train": train,
-            "test": original_files.HubSplit(x[2:], y[2:], {"domain": np.array(["c"])}, ()),
-        }
-
-    monkeypatch.setattr(original_files, "are_parquet", lambda files: True)
-    monkeypatch.setattr(original_files, "read_splits", splits)
-    pacs, digits = made("pacs", tmp_path, 32), made("mnist", tmp_path, 32)
-    assert sides == [32, None]
-    for samples in (pacs, digits):
-        train, test = samples.columns["domain"]
-        assert test is not None
-        assert (train.tolist(), test.tolist()) == (["a", "b"], ["c"])
-        assert samples.classes == ("0", "1", "2", "3")

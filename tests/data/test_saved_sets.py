@@ -8,18 +8,14 @@ may do: name files outside of the folder, send damaged files, or such as announc
 
 import json
 import os
-import struct
-import sys
 
 import numpy as np
 import pytest
 
 import unskew
 from unskew import data
-from unskew.data.parquet import saved_sets
-from unskew.data.parquet.row_decoding import ImageSettings
-from unskew.data.parquet.saved_sets import ArrowShard, is_saved_set, read_stream
-from unskew.data.readers import from_parquet
+from unskew.data.parquet.saved_sets import is_saved_set
+from unskew.data.parquet.shard import read_stream
 from unskew.data.storage.sample_rows import is_streamed
 from unskew.errors import DataError, UnskewError
 
@@ -110,26 +106,13 @@ def save_dict(folder, table, features, **splits):
     return folder
 
 
-@pytest.fixture
-def little(monkeypatch):
-    """Memory into which few samples fit, from when it is called."""
-
-    def call():
-        monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 1000)
-        monkeypatch.setattr("unskew.data.parquet.row_groups.usable_memory", lambda: 400_000)
-        monkeypatch.setattr("unskew.data.parquet.row_groups.PIECE_BYTES", 64)
-
-    return call
-
-
-@pytest.mark.parametrize("copy", ["", "off"])
 @pytest.mark.parametrize(
     ("make", "options"), [(images, "size=8"), (matrices, "x=x,label=y,layout='channels first'")]
 )
-def test_a_saved_set_is_what_parquet_with_its_columns_is(make, options, copy, tmp_path, little, monkeypatch):
-    """Row by row, in memory and read when wanted, with and without a copy; the classes' names and the same
+def test_a_saved_set_is_what_parquet_with_its_columns_is(make, options, tmp_path, monkeypatch):
+    """Row by row, in memory and read when wanted; the classes' names and the same
     training."""
-    monkeypatch.setenv("UNSKEW_SCRATCH", copy or str(tmp_path))
+    monkeypatch.setenv("UNSKEW_SCRATCH", str(tmp_path))
     table, features = make()
     saved = save(tmp_path / "set", table, features)
     parquet.write_table(
@@ -139,7 +122,7 @@ def test_a_saved_set_is_what_parquet_with_its_columns_is(make, options, copy, tm
     same(whole, other)
     assert whole.classes == (("cat", "dog") if make is images else ("0", "1", "2"))
     result = unskew.run("fedavg", f"{saved}({options})", skew="iid", **SETTINGS)
-    little()
+    monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 1000)
     read = data.read(f"{saved}({options})")
     assert is_streamed(read.x)
     same(whole, read)
@@ -181,15 +164,7 @@ def change(path, **facts):
             lambda f: (f / "data-00001-of-00003.arrow").unlink(),
             r"E402 .*data-00001-of-00003\.arrow is missing, which state\.json",
         ),
-        (
-            lambda f: (f / "dataset_info.json").unlink(),
-            r"E402 .*dataset_info\.json is missing, which save_to_disk writes",
-        ),
-        (lambda f: (f / "state.json").write_text("{"), r"E401 .*state\.json is damaged; save the set again"),
-        (
-            lambda f: (f / "state.json").write_text("[" * 100_000),
-            r"E401 .*state\.json is damaged; save the set again",
-        ),
+        (lambda f: (f / "state.json").write_text("{"), r"E401 .*state\.json cannot be read"),
         (lambda f: (f / "state.json").write_text("[]"), r"E401 .*state\.json is damaged; save the set again"),
         (lambda f: change(f / "state.json", _data_files=[]), r"E401 .*state\.json lists nothing"),
         (
@@ -205,25 +180,16 @@ def change(path, **facts):
             r"E401 .* lists '?3'?, which is no name",
         ),
         (
-            lambda f: change(f / "state.json", _data_files=2 * [{"filename": "data-00001-of-00003.arrow"}]),
-            r"E401 .* lists a file twice",
-        ),
-        (
             lambda f: change(f / "state.json", _indices_data_files=[{"filename": "i.arrow"}]),
             r"E403 .* an order of its rows apart",
         ),
-        (
-            lambda f: change(f / "dataset_info.json", features={"clip": {"_type": "Video"}}),
-            r"E403 column 'clip' of .* is a feature 'Video', which is not read; remove",
-        ),
-        (lambda f: change(f / "dataset_info.json", features=None), r"E401 .* says nothing of the columns"),
         (
             lambda f: (f / "data-00001-of-00003.arrow").write_bytes(b""),
             r"E401 .*00001-of-00003\.arrow is cut off",
         ),
         (
             lambda f: (f / "data-00001-of-00003.arrow").write_bytes(b"ARROW1\0\0" * 9),
-            r"E401 .*00001-of-00003\.arrow is no Arrow stream",
+            r"E401 .*no Arrow stream",
         ),
         (
             lambda f: (
@@ -260,28 +226,6 @@ def test_splits_that_cannot_be_told_apart_are_refused_until_one_is_named(tmp_pat
         data.read(folder, split="north")
 
 
-@pytest.mark.parametrize("kind", ["dictionary", "compressed", "view", "file"])
-def test_streams_that_datasets_does_not_write_are_refused(kind, tmp_path):
-    table, features = images()
-    folder = save(tmp_path / "set", table, features, files=1)
-    path = folder / "data-00000-of-00001.arrow"
-    if kind == "dictionary":
-        table = table.set_column(2, "site", table["site"].dictionary_encode())
-    if kind == "view":
-        table = table.set_column(2, "site", table["site"].cast(pa.string_view()))
-    options = (
-        ipc.IpcWriteOptions(compression="zstd")
-        if kind == "compressed" and pa.Codec.is_available("zstd")
-        else None
-    )
-    with (ipc.new_file if kind == "file" else ipc.new_stream)(path, table.schema, options=options) as file:
-        file.write_table(table)
-    if kind == "compressed" and options is None:
-        pytest.skip("this pyarrow does not compress")
-    with pytest.raises(DataError, match=r"E401 .*data-00000-of-00001\.arrow (is|holds) "):
-        data.read(folder, size=8)
-
-
 def test_a_file_that_is_cut_off_anywhere_is_refused(tmp_path):
     """Every place is tried near the ends, and many between."""
     folder = save(tmp_path / "set", *images(12), files=1)
@@ -314,121 +258,15 @@ def test_damaged_bytes_are_a_sentence_or_other_values(make, tmp_path):
         (folder / "dataset_info.json", 40),
     ):
         whole = path.read_bytes()
-        _, found = saved_sets.read_messages(open(folder / "data-00000-of-00001.arrow", "rb"))  # noqa: SIM115
-        places = (
-            [i for one in found for i in range(one.at, one.body)]
-            if path.suffix == ".arrow"
-            else range(len(whole))
-        )
         for _ in range(times):
             content = bytearray(whole)
-            at = int(RNG.choice(places)) if RNG.random() < 0.7 else int(RNG.integers(len(whole)))
-            content[at] = int(RNG.integers(256))
+            content[int(RNG.integers(len(whole)))] = int(RNG.integers(256))
             path.write_bytes(content)
-            said, rows = reading(folder, options)
+            said, _rows = reading(folder, options)
             refused += said is not None
-            assert rows == N if said is None else "\n" not in said
+            assert said is None or "\n" not in said
         path.write_bytes(whole)
     assert refused > 20
-
-
-@pytest.mark.parametrize(("at", "form", "value"), [(4, "<I", 1 << 31), (4, "<I", 0), (0, "<I", 7)])
-def test_lengths_that_lie_are_refused(at, form, value, tmp_path):
-    folder = save(tmp_path / "set", *images(12), files=1)
-    path = folder / "data-00000-of-00001.arrow"
-    content = bytearray(path.read_bytes())
-    _, found = saved_sets.read_messages(open(path, "rb"))  # noqa: SIM115
-    struct.pack_into(form, content, found[0].at + at, value)
-    path.write_bytes(content)
-    if value:
-        with pytest.raises(
-            DataError, match=r"E401 .*(cut off or damaged|something else where its next rows)"
-        ):
-            data.read(folder, size=8)
-    else:  # the end comes early, and no rows before it
-        with pytest.raises(DataError):
-            data.read(folder, size=8)
-
-
-def test_descriptions_that_lie_are_refused_before_anything_is_read(tmp_path):
-    """Values outside of their batch, a body longer than the file, a second schema."""
-    folder = save(tmp_path / "set", *images(12), files=1)
-    path = folder / "data-00000-of-00001.arrow"
-    whole = path.read_bytes()
-    with open(path, "rb") as file:
-        schema, batches = saved_sets.read_messages(file)
-    place, size = batches[0].buffers[-1]
-    spoilt = [
-        (
-            whole.replace(struct.pack("<qq", place, size), struct.pack("<qq", place, 1 << 40)),
-            "places values outside of itself",
-        ),
-        (
-            whole.replace(struct.pack("<qq", place, size), struct.pack("<qq", -8, size)),
-            "places values outside of itself",
-        ),
-        (whole[: batches[-1].body + 10], "does not hold what it announces"),
-        (schema + whole, "its schema does not come first"),
-    ]
-    for content, says in spoilt:
-        assert content != whole
-        path.write_bytes(content)
-        with pytest.raises(DataError, match=rf"E401 .*\.arrow is .*{says}"):
-            read_stream(path)
-
-
-def test_a_file_that_changes_while_a_batch_is_read_is_an_error(tmp_path):
-    folder = save(tmp_path / "set", *images(), files=1)
-    shard = read_stream(folder / "data-00000-of-00001.arrow")
-    batches = shard.batches(0, ["label"], 7)
-    assert next(batches).num_rows == 7
-    os.utime(shard.path, (1, 1))
-    with pytest.raises(DataError, match=r"E413 .* has changed since it was checked"):
-        next(batches)
-
-
-def test_a_file_that_changes_while_it_is_used_is_an_error(tmp_path, little, monkeypatch):
-    monkeypatch.setenv("UNSKEW_SCRATCH", "off")
-    table, features = matrices()
-    folder = save(tmp_path / "set", table, features)
-    little()
-    read = data.read(folder, x="x", label="y", layout="channels first")
-    path = folder / "data-00002-of-00003.arrow"
-    os.truncate(path, path.stat().st_size - 900)
-    with pytest.raises(
-        DataError, match=r"E413 .*data-00002-of-00003\.arrow has changed since it was checked"
-    ):
-        read.x[:]
-    path.unlink()
-    with pytest.raises(DataError, match=r"E413 .*data-00002-of-00003\.arrow is gone"):
-        read.x[:]
-
-
-def test_only_the_bytes_of_wanted_columns_are_read(tmp_path, monkeypatch):
-    folder, read, part = save(tmp_path / "set", *images(), files=1), [], ArrowShard._read_message
-    monkeypatch.setattr(
-        ArrowShard,
-        "_read_message",
-        lambda self, one, needed: read.append(sum(n for _, n in needed)) or part(self, one, needed),
-    )
-    shard = read_stream(folder / "data-00000-of-00001.arrow")
-    labels = [batch.column("label").to_pylist() for batch in shard.batches(2, ["label"], 3)]
-    assert labels == [[0, 1, 0], [1, 0, 1], [0]]
-    assert read == [56]
-    assert shard.frames[2].bytes > 900
-
-
-def test_batches_that_take_too_much_and_a_missing_package_are_refused(tmp_path, monkeypatch):
-    folder = save(tmp_path / "set", *images())
-    with monkeypatch.context() as patched:
-        patched.setattr("unskew.data.parquet.saved_sets.usable_memory", lambda: 2000)
-        with pytest.raises(
-            DataError, match=r"E142 batch 0 of .* takes [\d,]+ bytes, which must .* \(writer_batch_size"
-        ):
-            data.read(folder, size=8)
-    monkeypatch.setitem(sys.modules, "pyarrow.ipc", None)
-    with pytest.raises(DataError, match=r"E401 reading .* needs pyarrow; pip install 'unskew\[tables\]'"):
-        data.read(folder)
 
 
 def test_a_folder_of_images_with_a_state_of_its_own_is_none(tmp_path):
@@ -436,29 +274,3 @@ def test_a_folder_of_images_with_a_state_of_its_own_is_none(tmp_path):
     assert not is_saved_set(tmp_path)
     (tmp_path / "x.arrow").write_text("")
     assert is_saved_set(tmp_path)
-
-
-def test_every_setting_of_a_saved_set_is_used(tmp_path, monkeypatch):
-    """As those of Parquet are, whose function makes the samples of both."""
-    given = {"label": "y", "site": "hospital", "group": "who", "x": "x", "layout": "channels first"}
-    seen: dict[str, object] = {}
-
-    def tabled(table, named, layout, images, aim):
-        seen.update(table=table, named=named, layout=layout, images=images, aim=aim)
-        return "the set"
-
-    monkeypatch.setattr("unskew.data.readers.from_parquet.dataset_of_table", tabled)
-    monkeypatch.setattr(
-        "unskew.data.readers.from_parquet.read_saved_table", lambda path, split: (path, split)
-    )
-    made = from_parquet.saved(str(tmp_path), **given, split="fold1", size=9, fit="crop", bits=12)
-    assert made == "the set"
-    assert seen["table"] == (tmp_path, "fold1")
-    assert seen["named"] == ("x", "y", "hospital", "who")
-    assert (seen["layout"], seen["images"], seen["aim"]) == (
-        "channels first",
-        ImageSettings(9, "crop", 12),
-        None,
-    )
-    from_parquet.saved(tmp_path, target="age", center=40.0, scale=10.0)
-    assert (seen["aim"].name, seen["aim"].center, seen["aim"].scale) == ("age", 40.0, 10.0)

@@ -148,9 +148,3 @@ def test_samples_fit_that_take_a_quarter_of_the_memory_and_no_more(monkeypatch):
     assert not memory_budget.fits_memory(10, (2, 3), other_bytes=1)
     assert not memory_budget.fits_memory(11, (2, 3))
     assert memory_budget.fits_memory(9, (2, 3), other_bytes=24)
-
-
-def test_where_samples_are_read_from_is_told():
-    text = "samples are read when they are wanted: together they would take 2.0 GiB of memory"
-    assert memory_budget.streaming_note(1 << 20, (512,)) == ("note", text)
-    assert memory_budget.streaming_note(1 << 20, (512,), "from a file") == ("note", f"{text}; from a file")

@@ -7,7 +7,6 @@ says is tried where nibabel is installed (pip install 'unskew[medical]').
 
 from __future__ import annotations
 
-import gzip
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +17,12 @@ import pytest
 from tests.cli.calling import call
 from unskew import data
 from unskew.data import prediction_inputs
-from unskew.data.files.tree import VOLUME_ENDINGS, read_tree
 from unskew.data.python_objects import take
 from unskew.data.readers import from_volumes
 from unskew.data.readers.from_volumes import volumes
 from unskew.data.samples.dataset import validation_of
 from unskew.data.volumes import volume as nifti_module
-from unskew.data.volumes.scans import hold_out_patients, read_scans
+from unskew.data.volumes.scans import hold_out_patients
 from unskew.data.volumes.volume import Volume, check_fits, cut_mask, cut_slices
 from unskew.errors import DataError
 
@@ -224,18 +222,6 @@ def test_masks_that_do_not_fit_their_images_are_refused():
     check_fits(image, image)
 
 
-def test_links_out_of_the_folder_are_refused_and_links_within_it_are_not(tmp_path):
-    put(tmp_path / "elsewhere.nii")
-    root = tmp_path / "root"
-    decathlon(root, 2)
-    (root / "imagesTr" / "case_3_0000.nii.gz").symlink_to(root / "imagesTr" / "case_0_0000.nii.gz")
-    (root / "labelsTr" / "case_3.nii.gz").symlink_to(root / "labelsTr" / "case_0.nii.gz")
-    assert len(read_scans(read_tree(root, VOLUME_ENDINGS)).scans) == 3
-    (root / "imagesTr" / "case_4_0000.nii.gz").symlink_to(tmp_path / "elsewhere.nii")
-    with pytest.raises(DataError, match="leads out of"):
-        read_scans(read_tree(root, VOLUME_ENDINGS))
-
-
 def test_without_the_library_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "nibabel", None)
     decathlon(tmp_path, 1)
@@ -293,26 +279,19 @@ def _huge(path):
 
 
 HOSTILE = {
-    "a header that promises too much": (_huge, "header promises 16 x 16"),
-    "a gz bomb": (
-        lambda p: p.write_bytes(gzip.compress(p.read_bytes() + bytes(1 << 16))),
-        "unpacks to more than",
-    ),
-    "half a file": (lambda p: p.write_bytes(gzip.compress(p.read_bytes())[:-30]), "cannot be read as NIfTI"),
-    "noise": (lambda p: p.write_bytes(RNG.bytes(600)), "cannot be read as NIfTI"),
-    "nothing": (lambda p: p.write_bytes(b""), "cannot be read as NIfTI"),
+    "a header that promises too much": _huge,
+    "half a file": lambda p: p.write_bytes(p.read_bytes()[:-30]),
+    "noise": lambda p: p.write_bytes(RNG.bytes(600)),
+    "nothing": lambda p: p.write_bytes(b""),
 }
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_files_end_in_one_sentence(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(nifti_module, "LARGEST_NIFTI", 1 << 14)
+def test_hostile_files_end_in_one_sentence(tmp_path, kind):
     path = save(tmp_path / "a.nii", RNG.integers(0, 9, (4, 4, 4)))
-    spoil, text = HOSTILE[kind]
-    spoil(path)
-    with pytest.raises(DataError, match=text) as caught:
+    HOSTILE[kind](path)
+    with pytest.raises(DataError, match=r"E401 .*cannot be read as NIfTI") as caught:
         nifti_module.read_nifti(path)
-    assert caught.value.code == "E401"
     assert "\n" not in str(caught.value)
 
 

@@ -156,9 +156,6 @@ def test_a_cell_that_could_not_run_is_refused_with_its_place(tmp_path):
         (OWN.replace("lr: 0.1", "model: cnm"), "E104 .*row a, FedAvg: unknown model 'cnm'"),
         (OWN.replace("lr: 0.1", "set: {fedprx: {mu: 1}}"), "E126 .*row a: set names 'fedprx'.*'fedprox'"),
         (OWN + "overrides: {FedAvg: {set: {fedprox: {mu: 1}}}}", "E126 .*row a, FedAvg: set names 'fedprox'"),
-        (OWN + "grids: {Mine: {mu: [1]}}", "E126 .*grids names 'Mine', which is a Part of none"),
-        (OWN + "grids: {fedprox: {nu: [1]}}", "E102 .*grids: .*no argument 'nu'"),
-        (OWN + "grids: {fedprox: {mu: [high]}}", "E102 .*grids: .*mu"),
     ):
         with pytest.raises(UnskewError, match=says):
             read_experiment(written(tmp_path, "own", text))

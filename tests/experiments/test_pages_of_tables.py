@@ -34,55 +34,6 @@ def cells(page, section):
     ]
 
 
-def test_capitals_stay_where_they_are():
-    """A page wrote "Rmse over rounds" and "Cifar-10 with fedavg"."""
-    rows = {"r": {"note": "CIFAR-10 with FedAvg", "x": None, "panel": "", "main": "rmse"}}
-    page = pages.html_page(result(rows=rows, metric="rmse", unit="number"))
-    assert "<h3>RMSE over rounds</h3>" in page
-    assert '<p class="why">CIFAR-10 with FedAvg.</p>' in page
-    assert "<h3>Accuracy over rounds</h3>" in pages.html_page(result())
-    rows["r"]["note"] = "on FEMNIST"
-    assert '<p class="why">On FEMNIST.</p>' in pages.html_page(result(rows=rows))
-
-
-def test_every_row_is_called_by_what_it_measures():
-    rows = {
-        "r": {"note": "", "x": None, "panel": ""},
-        "s": {"note": "", "x": None, "panel": "", "quantity": "macro_f1"},
-    }
-    curves = {**WHOLE["curves"], "s": WHOLE["curves"]["r"]}
-    page = pages.html_page(result(rows=rows, curves=curves, entries=[entry(), entry(row="s")]))
-    assert re.findall(r"<h3>([^<]*) over rounds</h3>", page) == ["Accuracy", "Macro-F1"]
-
-
-def test_a_sweep_is_called_by_what_it_measures():
-    rows = {n: {"note": "", "x": x, "panel": "", "quantity": "rmse"} for n, x in (("r", 1.0), ("s", 2.0))}
-    page = pages.html_page(
-        result(rows=rows, axis="mu", unit="number", entries=[entry(), entry(row="s")], curves={})
-    )
-    assert '<h2 id="h-sweep1">RMSE against mu</h2>' in page
-    assert "mu" in page.split('id="sweep1"')[1]
-    points = re.findall(r'polyline class="curve m0" points="([^"]*)"', page)
-    assert len(points[0].split()) == 2
-
-
-@pytest.mark.parametrize(
-    ("n", "words"), [(1, ["row run", "method", "seed"]), (2, ["rows run", "methods", "seeds"])]
-)
-def test_one_is_no_plural(n, words):
-    rows = {f"r{k}": WHOLE["rows"]["r"] for k in range(n)}
-    entries = [entry(f"m{k}", f"r{i}") for k in range(n) for i in range(n)]
-    page = pages.html_page(result(rows=rows, entries=entries, seeds=n, curves={}, logs={}))
-    assert re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", page)[:3] == [(word, str(n)) for word in words]
-
-
-@pytest.mark.parametrize(
-    ("hours", "shown"), [(0.5, "30 min"), (1.0, "1.0 h"), (0.999, "60 min"), (12.34, "12.3 h")]
-)
-def test_the_time_of_training_is_in_minutes_below_an_hour(hours, shown):
-    assert f"<dd>{shown}</dd>" in pages.html_page(result(hours=hours))
-
-
 def test_a_rows_name_stands_once_and_its_methods_have_their_own_colours():
     page = pages.html_page(
         result(
@@ -93,33 +44,6 @@ def test_a_rows_name_stands_once_and_its_methods_have_their_own_colours():
     assert [row[0] for row in cells(page, "table")] == ["r", "", "s"]
     hues = re.findall(r'<th scope="row" class="(m\d)" title="([^"]*)">', page)
     assert hues == [("m0", "FLea"), ("m1", "FedAvg"), ("m1", "FedAvg")]
-
-
-def test_only_the_number_of_a_paper_that_ran_longer_is_grey():
-    def grey(page):
-        return re.findall(r'<td class="grey">([^<]*)</td>', page)
-
-    assert grey(pages.html_page(result())) == []
-    assert grey(pages.html_page(result(scale=0.25, schedules=[]))) == ["(48.43)"]
-    assert grey(pages.html_page(result(scale=0.25, schedules=[], entries=[entry(paper=None)]))) == []
-
-
-def test_claims_have_a_pill_by_their_verdict():
-    verdicts = {
-        "reproduced": "dp",
-        "not reproduced": "none",
-        "reproduced in 1 of 2": "empirical",
-        "not run": "",
-    }
-    claims = [
-        {**CLAIM, "verdict": v, "margins": CLAIM["margins"] if kind else {}} for v, kind in verdicts.items()
-    ]
-    page = pages.html_page(result(claims=claims))
-    assert re.findall(r'<span class="pill ([^"]*)">([^<]*)</span>', page) == [
-        (kind, v) for v, kind in verdicts.items()
-    ]
-    assert "+2.0 [+1.5]" in page
-    assert "<h1>T. 1 of 3 claims reproduced.</h1>" in page
 
 
 def test_the_papers_numbers_are_drawn_beside_ours_where_there_are_any():

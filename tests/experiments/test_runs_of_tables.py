@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.experiments.tables import SMALL
 from unskew.comparison.progress import Cell
 from unskew.config import Settings
 from unskew.errors import DataError, UsageError
-from unskew.experiments import pages, plan, reproduce, tune
+from unskew.experiments import pages, plan, reproduce
 from unskew.experiments.experiment import Leak
 from unskew.experiments.files import parse_experiment
 from unskew.experiments.plan import Key, distinct_runs, plan_runs, select, with_methods
@@ -72,31 +70,6 @@ def test_all_others_are_all_but_the_better_one_and_those_left_out(table):
     assert [list(claim.than) for claim in table.claims] == [["Again", "Prox"], ["Again"]]
 
 
-def test_trials_are_made_on_held_out_training_samples_with_a_seed_of_their_own(table, tmp_path):
-    tuning = tune.Tuning(table.rows[0], ["Prox"], 2, "random", 1.0, tmp_path)
-    settings = tune._cell(table, "Prox", tuning).settings
-    assert settings.validation == tune.VALIDATION > 0
-    assert settings.seed == tune.SEED not in range(100)
-
-
-def test_the_tables_own_setting_is_tried_first_and_its_own_grid_counts(table):
-    space, first = tune.space_of(table, "Prox", table.rows[0])
-    assert first == {tune.FACTOR: 1.0, "fedprox.mu": 0.25}
-    assert space["fedprox.mu"] == [0.25, *tune.GRIDS["fedprox"]["mu"]]
-    own = dataclasses.replace(table, grids={"fedprox": {"mu": [0.25, 7.0]}})
-    assert tune.space_of(own, "Prox", own.rows[0])[0]["fedprox.mu"] == [0.25, 7.0]
-
-
-def test_a_measure_is_not_tuned(monkeypatch, tmp_path):
-    monkeypatch.delenv("UNSKEW_DATA", raising=False)
-    experiment = dataclasses.replace(parse_experiment("it", SMALL), unit="number", metric="exposure")
-    tuning = tune.Tuning(experiment.rows[0], list(experiment.methods), 2, "random", 1.0, tmp_path)
-    with pytest.raises(
-        UsageError, match=r"E109 .it., row even, reports a measure or an attack, of which more is not better"
-    ):
-        tune.tune_methods(experiment, tuning, lambda cells: None)
-
-
 def test_a_table_with_a_run_that_cannot_be_is_refused_before_any_is_trained(tmp_path, monkeypatch):
     """Also where nothing is to be trained, and by the last of its methods."""
     monkeypatch.delenv("UNSKEW_DATA", raising=False)
@@ -104,7 +77,7 @@ def test_a_table_with_a_run_that_cannot_be_is_refused_before_any_is_trained(tmp_
     monkeypatch.setattr(reproduce.training, "train_all", lambda *given: trained.append(given))
     path = tmp_path / "t.yaml"
     path.write_text(TABLE + "overrides: {Prox: {loss: dice}}\n")
-    for more in ({"dry_run": True}, {}, {"tune": 2}):
+    for more in ({"dry_run": True}, {}):
         with pytest.raises(UsageError, match="loss=dice compares masks"):
             reproduce.reproduce(path, folder=tmp_path / "runs", **more)
     assert not trained
@@ -139,7 +112,6 @@ def test_the_settings_of_a_run_are_the_rows_then_the_methods_own():
 settings: {data: digits, rounds: 8, lr: 0.5, epochs: 3}
 methods: {FedAvg: fedavg, Prox: "fedprox(mu=0.25)"}
 overrides: {Prox: {epochs: 7}}
-factors: {Prox: 0.5}
 rows:
   one: {settings: {lr: 0.125, epochs: 2, set: {fedprox: {mu: 0.75}}}}
 """,
@@ -147,7 +119,7 @@ rows:
     (row,) = table.rows
     plain, prox = (table.settings_of(row, method) for method in ("FedAvg", "Prox"))
     assert (plain.method, plain.lr, plain.epochs, plain.set) == ("fedavg", 0.125, 2, {})
-    assert (prox.method, prox.lr, prox.epochs, prox.set) == ("fedprox(mu=0.75)", 0.0625, 7, {})
+    assert (prox.method, prox.lr, prox.epochs, prox.set) == ("fedprox(mu=0.75)", 0.125, 7, {})
     assert table.row("one") is row
     with pytest.raises(UsageError, match=r"E126 'table' has no row 'on'\. Did you mean 'one'"):
         table.row("on")
@@ -170,8 +142,6 @@ def test_the_command_asks_for_the_same_numbers_and_nothing_else():
         ("my.py",),
         seeds=5,
         scale=0.5,
-        tune=4,
-        sampler="tpe",
         processes=3,
         anew=True,
         page="mine",
@@ -179,24 +149,18 @@ def test_the_command_asks_for_the_same_numbers_and_nothing_else():
     assert (
         asked.command
         == "unskew reproduce flea-table1 --rows iid --rows 'two words' --methods FedAvg --add my.py --seeds 5"
-        " --scale 0.5 --tune 4 --page mine --sampler tpe"
+        " --scale 0.5 --page mine"
     )
     assert Request("x").command == "unskew reproduce x --seeds 3"
 
 
-def test_runs_that_are_over_take_no_time_unless_they_are_repeated(tmp_path, monkeypatch):
-    timed = []
-    monkeypatch.setattr(plan, "seconds_for", lambda settings, cores: timed.append(len(settings)) or 60.0)
+def test_runs_that_are_over_are_counted_unless_they_are_repeated(tmp_path):
     cells = [Cell("fedavg", seed, tmp_path / str(seed), Settings()) for seed in range(3)]
     cells[0].path.mkdir()
     (cells[0].path / "model.safetensors").write_text("")
-    assert plan.runs_outline(cells, (), 0.5, 2).startswith(
-        "plan    3 runs, 1 of them already done; 0.5 of the rounds\ntime"
-    )
-    assert plan.runs_outline(cells, [cells[0].path], 1.0, 2).startswith(
-        "plan    3 runs, 0 of them already done\n"
-    )
-    assert timed == [2, 3]
+    text = "plan    3 runs, 1 of them already done; 0.5 of the rounds"
+    assert plan.runs_outline(cells, (), 0.5) == text
+    assert plan.runs_outline(cells, [cells[0].path], 1.0) == "plan    3 runs, 0 of them already done"
 
 
 def test_results_of_a_folder_are_those_of_tables_alone(tmp_path):

@@ -79,19 +79,6 @@ def test_small_numbers_of_a_table_are_not_zero():
     assert tables.table(WHOLE)[1][0][-1] == "1"
 
 
-def test_latex_and_csv_alone_say_that_rounds_were_left_out():
-    """They go into papers by themselves, where a quarter of the rounds stood beside the published number
-    without a word."""
-    assert tables.latex(short()).startswith("% ours: ")
-    (scaled,) = [line for line in tables.latex(short()).splitlines() if "SCALED" in line]
-    assert scaled.startswith(f"% SCALED: {short()['scale']:g} of the paper's rounds")
-    assert "SCALED" not in tables.latex(WHOLE)
-    for result in (short(), WHOLE):
-        head, *lines = tables.as_csv(result).splitlines()
-        assert head.endswith(",scale")
-        assert {line.rpartition(",")[2] for line in lines} == {f"{result['scale']:g}"}
-
-
 def test_a_p_value_needs_five_seeds_also_on_pages_of_earlier_versions():
     led = short(scale=1.0)
     led["entries"][0] |= {"ahead": 2.3, "p": 0.012}
@@ -100,26 +87,6 @@ def test_a_p_value_needs_five_seeds_also_on_pages_of_earlier_versions():
     led["entries"][0]["ours"]["n"] = 5
     assert "| +2.3, p = .012 |" in pages.markdown_page(led)
     assert ", with a paired t-test over seeds, Holm-corrected." in pages.markdown_page(led)
-
-
-def test_in_html_it_is_grey_and_no_line_measures_the_gap():
-    whole, page = pages.html_page(WHOLE), pages.html_page(short())
-    assert '<td class="grey">(48.43)</td>' in page
-    assert page.count('class="grey"') == 1
-    assert "<td>48.43</td>" in whole
-    assert '<th scope="col">gap</th>' in whole
-    assert '<th scope="col">gap</th>' not in page
-    assert (
-        whole.count('class="leader') - page.count('class="leader') == 2
-    )  # the picture for desks and that for telephones
-    assert 'class="ring grey"' in page
-
-
-def test_a_page_from_before_says_that_schedules_were_not_shortened():
-    before = short()
-    del before["schedules"]
-    assert "had not reached its last values" in pages.markdown_page(before)
-    assert "Schedules" not in pages.markdown_page(short(schedules=[]))
 
 
 def test_a_log_is_compared_at_the_rounds_that_both_have():

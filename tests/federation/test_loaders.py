@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -45,7 +42,6 @@ def test_tables_folders_and_lines_of_python(tmp_path):
 
 
 def test_parquet_is_read_when_it_is_wanted_at_a_site_too(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=arrow.ParquetFile))
     for part in "pq":
         rows = {"a": ("double", [0.5 + i for i in range(20)]), "label": ("string", ["well", "sick"] * 10)}
         arrow.write(tmp_path / "shards" / f"{part}.parquet", rows)

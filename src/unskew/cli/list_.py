@@ -14,7 +14,6 @@ from annotated_types import Ge
 
 from unskew.cli.options import with_options
 from unskew.errors import UsageError, excerpt, suggestion
-from unskew.experiments.request import Request
 
 if TYPE_CHECKING:
     from unskew.report.method_profile import Profile
@@ -111,7 +110,6 @@ class Arguments(Filters):
 
     kind: Annotated[Literal["methods", "data", "models", "errors", "experiments", "attacks"], "what to list"]
     json: Annotated[bool, "print JSON; of methods, all that is known of each"] = False
-    time: Annotated[bool, "for experiments: also how long each would take here; takes a few minutes"] = False
 
 
 @with_options(Arguments)
@@ -122,8 +120,6 @@ def command(arguments: Arguments) -> None:
     """
     import json
 
-    if arguments.time and arguments.kind != "experiments":
-        raise UsageError("E109", f"--time works for experiments only, not for {arguments.kind}.")
     if arguments.given and arguments.kind != "methods":
         raise UsageError("E109", f"{arguments.given} works for methods only, not for {arguments.kind}.")
     if arguments.kind == "methods" and (arguments.given or arguments.json):
@@ -141,19 +137,14 @@ def command(arguments: Arguments) -> None:
     if arguments.json:
         print(json.dumps(entries))
         return
-    _print(entries, arguments.time)
-    if arguments.kind == "experiments" and not arguments.time:
-        print(
-            "\nHow long they take: `unskew list experiments --time`, or `unskew reproduce NAME --dry-run` for"
-            " one."
-        )
+    _print(entries)
 
 
-def _print(entries: dict[str, str], times: bool = False) -> None:
-    """Print one line per entry. times: also print how long an experiment would take."""
+def _print(entries: dict[str, str]) -> None:
+    """Print one line per entry."""
     width = max(map(len, entries), default=0) + 2
     for name, about in entries.items():
-        print(f"{name:<{width}}{about}{f'. {_time(name)}' if times else ''}", flush=True)
+        print(f"{name:<{width}}{about}")
 
 
 def _methods() -> dict[str, str]:
@@ -213,24 +204,6 @@ def _experiments() -> dict[str, str]:
         rows = f"{here} of {plural(len(experiment.rows), 'row')} can run here"
         entries[name] = f"{experiment.title}; {rows}, {plural(len(experiment.methods), 'method')}"
     return entries
-
-
-def _time(name: str) -> str:
-    """The estimated time that `reproduce` would need for all rows with data on this machine."""
-    from unskew.experiments.files import read_experiment
-    from unskew.experiments.plan import seconds_for
-    from unskew.report.analysis.numbers import clock
-    from unskew.runs import hardware
-
-    experiment = read_experiment(name)
-    cores = hardware.core_count()
-    rows = [row for row in experiment.rows if row.has_data]
-    settings = [experiment.settings_of(row, method) for row in rows for method in experiment.methods]
-    runs = {each.fingerprint(): each for each in settings}
-    if not runs:
-        return "No data here."
-    seconds = seconds_for(runs.values(), cores, Request.seeds)
-    return f"About {clock(seconds)} for {Request.seeds} seeds on {cores} cores."
 
 
 _ENTRIES = {

@@ -7,14 +7,11 @@ interruption changes which settings are tried.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Protocol
-
-import numpy as np
 
 from unskew.errors import MissingPackage
 from unskew.scores import kind
@@ -60,21 +57,6 @@ class Sampler(Protocol):
         pruned: the curve of a trial that was ended early; None for a complete trial.
         """
         ...
-
-
-class ShuffledGrid:
-    """The whole grid in a fixed random order that begins with `first`."""
-
-    def __init__(self, space: Mapping[str, Sequence[Any]], first: Point):
-        points = [dict(zip(space, values)) for values in itertools.product(*space.values())]
-        order = np.random.default_rng(0).permutation(len(points))
-        self._remaining = [first, *(points[i] for i in order if points[i] != first)]
-
-    def ask(self) -> Point | None:
-        return self._remaining.pop(0) if self._remaining else None
-
-    def tell(self, point: Point, score: float, pruned: Curve | None = None) -> None:
-        pass
 
 
 class ParzenSampler:
@@ -125,13 +107,6 @@ def optuna_package(what: str) -> ModuleType:
         raise MissingPackage(what, "Optuna", "tune") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
-
-
-SAMPLERS: dict[str, Callable[[Mapping[str, Sequence[Any]], Point], Sampler]] = {
-    "random": ShuffledGrid,
-    "tpe": ParzenSampler,
-}
-"""Maps each value of the option `sampler` to a function of a grid and its first point."""
 
 
 @dataclass(frozen=True)

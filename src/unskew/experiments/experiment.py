@@ -244,9 +244,7 @@ class Experiment:
     measure: the score of a run that the table reports; metric, scope: its quantity; unit: percent, or number.
     axis: the variable that changes from row to row, if the paper draws the score against one.
     finding: how our results differ from the paper, and the explanation.
-    grids: the values to try when tuning, by Part and argument.
-    overrides: settings for single methods; factors: factors on their learning rates that tuning found. Both
-    use the paper's names.
+    overrides: settings for single methods, by the paper's names.
     """
 
     name: str
@@ -263,9 +261,7 @@ class Experiment:
     unit: Literal["percent", "number"] = "percent"
     axis: str = ""
     finding: str = ""
-    grids: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
-    factors: dict[str, float] = field(default_factory=dict)
 
     def row(self, name: str) -> TableRow:
         """The row of this name. Raises UsageError (E126) if there is none."""
@@ -291,7 +287,6 @@ class Experiment:
         """
         overrides = self.overrides.get(method, {})
         settings = config.build({**row.settings, **overrides, "method": self.methods[method]})
-        settings = settings.replace(lr=settings.lr * self.factors.get(method, 1.0))
         if not is_reference(settings.method):
             arguments = arguments_of_method(settings.method, settings.set)
             settings = settings.replace(method=str(registry.parse(settings.method, arguments)), set={})

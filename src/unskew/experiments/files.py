@@ -1,6 +1,6 @@
 """Reading and checking the YAML files of experiments: those of papers by name, a user's file by path.
 
-A check covers the settings of every run, the methods, and the grids of a tuning, without reading any data.
+A check covers the settings of every run and the methods, without reading any data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from unskew.attacks.catalogue import attack_of
 from unskew.errors import UnskewError, UsageError, suggestion
 from unskew.experiments.experiment import Claim, Experiment, Leak, TableRow, Trend
 from unskew.formats import documents
-from unskew.methods import registry
 from unskew.methods.registry import arguments_of_method
 from unskew.round.run import is_reference
 from unskew.runs.resolve import check_spelling
@@ -66,7 +65,7 @@ def _check_names(experiment: Experiment, where: str) -> None:
     """Check that every method and row that the file mentions is defined."""
     mentioned = [method for row in experiment.rows for method in (*row.published, *row.logs)]
     mentioned += [method for claim in experiment.claims for method in claim.methods]
-    for method in [*mentioned, *experiment.overrides, *experiment.factors]:
+    for method in [*mentioned, *experiment.overrides]:
         if method not in experiment.methods:
             near = suggestion(method, experiment.methods)
             raise UsageError("E126", f"{where} mentions '{method}', which is not among its methods.{near}")
@@ -146,7 +145,7 @@ def _build(kind: type[T], where: str, entry: Any, **more: Any) -> T:
 
 
 def check_experiment(experiment: Experiment, where: str) -> None:
-    """Check every combination of row and method, and the grids. where: the name of the file in messages.
+    """Check every combination of row and method. where: the name of the file in messages.
 
     Raises UsageError or DataError with the place for an unknown setting or method, a value out of range, or
     arguments of a Part that no method has.
@@ -160,7 +159,6 @@ def check_experiment(experiment: Experiment, where: str) -> None:
             used |= _check_run(experiment, row, method, f"{where}, row {row.name}, {method}")
         known = used | _part_names(experiment, experiment.methods)
         _check_parts(row.settings.get("set") or (), known, f"{where}, row {row.name}: set")
-    _check_grids(experiment, where)
 
 
 def _check_run(experiment: Experiment, row: TableRow, method: str, where: str) -> set[str]:
@@ -173,15 +171,6 @@ def _check_run(experiment: Experiment, row: TableRow, method: str, where: str) -
     arguments = experiment.overrides.get(method, {}).get("set") or {}
     _check_parts(arguments, arguments_of_method(text, arguments), f"{where}: set")
     return set(arguments_of_method(text, row.settings.get("set") or {}))
-
-
-def _check_grids(experiment: Experiment, where: str) -> None:
-    for part, arguments in experiment.grids.items():
-        _check_parts([part], _part_names(experiment, experiment.methods), f"{where}: grids")
-        method = next(name for name in experiment.methods if part in _part_names(experiment, [name]))
-        for argument, value in ((name, value) for name, values in arguments.items() for value in values):
-            with _with_place(f"{where}, grids"):
-                registry.parse(experiment.methods[method], {part: {argument: value}})
 
 
 def _part_names(experiment: Experiment, methods: Iterable[str]) -> set[str]:

@@ -1,32 +1,21 @@
-"""The plan of a reproduction: its rows and methods, the folders of its runs, an estimate of the time, and the
-text that announces it.
+"""The plan of a reproduction: its rows and methods, the folders of its runs, and the text that announces it.
 
-The folder of a run is named after the run's settings, so that no run is repeated. The time is estimated from
-one timed local step of each model and the number of steps.
+The folder of a run is named after the run's settings, so that no run is repeated.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-
-from unskew import data
 from unskew.comparison.progress import Cell, makers
 from unskew.config import Settings
-from unskew.core.method import Method
-from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError, UsageError
 from unskew.experiments.experiment import Experiment, TableRow
-from unskew.report.analysis.numbers import clock, plural
-from unskew.runs.assemble import loop_of
-from unskew.runs.resolve import dataset_of, method_text, parts_of, resolve
+from unskew.report.analysis.numbers import plural
+from unskew.runs.resolve import method_text
 
 
 @dataclass(frozen=True)
@@ -136,113 +125,6 @@ def distinct_runs(runs: Mapping[Key, Cell]) -> list[Cell]:
     return list({cell.path: cell for cell in runs.values()}.values())
 
 
-COST = {
-    "fedmix": 3.0,
-    "flea": 1.8,
-    "moon": 1.7,
-    "fedbr": 2.2,
-    "fedntd": 1.35,
-    "fedgen_images": 2.0,
-    "fedfa": 1.4,
-    "rebafl": 1.3,
-}
-"""The rough cost of a step with a Part as a multiple of FedAvg's step; 1 for all other Parts."""
-SCORING_COST = 1 / 3
-"""The cost of scoring a sample as a multiple of training on it: a forward pass without a backward pass."""
-
-
-def seconds_for(runs: Collection[Settings], cores: int, seeds: int = 1) -> float:
-    """Seconds for all runs with this number of seeds, one run at a time on each core."""
-    return seeds * sum(seconds(s, _dataset(s.data)) for s in runs) / min(cores, max(1, seeds * len(runs)))
-
-
-@lru_cache(4)
-def _dataset(name: str) -> Dataset:
-    return dataset_of(Settings(data=name))
-
-
-def seconds(settings: Settings, dataset: Dataset) -> float:
-    """Seconds that one run takes on one core."""
-    samples, clients = _samples(settings, dataset), _clients(settings, dataset)
-    per_sample = _seconds_per_sample(settings, dataset, min(settings.batch, max(1, samples // clients)))
-    trained = samples * _cohort(settings.availability) * settings.passes
-    scored = len(dataset.y_test) * settings.rounds / settings.eval_every
-    return per_sample * (trained * _cost(settings.method) + scored * SCORING_COST)
-
-
-def _samples(settings: Settings, dataset: Dataset) -> int:
-    """The number of training samples of all clients."""
-    if settings.skew.startswith("pathological") and "x" in settings.skew:
-        classes, _, each = settings.skew.partition(":")[2].partition("x")
-        return settings.clients * int(classes) * int(each)
-    return min(len(dataset.y), (settings.samples or 10**9) * settings.clients)
-
-
-def _clients(settings: Settings, dataset: Dataset) -> int:
-    column = "domain" if settings.skew == "domain" else settings.skew.partition("column:")[2]
-    return len(np.unique(dataset.columns[column])) if column in dataset.columns else settings.clients
-
-
-def _cost(method: str) -> float:
-    """The cost of a method's step as a multiple of FedAvg's."""
-    parts = parts_of(method).parts
-    return math.prod(COST.get(part.name, 1.0) for part in parts)
-
-
-def _cohort(availability: str) -> float:
-    """The share of clients that trains in a round; 1 if the availability does not state it."""
-    kind, _, value = availability.split(",")[0].partition(":")
-    try:
-        share = float(value.split("x")[0].split("-")[0]) if kind != "full" else 1.0
-    except ValueError:
-        return 1.0
-    return share if share <= 1 else 1.0
-
-
-_step_times: dict[tuple[str, str, str, int], float] = {}
-
-
-def _seconds_per_sample(settings: Settings, dataset: Dataset, batch: int) -> float:
-    """Seconds on one core per sample of a local epoch; timed once per data set, model, loss and batch."""
-    key = (settings.data, settings.model, settings.loss, batch)
-    if key not in _step_times:
-        _step_times[key] = _time(settings, dataset, batch)
-    return _step_times[key]
-
-
-def _time(settings: Settings, dataset: Dataset, batch: int) -> float:
-    """Seconds per sample in the fastest of a few epochs of four clients with four batches each.
-
-    The first epoch warms up and does not count. The minimum is used because other processes only ever slow
-    an epoch down.
-    """
-    n = 4 * batch
-    rows = np.arange(4 * n) % len(dataset.y)
-    x, y = dataset.x[rows], dataset.y[rows]
-    sample = data.arrays(x, y, x[:1], y[:1], classes=dataset.classes, layout="channels first")
-    federation = data.build(sample, "iid", 4, np.random.default_rng(0), np.random.default_rng(1))
-    step = Settings(
-        model=settings.model, loss=settings.loss, batch=batch, epochs=1, clients=4, rounds=1, workers=1
-    )
-    loop = loop_of(resolve(step, federation, Method()))
-    try:
-        start = loop.down(loop.begin(), 1)
-        loop.trainer.train(start, [0, 1, 2, 3], {})
-        return _fastest(lambda: loop.trainer.train(start, [0, 1, 2, 3], {})) / (4 * n)
-    finally:
-        loop.trainer.close()
-
-
-def _fastest(epoch: Callable[[], object]) -> float:
-    """Seconds of the fastest of three epochs, or of those that begin within one second."""
-    times: list[float] = []
-    while len(times) < 3 and sum(times) < 1:
-        before = time.perf_counter()
-        epoch()
-        times.append(time.perf_counter() - before)
-    return min(times)
-
-
 def table_outline(experiment: Experiment, selection: Selection) -> str:
     """Text that names the table, the rows to run, and the rows without data."""
     lines = [line for line in (experiment.title, experiment.paper) if line]
@@ -251,35 +133,16 @@ def table_outline(experiment: Experiment, selection: Selection) -> str:
     return "\n".join(lines)
 
 
-def tuning_outline(selection: Selection, trials: int) -> str:
-    """Text with the number of tuning trials."""
-    return (
-        f"tuning  {plural(trials, 'trial')} for each of {plural(len(selection.methods), 'method')} on"
-        f" {selection.rows[0].name}, scored on a fifth of the training samples; these runs are not part of"
-        " the plan"
-    )
-
-
-def runs_outline(cells: Sequence[Cell], repeated: Collection[Path], scale: float, cores: int) -> str:
-    """Text with the number of runs and the estimated time of the unfinished ones.
-
-    repeated: finished runs that are run again.
-    """
+def runs_outline(cells: Sequence[Cell], repeated: Collection[Path], scale: float) -> str:
+    """Text with the number of runs. repeated: finished runs that are run again."""
     left = [cell for cell in cells if cell.path in repeated or not cell.ended]
     share = f"; {scale:g} of the rounds" if scale != 1 else ""
-    lines = [f"plan    {plural(len(cells), 'run')}, {len(cells) - len(left)} of them already done{share}"]
-    if left:
-        seconds = seconds_for([cell.settings for cell in left], cores)
-        lines.append(
-            f"time    about {clock(seconds)} on {plural(cores, 'core')}, estimated from one timed step of"
-            " each model"
-        )
-    return "\n".join(lines)
+    return f"plan    {plural(len(cells), 'run')}, {len(cells) - len(left)} of them already done{share}"
 
 
 def attacks_outline(left: int) -> str:
-    """Text with the number of attacks, whose time the estimate leaves out; "" without attacks."""
-    return f"attacks {left} on the finished runs, which take time beside what is estimated" if left else ""
+    """Text with the number of attacks; "" without attacks."""
+    return f"attacks {left} on the finished runs" if left else ""
 
 
 def schedules_outline(changes: Sequence[str]) -> str:

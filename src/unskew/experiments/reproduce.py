@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -16,7 +16,6 @@ from unskew.comparison import progress, training
 from unskew.comparison.cluster import HERE
 from unskew.comparison.dry_run import dry_run
 from unskew.comparison.progress import Cell, announce
-from unskew.comparison.search import Trials
 from unskew.experiments import attack_findings, pages, plan, tables
 from unskew.experiments.entries import entries_of, verdicts_of
 from unskew.experiments.experiment import Experiment, distinct_changes
@@ -24,11 +23,9 @@ from unskew.experiments.files import read_experiment
 from unskew.experiments.plan import Key, Selection, distinct_runs, plan_runs, select, with_methods
 from unskew.experiments.request import Request
 from unskew.experiments.result import TableResult, result_of
-from unskew.experiments.tune import Tuning, tune_methods, tuned_records
 from unskew.formats import arguments
 from unskew.report.analysis.runs import RunData, read_run
 from unskew.round.precision import torch_defaults
-from unskew.runs import hardware
 from unskew.system.disk import check_name
 from unskew.version import revision
 
@@ -71,8 +68,6 @@ def reproduce(
     add: Sequence[str] = (),
     seeds: int = 3,
     scale: float = 1.0,
-    tune: int = 0,
-    sampler: Literal["random", "tpe"] = "random",
     processes: int = 0,
     on: str = HERE,
     folder: str | Path = "runs",
@@ -88,8 +83,7 @@ def reproduce(
     table: a name such as "flea-table1", or the path of a .yaml file.
     rows, methods: run only these. add: further methods to run.
     seeds: the number of seeds, counted from 0. scale: the share of the rounds to run, in (0, 1].
-    tune: the number of tuning trials per method, scored on held-out training samples before the table is run.
-    sampler: how the trials are chosen. processes: the number of runs at a time; 0 for one on each core.
+    processes: the number of runs at a time; 0 for one on each core.
     on: "here", or a Ray cluster in the form that `--on` takes.
     folder: the folder of runs and pages. keep: a documentation folder that receives the result as well.
     page: the name of the result's files. anew: repeat the runs that another version of unskew made.
@@ -105,8 +99,6 @@ def reproduce(
         "add": add,
         "seeds": seeds,
         "scale": scale,
-        "tune": tune,
-        "sampler": sampler,
         "processes": processes,
         "on": on,
         "page": page,
@@ -130,11 +122,6 @@ def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
 
     say(plan.table_outline(experiment, selection))
     dry_run(plan_runs(experiment, selection, range(1), request.scale, folder).values())
-    trials: dict[str, Trials] = {}
-    if request.tune:
-        say(plan.tuning_outline(selection, request.tune))
-        if not request.dry_run:
-            experiment, trials = tune_methods(experiment, _tuning(request, selection, folder), training.train)
     runs = plan_runs(experiment, selection, range(request.seeds), request.scale, folder)
     attacked = [(experiment.row(key.row), cell) for key, cell in runs.items()]
     say(training.outline(distinct_runs(runs), _schedules(experiment, runs)))
@@ -153,9 +140,6 @@ def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
     }
     if request.scale != 1:
         facts["schedules"] = _schedules(experiment, runs)
-    if trials:
-        tuned = tuned_records(experiment, trials)
-        facts |= {"tune": request.tune, "sampler": request.sampler, "tuned": tuned}
     result = _result(experiment, runs, facts | {"seconds_now": round(time.monotonic() - began, 1)})
     if request.keep:
         pages.write_documentation(request.keep, result)
@@ -170,12 +154,6 @@ class _Training:
     folder: Path
     watch: Watch
 
-    @property
-    def cores(self) -> int:
-        """The number of cores for which the time is estimated. The cores of a cluster are not known before it
-        is reached, so those of this machine count."""
-        return self.request.processes or hardware.parallel_runs()
-
     def train(self, runs: Sequence[Cell]) -> None:
         """Train every run that is not finished."""
         if self.request.anew:
@@ -184,10 +162,10 @@ class _Training:
         training.train_all(list(runs), self.request.processes, self.watch, self.request.cluster)
 
     def outline(self, runs: Sequence[Cell], schedules: Sequence[str]) -> str:
-        """Text with the number of runs, their estimated time, the schedules that `scale` shortened, and the
-        runs made by other versions."""
+        """Text with the number of runs, the schedules that `scale` shortened, and the runs made by other
+        versions."""
         older = progress.runs_by_other_versions(cell.path for cell in runs)
-        text = plan.runs_outline(runs, older if self.request.anew else (), self.request.scale, self.cores)
+        text = plan.runs_outline(runs, older if self.request.anew else (), self.request.scale)
         text = "\n".join(filter(None, (text, plan.schedules_outline(schedules))))
         return f"{text}\n{plan.versions_outline(older, self.request.anew)}" if older else text
 
@@ -199,10 +177,6 @@ def _schedules(experiment: Experiment, runs: Mapping[Key, Cell]) -> list[str]:
         for key, cell in runs.items()
     )
     return distinct_changes(each)
-
-
-def _tuning(request: Request, selection: Selection, folder: Path) -> Tuning:
-    return Tuning(selection.rows[0], selection.methods, request.tune, request.sampler, request.scale, folder)
 
 
 def _result(experiment: Experiment, runs: Mapping[Key, Cell], facts: dict[str, Any]) -> TableResult:

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
 
@@ -32,11 +32,6 @@ class Request:
     ] = ()
     seeds: Annotated[int, Ge(1), "how many seeds, counted from 0"] = 3
     scale: Annotated[float, Gt(0), Le(1), "share of the rounds to run; the result says so"] = 1.0
-    tune: Annotated[int, Ge(0), "first try so many settings of every method on held-out training samples"] = 0
-    sampler: Annotated[
-        Literal["random", "tpe"],
-        "how the settings to try are chosen: at random, or by Optuna (needs unskew[tune])",
-    ] = "random"
     processes: Annotated[int, Ge(0), "how many runs at a time; 0: one on each core, or one on a GPU"] = 0
     on: Annotated[
         str,
@@ -67,10 +62,6 @@ class Request:
         words += ["--seeds", str(self.seeds)]
         if self.scale != 1:
             words += ["--scale", f"{self.scale:g}"]
-        if self.tune:
-            words += ["--tune", str(self.tune)]
         if self.page:
             words += ["--page", self.page]
-        if self.tune and self.sampler != "random":
-            words += ["--sampler", self.sampler]
         return shlex.join(words)

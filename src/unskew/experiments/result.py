@@ -84,13 +84,6 @@ class LogRecord(TypedDict):
     values: list[float]
 
 
-class TunedRecord(TypedDict):
-    """A tuned method. method: its text with the best arguments. trials: every trial with its score."""
-
-    method: str
-    trials: list[dict[str, Any]]
-
-
 class TableResult(TypedDict):
     """Everything that is stored of a reproduction.
 
@@ -116,9 +109,6 @@ class TableResult(TypedDict):
     scale: float
     schedules: NotRequired[list[str]]
     seconds_now: float
-    tune: NotRequired[int]
-    sampler: NotRequired[str]
-    tuned: NotRequired[dict[str, TunedRecord]]
     unskew: str
     made_by: dict[str, int]
     date: str

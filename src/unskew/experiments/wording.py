@@ -93,10 +93,6 @@ def note(result: TableResult) -> str:
     if result["scale"] != 1:
         lines += _scaled(result)
     lines += [*result.get("dropped", []), *result.get("terms", [])]
-    if "tuned" in result:
-        tuned = "; ".join(f"{method}: {record['method']}" for method, record in result["tuned"].items())
-        trials = plural(result.get("tune", 0), "trial")
-        lines.append(f"Tuned with {trials} per method on the first row's validation samples: {tuned}.")
     return "\n".join(lines)
 
 

@@ -60,7 +60,6 @@ class StreamedSamples:
 
     def __init__(self, rows: Rows, device: torch.device):
         self.rows, self.device, self.shape = rows, device, torch.Size(rows.shape)
-        self.together = rows.source.read_size
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
 
     def __len__(self) -> int:
@@ -89,7 +88,7 @@ class StreamedSamples:
             for group in groups:
                 for number in coming:
                     pending.append(self._reader.submit(self._read, groups, number))
-                    if len(pending) > (1 if self.together else READS_AHEAD):
+                    if len(pending) > READS_AHEAD:
                         break
                 x = pending.popleft().result()
                 ends = np.cumsum([len(batch) for batch in group])
@@ -105,12 +104,9 @@ class StreamedSamples:
         return self.rows[np.concatenate(groups[number])]
 
     def _together(self, batches: Sequence[np.ndarray]) -> list[Sequence[np.ndarray]]:
-        """The batches in groups for one read each. The first is read alone so that training starts early,
-        unless the source reads large blocks anyway."""
+        """The batches in groups for one read each. The first is read alone so that training starts
+        early."""
         sample_bytes = 4 * math.prod(self.shape[1:])
-        if self.together:
-            most = max(1, self.together // max(1, sample_bytes * max(map(len, batches), default=1)))
-            return [batches[i : i + most] for i in range(0, len(batches), most)]
         most = max(
             1, min(BATCHES_AT_ONCE, BYTES_AT_ONCE // max(1, sample_bytes * max(map(len, batches), default=1)))
         )

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data.downloads import original_files
-from unskew.data.downloads.original_files import Files, Hub, open_files
+from unskew.data.downloads.original_files import Files, Hub, HubSamples, holds_parquet, open_files, read_hub
 from unskew.data.files.archives import Archive, read_archive
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError, UsageError, excerpt, suggestion
@@ -65,21 +64,19 @@ class Recipe:
 
     def samples(self, origin: OriginalFiles) -> OriginalSamples:
         """The samples of the original files, or of the hub's. Raises DataError (E401, E402, E401)."""
-        if self.hub and origin.path.exists() and original_files.are_parquet(files := origin.files):
-            return _hub_samples(
-                original_files.read_splits(files, self.hub, origin.size if self.takes_size else None)
-            )
+        if self.hub and holds_parquet(origin.path):
+            return _hub_samples(read_hub(origin.path, self.hub, origin.size if self.takes_size else None))
         return self.read(origin)
 
 
-def _hub_samples(splits: Mapping[str, original_files.HubSplit]) -> OriginalSamples:
-    train, test = splits["train"], splits.get("test")
-    largest = max(int(split.y.max(initial=-1)) for split in splits.values())
-    classes = train.classes or tuple(map(str, range(largest + 1)))
-    columns = {name: (values, test.columns[name] if test else None) for name, values in train.columns.items()}
-    return OriginalSamples(
-        train.x, train.y, test.x if test else None, test.y if test else None, classes, columns
-    )
+def _hub_samples(read: HubSamples) -> OriginalSamples:
+    classes = read.classes or tuple(map(str, range(int(read.y.max(initial=-1)) + 1)))
+    if read.test is None:
+        columns = {name: (values, None) for name, values in read.columns.items()}
+        return OriginalSamples(read.x, read.y, None, None, classes, columns)
+    test, train = read.test, ~read.test
+    columns = {name: (values[train], values[test]) for name, values in read.columns.items()}
+    return OriginalSamples(read.x[train], read.y[train], read.x[test], read.y[test], classes, columns)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -13,15 +12,6 @@ import numpy as np
 
 from unskew.data.files.tree import is_system_file
 from unskew.errors import DataError
-
-MOST_RATIO, SMALL_ARCHIVE = 200, 64 << 20
-"""Maximal ratio of the unpacked size to the size of an archive, and the unpacked bytes below which it does
-not matter."""
-
-
-def most_unpacked(archive_size: int) -> int:
-    """The most bytes to which an archive of this size may unpack."""
-    return max(SMALL_ARCHIVE, MOST_RATIO * archive_size)
 
 
 class Archive(dict[str, np.ndarray]):
@@ -98,22 +88,11 @@ def read_archive(path: Path) -> Archive:
 
 def _archive_of(z: Any, path: Path) -> Archive:
     """The archive without files that operating systems leave behind; only arrays are unpacked. Raises
-    DataError (E401) for an array that is damaged or present twice, and for sizes that no set has."""
+    DataError (E401) for an array that is damaged."""
     names = [name for name in z.files if not any(map(is_system_file, name.rstrip("/").split("/")))]
-    if twice := [name for name, n in Counter(names).items() if n > 1]:
-        raise DataError(
-            "E401", f"{path} holds two arrays called '{twice[0]}'; save it again with one of them."
-        )
-    entries = {entry.filename: entry.file_size for entry in z.zip.infolist()}
+    entries = set(z.zip.namelist())
     others = [name for name in names if name in entries]  # numpy takes the ending .npy from names of arrays
-    sizes = {name: entries[f"{name}.npy"] for name in names if name not in entries}
-    if sum(sizes.values()) > most_unpacked(size := path.stat().st_size):
-        raise DataError(
-            "E401",
-            f"{path} is refused: its {size:,} bytes unpack to {sum(sizes.values()):,}; save large arrays as"
-            " .npy files in a folder.",
-        )
-    return Archive(path, {name: _plain_array(z, name, path) for name in sizes}, others)
+    return Archive(path, {name: _plain_array(z, name, path) for name in names if name not in entries}, others)
 
 
 def _plain_array(z: Any, name: str, path: Path) -> np.ndarray:

@@ -14,14 +14,12 @@ from __future__ import annotations
 import importlib
 import io
 import math
-import struct
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -225,10 +223,6 @@ def waveform(file: Path | io.BytesIO, name: str = "") -> tuple[np.ndarray, int]:
 
     name = name or str(file)
     try:
-        with open(file, "rb") if isinstance(file, Path) else nullcontext(file) as content:
-            _check_chunks(content)
-        if not isinstance(file, Path):
-            file.seek(0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", wavfile.WavFileWarning)  # about chunks without sound
             # a truncated file would otherwise count as whole
@@ -272,24 +266,3 @@ def _read_compressed(file: Path | io.BytesIO, name: str) -> tuple[np.ndarray, in
     if not wave.size:
         raise DataError("E403", f"{name} holds no sound.")
     return wave.mean(1), int(rate)
-
-
-def _check_chunks(wav: IO[bytes]) -> None:
-    """Raises ValueError for faults that SciPy's reader ignores: invalid chunks, and samples of an
-    impossible size."""
-    kind, _, _ = wav.read(4), wav.read(4), wav.read(4)
-    pieces = 0
-    order = ">" if kind == b"RIFX" else "<"
-    while kind != b"RF64" and len(head := wav.read(8)) == 8:
-        name, size = struct.unpack(f"{order}4sI", head)
-        if not name.decode("latin-1").isprintable():
-            raise ValueError("a chunk in it has no name")
-        pieces += name == b"data"
-        if pieces > 1:
-            raise ValueError("its sound is in several pieces, of which one would be read")
-        if name == b"fmt ":
-            _, channels, _, _, frame, bits = struct.unpack(f"{order}HHIIHH", wav.read(16))
-            if not bits or frame != channels * ((bits + 7) // 8):
-                raise ValueError(f"{channels} channels of {bits} bits do not fill a frame of {frame} bytes")
-            size -= 16
-        wav.seek(size + size % 2, 1)

@@ -1,17 +1,16 @@
 """How rows of Parquet become samples: columns of a table as numbers, lists of numbers, or a file in each row.
 
-The samples of a table are decoded in one pass and kept in memory; if they do not fit, they go to a scratch
-file or are decoded again whenever they are needed. Columns of a table are encoded as in any table, but not
-kept in memory. A column of files, {bytes, path}, is how the hub stores images and sounds. `raw_lists` and
-`raw_inputs` return columns before any scaling.
-Letters: N samples, n rows that are unpacked at once.
+The samples of a table are decoded in one pass, into memory or a scratch file. A column of files, {bytes,
+path}, is how the hub stores images and sounds. `raw_lists` and `raw_inputs` return columns before any
+scaling.
+Letters: N samples, n rows that are decoded at once.
 """
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -20,15 +19,7 @@ import numpy as np
 
 from unskew.data.files import cells
 from unskew.data.files.sheets import Sheet
-from unskew.data.kinds.features import (
-    LARGEST_FLOAT32,
-    Encoding,
-    Kinds,
-    encode_as,
-    encode_column,
-    encodings_of,
-    names_rows,
-)
+from unskew.data.kinds.features import Encoding, Kinds, encode_as, encode_column, encodings_of
 from unskew.data.kinds.images import Fit, decode_image, depth_warnings, read_each, size_notes
 from unskew.data.kinds.sounds import (
     RIFF,
@@ -40,91 +31,113 @@ from unskew.data.kinds.sounds import (
     spectrogram_shape,
     waveform,
 )
-from unskew.data.parquet.row_groups import ROWS_AT_ONCE, RowForm, RowGroups
 from unskew.data.parquet.shard import files_of, lists_of, values_of, widen
 from unskew.data.parquet.table import RowNames, ShardTable
 from unskew.data.samples.conversion import DEPTHS, AxisOrder, channels_first
 from unskew.data.samples.intake import Note, prefix_notes
-from unskew.data.samples.memory_budget import fits_memory, float32_bytes, streaming_note
-from unskew.data.storage.sample_rows import Survey, as_rows, checksums
-from unskew.data.storage.scratch import ScratchFile
+from unskew.data.samples.memory_budget import fits_memory, float32_bytes
+from unskew.data.storage.sample_rows import Source
+from unskew.data.storage.scratch import ScratchFile, scratch_note
 from unskew.errors import DataError, excerpt
 
 FILES_AT_ONCE = 32
-"""Maximal number of files that are unpacked at once; their sizes are known only then."""
+"""Maximal number of files that are in memory at once."""
 
 
-class TableForm(RowForm):
-    """Feature columns, encoded as the whole table defines. used: see `encode_as`."""
+class SampleSink:
+    """The destination of the samples of a pass, float32 [N, ...]: memory, or a scratch file.
 
-    at_once = ROWS_AT_ONCE
-
-    def __init__(self, table: ShardTable, used: Kinds):
-        self.table, self.used, self.columns = table, used, tuple(used)
-        width = sum(1 if len(kinds) in (0, 2) else len(kinds) for kinds in used.values())
-        self.shape, self.row_bytes = (width,), 4 * width
-
-    def unpack(self, columns: dict[str, Any], begin: int) -> np.ndarray:
-        values = {
-            name: widen(self.table.convert_part(values_of, array, begin)) for name, array in columns.items()
-        }
-        return encode_as(Sheet(self.table.name, values, RowNames(self.table, begin)), self.used)
-
-    def samples(self, unpacked: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
-        return unpacked[rows]
-
-
-class ListForm(RowForm):
-    """A column of lists as samples. Unsigned whole numbers are scaled like arrays
-    (unskew.data.samples.conversion), unless `as_they_are`.
-
-    Raises DataError (E403) if the first row is no list of numbers.
+    in_memory: whether to keep them in memory; None decides by their size. source_dtype: as in `Source`.
     """
 
-    at_once = ROWS_AT_ONCE
+    def __init__(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        in_memory: bool | None,
+        source_dtype: np.dtype[Any] = Source.source_dtype,
+    ):
+        self.shape = shape
+        if in_memory or (in_memory is None and fits_memory(shape[0], shape[1:])):
+            self._target: np.ndarray | ScratchFile = np.empty(shape, np.float32)
+        else:
+            self._target = ScratchFile(name, shape, source_dtype)
 
-    def __init__(self, table: ShardTable, column: str, layout: AxisOrder, as_they_are: bool = False):
-        self.table, self.columns, self.layout = table, (column,), layout
-        first = next((batch for _, batch in table.batches([column], 1)), None)
-        if first is None:
+    def put(self, begin: int, x: np.ndarray) -> None:
+        """Samples [n, ...] from this row on."""
+        if isinstance(self._target, ScratchFile):
+            self._target.put(begin, x)
+        else:
+            self._target[begin : begin + len(x)] = x
+
+    def samples(self, notes: list[Note]) -> np.ndarray:
+        """All samples in memory, or as rows on disk, with a note."""
+        if not isinstance(self._target, ScratchFile):
+            return self._target
+        notes.append(scratch_note(self.shape))
+        return self._target.samples()
+
+
+class ListColumn:
+    """A column of lists of numbers of one shape.
+
+    kind: type of the numbers. shape: shape of a sample, channels first. full: divisor of unsigned whole
+    numbers of images, as of arrays (unskew.data.samples.conversion), None for other numbers. Raises DataError
+    (E403) if the first row is no list of numbers.
+    """
+
+    def __init__(self, table: ShardTable, column: str, layout: AxisOrder):
+        self.table, self.column, self.layout = table, column, layout
+        if not len(table):
             raise DataError("E403", f"{table.name} has no rows.")
-        values = table.convert_part(lists_of, first.column(table.columns[column].name), 0)
+        _, first = next(_column_parts(table, column, 1))
+        values = table.convert_part(lists_of, first, 0)
         if values is None or not values.size:
             raise DataError("E403", f"{table.name}: column '{column}' holds no numbers in {table.where(0)}.")
         self.inner, self.kind = values.shape[1:], values.dtype
-        self.shape = self.channels_first(values).shape[1:]
-        bits = DEPTHS.get(self.kind) if len(self.shape) > 1 and not as_they_are else None
-        self.source_dtype = self.kind if as_they_are else RowForm.source_dtype
+        self.shape = self._channels_first(values).shape[1:]
+        bits = DEPTHS.get(self.kind) if len(self.shape) > 1 else None
         self.full = (1 << bits) - 1 if bits else None
-        self.row_bytes = values[0].nbytes
 
-    def unpack(self, columns: dict[str, Any], begin: int) -> np.ndarray:
-        array = columns[self.columns[0]]
-        values = self.table.convert_part(lists_of, array, begin)
-        if values is None or values.shape[1:] != self.inner:
-            row = next((i for i in range(len(array)) if self._differs(array, i)), 0)
-            odd = lists_of(array.slice(row, 1))
-            fault = "lacks a value" if odd is None else f"is {list(odd.shape[1:])}"
-            raise DataError(
-                "E403",
-                f"{self.table.name}: column '{self.columns[0]}' is {list(self.inner)} in"
-                f" {self.table.where(0)} and {fault} in {self.table.where(begin + row)}; cut or pad lists to"
-                " one shape.",
-            )
-        return values
+    def parts(self) -> Iterator[tuple[int, np.ndarray]]:
+        """(number of the first row, lists [n, ...] in the file's type, channels first) of all rows, in
+        order. Raises DataError (E403) for lists of unequal shapes."""
+        for begin, array in _column_parts(self.table, self.column):
+            values = self.table.convert_part(lists_of, array, begin)
+            if values is None or values.shape[1:] != self.inner:
+                raise self._shape_error(array, begin)
+            yield begin, self._channels_first(values)
 
-    def _differs(self, array: Any, row: int) -> bool:
-        values = lists_of(array.slice(row, 1))
-        return values is None or values.shape[1:] != self.inner
+    def _shape_error(self, array: Any, begin: int) -> DataError:
+        lists = (lists_of(array.slice(row, 1)) for row in range(len(array)))
+        row, odd = next((i, x) for i, x in enumerate(lists) if x is None or x.shape[1:] != self.inner)
+        fault = "lacks a value" if odd is None else f"is {list(odd.shape[1:])}"
+        text = f"column '{self.column}' is {list(self.inner)} in {self.table.where(0)}"
+        place = self.table.where(begin + row)
+        return DataError(
+            "E403", f"{self.table.name}: {text} and {fault} in {place}; cut or pad lists to one shape."
+        )
 
-    def samples(self, unpacked: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
-        with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
-            x = self.channels_first(unpacked[rows]).astype(np.float32)
-        return x if self.full is None else x / np.float32(self.full)
+    def samples(self, notes: list[Note], in_memory: bool | None = None, scale: bool = True) -> np.ndarray:
+        """All samples, float32 [N, ...], scaled by default; adds to the notes."""
+        full = self.full if scale else None
+        dtype = Source.source_dtype if scale else self.kind
+        sink = SampleSink(self.table.name, (len(self.table), *self.shape), in_memory, dtype)
+        for begin, values in self.parts():
+            with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
+                x = values.astype(np.float32)
+            sink.put(begin, x if full is None else x / np.float32(full))
+        return sink.samples(notes)
 
-    def channels_first(self, x: np.ndarray) -> np.ndarray:
+    def _channels_first(self, x: np.ndarray) -> np.ndarray:
         """Lists with their channels first; columns of single numbers remain."""
         return channels_first(x, self.layout, self.table.name) if x.ndim > 2 else x
+
+
+def _column_parts(table: ShardTable, column: str, at_once: int = 1 << 12) -> Iterator[tuple[int, Any]]:
+    """(number of the first row, Arrow array) of the parts of a column, in order."""
+    for begin, batch in table.batches([column], at_once):
+        yield begin, batch.column(table.columns[column].name)
 
 
 Decode = Callable[[io.BytesIO, str], tuple[np.ndarray, Any]]
@@ -132,171 +145,62 @@ Decode = Callable[[io.BytesIO, str], tuple[np.ndarray, Any]]
 it cannot read the file."""
 
 
-class FileForm(RowForm):
-    """A column with a file in each row. shape: shape of a sample from `decode`."""
+def read_column_files(
+    table: ShardTable, column: str, decode: Callable[[io.BytesIO, str], Any], rows: int | None = None
+) -> list[Any]:
+    """The results of `decode` for the files of a column, of the first `rows` rows.
 
-    at_once = FILES_AT_ONCE
-
-    def __init__(self, table: ShardTable, column: str, shape: tuple[int, ...], decode: Decode):
-        self.table, self.columns, self.shape, self.decode = table, (column,), shape, decode
-        self.row_bytes = table.row_bytes
-
-    def unpack(self, columns: dict[str, Any], begin: int) -> np.ndarray:
-        return self.table.convert_part(files_of, columns[self.columns[0]], begin)
-
-    def samples(self, unpacked: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
-        x = np.empty((len(rows), *self.shape), np.float32)
-        for place, row in enumerate(rows.tolist()):
-            content: Any = unpacked[row]
-            x[place], _ = self.decode_row(content, begin + row)
-        return x
-
-    def decode_row(self, content: bytes | None, row: int) -> tuple[np.ndarray, Any]:
-        """The sample in a file, and what else was noticed about it. row: row of the table. Raises
-        DataError (E401) for a row without a file."""
-        place = self.table.where(row)
-        if content is None:
-            raise DataError("E401", f"{place} holds no file of its own in column '{self.columns[0]}'.")
-        return self.decode(io.BytesIO(content), f"{place[0].upper()}{place[1:]}")
-
-
-class _SampleSink:
-    """The destination of the samples of a pass: memory, or a scratch file and a survey."""
-
-    def __init__(self, source: RowGroups, in_memory: bool | None):
-        self.source, rows = source, len(source.table)
-        in_memory = fits_memory(rows, source.form.shape) if in_memory is None else in_memory
-        self.x = np.empty(source.shape, np.float32) if in_memory else None
-        self.scratch = ScratchFile(source.shape) if self.x is None else None
-        self.crc, self.low_high = np.empty(rows, np.uint32), np.empty((2, rows), np.float32)
-
-    def put(self, begin: int, x: np.ndarray) -> None:
-        """Samples [n, ...] from this row on."""
-        rows = slice(begin, begin + len(x))
-        if self.scratch is None:
-            assert self.x is not None
-            self.x[rows] = x
-            return
-        self.scratch.put(begin, x)
-        flat = x.reshape(len(x), -1)
-        self.crc[rows], self.low_high[:, rows] = checksums(x), (flat.min(1), flat.max(1))
-
-    def samples(self, notes: list[Note]) -> np.ndarray:
-        """All samples in memory, or as rows on disk, with a note."""
-        if self.scratch is None:
-            assert self.x is not None
-            return self.x
-        notes.append(
-            streaming_note(len(self.crc), self.source.form.shape, self.scratch.place_text("unpacked"))
-        )
-        self.source.record_survey(Survey(self.crc, *self.low_high))
-        self.source.clear_cache()
-        return as_rows(self.scratch.samples(self.source))
-
-
-def read_samples(
-    table: ShardTable, form: RowForm, notes: list[Note], in_memory: bool | None = None
-) -> np.ndarray:
-    """The samples of a table, float32 [N, ...], read in one pass; adds to the notes.
-
-    in_memory: whether to keep them in memory; None decides by their size. Raises the DataError of `form`.
+    Raises DataError (E401), with all files that cannot be read and rows without a file.
     """
-    source = RowGroups(table, form)
-    sink = _SampleSink(source, in_memory)
-    for begin, unpacked in source.unpacked_pieces():
-        sink.put(begin, form.samples(unpacked, np.arange(len(unpacked)), begin))
-    return sink.samples(notes)
+    damage = list[DataError]()
 
+    def files() -> Iterator[bytes | None]:
+        try:
+            for begin, array in _column_parts(table, column, FILES_AT_ONCE):
+                yield from table.convert_part(files_of, array, begin)
+        except DataError as error:
+            damage.append(error)
 
-def read_files(
-    table: ShardTable, form: FileForm, notes: list[Note], in_memory: bool | None = None
-) -> tuple[np.ndarray, list[Any]]:
-    """(the samples of files, what else was noticed about each). Raises DataError (E401), with all files
-    that cannot be read."""
-    source = RowGroups(table, form)
-    sink = _SampleSink(source, in_memory)
+    contents = files()
 
-    def decode(row: int) -> Any:
-        sample, info = form.decode_row(source.row(row), row)
-        sink.put(row, sample[None])
-        return info
+    def read(row: int) -> Any:
+        content, place = next(contents, None), table.where(row)
+        if content is None:
+            raise DataError("E401", f"{place} holds no file of its own in column '{column}'.")
+        return decode(io.BytesIO(content), f"{place[0].upper()}{place[1:]}")
 
-    infos = read_each(RowNames(table), decode)
-    return sink.samples(notes), infos
-
-
-@dataclass
-class ColumnExtent:
-    """The extent of a column of numbers. whole: whether they are whole numbers. plain: whether none is
-    missing or too large."""
-
-    whole: bool = True
-    plain: bool = True
-    low: float = np.inf
-    high: float = -np.inf
-
-    def add(self, values: np.ndarray) -> None:
-        """Extend by further values, in the column's type, or objects if some are missing."""
-        if values.dtype.kind == "O":
-            self.plain = False
-        if not self.plain or not len(values):
-            return
-        self.whole = self.whole and values.dtype.kind in "iu"
-        low, high = values.min(), values.max()
-        self.plain = bool(
-            np.isfinite(low)
-            and np.isfinite(high)
-            and max(abs(float(low)), abs(float(high))) <= LARGEST_FLOAT32
-        )
-        self.low = min(self.low, int(low) if self.whole else float(low))
-        self.high = max(self.high, int(high) if self.whole else float(high))
-
-    def counts(self, rows: int) -> bool:
-        """Whether these may be `rows` consecutive whole numbers."""
-        return self.whole and self.high - self.low == rows - 1
+    try:
+        return read_each(RowNames(table) if rows is None else range(rows), read)
+    except DataError as error:
+        raise (damage or [error])[0] from None
 
 
 def encode_table(
     table: ShardTable, sheet: Sheet, columns: Mapping[str, np.ndarray], notes: list[Note]
 ) -> tuple[np.ndarray, Kinds]:
-    """`encode_features` for the columns of a table, which are read row group by row group."""
-    numbers = [column for column in columns if table.columns[column].kind == "number"]
-    extents = _column_extents(table, numbers, sheet.test)
-    rows = (len(table), len(table) if sheet.test is None else int((~sheet.test).sum()))
+    """`encode_features` for the columns of a table, which are read one after another to find their encodings
+    and then together, batch by batch."""
 
     def judge(column: str) -> Encoding:
-        if column in extents:
-            every, training = extents[column]
-            suspect = names_rows(column) or every.counts(rows[0]) or training.counts(rows[1])
-            if every.plain and not suspect:
-                return Encoding([])
         return encode_column(sheet, column, columns[column])[0]
 
     readable = [c for c in columns if table.columns[c].kind in ("number", "text", "value")]
     if unreadable := [c for c in columns if c not in readable]:
         notes.append(("left out", f"column '{unreadable[0]}' of {table.columns[unreadable[0]].form}"))
     used = encodings_of(sheet, readable, judge, notes)
-    return read_samples(table, TableForm(table, used), notes), used
-
-
-def _column_extents(
-    table: ShardTable, names: Sequence[str], test: np.ndarray | None
-) -> dict[str, tuple[ColumnExtent, ColumnExtent]]:
-    """(extent of all rows, of the training rows) of every column of numbers, in one pass."""
-    extents = {name: (ColumnExtent(), ColumnExtent()) for name in names}
-    for begin, batch in table.batches(names) if names else ():
-        train = None if test is None else ~test[begin : begin + batch.num_rows]
-        for name, (every, training) in extents.items():
-            values = table.convert_part(values_of, batch.column(table.columns[name].name), begin)
-            every.add(values)
-            training.add(values if train is None else values[train])
-    return extents
+    width = sum(1 if len(kinds) in (0, 2) else len(kinds) for kinds in used.values())
+    sink = SampleSink(table.name, (len(table), width), None)
+    for begin, batch in table.batches(list(used)):
+        values = {
+            name: widen(table.convert_part(values_of, batch.column(table.columns[name].name), begin))
+            for name in used
+        }
+        sink.put(begin, encode_as(Sheet(table.name, values, RowNames(table, begin)), used))
+    return sink.samples(notes), used
 
 
 SOUND_MARKS = (*RIFF, b"OggS", b"fLaC", b"ID3", b"\xff\xfb", b"\xff\xf3", b"FORM")
 """The first bytes of sound files."""
-ANY_IMAGE = partial(decode_image, size=1, fit="pad", bits=16)
-"""A decoder for use if only the content of files matters."""
 FileSettings = Mapping[str, Any]
 """The conversion of files, as JSON: `kind`, "images" or "sounds", and the fields of `ImageSettings` or
 `SoundFormat`."""
@@ -314,20 +218,21 @@ class ImageSettings:
 def file_settings(table: ShardTable, column: str, images: ImageSettings) -> FileSettings:
     """The conversion of the files of a column. images: settings of images. Raises DataError (E401) for
     sounds that cannot be read."""
-    content = RowGroups(table, FileForm(table, column, (), ANY_IMAGE)).row(0) if len(table) else None
-    if content is not None and content.startswith(SOUND_MARKS):
+    first = next((files_of(array)[0] for _, array in _column_parts(table, column, 1)), None)
+    if first is not None and first.startswith(SOUND_MARKS):
         return {"kind": "sounds", **asdict(_sound_format(table, column))}
     return {"kind": "images", **asdict(images)}
 
 
-def file_form(table: ShardTable, column: str, into: FileSettings) -> FileForm:
-    """The form of a row of the column as a sample: [3, size, size] for an image, [1, 64, T] for a sound."""
+def _file_decoder(into: FileSettings) -> tuple[tuple[int, ...], Decode]:
+    """(shape of a sample, function from a file to one): [3, size, size] for an image, [1, 64, T] for a
+    sound."""
     settings = {name: value for name, value in into.items() if name != "kind"}
     if into["kind"] == "images":
         images = ImageSettings(**settings)
-        return FileForm(table, column, (3, images.size, images.size), partial(decode_image, **asdict(images)))
+        return (3, images.size, images.size), partial(decode_image, **asdict(images))
     format = SoundFormat(**settings)
-    return FileForm(table, column, (1, *spectrogram_shape(format)), partial(_decode_sound, format=format))
+    return (1, *spectrogram_shape(format)), partial(_decode_sound, format=format)
 
 
 def read_file_column(
@@ -338,28 +243,32 @@ def read_file_column(
     in_memory: whether to keep them in memory; None decides by their size. Raises DataError (E401), with all
     files that cannot be read.
     """
-    x, infos = read_files(table, file_form(table, column, into), notes, in_memory)
+    shape, decode = _file_decoder(into)
+    sink, rows = SampleSink(table.name, (len(table), *shape), in_memory), iter(range(len(table)))
+
+    def decode_row(file: io.BytesIO, place: str) -> Any:
+        sample, info = decode(file, place)
+        sink.put(next(rows), sample[None])
+        return info
+
+    infos = read_column_files(table, column, decode_row)
     if into["kind"] == "images":
         notes += size_notes(infos, into["size"], into["fit"], into["bits"])
         notes += depth_warnings(infos, None, into["bits"])
     else:
         notes += sound_notes(infos, SoundFormat(into["rate"], into["seconds"], into["window"]))
-    return x
+    return sink.samples(notes)
 
 
 def _sound_format(table: ShardTable, column: str) -> SoundFormat:
     """The format of all sounds, from those of the training rows. Raises DataError (E401) for sounds that
     cannot be read."""
-    source = RowGroups(table, FileForm(table, column, (), ANY_IMAGE))
 
-    def look(row: int) -> tuple[int, int]:
-        content = source.row(row)
-        if content is None:
-            raise DataError("E401", f"{table.where(row)} holds no file of its own in column '{column}'.")
-        wave, rate = waveform(io.BytesIO(content), table.where(row))
+    def look(file: io.BytesIO, place: str) -> tuple[int, int]:
+        wave, rate = waveform(file, place)
         return len(wave), rate
 
-    return format_for(read_each(range(table.train_rows), look))
+    return format_for(read_column_files(table, column, look, table.train_rows))
 
 
 def _decode_sound(file: io.BytesIO, name: str, format: SoundFormat) -> tuple[np.ndarray, AudioInfo]:
@@ -373,15 +282,13 @@ def raw_lists(table: ShardTable, column: str, layout: AxisOrder) -> np.ndarray:
 
     Raises DataError: E142 for more than memory holds, E403 for lists of unequal length.
     """
-    form = ListForm(table, column, layout)
+    form = ListColumn(table, column, layout)
     if not fits_memory(len(table), form.shape):
         text = (
             f"column '{column}' would take {float32_bytes(len(table), form.shape) / 2**30:,.1f} GiB of memory"
         )
         raise DataError("E142", f"{table.name}: {text}; give fewer rows at once.")
-    return np.concatenate(
-        [form.channels_first(unpacked) for _, unpacked in RowGroups(table, form).unpacked_pieces()]
-    )
+    return np.concatenate([values for _, values in form.parts()])
 
 
 def raw_inputs(
@@ -414,9 +321,7 @@ def raw_inputs(
         elif in_memory:
             values[column] = raw_lists(table, column, layout)
         else:
-            values[column] = read_samples(
-                table, ListForm(table, column, layout, as_they_are=True), remarks, in_memory=False
-            )
+            values[column] = ListColumn(table, column, layout).samples(remarks, False, scale=False)
         if notes is not None:
             notes += prefix_notes(f"column '{column}'", remarks)
     return values
@@ -430,9 +335,9 @@ def _input_shape(
     if kind == "number":
         return ()
     if kind == "list":
-        return ListForm(table, column, layout).shape
+        return ListColumn(table, column, layout).shape
     if kind == "packed" and column in files:
-        return file_form(table, column, files[column]).shape
+        return _file_decoder(files[column])[0]
     if kind == "packed":
         text = (
             f"column '{column}' holds files, and held numbers where the model was trained; give it as it was"

@@ -1,8 +1,7 @@
-"""One Parquet file: its footer, its row groups, and the values of its columns as NumPy arrays.
+"""One Parquet file or Arrow stream, and the values of its columns as NumPy arrays.
 
-The footer is checked before anything is read, and row groups are read from their beginning on. Column
-statistics are not used: pyarrow 26 crashes on damaged ones instead of raising an error. The kind of a column
-follows from its Arrow type:
+Column statistics are not used: pyarrow 26 crashes on damaged ones instead of raising an error. The kind of a
+column follows from its Arrow type:
 
     number   int64, float, bool ...                    text    string, also as a dictionary
     list     numbers in lists of one shape, nested     packed  struct<bytes: binary, ...>, a file in each row
@@ -17,14 +16,13 @@ import importlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from unskew.data.files import cells
-from unskew.data.storage.sample_rows import changed_error, file_stamp
 from unskew.errors import DataError, excerpt
 
 NUMBER_TYPES = frozenset(
@@ -138,119 +136,132 @@ READ_BUFFER = 1 << 20
 group."""
 
 
+STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
+"""The last bytes of a whole Arrow stream."""
+
+
 @dataclass(frozen=True)
 class Shard:
-    """One file of a table.
+    """One Parquet file of a table.
 
-    stamp: size of the file and time of its last change, in nanoseconds. groups: number of rows of each row
-    group. columns: by name. size: unpacked size in bytes, from the footer. classes: class names of columns,
-    as the hub writes them into the schema.
+    rows: number of rows. columns: by name. size: unpacked size in bytes. classes: class names of columns, as
+    the hub writes them into the schema.
     """
 
     path: Path
-    stamp: tuple[int, int]
-    groups: tuple[int, ...]
+    rows: int
     columns: dict[str, Column]
     size: int
     classes: dict[str, tuple[str, ...]]
-    metadata: Any = field(repr=False, compare=False)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "metadata": None}
-
-    def check(self) -> None:
-        """Raises DataError (E413) if the file has changed."""
+    def batches(self, names: Sequence[str], at_once: int) -> Iterator[Any]:
+        """The rows in order, in Arrow batches of at most `at_once` rows; `column(name)` returns a column of
+        one. Raises DataError (E401) for a file that is damaged or has other rows than when it was opened."""
+        rows = 0
         try:
-            stamp = file_stamp(self.path)
-        except DataError as error:
-            raise changed_error(
-                self.path, "is gone" if not self.path.exists() else "can no longer be read"
-            ) from error
-        if stamp != self.stamp:
-            raise changed_error(self.path, "has changed since it was checked")
-
-    def batches(self, group: int, names: Sequence[str], at_once: int) -> Iterator[Any]:
-        """The rows of a row group in order, in Arrow batches; `column(name)` returns a column of one.
-
-        at_once: maximal number of rows of a batch. Raises DataError: E413 if the file has changed, E401 if it
-        contradicts its footer.
-        """
-        file, rows = None, 0
-        texts = [
-            n for n in names if self.columns[n].kind == "text" and not self.columns[n].form.startswith("dict")
-        ]
-        try:
-            file = _pyarrow_parquet(self.path).ParquetFile(
-                self.path,
-                metadata=self.metadata,
-                read_dictionary=texts,
-                buffer_size=READ_BUFFER,
-                pre_buffer=False,
-                page_checksum_verification=True,
-            )
-            for batch in file.iter_batches(
-                at_once, row_groups=[group], columns=list(names), use_threads=False
-            ):
+            for batch in self._batches(names, at_once):
                 rows += batch.num_rows
                 yield batch
         except DataError:
             raise
         except Exception as error:  # pyarrow raises many kinds of error for damaged files
-            self.check()
-            raise _parquet_error(self.path, error) from error
-        finally:
-            if file is not None:
-                file.close()
-        self.check()
-        if rows != self.groups[group]:
-            raise DataError(
-                "E401",
-                f"{self.path} holds {rows:,} rows in row group {group}, and its footer says"
-                f" {self.groups[group]:,}; write it again.",
-            )
+            raise _file_error(self.path, error) from error
+        if rows != self.rows:
+            text = f"holds {rows:,} rows, and {self.rows:,} when it was opened"
+            raise DataError("E401", f"{self.path} {text}; write it again.")
+
+    def _batches(self, names: Sequence[str], at_once: int) -> Iterator[Any]:
+        with _pyarrow("pyarrow.parquet", self.path).ParquetFile(
+            self.path,
+            read_dictionary=[name for name in names if self.columns[name].kind == "text"],
+            buffer_size=READ_BUFFER,
+            pre_buffer=False,
+            page_checksum_verification=True,
+        ) as file:
+            yield from file.iter_batches(at_once, columns=list(names), use_threads=False)
+
+
+class StreamShard(Shard):
+    """One file that holds an Arrow stream."""
+
+    def _batches(self, names: Sequence[str], at_once: int) -> Iterator[Any]:
+        for batch in _stream(self.path, [list(self.columns).index(name) for name in names]):
+            batch.validate(full=True)
+            columns = [getattr(column, "storage", column) for column in batch.select(list(names)).columns]
+            plain = type(batch).from_arrays(columns, list(names))
+            for begin in range(0, plain.num_rows, at_once):
+                yield plain.slice(begin, at_once)
+
+
+def _stream(path: Path, fields: Sequence[int]) -> Iterator[Any]:
+    """The batches of an Arrow stream with the columns at these places."""
+    ipc, pyarrow = _pyarrow("pyarrow.ipc", path), importlib.import_module("pyarrow")
+    options = ipc.IpcReadOptions(included_fields=list(fields), use_threads=False)
+    with pyarrow.memory_map(str(path)) as file, ipc.open_stream(file, options=options) as stream:
+        yield from stream
 
 
 def read_shard(path: Path) -> Shard:
-    """The shard that a file's footer describes.
-
-    Raises DataError (E401): without pyarrow, for a file without a whole footer, and for a footer that
-    contradicts itself.
-    """
-    parquet, stamp = _pyarrow_parquet(path), file_stamp(path)
+    """The shard that the footer of a Parquet file describes. Raises DataError (E401): without pyarrow, and
+    for a file without a whole footer."""
+    parquet = _pyarrow("pyarrow.parquet", path)
     try:
         with parquet.ParquetFile(path, pre_buffer=False) as file:
             metadata, schema = file.metadata, file.schema_arrow
-            fields = [column_of(one) for one in schema]
-            groups = tuple(int(metadata.row_group(i).num_rows) for i in range(metadata.num_row_groups))
-            size = sum(
-                max(0, int(metadata.row_group(i).total_byte_size)) for i in range(metadata.num_row_groups)
-            )
-            notes = schema.metadata or {}
+            size = sum(int(metadata.row_group(i).total_byte_size) for i in range(metadata.num_row_groups))
+            facts = _facts(path, schema)
+            return Shard(path, metadata.num_rows, facts[0], size, facts[1])
     except DataError:
         raise
     except Exception as error:  # as above
-        raise _parquet_error(path, error) from error
-    names = [cells.word(one.name) for one in fields]
+        raise _file_error(path, error) from error
+
+
+def read_stream(path: Path) -> Shard:
+    """The shard in an Arrow stream, whose rows are counted.
+
+    Raises DataError: E402 for a missing file, E401 without pyarrow, and for a file that is truncated or
+    damaged.
+    """
+    ipc = _pyarrow("pyarrow.ipc", path)
+    if not path.is_file():
+        raise DataError("E402", f"{path} is missing, which state.json lists; copy the whole folder.")
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - 8))
+            if file.read() != STREAM_END:
+                text = "is cut off or no Arrow stream: the mark at its end is missing"
+                raise DataError("E401", f"{path} {text}; copy it again.")
+            file.seek(0)
+            columns, classes = _facts(path, ipc.open_stream(file).schema)
+        rows = sum(batch.num_rows for batch in _stream(path, range(len(columns))))
+    except DataError:
+        raise
+    except Exception as error:  # as above
+        raise _file_error(path, error) from error
+    return StreamShard(path, rows, columns, path.stat().st_size, classes)
+
+
+def _facts(path: Path, schema: Any) -> tuple[dict[str, Column], dict[str, tuple[str, ...]]]:
+    """(the columns of a schema, their class names). Raises DataError (E401) for two columns of one name."""
+    names = [cells.word(one.name) for one in schema]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError("E401", f"{path} has two columns called {excerpt(twice[0])}.")
-    if min(groups, default=0) < 0 or sum(groups) != metadata.num_rows:
-        text = f"declares {metadata.num_rows:,} rows, and its row groups {sum(groups):,}"
-        raise DataError("E401", f"the footer of {path} {text}; write it again.")
-    return Shard(path, stamp, groups, {one.name: one for one in fields}, size, class_names(notes), metadata)
+    return {one.name: column_of(one) for one in schema}, class_names(schema.metadata or {})
 
 
-def _pyarrow_parquet(path: Path) -> Any:
+def _pyarrow(module: str, path: Path) -> Any:
     try:
-        return importlib.import_module("pyarrow.parquet")
+        return importlib.import_module(module)
     except ImportError:
         raise DataError(
             "E401", f"reading {path} needs pyarrow; pip install 'unskew[tables]', or save the table as CSV."
         ) from None
 
 
-def _parquet_error(path: Path, error: Exception) -> DataError:
+def _file_error(path: Path, error: Exception) -> DataError:
     reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    return DataError("E401", f"{path} cannot be read as Parquet: {excerpt(reason, 200)[1:-1]}.")
+    return DataError("E401", f"{path} cannot be read by pyarrow: {excerpt(reason, 200)[1:-1]}.")
 
 
 def class_names(notes: dict[bytes, bytes]) -> dict[str, tuple[str, ...]]:

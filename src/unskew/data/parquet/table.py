@@ -138,8 +138,6 @@ def _check_one_set(root: Path, files: list[Path]) -> None:
 
 
 T = TypeVar("T")
-ROW_OVERHEAD = 32
-"""Bytes of memory that a row takes in addition to its content: label, checksum, entries in lists of rows."""
 COLUMN_ROWS = 1 << 12
 """Number of rows that are read at once if a whole column is read."""
 EXACT_FLOAT64 = 1 << 53
@@ -150,7 +148,7 @@ WORDS_SHARE = 0.5
 
 @dataclass(frozen=True)
 class ShardTable:
-    """Files as one table. name: name of the set. shards: at least one, the training rows first. trained:
+    """Files as one table. name: name of the set. shards: at least one, the training rows first. train_rows:
     number of training rows.
 
     omissions: descriptions of what is left out: columns that only some files have, and validation files.
@@ -169,7 +167,7 @@ class ShardTable:
     @cached_property
     def starts(self) -> np.ndarray:
         """The number of the first row of each file, and N at the end, int64 [files + 1]."""
-        return np.cumsum([0, *(sum(shard.groups) for shard in self.shards)])
+        return np.cumsum([0, *(shard.rows for shard in self.shards)])
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -182,11 +180,6 @@ class ShardTable:
         """The class names of a column, if its files have them."""
         name = self.columns[column].name
         return next((shard.classes[name] for shard in self.shards if name in shard.classes), None)
-
-    @property
-    def row_bytes(self) -> int:
-        """Approximate size of an unpacked row, from the footers."""
-        return max(1, sum(shard.size for shard in self.shards) // max(1, len(self)))
 
     def is_heavy(self, column: str) -> bool:
         """Whether the words of a column take too much memory for a whole column."""
@@ -209,10 +202,9 @@ class ShardTable:
         begin = 0
         raw = [self.columns[name].name for name in names]
         for shard in self.shards:
-            for group in range(len(shard.groups)):
-                for batch in shard.batches(group, raw, at_once):
-                    yield begin, batch
-                    begin += batch.num_rows
+            for batch in shard.batches(raw, at_once):
+                yield begin, batch
+                begin += batch.num_rows
 
     def convert_part(self, convert: Callable[[Any], T], array: Any, begin: int) -> T:
         """The result of `convert` for a part of a column. begin: number of its first row.
@@ -283,8 +275,7 @@ class RowNames(Sequence[str]):
 def read_table(path: Path) -> ShardTable:
     """The table of the files at a path.
 
-    Raises DataError: E402 without files, E401 for damaged ones, E403 for files with different columns, E142
-    for more rows than memory holds numbers for.
+    Raises DataError: E402 without files, E401 for damaged ones, E403 for files with different columns.
     """
     parts = files_by_part(path)
     omissions = (f"{parts['val'][0].name}: choose settings with validation=0.1",) if "val" in parts else ()
@@ -300,19 +291,12 @@ def join_shards(
 ) -> ShardTable:
     """Files at a path as one table. omissions: descriptions of what is left out.
 
-    Raises DataError, E403 and E142, as `read_table` does.
+    Raises DataError (E403) as `read_table` does.
     """
     shards = (*train, *test)
-    rows = sum(sum(shard.groups) for shard in shards)
-    if rows * ROW_OVERHEAD > MEMORY_SHARE * usable_memory():
-        text = (
-            f"declares {rows:,} rows, whose labels alone do not fit into the {usable_memory():,} bytes of"
-            " memory"
-        )
-        raise DataError("E142", f"{path} {text}; take fewer rows.")
     name = path.resolve().name if path.is_dir() else path.name.replace("*", "").strip("-_.") or "parquet"
     return ShardTable(
-        name, shards, sum(sum(shard.groups) for shard in train), (*_further_columns(shards), *omissions)
+        name, shards, sum(shard.rows for shard in train), (*_further_columns(shards), *omissions)
     )
 
 

@@ -1,7 +1,6 @@
 """A data set from files in folders: images by class, images with masks, sounds by class, or a CSV's files.
 
-Each file is decoded once. If the samples do not fit into memory they go to a scratch file, or are decoded
-again whenever they are needed.
+Each file is decoded once. If the samples do not fit into memory they go to a scratch file.
 Letters: N files.
 """
 
@@ -59,60 +58,15 @@ from unskew.data.readers.from_tables import target_of
 from unskew.data.readers.listing import find_listing, read_listing
 from unskew.data.samples.dataset import Dataset
 from unskew.data.samples.intake import Intake, Note, quantity
-from unskew.data.samples.memory_budget import fits_memory, streaming_note
-from unskew.data.storage.sample_rows import (
-    Source,
-    Survey,
-    as_rows,
-    changed_error,
-    checksums,
-    file_stamp,
-    select_samples,
-)
-from unskew.data.storage.scratch import ScratchFile
+from unskew.data.samples.memory_budget import fits_memory
+from unskew.data.storage.sample_rows import select_samples
+from unskew.data.storage.scratch import ScratchFile, scratch_note
 from unskew.errors import DataError
 
 S = TypeVar("S")
 Decode = Callable[[Path], tuple[np.ndarray, S]]
 """A function from a file to its sample and what else was noticed about it. Raises DataError for a file
 that it cannot read."""
-Stamp = tuple[int, int]
-"""Length of a file and time of its last change, in nanoseconds."""
-
-
-class FileRows(Source):
-    """The samples of files that have all been decoded once. decode: makes a sample of a file. stamps: the
-    files' stamps before the first pass."""
-
-    def __init__(
-        self, name: str, files: Sequence[Path], decode: Decode[object], stamps: list[Stamp], survey: Survey
-    ):
-        self.name, self.files, self.decode, self.stamps = name, files, decode, stamps
-        self.__dict__["survey"] = survey
-        sample, _ = decode(files[0])
-        self.shape = (len(files), *sample.shape)
-
-    def read(self, rows: np.ndarray) -> np.ndarray:
-        x = np.empty((len(rows), *self.shape[1:]), np.float32)
-        for place, row in enumerate(rows.tolist()):
-            x[place] = self._sample(self.files[row], self.stamps[row])
-        return x
-
-    def _sample(self, file: Path, stamp: Stamp) -> np.ndarray:
-        """The sample in a file. Raises DataError (E413) if the file has changed."""
-        try:
-            sample, _ = self.decode(file)
-            changed = file_stamp(file) != stamp
-        except (DataError, OSError) as error:
-            if not file.exists():
-                raise changed_error(file, "is gone") from error
-            if not isinstance(error, DataError) or file_stamp(file) != stamp:
-                raise changed_error(file, "has changed since it was checked") from error
-            text = error.text.partition(";")[0].rstrip(".")
-            raise DataError("E413", f"{text}, and could be before; see to its disk, and resume.") from error
-        if changed:
-            raise changed_error(file, "has changed since it was checked")
-        return sample
 
 
 def decode_files(
@@ -132,20 +86,16 @@ def decode_files(
             return info
 
         return x, read_each(files, decode_to_memory)
-    stamps: list[Stamp] = [(0, 0)] * len(files)
-    scratch = ScratchFile((len(files), *shape))
-    crc, low_high = np.empty(len(files), np.uint32), np.empty((2, len(files)), np.float32)
+    scratch = ScratchFile(name, (len(files), *shape))
 
     def decode_to_disk(i: int) -> S:
-        stamps[i] = file_stamp(files[i])
         sample, info = decode(files[i])
         scratch.put(i, sample[None])
-        crc[i], low_high[:, i] = checksums(sample[None])[0], (sample.min(), sample.max())
         return info
 
     infos = read_each(files, decode_to_disk)
-    notes.append(streaming_note(len(files), shape, scratch.place_text("decoded")))
-    return as_rows(scratch.samples(FileRows(name, files, decode, stamps, Survey(crc, *low_high)))), infos
+    notes.append(scratch_note(scratch.shape))
+    return scratch.samples(), infos
 
 
 def folder(

@@ -4,15 +4,12 @@ Nothing of these libraries is imported: a sample is a pair (x, y) or a dictionar
 makes, and the parts of a DataLoader are recognised by their names. A loader that changes the samples or their
 selection is refused.
 
-If the samples do not fit into memory, each is requested again when it is needed. The set may return another
-sample each time, as random transforms do, so every sample has a checksum from the first pass, and a different
-one ends the run.
+If the samples do not fit into memory, each is read once and goes to a scratch file.
 Letters: N samples, D numbers of a row.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -25,70 +22,12 @@ from unskew.data.kinds.images import channels_first, pixels_of
 from unskew.data.readers.raw_samples import RawSamples, class_names_of, numbering_note
 from unskew.data.samples.conversion import array_of, depth_of
 from unskew.data.samples.intake import Note, quantity
-from unskew.data.samples.memory_budget import fits_memory, streaming_note
+from unskew.data.samples.memory_budget import fits_memory
 from unskew.data.samples.packing import PackedSamples, pack, pack_to_layout
-from unskew.data.storage.sample_rows import Source, Survey, as_rows, checksums, is_streamed
+from unskew.data.storage.sample_rows import is_streamed
+from unskew.data.storage.scratch import ScratchFile, scratch_note
 from unskew.errors import DataError, excerpt
 from unskew.formats.input_layout import Layout
-
-SAMPLES_REREAD = 16
-"""Number of evenly spaced samples that are read twice before training starts."""
-
-
-class ItemRows(Source):
-    """The samples that a function returns by number. name: name of the set. give: returns a sample, or raises
-    DataError.
-
-    like: sample 0. All samples are read once here.
-    Raises DataError: E403 for samples of unequal shapes or types, E413 for samples that differ from reading
-    to reading.
-    """
-
-    def __init__(self, name: str, count: int, give: Callable[[int], np.ndarray], first: np.ndarray):
-        self.name, self.shape, self.kind, self.give = name, (count, *first.shape), first.dtype, give
-        bits = depth_of(first.dtype) if first.ndim > 1 else None
-        self.full = (1 << bits) - 1 if bits else None
-        self._one_at_a_time = threading.Lock()
-        low_high = np.empty((2, count), np.float32)
-        crc = np.empty(count, np.uint32)
-        for i in range(count):
-            x = self._sample(i)
-            crc[i], low_high[:, i] = checksums(x[None])[0], (x.min(), x.max())
-        self.__dict__["survey"] = Survey(crc, *low_high)
-        self.read(np.unique(np.linspace(0, count - 1, SAMPLES_REREAD).astype(np.int64)))
-
-    def read(self, rows: np.ndarray) -> np.ndarray:
-        x = np.empty((len(rows), *self.shape[1:]), np.float32)
-        with self._one_at_a_time:
-            for place, row in enumerate(rows.tolist()):
-                x[place] = self._sample(row)
-        wrong = np.flatnonzero(checksums(x) != self.survey.crc[rows])
-        if len(wrong):
-            raise DataError(
-                "E413",
-                f"{self.name}: sample {rows[wrong[0]]} is another than when it was checked (a random"
-                " transform?); these samples do not fit into memory and are read again each time, so leave"
-                " out what is random, or put it into the method: fedavg+augment.",
-            )
-        return x
-
-    def _sample(self, i: int) -> np.ndarray:
-        """Sample i as float32."""
-        x = self.give(i)
-        if x.shape != self.shape[1:] or x.dtype != self.kind:
-            raise DataError(
-                "E403",
-                f"{self.name}: sample 0 is {self.kind} {list(self.shape[1:])}, sample {i} is {x.dtype}"
-                f" {list(x.shape)}; cut, pad or resize them to one shape.",
-            )
-        return x.astype(np.float32) if self.full is None else x.astype(np.float32) / np.float32(self.full)
-
-
-def scaling_text(source: ItemRows) -> str:
-    """A description of how samples are scaled, "" if they are not."""
-    return (
-        f"{source.kind.itemsize * 8}-bit whole numbers were divided by {source.full:,}" if source.full else ""
-    )
 
 
 def pack_items(name: str, xs: Iterable[Any]) -> PackedSamples:
@@ -256,12 +195,12 @@ def from_items(items: Any, label: str = "", other_bytes: int = 0, group: str = "
         )
     if has_several_inputs(first[0]):
         x, ys = _read_inputs(items, first, (name, label), other_bytes, notes)
-    elif fits_memory(len(items), (first_x := channels_first(first[0])).shape, other_bytes):
+    elif fits_memory(len(items), channels_first(first[0]).shape, other_bytes):
         xs, ys = zip(first, *(_item(items, i, name, label) for i in range(1, len(items))))
         x, ys = _stack_samples(list(xs), name, notes), list(ys)
     else:
-        x, ys = _lazy_items(items, name, label, first_x, lambda x, _: channels_first(x), notes)
-    if not is_streamed(x) and (_has_transform(items) or _is_random(items, (x, ys), name, label)):
+        x, ys = _copied_items(items, name, label, first, lambda x, _: channels_first(x), notes)
+    if _has_transform(items) or (not is_streamed(x) and _is_random(items, (x, ys), name, label)):
         notes.append(("note", "every sample was read once: what a random transform did to it stays"))
     classes = _item_classes(items, ys, _item_keys(item, label)[0] if isinstance(item, Mapping) else None)
     if classes is None and (text := numbering_note(items)):
@@ -304,7 +243,7 @@ def _read_inputs(
     name, label = names
     row = pack_first(name, first[0])
     if not fits_memory(len(items), (row.layout.width,), other_bytes):
-        x, labels = _lazy_items(items, name, label, row.x[0], partial(pack_item, name, row.layout), notes)
+        x, labels = _copied_items(items, name, label, first, partial(pack_item, name, row.layout), notes)
         return PackedSamples(x, row.layout, row.notes), labels
     labels = []
 
@@ -317,31 +256,38 @@ def _read_inputs(
     return pack_items(name, give()), labels
 
 
-def _lazy_items(
+def _copied_items(
     items: Any,
     name: str,
     label: str,
-    first_x: np.ndarray,
+    first: tuple[Any, Any],
     form: Callable[[Any, int], np.ndarray],
     notes: list[Note],
 ) -> tuple[np.ndarray, list[Any]]:
-    """(rows that are read from the set again, labels) of a set that does not fit into memory; labels are
-    those of the first reading.
+    """(samples in a scratch file, labels) of a set that does not fit into memory.
 
-    first_x: sample 0. form: makes a sample of an item and its number.
+    first: the sample that is read already. form: makes a sample of an item and its number. Raises DataError
+    (E403) for samples of unequal shapes or types.
     """
-    labels: dict[int, Any] = {}
-
-    def give(i: int) -> np.ndarray:
-        x, y = _item(items, i, name, label)
-        labels.setdefault(i, y)
-        return form(x, i)
-
-    source = ItemRows(name, len(items), give, first_x)
-    notes.append(streaming_note(len(items), first_x.shape))
-    if text := scaling_text(source):
-        notes.append(("scaled", text))
-    return as_rows(source), [labels[i] for i in range(len(items))]
+    like, labels = form(first[0], 0), list[Any]()
+    bits = depth_of(like.dtype) if like.ndim > 1 else None
+    full = (1 << bits) - 1 if bits else 1
+    scratch = ScratchFile(name, (len(items), *like.shape))
+    for i in range(len(items)):
+        item, y = _item(items, i, name, label) if i else first
+        x = form(item, i)
+        if x.shape != like.shape or x.dtype != like.dtype:
+            raise DataError(
+                "E403",
+                f"{name}: sample 0 is {like.dtype} {list(like.shape)}, sample {i} is {x.dtype}"
+                f" {list(x.shape)}; cut, pad or resize them to one shape.",
+            )
+        scratch.put(i, x[None].astype(np.float32) / np.float32(full))
+        labels.append(y)
+    notes.append(scratch_note(scratch.shape))
+    if bits:
+        notes.append(("scaled", f"{bits}-bit whole numbers were divided by {full:,}"))
+    return scratch.samples(), labels
 
 
 def _has_transform(items: Any) -> bool:

@@ -24,13 +24,11 @@ from unskew.data.kinds.labels import label_names
 from unskew.data.parquet import row_decoding
 from unskew.data.parquet.row_decoding import (
     ImageSettings,
-    ListForm,
+    ListColumn,
     encode_table,
     file_settings,
     read_file_column,
-    read_samples,
 )
-from unskew.data.parquet.row_groups import RowGroups
 from unskew.data.parquet.saved_sets import read_saved_table
 from unskew.data.parquet.table import LazyColumns, RowNames, ShardTable, read_table
 from unskew.data.readers.from_arrays import arrays
@@ -205,8 +203,8 @@ def _read_lists(
     """A set with lists as samples. roles: the columns of samples, labels, sites and groups."""
     notes = list[Note]()
     raw, sheet = _read_facts(table, sheet, ((roles[0],), *roles[1:]), aim, notes)
-    form = ListForm(table, roles[0], layout)
-    x = read_samples(table, form, notes)
+    form = ListColumn(table, roles[0], layout)
+    x = form.samples(notes)
     if layout == "auto":
         _check_layout(table.name, roles[0], x)
     if form.full:
@@ -268,9 +266,7 @@ def _read_facts(
     if lists in table.columns and table.columns[lists].kind == "list":
         sheet = apply_split(sheet, lists, notes)
         labels = (lists,)
-        y = np.concatenate(
-            [part for _, part in RowGroups(table, ListForm(table, lists, "auto")).unpacked_pieces()]
-        )
+        y = np.concatenate([values for _, values in ListColumn(table, lists, "auto").parts()])
         notes.append(("labels", f"from the column '{lists}'"))
     elif not sheet.columns:
         raise DataError("E403", f"{table.name} has no column of labels beside '{sample_columns[0]}'.")

@@ -22,8 +22,8 @@ import numpy as np
 
 from unskew.data.samples.intake import Note, abbreviate
 from unskew.data.samples.memory_budget import fits_memory
-from unskew.data.storage.npy_rows import npy_source
-from unskew.data.storage.sample_rows import as_rows, is_streamed, moments
+from unskew.data.storage.sample_rows import is_streamed, moments
+from unskew.data.storage.scratch import mapped_rows
 from unskew.errors import DataError, excerpt
 
 LARGE = 1 << 30
@@ -136,8 +136,8 @@ def scale_samples(x: np.ndarray, name: str) -> np.ndarray:
     bits = bits_of(x)
     full = (1 << bits) - 1 if bits else None
     if is_large(x):
-        if source := npy_source(x, full):
-            return as_rows(source)
+        if (rows := mapped_rows(x, full)) is not None:
+            return rows
         if x.dtype != np.float32:
             raise DataError(
                 "E403",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import prod
 
-from unskew.data.samples.intake import Note
 from unskew.system.machine import usable_memory
 
 MEMORY_SHARE = 0.25
@@ -21,12 +20,3 @@ def fits_memory(count: int, shape: tuple[int, ...], other_bytes: int = 0) -> boo
 def float32_bytes(count: int, shape: tuple[int, ...]) -> int:
     """Bytes of `count` samples of this shape as float32."""
     return 4 * count * prod(shape)
-
-
-def streaming_note(count: int, shape: tuple[int, ...], place: str = "") -> Note:
-    """The note that samples are read during training. place: their place, by default the user's files."""
-    text = (
-        "samples are read when they are wanted: together they would take"
-        f" {float32_bytes(count, shape) / 2**30:,.1f} GiB"
-    )
-    return "note", f"{text} of memory{place and '; '}{place}"

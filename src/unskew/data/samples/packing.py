@@ -3,8 +3,8 @@
 A dictionary of inputs stands for keyword arguments of the model's forward, a tuple for positional ones; in an
 archive, `x.scan` and `x.age` take the place of `x`. Code that stores, sends or compares samples handles rows
 [N, D] of float32; only the code that calls the model unpacks them (unskew.core.module_inputs). If the rows do
-not fit into memory, each input stays on disk and rows are packed when they are read.
-Letters: N samples, D numbers of a row, n rows that are read at once.
+not fit into memory, they go to a scratch file.
+Letters: N samples, D numbers of a row, n rows that are packed at once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 
 from unskew.data.samples.conversion import DEPTHS, LARGE, check_axes, sample_array
 from unskew.data.samples.intake import Note
-from unskew.data.samples.memory_budget import fits_memory, streaming_note
-from unskew.data.storage.npy_rows import npy_source
-from unskew.data.storage.sample_rows import Rows, Source, as_rows, is_streamed, row_blocks, survey_rows
+from unskew.data.samples.memory_budget import fits_memory
+from unskew.data.storage.sample_rows import Rows, is_streamed, row_blocks
+from unskew.data.storage.scratch import copy_rows, mapped_rows, scratch_note
 from unskew.errors import DataError, excerpt
 from unskew.formats.input_layout import (
     KINDS,
@@ -31,25 +31,6 @@ from unskew.formats.input_layout import (
     Layout,
     is_misnamed,
 )
-
-
-class LazyInputs(Source):
-    """The samples [N, D] of several inputs that are packed when they are read. inputs: arrays [N, ...] by
-    name, in memory or not."""
-
-    def __init__(self, name: str, layout: Layout, inputs: Mapping[str, np.ndarray]):
-        self.name, self.layout, self.inputs = name, layout, inputs
-        self.shape = (len(next(iter(inputs.values()))), layout.width)
-        sizes = [x.source.read_size for x in inputs.values() if isinstance(x, Rows)]
-        self.read_size = max((size for size in sizes if size), default=None)
-
-    def read(self, rows: np.ndarray) -> np.ndarray:
-        return pack_rows(self.layout, {name: x[rows] for name, x in self.inputs.items()}, len(rows))
-
-    def prefetch(self, rows: np.ndarray) -> None:
-        for x in self.inputs.values():
-            if isinstance(x, Rows):
-                x.prefetch(rows)
 
 
 def pack_rows(layout: Layout, inputs: Mapping[str, np.ndarray], count: int) -> np.ndarray:
@@ -124,13 +105,13 @@ def pack(x: Any, name: str, as_is: bool = False) -> PackedSamples:
     ]
     rows = pack_to_layout(layout, inputs if layout.named else tuple(inputs.values()), name)
     if is_streamed(rows):
-        notes.append(streaming_note(len(rows), (layout.width,)))
+        notes.append(scratch_note(rows.shape))
     return PackedSamples(rows, layout, tuple(notes))
 
 
 def pack_to_layout(layout: Layout, x: Any, name: str) -> np.ndarray:
-    """A dictionary or tuple of inputs [N, ...] as rows of this layout, float32 [N, D], read lazily if they do
-    not fit into memory.
+    """A dictionary or tuple of inputs [N, ...] as rows of this layout, float32 [N, D], in a scratch file if
+    they do not fit into memory.
 
     name: name of the samples, for messages. Raises DataError: E403 for missing and further inputs, other
     shapes and types, E405 for NaN, infinity, and whole numbers that float32 cannot hold.
@@ -141,7 +122,7 @@ def pack_to_layout(layout: Layout, x: Any, name: str) -> np.ndarray:
         _check_fits(item, inputs[item.name], name)
     count = _sample_count(inputs, name)
     if not fits_memory(count, (layout.width,)):
-        return _lazy_rows(layout, inputs, name)
+        return _copied_rows(layout, inputs, name, count)
     arrays = {
         key: values[np.arange(count)] if is_streamed(values) else values for key, values in inputs.items()
     }
@@ -153,19 +134,17 @@ def pack_to_layout(layout: Layout, x: Any, name: str) -> np.ndarray:
     return rows
 
 
-def _lazy_rows(layout: Layout, inputs: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """Rows that are packed when they are read; all of them are checked here, once."""
-    source = LazyInputs(name, layout, inputs)
+def _copied_rows(layout: Layout, inputs: Mapping[str, np.ndarray], name: str, count: int) -> np.ndarray:
+    """Rows in a scratch file; all of them are checked while they are written."""
 
     def read(rows: np.ndarray) -> np.ndarray:
-        x = source.read(rows)
+        x = pack_rows(layout, {key: values[rows] for key, values in inputs.items()}, len(rows))
         for item, start, end in layout.places:
             _check_exact(x[:, start:end], item, name, int(rows[0]))
             _check_finite(x[:, start:end], item, name, int(rows[0]))
         return x
 
-    source.__dict__["survey"] = survey_rows(source.shape, read)
-    return as_rows(source)
+    return copy_rows(name, (count, layout.width), read)
 
 
 def layout_difference(first: Layout, second: Layout) -> str:
@@ -216,8 +195,8 @@ def _input_array(values: Any, label: str) -> np.ndarray:
     array = sample_array(values, label)
     if not isinstance(array, np.memmap) or array.nbytes <= LARGE:
         return array
-    if source := npy_source(array, None):
-        return as_rows(source)
+    if (rows := mapped_rows(array, None)) is not None:
+        return rows
     text = f"{array.nbytes:,} bytes are mapped so that changes stay in memory (mode 'c')"
     raise DataError("E403", f"{label}: {text}; map the file with mode 'r'.")
 

@@ -1,89 +1,26 @@
 """The samples of a .npy file, row by row.
 
-Rows in C order are read by position rather than through a memory map: a file that is truncated while it is in
-use is then an error and does not kill the process, and memory holds only the rows that are read. Rows in any
-other order, such as Fortran's, are read through a map. `write_rows` and `read_rows` pass samples to another
-process.
+Rows are read by position rather than through a memory map: a file that is truncated while it is in use is
+then an error and does not kill the process, and memory holds only the rows that are read. `write_rows` and
+`read_rows` pass samples to another process.
 """
 
 from __future__ import annotations
 
 import io
 import math
-import mmap
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
-from unskew.data.storage.file_ranges import ByteRange, RangeFile
 from unskew.data.storage.sample_rows import Rows, Source, as_rows, changed_error, row_blocks, select_samples
 from unskew.errors import DataError
 from unskew.system import disk
-
-
-class StridedRows(Source):
-    """The rows of an array in a file, in any memory order.
-
-    offset: position of its first number. strides: bytes from one number to the next along each axis. kind:
-    type of the numbers. full: divisor of the numbers, None to leave them unchanged. Raises DataError (E402)
-    for a missing file.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        offset: int,
-        strides: tuple[int, ...],
-        *,
-        shape: tuple[int, ...],
-        kind: np.dtype[Any],
-        full: int | None,
-    ):
-        self.path, self.name, self.offset, self.strides, self.shape = path, path.name, offset, strides, shape
-        self.kind = kind
-        self.full = full
-        self.source_dtype = kind.newbyteorder("=") if full is None else Source.source_dtype
-        self._open()
-        self._stamp = self._file_stamp()
-
-    def _open(self) -> None:
-        try:
-            self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115  (closed with this object)
-        except FileNotFoundError:
-            raise DataError("E402", f"there is no {self.path}.") from None
-        self._x: np.ndarray | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_file", "_x")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._open()
-
-    def read(self, rows: np.ndarray) -> np.ndarray:
-        self._check()
-        if self._x is None:
-            memory = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._x = np.ndarray(self.shape, self.kind, memory, self.offset, self.strides)
-        with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
-            x = self._x[rows].astype(np.float32, order="C")
-        self._check()
-        return x if self.full is None else np.divide(x, np.float32(self.full), out=x)
-
-    def _file_stamp(self) -> tuple[int, int]:
-        status = os.fstat(self._file.fileno())
-        return status.st_size, status.st_mtime_ns
-
-    def _check(self) -> None:
-        """Raises DataError (E413) if the file has changed; reading from a map beyond its end would kill
-        the process."""
-        if self._file_stamp() != self._stamp:
-            raise changed_error(self.path, "has changed since it was checked")
-
 
 ALIGNMENT = 64
 """Alignment of arrays in memory, in bytes."""
@@ -93,63 +30,59 @@ class NpyRows(Source):
     """The rows of an array in a file, in C order.
 
     offset: position of its first byte. kind: type of the numbers. full: divisor of the numbers, None to leave
-    them unchanged.
+    them unchanged. file: the open file, by default the one at the path. Raises DataError (E402) if there is
+    none.
     """
 
     def __init__(
-        self, path: Path, offset: int, shape: tuple[int, ...], kind: np.dtype[Any], full: int | None
+        self,
+        path: Path,
+        offset: int,
+        shape: tuple[int, ...],
+        kind: np.dtype[Any],
+        full: int | None,
+        file: IO[bytes] | None = None,
     ):
-        self._set_form(path, offset, shape, kind, full)
-        self._file = RangeFile(path)
-        self._stamp = self._file.stamp()
-
-    @classmethod
-    def from_file(cls, file: io.FileIO, shape: tuple[int, ...], name: str) -> NpyRows:
-        """The rows of float32 in an open file without a name on the disk. name: the source's name, for
-        messages."""
-        self = cls.__new__(cls)
-        self._set_form(Path(f"the copy of {name}"), 0, shape, np.dtype("<f4"), None)
-        self._file = RangeFile(self.path, file)
-        self._stamp = self._file.stamp()
-        return self
-
-    def _set_form(
-        self, path: Path, offset: int, shape: tuple[int, ...], kind: np.dtype[Any], full: int | None
-    ) -> None:
         self.path, self.offset, self.shape, self.kind, self.full = path, offset, shape, kind, full
         self.name = path.name
         self.source_dtype = kind.newbyteorder("=") if full is None else Source.source_dtype
         self.row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * kind.itemsize
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_file"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._file = RangeFile(self.path)
+        try:
+            self._file = file or open(path, "rb", buffering=0)  # noqa: SIM115  (closed with this object)
+        except FileNotFoundError:
+            raise DataError("E402", f"there is no {path}.") from None
+        self._one_at_a_time = threading.Lock()
+        self._stamp = self._file_stamp()
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         raw = _aligned_array((len(rows), *self.shape[1:]), self.kind)
+        memory = raw.reshape(-1).view(np.uint8).data
         try:
-            is_complete = self._file.read(raw.reshape(-1).view(np.uint8).data, self._ranges(rows))
+            for place, count, offset in self._ranges(rows):
+                self._fill(memory[place : place + count], offset)
         except OSError as error:
             raise DataError(
                 "E413", f"{self.path} cannot be read: {error.strerror}; see to its disk, and resume."
             ) from error
-        if not is_complete:
-            raise changed_error(self.path, "is shorter than when it was checked")
-        if self._file.stamp() != self._stamp:
+        if self._file_stamp() != self._stamp:
             raise changed_error(self.path, "has changed since it was checked")
         with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
             x = raw.astype(np.float32, copy=False)
         return x if self.full is None else np.divide(x, np.float32(self.full), out=x)
 
     def prefetch(self, rows: np.ndarray) -> None:
-        self._file.fetch(list(self._ranges(rows)))
+        if hasattr(os, "posix_fadvise"):
+            for _, count, offset in self._ranges(rows):
+                os.posix_fadvise(self._file.fileno(), offset, count, os.POSIX_FADV_WILLNEED)
 
-    def _ranges(self, rows: np.ndarray) -> Iterator[ByteRange]:
-        """The ranges of rows, in the order of the file, which a disk serves fastest; adjacent rows are
-        joined."""
+    def _file_stamp(self) -> tuple[int, int]:
+        """Size of the file and time of its last change."""
+        status = os.fstat(self._file.fileno())
+        return status.st_size, status.st_mtime_ns
+
+    def _ranges(self, rows: np.ndarray) -> Iterator[tuple[int, int, int]]:
+        """(position in memory, number of bytes, position in the file) of rows, in the order of the file,
+        which a disk serves fastest; adjacent rows are joined."""
         if not len(rows):
             return iter(())
         places, size = np.argsort(rows, kind="stable"), self.row_bytes
@@ -159,6 +92,19 @@ class NpyRows(Source):
         return zip(
             (places[begins] * size).tolist(), counts.tolist(), (self.offset + rows[begins] * size).tolist()
         )
+
+    def _fill(self, memory: memoryview, offset: int) -> None:
+        """Read bytes from a position on. Raises DataError (E413) if the file ends before."""
+        while memory:
+            if hasattr(os, "preadv"):
+                count = os.preadv(self._file.fileno(), [memory], offset)
+            else:  # as on Windows
+                with self._one_at_a_time:
+                    self._file.seek(offset)
+                    count = self._file.readinto(memory)  # type: ignore[attr-defined]
+            if not count:
+                raise changed_error(self.path, "is shorter than when it was checked")
+            memory, offset = memory[count:], offset + count
 
 
 def _aligned_array(shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
@@ -170,23 +116,9 @@ def _aligned_array(shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
     return memory[skip : skip + size].view(kind).reshape(shape)
 
 
-def npy_source(x: np.ndarray, full: int | None) -> Source | None:
-    """The source that reads a mapped array from its file; None if the array may have been changed in
-    memory only."""
-    if not isinstance(x, np.memmap) or x.mode == "c" or x.filename is None:  # pyright: ignore[reportUnnecessaryComparison]
-        return None
-    mapping = np.frombuffer(x._mmap, np.uint8)  # type: ignore[attr-defined]
-    begins = x.offset - x.offset % mmap.ALLOCATIONGRANULARITY
-    offset = begins + x.__array_interface__["data"][0] - mapping.__array_interface__["data"][0]
-    path = Path(x.filename)
-    if x.flags.c_contiguous:
-        return NpyRows(path, offset, x.shape, x.dtype, full)
-    return StridedRows(path, offset, x.strides, shape=x.shape, kind=x.dtype, full=full)
-
-
 def is_unchanged_file(x: Rows) -> bool:
-    """Whether samples are stored in a file exactly as they are used."""
-    return isinstance(x.source, NpyRows) and x.unchanged
+    """Whether samples are stored in a file with a name exactly as they are used."""
+    return type(x.source) is NpyRows and x.unchanged
 
 
 def write_rows(x: Rows, path: Path) -> dict[str, Any]:

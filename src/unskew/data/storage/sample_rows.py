@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, cast
 from zlib import crc32
 
@@ -39,7 +38,7 @@ class Survey:
 
 
 class Source:
-    """Samples on disk. name: for messages. shape: [N, ...].
+    """Samples on disk, read from any thread. name: for messages. shape: [N, ...].
 
     Subclasses read rows; a row that has changed since the source was opened is an error, never another
     sample.
@@ -47,8 +46,6 @@ class Source:
 
     name: str
     shape: tuple[int, ...]
-    read_size: int | None = None
-    """Bytes of samples to read at once in training, if each read is expensive; None otherwise."""
     source_dtype: np.dtype[Any] = np.dtype(np.float32)
     """The original type of unscaled numbers; float32 for scaled ones."""
 
@@ -67,15 +64,6 @@ class Source:
         return survey_rows(self.shape, self.read)
 
 
-def file_stamp(path: Path) -> tuple[int, int]:
-    """Size of a file and time of its last change. Raises DataError (E401) for a file without access."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise DataError("E401", f"{path} cannot be read: {error.strerror}.") from error
-    return status.st_size, status.st_mtime_ns
-
-
 def changed_error(source: object, change: str) -> DataError:
     """The error for samples that changed during a run."""
     text = f"{source} {change}; leave data alone while they are trained on, and start the run again"
@@ -84,7 +72,7 @@ def changed_error(source: object, change: str) -> DataError:
 
 def survey_rows(shape: tuple[int, ...], read: Callable[[np.ndarray], np.ndarray]) -> Survey:
     """The survey of all samples of this shape. read: returns the samples at these numbers."""
-    parts = [_survey_block(read(rows)) for rows in row_blocks(shape)]
+    parts = [survey_block(read(rows)) for rows in row_blocks(shape)]
     return Survey(*(np.concatenate(values) for values in zip(*parts)))
 
 
@@ -93,7 +81,7 @@ def checksums(x: np.ndarray) -> np.ndarray:
     return np.fromiter((crc32(np.ascontiguousarray(row).data) for row in x), np.uint32, len(x))
 
 
-def _survey_block(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def survey_block(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(crc, low, high) of samples [n, ...], as `Survey` holds them."""
     flat = x.reshape(len(x), -1)
     return checksums(x), flat.min(1), flat.max(1)
@@ -227,8 +215,6 @@ class Concatenation(Source):
         self.parts = parts
         self.name = next(part.source.name for part in parts if isinstance(part, Rows))
         self.starts = np.cumsum([0, *map(len, parts)])
-        sizes = [part.source.read_size for part in parts if isinstance(part, Rows)]
-        self.read_size = max((size for size in sizes if size), default=None)
         self.shape = (int(self.starts[-1]), *parts[0].shape[1:])
 
     def read(self, rows: np.ndarray) -> np.ndarray:

@@ -1,134 +1,140 @@
-"""A scratch file for decoded samples: they are decoded once and then read back like rows of a .npy file.
+"""A scratch file for samples that do not fit into memory: they are converted once, in one pass, and then read
+like rows of a .npy file.
 
 The file has no name and exists as long as its process. No other process can open it, so no damaged or
 outdated file is ever read in its place, and the operating system removes it however the process ends. A run
-that is resumed decodes its samples again.
+that is resumed converts its samples again.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
+from collections.abc import Callable
+from math import prod
 from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from unskew.data.storage.npy_rows import NpyRows
-from unskew.data.storage.sample_rows import Source
+from unskew.data.storage.sample_rows import Source, Survey, as_rows, row_blocks, survey_block
 from unskew.errors import DataError, excerpt
-from unskew.system import disk
 
-VARIABLE, OFF = "UNSKEW_SCRATCH", "off"
-"""The environment variable that names the folder for such files, and its value to disable them."""
-FREE_SHARE = 0.5
-"""The largest share of a disk's free space that one file takes."""
+VARIABLE = "UNSKEW_SCRATCH"
+"""The environment variable that names the folder for such files."""
 DEFAULT_FOLDER = Path("/var/tmp")
 """The usual folder for large temporary files; /tmp is in memory on many systems."""
-MOUNT_TABLE = Path("/proc/self/mountinfo")
-"""Linux's table of mounted disks."""
+
+
+StorageNote: TypeAlias = tuple[Literal["note"], str]
+"""A note on a data set (unskew.data.samples.intake)."""
+
+
+class ScratchRows(NpyRows):
+    """The rows of a scratch file."""
 
 
 class ScratchFile:
-    """A file of float32 samples that are written in order, and read when all are there.
+    """A file for the samples of a set, float32 [N, ...], each of which is written once.
 
-    why: the reason why there is no file, in words that follow "because"; "" if there is one.
+    source_dtype: as in `Source`. Raises DataError: E402 if the environment names a folder that does not
+    exist, E142 if there is no room in the folder.
     """
 
-    def __init__(self, shape: tuple[int, ...]):
-        """shape: shape of all samples, [N, ...]. Raises DataError (E402) if the environment names a folder
-        that does not exist."""
-        self.shape, self.size = shape, 4 * int(np.prod(shape, dtype=np.int64))
-        self.folder, self._file, self.why = scratch_folder(), None, ""
-        if self.folder is None:
-            self.why = f"{VARIABLE} is {OFF}"
-        elif _is_memory_disk(self.folder):
-            self.why = f"{self.folder} lies in memory ({VARIABLE} names another folder)"
-        else:
-            self._begin(self.folder)
-
-    def _begin(self, folder: Path) -> None:
+    def __init__(self, name: str, shape: tuple[int, ...], source_dtype: np.dtype[Any] = Source.source_dtype):
+        self.name, self.shape, self.source_dtype = name, shape, source_dtype
+        self.folder = scratch_folder()
+        self._survey = Survey(
+            np.empty(shape[0], np.uint32), np.empty(shape[0], np.float32), np.empty(shape[0], np.float32)
+        )
+        self.size = 4 * prod(shape)
         try:
-            if self.size > FREE_SHARE * disk.free_bytes(folder):
-                space = f"take more than half of what is free in {folder}"
-                self.why = f"in a file they would {space} ({VARIABLE} names another folder)"
-                return
-            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  (closed with this object)
+            self._file = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115  (closed with this object)
             if self.size and hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self._file.fileno(), 0, self.size)
         except OSError as error:
-            self._disable(error)
+            raise self._disk_error(error) from error
 
     def put(self, begin: int, x: np.ndarray) -> None:
         """Write samples, float32 [n, ...], from this number on."""
-        if self._file is None or not x.size:
-            return
+        x = np.ascontiguousarray(x, "<f4")
+        rows = slice(begin, begin + len(x))
+        survey = self._survey
+        survey.crc[rows], survey.low[rows], survey.high[rows] = survey_block(x)
         try:
-            self._file.seek(begin * x[0].nbytes)
-            content = np.ascontiguousarray(x, "<f4").reshape(-1).view(np.uint8).data
-            while content:  # one write may take only a part of it
-                content = content[self._file.write(content) :]
+            self._file.seek(begin * 4 * prod(self.shape[1:]))
+            self._file.write(x.reshape(-1).view(np.uint8).data)
         except OSError as error:
-            self._disable(error)
+            raise self._disk_error(error) from error
 
-    def _disable(self, error: OSError) -> None:
-        self.close()
-        self.why = f"{self.folder} could not be written to: {error.strerror}"
+    def samples(self) -> np.ndarray:
+        """All samples, as rows of this file."""
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise self._disk_error(error) from error
+        path = Path(f"the copy of {self.name}")
+        source = ScratchRows(path, 0, self.shape, np.dtype("<f4"), None, self._file)
+        source.name, source.source_dtype = self.name, self.source_dtype
+        source.__dict__["survey"] = self._survey
+        return as_rows(source)
 
-    def place_text(self, how: str) -> str:
-        """Where samples are read from, for a table. how: what has to be done each time where there is no
-        file."""
-        return (
-            f"each time {how} again, because {self.why}"
-            if self.why
-            else f"from a file without a name in {self.folder}"
+    def _disk_error(self, error: OSError) -> DataError:
+        text = f"{self.name}: samples take {self.size / 2**30:,.1f} GiB, more than memory holds"
+        return DataError(
+            "E142",
+            f"{text}, and {self.folder} cannot store them: {error.strerror}; set"
+            f" {VARIABLE} to a folder on a disk with more room.",
         )
 
-    def samples(self, source: Source) -> Source:
-        """The source that reads all samples from this file, or the original source without a file."""
-        return (
-            source
-            if self._file is None
-            else ScratchRows(source, NpyRows.from_file(self._file, self.shape, source.name))
-        )
 
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._file = None
+def scratch_note(shape: tuple[int, ...]) -> StorageNote:
+    """The note that samples of this shape are read during training."""
+    text = f"together they would take {4 * prod(shape) / 2**30:,.1f} GiB of memory"
+    place = f"from a file without a name in {scratch_folder()}"
+    return "note", f"samples are read when they are wanted: {text}; {place}"
 
 
-class ScratchRows(Source):
-    """The samples of a source that have all been read once. copy: their copy in the scratch file; None in
-    another process."""
-
-    def __init__(self, source: Source, copy: NpyRows):
-        self.source = source
-        self.copy = copy
-        self.name = source.name
-        self.shape = source.shape
-        self.source_dtype = source.source_dtype
-        self.__dict__["survey"] = source.survey
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**vars(self), "copy": None}
-
-    @property
-    def read_size(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.source.read_size if self.copy is None else None
-
-    def read(self, rows: np.ndarray) -> np.ndarray:
-        return (self.copy or self.source).read(rows)
-
-    def prefetch(self, rows: np.ndarray) -> None:
-        (self.copy or self.source).prefetch(rows)
+def copy_rows(
+    name: str,
+    shape: tuple[int, ...],
+    read: Callable[[np.ndarray], np.ndarray],
+    source_dtype: np.dtype[Any] = Source.source_dtype,
+) -> np.ndarray:
+    """Samples of this shape in a scratch file. read: returns the samples float32 at these numbers. Raises
+    DataError as `ScratchFile` and `read` do."""
+    file = ScratchFile(name, shape, source_dtype)
+    for rows in row_blocks(shape):
+        file.put(int(rows[0]), read(rows))
+    return file.samples()
 
 
-def scratch_folder() -> Path | None:
-    """The folder for scratch files; None if they are disabled. Raises DataError (E402) if the environment
-    names a missing folder."""
-    setting = os.environ.get(VARIABLE, "")
-    if setting == OFF:
+def mapped_rows(x: np.ndarray, full: int | None) -> np.ndarray | None:
+    """A mapped array as rows of its file, or of a scratch file if they are not in C order; None if the array
+    may have been changed in memory only. full: divisor of the numbers, None to leave them unchanged."""
+    if not isinstance(x, np.memmap) or x.mode == "c" or x.filename is None:  # pyright: ignore[reportUnnecessaryComparison]
         return None
+    path = Path(x.filename)
+    if x.flags.c_contiguous:
+        mapping = np.frombuffer(x._mmap, np.uint8)  # type: ignore[attr-defined]
+        begins = x.offset - x.offset % mmap.ALLOCATIONGRANULARITY
+        offset = begins + x.__array_interface__["data"][0] - mapping.__array_interface__["data"][0]
+        return as_rows(NpyRows(path, offset, x.shape, x.dtype, full))
+
+    def read(rows: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
+            block = x[rows].astype(np.float32, order="C")
+        return block if full is None else np.divide(block, np.float32(full), out=block)
+
+    dtype = x.dtype.newbyteorder("=") if full is None else Source.source_dtype
+    return copy_rows(path.name, x.shape, read, dtype)
+
+
+def scratch_folder() -> Path:
+    """The folder for scratch files. Raises DataError (E402) if the environment names a missing folder."""
+    setting = os.environ.get(VARIABLE, "")
     if setting and not Path(setting).is_dir():
         raise DataError(
             "E402",
@@ -137,16 +143,3 @@ def scratch_folder() -> Path | None:
     if setting or os.environ.get("TMPDIR"):
         return Path(setting or os.environ["TMPDIR"])
     return DEFAULT_FOLDER if os.access(DEFAULT_FOLDER, os.W_OK) else Path(tempfile.gettempdir())
-
-
-def _is_memory_disk(folder: Path) -> bool:
-    """Whether files in this folder take memory, as far as the system reports it."""
-    try:
-        number = os.stat(folder).st_dev
-        mounts = [line.split() for line in MOUNT_TABLE.read_text().splitlines()]
-    except OSError:
-        return False
-    device = f"{os.major(number)}:{os.minor(number)}"
-    return any(
-        fields[2] == device and fields[fields.index("-") + 1] in ("tmpfs", "ramfs") for fields in mounts
-    )

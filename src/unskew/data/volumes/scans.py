@@ -218,10 +218,9 @@ def read_scans(tree: FolderTree, image: str = "", labelled: bool = False) -> Sca
 
     image: suffix of the images' names if a patient has several files, "" to take each. labelled: whether a
     table has the classes of the volumes, instead of folders.
-    Raises DataError (E404) for links that lead out of the folder, for images without a mask or with several,
-    and for folders that name no classes.
+    Raises DataError (E404) for images without a mask or with several, and for folders that name no
+    classes.
     """
-    _check_links(tree)
     if has_mask_folders(tree):
         files = tuple(f for f in tree.files if is_in_mask_folder(f) or f.stem.endswith(image))
         pairs, notes = pair_masks(FolderTree(tree.root, files, tree.folders, ()))
@@ -245,18 +244,6 @@ def read_scans(tree: FolderTree, image: str = "", labelled: bool = False) -> Sca
         for f, site, label in zip(by_class.files, sites, by_class.labels)
     ]
     return ScanLayout(tuple(by_folder), by_class.classes, (*tree.notes, *by_class.notes))
-
-
-def _check_links(tree: FolderTree) -> None:
-    """Raises DataError (E404) for links to files outside the folder."""
-    root = tree.root.resolve()
-    for file in tree.files:
-        if not file.path.resolve().is_relative_to(root):
-            raise DataError(
-                "E404",
-                f"{file.path} is a link that leads out of {tree.root}; copy what it points to into the"
-                " folder.",
-            )
 
 
 def is_in_mask_folder(file: File) -> bool:

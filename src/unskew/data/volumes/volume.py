@@ -1,8 +1,7 @@
 """A medical volume, read from a NIfTI file and cut into square slices.
 
 The values of a .nii or .nii.gz file are those stored, times the header's slope plus its intercept, and the
-axes are turned until they run to the patient's right, front and head. A file is unpacked in memory up to a
-limit, and its header is trusted only as far as the bytes behind it go.
+axes are turned until they run to the patient's right, front and head.
 
 All slices are the same way up and in proportion, however the file was stored: rows run from the front, or the
 head, downwards; columns to the patient's right, in sagittal slices to the front.
@@ -11,9 +10,7 @@ Letters: X, Y, Z axes of a volume, N slices, H height, W width, S the side.
 
 from __future__ import annotations
 
-import gzip
 import importlib
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -76,36 +73,45 @@ def check_fits(image: Volume, mask: Volume) -> None:
         )
 
 
-LARGEST_NIFTI = 1 << 30
-"""Maximal size of an unpacked file, in bytes; voxels are limited to half this number."""
-_NIFTI_2 = (b"\x1c\x02\x00\x00", b"\x00\x00\x02\x1c")
-"""The first bytes of a NIfTI-2 file, in either byte order."""
-
-
 def read_nifti(path: Path) -> Volume:
     """The volume in a file.
 
-    Raises DataError: E401 for a file that is damaged or too large, E405 for NaN and infinity, E403 for
-    anything but a single volume of numbers, and if nibabel is not installed.
+    Raises DataError: E401 for a damaged file, E405 for NaN and infinity, E403 for anything but a single
+    volume of numbers, and if nibabel is not installed.
     """
     library = _nibabel(path)
-    content = _unpacked_bytes(path)
     try:
-        image = getattr(library, "Nifti2Image" if content[:4] in _NIFTI_2 else "Nifti1Image").from_bytes(
-            content
-        )
-        _check_header(path, image.shape, image.get_data_dtype(), len(content))
-        has_orientation = bool(image.header["sform_code"] or image.header["qform_code"])
-        stored = "".join(library.aff2axcodes(image.affine)) if has_orientation else ""
-        canonical = library.as_closest_canonical(image)
-        values = np.asarray(canonical.dataobj, dtype=np.float32)
-        check_numbers(values, str(path))
-        affine = np.asarray(canonical.affine, dtype=np.float64)
-        x, y, z = map(float, library.affines.voxel_sizes(affine))
+        image = library.load(path)
+        shape, dtype = image.shape, image.get_data_dtype()
+        if len(shape) < 3 or any(n != 1 for n in shape[3:]):
+            fault = f"{len(shape)}-D, {' x '.join(map(str, shape))}"
+            raise DataError("E403", f"{path} is {fault}; give one volume with three axes a file.")
+        if dtype.kind not in "biuf":
+            raise DataError(
+                "E403", f"{path} holds colours or complex numbers ({dtype}); give one number a voxel."
+            )
+        volume = _turned(path, image, bool(image.header["sform_code"] or image.header["qform_code"]))
+        check_numbers(volume.values, str(path))
     except DataError:
         raise
     except Exception as error:  # nibabel raises many kinds of error for damaged headers
-        raise _nifti_error(path, error) from error
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise DataError("E401", f"{path} cannot be read as NIfTI: {reason}. Copy it again.") from error
+    return volume
+
+
+def canonical_volume(path: Path, values: np.ndarray, affine: np.ndarray) -> Volume:
+    """The volume of these values, turned to the patient's axes. affine: from voxels to millimetres."""
+    return _turned(path, _nibabel(path).Nifti1Image(values, affine), True)
+
+
+def _turned(path: Path, image: Any, has_orientation: bool) -> Volume:
+    library = _nibabel(path)
+    canonical = library.as_closest_canonical(image)
+    values = np.ascontiguousarray(canonical.dataobj, dtype=np.float32)
+    affine = np.asarray(canonical.affine, dtype=np.float64)
+    x, y, z = map(float, library.affines.voxel_sizes(affine))
+    stored = "".join(library.aff2axcodes(image.affine)) if has_orientation else ""
     return Volume(path, values.reshape(values.shape[:3]), affine, (x, y, z), stored)
 
 
@@ -114,45 +120,6 @@ def _nibabel(path: Path) -> Any:
         return importlib.import_module("nibabel")
     except ImportError:
         raise DataError("E403", f"reading {path} needs nibabel; pip install 'unskew[medical]'.") from None
-
-
-def _unpacked_bytes(path: Path) -> bytes:
-    """The file's bytes, decompressed if necessary. Raises DataError (E401) beyond the limit."""
-    try:
-        with open(path, "rb") as file:
-            is_gzip = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if is_gzip else open(path, "rb") as file:
-            content = file.read(LARGEST_NIFTI + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise _nifti_error(path, error) from error
-    if len(content) > LARGEST_NIFTI:
-        raise DataError(
-            "E401", f"{path} unpacks to more than {LARGEST_NIFTI:,} bytes; save it as int16, or cut it."
-        )
-    return content
-
-
-def _check_header(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> None:
-    """Raises DataError: E403 for anything but a volume of numbers, E401 for a header that promises more
-    than the file holds."""
-    text = " x ".join(map(str, shape))
-    if len(shape) < 3 or any(n != 1 for n in shape[3:]):
-        fault = f"{len(shape)}-D, {text}" + (": a series of volumes" if len(shape) > 3 else "")
-        raise DataError("E403", f"{path} is {fault}; give one volume with three axes a file.")
-    if dtype.kind not in "biuf":
-        raise DataError(
-            "E403", f"{path} holds colours or complex numbers ({dtype}); give one number a voxel."
-        )
-    voxels = float(np.prod([float(n) for n in shape]))
-    if min(shape) < 1 or voxels * dtype.itemsize > size or voxels > LARGEST_NIFTI / 2:
-        raise DataError(
-            "E401", f"{path}: its header promises {text} voxels, and the file holds {size:,} bytes."
-        )
-
-
-def _nifti_error(path: Path, error: Exception) -> DataError:
-    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    return DataError("E401", f"{path} cannot be read as NIfTI: {reason}. Copy it again.")
 
 
 Axis: TypeAlias = Literal["axial", "coronal", "sagittal"]

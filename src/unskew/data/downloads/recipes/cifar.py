@@ -3,17 +3,13 @@
 Python: pickles with `data` uint8 [n, 3072] and labels. Binary: records of one or two bytes of labels and
 3,072 of pixels.
 
-A pickle is a program. The reader here resolves three names only, each to an object of this file that records
-its arguments and refuses everything but arrays of numbers; no module of NumPy or any other package is
-imported for it.
+A pickle is a program. The reader here resolves only the three names of which arrays are made.
 """
 
 from __future__ import annotations
 
 import io
-import math
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,9 +17,6 @@ import numpy as np
 from unskew.data.downloads.catalogue import OriginalFiles, OriginalSamples, Recipe
 from unskew.data.downloads.original_files import Files, Hub
 from unskew.errors import DataError, excerpt
-
-BYTE_ORDERS = (b"|", b"<", b"=", "|", "<", "=")
-"""Byte orders of a pickled type: none, or little-endian."""
 
 
 def read_pickle(content: bytes, place: str) -> dict[bytes, Any]:
@@ -43,77 +36,19 @@ def read_pickle(content: bytes, place: str) -> dict[bytes, Any]:
         raise DataError(
             "E401", f"{place} holds a {type(value).__name__}, not a dictionary. Download it again."
         )
-    return {key: v.values if isinstance(v, _Array) else v for key, v in value.items()}
+    return value
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """An unpickler that resolves three names, from any module of NumPy."""
+    """An unpickler that resolves the three names of which NumPy's arrays are made, and no other."""
+
+    names = {"_reconstruct": np.zeros(0).__reduce__()[0], "ndarray": np.ndarray, "dtype": np.dtype}
 
     def find_class(self, module: str, name: str) -> Any:
-        if module.split(".")[0] == "numpy" and name in _PICKLE_NAMES:
-            return _PICKLE_NAMES[name]
-        raise _refusal(f"it asks for {excerpt(f'{module}.{name}')}")
-
-
-class _Name:
-    """The object behind a name: callable with plain values; a pickle cannot change it."""
-
-    __slots__ = ("_make",)
-
-    def __init__(self, make: Callable[..., Any]):
-        self._make = make
-
-    def __call__(self, *values: Any) -> Any:
-        return self._make(*values)
-
-    def __setstate__(self, state: Any) -> None:
-        raise _refusal("it changes what it is given")
-
-
-class _Type:
-    """A type of plain numbers. code: NumPy's code, such as `u1`."""
-
-    __slots__ = ("dtype",)
-
-    def __init__(self, code: Any, *_: Any):
-        self.dtype = np.dtype(code.decode("ascii") if isinstance(code, bytes) else str(code))
-        if self.dtype.kind not in "biuf":
-            raise _refusal(f"it asks for values of type {self.dtype}")
-
-    def __setstate__(self, state: Any) -> None:
-        if not isinstance(state, tuple) or len(state) < 2 or state[1] not in BYTE_ORDERS:
-            raise _refusal("it asks for numbers in an unusual form")
-
-
-class _Array:
-    """An array that is empty until a pickle fills it with bytes."""
-
-    __slots__ = ("values",)
-
-    def __init__(self, *_: Any):
-        self.values = np.zeros(0, np.uint8)
-
-    def __setstate__(self, state: Any) -> None:
-        _, shape, kind, columns_first, content = state
-        counts = isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape)
-        if not counts or not isinstance(kind, _Type) or columns_first or not isinstance(content, bytes):
-            raise _refusal("it asks for an array of something else than numbers")
-        if len(content) != math.prod(shape) * kind.dtype.itemsize:
-            raise _refusal(f"an array of {list(shape)} has {len(content):,} bytes")
-        self.values = np.frombuffer(content, kind.dtype).reshape(shape)
-
-
-def _array_class(*_: Any) -> Any:
-    raise _refusal("it makes an array of something else than its own bytes")
-
-
-_PICKLE_NAMES = {"_reconstruct": _Name(_Array), "ndarray": _Name(_array_class), "dtype": _Name(_Type)}
-
-
-def _refusal(reason: str) -> DataError:
-    return DataError(
-        "E401", f"this pickle is refused: {reason}; only arrays of numbers are read. Download it again."
-    )
+        if module.split(".")[0] == "numpy" and name in self.names:
+            return self.names[name]
+        text = f"this pickle is refused: it asks for {excerpt(f'{module}.{name}')}"
+        raise DataError("E401", f"{text}; only arrays of numbers are read. Download it again.")
 
 
 PIXELS = 3 * 32 * 32

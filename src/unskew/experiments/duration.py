@@ -1,0 +1,97 @@
+"""An estimate of the processor time of runs, from a few timed steps of each model."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection
+from functools import lru_cache
+
+import numpy as np
+
+from unskew import data
+from unskew.config import Settings
+from unskew.core.method import Method
+from unskew.data.samples.dataset import Dataset
+from unskew.runs.assemble import loop_of
+from unskew.runs.resolve import dataset_of, parts_of, resolve
+
+COST = {
+    "fedmix": 3.0,
+    "flea": 1.8,
+    "moon": 1.7,
+    "fedbr": 2.2,
+    "fedntd": 1.35,
+    "fedgen_images": 2.0,
+    "fedfa": 1.4,
+    "rebafl": 1.3,
+}
+"""The rough cost of a step with a Part as a multiple of FedAvg's step; 1 for all other Parts."""
+SCORING_COST = 1 / 3
+"""The cost of scoring a sample as a multiple of training on it: a forward pass without a backward pass."""
+
+
+def seconds_for(runs: Collection[Settings], seeds: int = 1) -> float:
+    """Seconds of processor time for all runs with this number of seeds.
+
+    Other processes on the machine change the time until runs end, and leave this figure nearly as it is.
+    """
+    return seeds * sum(_seconds(run, _dataset(run.data)) for run in runs)
+
+
+@lru_cache(4)
+def _dataset(name: str) -> Dataset:
+    return dataset_of(Settings(data=name))
+
+
+def _seconds(settings: Settings, dataset: Dataset) -> float:
+    column = "domain" if settings.skew == "domain" else settings.skew.partition("column:")[2]
+    clients = len(np.unique(dataset.columns[column])) if column in dataset.columns else settings.clients
+    samples = _samples(settings, dataset)
+    per_sample = _per_sample(
+        settings.data, settings.model, settings.loss, min(settings.batch, max(1, samples // clients))
+    )
+    trained = samples * _cohort(settings.availability) * settings.passes
+    scored = len(dataset.y_test) * settings.rounds / settings.eval_every
+    cost = math.prod(COST.get(part.name, 1.0) for part in parts_of(settings.method).parts)
+    return per_sample * (trained * cost + scored * SCORING_COST)
+
+
+def _samples(settings: Settings, dataset: Dataset) -> int:
+    """The number of training samples of all clients."""
+    if settings.skew.startswith("pathological") and "x" in settings.skew:
+        classes, _, each = settings.skew.partition(":")[2].partition("x")
+        return settings.clients * int(classes) * int(each)
+    return min(len(dataset.y), (settings.samples or 10**9) * settings.clients)
+
+
+def _cohort(availability: str) -> float:
+    """The share of clients that trains in a round; 1 if the availability does not state it."""
+    kind, _, value = availability.split(",")[0].partition(":")
+    try:
+        share = float(value.split("x")[0].split("-")[0]) if kind != "full" else 1.0
+    except ValueError:
+        return 1.0
+    return share if share <= 1 else 1.0
+
+
+@lru_cache(None)
+def _per_sample(name: str, model: str, loss: str, batch: int) -> float:
+    """Processor seconds per sample in the cheapest of three epochs of four clients with four batches each;
+    the first epoch warms up and does not count."""
+    dataset, n = _dataset(name), 4 * batch
+    rows = np.arange(4 * n) % len(dataset.y)
+    x, y = dataset.x[rows], dataset.y[rows]
+    sample = data.arrays(x, y, x[:1], y[:1], classes=dataset.classes, layout="channels first")
+    federation = data.build(sample, "iid", 4, np.random.default_rng(0), np.random.default_rng(1))
+    step = Settings(model=model, loss=loss, batch=batch, epochs=1, clients=4, rounds=1, workers=1)
+    loop = loop_of(resolve(step, federation, Method()))
+    try:
+        start = loop.down(loop.begin(), 1)
+        times = [time.process_time()]
+        for _ in range(4):
+            loop.trainer.train(start, [0, 1, 2, 3], {})
+            times.append(time.process_time())
+        return float(np.diff(times)[1:].min()) / (4 * n)
+    finally:
+        loop.trainer.close()
