@@ -110,6 +110,7 @@ class Arguments(Filters):
 
     kind: Annotated[Literal["methods", "data", "models", "errors", "experiments", "attacks"], "what to list"]
     json: Annotated[bool, "print JSON; of methods, all that is known of each"] = False
+    time: Annotated[bool, "for experiments: also the processor time of each; takes a few minutes"] = False
 
 
 @with_options(Arguments)
@@ -120,6 +121,8 @@ def command(arguments: Arguments) -> None:
     """
     import json
 
+    if arguments.time and arguments.kind != "experiments":
+        raise UsageError("E109", f"--time works for experiments only, not for {arguments.kind}.")
     if arguments.given and arguments.kind != "methods":
         raise UsageError("E109", f"{arguments.given} works for methods only, not for {arguments.kind}.")
     if arguments.kind == "methods" and (arguments.given or arguments.json):
@@ -137,14 +140,14 @@ def command(arguments: Arguments) -> None:
     if arguments.json:
         print(json.dumps(entries))
         return
-    _print(entries)
+    _print(entries, arguments.time)
 
 
-def _print(entries: dict[str, str]) -> None:
-    """Print one line per entry."""
+def _print(entries: dict[str, str], times: bool = False) -> None:
+    """Print one line per entry. times: also the processor time of an experiment."""
     width = max(map(len, entries), default=0) + 2
     for name, about in entries.items():
-        print(f"{name:<{width}}{about}")
+        print(f"{name:<{width}}{about}{f'. {_time(name)}' if times else ''}", flush=True)
 
 
 def _methods() -> dict[str, str]:
@@ -204,6 +207,21 @@ def _experiments() -> dict[str, str]:
         rows = f"{here} of {plural(len(experiment.rows), 'row')} can run here"
         entries[name] = f"{experiment.title}; {rows}, {plural(len(experiment.methods), 'method')}"
     return entries
+
+
+def _time(name: str) -> str:
+    """The processor time that `reproduce` would take for all rows with data on this machine."""
+    from unskew.experiments.duration import duration_text
+    from unskew.experiments.files import read_experiment
+    from unskew.experiments.request import Request
+
+    experiment = read_experiment(name)
+    rows = [row for row in experiment.rows if row.has_data]
+    settings = [experiment.settings_of(row, method) for row in rows for method in experiment.methods]
+    runs = {each.fingerprint(): each for each in settings}
+    if not runs:
+        return "No data here."
+    return f"{duration_text(list(runs.values()), Request.seeds)} for {Request.seeds} seeds."
 
 
 _ENTRIES = {

@@ -13,6 +13,7 @@ from unskew import data
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.data.samples.dataset import Dataset
+from unskew.report.analysis.numbers import clock
 from unskew.runs.assemble import loop_of
 from unskew.runs.resolve import dataset_of, parts_of, resolve
 
@@ -31,12 +32,13 @@ SCORING_COST = 1 / 3
 """The cost of scoring a sample as a multiple of training on it: a forward pass without a backward pass."""
 
 
-def seconds_for(runs: Collection[Settings], seeds: int = 1) -> float:
-    """Seconds of processor time for all runs with this number of seeds.
+def duration_text(runs: Collection[Settings], seeds: int = 1) -> str:
+    """The processor time of all runs with this number of seeds, in words.
 
     Other processes on the machine change the time until runs end, and leave this figure nearly as it is.
     """
-    return seeds * sum(_seconds(run, _dataset(run.data)) for run in runs)
+    seconds = seeds * sum(_seconds(run, _dataset(run.data)) for run in runs)
+    return f"About {clock(seconds)} of one processor"
 
 
 @lru_cache(4)

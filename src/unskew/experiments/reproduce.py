@@ -17,6 +17,7 @@ from unskew.comparison.cluster import HERE
 from unskew.comparison.dry_run import dry_run
 from unskew.comparison.progress import Cell, announce
 from unskew.experiments import attack_findings, pages, plan, tables
+from unskew.experiments.duration import duration_text
 from unskew.experiments.entries import entries_of, verdicts_of
 from unskew.experiments.experiment import Experiment, distinct_changes
 from unskew.experiments.files import read_experiment
@@ -129,6 +130,8 @@ def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
         say(text)
     reproduction = Reproduction(experiment, selection, tuple(distinct_runs(runs)))
     if request.dry_run:
+        if left := [cell.settings for cell in reproduction.runs if not cell.ended]:
+            say(f"time    {duration_text(left)}, estimated from a few steps of each model")
         return reproduction
     training.train(distinct_runs(runs))
     attack_findings.make(attacked, say)
