@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -33,6 +33,8 @@ MOST_BYTES = 1 << 26
 such a function is small."""
 READERS = {Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__, Tensor.data_ptr}
 """Ways from a tensor to its values that no operator sees."""
+FILLED = {f"aten::{n}" for n in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")}
+"""Operators that read the shape of their argument only."""
 EMPTY = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided"}
 COPIES = {"aten::clone", "aten::_to_copy"}
 VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded)
@@ -137,7 +139,9 @@ class Tape(_Mode):
         if any(t.layout != torch.strided or t.is_conj() or t.is_neg() for t in (*given, *call.results)):
             self.problem = self.problem or "a tensor is not an ordinary one"
             return
-        call.reads, call.writes = {address(t) for t in given}, {address(t) for t in tensors(written)}
+        shapes_only = call.name in FILLED | EMPTY
+        call.reads = set() if shapes_only else {address(t) for t in given}
+        call.writes = {address(t) for t in tensors(written)}
         call.makes = {address(t) for t in call.results} - call.reads
         self.calls.append(call)
 
@@ -332,19 +336,37 @@ _FORMS: dict[object, Callable[..., Any] | None] = {}
 """By operator and kinds of its arguments, the functions that `writing_form` and `method_form` found."""
 
 
+def _rectified(x: Tensor, out: Tensor) -> Tensor:
+    return torch.clamp_min(x, 0, out=out)  # the kernel of relu
+
+
 def _writing_form(call: Call) -> Callable[..., Any] | None:
-    function = getattr(torch, call.name.removeprefix("aten::"), None)
-    if function is None:
-        return None
+    if call.name == "aten::relu":
+        return _rectified
     out = call.results[0].detach() if len(call.results) == 1 else tuple(t.detach() for t in call.results)
     plain = map_tensors(Tensor.detach, (call.args, call.kwargs))
-    try:
-        with _named(out) as mode:
+    for function in _writing_candidates(call):
+        with suppress(TypeError, RuntimeError), _named(out) as mode:
             function(*plain[0], **plain[1], out=out)
-    except (TypeError, RuntimeError):
-        return None
-    same = len(mode.funcs) == 1 and mode.funcs[0]._schema.name == call.name
-    return function if same and torch.Tag.generated not in mode.funcs[0].tags else None
+            same = len(mode.funcs) == 1 and mode.funcs[0]._schema.name == call.name
+            if same and torch.Tag.generated not in mode.funcs[0].tags:
+                return function
+    return None
+
+
+def _writing_candidates(call: Call) -> Iterator[Callable[..., Any]]:
+    """torch's function of this name, and overloads of the operator with one result, which may not be called
+    `out`."""
+    if function := getattr(torch, call.name.removeprefix("aten::"), None):
+        yield function
+    packet = call.func.overloadpacket
+    for overload in (getattr(packet, name) for name in packet.overloads()):
+        if len(names := [a.name for a in overload._schema.arguments if a.is_out]) == 1:
+            yield partial(_with_out, overload, names[0])
+
+
+def _with_out(overload: Any, name: str, *args: Any, out: Tensor, **kwargs: Any) -> Any:
+    return overload(*args, **kwargs, **{name: out})
 
 
 def method_form(call: Call) -> Callable[..., Any] | None:
