@@ -20,6 +20,7 @@ from functools import cache, partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -35,7 +36,7 @@ READERS = {Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__, Ten
 """Ways from a tensor to its values that no operator sees."""
 FILLED = {f"aten::{n}" for n in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")}
 """Operators that read the shape of their argument only."""
-EMPTY = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided"}
+EMPTY = {f"aten::{n}" for n in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")}
 COPIES = {"aten::clone", "aten::_to_copy"}
 VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded)
 
@@ -156,7 +157,11 @@ class _Reads(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in READERS:
             self.tape.problem = self.tape.problem or f"Tensor.{func.__name__} reads a value"
-        return func(*args, **(kwargs or {}))
+        before = self.tape.problem
+        result = func(*args, **(kwargs or {}))
+        if func is F.one_hot and (kwargs or args[1:]):  # it reads values only to check them
+            self.tape.problem = before
+        return result
 
 
 class Operators:
@@ -355,18 +360,18 @@ def _writing_form(call: Call) -> Callable[..., Any] | None:
 
 
 def _writing_candidates(call: Call) -> Iterator[Callable[..., Any]]:
-    """torch's function of this name, and overloads of the operator with one result, which may not be called
-    `out`."""
+    """torch's function of this name, and the operator's overloads, which may call their results otherwise."""
     if function := getattr(torch, call.name.removeprefix("aten::"), None):
         yield function
     packet = call.func.overloadpacket
     for overload in (getattr(packet, name) for name in packet.overloads()):
-        if len(names := [a.name for a in overload._schema.arguments if a.is_out]) == 1:
-            yield partial(_with_out, overload, names[0])
+        names = [a.name for a in overload._schema.arguments if a.is_out]
+        if len(names) == len(call.results):
+            yield partial(_with_out, overload, names)
 
 
-def _with_out(overload: Any, name: str, *args: Any, out: Tensor, **kwargs: Any) -> Any:
-    return overload(*args, **kwargs, **{name: out})
+def _with_out(overload: Any, names: Sequence[str], *args: Any, out: Any, **kwargs: Any) -> Any:
+    return overload(*args, **kwargs, **dict(zip(names, tensors(out))))
 
 
 def method_form(call: Call) -> Callable[..., Any] | None:
@@ -409,7 +414,9 @@ class Replay:
         ends: dict[int, list[object]] = {}
         for pointer, views in self.views.items():
             ends.setdefault(places.last[pointer], []).extend(v for v, _ in views)
-        self.runs = [self._run(call, ends.get(i, [])) for i, call in enumerate(calls) if call.name not in EMPTY]
+        self.runs = [
+            self._run(call, ends.get(i, [])) for i, call in enumerate(calls) if call.name not in EMPTY
+        ]
         self.cache.clear()
 
     def __call__(self) -> None:

@@ -13,14 +13,14 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from unskew.core.trees import Tree, flat_tree, leaves, tree_map
+from unskew.core.trees import Tree, flat_tree, leaves
 from unskew.recorders.operators import Operators
 from unskew.round.lanes import LaneViews
 from unskew.round.layers import Kernels, use_kernels
@@ -34,6 +34,8 @@ MOST_STAGES = 12
 """Maximum number of stages in memory; the least recently used stage is dropped first."""
 STAGE_BYTES = 1 << 25
 """The most bytes of a stage on a CPU. Steps with larger weights take so long that Python does not matter."""
+MOST_VALUES = 2
+"""The most values of a number that hooks read; on a CPU recordings with more do not pay."""
 NOT_IN_STEPS = ("rows", "rows_weight")
 """Leaves of the lane table that steps do not read."""
 DIFFERS = "a replayed step gave other numbers than an ordinary one: a hook reads a value that changes"
@@ -62,73 +64,78 @@ class Recorder(Protocol):
 class StepRecordings:
     """The recorded steps of a run, by thread and stage.
 
-    lanes: the most clients of a chunk. read: the fields "t" and "lr" that hooks have read as numbers. A
+    lanes: the most clients of a chunk. stages: by thread and key, in the order of their last use. read: the fields "t" and "lr" that hooks have read as numbers. A
     recording contains such a number as a constant, so it is only replayed in rounds with an equal number.
-    asked: on a CPU, the number of updates by key of a stage. refused: the reason why this run's steps cannot
-    be recorded; "" if they can.
+    refused: the reason why this run's steps cannot be recorded; "" if they can.
     """
 
     def __init__(self, recorder: Recorder, lanes: int = 1):
         self.recorder, self.lanes, self.refused = recorder, lanes, ""
         self.on_cpu = isinstance(recorder, Operators)
         self.read: set[str] = set()
-        self.asked: Counter[object] = Counter()
-        self._thread = threading.local()
-
-    @property
-    def stages(self) -> OrderedDict[object, Stage]:
-        """The stages of this thread."""
-        if not hasattr(self._thread, "stages"):
-            self._thread.stages = OrderedDict()
-        return self._thread.stages
+        self._values: dict[str, set[float]] = {"t": set(), "lr": set()}
+        self._asked: set[int] = set()
+        self.stages: dict[int, OrderedDict[object, Stage]] = {}
 
     def train(self, steps: Steps) -> bool:
         """Run all steps of an update and change its state, as `Update` would without recordings. Returns
-        False, and computes nothing, where a recording does not pay: on a CPU for large models, and for steps
-        that no earlier update resembled."""
-        if self.on_cpu and (self.refused or not isinstance(steps.start.weights, dict)):
+        False, and computes nothing, where a recording does not pay: on a CPU for large models, for steps that
+        no earlier update resembled, and if hooks read a number that differs from round to round."""
+        if self.on_cpu and not self._may_repeat(steps):
             return False
-        known, shapes = len(self.read), self._shapes(steps)
-        key = self._key(steps, shapes)
-        if self.on_cpu and not self._pays(key, steps, shapes):
+        known, tensors = len(self.read), flat_tree(tensors_of(steps))
+        shapes = self._shapes(steps, tensors)
+        key = self._key(steps, tensors, shapes)
+        if self.on_cpu and not self._pays(key, tensors, shapes):
             return False
         stage = self._stage(key, steps, shapes)
+        stage.load(steps, tensors)
         with use_kernels(steps.clients.net, stage.kernels):
             for step, feed in zip(steps.plan, steps.feeds()):
                 stage.take(step, feed)
         if len(self.read) > known:  # hooks have read more fields, which the key must contain
-            self.stages.clear()
-            self.stages[self._key(steps, shapes)] = stage
+            stages = self.stages[threading.get_ident()] = OrderedDict()
+            stages[self._key(steps, tensors, shapes)] = stage
         stage.unload(steps.state)
         return True
 
-    def _pays(self, key: object, steps: Steps, shapes: dict[str, tuple[int, ...]]) -> bool:
-        self.asked[key] += 1
-        return self.asked[key] > 1 and STAGE_BYTES >= sum(
-            math.prod(shapes[path]) * t.element_size() for path, t in leaves(tensors_of(steps))
+    def _may_repeat(self, steps: Steps) -> bool:
+        """Whether later steps may equal these but for their tensors."""
+        if self.refused or not isinstance(steps.start.weights, dict):
+            return False
+        for fact in self.read:
+            self._values[fact].add(getattr(steps.start, fact))
+        return all(len(self._values[fact]) <= MOST_VALUES for fact in self.read)
+
+    def _pays(self, key: object, tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]) -> bool:
+        seen = hash(key) in self._asked
+        self._asked.add(hash(key))
+        return (
+            seen
+            and sum(math.prod(shapes[path]) * t.element_size() for path, t in tensors.items()) <= STAGE_BYTES
         )
 
     def _stage(self, key: object, steps: Steps, shapes: dict[str, tuple[int, ...]]) -> Stage:
-        stage = self.stages.get(key)
+        stages = self.stages.setdefault(threading.get_ident(), OrderedDict())
+        stage = stages.get(key)
         if stage is None:
-            stage = self.stages[key] = Stage(self, steps, shapes)
-            while len(self.stages) > MOST_STAGES:
-                self.stages.popitem(last=False)
-        self.stages.move_to_end(key)
-        stage.load(steps)
+            stage = stages[key] = Stage(self, steps, shapes)
+            while len(stages) > MOST_STAGES:
+                stages.popitem(last=False)
+        stages.move_to_end(key)
         return stage
 
-    def _key(self, steps: Steps, shapes: dict[str, tuple[int, ...]]) -> object:
+    def _key(self, steps: Steps, tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]) -> object:
         layout = tuple(
             (path, shapes[path], t.dtype, t.stride()[1:] if _kind(path) != "noise" else ())
-            for path, t in leaves(tensors_of(steps))
+            for path, t in tensors.items()
         )
         return layout, steps.frozen, tuple((fact, getattr(steps.start, fact)) for fact in sorted(self.read))
 
-    def _shapes(self, steps: Steps) -> dict[str, tuple[int, ...]]:
+    def _shapes(self, steps: Steps, tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor of a stage. On a CPU there is room for all lanes, and for the noise of
         more steps, so that one stage serves chunks of any size."""
-        shapes = {path: tuple(t.shape) for path, t in leaves(tensors_of(steps))}
+        shapes = {path: tuple(t.shape) for path, t in tensors.items()}
         if not self.on_cpu:
             return shapes
         for path, shape in shapes.items():
@@ -156,7 +163,7 @@ class Stage:
             tree["weights"],
             tree["lanes"],
             state.noise.over(tree["noise"]),
-            UntracedOptimiser(self.optimiser, recorder) if isinstance(recorder, Operators) else self.optimiser,
+            Untraced(self.optimiser, recorder) if isinstance(recorder, Operators) else self.optimiser,
             state.loss_sum.new_zeros(lanes),
         )
         self.state.start_optimiser(clients)
@@ -167,9 +174,10 @@ class Stage:
         self.recorded: dict[object, Recording | None] = {}
         self.seen: Counter[object] = Counter()
 
-    def load(self, steps: Steps) -> None:
+    def load(self, steps: Steps, tensors: dict[str, Tensor]) -> None:
         """Copy the initial tensors of this update to the fixed addresses."""
-        _copy([(self.held[path], t) for path, t in leaves(tensors_of(steps))], "in")
+        parts = [_part(self.held[path], t.shape) for path, t in tensors.items()]
+        torch._foreach_copy_(parts, list(tensors.values()))
         if isinstance(self.optimiser.lr, Tensor):
             self.optimiser.lr.fill_(steps.start.lr)
         else:
@@ -180,12 +188,12 @@ class Stage:
 
     def unload(self, state: LaneState) -> None:
         """Copy the results of the steps to `state`."""
-        results = [(self.state.weights[n], t) for n, t in state.weights.items()]
-        results.append((self.state.loss_sum, state.loss_sum))
+        results = [(t, self.state.weights[n]) for n, t in state.weights.items()]
+        results.append((state.loss_sum, self.state.loss_sum))
         for p in self.step.clients.hooks["carry"]:
             held = flat_tree(self.state.lane_table["round"][p.name])
-            results += [(held[path], t) for path, t in leaves(state.lane_table["round"][p.name])]
-        _copy(results, "out")
+            results += [(t, held[path]) for path, t in leaves(state.lane_table["round"][p.name])]
+        torch._foreach_copy_([t for t, _ in results], [_part(place, t.shape) for t, place in results])
 
     def take(self, step: Step, feed: Feed) -> None:
         """Run one step: the first ones of its shape directly, later ones by a recording."""
@@ -248,7 +256,7 @@ class Recording:
 
 
 @dataclass(frozen=True)
-class UntracedOptimiser:
+class Untraced:
     """An optimiser whose step a recorder calls as it is, because its learning rate is a number that differs
     between rounds."""
 
@@ -290,12 +298,6 @@ def _part(place: Tensor, shape: torch.Size) -> Tensor:
         if room != length:
             place = place.narrow(axis, 0, length)
     return place
-
-
-def _copy(pairs: list[tuple[Tensor, Tensor]], way: str) -> None:
-    """Copy between stage tensors and those of an update, as large as the latter: "in"to the stage or "out"."""
-    parts, others = [_part(place, t.shape) for place, t in pairs], [t for _, t in pairs]
-    torch._foreach_copy_(parts, others) if way == "in" else torch._foreach_copy_(others, parts)
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:

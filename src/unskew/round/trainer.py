@@ -227,7 +227,9 @@ class Trainer(Clients):
         """The number of clients in the largest chunk of the last round."""
         self._pool = self._threads()
 
-    def _recordings(self) -> StepRecordings:
+    def _recordings(self) -> StepRecordings | None:
+        if self.device.type not in ("cpu", "cuda"):
+            return None
         return StepRecordings(CudaGraphs() if self.device.type == "cuda" else Operators(), self.lanes)
 
     def _threads(self) -> ThreadPoolExecutor:
@@ -286,7 +288,7 @@ class Trainer(Clients):
         round."""
         if not self.replays or not self.replays.refused:
             return []
-        text = "the steps of this run cannot be recorded on the GPU, so they take longer:"
+        text = "the steps of this run cannot be recorded and replayed, so they take longer:"
         return [("E132", f"{text} {self.replays.refused}.")]
 
     def visit(
