@@ -24,8 +24,8 @@ from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.round import run
 from unskew.round.clients import Broadcast
-from unskew.round.recordings import StepRecordings
 from unskew.round.precision import device_mode
+from unskew.round.recordings import StepRecordings
 from unskew.round.schedule import Recipe, chunks
 from unskew.round.trainer import Trainer
 from unskew.round.vmap_layers import Convolution
