@@ -249,9 +249,9 @@ PAGES = {
         " none of a client that never took part."
     ),
     "E132": (
-        "A hook or a layer reads a tensor's value in every step, or on a GPU copies a number to the device, so"
-        " that steps cannot be recorded and replayed. The run is right, but slower. The message names the"
-        " place or the operation."
+        "A hook or a layer reads a tensor's value in every step, or copies a number to a GPU, so that steps"
+        " cannot be recorded and replayed. The run is right, but slower. The message names the place or the"
+        " operation."
     ),
     "E133": (
         "Differential privacy is accounted by a library, dp-accounting, which is an optional extra: `pip"

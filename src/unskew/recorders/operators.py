@@ -37,6 +37,7 @@ READERS = {Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__, Ten
 FILLED = {f"aten::{n}" for n in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")}
 """Operators that read the shape of their argument only."""
 EMPTY = {f"aten::{n}" for n in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")}
+RESIZES = {"aten::set_", "aten::resize_"}
 COPIES = {"aten::clone", "aten::_to_copy"}
 VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded)
 
@@ -128,8 +129,10 @@ class Tape(_Mode):
             t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1]
         )
         tagged = func.overloadpacket is not torch.ops.aten.index and any(tag in func.tags for tag in VALUES)
-        if by_mask or tagged or torch.Tag.inplace_view in func.tags:
-            self.problem = self.problem or f"{func._schema.name} reads or draws a value, or changes a shape"
+        if by_mask or tagged or func._schema.name in RESIZES:
+            self.problem = self.problem or f"{func._schema.name} reads or draws a value, or changes a size"
+        if torch.Tag.inplace_view in func.tags:
+            return  # the following calls have the tensor in its new shape
         call = Call(func, args, kwargs, list(tensors(result)))
         written = [kwargs.get(name) if i >= len(args) else args[i] for i, name in _writes(func)]
         self.add(call, written)
@@ -144,6 +147,10 @@ class Tape(_Mode):
         call.reads = set() if shapes_only else {address(t) for t in given}
         call.writes = {address(t) for t in tensors(written)}
         call.makes = {address(t) for t in call.results} - call.reads
+        # aliases, because a later call may change the shape of these very tensors
+        call.args, call.kwargs, call.results = (
+            map_tensors(Tensor.detach, v) for v in (call.args, call.kwargs, call.results)
+        )
         self.calls.append(call)
 
 
@@ -348,11 +355,10 @@ def _rectified(x: Tensor, out: Tensor) -> Tensor:
 def _writing_form(call: Call) -> Callable[..., Any] | None:
     if call.name == "aten::relu":
         return _rectified
-    out = call.results[0].detach() if len(call.results) == 1 else tuple(t.detach() for t in call.results)
-    plain = map_tensors(Tensor.detach, (call.args, call.kwargs))
+    out = call.results[0] if len(call.results) == 1 else tuple(call.results)
     for function in _writing_candidates(call):
         with suppress(TypeError, RuntimeError), _named(out) as mode:
-            function(*plain[0], **plain[1], out=out)
+            function(*call.args, **call.kwargs, out=out)
             same = len(mode.funcs) == 1 and mode.funcs[0]._schema.name == call.name
             if same and torch.Tag.generated not in mode.funcs[0].tags:
                 return function
@@ -387,10 +393,9 @@ def _method_form(call: Call) -> Callable[..., Any] | None:
     function = getattr(Tensor, name, None) or getattr(torch, name, None)
     if function is None:
         return None
-    plain = map_tensors(Tensor.detach, (call.args, call.kwargs))
     try:
-        with _named(plain[0][0]) as mode:
-            function(*plain[0], **plain[1])
+        with _named(call.args[0]) as mode:
+            function(*call.args, **call.kwargs)
     except (TypeError, RuntimeError):
         return None
     return function if mode.funcs == [call.func] else None
@@ -430,7 +435,7 @@ class Replay:
         if pointer in self.places.loose:
             return _Loose((pointer, (tuple(t.shape), t.stride(), t.storage_offset())))
         if pointer not in self.places.offsets:
-            return t.detach()
+            return t
         key = (pointer, t.dtype, t.storage_offset(), tuple(t.shape), t.stride())
         if key not in self.cache:
             start = self.places.offsets[pointer] // t.element_size() + t.storage_offset()

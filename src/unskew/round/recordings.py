@@ -64,9 +64,10 @@ class Recorder(Protocol):
 class StepRecordings:
     """The recorded steps of a run, by thread and stage.
 
-    lanes: the most clients of a chunk. stages: by thread and key, in the order of their last use. read: the fields "t" and "lr" that hooks have read as numbers. A
-    recording contains such a number as a constant, so it is only replayed in rounds with an equal number.
-    refused: the reason why this run's steps cannot be recorded; "" if they can.
+    lanes: the most clients of a chunk. stages: by thread and key, in the order of their last use. read: the
+    fields "t" and "lr" that hooks have read as numbers. A recording contains such a number as a constant, so
+    it is only replayed in rounds with an equal number. refused: the reason why this run's steps cannot be
+    recorded; "" if they can.
     """
 
     def __init__(self, recorder: Recorder, lanes: int = 1):
@@ -197,7 +198,7 @@ class Stage:
 
     def take(self, step: Step, feed: Feed) -> None:
         """Run one step: the first ones of its shape directly, later ones by a recording."""
-        shape = (step.width, step.active, step.size, step.short, feed.weight is None)
+        shape = step.width, step.active, step.size, step.short, step.resting, feed.weight is None
         recordings, recorder = self.recordings, self.recordings.recorder
         if recording := self.recorded.get(shape):
             if recording.checked:

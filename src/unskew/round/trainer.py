@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -39,7 +40,7 @@ from unskew.round.recordings import StepRecordings
 from unskew.round.sample_privacy import Release, clip_to_bounds, with_sums
 from unskew.round.samples import Samples
 from unskew.round.schedule import Chunk, Step, chunks, poisson_steps, steps, widths
-from unskew.round.step import LaneState, LaneStep, Steps
+from unskew.round.step import LaneState, LaneStep, Steps, with_resting
 
 
 class Update:
@@ -100,6 +101,8 @@ class Update:
                 state.lane_table["round"] = by_part
                 for p in hooks["starts"]:
                     self._start_at(axis.map(views.starts(p), state.weights, state.lane_table))
+                plan = with_resting(self.clients, axis, views, self.steps.plan, state.lane_table)
+                self.steps = replace(self.steps, plan=plan)
             state.start_optimiser(self.clients)
             step = LaneStep(self.clients, axis, views, self.kernels, state)
             self.padding.check_step(step, self.steps.plan, self.clients.mask_shapes)
