@@ -183,7 +183,7 @@ def test_why_steps_take_longer_is_told_once():
     assert made.remarks() == []
     made.train(start, [0, 1], {})
     made.close()
-    assert made.remarks()[0][0] == "E132"
+    assert made.remarks()[0][0] == "E128"
     assert "mine.py, line 3" in made.remarks()[0][1]
 
 

@@ -105,7 +105,7 @@ def test_a_part_that_reads_a_value_is_named_and_trains_all_the_same(tmp_path, gp
     gone(run_of(Method(Reads()), device="cpu", lanes="1"), tmp_path / "cpu")
     gpus(1)
     remarks = gone(run_of(Method(Reads()), lanes="1"), tmp_path / "gpu").trainer.remarks()
-    assert [code for code, _ in remarks] == ["E132"]
+    assert [code for code, _ in remarks] == ["E128"]
     assert "_local_scalar_dense" in remarks[0][1]
     expected, there = weights(tmp_path / "cpu"), weights(tmp_path / "gpu")
     assert all(torch.allclose(t, there[n], atol=1e-5) for n, t in expected.items())

@@ -149,7 +149,7 @@ def test_a_loss_that_reads_values_is_not_recorded_and_the_run_says_so_once(repla
         ends(a_run(reading(factor))),
     )
     assert all(torch.equal(expected[n], t) for n, t in weights.items())
-    (event,) = [e for e in loop.record.rows["events"] if e["code"] == "E132"]
+    (event,) = [e for e in loop.record.rows["events"] if e["code"] == "E128"]
     assert reason in event["text"]
 
 

@@ -103,7 +103,7 @@ class Loop:
         for code, text in self.run.remarks:
             self._event(0, code, text)
         if text := self.cut_short():
-            self._event(0, "E320", text, last=self.last)
+            self._event(0, "E323", text, last=self.last)
         fed = self.fed
         with self._computing():
             w = tree_map(self._there, fed.net.weights())
@@ -113,7 +113,7 @@ class Loop:
             return self._trips(state, self.down(state, 0), list(range(fed.clients)))
 
     def cut_short(self) -> str:
-        """The text of the event E320 if a privacy budget ends the run early; else ""."""
+        """The text of the event E323 if a privacy budget ends the run early; else ""."""
         if self.affordable >= self.settings.rounds:
             return ""
         return (
@@ -215,7 +215,7 @@ class Loop:
         ups = Ups.of(good, t, self.weighting, self.settings.cap, last=t == self.last)
         if merger:
             if caution := merger.caution(len(good)):
-                self._event(t, "E315", f"{merger.name} round {t}: {caution}.")
+                self._event(t, "E108", f"{merger.name} round {t}: {caution}.")
             w, merged = merger.merge(
                 state.weights, slices.get(merger.name, {}), ups.seen_by(merger.name), self.fed
             )

@@ -292,7 +292,7 @@ class Trainer(Clients):
         if not self.replays or not self.replays.refused:
             return []
         text = "the steps of this run cannot be recorded and replayed, so they take longer:"
-        return [("E132", f"{text} {self.replays.refused}.")]
+        return [("E128", f"{text} {self.replays.refused}.")]
 
     def visit(
         self, trip: Trip, part: Part, start: Broadcast, ids: Sequence[int], private: Mapping[int, Tree]
