@@ -270,7 +270,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Notes]]:
             monkeypatch.setattr(
                 torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=MEMORY)
             )
-            monkeypatch.setattr("unskew.round.cuda_graphs.CudaGraphs", Taped)
+            monkeypatch.setattr("unskew.round.trainer.CudaGraphs", Taped)
             monkeypatch.setattr(trainer, "_prepare_thread", _settle)
             stack.enter_context(looking())
             return NOTES

@@ -90,6 +90,7 @@ class Loop:
         self.affordable = self.protector.rounds_within(run.fed) if self.protector else run.settings.rounds
         self.last = self.affordable
         self.ends: int | None = None
+        self.remarked: set[str] = set()
         self.lane_retry = LaneRetry(trainer, run.lanes, run.settings.fixed_lanes is None, self._event)
         self.audience = CallbackList((), run, record)
         guarded = self.protector or run.method.samples_apart
@@ -134,8 +135,9 @@ class Loop:
         start = self.down(state, t)
         private = self.store.fetch(answered)
         replies = self.lane_retry.train(start, answered, private)
-        if t == 1:
-            for code, text in self.trainer.remarks():
+        for code, text in self.trainer.remarks():
+            if code not in self.remarked:
+                self.remarked.add(code)
                 self._event(t, code, text)
         self.ledger.broadcast(t, asked, start)
         self.ledger.trained(t, replies, start)

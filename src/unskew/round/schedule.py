@@ -74,7 +74,7 @@ class Step:
     size: rows of a batch, including padding. short: whether this is the short batch of an epoch.
     rows_GB: the samples of each lane. weight_GB: 1 for a sample and 0 for padding; None without padding.
     local_G: the number of steps that each lane has taken before. drawn_G: the number of samples of each lane
-    if they are drawn independently.
+    if they are drawn independently. resting: names of weights that no lane changes at this step.
     """
 
     active: int
@@ -84,6 +84,7 @@ class Step:
     weight_GB: np.ndarray | None
     local_G: np.ndarray
     drawn_G: np.ndarray | None = None
+    resting: frozenset[str] = frozenset()
 
     @property
     def width(self) -> int:

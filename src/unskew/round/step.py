@@ -8,7 +8,7 @@ A step reads only tensors on the device and changes them in place, so that a GPU
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import NamedTuple
 
@@ -125,6 +125,35 @@ class Steps:
             )
 
 
+def with_resting(
+    clients: Clients, axis: Axis, views: LaneViews, plan: Sequence[Step], table: Tree
+) -> Sequence[Step]:
+    """The steps with the weights that some Part's `holds` keeps constant in all their lanes, whose gradients
+    and changes need not be computed. None rest if a Part reads gradients, which may be of all weights.
+
+    A value of `holds` is read here, so there are no such weights on a GPU, which would wait.
+    """
+    hooks = clients.hooks
+    reads_gradients = hooks["grad"] or hooks["carry"] or hooks["perturb"] or clients.apart
+    if not plan or not hooks["holds"] or reads_gradients or clients.device.type != "cpu":
+        return plan
+    local_SG = np.zeros((len(plan), max(step.width for step in plan)), dtype=np.int64)
+    for s, step in enumerate(plan):
+        local_SG[s, : step.width] = step.local_G
+    steps = torch.as_tensor(local_SG if axis.folded else local_SG[:, 0])
+    resting = [set[str]() for _ in plan]
+    for p in hooks["holds"]:
+
+        def at(local: Tensor, p: Part = p) -> dict[str, Tensor]:
+            return axis.map(views.holds(p), table | {"step": local})
+
+        for name, stays in torch.func.vmap(at)(steps).items():
+            for s, step in enumerate(plan):
+                if bool(stays[s].reshape(-1)[: step.active].all()):
+                    resting[s].add(name)
+    return [replace(step, resting=frozenset(names)) for step, names in zip(plan, resting)]
+
+
 class LaneStep:
     """A function of a `Step` and its `Feed` that takes the step in all lanes: it changes their
     `LaneState`."""
@@ -145,7 +174,7 @@ class LaneStep:
             self._step_apart(step, feed, leaves, step_inputs)
             return
         x = axis.inputs(feed.inputs(samples), step)
-        loss, grads, step_inputs = self._gradients(leaves, x, step_inputs)
+        loss, grads, step_inputs = self._gradients(step, leaves, x, step_inputs)
         with torch.no_grad():
             self._descend(step, feed, leaves, grads, step_inputs)
             samples_G = step_inputs.weight.sum(-1).reshape(-1)  # without an axis of lanes it is a scalar
@@ -158,10 +187,10 @@ class LaneStep:
         leaves |= {n: leaves[n].clone() for n in self.clients.fed.net.statistics}
         inputs = self._inputs(step, feed, axis.targets(samples.y.index_select(0, feed.rows), step))
         self.kernels.padded = axis.padded(step)
-        return self._gradients(leaves, axis.inputs(feed.inputs(samples), step), inputs)[1]
+        return self._gradients(step, leaves, axis.inputs(feed.inputs(samples), step), inputs)[1]
 
     def _gradients(
-        self, leaves: Weights, x: Tensor, inputs: StepInputs
+        self, step: Step, leaves: Weights, x: Tensor, inputs: StepInputs
     ) -> tuple[Tensor, Sequence[Tensor | None], StepInputs]:
         """(loss, gradients of the trained weights, inputs), at the weights that a Part's `perturb` returns,
         if any; the inputs then also hold the gradients of earlier passes."""
@@ -172,7 +201,7 @@ class LaneStep:
             if hidden := self.clients.hidden[p.name]:
                 return *self._gradients_apart(point, hidden, leaves, x, inputs), inputs
             return *self._gradients_at(point, x, inputs), inputs
-        return *self._gradients_at(leaves, x, inputs), inputs
+        return *self._gradients_at(leaves, x, inputs, step.resting), inputs
 
     def _gradients_apart(
         self, point: Weights, hidden: Collection[str], leaves: Weights, x: Tensor, inputs: StepInputs
@@ -205,16 +234,20 @@ class LaneStep:
         return loss.detach(), grads, inputs
 
     def _gradients_at(
-        self, leaves: Weights, x: Tensor, inputs: StepInputs
+        self, leaves: Weights, x: Tensor, inputs: StepInputs, resting: frozenset[str] = frozenset()
     ) -> tuple[Tensor, Sequence[Tensor | None]]:
-        """(loss, gradients of the trained weights) at these weights. Raises UsageError (E127) for a loss
-        without gradient."""
+        """(loss, gradients of the trained weights) at these weights; None for those that rest. Raises
+        UsageError (E127) for a loss without gradient."""
         loss = self.loss(leaves, x, inputs)
         if not loss.requires_grad:
             raise UsageError("E127", NO_GRADIENT)
-        return loss, torch.autograd.grad(
-            loss.sum(), [leaves[n] for n in self.clients.learnt], allow_unused=True
+        moving = [n for n in self.clients.learnt if n not in resting]
+        if not moving:
+            return loss, [None for _ in self.clients.learnt]
+        grads = dict(
+            zip(moving, torch.autograd.grad(loss.sum(), [leaves[n] for n in moving], allow_unused=True))
         )
+        return loss, [grads.get(n) for n in self.clients.learnt]
 
     def _perturbed(self, p: Part, g: Weights, leaves: Weights, inputs: StepInputs) -> Weights:
         """The weights at which this Part's `perturb` has the gradient taken. Raises UsageError (E127) if it
@@ -264,13 +297,15 @@ class LaneStep:
     ) -> None:
         """Let the Parts change the gradients, update the weights of the lanes that take this step, and let
         the Parts carry values to the next."""
-        first_lanes, learnt, active, state = self.axis.first, self.clients.learnt, step.active, self.state
+        first_lanes, active, state = self.axis.first, step.active, self.state
         g = self._whole(leaves, grads)
         for p in self.clients.hooks["grad"]:
             g = self.axis.map(self.views.grad(p), g, leaves, inputs.lane, inputs.noise.get(p.name, {}))
+        moving = [(i, n) for i, n in enumerate(self.clients.learnt) if n not in step.resting]
+        learnt = [n for _, n in moving]
         w = [first_lanes(state.weights[n], active) for n in learnt]
-        groups = [[first_lanes(t, active) for t in group] for group in state.optimiser.state]
-        constant = self._held_tensors(step, [w, *groups], inputs)
+        groups = [[first_lanes(group[i], active) for i, _ in moving] for group in state.optimiser.state]
+        constant = self._held_tensors(step, learnt, [w, *groups], inputs)
         course, local = self.clients.training.course, feed.local[:active]
         before = [] if course.is_constant else [t.clone() for t in w]
         state.optimiser.step(w, [first_lanes(g[n], active) for n in learnt], groups, local)
@@ -305,14 +340,14 @@ class LaneStep:
             first_lanes(places[path], step.active).copy_(t)
 
     def _held_tensors(
-        self, step: Step, groups: Sequence[Sequence[Tensor]], inputs: StepInputs
+        self, step: Step, names: Sequence[str], groups: Sequence[Sequence[Tensor]], inputs: StepInputs
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
         """For each tensor that a Part's `holds` keeps constant: (the tensor, a copy, the lanes in which it
-        stays). groups: the weights and the optimiser's state, each in the order of the trained weights."""
+        stays). groups: the weights of these names and the optimiser's state, each in the order of names."""
         tensors: list[tuple[Tensor, Tensor, Tensor]] = []
         for p in self.clients.hooks["holds"]:
             stays = self.axis.map(self.views.holds(p), inputs.lane)
-            for place, name in enumerate(self.clients.learnt):
+            for place, name in enumerate(names):
                 for t in (group[place] for group in groups if name in stays):
                     stays_G = self.axis.first(stays[name], step.active)
                     broadcastable = [*stays_G.shape, *[1] * (t.dim() - stays_G.dim())]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -25,19 +26,21 @@ from unskew.core.trees import Tree, Weights, tree_map
 from unskew.core.trip import trip_index
 from unskew.core.user_parts import is_own, trip_answer
 from unskew.errors import UsageError
+from unskew.recorders.cuda_graphs import CudaGraphs
+from unskew.recorders.operators import Operators
 from unskew.round import optimise, precision
 from unskew.round.clients import Broadcast, Clients, LocalTraining
-from unskew.round.cuda_graphs import StepRecordings
 from unskew.round.hook_checks import PaddingTrial, PartAttributes, explain_hook_rules
 from unskew.round.lanes import Axis, LaneViews, axis_for, lane_table, sent_table
 from unskew.round.layers import DropoutMasks, Kernels, model_draws, use_kernels
 from unskew.round.noise import NoiseTables
 from unskew.round.precision import BF16, device_mode
 from unskew.round.randomness import no_global_random
+from unskew.round.recordings import StepRecordings
 from unskew.round.sample_privacy import Release, clip_to_bounds, with_sums
 from unskew.round.samples import Samples
 from unskew.round.schedule import Chunk, Step, chunks, poisson_steps, steps, widths
-from unskew.round.step import LaneState, LaneStep, Steps
+from unskew.round.step import LaneState, LaneStep, Steps, with_resting
 
 
 class Update:
@@ -82,7 +85,7 @@ class Update:
         return steps(self.chunk, {w.client: clients.orders(w.client, t) for w in self.chunk.work}, recipe)
 
     def run(self, replays: StepRecordings | None = None) -> list[Reply]:
-        """Train the chunk and return one reply for each client. replays: on a GPU, the recorded steps."""
+        """Train the chunk and return one reply for each client. replays: the recorded steps."""
         fed, first_client = self.clients.fed, self.chunk.work[0].client
         with model_draws(fed.net, self.clients.device, fed.seed, self.start.t, first_client, "model"):
             return self._train(None if fed.net.draws or self.clients.apart else replays)
@@ -102,11 +105,14 @@ class Update:
                     if p.chooses:
                         received = {n: state.weights[n].clone() for n in fed.shared}
                         state.lane_table["sent"] = state.lane_table["sent"] | {"weights": received}
+                plan = with_resting(self.clients, axis, views, self.steps.plan, state.lane_table)
+                self.steps = replace(self.steps, plan=plan)
             state.start_optimiser(self.clients)
-            if replays:
-                replays.train(self.steps)
-            else:
-                self._take_steps()
+            step = LaneStep(self.clients, axis, views, self.kernels, state)
+            self.padding.check_step(step, self.steps.plan, self.clients.mask_shapes)
+            if not (replays and replays.train(self.steps)):
+                for plan, feed in zip(self.steps.plan, self.steps.feeds()):
+                    step(plan, feed)
             with torch.no_grad():
                 results = {p.name: self._finish(p) for p in hooks["finish"]}
                 sent = state.weights
@@ -153,13 +159,6 @@ class Update:
         values."""
         device = self.clients.device
         return self.start.lr if device.type == "cpu" else torch.full((), self.start.lr, device=device)
-
-    def _take_steps(self) -> None:
-        """Take the chunk's steps one after the other, after a trial of the first one."""
-        step = LaneStep(self.clients, self.axis, self.views, self.kernels, self.state)
-        self.padding.check_step(step, self.steps.plan, self.clients.mask_shapes)
-        for plan, feed in zip(self.steps.plan, self.steps.feeds()):
-            step(plan, feed)
 
     def _reply(self, g: int, results: Mapping[str, tuple[Tree, Tree]], sent: Weights) -> Reply:
         """The reply of the client in lane g. results: by Part, what `finish` returned: (shares, private
@@ -228,12 +227,17 @@ class Trainer(Clients):
         super().__init__(method, fed, samples, training)
         self.lanes, self.axis = lanes, axis_for(lanes)
         self.workers = workers if self.device.type == "cpu" else 1
-        self.replays = StepRecordings() if self.device.type == "cuda" else None
+        self.replays: StepRecordings | None = self._recordings()
         self.remote: RemoteTraining | None = None
         self.part_attributes = PartAttributes([p for p in method.parts if is_own(p)])
         self.largest_chunk = 0
         """The number of clients in the largest chunk of the last round."""
         self._pool = self._threads()
+
+    def _recordings(self) -> StepRecordings | None:
+        if self.device.type not in ("cpu", "cuda"):
+            return None
+        return StepRecordings(CudaGraphs() if self.device.type == "cuda" else Operators(), self.lanes)
 
     def _threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self.workers, initializer=_prepare_thread, initargs=(self.device,))
@@ -282,7 +286,7 @@ class Trainer(Clients):
         """Set the number of lanes for the next rounds. Recorded steps, which hold memory, are discarded."""
         self._pool.shutdown(wait=True, cancel_futures=True)  # another chunk may still be training
         self.lanes, self.axis = lanes, axis_for(lanes)
-        self.replays = StepRecordings() if self.replays else None
+        self.replays = self._recordings() if self.replays else None
         torch.cuda.empty_cache()
         self._pool = self._threads()
 
@@ -291,7 +295,7 @@ class Trainer(Clients):
         round."""
         if not self.replays or not self.replays.refused:
             return []
-        text = "the steps of this run cannot be recorded on the GPU, so they take longer:"
+        text = "the steps of this run cannot be recorded and replayed, so they take longer:"
         return [("E128", f"{text} {self.replays.refused}.")]
 
     def visit(
