@@ -87,7 +87,8 @@ class ListColumn:
     """
 
     def __init__(self, table: ShardTable, column: str, layout: AxisOrder):
-        self.table, self.column, self.layout = table, column, layout
+        self.table, self.column = table, column
+        self.layout: AxisOrder = layout
         if not len(table):
             raise DataError("E403", f"{table.name} has no rows.")
         _, first = next(_column_parts(table, column, 1))
