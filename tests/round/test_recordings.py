@@ -1,4 +1,4 @@
-"""Steps that are recorded and replayed on a CPU: their bits, what a recording holds, and what is not recorded."""
+"""Steps that are recorded and replayed on a CPU: their bits, and what is not recorded; weights that rest."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from unskew.core.trees import Weights
 from unskew.recorders.operators import Operators
 from unskew.records.checkpoints import State
 from unskew.round import recordings
+from unskew.round import trainer as trainer_module
 from unskew.round.loop import Loop
 from unskew.round.recordings import Recording, StepRecordings
 from unskew.round.run import Run
@@ -175,3 +176,36 @@ def test_a_short_run_records_nothing_and_a_longer_one_does():
         stages = [s for stages in loop.trainer.replays.stages.values() for s in stages.values()]
         assert sum(r is not None for s in stages for r in s.recorded.values()) == count
     loop.trainer.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [("fedrep", {}), ("fedrep", {"optimiser": "adam", "lr": 0.01}), ("fedah", {"lanes": "4"})],
+)
+def test_weights_that_rest_in_all_lanes_are_left_out_and_change_no_bit(monkeypatch, method, given):
+    resting = []
+    mark = trainer_module.with_resting
+
+    def noted(*args: Any) -> Any:
+        plan = mark(*args)
+        resting.append([step.resting for step in plan])
+        return plan
+
+    monkeypatch.setattr(trainer_module, "with_resting", noted)
+    weights, _ = ends(a_run(method, **given))
+    head, body = ({n for n in weights if n.startswith("head") is of_head} for of_head in (True, False))
+    assert all(set(names) in (head, body) for plan in resting for names in plan)
+    assert {frozenset(head), frozenset(body)} == {names for plan in resting for names in plan}
+    monkeypatch.setattr(trainer_module, "with_resting", lambda clients, axis, views, plan, table: plan)
+    expected, _ = ends(a_run(method, **given))
+    assert all(torch.equal(expected[n], t) for n, t in weights.items())
+
+
+def test_a_part_that_reads_gradients_reads_those_of_all_weights(monkeypatch):
+    marked, mark = [], trainer_module.with_resting
+    monkeypatch.setattr(
+        trainer_module, "with_resting", lambda *args: marked.extend(plan := mark(*args)) or plan
+    )
+    ends(a_run("fedrep+clip_gradients"))
+    assert marked
+    assert not any(step.resting for step in marked)

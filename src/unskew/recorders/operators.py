@@ -446,7 +446,7 @@ class Replay:
     def _run(self, call: Call, ends: Sequence[object]) -> Callable[[], Any]:
         """A function that makes the call."""
         args, kwargs = (map_tensors(self._placed, v) for v in (call.args, call.kwargs))
-        results = [self._placed(t) if address(t) in call.makes else None for t in call.results]
+        results: list[Any] = [self._placed(t) if address(t) in call.makes else None for t in call.results]
         fixed = not any(isinstance(v, _Loose) for v in _flat((args, kwargs)))
         if not call.makes:
             run = self._bound((method_form(call) if call.name else None) or call.func, args, kwargs, fixed)

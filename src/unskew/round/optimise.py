@@ -36,7 +36,8 @@ class Optimiser(Protocol):
     constant.
     """
 
-    state: list[list[Tensor]]
+    @property
+    def state(self) -> list[list[Tensor]]: ...
 
     def start(self, w: list[Tensor], lanes: Tensor | None = None) -> None:
         """Initialise the state for these weights. lanes: a tensor [G] of any values if some weights may be
@@ -143,11 +144,14 @@ class Sign:
             torch._foreach_addcdiv_(w, g, size, value=-self.lr)
 
 
-def optimiser(name: str, lr: float | Tensor, momentum: float, weight_decay: float) -> Optimiser:
+def optimiser(
+    name: str, lr: float | Tensor, momentum: float, weight_decay: float
+) -> SGD | Adam | AdamW | Sign:
     """The optimiser of this name: "sgd", "adam", "adamw" or "sign". Only SGD has momentum."""
     if name == "sgd":
         return SGD(lr, momentum, weight_decay)
-    return {"adam": Adam, "adamw": AdamW, "sign": Sign}[name](lr, weight_decay)
+    kinds: dict[str, type[Adam | AdamW | Sign]] = {"adam": Adam, "adamw": AdamW, "sign": Sign}
+    return kinds[name](lr, weight_decay)
 
 
 def _add_decay(w: list[Tensor], g: list[Tensor], weight_decay: float) -> list[Tensor]:

@@ -32,7 +32,7 @@ from unskew.round.step import Feed, LaneState, LaneStep, Steps
 
 MOST_STAGES = 12
 """Maximum number of stages in memory; the least recently used stage is dropped first."""
-STAGE_BYTES = 1 << 25
+STAGE_BYTES = 1 << 24
 """The most bytes of a stage on a CPU. Steps with larger weights take so long that Python does not matter."""
 MOST_VALUES = 2
 """The most values of a number that hooks read; on a CPU recordings with more do not pay."""
