@@ -247,6 +247,7 @@ def resume(
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
     *,
+    rounds: int | None = None,
     on: str = HERE,
     method: str | Path = "",
     model: str | Path = "",
@@ -254,12 +255,18 @@ def resume(
 ) -> Result:
     """Continue the run in a folder, with the same bits as without the interruption.
 
+    rounds: the number of rounds, if the run, which may have ended, is to have more than it had; the bits are
+    those of a run that had them from the start. A run with data or a model from Python is continued by `run`,
+    with its `name` and more rounds.
     say, shown, callbacks, progress, on: as for `run`. method, model, metrics: if the run's settings name
-    Python files, the same texts again, because a file is only imported if the caller names it. Raises
-    StateError for a run that cannot continue, UsageError (E506) for a Python file without the caller's name.
+    Python files, the same texts again, because a file is only imported if the caller names it.
+
+    Raises StateError for a run that cannot continue (E112: not to more rounds, because of a schedule over all
+    of them, a privacy budget, or an end by a callback), UsageError (E506) for a Python file without the
+    caller's name.
     """
     with python_files.restrict(str(method), str(model), *metrics.split(",")):
-        view, folder = _RunView(shown, progress, say), RunFolder.open(Path(path).expanduser())
+        view, folder = _RunView(shown, progress, say), RunFolder.open(Path(path).expanduser(), rounds)
     folder.run = _with_callbacks(_on_cluster(folder.run, on), check_callbacks(callbacks))
     loop, state = folder.go(say, view.round, view.ready)
     return result_of(loop, state, Path(path).expanduser())

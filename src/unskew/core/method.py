@@ -332,6 +332,15 @@ def stage_remarks(method: Method, rounds: int, patience: int) -> tuple[tuple[str
     return tuple(remarks)
 
 
+def more_rounds_problem(method: Method, before: int, now: int) -> str:
+    """A clause if the method trains the first `before` rounds otherwise in a run of `now` rounds; else ""."""
+    for p in method.parts:
+        moved = any(trip.when(t, before) != trip.when(t, now) for trip in p.trips for t in range(before))
+        if moved or p.has_schedule():
+            return f"'{p.name}' has a schedule over all rounds, which {now} rounds would begin otherwise"
+    return ""
+
+
 def first_stage_doubt(method: Method, rounds: int, t: int) -> str:
     """A sentence if round t, the last one trained out of `rounds`, is in a Part's first stage; else ""."""
     for p, _, last in _first_stages(method, rounds):
