@@ -185,6 +185,9 @@ class Method:
                 raise UsageError(
                     "E108", f"'{p.name}' cannot run here: it scales inputs, and the model looks them up."
                 )
+            if p.plain_loss and fed.weighted:
+                text = "its loss presumes equal weights of classes; leave class_weights out"
+                raise UsageError("E108", f"'{p.name}' cannot run here: {text}.")
             if reason := p.refuse(fed):
                 raise UsageError("E108", f"'{p.name}' cannot run here: {reason}.")
             if leaf := _unproved_share(p, fed):
