@@ -247,6 +247,7 @@ def resume(
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
     *,
+    rounds: int | None = None,
     on: str = HERE,
     method: str | Path = "",
     model: str | Path = "",
@@ -254,12 +255,18 @@ def resume(
 ) -> Result:
     """Continue the run in a folder, with the same bits as without the interruption.
 
+    rounds: the number of rounds, if the run, which may have ended, is to have more than it had; the bits are
+    those of a run that had them from the start. A run with data or a model from Python is continued by `run`,
+    with its `name` and more rounds.
     say, shown, callbacks, progress, on: as for `run`. method, model, metrics: if the run's settings name
-    Python files, the same texts again, because a file is only imported if the caller names it. Raises
-    StateError for a run that cannot continue, UsageError (E506) for a Python file without the caller's name.
+    Python files, the same texts again, because a file is only imported if the caller names it.
+
+    Raises StateError for a run that cannot continue (E112: not to more rounds, because of a schedule over all
+    of them, a privacy budget, or an end by a callback), UsageError (E506) for a Python file without the
+    caller's name.
     """
     with python_files.restrict(str(method), str(model), *metrics.split(",")):
-        view, folder = _RunView(shown, progress, say), RunFolder.open(Path(path).expanduser())
+        view, folder = _RunView(shown, progress, say), RunFolder.open(Path(path).expanduser(), rounds)
     folder.run = _with_callbacks(_on_cluster(folder.run, on), check_callbacks(callbacks))
     loop, state = folder.go(say, view.round, view.ready)
     return result_of(loop, state, Path(path).expanduser())
@@ -375,12 +382,12 @@ def load(
     best: bool = False,
     data: Any = None,
     classes: Sequence[str] = (),
-) -> Result | PublishedModel | SitePredictor:
+) -> Result | PublishedModel | SitePredictor | Comparison:
     """Load a finished run from its folder, ready to predict; the training samples are not needed.
 
-    Returns a Result for the folder of a run, a PublishedModel for a folder that was exported for the hub, and
-    a SitePredictor for the folder of a run at a site (SITE/runs/NUMBER). Everything is computed on the CPU;
-    `result.model` can be moved.
+    Returns a Result for the folder of a run, a Comparison for that of a comparison, a PublishedModel for a
+    folder that was exported for the hub, and a SitePredictor for the folder of a run at a site
+    (SITE/runs/NUMBER). Everything is computed on the CPU; `result.model` can be moved.
 
     model, method: the model or method of a run that has one in Python, as in training: a module or Part, or a
     text that names a file. Code is never loaded from the folder.
@@ -401,10 +408,15 @@ def load(
         raise UsageError(
             "E109", "classes name those of the site's data; give data too, or leave classes out."
         )
-    if hub_format.is_hub(path):
-        if model is not None or method is not None or unfinished or best or data is not None:
-            text = "leave out model, method, unfinished, best and data"
-            raise UsageError("E109", f"{path} holds one finished model; {text}.")
+    published, compared = hub_format.is_hub(path), (path / "compare.yaml").is_file()
+    chosen = model is not None or method is not None or unfinished or best or data is not None
+    if chosen and (published or compared):
+        what = "one finished model" if published else "a comparison, of which each run is a folder"
+        text = "leave out model, method, unfinished, best and data"
+        raise UsageError("E109", f"{path} holds {what}; {text}.")
+    if compared:
+        return Comparison(path)
+    if published:
         trained = hub_format.open_hub(path)
         return PublishedModel(
             trained.run, trained.run.fed.net.module_with(trained.end.weights), trained, path

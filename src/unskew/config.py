@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import math
 import re
 import shlex
 from collections.abc import Mapping
@@ -44,7 +45,7 @@ def setting_text(key: str, value: Any) -> Any:
     be a list."""
     if key == "secure_aggregation" and isinstance(value, bool):
         return "on" if value else "off"
-    if key == "metrics" and isinstance(value, list | tuple):
+    if key in ("metrics", "class_weights") and isinstance(value, list | tuple):
         return ",".join(map(str, value))
     return value
 
@@ -60,9 +61,28 @@ def canonical_value(key: str, value: Any, where: str) -> Any:
         return ",".join(scores.metric_names(str(value), where)) or scores.NONE
     if key == "measure":
         return _canonical_measures(str(value), where)
+    if key == "class_weights":
+        return _canonical_weights(str(value), where)
     if key == "secure_aggregation":
         _check_secure(str(value), where)
     return value
+
+
+def _canonical_weights(text: str, where: str) -> str:
+    """The setting `class_weights`: none, balanced, or numbers joined by commas."""
+    if text in ("none", "balanced"):
+        return text
+    try:
+        weights = [float(number) for number in text.strip("[]").split(",")]
+    except ValueError:
+        weights = []
+    if not any(weights) or not all(0 <= weight < math.inf for weight in weights):
+        raise UsageError(
+            "E109",
+            f"class_weights{where} should be none, balanced or a number of at least 0 for each class, such as"
+            f" [1, 5], got {excerpt(text)}.",
+        )
+    return ",".join(map(str, weights))
 
 
 def _check_secure(text: str, where: str) -> None:
@@ -166,6 +186,11 @@ class Settings:
         "what clients minimise; auto: ce, ce+dice where samples have masks, mse where they have a number to"
         " predict, binary cross-entropy where they have several labels",
     ] = "auto"
+    class_weights: Annotated[
+        str,
+        "weights of the classes in the loss: balanced (in inverse proportion to their training samples), or a"
+        " number for each",
+    ] = "none"
     drop_last: Annotated[bool, "skip the last batch of an epoch if it is smaller than the others"] = False
     model: Annotated[str, "a model by name, or file.py:function(input_shape, classes)"] = "auto"
     weighting: Annotated[
@@ -365,6 +390,7 @@ LATER = (
     "metrics",
     "lr_course",
     "lr_warmup",
+    "class_weights",
 )
 """Settings that were added later; their defaults change nothing."""
 SYNONYMS = {

@@ -346,13 +346,7 @@ class Result(Predictor):
         Raises UsageError: E109 for another kind, E133 without pandas.
         """
         _check_word(kind, ("metrics", "clients", "ledger", "events"), "kind of frame")
-        try:
-            import pandas  # pyright: ignore[reportMissingImports]  (optional)
-        except ImportError:
-            raise MissingPackage(
-                "to_frame()", "pandas", instead="result.record.rows holds the rows"
-            ) from None
-        return pandas.DataFrame(self._rows(kind))
+        return _pandas("result.record.rows holds the rows").DataFrame(self._rows(kind))
 
     def _rows(self, kind: str) -> list[dict[str, Any]]:
         if kind == "clients":
@@ -421,6 +415,26 @@ class Comparison:
 
         return tables.plain(self.rows())
 
+    def to_frame(self, kind: str = "methods") -> Any:
+        """Return a pandas DataFrame of one kind: "methods" (a row for each, as in compare.json, with columns
+        such as last.mean and last.std), or "metrics" or "events" (the rows of every run, with its method and
+        seed).
+
+        Raises UsageError: E109 for another kind, E133 without pandas.
+        """
+        from unskew.report.analysis import runs, tables
+
+        _check_word(kind, ("methods", "metrics", "events"), "kind of frame")
+        if kind == "methods":
+            pandas = _pandas("comparison.rows() returns the rows")
+            return pandas.json_normalize(tables.as_json(self.rows()))
+        rows = [
+            {"method": run.method, "seed": run.seed, **row}
+            for run in runs.read_comparison(self.path)
+            for row in runs.read_records(run.path / f"{kind}.jsonl")
+        ]
+        return _pandas(f"each run's {kind}.jsonl holds the rows").DataFrame(rows)
+
     def report(self, path: str | Path | None = None) -> Path:
         from unskew.report import page
 
@@ -451,6 +465,15 @@ def result_of(loop: Loop, state: State, path: Path | None = None) -> Result:
     model = loop.run.fed.net.module_with(state.weights)
     trained = TrainedRun(loop.run, loop.down(state, state.t), loop.store)
     return Result(loop.run, loop.record, state.weights, model, trained, path)
+
+
+def _pandas(instead: str) -> Any:
+    """The module pandas. Raises UsageError (E133) without it, which says what to take `instead`."""
+    try:
+        import pandas  # pyright: ignore[reportMissingImports]  (optional)
+    except ImportError:
+        raise MissingPackage("to_frame()", "pandas", instead=instead) from None
+    return pandas
 
 
 def _check_word(word: str, known: Sequence[str], what: str) -> None:

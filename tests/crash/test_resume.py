@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,8 @@ import pytest
 import torch
 
 import unskew
-from unskew.errors import Paused, StateError
-from unskew.records import checkpoints
+from unskew.errors import Paused, StateError, UsageError
+from unskew.records import checkpoints, schema
 from unskew.records.private_state import DiskStore
 from unskew.version import revision
 
@@ -126,6 +127,74 @@ def test_every_step_of_saving_is_safe(tmp_path, straight, monkeypatch, step):
             run(tmp_path, "r")
     run(tmp_path, "r")
     assert ends(tmp_path / "r") == straight
+
+
+@pytest.mark.parametrize("before", ["done", "interrupted"])
+def test_a_run_of_fewer_rounds_continues_to_the_bits_of_more(tmp_path, straight, before):
+    def stop(now, summary):
+        if before == "interrupted" and now.t == 2:
+            raise Crash
+
+    with suppress(Crash):
+        run(tmp_path, "r", rounds=3, eval_every=2, shown=stop)
+    path = tmp_path / "r"
+    with suppress(Crash):
+        unskew.resume(path, shown=stop, rounds=4)
+    unskew.resume(path, rounds=4)
+    run(tmp_path, "other", eval_every=2, rounds=4)
+    assert ends(path) == ends(tmp_path / "other")
+    with pytest.raises(UsageError, match=r"E109 .*r is a run of 4 rounds; got rounds=3"):
+        unskew.resume(path, rounds=3)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5])
+def test_every_step_to_more_rounds_is_safe(tmp_path, straight, monkeypatch, step):
+    run(tmp_path, "r", rounds=2)
+    path, done = tmp_path / "r", 0
+    schema.put_attack(path, "lira", {"auc": 0.5})
+
+    def failing(real):
+        def call(*args, **kwargs):
+            nonlocal done
+            done += 1
+            if done == step:
+                raise Crash
+            return real(*args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("fsync", "replace", "link", "unlink"):
+            patch.setattr(os, name, failing(getattr(os, name)))
+        with pytest.raises(Crash):
+            unskew.resume(path, rounds=5)
+    unskew.resume(path, rounds=5)
+    assert ends(path) == straight
+    assert schema.ATTACKS not in schema.read_privacy(path)
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "why"),
+    [
+        ("svd", {}, "'svd' has a schedule over all rounds, which 9 rounds would begin otherwise"),
+        ("pfedsim", {}, "'pfedsim' has a schedule"),
+        ("dp(epsilon=8)", {"availability": "poisson:0.7"}, "'dp' has a schedule"),
+        (
+            "dp(epsilon=12,noise_multiplier=1.0)",
+            {"availability": "poisson:0.7"},
+            "its privacy budget allows . rounds",
+        ),
+        ("fedavg", {"patience": 1, "lr": 1e-9}, "it was ended after round 3, which events.jsonl explains"),
+    ],
+)
+def test_what_more_rounds_would_train_otherwise_is_refused(tmp_path, method, changes, why):
+    changed = {**SETTINGS, "folder": tmp_path, "name": "r", "rounds": 4, **changes}
+    unskew.run(method, **changed)
+    before = ends(tmp_path / "r")
+    with pytest.raises(StateError, match=f"E112 .*r, a run of 4 rounds, cannot continue to 9: {why}"):
+        unskew.run(method, **{**changed, "rounds": 9})
+    unskew.run(method, **changed)
+    assert ends(tmp_path / "r") == before
 
 
 def test_a_full_disk_pauses_and_destroys_nothing(tmp_path, straight, monkeypatch):

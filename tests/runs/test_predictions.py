@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import unskew
+from tests.report.fake_runs import fake_comparison
 from unskew.errors import DataError, UsageError
 from unskew.records import checkpoints
 from unskew.runs import conformance
@@ -166,6 +167,31 @@ def test_frames_hold_what_the_run_wrote(result, monkeypatch):
     assert all(1 <= row["clients"] <= result.federation.clients for row in ledger)
     with pytest.raises(UsageError, match="E109 there is no kind of frame 'ledgr'"):
         result.to_frame("ledgr")
+
+
+def test_a_comparison_is_loaded_with_the_rows_of_all_its_runs(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list, json_normalize=list))
+    path = fake_comparison(tmp_path / "c", ["fedavg", "flea"], 2, clients=3, rounds=4)
+    compared = unskew.load(path)
+    assert isinstance(compared, unskew.Comparison)
+    rows = compared.to_frame("metrics")
+    assert {(row["method"], row["seed"]) for row in rows} == {
+        (m, s) for m in ("fedavg", "flea") for s in (0, 1)
+    }
+    best = max(compared.to_frame(), key=lambda row: row["last"]["mean"])
+    last = [
+        row["value"]
+        for row in rows
+        if row["method"] == best["method"]
+        and (row["t"], row["scope"], row["metric"]) == (4, "global", "accuracy")
+    ]
+    assert best["last"]["mean"] == pytest.approx(np.mean(last))
+    with pytest.raises(UsageError, match="E109 there is no kind of frame 'ledger'"):
+        compared.to_frame("ledger")
+    with pytest.raises(
+        UsageError, match=r"E109 .*c holds a comparison, of which each run is a folder; leave"
+    ):
+        unskew.load(path, best=True)
 
 
 def test_samples_that_seem_to_be_scaled_already_are_told_with_their_own_units():

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
+import torch.nn.functional as F
+from sklearn.utils.class_weight import compute_class_weight
 
+import unskew
 from tests.fixtures import Y, Z, assert_close, onehot
-from unskew.tasks.task import Classification
+from unskew.config import build
+from unskew.errors import UsageError
+from unskew.federation.protocol.study_rules import study_settings
+from unskew.tasks.task import Classification, class_weights
 
 
 def test_cross_entropy_and_its_gradient():
@@ -23,6 +30,64 @@ def test_a_masked_class_without_mass_costs_nothing():
     loss.backward()
     assert_close(loss, [0.8133])
     assert torch.isfinite(z.grad).all()
+
+
+def test_weights_of_classes_multiply_the_loss_as_in_torch():
+    weights_C, y_B = torch.tensor([2.0, 0.5, 1.0]), torch.tensor([2, 0])
+    z_BC = torch.tensor([[0.3, -1.0, 2.0], [1.0, 0.5, -0.2]])
+    theirs = F.cross_entropy(z_BC, y_B, weight=weights_C, reduction="none")
+    assert_close(Classification(weights_C).loss(z_BC, F.one_hot(y_B, 3).float()), theirs)
+
+
+def test_balanced_weights_are_those_of_scikit_learn():
+    y = np.array([0] * 6 + [1] * 3 + [2])
+    theirs = compute_class_weight("balanced", classes=np.arange(3), y=y)
+    assert_close(class_weights("balanced", np.array([6, 3, 1])), theirs)
+    assert_close(class_weights("balanced", np.array([6, 0, 2])), [8 / 12, 1, 8 / 4])
+
+
+def weighted(tmp_path, name, weights, method="fedavg", **changes):
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2], [60, 30, 10])
+    np.savez(tmp_path / "set.npz", x=rng.normal(size=(100, 4)).astype("f4"), y=y)
+    settings = {"rounds": 2, "epochs": 1, "workers": 1, "clients": 4, "model": "mlp", "batch": 8}
+    return unskew.run(
+        method,
+        str(tmp_path / "set.npz"),
+        class_weights=weights,
+        folder=tmp_path,
+        name=name,
+        **{**settings, **changes},
+    )
+
+
+def test_a_run_with_balanced_weights_is_the_run_with_these_numbers(tmp_path):
+    by_name = weighted(tmp_path, "balanced", "balanced")
+    counts = by_name.run.federation.label_counts.sum(0)
+    by_number = weighted(tmp_path, "numbers", (counts.sum() / (3 * counts)).tolist())
+    assert by_name.digest == by_number.digest != weighted(tmp_path, "none", "none").digest
+    assert unskew.load(tmp_path / "balanced").digest == unskew.resume(tmp_path / "balanced").digest
+
+
+@pytest.mark.parametrize(
+    ("weights", "changes", "why"),
+    [
+        ([1, 2], {}, "E109 class_weights has 2 numbers, and there are 3 classes"),
+        ("1,-2", {}, r"E109 class_weights should be none, balanced or a number of at least 0 .*, got '1,-2'"),
+        ("0,0", {}, "E109 class_weights should be"),
+        ("balanced", {"method": "bsm"}, "E108 'bsm' cannot run here: its loss presumes equal weights"),
+        ("balanced", {"target": "y"}, "E109 class_weights weighs samples of one class each"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(tmp_path, weights, changes, why):
+    with pytest.raises(UsageError, match=why):
+        weighted(tmp_path, "r", weights, **changes)
+
+
+def test_sites_cannot_balance_by_counts_that_they_keep():
+    with pytest.raises(UsageError, match=r"E506 class_weights=balanced needs .*class_weights=\[1, 5\]"):
+        study_settings(unskew.Settings(class_weights="balanced"))
+    assert study_settings(build({"class_weights": [1, 5]})).class_weights == "1.0,5.0"
 
 
 def test_scores():

@@ -380,14 +380,19 @@ class ModelOptions:
     classes: Annotated[str, "of these data all class names, in the order on which the sites agreed"] = ""
 
     def result(self) -> Result | PublishedModel | SitePredictor:
-        """The run as `unskew.load` reads it; raises UsageError as `load` does."""
+        """The run as `unskew.load` reads it; raises UsageError as `load` does, and StateError (E117) for a
+        comparison."""
         from unskew import api
         from unskew.cli.site_run import names
-        from unskew.results import SitePredictor
+        from unskew.records.checkpoints import LATEST
+        from unskew.results import Comparison, SitePredictor
+        from unskew.system import disk
 
         own = {"data": self.data or None, "classes": names(self.classes)}
         code = {"model": self.model, "method": self.method}
         result = api.load(self.run, **code, unfinished=self.unfinished, best=self.best, **own)
+        if isinstance(result, Comparison):
+            raise disk.no_run(self.run, LATEST)
         # A site's weights may be from an earlier round than the coordinator's.
         if isinstance(result, SitePredictor):
             print(result, file=sys.stderr)

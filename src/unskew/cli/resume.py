@@ -11,6 +11,10 @@ import typer
 
 def command(
     run: Annotated[Path, typer.Argument(help="the folder of a run or of a comparison")],
+    rounds: Annotated[
+        int | None,
+        typer.Option(help="more rounds than the run had, which may have ended; a simulated run only"),
+    ] = None,
     without: Annotated[
         list[str] | None,
         typer.Option("--without", help="over a network: leave this site out from now on (repeatable)"),
@@ -44,17 +48,18 @@ def command(
         bool, typer.Option("--json", help="print the result as JSON and nothing else")
     ] = False,
 ) -> None:
-    """Continue a run to the same bits as if it had never stopped.
+    """Continue a run to the same bits as if it had never stopped, or as if it had had more rounds from the
+    start.
 
     A Python file is imported only if this command names it, too.
     """
     from unskew.system import python_files
 
     with python_files.restrict(*(method or ()), model, *metrics.split(",")):
-        _resume(run, without or (), wait, on, as_json)
+        _resume(run, rounds, without or (), wait, on, as_json)
 
 
-def _resume(run: Path, without: Sequence[str], wait: str, on: str, as_json: bool) -> None:
+def _resume(run: Path, rounds: int | None, without: Sequence[str], wait: str, on: str, as_json: bool) -> None:
     from unskew.cli import compare
     from unskew.cli.run import finish
     from unskew.cli.screen import Screen
@@ -68,6 +73,8 @@ def _resume(run: Path, without: Sequence[str], wait: str, on: str, as_json: bool
     if (without or wait) and not (run / "deploy.json").exists():
         option = "--without names" if without else "--wait waits for"
         raise UsageError("E109", f"{option} sites of a run over a network, and {run} is none.")
+    if rounds is not None and ((run / "deploy.json").exists() or (run / "compare.yaml").exists()):
+        raise UsageError("E109", f"--rounds continues one simulated run, and {run} is none.")
     if (run / "compare.yaml").exists():
         compare.resume(run, as_json, on)
     elif (run / "deploy.json").exists():
@@ -75,7 +82,7 @@ def _resume(run: Path, without: Sequence[str], wait: str, on: str, as_json: bool
 
         conduct(run, as_json, tuple(without), wait)
     else:
-        cluster, folder = comparison_cluster.parse(on), RunFolder.open(run)
+        cluster, folder = comparison_cluster.parse(on), RunFolder.open(run, rounds)
         if cluster:
             folder.run = train_clients_on(folder.run, cluster)
         finish(folder, Screen(folder.run.settings.rounds, quiet=as_json), as_json)

@@ -135,6 +135,11 @@ class Fed:
     sums: int = 0
     kept: tuple[str, ...] = ()
 
+    @property
+    def weighted(self) -> bool:
+        """Whether classes have weights in the loss."""
+        return getattr(self.task, "weights_C", None) is not None
+
     def nothing_common(self, head: bool = False) -> str | None:
         """Why a Part cannot use the model, or its head, as one that all clients share: the text of its
         refusal; None if it can."""

@@ -132,3 +132,8 @@ class Description(Configured):
         """The number of rounds in the first stage of a run of `rounds`; 0 for a Part with one stage."""
         first = getattr(self, self.first_stage) if self.first_stage else 0
         return first if isinstance(first, int) else round(first * rounds)
+
+    def has_schedule(self) -> bool:
+        """Whether its hooks read the number of rounds (`Fed.rounds`), so that a run cannot be continued to
+        more rounds. By default where a first stage is a share of the rounds."""
+        return self.first_rounds(1_000) != self.first_rounds(2_000)

@@ -185,6 +185,9 @@ class Method:
                 raise UsageError(
                     "E108", f"'{p.name}' cannot run here: it scales inputs, and the model looks them up."
                 )
+            if p.plain_loss and fed.weighted:
+                text = "its loss presumes equal weights of classes; leave class_weights out"
+                raise UsageError("E108", f"'{p.name}' cannot run here: {text}.")
             if reason := p.refuse(fed):
                 raise UsageError("E108", f"'{p.name}' cannot run here: {reason}.")
             if leaf := _unproved_share(p, fed):
@@ -330,6 +333,15 @@ def stage_remarks(method: Method, rounds: int, patience: int) -> tuple[tuple[str
                 ("E128", f"{text} ({p.first_stage}={first:g}); its scores are those of the first.")
             )
     return tuple(remarks)
+
+
+def more_rounds_problem(method: Method, before: int, now: int) -> str:
+    """A clause if the method trains the first `before` rounds otherwise in a run of `now` rounds; else ""."""
+    for p in method.parts:
+        moved = any(trip.when(t, before) != trip.when(t, now) for trip in p.trips for t in range(before))
+        if moved or p.has_schedule():
+            return f"'{p.name}' has a schedule over all rounds, which {now} rounds would begin otherwise"
+    return ""
 
 
 def first_stage_doubt(method: Method, rounds: int, t: int) -> str:

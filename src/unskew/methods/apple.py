@@ -49,6 +49,9 @@ class APPLE(Part):
     keeps_at_server = ("w",)
     hands_on = "models of all single clients as they sent them, and their parts of all samples"
 
+    def has_schedule(self) -> bool:
+        return True
+
     def refuse(self, fed: Fed) -> str | None:
         return (
             None

@@ -35,6 +35,7 @@ class BSM(Part):
         " samples of a class."
     )
     tasks = ("classification",)
+    plain_loss = True
     needs = "class counts"
     clashes = conflicts_of_prior(name)
 

@@ -60,6 +60,7 @@ class Unskew(FedDyn):
         bool, "normalise images with the statistics of clients drawn at random (FedRDN)"
     ] = True
     name = "unskew"
+    plain_loss = True
     family = "classifier"
     against = ("labels", "features")
     use_when = (

@@ -50,6 +50,9 @@ class FedCAC(Part):
     keeps_at_server = ("M", "v")
     hands_on = "mixtures of the models of single clients, those that resemble it most"
 
+    def has_schedule(self) -> bool:
+        return not self.beta
+
     def paced(self, whole: int, rounds: int) -> Self:
         return replace(self, beta=self.beta * rounds / whole)
 

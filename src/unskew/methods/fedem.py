@@ -40,6 +40,7 @@ class FedEM(Part):
         " number of models."
     )
     tasks = ("classification",)
+    plain_loss = True
     needs = "probabilities of classes"
     personal = True
 

@@ -32,6 +32,7 @@ class FedLC(Part):
     against = ("labels",)
     use_when = "Clients lack classes or hold few samples of some, and only the loss may change."
     tasks = ("classification",)
+    plain_loss = True
     needs = "class counts"
     clashes = conflicts_of_prior(name)
 

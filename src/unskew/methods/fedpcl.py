@@ -42,6 +42,7 @@ class FedPCL(Part):
         " pretrained models."
     )
     tasks = ("classification",)
+    plain_loss = True
     needs = "means of features by class"
     divides = True
     keeps_at_server = ("sent", "has")

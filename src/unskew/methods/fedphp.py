@@ -52,6 +52,9 @@ class FedPHP(Remembered):
     neutral = {"lam": 0.0}
     clashes = {"flea": "its student would see FLea's mixture and its teacher the sample alone"}
 
+    def has_schedule(self) -> bool:
+        return True
+
     def client_init(self, w: Weights, fed: Fed) -> Tree:
         return super().client_init(w, fed) | {"z": torch.zeros(())}
 

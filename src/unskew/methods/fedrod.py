@@ -29,6 +29,7 @@ class FedRoD(Part):
     against = ("labels",)
     use_when = "Labels are skewed, and both a good common model and one for each client are needed."
     tasks = ("classification",)
+    plain_loss = True
     needs = "class counts"
     divides = True
     personal = True

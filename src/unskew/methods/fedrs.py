@@ -40,6 +40,7 @@ class FedRS(Part):
     against = ("labels",)
     use_when = "Clients lack classes; this is the mildest of the corrections of logits."
     tasks = ("classification",)
+    plain_loss = True
     needs = "class counts"
 
     @property

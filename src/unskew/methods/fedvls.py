@@ -40,6 +40,7 @@ class FedVLS(Part):
         "Clients lack many classes and forget them while they train; a step costs one more forward pass."
     )
     tasks = ("classification",)
+    plain_loss = True
     needs = "class counts"
     clashes = conflicts_of_prior(name)
 

@@ -55,6 +55,7 @@ class ReBaFL(Part):
     use_when = "Each client holds few of the classes, and many clients are absent."
     presets = {"rbsm": {"mu": 0.0}, "faug": {"eps": 1.0}}
     tasks = ("classification",)
+    plain_loss = True
     needs = "class counts and prototypes of classes"
 
     @property

@@ -35,6 +35,9 @@ class SVD(Part):
     )
     untuned = {"start": "it decides how much leaves a client", "end": "it decides how much leaves a client"}
 
+    def has_schedule(self) -> bool:
+        return True
+
     def encoded(self, fed: Fed) -> dict[str, Share]:
         w, shares = fed.net.weights(), dict[str, Share]()
         for n in fed.shared:

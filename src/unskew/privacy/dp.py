@@ -124,6 +124,9 @@ class DP(Part):
         """z, from the setting or solved for `epsilon`."""
         return self.noise_multiplier or noise_for(self.epsilon, fed.rounds, _sampled(fed), self.delta)
 
+    def has_schedule(self) -> bool:
+        return not self.noise_multiplier
+
     def rounds_within(self, fed: Fed) -> int:
         if not self.epsilon or not self.noise_multiplier:
             return fed.rounds

@@ -21,18 +21,16 @@ from unskew.core.network import Network
 from unskew.core.part import Part, overrides
 from unskew.core.protection import sum_problem, sums_released
 from unskew.core.user_parts import is_own
-from unskew.data.clients.availability import Availability
 from unskew.data.clients.federation import Federation
 from unskew.data.python_objects import take
 from unskew.data.samples.dataset import Dataset, validation_of
 from unskew.data.skew import Skew
 from unskew.data.standardisation import standardise, undo_scaling
 from unskew.errors import MissingPackage, UsageError
-from unskew.formats import calls, specs
+from unskew.formats import calls
 from unskew.measures import NONE
 from unskew.methods import registry
 from unskew.models import hf_folder
-from unskew.privacy import secure_aggregation
 from unskew.privacy.dpsgd import noise_remarks
 from unskew.privacy.secure_aggregation import LEAST_SITES
 from unskew.round.run import CENTRALISED, LOCAL, Run, is_reference
@@ -41,7 +39,7 @@ from unskew.runs import hardware, model_trial, object_digests
 from unskew.runs.hardware import check_memory
 from unskew.system.python_files import GIVEN_OBJECT
 from unskew.tasks.metrics import Functions, metrics_of
-from unskew.tasks.task import Task, task_of
+from unskew.tasks.task import Task, class_weights, task_of
 
 
 def check_spelling(settings: Settings) -> None:
@@ -184,7 +182,10 @@ def run_on(
     fit."""
     settings.attendance.presence.check(federation.clients, settings.rounds)
     device = hardware.device_of(settings)
-    task = task_of(federation.y, settings.loss, federation.target, federation.shape)
+    weights_C = None
+    if settings.class_weights != "none":
+        weights_C = class_weights(settings.class_weights, federation.label_counts.sum(0)).to(device)
+    task = task_of(federation.y, settings.loss, federation.target, federation.shape, weights_C)
     method.check_task(task.name)
     theirs = model is not None or hf_folder.is_on_disk(settings.model)
     module = _adapt_model(

@@ -2,7 +2,8 @@
 
 A run is only resumed with the same settings, data, files of the user's own and given objects. A file that
 only metrics come from changes no weight and may be changed; the record then tells from which round on its
-scores are of another version.
+scores are of another version. The setting `rounds` may grow: a run that has ended goes back to the round
+before its last, so that what is done in a last round is not part of the longer run.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import torch
 from unskew import config
 from unskew.config import Settings
 from unskew.core import module_inputs
+from unskew.core.method import more_rounds_problem
 from unskew.data.clients.federation import Federation
 from unskew.data.storage.sample_rows import Rows, checksums
 from unskew.errors import Paused, StateError, UsageError
@@ -178,15 +180,19 @@ class RunFolder:
     run: Run
 
     @staticmethod
-    def open(path: Path) -> RunFolder:
-        """The run in this folder, resolved from its config.yaml.
+    def open(path: Path, rounds: int | None = None) -> RunFolder:
+        """The run in this folder, resolved from its config.yaml. rounds: more than it has there.
 
-        Raises StateError: E117 if there is no run, E156 for a run that began with Python objects.
+        Raises StateError: E117 if there is no run, E156 for a run that began with Python objects; UsageError
+        (E109) for fewer rounds.
         """
         file = path / "config.yaml"
         if not file.exists():
             raise disk.no_run(path, "config.yaml")
         settings = config.load(file)
+        if rounds is not None and rounds < settings.rounds:
+            raise UsageError("E109", f"{path} is a run of {settings.rounds} rounds; got rounds={rounds}.")
+        settings = settings.replace(rounds=settings.rounds if rounds is None else rounds)
         goes_on = f"unskew.run(..., name='{path.name}')"
         if GIVEN_OBJECT in (settings.data, settings.model) or GIVEN_OBJECT in settings.metrics:
             raise StateError(
@@ -227,9 +233,13 @@ class RunFolder:
     def _go(self, say: Say, shown: Shown, ready: Callable[[Loop], None]) -> tuple[Loop, State]:
         for part in self.path.rglob("*.safetensors.*.part"):  # left by a process that was killed
             part.unlink()
-        self._describe()
+        fewer = self._fewer_rounds()
+        if not fewer:
+            self._describe()
         checkpoint = checkpoints.latest(self.path, self._check_files, say)
         self._check_same(checkpoint)
+        if fewer:
+            checkpoint = self._with_more_rounds(fewer, checkpoint)
         self._describe_data()
         self.run = with_recorded_lanes(self.run, checkpoint)
         loop = self.opened(checkpoint)
@@ -296,13 +306,60 @@ class RunFolder:
                 raise StateError("E201", text)
             return
         facts, settings = checkpoint[1], self.run.settings
-        config.check_same(config.build(facts["settings"]), settings, self.path)
+        before = config.build(facts["settings"])
+        if facts["t"] <= before.rounds < settings.rounds:
+            before = before.replace(rounds=settings.rounds)
+        config.check_same(before, settings, self.path)
         check_files(facts["files"], settings, self.path)
         check_objects(facts.get("given", {}), self.run, self.path)
         if facts["data"] != self.data:
             raise StateError(
                 "E112", f"the data of {self.path} have changed since it began; resuming would mix two runs."
             )
+
+    def _fewer_rounds(self) -> int:
+        """The number of rounds in config.yaml if that is smaller than the run's and no other setting differs;
+        else 0."""
+        file, now = self.path / "config.yaml", self.run.settings
+        if not file.exists():
+            return 0
+        before = config.load(file)
+        alike = before.replace(rounds=now.rounds).fingerprint() == now.fingerprint()
+        return before.rounds if alike and before.rounds < now.rounds else 0
+
+    def _with_more_rounds(self, before: int, checkpoint: Checkpoint | None) -> Checkpoint | None:
+        """The checkpoint from which the folder's run of `before` rounds continues to the run's own number,
+        which config.yaml then has. If the run has ended, it is the checkpoint before the last round, and the
+        files of its end are removed.
+
+        Raises StateError: E112 if a run of more rounds would have other bits, E201 without that checkpoint.
+        """
+        now, protector = self.run.settings.rounds, self.run.method.protector
+        facts = checkpoint[1] if checkpoint else {"t": 0}
+        problem = more_rounds_problem(self.run.method, before, now)
+        if protector and (within := protector.rounds_within(self.run.fed)) < now:
+            problem = problem or f"its privacy budget allows {within} rounds"
+        if facts.get("ends"):
+            problem = f"it was ended after round {facts['t']}, which events.jsonl explains"
+        if problem:
+            raise StateError(
+                "E112",
+                f"{self.path}, a run of {before} rounds, cannot continue to {now}: {problem}. Start a new run"
+                " under another --name.",
+            )
+        if facts["t"] == before:
+            previous = self.path / checkpoints.PREVIOUS
+            if not previous.exists():
+                raise StateError(
+                    "E201", f"{previous} is missing, from which {self.path} would continue to {now} rounds."
+                )
+            checkpoint = checkpoints.read(previous)
+            self._check_files(checkpoint)
+            for file in (MODEL, schema.PRIVACY_FILE):
+                (self.path / file).unlink(missing_ok=True)
+            previous.replace(self.path / checkpoints.LATEST)
+        disk.replace(self.path / "config.yaml", config.dump(self.run.settings))
+        return checkpoint
 
     @cached_property
     def data(self) -> str:

@@ -3,6 +3,8 @@
 The labels determine the task. A task defines targets, loss, predictions and scores.
 
 Classification    cross-entropy against class distributions, and scores from a confusion matrix
+    balanced weights    v_c = N / (C n_c) of C classes with n_c of the N samples, whose mean over samples is 1
+                        (King and Zeng, Political Analysis 2001; scikit-learn's "balanced")
 
 Several labels    each label is present or absent, trained with binary cross-entropy
     loss        mean_l -(y_l log s(z_l) + (1 - y_l) log(1 - s(z_l))),   s the logistic function
@@ -42,7 +44,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -61,8 +63,9 @@ def mean_scores(shares: Sequence[float], scores: Sequence[Mapping[str, float]]) 
 
 @dataclass(frozen=True)
 class Classification:
-    """One class for every sample."""
+    """One class for every sample. weights_C: the weight of each class in the loss; None for 1."""
 
+    weights_C: Tensor | None = field(default=None, compare=False)
     name: ClassVar[str] = "classification"
     main_score: ClassVar[str] = "accuracy"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
@@ -72,11 +75,12 @@ class Classification:
         return ()
 
     def loss(self, z_BC: Tensor, y_BC: Tensor) -> Tensor:
-        """-sum_c y_c log softmax(z)_c of each sample, in nats, [B].
+        """-sum_c v_c y_c log softmax(z)_c of each sample, with the classes' weights v, in nats, [B].
 
         A class with y_c = 0 adds nothing, even where its logit is -inf.
         """
         log_p = z_BC.log_softmax(-1)
+        y_BC = y_BC if self.weights_C is None else y_BC * self.weights_C.to(z_BC.device)
         return -(y_BC * log_p.masked_fill(y_BC == 0, 0.0)).sum(-1)
 
     def targets(self, y_B: Tensor, classes: int) -> Tensor:
@@ -435,16 +439,43 @@ class TargetScale(Protocol):
     def scale(self) -> float: ...
 
 
+def class_weights(text: str, counts_C: np.ndarray) -> Tensor:
+    """The setting `class_weights`, balanced or numbers, as float32 [C]. counts_C: training samples of each
+    class; a class without any has the balanced weight 1.
+
+    Raises UsageError (E109) for another number of weights than of classes.
+    """
+    if text == "balanced":
+        here_C = counts_C > 0
+        return torch.tensor(
+            np.where(here_C, counts_C.sum() / (here_C.sum() * np.maximum(counts_C, 1)), 1.0),
+            dtype=torch.float32,
+        )
+    weights = [float(number) for number in text.split(",")]
+    if len(weights) != len(counts_C):
+        raise UsageError(
+            "E109", f"class_weights has {len(weights)} numbers, and there are {len(counts_C)} classes."
+        )
+    return torch.tensor(weights)
+
+
 def task_of(
-    y: np.ndarray, loss: str = "auto", target: TargetScale | None = None, shape: tuple[int, ...] = ()
+    y: np.ndarray,
+    loss: str = "auto",
+    target: TargetScale | None = None,
+    shape: tuple[int, ...] = (),
+    weights_C: Tensor | None = None,
 ) -> Task:
     """Classification for labels [N], segmentation for masks [N, height, width], regression for a target;
     multi-label for truth values [N, L]; a class for every token for labels [N, T] of samples [T], or of rows
     with several inputs.
 
     loss: the setting of that name. target: of data whose labels are numbers. shape: of one sample.
-    Raises UsageError (E109) for a loss of another task.
+    weights_C: of the classes, in the loss. Raises UsageError (E109) for a loss of another task, and for
+    weights where a sample has no single class.
     """
+    if weights_C is not None and (target is not None or y.ndim > 1 or y.dtype.kind == "b"):
+        raise UsageError("E109", "class_weights weighs samples of one class each, which these do not have.")
     if target is not None:
         if loss not in ("auto", *REGRESSION_LOSSES):
             raise UsageError(
@@ -473,4 +504,4 @@ def task_of(
         raise UsageError(
             "E109", f"loss={loss} compares masks, but these samples have one label each: leave loss=auto."
         )
-    return Classification()
+    return Classification(weights_C)

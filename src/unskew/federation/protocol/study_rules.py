@@ -55,6 +55,9 @@ def study_settings(settings: Settings) -> Settings:
             " already."
         )
         raise UsageError("E506", text)
+    if settings.class_weights == "balanced":
+        text = "class_weights=balanced needs the class counts of all sites, which are not shared"
+        raise UsageError("E506", f"{text}; give a number for each class, such as class_weights=[1, 5].")
     summed = settings.secure
     if settings.patience or settings.keep_best:
         name = "patience" if settings.patience else "keep_best"
