@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 
 import pytest
@@ -55,13 +54,6 @@ def test_further_arguments_of_the_function_stand_in_the_text(file):
         models.from_file(f"{at}:make(wide=0.5)", (4,), 2)
     with pytest.raises(UsageError, match=r"E104 .*names no function; write .*own.py:function\."):
         models.from_file(at, (4,), 2)
-
-
-def test_a_file_named_like_a_module_of_python_replaces_nothing(file, monkeypatch):
-    monkeypatch.setitem(sys.modules, "random", random)  # put back should this test fail
-    at = file("def make(shape, classes):\n    return nn.Linear(shape[0], classes)", name="random.py")
-    models.from_file(f"{at}:make", (4,), 2)
-    assert sys.modules["random"] is random
 
 
 @pytest.mark.parametrize(
