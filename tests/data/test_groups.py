@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -122,8 +120,7 @@ def test_a_given_split_that_divides_patients_is_reported_with_its_numbers(tmp_pa
 
 
 @pytest.mark.parametrize("lists", [False, True])
-def test_parquet_is_divided_by_patient(tmp_path, monkeypatch, lists):
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=arrow.ParquetFile))
+def test_parquet_is_divided_by_patient(tmp_path, lists):
     columns = {"patient": ("string", NAMES.tolist()), "label": ("int64", Y.tolist())}
     if lists:
         columns["x"] = ("list<element: double>", X.tolist())

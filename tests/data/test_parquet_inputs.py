@@ -13,14 +13,12 @@ import torch
 from torch import Tensor, nn
 
 import unskew
-from tests.cli.calling import call
 from tests.data import arrow
 from tests.data.test_parquet import FILE, png, wav
 from unskew import data
 from unskew.data import prediction_inputs
 from unskew.data.samples.packing import input_column, pack_to_layout
 from unskew.errors import DataError
-from unskew.federation.protocol.hello import form_difference, form_of
 
 N = 40
 RNG = np.random.default_rng(2)
@@ -163,15 +161,6 @@ def test_words_become_the_numbers_that_they_were_in_training(tmp_path):
         prediction_inputs.read_inputs(tmp_path / "xrays", federation.intake.form, federation.layout)
 
 
-def test_sites_compare_the_words_of_such_columns(tmp_path):
-    forms = []
-    for words in ("fm", "mx"):
-        arrow.write(tmp_path / "p.parquet", columns(sex=("string", [words[i % 2] for i in range(N)])))
-        forms.append(form_of(data.read(f"{tmp_path}/p.parquet(x='ids,sex', label=ill)")))
-    told = form_difference(("a", "b"), (forms[0], forms[1])) or ""
-    assert told.startswith("column 'sex' holds other words at a than at b")
-
-
 LARGER = {"scan": (NUMBERS, np.zeros((N, 16, 16, 3), np.uint8).tolist())}
 
 
@@ -229,15 +218,6 @@ def test_what_cannot_be_an_input_is_refused(tmp_path, setting, changed, text):
     )
     with pytest.raises(DataError, match=text):
         data.read(f"{tmp_path}/p.parquet({more})")
-
-
-def test_more_than_memory_holds_is_not_predicted_from(tmp_path, monkeypatch):
-    arrow.write(tmp_path / "p.parquet", columns())
-    trained = data.read(f"{tmp_path}/p.parquet(x='age,ids', label=ill)")
-    assert trained.intake
-    monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 100)
-    with pytest.raises(DataError, match=r"E142 p.parquet: its inputs would take"):
-        prediction_inputs.read_inputs(tmp_path / "p.parquet", trained.intake.form, trained.layout)
 
 
 def test_files_are_inputs_and_are_predicted_from(tmp_path):
@@ -311,16 +291,3 @@ def test_a_table_and_a_column_of_lists_are_predicted_from(tmp_path, monkeypatch)
     monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 100)
     with pytest.raises(DataError, match=r"E142 n.parquet: column 'picture' would take"):
         prediction_inputs.read_inputs(tmp_path / "n.parquet", form)
-
-
-def test_the_command_predicts_from_parquet(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    rows = {"a": ("float", AGES.tolist()), "b": ("float", (AGES * 2).tolist())}
-    arrow.write(tmp_path / "t.parquet", rows | {"ill": ("int64", Y.tolist())})
-    arrow.write(tmp_path / "new.parquet", {n: (form, values[:3]) for n, (form, values) in rows.items()})
-    settings = [word for n, v in SETTINGS.items() for word in (f"--{n}", str(v))]
-    ran = call("run", "fedavg", "--data", "t.parquet(label=ill)", "--model", "mlp", "--name", "r", *settings)
-    assert ran.code == 0, ran.text
-    answers = call("predict", "runs/r", "new.parquet")
-    assert answers.code == 0, answers.text
-    assert len(answers.out.splitlines()) == 4

@@ -156,7 +156,7 @@ def _read_sets(
     """The samples of named sets; tables among them are read together. other_bytes: bytes that other sets take
     in memory."""
     frames = {name: frame_columns(data, name) for name, data in entries if is_frame(data)}
-    tables = read_frames(frames, spec.label, spec.target) if frames else {}
+    tables = read_frames(frames, spec.label, spec.target, spec.group) if frames else {}
     raws, size = list[RawSamples](), other_bytes
     for name, data in entries:
         raw = tables[name] if is_frame(data) else _read_set(data, spec, size)

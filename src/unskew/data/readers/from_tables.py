@@ -27,6 +27,7 @@ from unskew.data.kinds.column_roles import (
     names_columns,
     part_column,
     site_column_in,
+    site_column_of,
     target_column,
     validation_notes,
 )
@@ -56,43 +57,27 @@ def csv_set(
     thousands: ThousandsSetting = "",
     group: str = "",
 ) -> Dataset:
-    """The set in a CSV file; see `read_table`."""
-    sheet = read_sheet(Path(path), NumberFormat.from_settings(decimal, thousands))
-    return sheet_set(sheet, (label, site, group), classes, target_of(target, label, center, scale))
+    """The set in a CSV file, or in a folder with train.csv and perhaps test.csv; see `read_table`."""
+    place, numbers, notes = Path(path), NumberFormat.from_settings(decimal, thousands), list[Note]()
+    sheet = _read_parts(place, numbers, notes) if place.is_dir() else read_sheet(place, numbers)
+    dataset = sheet_set(sheet, (label, site, group), classes, target_of(target, label, center, scale))
+    dataset = dataset.with_notes(*notes)
+    return replace(dataset, name=place.resolve().name) if place.is_dir() else dataset
 
 
-def csv_pair(
-    path: str | Path,
-    label: str = "",
-    site: str = "",
-    classes: Sequence[str] | None = None,
-    *,
-    target: str = "",
-    center: float | None = None,
-    scale: float | None = None,
-    decimal: DecimalSetting = "",
-    thousands: ThousandsSetting = "",
-    group: str = "",
-) -> Dataset:
-    """The set of a folder with train.csv and perhaps test.csv, with columns matched by name; see
-    `read_table`.
-
-    Further columns of the test table are left out, with a note. Raises DataError (E403) for a column that the
-    test table lacks.
-    """
-    files = _tables_by_part(Path(path))
-    numbers = NumberFormat.from_settings(decimal, thousands)
+def _read_parts(folder: Path, numbers: NumberFormat | None, notes: list[Note]) -> Sheet:
+    """The tables train.csv and perhaps test.csv of a folder as one, with columns matched by name; notes what
+    is left out. Raises DataError (E403) for a column that the test table lacks."""
+    files = _tables_by_part(folder)
     train = read_sheet(files["train"], numbers)
-    name, notes = Path(path).resolve().name, list[Note]()
     if "val" in files:
         notes.append(("left out", f"{files['val'].name}: choose settings with validation=0.1"))
-    if "test" in files:
-        test = read_sheet(files["test"], numbers)
-        if more := [c for c in test.columns if c not in train.columns]:
-            notes.append(("left out", f"column '{more[0]}', which only {test.name} has"))
-        train = join_sheets(train, test)
-    dataset = sheet_set(train, (label, site, group), classes, target_of(target, label, center, scale))
-    return replace(dataset.with_notes(*notes), name=name)
+    if "test" not in files:
+        return train
+    test = read_sheet(files["test"], numbers)
+    if more := [c for c in test.columns if c not in train.columns]:
+        notes.append(("left out", f"column '{more[0]}', which only {test.name} has"))
+    return join_sheets(train, test)
 
 
 def is_csv_pair(path: Path) -> bool:
@@ -213,11 +198,7 @@ def sheet_raw(
     labels, y = read_label_columns(sheet, label, classes, target, notes)
     remaining = [column for column in sheet.columns if column not in labels]
     group = group_column(sheet, remaining, group_setting(group, site), notes)
-    site = (
-        column_named(dict.fromkeys(remaining), site, sheet.name)
-        if site
-        else site_column_in(dict.fromkeys(c for c in remaining if c != group))
-    )
+    site = site_column_of(sheet, remaining, site, group)
     places = {site: check_sites(sheet, site, sheet.columns[site])} if site else {}
     if group:
         places[group] = sheet.columns[group]
