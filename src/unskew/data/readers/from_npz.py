@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -167,12 +167,7 @@ def npz(
             )
             raise DataError("E401", f"{text}; write it again.") from error
     aim = Target.from_settings(target, center, scale) if target else None
-    other_notes: list[Note] = (
-        [("left out", f"files that are no arrays: {abbreviate(list(archive.others))}")]
-        if archive.others
-        else []
-    )
-    return _dataset_of(archive, Path(path), Path(path).stem, aim, group, other_notes, layout)
+    return _dataset_of(archive, Path(path), Path(path).stem, aim, group, layout)
 
 
 def npy(
@@ -204,7 +199,7 @@ def npy(
     if "classes" in files:
         files["classes"] = np.asarray(files["classes"])
     aim = Target.from_settings(target, center, scale) if target else None
-    return _dataset_of(files, root, root.resolve().name, aim, group, layout=layout)
+    return _dataset_of(files, root, root.resolve().name, aim, group, layout)
 
 
 def is_npy_folder(path: Path) -> bool:
@@ -218,7 +213,6 @@ def _dataset_of(
     name: str,
     target: Target | None = None,
     group: str = "",
-    other_notes: Sequence[Note] = (),
     layout: AxisOrder = "auto",
 ) -> Dataset:
     classes = tuple(str(c) for c in archive["classes"]) if "classes" in archive else None
@@ -242,7 +236,7 @@ def _dataset_of(
     test: tuple[Any, Any] = _sample_arrays(archive, "x_test", path), archive.get("y_test")
     tested = test[1] is not None
     columns, left_out = _fact_columns(archive, part, len(y), tested)
-    notes = [*other_notes]
+    notes = list[Note]()
     if left_out:
         shapes = [f"{k} {list(archive[k].shape)}" for k in left_out]
         notes.append(("left out", f"arrays that are no columns: {abbreviate(shapes)}"))
