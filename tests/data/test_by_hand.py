@@ -16,7 +16,6 @@ from unskew.data.samples.dataset import largest_remainder, validation_of, whole_
 from unskew.data.skew import deal_tests, largest_remainder_exact, partition
 from unskew.data.skews.dirichlet import repair
 from unskew.data.skews.pathological import wrap_rows
-from unskew.errors import DataError
 
 
 def rng(seed=0):
@@ -82,16 +81,6 @@ def test_rows_of_a_class_that_nobody_trains_on_are_not_dealt():
     dealt = deal_tests(np.array([0, 0, 0, 1, 1]), np.array([[2, 0], [1, 0], [0, 0]]), rng())
     assert dealt.sizes.tolist() == [2, 1, 0]
     assert sorted(dealt.rows.tolist()) == [0, 1, 2]
-
-
-def test_decks_are_dealt_in_order_and_begin_again_at_their_end():
-    """Five rows of class 0, two for each client: places 0 1, 2 3, 4 0 and 1 2 of the shuffled rows."""
-    y = np.array([0, 1, 0, 0, 1, 0, 0])
-    zeros = [np.array([0])] * 4
-    index = wrap_rows(zeros, 2, Request(y, 4), rng(5))
-    deck = rng(5).permutation(np.flatnonzero(y == 0))
-    places = ([0, 1], [2, 3], [4, 0], [1, 2])
-    assert [rows.tolist() for rows in index] == [sorted(deck[list(p)].tolist()) for p in places]
 
 
 def test_each_class_has_a_deck_of_its_own_and_no_client_a_row_twice():
@@ -214,12 +203,6 @@ def test_how_many_a_sample_asks(text, K, asked):
     assert len(seen) == K or K == 1000
 
 
-def test_a_quorum_is_reached_by_exactly_that_many():
-    assert len(Availability.parse("full,quorum:3").who(1, 3, rng).answered) == 3
-    attendance = Availability.parse("full,quorum:4").who(1, 3, rng)
-    assert (len(attendance.asked), len(attendance.answered)) == (3, 0)
-
-
 def test_a_period_begins_with_its_first_round():
     who = Availability.parse("persistent:0.5x3")
     answers = [tuple(who.who(t, 64, rng).answered.tolist()) for t in range(1, 8)]
@@ -237,24 +220,6 @@ def test_who_fails_in_a_period_s_first_round_does_not_hang_on_who_is_there(round
     for t in range(1, 8):
         found = late.who(t, 4000, rng)
         assert len(found.late) / (len(found.late) + len(found.answered)) == pytest.approx(0.5, abs=0.07)
-
-
-@pytest.mark.parametrize(
-    ("line", "code"),
-    [
-        ("1,-1", "E124"),
-        ("1,0,-2", "E124"),
-        ("1,0,nan", "E124"),
-        ("1,x", "E124"),
-        ("x,1", "E124"),
-        ("1", "E124"),
-        ("0,1", "E124"),
-    ],
-)
-def test_a_trace_of_numbers_from_0(tmp_path, line, code):
-    (tmp_path / "t.csv").write_text(f"round,client,seconds\n{line}\n")
-    with pytest.raises(DataError, match=f"{code} .*t.csv is no trace"):
-        Availability.parse(f"trace:{tmp_path / 't.csv'}")
 
 
 def test_late_is_who_was_there_and_came_after_the_deadline(tmp_path):
@@ -334,13 +299,6 @@ def test_held_out_rows_are_drawn_from_the_whole_file():
         for of_class in (places[:6], places[6:]):
             assert np.diff(of_class).max() > 1
             assert of_class.max() - of_class.min() > 10
-
-
-def test_levels_of_devices_by_hand():
-    """u_k = 2 frac((k + 1/2) g) - 1 with g = 0.618034: 0.309 and 0.927 for the first two clients."""
-    assert Client(0).level == pytest.approx(2 * 0.309017 - 1, abs=1e-5)
-    assert Client(1).level == pytest.approx(2 * 0.927051 - 1, abs=1e-5)
-    assert Client(2).level == pytest.approx(2 * 0.545085 - 1, abs=1e-5)
 
 
 def test_what_devices_see_by_hand():

@@ -73,14 +73,6 @@ def test_clients_tables_are_read_together():
         data.take({"north": table("xy"), "south": Frame({"a": A, "label": Y})})
 
 
-def test_clients_tables_have_a_number_to_predict():
-    dataset = data.take(
-        {"north": table("xy", price=A * 3), "south": table("yz", price=A * 5)}, target="price"
-    )
-    assert dataset.target.name == "price"
-    assert len(dataset.y) + len(dataset.y_test) == 2 * N
-
-
 def test_tables_in_files_whose_words_differ_are_refused(tmp_path):
     for name, words in (("north", "xy"), ("south", "yz"), ("same", "xy")):
         rows = [f"{a:.6f},{c},{y}" for a, c, y in zip(A, table(words)["c"], Y)]

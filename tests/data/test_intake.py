@@ -246,19 +246,14 @@ def test_labels_are_read_in_the_forms_people_keep_them(y, classes, says):
         (rng().random(30), "ask for regression"),
         (np.array([0.0, np.nan, 1.0] * 10), "sample 1 has no label"),
         (np.array(["a", None, "b"] * 10, dtype=object), "sample 1 has no label"),
-        (np.array(["a", " ", "b"] * 10, dtype=object), "sample 1 has no label"),
         (
             np.array([50_000, 50_001, 50_002] * 10),
             r"only 3 different labels, but the largest is 50002.*return_inverse",
         ),
-        (np.array([0, 1, 10**9] * 10), "would make 1000000001 classes|would make 1,000,000,001 classes"),
         (
             rng().random((30, 3)),
             r"column 0 of sample 0 is 0\.\d+; write 1 for each label that the sample has and 0 elsewhere",
         ),
-        (np.where(np.arange(90).reshape(30, 3) == 11, -1, 0), "column 2 of sample 3 is -1; write 1"),
-        (np.array([["yes", "no"]] * 30, dtype=object), "column 0 of sample 0 is 'yes'; write 1"),
-        (np.zeros((30, 0), int), r"labels are \[30, 0\], so no sample has any"),
         (
             np.eye(3)[[0, 1, 2] * 10] * (np.arange(30) != 7)[:, None],
             "sample 7 has 0 classes, and 96.7% of all have one",

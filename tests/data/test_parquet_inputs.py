@@ -258,36 +258,3 @@ def test_files_are_inputs_and_are_predicted_from(tmp_path):
     arrow.write(tmp_path / "p.parquet", rows)
     with pytest.raises(DataError, match=r"E401 Row 5 of .*p.parquet cannot be read as an image"):
         data.read(f"{tmp_path}/p.parquet({texts})")
-
-
-def test_a_table_and_a_column_of_lists_are_predicted_from(tmp_path, monkeypatch):
-    """One input: a table as training turned its columns into numbers, lists as they were scaled."""
-    rows = {"age": ("float", AGES.tolist()), "town": ("string", [("Ulm", "Bonn")[i % 2] for i in range(N)])}
-    arrow.write(tmp_path / "t.parquet", rows | {"ill": ("int64", Y.tolist())})
-    arrow.write(
-        tmp_path / "new.parquet", {"town": ("string", ["Ulm", "Bonn"]), "age": ("float", AGES[:2].tolist())}
-    )
-    trained = data.read(f"{tmp_path}/t.parquet(label=ill)")
-    assert trained.intake
-    _, x = prediction_inputs.read_inputs(tmp_path / "new.parquet", trained.intake.form)
-    assert {r.tobytes() for r in x} <= {r.tobytes() for r in (*trained.x, *trained.x_test)}
-    pictures = {"picture": (NUMBERS, SCANS.tolist())}
-    arrow.write(tmp_path / "l.parquet", pictures | {"ill": ("int64", Y.tolist())})
-    arrow.write(tmp_path / "n.parquet", pictures | {"ids": ("list<element: int64>", IDS.tolist())})
-    result = unskew.run(
-        "fedavg", f"{tmp_path}/l.parquet(label=ill, layout='channels last')", model="mlp", **SETTINGS
-    )
-    assert result.federation.intake
-    form = result.federation.intake.form
-    _, x = prediction_inputs.read_inputs(tmp_path / "n.parquet", form)
-    assert np.array_equal(x, FIRST)
-    assert np.array_equal(result.predict_proba(x), result.predict_proba(FIRST))
-    with pytest.raises(DataError, match=r"E403 n.parquet has as columns of lists .*training were in 'x'"):
-        prediction_inputs.read_inputs(tmp_path / "n.parquet", {})
-    with pytest.raises(
-        DataError, match=r"E403 n.parquet has as columns of files none; .*training were in 'x'"
-    ):
-        prediction_inputs.read_inputs(tmp_path / "n.parquet", {"kind": "images"})
-    monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 100)
-    with pytest.raises(DataError, match=r"E142 n.parquet: column 'picture' would take"):
-        prediction_inputs.read_inputs(tmp_path / "n.parquet", form)

@@ -214,12 +214,6 @@ class Odd:
             r"E403 Odd: sample 0 has the inputs .*, sample 3 \[1, 2\]; give every sample",
         ),
         (lambda: Odd(SCANS[0]), "E403 Odd: sample 0 has several inputs, sample 3 a single ndarray"),
-        (lambda: Odd({"image": SCANS[0], "age": None}), "E403 Odd: input 'age' of sample 3 is missing"),
-        (lambda: Odd({"image": SCANS[0], "age": "63"}), "E403 Odd: input 'age' of sample 3 is text"),
-        (
-            lambda: Odd({"image": SCANS[0], "age": {"in years": 3}}),
-            "E403 Odd: input 'age' of sample 3 is a dictionary",
-        ),
         (
             lambda: Odd({"image": SCANS[0, :, :4], "age": 1.0}),
             r"E403 Odd: input 'image' is \[1, 8, 8\] in sample 0 and \[1, 4, 8\] in sample 3; cut, pad or resize",
@@ -229,38 +223,13 @@ class Odd:
             lambda: ({"age": AGES, "image": SCANS[1:]}, Y),
             "E403 arrays: input 'age' has 40 samples, input 'image' 39",
         ),
-        (lambda: ((AGES, SCANS[1:]), Y), "E403 arrays: input 1 has 40 samples, input 2 39"),
         (lambda: ({"age": AGES[1:], "image": SCANS[1:]}, Y), "E403 arrays: 39 samples but 40 labels"),
-        (lambda: ({"age": 63.0, "image": SCANS}, Y), "E403 arrays: input 'age': x is float64"),
         (
             lambda: ({"the age": AGES, "image": SCANS}, Y),
             "E403 arrays: the input 'the age' has a name that is no keyword",
         ),
-        (lambda: ({"class": AGES, "image": SCANS}, Y), "E403 .*'class' has a name that is no keyword"),
-        (lambda: ({1: AGES, "image": SCANS}, Y), "E403 .*the input 1 has a name that is no keyword"),
-        (lambda: ({}, Y), "E403 arrays: an empty dictionary of inputs"),
-        (
-            lambda: ({"image": SCANS.transpose(0, 2, 3, 1), "age": AGES}, Y),
-            r"E403 arrays: input 'image': .*\[N, H, W, ch",
-        ),
-        (
-            lambda: ({"age": AGES[:, None][:, :0], "image": SCANS}, Y),
-            r"E403 arrays: input 'age': x is \[40, 0\], so that a sample holds no number",
-        ),
-        (
-            lambda: ({"ids": IDS + 2**24, "age": AGES}, Y),
-            "E405 .*input 'ids' of sample 0 holds 167772.*up to 16,777,216",
-        ),
-        (
-            lambda: ({"age": np.full(N, 1e39), "image": SCANS}, Y),
-            "E405 arrays: input 'age' of sample 0 holds inf",
-        ),
         (
             lambda: (BY_NAME, IDS),
-            r"E404 arrays: labels are .*samples with several inputs \(age .* have one class",
-        ),
-        (
-            lambda: (BY_NAME, SCANS[:, 0].round()),
             r"E404 arrays: labels are .*samples with several inputs \(age .* have one class",
         ),
         (
@@ -268,16 +237,8 @@ class Odd:
             r"E403 .*training and test samples have other inputs: image float32 \[1, 8, 8\] and image float32 \[1, 4, 8\]",
         ),
         (
-            lambda: (BY_NAME, Y, {"age": AGES}, Y),
-            "E403 arrays: training and test samples have other inputs: age",
-        ),
-        (
             lambda: (BY_NAME, Y, SCANS, Y),
             "E403 arrays: training samples have several inputs and test samples one",
-        ),
-        (
-            lambda: (SCANS, Y, BY_NAME, Y),
-            "E403 arrays: training samples have one input and test samples several",
         ),
         (
             lambda: {"north": (BY_NAME, Y), "south": ({"age": IDS[:, 0], "image": SCANS}, Y)},
@@ -288,7 +249,6 @@ class Odd:
             "E403 'south': some clients' samples have several inputs",
         ),
     ],
-    ids=range(28),
 )
 def test_what_cannot_be_meant_is_refused_in_one_sentence(given, text):
     with pytest.raises(DataError, match=text) as refused:

@@ -107,8 +107,6 @@ def test_options_stand_in_the_text_or_beside_it():
     ("text", "shape", "told"),
     [
         ("mlp(64)", (4,), "E104 .*key=value"),
-        ("mlp(hidden=(3,))(5)", (4,), "E104 .*key=value"),
-        ("mlp(hidden=(3,)) + 2", (4,), "E104 .*key=value"),
         ("mlp(hidden=", (4,), "E104"),
         (
             "alexnet_bn(stem='tiny')",
@@ -117,11 +115,7 @@ def test_options_stand_in_the_text_or_beside_it():
         ),
         ("mlp(hidden=(0,))", (4,), "E104 model 'mlp': hidden must be a list of whole numbers, each above 0"),
         ("mlp(hiden=(3,))", (4,), "E104 model 'mlp' has no argument 'hiden'.*Did you mean 'hidden'"),
-        (f"mlp(hidden=({10**15},))", (4,), "E104 cannot build model 'mlp"),
         ("vae_cifar(dropout=1)", (3, 32, 32), "E104 .*dropout must be a number, at least 0, below 1; got 1"),
-        ("alexnet_bn(stem='imagenet')", (3, 62, 62), "E123 .*at least 63x63"),
-        ("alexnet_bn", (3, 47, 64), "E123 .*at least 48x48"),
-        ("alexnet_bn", (12,), "E123"),
         ("audionet", (64, 344), "E123 .*channels, mels, frames"),
         ("lenet", (1, 8, 8), "E123 .*28, 28"),
     ],

@@ -142,6 +142,13 @@ def _check_no_file(text: str) -> None:
             "E402",
             f"{excerpt(name)[1:-1]} is an address, and nothing is downloaded; fetch it, and give its path.",
         )
+    if (match := re.fullmatch(r"(.+?\.\w+)[,:;]((?:site|label|target|group)=.*)", name)) and os.path.exists(
+        match[1]
+    ):
+        path, inside = match.groups()
+        raise DataError(
+            "E402", f'there is no {excerpt(name)[1:-1]}; columns stand in brackets: "{path}({inside})".'
+        )
     if table_ending(Path(name)) in FILE_READERS or "/" in name:
         raise DataError("E402", f"there is no {excerpt(name)[1:-1]}{python_files.folder_note(Path(name))}.")
 
