@@ -435,3 +435,11 @@ def test_images_of_bytes_by_client_are_known_as_such(tmp_path):
     mixed = data.take({"a": (images, Y), "b": (images / 255, Y)})
     assert mixed.intake.dtype == "float32"
     assert ("note", "samples of clients are of different types: uint8, float64") in mixed.intake.notes
+
+
+@pytest.mark.parametrize(("skew", "mixed"), [("iid", True), ("column:client", False)])
+def test_sites_that_a_skew_mixes_among_clients_are_named(skew, mixed):
+    said: list[str] = []
+    given = {"north": (X[:20], Y[:20]), "south": (X[20:], Y[20:])}
+    unskew.run("fedavg", given, skew=skew, clients=4, rounds=1, epochs=1, say=said.append)
+    assert ("2 sites of the column 'client' are mixed among 4 clients" in said[0]) is mixed
