@@ -266,9 +266,10 @@ def _one_hot_columns(columns: Mapping[str, np.ndarray], label: str) -> list[str]
     any. Of several such runs, that of the first and the most columns."""
     names = list(columns)
     position = names.index(label)
-    bits = {position: _binary_column(columns[label])}
-    if bits[position] is None or len(np.unique(bits[position])) < 2:
+    label_bits = _binary_column(columns[label])
+    if label_bits is None or len(np.unique(label_bits)) < 2:
         return []
+    bits = {position: label_bits}
     for step in (-1, 1):
         for place in range(position + step, position + step * (NEIGHBOURS + 1), step):
             if not 0 <= place < len(names) or (column := _binary_column(columns[names[place]])) is None:
