@@ -15,8 +15,6 @@ from torch import nn
 import unskew
 from tests.cli.calling import call
 from unskew.cli.predict import as_csv
-from unskew.data import prediction_inputs
-from unskew.errors import DataError
 
 X = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
 Y = np.array(["=yes", "no"])[(X[:, 0] > 0).astype(int)]
@@ -58,9 +56,6 @@ def test_the_columns_of_a_table_keep_their_order_in_the_runs_folder(tmp_path):
         expected,
         atol=1e-5,
     )
-    early = {"kind": "table", "columns": {"area": [], "kind": [], "width": []}}
-    with pytest.raises(DataError, match="E403 this run does not say in which order its columns were"):
-        prediction_inputs.read_inputs(tmp_path / "t.csv", early)
 
 
 def test_a_clients_own_model_predicts_where_it_is_asked_for(tmp_path):

@@ -140,15 +140,6 @@ def test_waves_lie_between_minus_one_and_one_whatever_their_type(tmp_path, sampl
     assert (read.tolist(), read.dtype, rate) == (wave, np.float32, 8000)
 
 
-def test_chunks_of_odd_length_are_followed_by_a_byte(tmp_path):
-    wavfile.write(tmp_path / "a.wav", 8000, np.array([0, 1 << 14], np.int16))
-    content = (tmp_path / "a.wav").read_bytes()
-    place = content.index(b"data")
-    odd = content[:place] + b"note" + (3).to_bytes(4, "little") + b"abc\0" + content[place:]
-    (tmp_path / "odd.wav").write_bytes(odd[:4] + (len(odd) - 8).to_bytes(4, "little") + odd[8:])
-    assert kinds_sounds.waveform(tmp_path / "odd.wav")[0].tolist() == [0, 0.5]
-
-
 def test_the_range_of_bands_and_of_loudness_is_what_is_asked_for():
     """500 Hz is in the middle of eight bands up to 1,000 Hz by mel, and lower among those up to half the
     rate."""

@@ -7,16 +7,15 @@ import pytest
 
 from unskew import data
 from unskew.data import data_overview
-from unskew.data.clients.availability import Availability, draw_distinct
+from unskew.data.clients.availability import Availability
 from unskew.data.clients.partition import Index, Request, draw_rows, split_among_owners
 from unskew.data.clients.shifts import Blur, Brightness, Client, Contrast, Gamma, Noise, Rotate90
 from unskew.data.kinds.images import resize_images, resize_masks
-from unskew.data.samples import dataset, scaling
+from unskew.data.samples import dataset
 from unskew.data.samples.dataset import largest_remainder, validation_of, whole_groups, with_test_set
 from unskew.data.skew import deal_tests, largest_remainder_exact, partition
 from unskew.data.skews.dirichlet import repair
 from unskew.data.skews.pathological import wrap_rows
-from unskew.errors import DataError
 
 
 def rng(seed=0):
@@ -82,16 +81,6 @@ def test_rows_of_a_class_that_nobody_trains_on_are_not_dealt():
     dealt = deal_tests(np.array([0, 0, 0, 1, 1]), np.array([[2, 0], [1, 0], [0, 0]]), rng())
     assert dealt.sizes.tolist() == [2, 1, 0]
     assert sorted(dealt.rows.tolist()) == [0, 1, 2]
-
-
-def test_decks_are_dealt_in_order_and_begin_again_at_their_end():
-    """Five rows of class 0, two for each client: places 0 1, 2 3, 4 0 and 1 2 of the shuffled rows."""
-    y = np.array([0, 1, 0, 0, 1, 0, 0])
-    zeros = [np.array([0])] * 4
-    index = wrap_rows(zeros, 2, Request(y, 4), rng(5))
-    deck = rng(5).permutation(np.flatnonzero(y == 0))
-    places = ([0, 1], [2, 3], [4, 0], [1, 2])
-    assert [rows.tolist() for rows in index] == [sorted(deck[list(p)].tolist()) for p in places]
 
 
 def test_each_class_has_a_deck_of_its_own_and_no_client_a_row_twice():
@@ -214,29 +203,6 @@ def test_how_many_a_sample_asks(text, K, asked):
     assert len(seen) == K or K == 1000
 
 
-def test_a_sample_is_the_rounds_own():
-    who = Availability.parse("sample:5")
-    rounds = [who.who(t, 50, rng).asked.tolist() for t in range(1, 9)]
-    assert len(set(map(tuple, rounds))) == 8
-    assert rounds[2] == who.who(3, 50, rng).asked.tolist()
-
-
-def test_distinct_numbers_by_either_way():
-    """A permutation for a large part; single numbers, drawn again where they repeat, for a small one."""
-    assert draw_distinct(10, 3, rng(1)).tolist() == sorted(rng(1).permutation(10)[:3].tolist())
-    for seed in range(200):
-        numbers = draw_distinct(40, 10, rng(seed))
-        assert len(set(numbers.tolist())) == 10
-    first = np.unique(rng(0).integers(40, size=10))
-    assert set(first.tolist()) <= set(draw_distinct(40, 10, rng(0)).tolist())
-
-
-def test_a_quorum_is_reached_by_exactly_that_many():
-    assert len(Availability.parse("full,quorum:3").who(1, 3, rng).answered) == 3
-    attendance = Availability.parse("full,quorum:4").who(1, 3, rng)
-    assert (len(attendance.asked), len(attendance.answered)) == (3, 0)
-
-
 def test_a_period_begins_with_its_first_round():
     who = Availability.parse("persistent:0.5x3")
     answers = [tuple(who.who(t, 64, rng).answered.tolist()) for t in range(1, 8)]
@@ -254,41 +220,6 @@ def test_who_fails_in_a_period_s_first_round_does_not_hang_on_who_is_there(round
     for t in range(1, 8):
         found = late.who(t, 4000, rng)
         assert len(found.late) / (len(found.late) + len(found.answered)) == pytest.approx(0.5, abs=0.07)
-
-
-def test_a_group_has_its_own_probability():
-    for text, there in (("clustered:1-0-1", [0, 1, 4, 5]), ("clustered:1-1-0", [0, 1, 2, 3])):
-        assert Availability.parse(text).who(1, 6, rng).answered.tolist() == there
-
-
-@pytest.mark.parametrize(
-    ("line", "code"),
-    [
-        ("1,-1", "E124"),
-        ("1,0,-2", "E124"),
-        ("1,0,nan", "E124"),
-        ("1,x", "E124"),
-        ("x,1", "E124"),
-        ("1", "E124"),
-        ("0,1", "E124"),
-    ],
-)
-def test_a_trace_of_numbers_from_0(tmp_path, line, code):
-    (tmp_path / "t.csv").write_text(f"round,client,seconds\n{line}\n")
-    with pytest.raises(DataError, match=f"{code} .*t.csv is no trace"):
-        Availability.parse(f"trace:{tmp_path / 't.csv'}")
-
-
-def test_a_client_is_in_a_round_of_a_trace_once(tmp_path):
-    (tmp_path / "t.csv").write_text("round,client\n1,0\n2,0\n1,0\n")
-    with pytest.raises(DataError, match=r"E124 .*line 4: client 0 is in round 1 already"):
-        Availability.parse(f"trace:{tmp_path / 't.csv'}")
-
-
-def test_a_trace_with_a_field_too_large_for_the_reader(tmp_path):
-    (tmp_path / "t.csv").write_text("round,client\n1," + "9" * 200_000 + "\n")
-    with pytest.raises(DataError, match="E124"):
-        Availability.parse(f"trace:{tmp_path / 't.csv'}")
 
 
 def test_late_is_who_was_there_and_came_after_the_deadline(tmp_path):
@@ -326,25 +257,6 @@ def test_who_is_asked_independently_of_all_others(text, probability):
     assert Availability.parse(text).independent == probability
 
 
-def test_validation_rounds_every_class_for_itself():
-    """0.25 of 6 and of 10 rows: round(1.5) = 2 and round(2.5) = 2."""
-    y = np.repeat([0, 1], [6, 10])
-    dataset = data.arrays(rng().random((16, 2)), y, test=0)
-    held = validation_of(dataset, 0.25)
-    assert np.bincount(held.y_test).tolist() == [2, 2]
-    assert np.bincount(validation_of(dataset, 0.3).y_test).tolist() == [2, 3]
-
-
-def test_every_class_of_every_site_gives_its_share_of_tests():
-    """Four samples of each of two classes at four sites, of which a quarter is held out: one of each."""
-    site, y = np.repeat(np.arange(4), 8), np.tile([0, 1], 16)
-    dataset = data.arrays(rng().random((32, 2)), y, test=0, columns={"site": site})
-    held = with_test_set(dataset, 0.25, "site")
-    assert sorted(zip(held.test_columns["site"].tolist(), held.y_test.tolist())) == [
-        (s, c) for s in range(4) for c in (0, 1)
-    ]
-
-
 def test_tenths_begin_at_their_edges_and_none_is_empty():
     """Half of the targets are 0, so the first tenth holds all of these, and no edge is at 0."""
     y = np.concatenate([np.zeros(50), np.arange(1.0, 51)])
@@ -353,15 +265,6 @@ def test_tenths_begin_at_their_edges_and_none_is_empty():
     assert np.bincount(dataset.tenths(y, cuts)).tolist() == [50, 10, 10, 10, 10, 10]
     assert dataset.tenths(np.array([1.0, 2.0, 3.0]), np.array([2.0])).tolist() == [0, 1, 1]
     assert dataset.tenth_names(np.array([2.0, 5.0])) == ("below 2", "2 to 5", "from 5")
-
-
-@pytest.mark.parametrize("value", [1e16, -1e16, np.inf, np.nan])
-def test_targets_whose_errors_lose_their_squares_are_refused(value):
-    y = np.array([1.0, value, 2.0])
-    dataset.check_targets("price", y[:1], y[2:])
-    for training, test in ((y, y[:1]), (y[:1], y)):
-        with pytest.raises(DataError, match=r"E404 price: the target of (training|test) sample 1 is "):
-            dataset.check_targets("price", training, test)
 
 
 def test_groups_are_held_out_whole_as_many_as_fit_and_at_least_one():
@@ -398,13 +301,6 @@ def test_held_out_rows_are_drawn_from_the_whole_file():
             assert of_class.max() - of_class.min() > 10
 
 
-def test_levels_of_devices_by_hand():
-    """u_k = 2 frac((k + 1/2) g) - 1 with g = 0.618034: 0.309 and 0.927 for the first two clients."""
-    assert Client(0).level == pytest.approx(2 * 0.309017 - 1, abs=1e-5)
-    assert Client(1).level == pytest.approx(2 * 0.927051 - 1, abs=1e-5)
-    assert Client(2).level == pytest.approx(2 * 0.545085 - 1, abs=1e-5)
-
-
 def test_what_devices_see_by_hand():
     """Two samples of two pixels, the second twice as bright, under client 1, whose u is 0.854102 and v
     0.927051."""
@@ -424,22 +320,6 @@ def test_what_devices_see_by_hand():
         )
 
 
-def test_columns_stay_with_their_rows_where_each_client_sees_its_own():
-    """Rows are brought into the order of clients, so sites that stood mixed in the file no longer do."""
-    site = np.array([2, 0, 1, 0, 2, 1, 0, 1, 2, 2, 1, 0])
-    x = site[:, None].astype(np.float32) * np.ones((1, 3), np.float32)
-    sample = data.arrays(
-        x,
-        np.arange(12) % 2,
-        x[:3],
-        np.array([0, 1, 0]),
-        columns={"site": site},
-        test_columns={"site": site[:3]},
-    )
-    federation = data.build(sample, "column:site+brightness:0", 3, rng(), rng())
-    assert [set(federation.columns["site"][rows].tolist()) for rows in federation.train] == [{0}, {1}, {2}]
-
-
 def test_a_blur_is_a_gaussian_that_repeats_the_border():
     """Of client 1 and s = 2 the deviation is 1.854102 pixels: so it is for a single bright pixel, along both
     axes."""
@@ -452,18 +332,6 @@ def test_a_blur_is_a_gaussian_that_repeats_the_border():
     x[0, 0], x[..., 16:] = 0, 1
     ends = Blur(2.0).apply(x, Client(1))[..., [0, 30]]
     assert ends == pytest.approx(np.broadcast_to([0, 1], ends.shape), abs=1e-6)
-
-
-def test_noise_of_parts_and_of_suffixes_is_independent():
-    x, y = np.full((40, 1, 4, 4), 0.5, np.float32), np.arange(40) % 2
-    dataset = data.arrays(x, y, x[:20], y[:20])
-    once = data.build(dataset, "iid+noise:0.01", 2, rng(), rng())
-    twice = data.build(dataset, "iid+noise:0.01+noise:0.01", 2, rng(), rng())
-    for k in range(2):
-        train, test = once.x[once.train[k]][:4] - 0.5, once.x_test[once.test[k]][:4] - 0.5
-        assert np.abs(train - test).max() > 1e-4
-        first, both = once.x[once.train[k]] - 0.5, twice.x[twice.train[k]] - 0.5
-        assert np.abs(both - 2 * first).max() > 1e-4  # the same noise twice would be twice the noise
 
 
 def test_test_rows_of_an_unknown_site_belong_to_nobody():
@@ -481,71 +349,12 @@ def test_test_rows_of_an_unknown_site_belong_to_nobody():
     assert not federation.natural
 
 
-def test_a_channel_that_varies_by_rounding_alone_is_shifted_and_not_scaled():
-    """A million with a last bit more in one of four samples: a deviation of 0.027, which is no more than
-    float32 can say."""
-    x = np.array([[1e6, 0.0], [1e6, 2.0], [1e6, 0.0], [1e6 + 0.0625, 2.0]], np.float32)
-    mean, std = scaling.find_constants(x)
-    assert mean == (pytest.approx(1e6), 1.0)
-    assert std == (1.0, 1.0)
-    assert scaling.find_constants(x[:, 1:] * 3)[1] == (3.0,)
-    assert scaling.find_constants(np.array([[2e-13], [0.0]]))[1] == (pytest.approx(1e-12),)
-
-
-@pytest.mark.parametrize(
-    ("constants", "channels"),
-    [
-        (((0.0,), (0.0,)), 1),
-        (((0.0,), (-1.0,)), 1),
-        (((float("nan"),), (1.0,)), 1),
-        (((0.0, 0.0), (1.0, 1.0)), 1),
-    ],
-)
-def test_constants_that_scale_nothing_are_refused(constants, channels):
-    scaling.check(((0.0,), (1e-3,)), (1, 8, 8), None)
-    with pytest.raises(ValueError, match=r"constants"):
-        scaling.check(constants, (channels, 8, 8), None)
-
-
-@pytest.mark.parametrize(("value", "fits"), [(0, True), (2, True), (3, False), (-1, False)])
-def test_labels_are_below_the_number_of_classes(value, fits):
-    y = np.array([0, 1, value])
-    for training, test, part in ((y, y[:1], "training"), (y[:1], y, "test")):
-        if fits:
-            dataset.check_labels("it", training, test, 3, (1, 8, 8))
-            continue
-        with pytest.raises(
-            DataError, match=rf"E404 it: the label of {part} sample 2 is {value}; 3 classes need labels"
-        ):
-            dataset.check_labels("it", training, test, 3, (1, 8, 8))
-
-
-def test_a_sample_that_is_not_finite_is_named_by_its_number_whichever_piece_it_is_in(monkeypatch):
-    monkeypatch.setattr(dataset, "CHECK_BLOCK", 6)  # three samples at a time
-    x = np.zeros((8, 2), np.float32)
-    dataset.check_finite("it", "training", x)
-    x[7, 1] = np.inf
-    with pytest.raises(
-        DataError, match=r"E405 it: training sample 7 holds inf at \[1\] \(numbers beyond 3.4e38"
-    ):
-        dataset.check_finite("it", "training", x)
-
-
 def test_an_oblong_image_is_made_smaller_by_its_own_sides():
     """Two rows stay, four columns become two, three thirds of which are shared out."""
     image = np.array([[[[0.0, 2.0, 4.0, 8.0], [1.0, 1.0, 3.0, 5.0]]]])
     assert resize_images(image, 2).tolist() == [[[[1, 6], [1, 4]]]]
     assert resize_images(image[..., :3], 2)[0, 0] == pytest.approx(np.array([[2 / 3, 10 / 3], [1, 7 / 3]]))
     assert resize_masks(image[0].astype(np.int64), 2).tolist() == [[[2, 8], [1, 5]]]
-
-
-def test_a_client_has_the_rows_between_its_offsets_and_there_is_none_before_the_first():
-    index = Index.by_owner(np.array([1, -1, 0, 1, 2]), 3)
-    assert [rows.tolist() for rows in index] == [[2], [0, 3], [4]]
-    assert index.owner.tolist() == [0, 1, 1, 2]
-    for k in (-1, 3):
-        with pytest.raises(IndexError):
-            index[k]
 
 
 def test_what_is_shown_before_a_run_by_hand():

@@ -33,13 +33,6 @@ def test_it_is_told_from_nine_tenths_on(rare, told):
     assert bool(class_imbalance(of_shares(rare))) is told
 
 
-def test_numbers_and_several_labels_have_no_such_class():
-    labels = np.zeros((500, 2), int)
-    labels[:3] = 1
-    assert not class_imbalance(data.take((X, labels)))
-    assert not class_imbalance(data.take((X, np.where(np.arange(500) < 5, 1.5, 0.0)), target="dose"))
-
-
 def test_a_diagnosis_says_that_its_evidence_is_of_other_classes():
     site = np.array(["a", "b"])[np.arange(500) % 2]
     diagnosis = unskew.diagnose(of_shares(5, columns={"site": site}), skew="column:site")

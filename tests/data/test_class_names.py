@@ -9,7 +9,6 @@ import json
 
 import numpy as np
 import pytest
-from torch.utils.data import ConcatDataset, Subset
 
 from unskew import data
 from unskew.errors import DataError
@@ -139,16 +138,6 @@ def test_names_that_do_not_say_which_class_is_meant_are_refused():
         data.take({"train": other, "test": {"x": X, "y": np.arange(60) % 2 * 2, "classes": ("a", "b")}})
 
 
-def test_joined_sets_with_other_classes_are_told():
-    one, other = Folder(words("bird", "cat"), ["bird", "cat"]), Folder(words("cat", "dog"), ["cat", "dog"])
-    assert "joined sets number their classes differently (bird, cat; cat, dog)" in told(
-        data.take(ConcatDataset([one, other]))
-    )
-    dataset = data.take(Subset(ConcatDataset([one, one]), range(80)))
-    assert dataset.classes == ("bird", "cat")
-    assert "joined sets" not in told(dataset)
-
-
 def test_a_set_with_two_columns_of_classes_has_the_names_of_its_labels():
     names = {"fine_label": [f"fine {i}" for i in range(10)], "coarse_label": ["plants", "animals"]}
     hub = Hub({"fine_label": np.arange(60) % 10, "coarse_label": np.arange(60) % 2}, names)
@@ -169,76 +158,6 @@ def test_parquet_files_that_number_classes_differently_are_refused(tmp_path):
         DataError, match=r"E403 .*one.parquet and .*two.parquet number the classes of column 'label' diff"
     ):
         data.read(str(tmp_path))
-
-
-@pytest.mark.parametrize("missing", [None, float("nan")])
-def test_a_label_that_is_missing_is_named_where_classes_have_names(missing):
-    folder = Folder(words("cat", "dog"), ["cat", "dog"])
-    samples = [(x, missing if i == 7 else y) for i, (x, y) in enumerate(folder[i] for i in range(60))]
-    listed = type("Listed", (list,), {"classes": ["cat", "dog"]})(samples)
-    with pytest.raises(DataError, match=r"E404 .*sample 7 has no label"):
-        data.take({"train": Subset(listed, range(60))})
-
-
-def test_what_a_set_raises_is_one_sentence():
-    class Short(Folder):
-        def __len__(self):
-            raise NotImplementedError
-
-    with pytest.raises(DataError, match="E403 a Short has no length"):
-        data.take(Short(words("cat", "dog"), ["cat", "dog"]))
-    with pytest.raises(DataError, match=r"E404 Subset: the label of sample 0 is .., that of sample 1 .2."):
-        data.take(Subset([(X[0], np.array(0)), (X[1], np.array([0, 1]))], range(2)))
-    with pytest.raises(DataError, match="E403 Subset: sample 1 is None"):
-        data.take(Subset([(X[0], 0), (None, 1)], range(2)))
-
-
-def test_samples_that_differ_from_reading_to_reading_are_told():
-    class Random(Folder):
-        def __getitem__(self, i):
-            return X[i] + RNG.random() * (i > 30), i % 2
-
-    told_of = "every sample was read once: what a random transform did to it stays"
-    assert told_of in told(data.take(Random(words("cat", "dog"), ["cat", "dog"])))
-    assert told_of not in told(data.take(Folder(words("cat", "dog"), ["cat", "dog"])))
-
-
-def test_bytes_of_images_among_fractions_are_refused():
-    """They were taken as numbers from 0 to 255 beside others from 0 to 1."""
-    mixed = [((x * 255).astype(np.uint8) if i == 9 else x, i % 2) for i, x in enumerate(X)]
-    with pytest.raises(
-        DataError,
-        match="E403 Subset: sample 0 is float32, sample 9 is uint8, and whole numbers of images are",
-    ):
-        data.take(Subset(mixed, range(60)))
-
-
-def test_what_holds_no_numbers_is_one_sentence():
-    import torch
-
-    y = np.arange(60) % 2
-    for x, says in (
-        (np.zeros((60, 0)), r"E403 arrays: x is \[60, 0\], so that a sample holds no number"),
-        (
-            torch.zeros(60, 4, device="meta"),
-            "E403 a tensor that cannot be read was given: Cannot copy out of meta tensor",
-        ),
-    ):
-        with pytest.raises(DataError, match=says):
-            data.take((x, y))
-
-
-def test_numbers_that_are_no_classes_are_named():
-    y = np.arange(60, dtype=np.uint64) % 2
-    y[7] = 1 << 63
-    with pytest.raises(
-        DataError, match="E404 arrays: the label of sample 7 is 9223372036854775808, which is no number of a"
-    ):
-        data.take((X, y))
-    with pytest.raises(
-        DataError, match="E404 arrays: all labels are below 0, such as -1; number classes from 0"
-    ):
-        data.take((X, np.full(60, -1)))
 
 
 def test_a_set_of_plain_columns_is_a_table_whose_numbers_are_words():

@@ -5,7 +5,6 @@ shape that takes the process down, or more rows than there are.
 """
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,54 +49,3 @@ def test_a_strangers_archive_names_no_other_file(tmp_path):
             DataError, match=r"E401 .*data\.npz says that unskew wrote it, and what it holds is damaged"
         ):
             data.read(tmp_path / "data.npz")
-
-
-def test_samples_are_written_where_no_links_can_be(tmp_path, monkeypatch):
-    read = on_disk(tmp_path)
-    (tmp_path / "beside").mkdir()
-    monkeypatch.setattr(Path, "symlink_to", lambda *_: (_ for _ in ()).throw(OSError("no links here")))
-    from_npz.save_dataset(read, tmp_path / "beside" / "data.npz")
-    again = data.read(tmp_path / "beside" / "data.npz")
-    assert np.array_equal(again.x[:], read.x[:])
-    assert np.array_equal(again.x_test[:], read.x_test[:])
-    assert not any(file.is_symlink() for file in (tmp_path / "beside").iterdir())
-
-
-def test_a_set_that_was_kept_is_kept_again_at_its_place(tmp_path):
-    """A link to itself would have lost the samples."""
-    read = on_disk(tmp_path)
-    (tmp_path / "beside").mkdir()
-    for one in (read, read.with_constants().standardised()):
-        from_npz.save_dataset(one, tmp_path / "beside" / "data.npz")
-        from_npz.save_dataset(data.read(tmp_path / "beside" / "data.npz"), tmp_path / "beside" / "data.npz")
-        assert np.array_equal(data.read(tmp_path / "beside" / "data.npz").x[:], one.x[:])
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"mean": [0.1, 0.2, 0.3], "std": [1.0, 1.0, 1.0]},
-        {"mean": [0.0], "std": [0.0]},
-        {"mean": [float("nan")], "std": [1.0]},
-        {"applied": [[1.0, 2.0], [3.0, 4.0]]},
-        {"name": 7},
-        {"classes": [1, 2, 3]},
-        {"labels": {"site": [1]}},
-        {"intake": {"dtype": "float32", "notes": [["weather", "rain"]], "divided": "", "form": {}}},
-        {"intake": {"dtype": 1, "notes": [], "divided": "", "form": {}}},
-        {"intake": {"dtype": "float32", "notes": [], "divided": "", "form": 3}},
-    ],
-    ids=range(10),
-)
-def test_facts_of_other_types_and_lengths_are_refused(tmp_path, change):
-    """Three constants made three channels of one, and an unknown topic ended in a traceback."""
-    from_npz.save_dataset(data.arrays(X / np.float32(255), Y), tmp_path / "data.npz")
-    arrays = dict(np.load(tmp_path / "data.npz"))
-    facts = json.loads(str(arrays[from_npz.FACTS_ARRAY]))
-    np.savez(tmp_path / "data.npz", **arrays | {from_npz.FACTS_ARRAY: np.array(json.dumps(facts))})
-    assert np.array_equal(data.read(tmp_path / "data.npz").y, data.arrays(X / np.float32(255), Y).y)
-    np.savez(tmp_path / "data.npz", **arrays | {from_npz.FACTS_ARRAY: np.array(json.dumps(facts | change))})
-    with pytest.raises(
-        DataError, match=r"E401 .*data\.npz says that unskew wrote it, and what it holds is damaged"
-    ):
-        data.read(tmp_path / "data.npz")

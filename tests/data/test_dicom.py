@@ -330,16 +330,6 @@ def test_sites_are_folders_of_several_patients_and_tables_name_patients_by_their
         assert str(tmp_path) not in str(caught.value)
 
 
-def test_a_file_that_may_not_be_read_is_no_slice_less(tmp_path, monkeypatch):
-    hospital(tmp_path, 2)
-    last = sorted((tmp_path / "ill").rglob("IM*"))[-1]
-    monkeypatch.setattr("os.access", lambda path, mode: path != last)
-    with pytest.raises(DataError, match="may not be read") as caught:
-        volumes(tmp_path, size=8)
-    assert caught.value.code == "E401"
-    assert not told(str(caught.value))
-
-
 def test_the_kind_of_image_is_chosen_by_its_description(tmp_path):
     for i in range(4):
         for series, title in ((1, "scout"), (2, "axial T1")):

@@ -430,16 +430,9 @@ def written(path: Path, content: bytes) -> Path:
             lambda p: written(p / "a.tar.gz", tar(p / "b.tar.gz", a_cifar10()).read_bytes()[:900]),
             "E401 .*damaged",
         ),
-        (lambda p: written(p / "a.zip", zipped({"x": b"abc" * 99})[:-30]), "E401 .*holds no file"),
         (lambda p: p / "nothing.zip", "E402 there is no"),
-        (lambda p: tar(p / "a.tar.gz", {"x/data_batch_1": b"", "y/data_batch_1": b""}), "E401 .*twice"),
         (lambda p: folder(p / "f", {"data_batch_1": b"cos\nsystem\n(S'x'\ntR."}), "E401 .*os.system"),
-        (lambda p: folder(p / "f", {"data_batch_1": b"\x80\x02K\x01."}), "E401 .*not a dictionary"),
         (lambda p: tar(p / "a.tar.gz", a_cifar10(lambda i: TEN[:2, 0].reshape(2, -1))), "E401 .*no images"),
-        (
-            lambda p: tar(p / "a.tar.gz", a_cifar10(lambda i: TEN[:3].reshape(3, -1))),
-            "E401 .*one label for each",
-        ),
         (
             lambda p: folder(p / "f", {"data_batch_1.bin": b"x" * 99, "test_batch.bin": b""}),
             "E401 .*99 bytes",
@@ -464,26 +457,12 @@ def test_bad_archives_are_refused_and_nothing_is_written(make, says, tmp_path):
         ),
         (
             "mnist",
-            {"train-images-idx3-ubyte": idx(GREY), "train-labels-idx1-ubyte": idx(GREY)},
-            "E401 .*no IDX file of bytes with 1 axes",
-        ),
-        (
-            "mnist",
-            {"train-images-idx3-ubyte": idx(GREY), "train-labels-idx1-ubyte": idx(GREY[:2, 0, 0])},
-            "E401 .*6 images and 2 labels",
-        ),
-        (
-            "mnist",
             {"train-images-idx3-ubyte.gz": gzip.compress(idx(GREY))},
             "E401 train-images-idx3-ubyte.gz has the SHA-256",
         ),
         ("femnist", {"a.json": leaf({"w": ([[2.0] * 784], [1])})}, "E401 .*784 numbers from 0 to 1"),
-        ("femnist", {"a.json": leaf({"w": ([[0.5] * 784], [62])})}, "E404 .*62"),
-        ("femnist", {"a.json": b"[" * 99999}, "E401 .*no file of LEAF"),
-        ("shakespeare", {"input.txt": b"nobody speaks"}, "E401 .*no role"),
         ("pacs", {"bike/1.png": png(1), "mug/1.png": png(2)}, "E401 .*one folder for each domain"),
         ("uci_har", a_har() | {"UCI HAR Dataset/train/y_train.txt": b"1\n"}, "E401 .*differ in length"),
-        ("uci_har", a_har() | {"UCI HAR Dataset/train/y_train.txt": b"1\nnan\n1\n"}, "E401 .*not 1 numbers"),
         (
             "urbansound8k",
             {
@@ -491,7 +470,6 @@ def test_bad_archives_are_refused_and_nothing_is_written(make, says, tmp_path):
             },
             "E401 .*files elsewhere",
         ),
-        ("pathmnist", {"pathmnist.npz": b"PK nonsense"}, "E401 .*not a whole NumPy archive"),
     ],
 )
 def test_files_of_the_wrong_kind_or_length_are_refused(name, contents, says, tmp_path):
@@ -555,12 +533,3 @@ def test_a_set_that_is_not_there_says_how_it_is_made(monkeypatch):
         DataError, match=r"E402 .*pack it as fsdd.npz \(docs/data-sets.md says which arrays\)"
     ):
         unskew.data.read("fsdd")
-
-
-def test_every_recipe_says_where_it_is_from():
-    assert len(recipes()) >= 20
-    for name, recipe in recipes().items():
-        assert recipe.what, name
-        assert recipe.source, name
-        assert recipe.expects, name
-        assert all(len(digest) == 64 for digest in recipe.files.values())

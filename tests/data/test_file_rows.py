@@ -6,7 +6,6 @@ that is not. What
 others may do: take a file away, write another one in its place, damage it, while a run trains.
 """
 
-import shutil
 import wave
 
 import numpy as np
@@ -16,7 +15,7 @@ from PIL import Image
 import unskew
 from unskew import data
 from unskew.data.readers import from_npz
-from unskew.data.storage.sample_rows import concatenate_samples, is_streamed, moments, survey_rows
+from unskew.data.storage.sample_rows import is_streamed, survey_rows
 from unskew.errors import DataError
 
 SETTINGS = {"clients": 3, "rounds": 1, "epochs": 1, "batch": 8, "lanes": "1"}
@@ -92,24 +91,6 @@ def test_files_that_do_not_fit_into_memory_are_decoded_once_and_train_to_the_sam
     assert np.array_equal(data.read(tmp_path / "data.npz").x[:], whole.x)
 
 
-def test_a_test_folder_is_decoded_when_it_is_wanted(tmp_path, little):
-    images(tmp_path / "set", 4, ("train", "test"))
-    whole = data.read(f"{tmp_path}/set(size=8)")
-    little()
-    read = data.read(f"{tmp_path}/set(size=8)")
-    assert np.array_equal(read.x[:], whole.x)
-    assert np.array_equal(read.x_test[:], whole.x_test)
-
-
-def test_files_that_are_gone_once_they_were_decoded_are_no_matter(tmp_path, little):
-    text = images(tmp_path / "set")
-    whole = data.read(text)
-    little()
-    read = data.read(text)
-    shutil.rmtree(tmp_path / "set")
-    assert np.array_equal(read.x[:], whole.x)
-
-
 def test_all_files_that_cannot_be_read_are_named_before_anything_trains(tmp_path, little):
     little()
     text = images(tmp_path / "set")
@@ -147,17 +128,3 @@ def test_clients_whose_sets_do_not_fit_together_are_read_when_they_are_wanted(mo
     result = unskew.run("fedavg", taken, skew="column:client", **settings)
     assert (result.digest, result.scores()) == (whole.digest, whole.scores())
     assert unskew.run("fedavg", sets, **settings).digest == whole.digest
-
-
-def test_clients_samples_are_found_again_one_after_another(monkeypatch, tmp_path):
-    parts = [np.random.default_rng(i).random((n, 2, 3), dtype=np.float32) for i, n in enumerate((5, 1, 7))]
-    np.save(tmp_path / "x.npy", parts[1])
-    monkeypatch.setattr("unskew.data.samples.conversion.LARGE", 1)
-    monkeypatch.setattr("unskew.data.readers.from_arrays.LARGE", 1)
-    one = data.arrays(tmp_path / "x.npy", [0], test=0).with_constants().standardised().x
-    whole = np.concatenate([parts[0], one[:], parts[2]])
-    read = concatenate_samples([parts[0], one, parts[2]])
-    rows = np.array([12, 0, 5, 4, 6, 5])
-    assert np.array_equal(read[rows], whole[rows])
-    assert np.array_equal(read.survey.low, whole.reshape(13, -1).min(1))
-    assert np.array_equal(moments(read), moments(whole))

@@ -226,19 +226,11 @@ def test_sites_of_other_spellings_do_not_vanish(tmp_path):
     d = data.folder(tmp_path / "all", size=8)
     assert d.labels["site"] == ("berlin", "lyon", "oslo")
     for words in (
-        "1 link to a folder that holds it, such as oslo/again",
         "1 folder without images or sounds: porto",
         "1 mask without an image, such as berlin/masks/9.png",
         "1 image in neither images/ nor masks/, such as turin/1.png",
     ):
         assert f"left out: {words}" in notes(d)
-
-
-def test_empty_sites_of_classes_are_told(tmp_path):
-    """An empty folder of a site beside sites with classes vanished without a word."""
-    pictures(tmp_path, "berlin/a", "berlin/b", "lyon/a", "lyon/b")
-    (tmp_path / "oslo").mkdir()
-    assert "left out: 1 folder without images or sounds: oslo" in notes(data.folder(tmp_path, size=8))
 
 
 @pytest.mark.parametrize(
@@ -289,44 +281,6 @@ def test_images_and_masks_that_are_there_twice_are_refused(tmp_path, extra, says
         data.folder(tmp_path)
 
 
-def test_all_missing_masks_and_unreadable_files_are_counted(tmp_path):
-    """Each run named one missing mask or damaged file, and the next run the next."""
-    scans(tmp_path)
-    for n in (1, 3):
-        (tmp_path / "lyon" / "images" / f"{n}.png").write_bytes(b"")
-    with pytest.raises(
-        DataError, match=r"E401 .*lyon/images/1.png cannot .* 2 of 10 files cannot be read; also .*/3.png"
-    ):
-        data.folder(tmp_path)
-    for n in (2, 3):
-        (tmp_path / "berlin" / "masks" / f"{n}.png").unlink()
-    with pytest.raises(
-        DataError, match=r"E404 .*berlin/images/2.png has no mask.* 2 of 10 images have none, also .*/3.png"
-    ):
-        data.folder(tmp_path)
-
-
-def test_masks_are_blamed_by_site_and_file(tmp_path):
-    """A site whose folders were swapped was refused without its name or a file."""
-    scans(tmp_path, sites=("berlin",))
-    scans(tmp_path, "{site}/masks/{n}.png", "{site}/images/{n}.png", sites=("lyon",))
-    with pytest.raises(
-        DataError, match=r"E404 .*masks of lyon .*lyon/masks/\d.png\).*Or were images and masks swapped\?"
-    ):
-        data.folder(tmp_path)
-
-
-def test_small_masks_are_told_and_sizes_are_those_that_changed(tmp_path):
-    """Masks of half the size were stretched without a word; images of 16 x 16 were "resized to 16 x 16"."""
-    scans(tmp_path)
-    disc(tmp_path / "lyon" / "masks" / "0.png", 0, 255, (8, 8))
-    disc(tmp_path / "lyon" / "images" / "1.png", 0, 0, (16, 8))
-    disc(tmp_path / "lyon" / "masks" / "1.png", 0, 255, (16, 8))
-    text = notes(data.folder(tmp_path, size=16))
-    assert "scaled: 1 mask of another size than the image (8 x 8 for 16 x 16, " in text
-    assert "scaled: images of 16 x 8 were resized to 16 x 16" in text
-
-
 def test_identical_images_stay_on_one_side_of_the_split(tmp_path):
     """Copies of an image, also at another site, were in training and in the test set, and nobody was told."""
     scans(tmp_path, sites=("berlin",))
@@ -342,12 +296,6 @@ def test_identical_images_stay_on_one_side_of_the_split(tmp_path):
     assert len(d.y_test)
     assert not {x.tobytes() for x in d.x} & {x.tobytes() for x in d.x_test}
     assert "note: 25 samples of 50 identical to another; they are on one side of the test split" in notes(d)
-
-
-def test_identical_rows_of_tables_are_told():
-    """Rows of tables may be equal by nature: they are dealt out as before, and counted."""
-    d = data.arrays(np.arange(40)[:, None] % 4 + np.zeros(3), np.arange(40) % 2)
-    assert "8 test samples of 8 also among the training samples" in notes(d)
 
 
 def test_bits_of_deep_images_are_a_setting(tmp_path):
@@ -437,16 +385,6 @@ def test_archives_as_people_save_them(tmp_path):
     d = data.npz(tmp_path / "a.npz")
     assert (len(d.y), len(d.y_test), d.classes) == (16, 4, ("no", "yes"))
     assert "left out: arrays that are no columns: extra [3]" in notes(d)
-
-
-@pytest.mark.parametrize("wards", [np.arange(5), np.zeros((6, 2)), np.arange(7)])
-def test_a_column_of_the_test_set_of_another_length_is_refused(tmp_path, wards):
-    """It was left out without a word, and the test samples then belonged to no ward."""
-    np.savez(tmp_path / "a.npz", x=X, y=Y, x_test=X[:6] + 1, y_test=Y[:6], ward=Y, ward_test=wards)
-    with pytest.raises(
-        DataError, match=r"E403 .*the array 'ward_test' is \[.*\] for 6 test samples; give one value"
-    ):
-        data.npz(tmp_path / "a.npz")
 
 
 @pytest.mark.parametrize("part", ["", "_train"])
@@ -644,22 +582,3 @@ def test_a_table_of_files_is_read_as_other_tables_are(tmp_path):
     assert told["1 row in labels.csv that lists a file again"] == "left out"
     assert told["3 files that labels.csv does not list"] == "left out"
     assert "numbers in several spellings, such as 1, 01 and 1.0, are one class" in told
-
-
-def test_the_column_that_names_the_most_files_names_them(tmp_path):
-    """D7: ages from 0 to 9 were taken for the files 0.png to 9.png."""
-    names = [f"{i}.png" for i in range(12)]
-    _, given = table_of_files(
-        tmp_path, ["age,file,label", *(f"{i % 4},{n},{'ab'[i % 2]}" for i, n in enumerate(names))], names
-    )
-    assert sorted(f.path.name for f in given.files) == sorted(names)
-    assert table_of_files(tmp_path, ["age,label", "90,1", "80,2"], names)[1] is None
-
-
-def test_a_column_of_test_rows_is_none_of_training_rows(tmp_path):
-    """Also where there are as many of both."""
-    sites = np.arange(len(X)) % 3
-    np.savez(tmp_path / "d.npz", x=X, y=Y, x_test=X + 1, y_test=Y, site=sites, site_test=sites[::-1])
-    d = data.read(tmp_path / "d.npz")
-    assert set(d.columns) == set(d.test_columns) == {"site"}
-    assert d.test_columns["site"].tolist() == sites[::-1].tolist()

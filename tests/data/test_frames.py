@@ -73,14 +73,6 @@ def test_clients_tables_are_read_together():
         data.take({"north": table("xy"), "south": Frame({"a": A, "label": Y})})
 
 
-def test_clients_tables_have_a_number_to_predict():
-    dataset = data.take(
-        {"north": table("xy", price=A * 3), "south": table("yz", price=A * 5)}, target="price"
-    )
-    assert dataset.target.name == "price"
-    assert len(dataset.y) + len(dataset.y_test) == 2 * N
-
-
 def test_tables_in_files_whose_words_differ_are_refused(tmp_path):
     for name, words in (("north", "xy"), ("south", "yz"), ("same", "xy")):
         rows = [f"{a:.6f},{c},{y}" for a, c, y in zip(A, table(words)["c"], Y)]
@@ -119,34 +111,6 @@ def test_a_set_of_which_a_fifth_was_held_out_is_whole_where_it_is_a_part(tmp_pat
         data.take({"train": paths["own"], "test": paths["b"]})
     clients = data.take(({"north": (x, Y), "south": (x, Y)}, data.arrays(x_test, Y)))
     assert (len(clients.y), len(clients.y_test)) == (2 * N, N)
-
-
-def test_rows_that_are_read_are_whole_again_and_lie_where_they_did(tmp_path, monkeypatch):
-    monkeypatch.setattr("unskew.data.samples.conversion.LARGE", 100)
-    x = RNG.random((N, 1, 4, 4)).astype(np.float32)
-    np.save(tmp_path / "x.npy", x)
-    part = data.arrays(tmp_path / "x.npy", Y)
-    assert part.held_out
-    dataset = data.take({"train": part, "test": (x[:5], Y[:5])})
-    assert dataset.x.source is part.x.source
-    assert sorted(map(bytes, dataset.x[:])) == sorted(map(bytes, x))
-
-
-def test_a_table_that_cannot_be_meant_is_refused():
-    with pytest.raises(DataError, match="E403 table has two columns called 'a'; give each a name of its own"):
-        data.take(Frame({"a": A, "label": Y}, ["a", "a ", "label"]))
-    several = np.empty(N, object)
-    several[:] = [[1, 2]] * N
-    with pytest.raises(
-        DataError, match=r"E403 table: column 'o' holds several values in row 0, .*; give arrays"
-    ):
-        data.take(table("xy", o=several))
-
-
-def test_an_archive_is_no_npy_file(tmp_path):
-    np.savez(tmp_path / "a.npz", x=A)
-    with pytest.raises(DataError, match=r"E401 .*a.npz is not a whole .npy file: it holds several arrays"):
-        data.take(({"north": str(tmp_path / "a.npz")}, Y))
 
 
 def test_labels_of_clients_in_other_forms():
@@ -209,23 +173,6 @@ def test_a_table_with_its_labels_beside_it():
     ):
         with pytest.raises(DataError, match=says):
             data.take((x, y), **more)
-
-
-def test_two_clients_of_one_name_are_refused():
-    """The first of them was lost."""
-    with pytest.raises(DataError, match="E403 two clients are called '1'"):
-        data.take({1: (A[:, None], Y), "1": (A[:, None], Y)})
-
-
-def test_parts_without_training_samples_and_parts_that_are_named_twice_are_refused():
-    """Validation and test rows were taken for two clients, and of `train` and `training` one was lost."""
-    part = (A[:, None], Y)
-    with pytest.raises(DataError, match="E403 of the parts validation, test none is called train; name"):
-        data.take({"validation": part, "test": part})
-    with pytest.raises(DataError, match="E403 both train and Training name the train part; give one of them"):
-        data.take({"train": part, "Training": part, "test": part})
-    assert len(data.take({"train": part, "val": part, "valid": part}).y) == 48
-    assert data.take({"test": part, "lyon": part}).intake.divided == "client"
 
 
 @pytest.mark.parametrize("training", [("a", "c", "label"), ("label", "c", "a")])

@@ -12,7 +12,7 @@ from unskew import data
 from unskew.config import build
 from unskew.core.method import Method
 from unskew.data.samples.dataset import Dataset
-from unskew.errors import DataError, UsageError
+from unskew.errors import DataError
 from unskew.runs.resolve import deal_out
 
 
@@ -203,18 +203,6 @@ def test_unscaled_columns_train():
     assert scores["auto"] > 0.85 > scores["none"]
 
 
-def test_a_mapped_file_too_large_to_scale_is_refused(tmp_path, monkeypatch):
-    """D4: where constants cannot be applied, normalise=dataset is E109."""
-    x, y = columns()
-    np.save(tmp_path / "x.npy", x)
-    for module in ("samples.conversion", "standardisation"):
-        monkeypatch.setattr(f"unskew.data.{module}.LARGE", 10)
-    d = data.arrays(np.load(tmp_path / "x.npy", mmap_mode="c"), y, x[:9], y[:9])
-    with pytest.raises(UsageError, match="E109 normalise=dataset would copy the 1,600 bytes of arrays"):
-        dealt(d, normalise="dataset")
-    assert dealt(d).x.max() > 900
-
-
 X = rng().random((30, 4)).astype(np.float32)
 
 
@@ -258,19 +246,14 @@ def test_labels_are_read_in_the_forms_people_keep_them(y, classes, says):
         (rng().random(30), "ask for regression"),
         (np.array([0.0, np.nan, 1.0] * 10), "sample 1 has no label"),
         (np.array(["a", None, "b"] * 10, dtype=object), "sample 1 has no label"),
-        (np.array(["a", " ", "b"] * 10, dtype=object), "sample 1 has no label"),
         (
             np.array([50_000, 50_001, 50_002] * 10),
             r"only 3 different labels, but the largest is 50002.*return_inverse",
         ),
-        (np.array([0, 1, 10**9] * 10), "would make 1000000001 classes|would make 1,000,000,001 classes"),
         (
             rng().random((30, 3)),
             r"column 0 of sample 0 is 0\.\d+; write 1 for each label that the sample has and 0 elsewhere",
         ),
-        (np.where(np.arange(90).reshape(30, 3) == 11, -1, 0), "column 2 of sample 3 is -1; write 1"),
-        (np.array([["yes", "no"]] * 30, dtype=object), "column 0 of sample 0 is 'yes'; write 1"),
-        (np.zeros((30, 0), int), r"labels are \[30, 0\], so no sample has any"),
         (
             np.eye(3)[[0, 1, 2] * 10] * (np.arange(30) != 7)[:, None],
             "sample 7 has 0 classes, and 96.7% of all have one",
@@ -289,20 +272,6 @@ def test_labels_that_cannot_be_classes_are_refused_with_a_hint(y, says):
         data.arrays(x, y)
 
 
-def test_lists_of_labels_of_unequal_lengths_are_refused():
-    for y in ([["cough", "fever"], ["fever"]] * 15, [[0, 1], 1] * 15):
-        with pytest.raises(
-            DataError, match=r"E404 .*more than of others; write a row of as many zeros and ones"
-        ):
-            data.arrays(X, y)
-
-
-def test_labels_of_two_forms_are_refused():
-    several = rng().integers(0, 2, (30, 3))
-    with pytest.raises(DataError, match=r"E404 .*\[30, 3\] and int64 \[30\]; give both as rows"):
-        data.arrays(X, several, X, several[:, 0])
-
-
 def test_words_are_found_among_named_classes():
     """D6: with classes given, words are looked up in them, and one that is missing is named with its
     sample."""
@@ -317,13 +286,3 @@ def test_doubtful_test_sets_are_told():
     d = data.arrays(X, np.arange(30) % 3, X[:2], np.array([0, 1]))
     assert "2 test samples of 2 also among the training samples" in notes(d)
     assert "no test sample of class 2" in notes(d)
-
-
-def test_values_that_a_masked_array_hides_are_missing():
-    """What lay below the mask was trained on."""
-    x, y = np.random.default_rng(0).random((20, 4)), np.arange(20) % 2
-    with pytest.raises(DataError, match="E403 a masked array was given, some of whose values are missing"):
-        data.arrays(np.ma.masked_array(x, x > 0.9), y)
-    with pytest.raises(DataError, match="E403 a masked array was given"):
-        data.arrays(x, np.ma.masked_array(y, y > 0))
-    assert len(data.arrays(np.ma.masked_array(x), y).y)

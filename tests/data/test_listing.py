@@ -121,11 +121,6 @@ def no_age(rows):
     rows[4]["age"] = ""
 
 
-def many_words(rows):
-    for i, one in enumerate(rows):
-        one["ward"] = f"ward {i}"
-
-
 @pytest.mark.parametrize(
     ("change", "more", "says"),
     [
@@ -151,15 +146,6 @@ def many_words(rows):
         (no_site, {"site": "ward"}, r"E403 list.csv: column 'ward' has no site at line 6"),
         (no_age, {"x": "image,age"}, r"E405 list.csv: column 'age' has no value at line 6"),
         (None, {"x": "image,weight"}, r"E403 list.csv has no column 'weight'"),
-        (None, {"x": "age,dose"}, r"E403 .*x='age,dose' names the inputs of a sample, .* x='image,COLUMN'"),
-        (None, {"x": "image"}, r"E403 .* x='image,COLUMN'"),
-        (None, {"x": "image,age,age"}, r"E403 .* each once"),
-        (
-            many_words,
-            {"x": "image,ward"},
-            r"E403 list.csv: column 'ward' holds 24 different words, too many for an input",
-        ),
-        (None, {"x": "image,state"}, r"E403 list.csv has no column 'state'"),
     ],
 )
 def test_what_cannot_be_meant_is_one_sentence(change, more, says, tmp_path):
@@ -168,28 +154,6 @@ def test_what_cannot_be_meant_is_one_sentence(change, more, says, tmp_path):
         change(rows)
     with pytest.raises(DataError, match=says):
         read(write(tmp_path, rows), label="state", **more)
-
-
-def test_a_row_that_stands_there_twice_counts_once_and_is_told(tmp_path):
-    rows = [row(i) for i in range(N)]
-    d = read(write(tmp_path, [*rows, rows[3]]), label="state")
-    assert len(d.y) + len(d.y_test) == N
-    assert d.intake
-    assert ("left out", "1 row in list.csv that lists a file again") in d.intake.notes
-
-
-@pytest.mark.parametrize("setting", ["label", "site", "x", "target"])
-def test_columns_without_a_table_are_refused(setting, tmp_path):
-    """They were passed over."""
-    for i in range(8):
-        place = tmp_path / "ab"[i % 2] / f"{i}.png"
-        place.parent.mkdir(exist_ok=True)
-        Image.new("L", (8, 8), grey(i)).save(place)
-    named = {setting: "image,age" if setting == "x" else "age"}
-    with pytest.raises(
-        DataError, match=rf"E404 .*: {setting}=.* names a column, and no CSV below it lists its files"
-    ):
-        read(tmp_path, **named)
 
 
 def test_a_number_and_several_labels_are_learnt(tmp_path):
@@ -270,43 +234,6 @@ def test_columns_are_inputs_beside_the_image(tmp_path):
         prediction_inputs.read_inputs(
             new / "files" / "a" / "00.png", result.federation.intake.form, result.federation.layout
         )
-
-
-def test_the_column_of_names_may_be_called_as_the_input_is(tmp_path):
-    """`image` in x means the file, and is no column with another purpose."""
-    rows = [
-        {("image" if name == "file" else name): value for name, value in row(i).items()} for i in range(N)
-    ]
-    d = read(write(tmp_path, rows), label="state", x="image,age")
-    assert d.layout
-    assert [each.name for each in d.layout.inputs] == ["age", "image"]
-    assert known(d) == {i: int(i % 3 == 0) for i in range(N)}
-
-
-def test_two_tables_that_list_files_are_not_one_of_them(tmp_path):
-    """test.csv came before train.csv and was trained on alone."""
-    rows = [row(i) for i in range(N)]
-    write(tmp_path, rows[:8], "test.csv")
-    write(tmp_path, rows[8:], "train.csv")
-    with pytest.raises(
-        DataError, match=r"E404 both .*test.csv and .*train.csv list files; put their rows into one table"
-    ):
-        read(tmp_path, label="state")
-    (tmp_path / "test.csv").unlink()
-    write(tmp_path, [{"file": one["file"], "weight": 70 + i % 9} for i, one in enumerate(rows)], "more.csv")
-    assert len(known(read(tmp_path, label="state"))) == N - 8
-
-
-def test_a_word_that_only_test_rows_have_is_told(tmp_path):
-    rows = [
-        {**row(i), "split": "test" if i < 6 else "train", "sex": "x" if i == 2 else row(i)["sex"]}
-        for i in range(N)
-    ]
-    d = read(write(tmp_path, rows), label="state", x="image,sex")
-    assert d.intake
-    assert "input 'sex' has 'x' only in the test part" in [text for _, text in d.intake.notes]
-    assert len(d.y_test) == 6
-    assert d.x.shape[1] == 3 * 64 + 3
 
 
 def test_sounds_may_have_inputs_beside_them(tmp_path, monkeypatch):

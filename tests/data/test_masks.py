@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
 from PIL import Image
 
 from unskew import data
-from unskew.data import data_overview
 from unskew.data.kinds.images import area_weights, resize_images, resize_masks
 from unskew.errors import DataError, UsageError
 
@@ -151,14 +148,6 @@ def test_what_the_server_holds_back_stays_itself_under_feature_skew():
     assert np.bincount(shifted.y[shifted.reserved]).tolist() == [3, 3]
 
 
-def test_preview_tells_the_share_of_pixels():
-    fed = built(sites())
-    text = data_overview.terminal(fed)
-    assert "foreground in 3 of 3 clients" in text
-    share = 100 * fed.label_counts[0, 1] / (fed.sizes[0] * 64)
-    assert f"site-0 {fed.sizes[0]} images, foreground {share:.1f} % of the pixels" in text
-
-
 def test_areas_and_nearest_pixels():
     x = rng().random((2, 1, 10, 10)).astype(np.float32)
     half = resize_images(x, 5)
@@ -264,15 +253,6 @@ def test_sites_whose_masks_contradict_each_other_are_refused(one, other, told):
         data.take({"lyon": (x[:6], y[:6]), "oslo": (x[6:], y[6:])})
 
 
-def test_one_set_of_both_kinds_of_masks_is_refused():
-    """Without sites, masks of 0 and 1 beside masks of 0 and 255 are not thresholded."""
-    x, y, _ = two_sites((0, 1), (0, 255))
-    with pytest.raises(
-        DataError, match=r"E404 .*hold class numbers .0, 1. and 255 .*no mask has both; save all of them"
-    ):
-        data.arrays(x, y)
-
-
 @pytest.mark.parametrize("values", [(0, 128), (0, 100), (0, 254), (30, 200)])
 def test_two_values_are_background_and_foreground(values):
     """Masks of 0 and 65,535 or of 0 and 128 were refused."""
@@ -283,34 +263,8 @@ def test_two_values_are_background_and_foreground(values):
     assert f"masks hold {values[0]} and {values[1]}, read as background and foreground" in str(d.intake.notes)
 
 
-@pytest.mark.parametrize("values", [(0, 255), (0, 128, 255), (0, 85, 170, 255)])
-def test_compressed_masks_of_more_than_two_classes_are_not_thresholded(values):
-    """Masks of 0, 128 and 255 that were saved as JPEG became two classes."""
-    masks = []
-    for k in range(6):
-        buffer = io.BytesIO()
-        mask = np.roll(drawn(values, 1, 64)[0], 3 * k, axis=1).astype(np.uint8)
-        Image.fromarray(mask).save(buffer, "JPEG", quality=60)
-        masks.append(np.asarray(Image.open(buffer)))
-    x, y = rng().random((6, 1, 64, 64)).astype(np.float32), np.stack(masks)
-    if len(values) == 2:
-        assert np.array_equal(data.arrays(x, y, test=0).y, y >= 128)
-        return
-    with pytest.raises(
-        DataError, match=r"E404 .*saved without loss \(PNG, not JPEG\)\. Or were images and masks swapped\?"
-    ):
-        data.arrays(x, y)
-
-
 def test_clients_whose_masks_have_other_classes_are_refused(tmp_path):
     """Two sets read by themselves, one with three classes, were joined as if class 1 meant the same."""
     x, y, _ = two_sites((0, 1, 2), (0, 255))
     with pytest.raises(DataError, match="E404 masks of 'lyon' have 3 classes, those of 'oslo' 2"):
         data.take({"lyon": data.arrays(x[:6], y[:6]), "oslo": data.arrays(x[6:], y[6:])})
-
-
-def test_images_without_channels_are_blamed_not_their_masks():
-    """x and masks of one shape were refused as masks with not one class per pixel."""
-    x, y = images()
-    with pytest.raises(DataError, match=r"E403 .*images \[N, H, W\] without channels; write x\[:, None\]"):
-        data.arrays(x[:, 0], y)

@@ -6,9 +6,7 @@ grey of a colour, taken for a class; half-written shards that match a pattern, n
 array that stands in it twice.
 """
 
-import io
 import struct
-import zipfile
 import zlib
 
 import numpy as np
@@ -101,26 +99,6 @@ def test_colours_of_16_bits_are_read_whole(tmp_path, name, content):
     )
 
 
-def test_deep_colours_of_which_no_lower_byte_can_be_had_are_refused(tmp_path):
-    (tmp_path / "a.tif").write_bytes(tiff(COLOURS, shown=2, planes=2, packed=True))
-    said = (
-        r"E401 .*a\.tif cannot be read as an image: its colours of 16 bits lie one after another and are"
-        r" packed; save it"
-    )
-    with pytest.raises(DataError, match=said):
-        read_image(tmp_path / "a.tif", SIDE, "pad")
-
-
-def test_bits_of_deep_colours_are_a_setting(tmp_path):
-    (tmp_path / "a.png").write_bytes(png(COLOURS >> 4, 2))
-    pixels, _ = read_image(tmp_path / "a.png", SIDE, "pad", bits=12)
-    np.testing.assert_allclose(pixels, ((COLOURS >> 4) / 4095).transpose(2, 0, 1), rtol=1e-6)
-    with pytest.raises(
-        DataError, match=r"E401 .*a\.png holds values from \d+ to 40\d\d; bits=11 allows 2,047 at most"
-    ):
-        read_image(tmp_path / "a.png", SIDE, "pad", bits=11)
-
-
 def test_deep_greys_with_alpha_are_read_whole(tmp_path):
     (tmp_path / "a.png").write_bytes(png(np.concatenate([GREY[..., None], OPAQUE], 2), 4))
     pixels, form = read_image(tmp_path / "a.png", SIDE, "pad")
@@ -139,33 +117,6 @@ def test_images_in_which_white_is_zero_are_read_as_they_look(tmp_path, kind):
     np.testing.assert_allclose(
         read_image(tmp_path / "a.tif", SIDE, "pad")[0][0], 1 - values / most, atol=1e-6
     )
-
-
-def test_a_file_with_a_number_that_is_none_is_named(tmp_path):
-    """The message named a sample, whose number says nothing of a folder's files."""
-    values = np.ones((SIDE, SIDE), np.float32)
-    for name, value in (("a/0", 0.5), ("a/1", 0.6), ("b/0", 0.7), ("b/1", np.nan)):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / f"{name}.tif").write_bytes(tiff(values * np.float32(value)))
-    with pytest.raises(
-        DataError, match=r"E405 .*b/1\.tif holds nan, which is no number; correct it, or take the file away"
-    ):
-        data.read(f"{tmp_path}(size=8)")
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_palette_with_transparency_is_read_without_a_word_of_pillows(tmp_path):
-    image = Image.fromarray((GREY >> 8).astype(np.uint8)).quantize(8)
-    image.save(tmp_path / "a.png", transparency=bytes([0, 128, 255, 255]))
-    plain = np.asarray(Image.fromarray(np.asarray(image)).point(image.getpalette()[::3] + [0] * 248))
-    np.testing.assert_allclose(read_image(tmp_path / "a.png", SIDE, "pad")[0][0], plain / 255, atol=1e-6)
-
-
-def test_what_is_no_image_is_told_without_pythons_words(tmp_path):
-    with pytest.raises(
-        DataError, match=r"E401 .*a\.png cannot be read as an image: it is none of a kind that is known"
-    ):
-        (tmp_path / "a.png").write_bytes(b"no image") and read_image(tmp_path / "a.png", SIDE, "pad")
 
 
 def drawn(colours, classes=3):
@@ -249,28 +200,6 @@ def test_a_palette_that_all_masks_share_numbers_their_classes(tmp_path):
     assert masks(tmp_path, palette(VOC)) == (expected(LABELS), [said])
 
 
-def test_of_two_colours_of_a_palette_black_alone_goes_before_its_numbers(tmp_path):
-    said = "masks have a palette, whose numbers were read: 0 is white, 1 is (255, 0, 0)"
-    assert masks(tmp_path, palette([WHITE, RED], numbers=TWO)) == (expected(TWO), [said])
-
-
-@pytest.mark.parametrize("colours", [None, (WHITE, BLACK), (BLACK, WHITE)])
-def test_what_lies_around_a_mask_in_colour_is_background(tmp_path, colours):
-    """colours: of a palette; None for a mask in red."""
-    for kind in ("images", "masks"):
-        (tmp_path / kind).mkdir()
-    right = np.array([[0, 0, 0, 0, 1, 1, 1, 1]] * 4)
-    for i in range(4):
-        Image.new("L", (8, 4), i).save(tmp_path / "images" / f"{i}.png")
-        image = Image.fromarray(np.array([BLACK, RED], np.uint8)[right])
-        if colours:
-            image = Image.fromarray((right if colours[1] == WHITE else 1 - right).astype(np.uint8), "P")
-            image.putpalette(sum(colours, ()))
-        image.save(tmp_path / "masks" / f"{i}.png")
-    read = data.read(f"{tmp_path}(size=8)")
-    assert read.y[0].tolist() == [[0] * 8] * 2 + right.tolist() + [[0] * 8] * 2
-
-
 @pytest.mark.parametrize(
     ("files", "told"),
     [
@@ -297,88 +226,11 @@ def test_colours_that_do_not_say_which_class_they_are_are_refused(tmp_path, file
         masks(tmp_path, files())
 
 
-def test_greys_in_colour_are_greys(tmp_path):
-    assert masks(tmp_path, drawn([(k, k, k) for k in range(3)])) == (expected(LABELS), [])
-
-
-def test_classes_in_colours_of_16_bits_are_read_whole(tmp_path):
-    assert masks(tmp_path, [png(np.repeat(labels[..., None], 3, 2), 2) for labels in LABELS]) == (
-        expected(LABELS),
-        [],
-    )
-
-
-def test_greys_that_loss_has_tinted_are_greys(tmp_path):
-    tinted = [Image.fromarray(np.array([(0, 2, 0), (250, 255, 252)], np.uint8)[two]) for two in TWO]
-    classes, said = masks(tmp_path, tinted)
-    assert classes == expected(TWO)
-    assert "in colour" not in str(said)
-
-
-@pytest.mark.parametrize("order", "<>")
-def test_masks_of_16_bits_are_not_cut_to_255(tmp_path, order):
-    """Of big-endian masks with 0, 300 and 500 the last two became one class."""
-    values = np.array([0, 300, 500], np.uint16)
-    with pytest.raises(DataError, match=r"E404 .*hold values up to 500 \(0, 300 and 500;"):
-        masks(tmp_path, [tiff(values[labels], order) for labels in LABELS], "tif")
-
-
 def test_masks_in_which_white_is_zero_are_read_as_stored(tmp_path):
     """ImageJ stores masks so; 0 and 1 became 255 and 254, and background and foreground changed places."""
     said = "the numbers of 8 masks were read as stored, though 0 is shown as white"
     files = [tiff(labels.astype(np.uint8), shown=0) for labels in LABELS]
     assert masks(tmp_path, files, "tif") == (expected(LABELS), [said])
-
-
-def test_a_mask_with_a_page_for_each_class_is_refused(tmp_path):
-    """The first page was read, as if it were all classes."""
-    pages = [Image.fromarray((LABELS[0] == k).astype(np.uint8)) for k in range(3)]
-    pages[0].save(tmp_path / "pages.tif", save_all=True, append_images=pages[1:])
-    content = (tmp_path / "pages.tif").read_bytes()
-    with pytest.raises(DataError, match=r"E404 .*0\.tif holds 3 pages, and its image 1; a mask is one page"):
-        masks(tmp_path, [content] * 4, "tif")
-
-
-def npy(array):
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
-
-
-def archive(path, *members):
-    with zipfile.ZipFile(path, "w") as packed:
-        for name, content in members:
-            packed.writestr(name, content)
-    return path
-
-
-def test_a_pattern_leaves_out_what_is_hidden_or_still_being_written(tmp_path):
-    """Spark's _temporary and .part files matched *.parquet and were read as shards."""
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    for name, n in {"part-0": 10, ".part-1": 20, "_part-2": 40}.items():
-        rows = {"a": RNG.random(n), "label": np.arange(n) % 2}
-        parquet.write_table(pyarrow.table(rows), tmp_path / f"{name}.parquet")
-    for pattern, n in {"*": 10, "part-*": 10, ".part-*": 20, "_*": 40}.items():
-        read = data.read(f"{tmp_path}/{pattern}.parquet")
-        assert len(read.x) + len(read.x_test) == n
-
-
-def test_files_in_an_archive_that_are_no_arrays_are_left_out_and_told(tmp_path, monkeypatch):
-    """An archive that was packed again by hand, with a note and what macOS adds, ended in an
-    AttributeError."""
-    x, y = RNG.random((12, 3)), np.arange(12) % 2
-    members = [("x.npy", npy(x)), ("y.npy", npy(y)), ("x.txt", b"scans"), ("__MACOSX/._x.npy", b"\0\5")]
-    archive(tmp_path / "a.npz", *members)
-    with monkeypatch.context() as patch:  # numpy reads other entries than arrays with this
-        patch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("a file that is no array was unpacked"))
-        read = data.read(tmp_path / "a.npz")
-    assert read.x.shape == (10, 3)
-    assert ("left out", "files that are no arrays: x.txt") in read.intake.notes
-    assert "MACOSX" not in str(read.intake.notes)
-    with pytest.raises(
-        DataError, match=r"E401 .*a\.npz: 'y\.npy' in it is no array; copy it, or save it, again"
-    ):
-        data.read(archive(tmp_path / "a.npz", members[0], ("y.npy", b"\0\5")))
 
 
 def wav(samples, rate=8000, kind=1):
@@ -403,33 +255,6 @@ def sounds(root, *more, n=6):
     for i, content in enumerate(more):
         (root / "b" / f"more-{i}.wav").write_bytes(content)
     return data.read(str(root))
-
-
-def test_what_is_cut_of_sounds_resampled_or_silent_is_told(tmp_path):
-    """Of 20 s of a sound 16 were cut away, and sounds of half the rate had empty bands, without a word."""
-    away = np.stack([tone(1), -tone(1)], 1)
-    read = sounds(
-        tmp_path,
-        wav(tone(20)),
-        wav(tone(4.5)),
-        wav(tone(1, 4000), 4000),
-        wav(tone(1, 44_100), 44_100),
-        wav(away),
-    )
-    assert [note for note in read.intake.notes if "sound" in note[1]] == [
-        ("scaled", "sounds became log-mel spectrograms of 4 s at 8,000 Hz"),
-        ("left out", "what comes after 4 s of 2 sounds, up to 20 s long"),
-        (
-            "note",
-            "sounds of other rates were resampled to 8,000 Hz: 1 of 4,000 Hz, 1 of 44,100 Hz; those of a lower rate have nothing in the upper bands",
-        ),
-        ("note", "1 sound without anything to hear"),
-    ]
-
-
-def test_of_sounds_of_one_kind_nothing_more_is_told(tmp_path):
-    said = [text for _, text in sounds(tmp_path).intake.notes if "sound" in text]
-    assert said == ["sounds became log-mel spectrograms of 1.005 s at 8,000 Hz"]
 
 
 @pytest.mark.parametrize(
@@ -477,13 +302,6 @@ def test_files_for_validation_are_predicted_from(tmp_path):
     assert prediction_inputs.read_inputs(tmp_path, FORM)[0] == ["train/a/0.png", "val/a/0.png"]
 
 
-def test_a_class_that_is_called_as_masks_are_is_predicted_from(tmp_path):
-    for name in ("label", "other"):
-        (tmp_path / name).mkdir()
-        Image.new("L", (8, 8)).save(tmp_path / name / "0.png")
-    assert prediction_inputs.read_inputs(tmp_path, FORM)[0] == ["label/0.png", "other/0.png"]
-
-
 def test_volumes_to_predict_from_are_called_by_their_paths_and_are_no_masks(tmp_path):
     """Each patient's slices had the names of the others'."""
     nib = pytest.importorskip("nibabel")
@@ -501,14 +319,3 @@ def test_volumes_to_predict_from_are_called_by_their_paths_and_are_no_masks(tmp_
         "scan_seg.nii slice 0",
         "scan_seg.nii slice 1",
     ]
-
-
-def test_a_volume_with_a_number_that_is_none_is_named(tmp_path):
-    nib = pytest.importorskip("nibabel")
-    values = np.ones((4, 4, 2), np.float32)
-    for name, value in (("a/0", 0), ("a/1", 1), ("b/0", 2), ("b/1", np.nan)):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        values[0, 0, 0] = value
-        nib.save(nib.Nifti1Image(values, np.eye(4)), tmp_path / f"{name}.nii.gz")
-    with pytest.raises(DataError, match=r"E405 .*b/1\.nii\.gz holds nan, which is no number"):
-        data.read(f"{tmp_path}(size=8)")

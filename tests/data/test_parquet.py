@@ -118,22 +118,6 @@ def test_a_table_is_what_it_is_in_memory(tmp_path, little):
     )
 
 
-def test_whole_numbers_of_training_rows_that_count_them_are_left_out(tmp_path, little):
-    """The column numbers the rows only of the training part, as a pass over all rows alone cannot tell."""
-    split = ["train" if i % 3 else "test" for i in range(N)]
-    part = {"train": 0, "test": 0}
-    count = []
-    for one in split:
-        count.append(part[one] if one == "train" else 5)
-        part[one] += 1
-    given = {"a": ("double", RNG.normal(size=N).tolist()), "n": ("int64", count), "split": ("string", split)}
-    arrow.write(tmp_path / "x.parquet", given | {"y": ("int64", [i % 2 for i in range(N)])})
-    for _ in range(2):
-        read = data.read(tmp_path / "x.parquet")
-        assert ("left out", "columns 'n' (numbers of rows)") in read.intake.notes
-        little()
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -242,18 +226,6 @@ def test_lists_of_several_lengths_are_refused(lists, says, tmp_path):
         data.read(tmp_path / "x.parquet")
 
 
-def test_lists_that_look_like_images_without_channels_are_refused_with_what_to_write(tmp_path):
-    form = "list<element: list<element: uint8>>"
-    arrow.write(
-        tmp_path / "x.parquet", {"v": (form, np.zeros((N, 8, 8), int).tolist()), "y": ("int64", [0, 1] * 30)}
-    )
-    with pytest.raises(
-        DataError,
-        match=r"E403 x.parquet: lists in column 'v' are \[8, 8\], .* write layout='channels last' for",
-    ):
-        data.read(tmp_path / "x.parquet")
-
-
 def png(i, side=8):
     file = io.BytesIO()
     Image.fromarray(np.random.default_rng(i).integers(0, 256, (side, side + i % 2, 3)).astype(np.uint8)).save(
@@ -324,16 +296,6 @@ def test_files_that_cannot_be_read_are_all_named_and_no_path_is_opened(tmp_path,
         ):
             data.read(f"{tmp_path}/x.parquet(size=8)")
         little()
-
-
-def test_a_row_without_a_file_of_its_own_is_named(tmp_path):
-    given, _ = packed(png, 6)
-    given["image"][1][4] = {"bytes": None, "path": "/etc/hostname"}
-    arrow.write(tmp_path / "x.parquet", given)
-    with pytest.raises(
-        DataError, match=r"E401 row 4 of .*x\.parquet holds no file of its own in column 'image'"
-    ):
-        data.read(f"{tmp_path}/x.parquet(size=8)")
 
 
 def test_the_format_of_sounds_is_that_of_training_rows(tmp_path):
@@ -411,33 +373,6 @@ def test_damaged_files_and_a_missing_package_are_one_sentence(tmp_path, monkeypa
         data.read(tmp_path / "x.parquet")
 
 
-def test_words_that_would_fill_memory_are_left_out_or_refused(tmp_path, monkeypatch):
-    given = {
-        "a": ("double", [0.5 + i for i in range(N)]),
-        "w": ("string", ["u" * 50, "v" * 60] * 30),
-        "label": ("int64", [0, 1] * 30),
-    }
-    arrow.write(tmp_path / "x.parquet", given)
-    monkeypatch.setattr("unskew.data.parquet.table.usable_memory", lambda: 7700)
-    read = data.read(tmp_path / "x.parquet")
-    assert [c for c, _ in read.intake.form["columns"]] == ["a"]
-    assert any(
-        re_says(note[1], r"column 'w', whose words take too much memory") for note in read.intake.notes
-    )
-    monkeypatch.setattr("unskew.data.parquet.table.COLUMN_ROWS", 5)
-    arrow.write(tmp_path / "x.parquet", given | {"label": ("string", [f"{i:050}" for i in range(N)])})
-    with pytest.raises(
-        DataError, match=r"E142 x\.parquet: column 'label' would have to be in memory as a whole"
-    ):
-        data.read(f"{tmp_path}/x.parquet(label=label)")
-
-
-def re_says(text, pattern):
-    import re
-
-    return re.search(pattern, text) is not None
-
-
 def test_dates_and_other_forms_are_left_out(tmp_path):
     day = datetime.date(2020, 1, 1)
     given = {
@@ -458,25 +393,6 @@ def test_other_processes_read_the_rows_in_a_file_of_their_own(tmp_path, little):
     read = data.read(tmp_path / "x.parquet")
     from_npz.save_dataset(read, tmp_path / "data.npz")
     assert np.array_equal(data.read(tmp_path / "data.npz").x[:], read.x[:])
-
-
-def test_numbers_of_sites_that_files_write_in_different_types_stay_apart(tmp_path):
-    """As one array of floats, 2**62 and the number after it were one site."""
-    large = [(1 << 62) + i % 2 for i in range(8)]
-    rows = {"a": ("double", RNG.normal(size=8).tolist()), "label": ("int64", [0, 0, 1, 1] * 2)}
-    arrow.write(tmp_path / "s" / "a.parquet", rows | {"site": ("uint64", large)})
-    arrow.write(tmp_path / "s" / "b.parquet", rows | {"site": ("int64", large)})
-    read = data.read(tmp_path / "s")
-    assert {*read.columns["site"].tolist()} == {*large}
-    arrow.write(tmp_path / "s" / "b.parquet", rows | {"site": ("double", [1.0] * 8)})
-    text = (
-        "column 'site' holds whole numbers beyond 9,007,199,254,740,992 in some files, and numbers of another"
-        " type"
-    )
-    with pytest.raises(DataError, match=f"E403 s: {text}"):
-        data.read(tmp_path / "s")
-    arrow.write(tmp_path / "s" / "a.parquet", rows | {"site": ("int64", [2, 1 << 53] * 4)})
-    assert 1 << 53 in data.read(tmp_path / "s").columns["site"]
 
 
 def test_a_column_of_parts_beside_files_that_are_parts_has_to_agree_and_is_no_feature(tmp_path):
@@ -506,16 +422,3 @@ def test_a_column_of_parts_beside_files_that_are_parts_has_to_agree_and_is_no_fe
             DataError, match=f"E403 set: column 'split' {says}, and the file's name says another part"
         ):
             data.read(tmp_path / "set")
-
-
-def test_a_column_of_parts_counts_beside_labels_that_are_lists_too(tmp_path):
-    given = {
-        "x": ("list<element: int64>", RNG.integers(0, 9, (12, 5)).tolist()),
-        "label": ("list<element: int64>", RNG.integers(0, 3, (12, 5)).tolist()),
-        "split": ("string", ["train"] * 8 + ["test"] * 4),
-    }
-    arrow.write(tmp_path / "x.parquet", given)
-    read = data.read(tmp_path / "x.parquet")
-    assert (read.x.shape, read.x_test.shape) == ((8, 5), (4, 5))
-    assert np.array_equal(read.x_test, given["x"][1][8:])
-    assert "split" not in read.columns

@@ -13,14 +13,12 @@ import torch
 from torch import Tensor, nn
 
 import unskew
-from tests.cli.calling import call
 from tests.data import arrow
 from tests.data.test_parquet import FILE, png, wav
 from unskew import data
 from unskew.data import prediction_inputs
 from unskew.data.samples.packing import input_column, pack_to_layout
 from unskew.errors import DataError
-from unskew.federation.protocol.hello import form_difference, form_of
 
 N = 40
 RNG = np.random.default_rng(2)
@@ -163,15 +161,6 @@ def test_words_become_the_numbers_that_they_were_in_training(tmp_path):
         prediction_inputs.read_inputs(tmp_path / "xrays", federation.intake.form, federation.layout)
 
 
-def test_sites_compare_the_words_of_such_columns(tmp_path):
-    forms = []
-    for words in ("fm", "mx"):
-        arrow.write(tmp_path / "p.parquet", columns(sex=("string", [words[i % 2] for i in range(N)])))
-        forms.append(form_of(data.read(f"{tmp_path}/p.parquet(x='ids,sex', label=ill)")))
-    told = form_difference(("a", "b"), (forms[0], forms[1])) or ""
-    assert told.startswith("column 'sex' holds other words at a than at b")
-
-
 LARGER = {"scan": (NUMBERS, np.zeros((N, 16, 16, 3), np.uint8).tolist())}
 
 
@@ -231,15 +220,6 @@ def test_what_cannot_be_an_input_is_refused(tmp_path, setting, changed, text):
         data.read(f"{tmp_path}/p.parquet({more})")
 
 
-def test_more_than_memory_holds_is_not_predicted_from(tmp_path, monkeypatch):
-    arrow.write(tmp_path / "p.parquet", columns())
-    trained = data.read(f"{tmp_path}/p.parquet(x='age,ids', label=ill)")
-    assert trained.intake
-    monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 100)
-    with pytest.raises(DataError, match=r"E142 p.parquet: its inputs would take"):
-        prediction_inputs.read_inputs(tmp_path / "p.parquet", trained.intake.form, trained.layout)
-
-
 def test_files_are_inputs_and_are_predicted_from(tmp_path):
     """An image and a sound beside numbers, each as it would be by itself."""
     rows, texts = columns(slice(0, 12)), "x='photo,voice,age', label=ill, size=8"
@@ -278,49 +258,3 @@ def test_files_are_inputs_and_are_predicted_from(tmp_path):
     arrow.write(tmp_path / "p.parquet", rows)
     with pytest.raises(DataError, match=r"E401 Row 5 of .*p.parquet cannot be read as an image"):
         data.read(f"{tmp_path}/p.parquet({texts})")
-
-
-def test_a_table_and_a_column_of_lists_are_predicted_from(tmp_path, monkeypatch):
-    """One input: a table as training turned its columns into numbers, lists as they were scaled."""
-    rows = {"age": ("float", AGES.tolist()), "town": ("string", [("Ulm", "Bonn")[i % 2] for i in range(N)])}
-    arrow.write(tmp_path / "t.parquet", rows | {"ill": ("int64", Y.tolist())})
-    arrow.write(
-        tmp_path / "new.parquet", {"town": ("string", ["Ulm", "Bonn"]), "age": ("float", AGES[:2].tolist())}
-    )
-    trained = data.read(f"{tmp_path}/t.parquet(label=ill)")
-    assert trained.intake
-    _, x = prediction_inputs.read_inputs(tmp_path / "new.parquet", trained.intake.form)
-    assert {r.tobytes() for r in x} <= {r.tobytes() for r in (*trained.x, *trained.x_test)}
-    pictures = {"picture": (NUMBERS, SCANS.tolist())}
-    arrow.write(tmp_path / "l.parquet", pictures | {"ill": ("int64", Y.tolist())})
-    arrow.write(tmp_path / "n.parquet", pictures | {"ids": ("list<element: int64>", IDS.tolist())})
-    result = unskew.run(
-        "fedavg", f"{tmp_path}/l.parquet(label=ill, layout='channels last')", model="mlp", **SETTINGS
-    )
-    assert result.federation.intake
-    form = result.federation.intake.form
-    _, x = prediction_inputs.read_inputs(tmp_path / "n.parquet", form)
-    assert np.array_equal(x, FIRST)
-    assert np.array_equal(result.predict_proba(x), result.predict_proba(FIRST))
-    with pytest.raises(DataError, match=r"E403 n.parquet has as columns of lists .*training were in 'x'"):
-        prediction_inputs.read_inputs(tmp_path / "n.parquet", {})
-    with pytest.raises(
-        DataError, match=r"E403 n.parquet has as columns of files none; .*training were in 'x'"
-    ):
-        prediction_inputs.read_inputs(tmp_path / "n.parquet", {"kind": "images"})
-    monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 100)
-    with pytest.raises(DataError, match=r"E142 n.parquet: column 'picture' would take"):
-        prediction_inputs.read_inputs(tmp_path / "n.parquet", form)
-
-
-def test_the_command_predicts_from_parquet(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    rows = {"a": ("float", AGES.tolist()), "b": ("float", (AGES * 2).tolist())}
-    arrow.write(tmp_path / "t.parquet", rows | {"ill": ("int64", Y.tolist())})
-    arrow.write(tmp_path / "new.parquet", {n: (form, values[:3]) for n, (form, values) in rows.items()})
-    settings = [word for n, v in SETTINGS.items() for word in (f"--{n}", str(v))]
-    ran = call("run", "fedavg", "--data", "t.parquet(label=ill)", "--model", "mlp", "--name", "r", *settings)
-    assert ran.code == 0, ran.text
-    answers = call("predict", "runs/r", "new.parquet")
-    assert answers.code == 0, answers.text
-    assert len(answers.out.splitlines()) == 4

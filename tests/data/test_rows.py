@@ -14,12 +14,9 @@ import torch
 import unskew
 from unskew import data
 from unskew.data.readers import from_npz
-from unskew.data.samples.dataset import with_test_set
-from unskew.data.storage.duplicates import are_among, first_duplicates
-from unskew.data.storage.sample_rows import as_rows, checksums, is_streamed, moments
+from unskew.data.storage.sample_rows import as_rows, is_streamed, moments
 from unskew.data.storage.scratch import mapped_rows
 from unskew.errors import DataError
-from unskew.round.samples import BATCHES_AT_ONCE, READS_AHEAD, StreamedSamples
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.integers(0, 256, (90, 1, 8, 8)).astype(np.uint8), np.arange(90) % 3
@@ -182,57 +179,6 @@ def test_constants_are_those_of_the_rows_in_memory(tmp_path, monkeypatch):
     assert np.allclose(moments(x)[1], std)
 
 
-def test_the_same_samples_are_found_although_checksums_collide(monkeypatch):
-    x = np.array([[[1.0]], [[2.0]], [[1.0]], [[3.0]], [[2.0]]], dtype=np.float32)
-    for sums in (checksums, lambda x: np.zeros(len(x), np.uint32)):
-        monkeypatch.setattr("unskew.data.storage.duplicates.checksums", sums)
-        assert first_duplicates(x).tolist() == [0, 1, 0, 3, 1]
-        assert are_among(x, x[1:2]).tolist() == [False, True, False, False, True]
-
-
-def test_only_a_few_batches_are_read_ahead(tmp_path, monkeypatch):
-    """The first by itself, then some together, as long as they are small."""
-    read = on_disk(tmp_path)
-    monitored = type(read.x).__getitem__
-    batches = [np.array([i, i + 1]) for i in range(70)]
-    for most, counts in (
-        (1 << 20, [1, *[BATCHES_AT_ONCE] * 8, 5]),
-        (1024, [1] + [2] * 34 + [1]),
-        (1, [1] * 70),
-    ):
-        monkeypatch.setattr("unskew.round.samples.BYTES_AT_ONCE", most)
-        asked: list[np.ndarray] = []
-        samples = StreamedSamples(read.x, torch.device("cpu"))
-        take = lambda _, rows, asked=asked: asked.append(rows) or monitored(read.x, rows)  # noqa: E731
-        samples.rows = type("Rows", (), {"__getitem__": take, "prefetch": lambda *_: None})()
-        coming = samples.ahead(batches)
-        first = next(coming)
-        assert len(asked) <= 1 + READS_AHEAD
-        parts = [first, *coming]
-        assert all(
-            torch.equal(part, torch.as_tensor(read.x[rows]))
-            for part, rows in zip(parts, batches, strict=True)
-        )
-        assert [len(rows) // 2 for rows in asked] == counts
-        assert not any(
-            part.data_ptr() % 64 for part in parts
-        )  # as samples in memory, which kernels compute with alike
-    assert list(samples.ahead([])) == []
-
-
-def test_batches_that_are_read_are_not_copied_once_more(tmp_path, monkeypatch):
-    """D8: rows of float32 begin where kernels want them; a batch that does not is copied before it is trained
-    on."""
-    x = RNG.random((90, 4, 16), dtype=np.float32)
-    np.save(tmp_path / "x.npy", x)
-    samples = StreamedSamples(data.arrays(tmp_path / "x.npy", Y, x[:3], Y[:3]).x, torch.device("cpu"))
-    copied = []
-    monkeypatch.setattr(torch.Tensor, "clone", lambda self, *_, **__: copied.append(self) or self)
-    for part, rows in zip(samples.ahead([np.arange(i, i + 7) for i in range(70)]), range(70)):
-        assert np.array_equal(part.numpy(), x[rows : rows + 7])
-    assert copied == []
-
-
 def test_rows_are_chosen_as_those_of_an_array(tmp_path):
     rows, whole = as_rows(on_disk(tmp_path).x.source), X / np.float32(255)
     for index in (5, -1, slice(3, 20, 4), slice(-3, None), [1, -2], np.arange(90) % 7 == 0, []):
@@ -240,12 +186,6 @@ def test_rows_are_chosen_as_those_of_an_array(tmp_path):
     for index in (90, -91, [0, 90]):
         with pytest.raises(IndexError):
             rows[index]
-
-
-def test_a_tenth_held_out_reads_nothing(tmp_path):
-    read = on_disk(tmp_path)
-    (tmp_path / "x.npy").write_bytes(b"")
-    assert len(with_test_set(read, 0.1).x_test) == 7
 
 
 class Items:

@@ -21,7 +21,7 @@ from unskew.data.samples import packing
 from unskew.data.samples.dataset import Dataset
 from unskew.data.samples.packing import input_column
 from unskew.data.standardisation import standardise
-from unskew.errors import DataError, UsageError
+from unskew.errors import DataError
 from unskew.formats.input_layout import Input, Layout
 from unskew.runs.run_folder import fingerprint
 
@@ -214,12 +214,6 @@ class Odd:
             r"E403 Odd: sample 0 has the inputs .*, sample 3 \[1, 2\]; give every sample",
         ),
         (lambda: Odd(SCANS[0]), "E403 Odd: sample 0 has several inputs, sample 3 a single ndarray"),
-        (lambda: Odd({"image": SCANS[0], "age": None}), "E403 Odd: input 'age' of sample 3 is missing"),
-        (lambda: Odd({"image": SCANS[0], "age": "63"}), "E403 Odd: input 'age' of sample 3 is text"),
-        (
-            lambda: Odd({"image": SCANS[0], "age": {"in years": 3}}),
-            "E403 Odd: input 'age' of sample 3 is a dictionary",
-        ),
         (
             lambda: Odd({"image": SCANS[0, :, :4], "age": 1.0}),
             r"E403 Odd: input 'image' is \[1, 8, 8\] in sample 0 and \[1, 4, 8\] in sample 3; cut, pad or resize",
@@ -229,38 +223,13 @@ class Odd:
             lambda: ({"age": AGES, "image": SCANS[1:]}, Y),
             "E403 arrays: input 'age' has 40 samples, input 'image' 39",
         ),
-        (lambda: ((AGES, SCANS[1:]), Y), "E403 arrays: input 1 has 40 samples, input 2 39"),
         (lambda: ({"age": AGES[1:], "image": SCANS[1:]}, Y), "E403 arrays: 39 samples but 40 labels"),
-        (lambda: ({"age": 63.0, "image": SCANS}, Y), "E403 arrays: input 'age': x is float64"),
         (
             lambda: ({"the age": AGES, "image": SCANS}, Y),
             "E403 arrays: the input 'the age' has a name that is no keyword",
         ),
-        (lambda: ({"class": AGES, "image": SCANS}, Y), "E403 .*'class' has a name that is no keyword"),
-        (lambda: ({1: AGES, "image": SCANS}, Y), "E403 .*the input 1 has a name that is no keyword"),
-        (lambda: ({}, Y), "E403 arrays: an empty dictionary of inputs"),
-        (
-            lambda: ({"image": SCANS.transpose(0, 2, 3, 1), "age": AGES}, Y),
-            r"E403 arrays: input 'image': .*\[N, H, W, ch",
-        ),
-        (
-            lambda: ({"age": AGES[:, None][:, :0], "image": SCANS}, Y),
-            r"E403 arrays: input 'age': x is \[40, 0\], so that a sample holds no number",
-        ),
-        (
-            lambda: ({"ids": IDS + 2**24, "age": AGES}, Y),
-            "E405 .*input 'ids' of sample 0 holds 167772.*up to 16,777,216",
-        ),
-        (
-            lambda: ({"age": np.full(N, 1e39), "image": SCANS}, Y),
-            "E405 arrays: input 'age' of sample 0 holds inf",
-        ),
         (
             lambda: (BY_NAME, IDS),
-            r"E404 arrays: labels are .*samples with several inputs \(age .* have one class",
-        ),
-        (
-            lambda: (BY_NAME, SCANS[:, 0].round()),
             r"E404 arrays: labels are .*samples with several inputs \(age .* have one class",
         ),
         (
@@ -268,16 +237,8 @@ class Odd:
             r"E403 .*training and test samples have other inputs: image float32 \[1, 8, 8\] and image float32 \[1, 4, 8\]",
         ),
         (
-            lambda: (BY_NAME, Y, {"age": AGES}, Y),
-            "E403 arrays: training and test samples have other inputs: age",
-        ),
-        (
             lambda: (BY_NAME, Y, SCANS, Y),
             "E403 arrays: training samples have several inputs and test samples one",
-        ),
-        (
-            lambda: (SCANS, Y, BY_NAME, Y),
-            "E403 arrays: training samples have one input and test samples several",
         ),
         (
             lambda: {"north": (BY_NAME, Y), "south": ({"age": IDS[:, 0], "image": SCANS}, Y)},
@@ -288,7 +249,6 @@ class Odd:
             "E403 'south': some clients' samples have several inputs",
         ),
     ],
-    ids=range(28),
 )
 def test_what_cannot_be_meant_is_refused_in_one_sentence(given, text):
     with pytest.raises(DataError, match=text) as refused:
@@ -336,13 +296,6 @@ def test_inputs_are_not_scaled_by_each_other_and_it_is_told():
     assert standardise(data.arrays(BY_NAME, Y), always=False).intake == data.arrays(BY_NAME, Y).intake
 
 
-def test_test_samples_of_another_scale_are_told_input_by_input():
-    taken = data.arrays(BY_NAME, Y, {"image": SCANS, "age": AGES * 100}, Y)
-    notes = [text for _, text in taken.intake.notes] if taken.intake else []
-    assert len(notes) == 1
-    assert notes[0].startswith("input age: test samples are")
-
-
 @pytest.mark.parametrize("skew", ["iid+gamma:0.5", "iid+contrast:1+noise:0.2", "iid+rotate90", "iid+blur:1"])
 def test_a_device_sees_images_alone(skew):
     """As where the image is the only input; noise of a second image is another."""
@@ -358,15 +311,6 @@ def test_a_device_sees_images_alone(skew):
         first, second = (input_column(two.layout, getattr(two, part), i) for i in range(2))
         assert np.array_equal(first, images.reshape(len(images), -1))
         assert np.array_equal(first, second) == ("noise" not in skew)
-
-
-def test_a_feature_skew_without_an_image_is_refused():
-    rng = np.random.default_rng(0)
-    given = {"ids": IDS, "age": AGES}
-    with pytest.raises(
-        UsageError, match=r"E103 feature skew '\+noise' changes images, and none of a sample's inputs"
-    ):
-        data.build(data.arrays(given, Y), "iid+noise:0.1", 2, rng, rng)
 
 
 def test_what_was_understood_names_every_input():
@@ -386,28 +330,6 @@ def test_another_process_reads_the_same_set(tmp_path):
     taken = data.arrays(BY_NAME, Y)
     from_npz.save_dataset(taken, tmp_path / "set.npz")
     assert same(data.npz(tmp_path / "set.npz"), taken)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda facts: facts["layout"]["inputs"][0].__setitem__(1, [1 << 40]),
-        lambda facts: facts["layout"].__setitem__("named", 3),
-        lambda facts: facts.pop("intake"),
-        lambda facts: facts.__setitem__("labels", 7),
-    ],
-    ids=range(4),
-)
-def test_a_set_that_somebody_changed_in_its_file_is_refused(tmp_path, change):
-    from_npz.save_dataset(data.arrays(BY_NAME, Y), tmp_path / "set.npz")
-    arrays = dict(np.load(tmp_path / "set.npz"))
-    facts = json.loads(str(arrays[from_npz.FACTS_ARRAY]))
-    change(facts)
-    np.savez(tmp_path / "other.npz", **{**arrays, from_npz.FACTS_ARRAY: np.array(json.dumps(facts))})
-    with pytest.raises(
-        DataError, match=r"E401 .*other.npz says that unskew wrote it, and what it holds is damaged"
-    ):
-        data.npz(tmp_path / "other.npz")
 
 
 def dealt(layout: Layout | None, x: np.ndarray) -> Federation:
@@ -431,16 +353,6 @@ def test_equal_rows_of_other_inputs_have_another_digest():
     assert len({fingerprint(dealt(layout, x)) for layout in layouts}) == len(layouts)
 
 
-def test_a_set_whose_rows_are_not_its_layouts_is_refused():
-    with pytest.raises(DataError, match=r"E403 rows: samples are \[4\], and their inputs take 3 numbers"):
-        dealt(Layout((Input("1", (3,)),), False), np.zeros((N, 4), np.float32))
-    with pytest.raises(
-        DataError, match=r"E404 rows: labels are \[N, 4, 4\], and no input of a sample has so many places"
-    ):
-        Dataset("rows", np.zeros((4, 4), np.float32), np.ones((4, 4, 4), int), np.zeros((0, 4), np.float32),
-                np.ones((0, 4, 4), int), ("a", "b"), layout=Layout((Input("1", (4,)),), False))  # fmt: skip
-
-
 LAYOUT = Layout(
     (Input("age", ()), Input("image", (1, 8, 8), "float32", 255), Input("ids", (6,), "int64")), True
 )
@@ -449,46 +361,3 @@ LAYOUT = Layout(tuple(sorted(LAYOUT.inputs, key=lambda each: each.name)), True)
 
 def test_a_layout_comes_back_from_a_file_as_it_was():
     assert Layout.from_json(json.loads(json.dumps(LAYOUT.as_json())), LAYOUT.width) == LAYOUT
-
-
-def changed(*path: Any, to: Any) -> dict[str, Any]:
-    facts = json.loads(json.dumps(LAYOUT.as_json()))
-    inner = facts
-    for step in path[:-1]:
-        inner = inner[step]
-    inner[path[-1]] = to
-    return facts
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [
-        changed("inputs", 2, 1, to=[1 << 40]),  # rows of a terabyte
-        changed("inputs", 2, 1, to=[-1, -64]),
-        changed("inputs", 2, 1, to=[True, 8, 8]),
-        changed("inputs", 2, 1, to=[1] * 9 + [64]),
-        changed(
-            "inputs", 0, 0, to="self.weight"
-        ),  # names that no function takes, or that write to a terminal
-        changed("inputs", 0, 0, to="a\x1b[2Jb"),
-        changed("inputs", 0, 0, to="image"),
-        changed("inputs", 0, 0, to=7),
-        changed("inputs", 0, 0, to="zz"),
-        changed("inputs", 0, 2, to="object"),
-        changed("inputs", 0, 2, to=["float32"]),
-        changed("inputs", 0, 3, to=0),
-        changed("inputs", 0, 3, to=True),
-        changed("inputs", 0, to=["age"]),
-        changed("inputs", to=[]),
-        changed("inputs", to=[["age", [], "float32", 1]] * 101),
-        changed("inputs", to={"age": 1}),
-        changed("named", to=False),
-        changed("named", to="yes"),
-        changed("inputs", 2, 1, to=[1, 8, 7]),  # places beside the row
-        {},
-    ],
-    ids=range(21),
-)
-def test_a_layout_of_a_stranger_is_read_strictly(facts):
-    with pytest.raises((KeyError, TypeError, ValueError)):
-        Layout.from_json(facts, LAYOUT.width)

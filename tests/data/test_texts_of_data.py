@@ -12,33 +12,12 @@ from PIL import Image
 
 from tests.data.test_folders import pictures
 from tests.data.test_volumes import volume
-from unskew import data
 from unskew.data import registry
-from unskew.data.downloads.catalogue import NamedArchive
 from unskew.data.files.archives import Archive
 from unskew.data.files.tree import VOLUME_ENDINGS, read_tree
-from unskew.data.skew import Skew, partition
-from unskew.data.volumes.scans import Scan, read_scans
+from unskew.data.volumes.scans import read_scans
 from unskew.data.volumes.volume import cut_mask, cut_slices
-from unskew.errors import DataError, UsageError
-
-
-def test_a_further_argument_counts_before_those_in_the_text(tmp_path, monkeypatch):
-    pictures(tmp_path, "a", "b")
-    assert data.read(f"{tmp_path}(size=8)").shape == (3, 8, 8)
-    assert data.read(f"{tmp_path}(size=8)", size=16).shape == (3, 16, 16)
-    monkeypatch.setattr(registry, "reader_of", lambda name: lambda size=1, bands=2: (size, bands))
-    assert data.read("any(size=8, bands=4)", size=16) == (16, 4)
-
-
-def test_a_path_may_have_brackets_as_if_it_had_arguments(tmp_path):
-    """Of `scans` and `scans(1)`, the text `scans(1)(size=8)` names the second."""
-    pictures(tmp_path / "scans", "a", "b")
-    pictures(tmp_path / "scans(1)", "c", "d")
-    assert registry.place_of(f"{tmp_path}/scans(1)(size=8)") == (f"{tmp_path}/scans(1)", {"size": 8})
-    assert data.read(f"{tmp_path}/scans(1)(size=8)").classes == ("c", "d")
-    assert data.read(f"{tmp_path}/scans(size=8)").classes == ("a", "b")
-    assert registry.place_of(f"{tmp_path}/scans(1)") == (f"{tmp_path}/scans(1)", {})
+from unskew.errors import DataError
 
 
 def test_the_column_by_which_a_text_divides(tmp_path):
@@ -57,30 +36,6 @@ def test_sets_that_are_not_on_this_machine_are_said_to_be_missing(tmp_path, monk
     assert [registry.at_hand(name) for name in ("digits", "cifar10", "fashion_mnist")] == [True, False, True]
     missing = {name for name, line in registry.describe().items() if "not found: set UNSKEW_DATA" in line}
     assert missing == set(registry.names()) - {*registry.BUILT_IN, "fashion_mnist"}
-
-
-def test_an_archive_of_ones_own_in_the_folder_of_named_sets_has_no_name_of_theirs(tmp_path, monkeypatch):
-    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path))
-    for name in ("digits", "my_own"):
-        (tmp_path / f"{name}.npz").write_bytes(b"")
-    assert registry.place_of("digits") == ("digits", {})
-    assert registry.place_of("my_own") == (str(tmp_path / "my_own.npz"), {})
-
-
-def test_every_shift_of_a_skew_is_read():
-    assert len(Skew.parse("iid+noise:0.1+contrast:0.2+brightness:0.3").shifts) == 3
-    with pytest.raises(UsageError, match=r"E103 .*'blurr'"):
-        Skew.parse("iid+noise:0.1+contrast:0.2+blurr:0.3")
-
-
-def test_data_are_dealt_to_at_least_one_client():
-    """Where a column says who the clients are, no number is asked for."""
-    rng, y = np.random.default_rng(0), np.array([0, 1, 0, 1])
-    with pytest.raises(UsageError, match="E109 clients must be at least 1; got 0"):
-        partition("iid", y, 0, rng)
-    assert len(partition("column:site", y, 0, rng, columns={"site": np.array([0, 0, 1, 2])})) == 3
-    with pytest.raises(DataError, match="E403 there are no samples"):
-        partition("iid", y[:0], 2, rng)
 
 
 def strips(*shades):
@@ -106,26 +61,6 @@ def test_pictures_in_strips_keep_their_order():
         archive.labels("y")
     with pytest.raises(DataError, match=r"E401 a\.npz: pictures in 'train_webp' cannot be read"):
         Archive(Path("a.npz"), {"train_webp": buffer, "train_off": offsets + 3}).pictures("train_webp", 4)
-
-
-def test_a_set_in_one_piece_is_divided_row_by_row():
-    x, y, test = np.arange(6.0)[:, None], np.array([0, 1, 2, 0, 1, 2]), np.array([0, 1, 0, 0, 1, 0], bool)
-    arrays = {"y": y, "classes": np.array(["a", "b", "c"]), "site": 10 * np.arange(6)}
-    d = NamedArchive(Archive(Path("eyes.npz"), arrays), "here").split(x, test, ("site",))
-    for rows, columns, given in ((d.y, d.columns, ~test), (d.y_test, d.test_columns, test)):
-        assert rows.tolist() == y[given].tolist()
-        assert columns["site"].tolist() == (10 * np.flatnonzero(given)).tolist()
-    assert (d.x[:, 0].tolist(), d.x_test[:, 0].tolist()) == ([0, 2, 3, 5], [1, 4])
-
-
-def test_who_a_patient_is():
-    """Patients of one name at two sites are two people, unless a file says who they are."""
-    one, other = (Scan(Path("a.nii"), "sub-01", site, "train") for site in ("lyon", "oslo"))
-    assert one.owner != other.owner
-    one, other = (
-        Scan(Path("a.nii"), name, site, "train", person="anna") for name, site in (("a", "x"), ("b", "y"))
-    )
-    assert one.owner == other.owner
 
 
 @pytest.mark.parametrize(

@@ -65,106 +65,46 @@ def texts(option: str, right: tuple[str, ...], wrong: tuple[str, ...]) -> Genera
     return case
 
 
+def words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 METHODS = texts(
     "",
     ("fedavg", "fedprox(mu=0.1)", "scaffold+flea", "fedprox + bsm", "moon(mu=1)", "flea(alpha=0.5)"),
     (
-        *(
-            "fedprox(mu=-1)",
-            "fedprox(mu=nan)",
-            "fedprox(mu=1e999)",
-            "fedprox(mu='a')",
-            "fedprox(nu=1)",
-            "fedprox(mu=1",
-            "?",
+        *words(
+            """
+    fedprox(mu=-1) fedprox(mu=nan) fedprox(mu=1e999) fedprox(mu='a') fedprox(nu=1) fedprox(mu=1 ?
+    fedprox(mu=1)(mu=5) fedprox(mu=1)-(2) fedprox(mu={[]:1}) fedprox(mu=1,mu=2) fedavgg + a+b
+    fedprox(lambda=1) fedprox+fedprox fedprox(1) flea(alpha=-1) moon(tau=0) fedprox(mu=True)
+    fedprox(mu=None) fedprox(mu=[1]) no.py
+    """
         ),
-        *(
-            "fedprox(mu=1)(mu=5)",
-            "fedprox(mu=1)-(2)",
-            "fedprox(mu={[]:1})",
-            "fedprox(mu=1,mu=2)",
-            "fedavgg",
-            "+",
-            "a+b",
-        ),
-        *(
-            f"fedprox(mu={'-' * 3000}1)",
-            f"fedprox(mu={'[' * 400})",
-            "fedprox(lambda=1)",
-            "fedprox+fedprox",
-            "fedprox(1)",
-        ),
-        *(
-            "flea(alpha=-1)",
-            "moon(tau=0)",
-            "fedprox(mu=True)",
-            "fedprox(mu=None)",
-            "fedprox(mu=[1])",
-            "x" * 11_000,
-            "no.py",
-        ),
+        f"fedprox(mu={'-' * 3000}1)",
+        f"fedprox(mu={'[' * 400})",
+        "x" * 11000,
     ),
 )
 SETS = texts(
     "set",
     ("fedprox.mu=0.1", "FEDPROX.mu = 1"),
-    (
-        *(
-            "fedprox.mu=[",
-            "fedprox.mu=",
-            "fedprox.mu",
-            "mu=1",
-            ".=",
-            "=",
-            "flea.alpha=1",
-            "fedprox.nu=1",
-            "fedprox.mu=-1",
-        ),
-        *(
-            "fedprox.mu=inf",
-            "fedprox.mu=nan",
-            "fedprox.mu={}",
-            "fedprox.mu='",
-            "fedprox..mu=1",
-            "fedprox.mu=1e999",
-        ),
+    words(
+        """
+    fedprox.mu=[ fedprox.mu= fedprox.mu mu=1 .= = flea.alpha=1 fedprox.nu=1 fedprox.mu=-1 fedprox.mu=inf
+    fedprox.mu=nan fedprox.mu={} fedprox.mu=' fedprox..mu=1 fedprox.mu=1e999
+    """
     ),
 )
 SKEWS = texts(
     "skew",
     ("iid", "dirichlet:0.5", "classes:2", "dirichlet:1e3"),
-    (
-        *(
-            "dirichlet:-1",
-            "dirichlet:0",
-            "dirichlet:nan",
-            "dirichlet:inf",
-            "dirichlet:",
-            "dirichlet",
-            "classes:0",
-            "classes:99",
-        ),
-        *(
-            "classes:x",
-            "classes:1.5",
-            "pathological:0",
-            "pathological:2x",
-            "iid:3",
-            "column:nope",
-            "column",
-            "domain",
-            "?",
-        ),
-        *(
-            "clustered:-",
-            "dirichlet:0.1,nope",
-            "dirichlet:0.1,noise:x",
-            "non-iid",
-            "iid,iid",
-            ",",
-            ":",
-            "dirichlet:1e-9999",
-        ),
+    words(
+        """
+    dirichlet:-1 dirichlet:0 dirichlet:nan dirichlet:inf dirichlet: dirichlet classes:0 classes:99
+    classes:x classes:1.5 pathological:0 pathological:2x iid:3 column:nope column domain ? clustered:-
+    dirichlet:0.1,nope dirichlet:0.1,noise:x non-iid iid,iid , : dirichlet:1e-9999
+    """
     ),
 )
 AVAILABILITIES = texts(
@@ -177,59 +117,22 @@ AVAILABILITIES = texts(
         "clustered:0.5-0.3",
         "full,deadline:2",
     ),
-    (
-        *(
-            "sample:0",
-            "sample:-1",
-            "sample:inf",
-            "sample:nan",
-            "bernoulli:nan",
-            "bernoulli:1.1",
-            "bernoulli:-0.1",
-            "?",
-        ),
-        *(
-            "persistent:0.5x0",
-            "persistent:0.5x1.5",
-            "clustered:0.5-2",
-            "full,quorum:inf",
-            "full,quorum:-1",
-            "full:1",
-        ),
-        *(
-            "full,drop:2",
-            "full,redraw:maybe",
-            "trace:/etc",
-            "trace:",
-            "trace:nope.csv",
-            "full,drop:.1,drop:.2",
-            "full,,",
-        ),
+    words(
+        """
+    sample:0 sample:-1 sample:inf sample:nan bernoulli:nan bernoulli:1.1 bernoulli:-0.1 ?
+    persistent:0.5x0 persistent:0.5x1.5 clustered:0.5-2 full,quorum:inf full,quorum:-1 full:1
+    full,drop:2 full,redraw:maybe trace:/etc trace: trace:nope.csv full,drop:.1,drop:.2 full,,
+    """
     ),
 )
 MODELS = texts(
     "model",
     ("mlp", "mlp(hidden=(4,))", "cnn_small", "auto"),
-    (
-        *(
-            "mlp(hidden=(0,))",
-            "mlp(hidden=(-1,))",
-            "mlp(hidden=3)",
-            "mlp(hidden=('a',))",
-            "mlp(hid=(1,))",
-            "mlpp",
-            "mlp(",
-            "?",
-        ),
-        *(
-            "mlp(hidden=(1.5,))",
-            "no.py:f",
-            "/etc:f",
-            "mlp(hidden=(1e99,))",
-            "mlp(hidden=[[1]])",
-            "mlp+mlp",
-            "mlp(hidden=nan)",
-        ),
+    words(
+        """
+    mlp(hidden=(0,)) mlp(hidden=(-1,)) mlp(hidden=3) mlp(hidden=('a',)) mlp(hid=(1,)) mlpp mlp( ?
+    mlp(hidden=(1.5,)) no.py:f /etc:f mlp(hidden=(1e99,)) mlp(hidden=[[1]]) mlp+mlp mlp(hidden=nan)
+    """
     ),
 )
 
@@ -577,7 +480,7 @@ def sounds(rng: random.Random, folder: Path) -> Case:
             (folder / "sounds" / label / f"{i}.wav").write_bytes(content)
     kind, wrong, how = rng.randrange(3), False, ""
     if kind == 1:
-        place, size = rng.choice(((22, 2), (24, 4), (34, 2), (20, 2), (12, 4), (36, 4), (32, 2)))
+        place, size = rng.choice(((22, 2), (24, 4), (20, 2), (12, 4), (36, 4), (32, 2)))
         content = content[:place] + bytes(size) + content[place + size :]
         wrong, how = True, f"zeros at {place}"
     if kind == 2:

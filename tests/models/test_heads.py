@@ -215,32 +215,6 @@ def test_a_head_that_is_a_convolution_learns_what_a_dense_one_does(method):
         assert convolved.scores(scope) == dense.scores(scope)
 
 
-class Particular(Model):
-    def forward(self, x):
-        assert not (x % 1).any(), "whole numbers only"
-        return super().forward(x)
-
-
-def test_a_model_that_takes_no_fractions_is_taken_as_it_is():
-    model = check_module(Particular(), SHAPE, CLASSES)
-    assert Network(model, SHAPE).head == "classifier"
-
-
-class Unused(Model):
-    def made(self):
-        self.aside = nn.Conv2d(2, 2, 1)
-        self.again = self.first
-
-
-@pytest.mark.parametrize("cut", ["aside", "again"])
-def test_a_cut_that_no_pass_comes_by_is_refused(cut):
-    """Nothing was shared there, so that FLea was FedAvg and nothing said."""
-    with pytest.raises(
-        UsageError, match=f"E104 the model cannot be cut after '{cut}', which its forward does not call"
-    ):
-        trained(Unused(), f"flea(cut={cut})")
-
-
 @pytest.mark.parametrize(
     "end", [nn.LogSoftmax(1), nn.Softmax(1), nn.Dropout(0.1), nn.BatchNorm1d(CLASSES), nn.LayerNorm(CLASSES)]
 )

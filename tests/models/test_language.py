@@ -82,12 +82,6 @@ def test_a_token_sees_as_far_as_its_window_reaches():
         assert both.model.mask["sliding_attention"].equal(narrow.model.mask)
 
 
-def test_token_ids_travel_as_numbers_and_arrive_as_whole_ones():
-    body = MeanPooling(Repeats(), PADDING, causal=False)
-    body(IDS.float() + 1e-4)
-    assert body.model.ids.equal(IDS)
-
-
 def test_a_model_with_one_answer_a_sequence_becomes_one_with_an_answer_a_token():
     window = LocalAttention(2, mixed=False)
     model = SequenceModel(MeanPooling(Repeats(), PADDING, True, window), nn.Linear(D, 2), vocabulary=D)

@@ -4,7 +4,6 @@ trains."""
 from __future__ import annotations
 
 import copy
-import threading
 
 import numpy as np
 import pytest
@@ -73,13 +72,6 @@ def test_normalisation_that_nobody_can_average_is_refused(norm, words):
         given(with_norm(norm))
 
 
-def test_a_frozen_layer_may_have_counted_as_it_liked():
-    """M8: its statistics are constants, however they came about."""
-    module = with_norm(nn.BatchNorm2d(8, momentum=None))
-    module[0].requires_grad_(False)
-    assert given(module).lanes == 16
-
-
 @LANES
 @pytest.mark.parametrize(
     ("norm", "flat"),
@@ -124,22 +116,6 @@ def test_a_batch_of_one_sample_needs_more_than_one_value_a_channel():
     assert given(with_norm(nn.LayerNorm(8), flat=True), batch=1)
 
 
-def test_a_name_that_would_be_a_path_is_refused():
-    """M24: such a run could not be resumed."""
-    body = nn.ModuleDict({"a/b": nn.Linear(36, 36)})
-
-    class Named(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.head = body, nn.Linear(36, CLASSES)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.head(self.body["a/b"](x.flatten(1)))
-
-    with pytest.raises(UsageError, match=r"E123.*'body\.a/b' has a '/' in its name"):
-        given(Named())
-
-
 class Centred(nn.Module):
     """Subtracts the mean, in place or not."""
 
@@ -175,19 +151,6 @@ def test_torchs_own_layers_may_be_in_place(lanes, method):
     assert results[0] == results[1]
 
 
-def test_a_model_that_is_only_a_head_is_refused_where_the_head_is_frozen():
-    """M24: FedBABU's was a traceback."""
-    with pytest.raises(
-        UsageError, match="E108 nothing of this model is left to train: fedbabu freezes all of it"
-    ):
-        given(nn.Sequential(Flat(36, CLASSES)), "fedbabu")
-
-
-class Flat(nn.Linear):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x.flatten(1))
-
-
 class Two(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -202,13 +165,6 @@ def test_several_inputs_are_refused_by_name():
         UsageError, match=r"E123 the model takes 2 inputs \('x', 'mask'\), but a sample is one array"
     ):
         given(Two())
-
-
-def test_a_model_that_cannot_be_copied_is_refused():
-    module = nn.Sequential(nn.Flatten(), nn.Linear(36, CLASSES))
-    module.lock = threading.Lock()  # type: ignore[assignment]
-    with pytest.raises(UsageError, match="E123 the model cannot be copied"):
-        given(module)
 
 
 class Tied(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 
 import pytest
@@ -57,25 +56,13 @@ def test_further_arguments_of_the_function_stand_in_the_text(file):
         models.from_file(at, (4,), 2)
 
 
-def test_a_file_named_like_a_module_of_python_replaces_nothing(file, monkeypatch):
-    monkeypatch.setitem(sys.modules, "random", random)  # put back should this test fail
-    at = file("def make(shape, classes):\n    return nn.Linear(shape[0], classes)", name="random.py")
-    models.from_file(f"{at}:make", (4,), 2)
-    assert sys.modules["random"] is random
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("def make(:", "E111 .*SyntaxError"),
         ("import no_such_module_anywhere", "E111 .*No module named"),
-        ("def mke(shape, classes): ...", "E104 .*no function 'make'.*'mke'"),
-        ("make = 3", "E104 .*no function"),
         ("def make(shape, classes, wide=3): ...", "E123 .*got NoneType"),
         ("def make(shape): ...", "E123 .*fails when called with"),
-        ("def make(shape, classes):\n    assert False", "E123 .*fails when called with .*: AssertionError"),
-        ("def make(shape, classes):\n    return 3", "E123 .*got int"),
-        ("from unskew import models\ndef make(s, c):\n    return models.build('mlpp', s, c)", "E104 .*mlp"),
     ],
 )
 def test_files_that_cannot_serve(file, text, told):
@@ -107,11 +94,8 @@ class Gives(nn.Module):
     ("module", "told"),
     [
         (Fails(AttributeError("no such part")), "AttributeError: no such part"),
-        (Fails(IndexError()), r"fails on two samples of \[4\]: IndexError\."),
-        (Fails(ValueError("first\nsecond")), r"ValueError: first\."),
         (Gives((torch.zeros(2, 2),)), "gives tuple for two samples"),
         (Gives(torch.zeros(2, 2, 1)), r"gives \[2, 2, 1\] for two samples; expected \[2, 2\]"),
-        (Gives(torch.zeros(1, 2)), r"gives \[1, 2\]"),
         (nn.Linear, r"Linear is a class, not a module; create it first: Linear\("),
     ],
 )

@@ -107,8 +107,6 @@ def test_options_stand_in_the_text_or_beside_it():
     ("text", "shape", "told"),
     [
         ("mlp(64)", (4,), "E104 .*key=value"),
-        ("mlp(hidden=(3,))(5)", (4,), "E104 .*key=value"),
-        ("mlp(hidden=(3,)) + 2", (4,), "E104 .*key=value"),
         ("mlp(hidden=", (4,), "E104"),
         (
             "alexnet_bn(stem='tiny')",
@@ -117,11 +115,7 @@ def test_options_stand_in_the_text_or_beside_it():
         ),
         ("mlp(hidden=(0,))", (4,), "E104 model 'mlp': hidden must be a list of whole numbers, each above 0"),
         ("mlp(hiden=(3,))", (4,), "E104 model 'mlp' has no argument 'hiden'.*Did you mean 'hidden'"),
-        (f"mlp(hidden=({10**15},))", (4,), "E104 cannot build model 'mlp"),
         ("vae_cifar(dropout=1)", (3, 32, 32), "E104 .*dropout must be a number, at least 0, below 1; got 1"),
-        ("alexnet_bn(stem='imagenet')", (3, 62, 62), "E123 .*at least 63x63"),
-        ("alexnet_bn", (3, 47, 64), "E123 .*at least 48x48"),
-        ("alexnet_bn", (12,), "E123"),
         ("audionet", (64, 344), "E123 .*channels, mels, frames"),
         ("lenet", (1, 8, 8), "E123 .*28, 28"),
     ],
@@ -129,15 +123,6 @@ def test_options_stand_in_the_text_or_beside_it():
 def test_options_and_samples_that_do_not_fit_are_refused(text, shape, told):
     with pytest.raises(UsageError, match=told):
         models.build(text, shape, 3)
-
-
-@pytest.mark.parametrize("side", [48, 64, 128, 159, 160])
-def test_alexnet_fits_sizes_between_the_digits_and_imagenet(side):
-    with torch.device("meta"):
-        models.check_module(models.build("alexnet_bn(width=8)", (3, side, side), 10), (3, side, side), 10)
-        if side >= 64:
-            module = models.build("alexnet_bn(width=8, stem='imagenet')", (3, side, side), 10)
-            models.check_module(module, (3, side, side), 10)
 
 
 @pytest.mark.parametrize(
@@ -217,13 +202,6 @@ def test_every_argument_has_a_meaning_and_a_default_in_its_range(name):
         assert argument.convert(argument.default) == argument.default
 
 
-def test_a_text_is_checked_without_building_the_model():
-    models.check_text("alexnet_bn(width=3)")
-    for text in ("alexnet(width=3)", "alexnet_bn(wide=3)", "alexnet_bn(width=0)"):
-        with pytest.raises(UsageError, match="E104"):
-            models.check_text(text)
-
-
 def test_the_page_of_models():
     text = docs_page.page()
     assert text == (Path(__file__).parents[2] / "docs" / "models.md").read_text()
@@ -244,21 +222,3 @@ def test_multiply_adds_of_grouped_and_one_dimensional_layers():
         count.multiply_adds(grouped, (4, 6, 6)) == 8 * 9 * 9
     )  # 8 channels, 3x3 places, 3x3 weights of one channel
     assert count.multiply_adds(nn.Conv1d(2, 3, 5), (2, 9)) == 3 * 5 * 10
-
-
-def test_counting_leaves_every_layer_in_its_mode():
-    module = models.build("resnet18", (3, 16, 16), 3).train()
-    module.stem.eval()
-    before = [m.training for m in module.modules()]
-    count.multiply_adds(module, (3, 16, 16))
-    models.check_module(module, (3, 16, 16), 3)
-    assert [m.training for m in module.modules()] == before
-    assert not module.head._forward_hooks
-
-
-def test_parameters_below_a_block_that_is_not_there():
-    module = models.build("mlp", (4,), 2)
-    with pytest.raises(KeyError):
-        count.parameters_until(module, "fc9")
-    with pytest.raises(KeyError):
-        count.shape_at(module, (4,), "fc9")

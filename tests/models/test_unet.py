@@ -74,23 +74,6 @@ def test_cuts():
         net.run(w, seen["bottleneck"], since="pool1")
 
 
-def test_a_copys_activations_do_not_reach_the_network_it_came_from():
-    """A copy that runs in the middle of the original's pass does not call its taps."""
-    net = Network(made(), SHAPE)
-    other, module, w, x = net.copy(), net.module_with(net.weights()), net.weights(), torch.rand(2, *SHAPE)
-    seen = []
-
-    def tap(cut, h):
-        seen.append(cut)
-        if len(seen) == 1:
-            other.run(w, x)
-            module(x)
-        return h
-
-    net.run(w, x, taps={"pool1": tap})
-    assert seen == ["pool1"]
-
-
 @pytest.mark.parametrize("training", [False, True])
 def test_lanes_equal_one_after_another(training):
     net, g = Network(made(), SHAPE), key("lanes")

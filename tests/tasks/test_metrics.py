@@ -17,7 +17,6 @@ from unskew import config, scores
 from unskew.errors import StateError, UsageError
 from unskew.federation.protocol import study_rules
 from unskew.federation.protocol.wire_format import Limits, seal, unseal
-from unskew.federation.site import study_review
 from unskew.report import page
 from unskew.report.analysis import runs
 from unskew.round.evaluation import summary_rows
@@ -204,30 +203,6 @@ def test_what_cannot_be_asked_for_is_one_sentence(text, says):
         unskew.run("fedavg", (X, Y), metrics=text, **SMALL)
 
 
-def test_where_an_unknown_metric_stands(tmp_path):
-    (tmp_path / "c.yaml").write_text("rounds: 2\nmetrics: [auroc, ecee]\n")
-    with pytest.raises(UsageError, match="E126 unknown metric 'ecee' at line 2"):
-        config.load(tmp_path / "c.yaml")
-    assert config.build({"metrics": ["auroc", "ece", "auroc"]}).metrics == "auroc,ece"
-    assert config.build({"metrics": "none"}).fingerprint() == config.build({}).fingerprint()
-
-
-@pytest.mark.parametrize(
-    ("result", "value"),
-    [
-        (torch.tensor(0.5), 0.5),
-        (np.array([0.25]), 0.25),
-        (None, None),
-        (float("nan"), None),
-        (np.float32("inf"), None),
-        (True, 1.0),
-        (10**400, None),
-    ],
-)
-def test_what_an_own_function_may_return(result, value):
-    assert user_metric.checked_function("f", lambda y, p: result)(Y4, P4) == value
-
-
 @pytest.mark.parametrize(
     ("function", "says"),
     [
@@ -351,13 +326,3 @@ def test_no_site_loads_a_function_that_a_coordinator_names(tmp_path):
         ):
             judge(settings)
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_site_is_told_which_scores_leave():
-    _, lines = study_review.forecast_settings(
-        fake.data_of(fake.federation(), 0), study_rules.study_settings(small("fedavg"))
-    )
-    assert any(
-        "accuracy, auroc, map, macro_f1, balanced_accuracy, ece, brier, a round that is scored" in x
-        for x in lines
-    )

@@ -12,11 +12,8 @@ import torch
 import unskew
 from tests.federation import fake
 from unskew import data
-from unskew.cli.predict import labels_as_csv
-from unskew.data.readers import from_tables
 from unskew.data.samples.dataset import rarest_labels, strata
 from unskew.data.skew import build, partition
-from unskew.diagnosis.diagnose import diagnose
 from unskew.errors import DataError, UsageError
 from unskew.federation.protocol.hello import Hello, data_difference
 from unskew.federation.site_data import load
@@ -24,7 +21,6 @@ from unskew.methods import registry
 from unskew.records.checkpoints import digest
 from unskew.report import page
 from unskew.report.analysis import runs
-from unskew.runs.export.export_folder import SEVERAL
 from unskew.tasks.metrics.functions import (
     label_auroc,
     label_average_precision,
@@ -113,12 +109,6 @@ def test_the_page_the_table_and_the_folder(kept):
     assert "| task | multilabel |" in (kept.path / "model.md").read_text()
 
 
-def test_predictions_as_a_table():
-    text = labels_as_csv(["a", "b"], ["=x", "y"], np.array([[0.6, 0.7], [0.1, 0.2]]))
-    assert text == "input,labels,p(=x),p(y)\na,'=x;y,0.600000,0.700000\nb,,0.100000,0.200000\n"
-    assert "logistic" in SEVERAL
-
-
 def test_labels_are_read_from_arrays_and_tables(tmp_path):
     rows = data.arrays(X, Y.astype(int))
     assert rows.several
@@ -156,17 +146,6 @@ def test_what_are_no_labels(y, target, says):
         data.arrays(X, y, target=target)
 
 
-def test_columns_that_are_no_labels(tmp_path):
-    sheet = {"u": np.arange(9.0), "fever": np.array(["yes", "no", "no"] * 3), "cough": np.arange(9) % 2}
-    for target, says in (
-        ("fever,cough", "E404 .*the label 'fever' holds words; write 1"),
-        ("cough,cough", "E404 .*names the column 'cough' twice"),
-        ("cough,feber", "E403 .*'feber'"),
-    ):
-        with pytest.raises(DataError, match=says):
-            from_tables.read_table(sheet, "t", target=target)
-
-
 def dealt(skew):
     return build(data.arrays(X, Y), skew, 4, np.random.default_rng(1), np.random.default_rng(2))
 
@@ -198,16 +177,6 @@ def test_methods_that_need_one_class_a_sample_say_so():
         unskew.run("fedavg", dealt("iid"), measure="confusion", **SMALL)
     with pytest.raises(UsageError, match="E126 the metric 'ece' does not fit multilabel"):
         unskew.run("fedavg", (X, Y), metrics="ece", **SMALL)
-
-
-@pytest.mark.parametrize(
-    ("y", "target", "have"), [(Y, "", "several labels"), (X[:, 0], "price", "a number to predict")]
-)
-def test_a_diagnosis_says_that_nothing_was_measured_of_such_samples(y, target, have):
-    with pytest.raises(
-        DataError, match=f"E403 .*these samples have {have}, of which nothing was measured; compare methods"
-    ):
-        diagnose((X, y), target=target, skew="iid", clients=3)
 
 
 def five():

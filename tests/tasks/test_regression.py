@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import itertools
 import json
 
@@ -14,14 +13,11 @@ import torch
 import unskew
 from tests.federation import fake
 from unskew import data
-from unskew.core import Share, gate
 from unskew.data import data_overview
 from unskew.data.samples import dataset
 from unskew.data.samples.dataset import Target, strata
 from unskew.data.skew import partition
 from unskew.errors import DataError, UnskewError, UsageError
-from unskew.experiments.entries import scores_of
-from unskew.experiments.experiment import Experiment, TableRow
 from unskew.federation.protocol.hello import Hello, data_difference
 from unskew.federation.site_data import load
 from unskew.methods import registry
@@ -29,7 +25,6 @@ from unskew.records.checkpoints import digest
 from unskew.report import page
 from unskew.report.analysis import runs, summary
 from unskew.results import Comparison
-from unskew.round.evaluation import summary_rows
 from unskew.runs.callbacks import EarlyStopping
 from unskew.tasks.task import Regression, task_of
 
@@ -71,25 +66,11 @@ def test_r2_of_equal_targets_is_left_out_not_invented():
     assert "R² is undefined and left out" in data_overview.table(told)
 
 
-def test_an_answer_that_is_not_finite_is_the_worst_there_is():
-    task, nan = Regression(), float("nan")
-    guess = task.predictions(torch.tensor([[nan], [float("inf")], [0.0]])).numpy()
-    scores = task.scores(guess, np.arange(3.0), 1)
-    assert scores["rmse"] > 1e29
-    assert scores["r2"] < -1e30
-    assert all(np.isfinite(v) for v in scores.values())
-
-
 def test_scores_of_clients_pool_to_that_of_all_rows():
     task, guess, y = Regression(), RNG.normal(size=9), RNG.normal(size=9)
     each = [task.client_scores(guess[a:b], y[a:b], 1) for a, b in ((0, 2), (2, 9))]
     whole = task.scores(guess, y, 1)
     assert task.pooled([2 / 9, 7 / 9], each) == pytest.approx({m: whole[m] for m in ("rmse", "mae")})
-
-
-def test_the_worst_client_is_the_one_of_the_largest_error():
-    rows = summary_rows(1, "global@client", {0: {"rmse": 3.0}, 1: {"rmse": 7.0}})
-    assert {row["metric"]: row["value"] for row in rows} == {"mean": 5, "worst": 7, "std": 2}
 
 
 def test_which_losses_go_with_which_labels():
@@ -211,16 +192,6 @@ def test_methods_that_need_classes_are_refused_by_what_they_need():
             unskew.run(name, **given)
 
 
-def test_a_part_for_regression_reads_no_class_counts():
-    """They would be those of the target's tenths."""
-    for name in registry.names():
-        for part in registry.parse(name).parts:
-            text = inspect.getsource(inspect.getmodule(type(part)))
-            if "regression" in part.tasks:
-                assert "class_sums" not in text, name
-                assert ".counts" not in text or "task.name" in text, name
-
-
 def test_less_is_better_wherever_runs_are_ranked(compared):
     runs = runs_of(compared)
     rows = {s.method: s for s in summary.summary_table(runs)}
@@ -330,40 +301,3 @@ def test_sites_agree_on_the_constants_or_do_not_take_part(tmp_path):
     for lie in ([1], [0, 0], [float("nan"), 1], ["x", 1], [1, float("inf")]):
         with pytest.raises((ValueError, TypeError)):
             Hello.read({**one.as_json(), "target": lie})
-
-
-def test_prediction_from_the_command_line_is_a_number_a_row(tmp_path):
-    from unskew.cli.predict import numbers_as_csv
-
-    assert numbers_as_csv(["a", "b"], "=price", np.array([1.5, -2])) == "input,'=price\na,1.5\nb,-2\n"
-
-
-def test_an_exported_model_says_how_its_output_becomes_the_target(tmp_path):
-    from unskew.runs.export import export_folder
-
-    whole, _ = five()
-    assert export_folder._meaning(whole) == "one number, of which 'dose' is 0.5 times, plus 1.0"
-
-
-def test_a_table_of_accuracies_does_not_take_errors(compared):
-    """Its cells would stay empty, and an error in percent would be a hundred times as large."""
-    run = runs_of(compared)[0]
-    row = TableRow("one", {})
-    for metric, unit, says in (
-        ("accuracy", "percent", "reports accuracy, and these runs have rmse; say metric: rmse"),
-        ("rmse", "percent", "say unit: number"),
-        ("mean", "percent", "say unit: number"),
-    ):
-        table_of = Experiment("t", {"FedAvg": "fedavg"}, (row,), metric=metric, unit=unit)
-        with pytest.raises(UsageError, match=f"E109 't', row one.*{says}"):
-            scores_of(run, table_of, row)
-    values = scores_of(run, Experiment("t", {"FedAvg": "fedavg"}, (row,), metric="rmse", unit="number"), row)
-    assert values["best"] == run.series("global", "rmse")[1][1:].min()
-
-
-@pytest.mark.parametrize("lie", [float("nan"), float("inf"), -1.0])
-def test_no_site_sends_an_error_that_cannot_be(lie):
-    low, high = Regression.bounds
-    share = Share((2,), low=low, high=high)
-    assert gate.leaf_problem("score/global", torch.tensor([lie, 1.0]), share)
-    assert not gate.leaf_problem("score/global", torch.tensor([1e30, 1.0]), share)

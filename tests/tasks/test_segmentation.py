@@ -94,13 +94,6 @@ def test_absent_classes_do_not_raise_the_score():
     assert scores["dice_both"] == pytest.approx(((1 / 2 + 2 / 3 + 0) / 3 + 1) / 2)
 
 
-def test_predictions_are_bytes():
-    z = torch.randn(2, 2, 3, 3, generator=torch.Generator().manual_seed(0))
-    found = Segmentation().predictions(z)
-    assert found.dtype == torch.uint8
-    assert torch.equal(found.bool(), z[:, 1] > z[:, 0])
-
-
 def test_labels_choose_the_task():
     assert task_of(np.zeros(3, int)).name == "classification"
     assert task_of(np.zeros((3, 4, 4), np.uint8)).main_score == "dice"

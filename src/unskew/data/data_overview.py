@@ -18,10 +18,8 @@ from unskew.data.data_warnings import (
     different_ranges,
     leaks,
     partition_warnings,
-    similar_names,
     site_column,
     sites_of,
-    target_outliers,
 )
 from unskew.data.samples.dataset import Dataset
 from unskew.data.samples.intake import abbreviate, quantity
@@ -71,16 +69,7 @@ def table(dataset: Dataset | Federation) -> str:
 
 
 def _warnings(dataset: Dataset | Federation) -> list[str]:
-    return [
-        text
-        for text in (
-            leaks(dataset),
-            class_imbalance(dataset),
-            target_outliers(dataset),
-            *similar_names(dataset),
-        )
-        if text
-    ]
+    return [text for text in (leaks(dataset), class_imbalance(dataset)) if text]
 
 
 def facts(dataset: Dataset) -> dict[str, Any]:

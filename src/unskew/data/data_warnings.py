@@ -1,9 +1,7 @@
 """Warnings about a data set that a user should read before training, and statistics of its sites.
 
-alike       names of classes or sites that differ in capitals or spaces alone, such as `Yes` and `yes`
 leaks       columns of a table that give the label away: one value for each class, or the target rescaled
 imbalance   nearly all samples are of one class, so that a model that always answers it has a high accuracy
-outliers    a few targets of a regression make up most of the squared error
 sites       two sites whose values lie in very different ranges
 partition   classes that no client holds, and clients without samples
 
@@ -99,28 +97,6 @@ def different_ranges(sites: list[Site]) -> tuple[Site, Site] | None:
         if by_spread and by_spread[-1].spread > RANGE_RATIO * by_spread[0].spread
         else None
     )
-
-
-def similar_names(dataset: Dataset | Federation) -> list[str]:
-    """Warnings about classes or sites with names that differ only in capitals and spaces."""
-    names: dict[str, Sequence[str]] = {} if dataset.target else {"classes": dataset.classes}
-    if isinstance(dataset, Dataset) and (column := site_column(dataset)):
-        names["sites"] = dataset.labels.get(column, ())
-    groups = {kind: _first_similar(labels) for kind, labels in names.items()}
-    return [
-        f"{kind} {' and '.join(excerpt(name, 40) for name in group)} differ in capitals or spaces alone and"
-        f" count as {len(group)}; if they are one, give them one name"
-        for kind, group in groups.items()
-        if group
-    ]
-
-
-def _first_similar(names: Sequence[str]) -> list[str]:
-    """The first names that are equal without capitals and spaces; none if all differ."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault("".join(str(name).casefold().split()), []).append(str(name))
-    return next((group for group in groups.values() if len(group) > 1), [])
 
 
 LEAK_SAMPLES, LEAK_VALUES = 5_000, 1 << 22
@@ -251,35 +227,6 @@ def class_imbalance(data: Dataset | Federation) -> str:
         f"{share:.1%} of the training samples are of class {excerpt(data.classes[often], 40)}, so a model"
         f" that always answers so has that accuracy; {excerpt(data.classes[rare], 40)} has {counts[rare]:,}."
         f" Look at --metrics {IMBALANCE_METRICS} as well"
-    )
-
-
-OUTLIER_SHARE = 0.01
-"""The share of values that are compared with all others."""
-ERROR_SHARE = 0.9
-"""The share of the squared distances from the median above which a warning is given."""
-OUTLIER_MINIMUM = 50
-"""With fewer values, a single one may well be far from the others."""
-
-
-def target_outliers(data: Dataset | Federation) -> str:
-    """The warning about a regression in which the farthest hundredth of targets has nearly all of the
-    spread; "" for any other set."""
-    if not data.target or len(data.y) < OUTLIER_MINIMUM:
-        return ""
-    y = np.asarray(data.y, dtype=np.float64)
-    squares = (y - np.median(y)) ** 2
-    count = max(1, int(OUTLIER_SHARE * len(y)))
-    farthest = np.argsort(-squares, kind="stable")
-    share, others = squares[farthest[:count]].sum() / squares.sum(), y[farthest[count:]]
-    if not share > ERROR_SHARE:
-        return ""
-    which = "target" if count == 1 else f"{count:,} targets"
-    make = "makes" if count == 1 else "make"
-    return (
-        f"the {which} of {len(y):,} farthest from the median, such as {y[farthest[0]]:g} (the others are"
-        f" {others.min():g} to {others.max():g}), {make} {share:.0%} of the spread, so training and RMSE are"
-        " mostly about them; mend them if they are mistakes, else look at --metrics median_error as well"
     )
 
 

@@ -83,11 +83,6 @@ def read_parquet(path: Path, form: Mapping[str, Any], layout: Layout | None = No
         return names, inputs | encode_inputs_as(sheet, {c: words[c] for c in columns if c in words})
     kind = str(form.get("kind", "arrays"))
     if kind == "table":
-        if isinstance(form["columns"], Mapping):  # early runs recorded columns in alphabetical order
-            raise DataError(
-                "E403",
-                f"this run does not say in which order its columns were; train it again to use {path}.",
-            )
         plain = [n for n, column in table.columns.items() if column.kind in TABLE_KINDS]
         sheet = Sheet(table.name, LazyColumns(table, plain), RowNames(table))
         return names, encode_as(sheet, dict(form["columns"]))
@@ -222,10 +217,6 @@ def _read_with_columns(path: Path, form: Mapping[str, Any]) -> NamedSamples:
 
 
 def _read_table(path: Path, form: Mapping[str, Any]) -> NamedSamples:
-    if isinstance(form["columns"], Mapping):  # early runs recorded columns in alphabetical order
-        raise DataError(
-            "E403", f"this run does not say in which order its columns were; train it again to use {path}."
-        )
     sheet = read_csv(path, NumberFormat(*form["numbers"]) if "numbers" in form else None)
     return [place.removeprefix("line ") for place in sheet.places], encode_as(sheet, dict(form["columns"]))
 

@@ -16,8 +16,14 @@ from unskew.data.parquet.table import holds_parquet, is_pattern
 from unskew.data.readers.from_folder import folder
 from unskew.data.readers.from_npz import is_npy_folder, npy, npz
 from unskew.data.readers.from_parquet import parquet, saved
-from unskew.data.readers.from_site_tables import SITE_COLUMN, are_site_tables, site_tables
-from unskew.data.readers.from_tables import csv_pair, csv_set, is_csv_pair, table_ending
+from unskew.data.readers.from_tables import (
+    SITE_COLUMN,
+    are_site_tables,
+    are_sites,
+    csv_set,
+    is_csv_pair,
+    table_ending,
+)
 from unskew.data.readers.from_volumes import holds_volumes, volumes
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError, UsageError, excerpt, suggestion
@@ -117,7 +123,7 @@ def divided_by(text: str) -> str:
     site = str(settings.get("site") or "")
     many = "*" in place or (place and os.path.isdir(place))
     reader = _reader_of_path(Path(place))[0] if many else None
-    if reader is site_tables:
+    if reader is csv_set and are_sites(Path(place)):
         return site or SITE_COLUMN
     return "site" if site and reader in (folder, volumes) else site
 
@@ -129,21 +135,12 @@ def is_place(text: str) -> bool:
 
 
 def _check_no_file(text: str) -> None:
-    """Raises DataError (E402) for a text that can only be the path of a file, if the file is missing.
-
-    Raises UsageError (E125) for a path with arguments that have no closing bracket.
-    """
+    """Raises DataError (E402) for a text that can only be the path of a file, if the file is missing."""
     name = text.partition("(")[0]
     if "://" in name:
         raise DataError(
             "E402",
             f"{excerpt(name)[1:-1]} is an address, and nothing is downloaded; fetch it, and give its path.",
-        )
-    if name != text and not text.endswith(")") and os.path.exists(name):
-        raise UsageError(
-            "E125",
-            f"{excerpt(text)}: the bracket behind {excerpt(name)} is not closed; write"
-            f" {excerpt(text + ')')}.",
         )
     if (match := re.fullmatch(r"(.+?\.\w+)[,:;]((?:site|label|target|group)=.*)", name)) and os.path.exists(
         match[1]
@@ -203,12 +200,12 @@ def _reader_of_path(path: Path) -> tuple[Callable[..., Dataset], str]:
         if holds_volumes(path):
             return volumes, "folder"
         if is_csv_pair(path):
-            return csv_pair, "folder"
+            return csv_set, "folder"
         if holds_parquet(path):
             return parquet, "folder"
-        return site_tables if are_site_tables(path) else folder, "folder"
+        return csv_set if are_site_tables(path) else folder, "folder"
     if "*" in path.name and are_site_tables(path):
-        return site_tables, "pattern"
+        return csv_set, "pattern"
     if table_ending(path) in FILE_READERS:
         return FILE_READERS[table_ending(path)]
     if not path.suffix:

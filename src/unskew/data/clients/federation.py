@@ -18,6 +18,7 @@ import numpy as np
 from unskew.data.clients.partition import Index
 from unskew.data.samples import scaling
 from unskew.data.samples.dataset import (
+    SampleForm,
     Target,
     check_labels,
     check_lengths,
@@ -36,7 +37,7 @@ SUMMARY_CLIENTS = 2000
 
 
 @dataclass(frozen=True)
-class Federation:
+class Federation(SampleForm):
     """A data set and the rows that each client holds.
 
     x, y, x_test, y_test, classes, target: as in `Dataset`.
@@ -130,30 +131,10 @@ class Federation:
         """C, the number of outputs of a model; 1 for a target."""
         return len(self.classes)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
-        return tuple(self.x.shape[1:])
-
     @cached_property
     def sizes(self) -> np.ndarray:
         """Training samples of every client, int64 [K]."""
         return self.train.sizes
-
-    @property
-    def masks(self) -> bool:
-        """Whether every pixel or token has a label, instead of every sample."""
-        return self.y.ndim > 1 and not self.several
-
-    @property
-    def tokens(self) -> bool:
-        """Whether every token has a label; such sets also count as masks."""
-        return self.masks and self.y.ndim == 2 and len(self.shape) == 1
-
-    @property
-    def several(self) -> bool:
-        """Whether a sample has any number of labels, instead of one class."""
-        return self.y.dtype.kind == "b"
 
     @cached_property
     def groups(self) -> tuple[str, ...]:
@@ -209,10 +190,6 @@ class Federation:
             natural=False,
             names=("everything",),
         )
-
-    def from_natural(self, x: np.ndarray) -> np.ndarray:
-        """Samples [N, ...] in natural units, scaled like the samples of this federation."""
-        return x if self.applied is None else scaling.apply(x, self.applied, self.layout)
 
     def summary(self) -> dict[str, Any]:
         """The content of federation.json; its lists have at most the first 2,000 clients."""

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unskew.data.files.tree import is_system_file
 from unskew.errors import DataError
 
 
 class Archive(dict[str, np.ndarray]):
-    """The arrays of one file by name; a missing one raises DataError (E401). others: entries of the file
-    that are no arrays."""
+    """The arrays of one file by name; a missing one raises DataError (E401)."""
 
-    def __init__(self, path: Path, arrays: Mapping[str, np.ndarray], others: Sequence[str] = ()):
+    def __init__(self, path: Path, arrays: Mapping[str, np.ndarray]):
         super().__init__(arrays)
-        self.path, self.others = path, tuple(others)
+        self.path = path
 
     def __missing__(self, name: str) -> np.ndarray:
         raise DataError(
@@ -62,7 +60,7 @@ def read_archive(path: Path) -> Archive:
     of plain arrays that fits into memory."""
     try:
         with np.load(path, allow_pickle=False) as z:
-            return _archive_of(z, path)
+            return Archive(path, {name: _plain_array(z, name, path) for name in z.files})
     except FileNotFoundError:
         raise DataError("E402", f"there is no {path}.") from None
     except (DataError, PermissionError):
@@ -86,15 +84,6 @@ def read_archive(path: Path) -> Archive:
         ) from error
 
 
-def _archive_of(z: Any, path: Path) -> Archive:
-    """The archive without files that operating systems leave behind; only arrays are unpacked. Raises
-    DataError (E401) for an array that is damaged."""
-    names = [name for name in z.files if not any(map(is_system_file, name.rstrip("/").split("/")))]
-    entries = set(z.zip.namelist())
-    others = [name for name in names if name in entries]  # numpy takes the ending .npy from names of arrays
-    return Archive(path, {name: _plain_array(z, name, path) for name in names if name not in entries}, others)
-
-
 def _plain_array(z: Any, name: str, path: Path) -> np.ndarray:
     """An array of the archive. Raises DataError (E401) for another entry, and for Python objects, which are
     never unpickled."""
@@ -109,5 +98,5 @@ def _plain_array(z: Any, name: str, path: Path) -> np.ndarray:
             f" or words as numpy.asarray({name}, dtype=str).",
         ) from None
     if not isinstance(content, np.ndarray):
-        raise DataError("E401", f"{path}: '{name}.npy' in it is no array; copy it, or save it, again.")
+        raise DataError("E401", f"{path}: '{name}' in it is no array; take it out, or save it again.")
     return content

@@ -107,7 +107,7 @@ def read_csv(path: Path, numbers: cells.NumberFormat | None = None) -> Sheet:
         raise DataError("E401", f"{path} is not written in UTF-8; save it as UTF-8 (in Excel: 'CSV UTF-8').")
     if len(rows) < 2:
         raise DataError("E401", f"{path} holds no rows below its header line.")
-    _check_shape(path, first, rows, lines)
+    _check_shape(path, rows, lines)
     names = [cells.word(h) for h in rows[0]]
     columns = {n: _text_column([row[j].strip() for row in rows[1:]]) for j, n in enumerate(names)}
     if "" in columns and not columns[""].astype(bool).any():  # every line ends with a separator
@@ -170,14 +170,9 @@ def _text_column(texts: list[str]) -> np.ndarray:
     return np.array(texts, dtype=object if wide else str)
 
 
-def _check_shape(path: Path, first: str, rows: list[list[str]], lines: list[int]) -> None:
+def _check_shape(path: Path, rows: list[list[str]], lines: list[int]) -> None:
     """Raises DataError (E401) unless every row has a value for every name, and the names differ."""
     header = rows[0]
-    if first.startswith(("#", "sep=")) and len(rows[1]) != len(header):
-        raise DataError(
-            "E401",
-            f"{path} line 1 is a remark, {excerpt(first.strip(), 40)}; remove it, so that names come first.",
-        )
     names = [cells.word(h) for h in header]
     if twice := sorted({n for n in names if names.count(n) > 1}):
         check_header(str(path), names)
@@ -185,7 +180,8 @@ def _check_shape(path: Path, first: str, rows: list[list[str]], lines: list[int]
     for line, row in zip(lines, rows):
         if len(row) != len(header):
             raise DataError(
-                "E401", f"{path} line {line} has {len(row)} values; the header has {len(header)}."
+                "E401",
+                f"{path} line {line} has {len(row)} values; the header, line 1, has {len(header)}.",
             )
     if len(header) == 1 and len(header[0].split()) > 1:
         raise DataError(

@@ -83,7 +83,7 @@ def read_tree(
     """
     if not root.is_dir():
         raise DataError("E404", f"there is no folder {root}.")
-    paths, folders, litter, circles = _walk(root)
+    paths, folders, litter = _walk(root)
     split = any(PART_NAMES.get(name.lower()) == "train" for names in folders for name in names)
     files = []
     for path in paths:
@@ -95,14 +95,6 @@ def read_tree(
     notes: list[Note] = []
     if litter:
         notes.append(("left out", f"{quantity(len(litter), 'hidden or system file')}, such as {litter[0]}"))
-    if circles:
-        links = quantity(len(circles), "link")
-        notes.append(
-            (
-                "left out",
-                f"{links} to a folder that holds {'them' if circles[1:] else 'it'}, such as {circles[0]}",
-            )
-        )
     if other_kinds:
         endings = abbreviate([f"{n:,} {ending}" for ending, n in other_kinds.most_common()], 5)
         noun = "no volumes" if kinds == VOLUME_ENDINGS else "neither images nor sounds"
@@ -137,25 +129,23 @@ def empty_folder_notes(tree: FolderTree, depth: int = 0) -> list[Note]:
     ]
 
 
-def _walk(root: Path) -> tuple[list[Path], list[tuple[str, ...]], list[str], list[str]]:
-    """(files in the order of their paths, folders by their names below the root, hidden and system files
-    by path, links to parent folders by path). Links to other folders are followed."""
+def _walk(root: Path) -> tuple[list[Path], list[tuple[str, ...]], list[str]]:
+    """(files in the order of their paths, folders by their names below the root, hidden and system files by
+    path). Links are followed, but for those to a folder above them."""
     files: list[Path] = []
     folders: list[tuple[str, ...]] = []
     litter: list[str] = []
-    circles: list[str] = []
     for place, below, names in os.walk(root, followlinks=True):
         folder = Path(place)
         within = folder.resolve()
         circular = [
             n for n in below if (folder / n).is_symlink() and within.is_relative_to((folder / n).resolve())
         ]
-        circles += [str((folder / n).relative_to(root)) for n in circular]
         litter += [str((folder / n).relative_to(root)) for n in (*below, *names) if is_system_file(n)]
         below[:] = sorted(n for n in below if not is_system_file(n) and n not in circular)
         folders += [_path_names(folder / n, root) for n in below]
         files += [folder / n for n in names if not is_system_file(n)]
-    return sorted(files), folders, sorted(litter), sorted(circles)
+    return sorted(files), folders, sorted(litter)
 
 
 def _path_names(path: Path, root: Path) -> tuple[str, ...]:

@@ -39,6 +39,14 @@ def site_column_in(columns: Mapping[str, Any]) -> str:
     return next((lower[name] for name in SITE_NAMES if name in lower), "")
 
 
+def site_column_of(sheet: Sheet, columns: Sequence[str], site: str, group: str) -> str:
+    """The column of sites among these: the one that is named, else one with a usual name that is not that of
+    groups; "" without one. Raises DataError (E403) for a column that does not exist."""
+    if site:
+        return column_named(dict.fromkeys(columns), site, sheet.name)
+    return site_column_in(dict.fromkeys(c for c in columns if c != group))
+
+
 def number_columns(
     name: str, columns: Mapping[str, Any] | None, test_columns: Mapping[str, Any] | None
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, tuple[str, ...]]]:
@@ -168,12 +176,6 @@ def label_column(
     if is_guess:
         _check_guess(sheet, column, values)
     rivals = [c for c in columns if c.lower() in LABEL_NAMES and c != column] if not label else []
-    for rival in rivals:
-        if _are_equivalent(columns[rival], values):
-            raise DataError(
-                "E404",
-                f"{sheet.name}: columns '{column}' and '{rival}' both hold the labels; remove one of them.",
-            )
     source = f"from the column '{column}'"
     if is_guess:
         source += ", the last; label=NAME chooses another"
@@ -247,12 +249,6 @@ def _check_guess(sheet: Sheet, column: str, values: np.ndarray) -> None:
         )
 
 
-def _are_equivalent(first: np.ndarray, second: np.ndarray) -> bool:
-    """Whether the values of two columns correspond one to one."""
-    pairs = set(zip(map(str, first.tolist()), map(str, second.tolist())))
-    return len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
-
-
 def _check_one_hot(sheet: Sheet, column: str) -> None:
     """Raises DataError (E404) if the labels are one of several one-hot columns."""
     group = _one_hot_columns(sheet.columns, column)
@@ -267,30 +263,23 @@ def _check_one_hot(sheet: Sheet, column: str) -> None:
 
 def _one_hot_columns(columns: Mapping[str, np.ndarray], label: str) -> list[str]:
     """The neighbouring columns of 0 and 1, including the labels, that sum to one in every row; [] without
-    any."""
+    any. Of several such runs, that of the first and the most columns."""
     names = list(columns)
     position = names.index(label)
-    first, last = position, position + 1
     label_bits = _binary_column(columns[label])
     if label_bits is None or len(np.unique(label_bits)) < 2:
         return []
     bits = {position: label_bits}
-    while (
-        first > max(0, position - NEIGHBOURS) and (b := _binary_column(columns[names[first - 1]])) is not None
-    ):
-        first -= 1
-        bits[first] = b
-    while (
-        last < min(len(names), position + NEIGHBOURS)
-        and (b := _binary_column(columns[names[last]])) is not None
-    ):
-        bits[last] = b
-        last += 1
-    sums_CN = np.cumsum([np.zeros_like(label_bits), *(bits[i] for i in range(first, last))], axis=0)
+    for step in (-1, 1):
+        for place in range(position + step, position + step * (NEIGHBOURS + 1), step):
+            if not 0 <= place < len(names) or (column := _binary_column(columns[names[place]])) is None:
+                break
+            bits[place] = column
+    first, bits_CN = min(bits), np.stack([bits[place] for place in sorted(bits)])
     for begin in range(first, position + 1):
-        for end in range(last, max(position, begin + 1), -1):
-            head, full = (sums_CN[end - first, :n] - sums_CN[begin - first, :n] for n in (100, None))
-            if (head == 1).all() and (full == 1).all():
+        sums_CN = np.cumsum(bits_CN[begin - first :], axis=0)
+        for end in range(first + len(bits), max(position, begin + 1), -1):
+            if (sums_CN[end - begin - 1] == 1).all():
                 return names[begin:end]
     return []
 

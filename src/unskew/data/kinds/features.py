@@ -4,7 +4,6 @@
     words in up to 20 kinds       a column of 0 and 1 for each kind (one column for two kinds)
     other words, row numbers      left out, with a note; refused as a separate input
     missing values, and other values in a column of numbers                 refused, with the line
-    -999 and the like             a note: such numbers often mean missing values
 
 Letters: N rows.
 """
@@ -20,30 +19,8 @@ import numpy as np
 
 from unskew.data.files import cells
 from unskew.data.files.sheets import Sheet
-from unskew.data.samples import conversion
 from unskew.data.samples.intake import Note, abbreviate, quantity
 from unskew.errors import DataError, excerpt
-
-MISSING_CODES = (-9.0, -99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0)
-
-
-def missing_code_remark(column: str, numbers: np.ndarray) -> str:
-    """The remark on a column of numbers [N] with an extreme value that is a usual code for missing values
-    and lies farther from all others than these span; "" for any other column."""
-    for code in (float(numbers.min()), float(numbers.max())) if len(numbers) else ():
-        others = numbers[numbers != code]
-        if code not in MISSING_CODES or not len(others):
-            continue
-        low, high = float(others.min()), float(others.max())
-        if min(abs(code - low), abs(code - high)) > high - low > 0:
-            count = quantity(len(numbers) - len(others), "row")
-            text = (
-                f"column '{column}' holds {code:g} in {count}, far from its other values ({low:g} to"
-                f" {high:g})"
-            )
-            return f"{text}: if it stands for a missing value, fill it or leave these rows out"
-    return ""
-
 
 ROW_NUMBERS = ("", "index", "row", "rownames", "row number", "unnamed: 0")
 NAME_SEPARATOR = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z])(?=[A-Z])")
@@ -61,11 +38,10 @@ Kinds: TypeAlias = dict[str, list[str]]
 @dataclass(frozen=True)
 class Encoding:
     """The encoding of a column. kinds: as in `Kinds`; None if the column numbers the rows. unseen: words
-    that only test rows have. remark: a further note."""
+    that only test rows have."""
 
     kinds: list[str] | None
     unseen: tuple[str, ...] = ()
-    remark: str = ""
 
 
 def encode_features(
@@ -105,19 +81,8 @@ def encodings_of(
         used[column] = encoding.kinds
         if encoding.kinds:
             spread.append(f"'{column}' ({len(encoding.kinds)} kinds)")
-        if encoding.remark:
-            notes.append(("note", encoding.remark))
         if encoding.unseen:
-            notes.append(
-                (
-                    "note",
-                    (
-                        f"column '{column}' has {excerpt(abbreviate(list(encoding.unseen)), 60)} only in the"
-                        " test"
-                        " part"
-                    ),
-                )
-            )
+            notes.append(_unseen_note(f"column '{column}'", encoding))
     if left_out:
         notes.append(("left out", f"columns {abbreviate(left_out, 5)}"))
     if spread:
@@ -127,6 +92,10 @@ def encodings_of(
     if not used:
         raise DataError("E403", f"{sheet.name} has no column of numbers beside its labels.")
     return used
+
+
+def _unseen_note(subject: str, encoding: Encoding) -> Note:
+    return "note", f"{subject} has {excerpt(abbreviate(list(encoding.unseen)), 60)} only in the test part"
 
 
 def encode_column(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Encoding, list[np.ndarray]]:
@@ -141,7 +110,7 @@ def encode_column(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Encodi
 def encode_input(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Encoding, list[np.ndarray]]:
     """`encode_column` for a column that must be used; without columns if it has too many kinds of words."""
     if (numbers := column_of_numbers(sheet, column, values)) is not None:
-        return Encoding([], remark=_column_remark(column, numbers)), [numbers]
+        return Encoding([]), [numbers]
     train = values if sheet.test is None else values[~sheet.test]
     texts = cells.words(values)
     kinds = sorted(set(texts.tolist()))
@@ -198,12 +167,6 @@ def _words_in(sheet: Sheet, column: str, kinds: list[str]) -> np.ndarray:
             f"{abbreviate([excerpt(kind, 30) for kind in kinds], 12)}.",
         )
     return texts
-
-
-def _column_remark(column: str, numbers: np.ndarray) -> str:
-    return missing_code_remark(column, numbers) or (
-        conversion.precision_remark(f"'{column}'") if conversion.loses_precision(numbers) else ""
-    )
 
 
 def _one_hot(texts: np.ndarray, kinds: list[str]) -> list[np.ndarray]:
@@ -338,11 +301,8 @@ def encode_inputs(
         inputs[column] = stack_columns(parts)[:, 0] if len(parts) == 1 else stack_columns(parts)
         if used[column]:
             notes.append(("note", f"input '{column}': words became 0 and 1 ({len(used[column])} kinds)"))
-        if encoding.remark:
-            notes.append(("note", encoding.remark))
         if encoding.unseen:
-            unseen = excerpt(abbreviate(list(encoding.unseen)), 60)
-            notes.append(("note", f"input '{column}' has {unseen} only in the test part"))
+            notes.append(_unseen_note(f"input '{column}'", encoding))
     return inputs, used
 
 

@@ -92,8 +92,6 @@ Fit: TypeAlias = Literal["pad", "crop", "squash"]
 SizeSetting = Annotated[int, Gt(0), Le(4096), "side to which images are resized, in pixels"]
 FitSetting = Annotated[Fit, "images that are not square: padded with black, cut to the middle, or squashed"]
 BitsSetting = Annotated[int, Ge(9), Le(16), "number of bits that image files of 16 bits use, such as 12"]
-ORIENTATION = 0x0112
-"""EXIF's tag for the orientation of the camera."""
 PHOTOMETRIC = 262
 """TIFF's tag for the meaning of numbers; 0: the largest is black."""
 SITES_WARNED = 4
@@ -104,14 +102,11 @@ COLOUR_MODES = ("P", "PA", "CMYK", "YCbCr", "HSV", "LAB")
 
 @dataclass(frozen=True)
 class ImageInfo:
-    """The format of an image file. shape: (width, height). depth: "8 bit", "16 bit" or "float". turned:
-    whether its metadata ask to rotate or mirror it. clear: whether a part of it is transparent."""
+    """The format of an image file. shape: (width, height). depth: "8 bit", "16 bit" or "float"."""
 
     shape: tuple[int, int]
     depth: str
     frames: int = 1
-    turned: bool = False
-    clear: bool = False
 
 
 def read_image(file: Path, size: int, fit: Fit, bits: int = 16) -> tuple[np.ndarray, ImageInfo]:
@@ -129,8 +124,6 @@ def decode_image(
     """`read_image` for a file on disk or in memory. name: name of the file, for the message."""
     from PIL import Image
 
-    if isinstance(file, Path) and not file.is_file():
-        raise DataError("E401", f"{name} is no file, or a link to none; take it away.")
     try:
         with Image.open(file) as image:
             wide = deep_colours(file, image)
@@ -139,10 +132,7 @@ def decode_image(
                 if wide is None
                 else _deep_pixels(wide, size, fit, name, bits)
             )
-            turned = image.getexif().get(ORIENTATION, 1) in range(2, 9)
-            return pixels, ImageInfo(
-                image.size, depth, getattr(image, "n_frames", 1), turned, _is_transparent(image)
-            )
+            return pixels, ImageInfo(image.size, depth, getattr(image, "n_frames", 1))
     except DataError:
         raise
     except Exception as error:  # Pillow's readers raise many kinds of error for damaged files
@@ -222,16 +212,6 @@ def size_notes(forms: Sequence[ImageInfo], size: int, fit: Fit, bits: int) -> li
         notes.append(("scaled", f"{quantity(n, 'image')} of {depth}, {how}"))
     if n := sum(f.frames > 1 for f in forms):
         notes.append(("left out", f"all frames but the first of {quantity(n, 'image')}"))
-    if n := sum(f.turned for f in forms):
-        text = (
-            f"{quantity(n, 'image')} taken as stored, though EXIF says to turn or mirror them before they are"
-            " looked at"
-        )
-        notes.append(("note", f"{text} (Pillow's ImageOps.exif_transpose does it)"))
-    if n := sum(f.clear for f in forms):
-        notes.append(
-            ("note", f"{quantity(n, 'image')} with transparent parts, whose hidden colours are used")
-        )
     return notes
 
 
@@ -258,13 +238,6 @@ def depth_warnings(forms: Sequence[ImageInfo], sites: Sequence[str] | None, bits
             ("warning", f"{text} or darker; bring all to one kind (bits=12 where files of 16 bits use 12)")
         )
     return notes[:SITES_WARNED]
-
-
-def _is_transparent(image: Any) -> bool:
-    """Whether a part of an image is transparent."""
-    if "transparency" in image.info:
-        image = image.convert("RGBA")
-    return "A" in image.getbands() and image.getchannel("A").getextrema()[0] < 255
 
 
 def image_error(file: Path | str, error: Exception) -> DataError:

@@ -215,8 +215,6 @@ def waveform(file: Path | io.BytesIO, name: str = "") -> tuple[np.ndarray, int]:
     file: on a disk, or in memory and then called `name` in messages. Raises DataError: E401 for a file that
     cannot be read or is truncated, E403 for one without a sample.
     """
-    if isinstance(file, Path) and not file.is_file():
-        raise DataError("E401", f"{file} is no file, or a link to none; take it away.")
     if not (file.suffix.lower() == ".wav" if isinstance(file, Path) else file.getvalue()[:4] in RIFF):
         return _read_compressed(file, name)
     from scipy.io import wavfile

@@ -21,7 +21,6 @@ from unskew.data.kinds.labels import (
     read_token_labels,
 )
 from unskew.data.kinds.masks import MaskOrigin
-from unskew.data.samples import conversion
 from unskew.data.samples.conversion import (
     LARGE,
     AxisOrder,
@@ -234,7 +233,6 @@ def _hold_out(dataset: Dataset, share: float) -> Dataset:
         split = with_test_set(dataset, share, site)
         return split.with_notes(*_duplicate_notes(split.x, split.x_test))
     first = first_duplicates(dataset.x)
-    dataset = dataset.with_notes(*_label_conflict_note(dataset.y, first))
     split = with_test_set(dataset, share, site, first)
     copies, notes = int((first != np.arange(len(first))).sum()), _duplicate_notes(split.x, split.x_test)
     if copies and not notes:
@@ -245,16 +243,6 @@ def _hold_out(dataset: Dataset, share: float) -> Dataset:
         )
         return split.with_notes(("note", text))
     return split.with_notes(*notes)
-
-
-def _label_conflict_note(y: np.ndarray, first: np.ndarray) -> list[Note]:
-    """A note on identical samples of different classes. first: for each sample, the first equal one, int64
-    [N]."""
-    if y.ndim > 1 or y.dtype.kind == "f" or not (wrong := int((y != y[first]).sum())):
-        return []
-    return [
-        ("note", f"{quantity(wrong, 'sample')} identical to one of another class: which of both is right?")
-    ]
 
 
 def _origins(
@@ -301,7 +289,7 @@ def _scaling_notes(parts: Sequence[np.ndarray]) -> list[Note]:
         notes.append(
             ("note", f"training and test samples are of different types: {' and '.join(sorted(kinds))}")
         )
-    return [*notes, *conversion.precision_notes(parts)]
+    return notes
 
 
 def _duplicate_notes(x: np.ndarray, x_test: np.ndarray) -> list[Note]:

@@ -19,12 +19,11 @@ import numpy as np
 from unskew.data.kinds.column_roles import column_named, label_column_in
 from unskew.data.kinds.groups import INDEPENDENT, column_question, is_id_name
 from unskew.data.kinds.images import channels_first, pixels_of
-from unskew.data.readers.raw_samples import RawSamples, class_names_of, numbering_note
+from unskew.data.readers.raw_samples import RawSamples, class_names_of
 from unskew.data.samples.conversion import array_of, depth_of
 from unskew.data.samples.intake import Note, quantity
 from unskew.data.samples.memory_budget import fits_memory
 from unskew.data.samples.packing import PackedSamples, pack, pack_to_layout
-from unskew.data.storage.sample_rows import is_streamed
 from unskew.data.storage.scratch import ScratchFile, scratch_note
 from unskew.errors import DataError, excerpt
 from unskew.formats.input_layout import Layout
@@ -102,54 +101,32 @@ def _key_name(key: Any) -> str:
     return f"input {key}" if isinstance(key, int) else f"input {excerpt(key)}"
 
 
-WHOLE_SAMPLERS = ("SequentialSampler", "RandomSampler")
-PLAIN_COLLATES = ("default_collate", "default_convert")
-
-
 def is_loader(data: Any) -> bool:
     """Whether the object returns batches of another set."""
     return hasattr(data, "dataset") and hasattr(data, "batch_size")
 
 
 def loader_dataset(loader: Any) -> Any:
-    """The set behind a DataLoader. Raises DataError (E403) if the loader changes the samples or their
-    selection.
-
-    It does so by a sampler that leaves out or repeats samples, by batches of a custom kind, or by
-    `collate_fn`.
-    """
-    sampler, batches = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
-    if batches is not None and not _is_torchs(batches, ("BatchSampler",)):
-        raise _loader_error("batch_sampler", type(batches).__name__)
-    if sampler is not None and not _draws_all(sampler, loader.dataset):
-        raise _loader_error("sampler", type(sampler).__name__)
+    """The set behind a DataLoader. Raises DataError (E403) if the loader leaves out or repeats samples by its
+    sampler, or changes them by `batch_sampler` or `collate_fn`."""
     collate = getattr(loader, "collate_fn", None)
-    if collate is not None and not _is_torchs(collate, PLAIN_COLLATES):
-        raise _loader_error("collate_fn", getattr(collate, "__name__", type(collate).__name__))
+    sampler, batches = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
+    for part, item, names in (
+        ("batch_sampler", batches, ("BatchSampler",)),
+        ("sampler", sampler, ("SequentialSampler", "RandomSampler", "_InfiniteConstantSampler")),
+        ("collate_fn", collate, ("default_collate", "default_convert")),
+    ):
+        kind = item if hasattr(item, "__name__") else type(item)
+        plain = kind.__name__ in names and kind.__module__.startswith("torch.utils.data")
+        part_of_set = part == "sampler" and hasattr(item, "__len__") and len(item) != len(loader.dataset)
+        if item is not None and (not plain or part_of_set or getattr(item, "replacement", False)):
+            raise DataError(
+                "E403",
+                f"the DataLoader has a {part} of its own ({kind.__name__}), which is not applied here; give"
+                " a dataset that holds the samples as they are to be used, such as a"
+                " torch.utils.data.Subset.",
+            )
     return loader.dataset
-
-
-def _loader_error(part: str, name: str) -> DataError:
-    return DataError(
-        "E403",
-        f"the DataLoader has a {part} of its own ({name}), which is not applied here; give a dataset that"
-        " holds the samples as they are to be used, such as a torch.utils.data.Subset.",
-    )
-
-
-def _draws_all(sampler: Any, dataset: Any) -> bool:
-    """Whether every sample of the set is drawn once."""
-    if not _is_torchs(sampler, WHOLE_SAMPLERS):
-        return (
-            type(sampler).__name__ == "_InfiniteConstantSampler"
-        )  # a set without a length is refused when it is read
-    return not getattr(sampler, "replacement", False) and len(sampler) == len(dataset)
-
-
-def _is_torchs(item: Any, names: tuple[str, ...]) -> bool:
-    name = getattr(item, "__name__", type(item).__name__)
-    module = getattr(item, "__module__", None) or type(item).__module__
-    return name in names and module.startswith("torch.utils.data")
 
 
 def has_several_inputs(x: Any) -> bool:
@@ -166,8 +143,6 @@ def _is_whole_input(value: Any) -> bool:
 
 
 INPUT_KEYS = ("x", "image", "img", "pixel_values", "input", "inputs", "features", "audio", "data")
-ITEMS_REREAD = 4
-"""Number of samples that are read twice, to see whether a random transform changes them."""
 IMAGE_SIZE = 64
 """Side to which images of different sizes are resized."""
 
@@ -200,11 +175,9 @@ def from_items(items: Any, label: str = "", other_bytes: int = 0, group: str = "
         x, ys = _stack_samples(list(xs), name, notes), list(ys)
     else:
         x, ys = _copied_items(items, name, label, first, lambda x, _: channels_first(x), notes)
-    if _has_transform(items) or (not is_streamed(x) and _is_random(items, (x, ys), name, label)):
+    if any(getattr(items, kind, None) is not None for kind in ("transform", "transforms")):
         notes.append(("note", "every sample was read once: what a random transform did to it stays"))
     classes = _item_classes(items, ys, _item_keys(item, label)[0] if isinstance(item, Mapping) else None)
-    if classes is None and (text := numbering_note(items)):
-        notes.append(("labels", text))
     group, columns = _item_groups(items, item, group, name, notes)
     return RawSamples(
         x, _stack_labels(ys, name), classes=classes, columns=columns, notes=tuple(notes), group=group
@@ -288,26 +261,6 @@ def _copied_items(
     if bits:
         notes.append(("scaled", f"{bits}-bit whole numbers were divided by {full:,}"))
     return scratch.samples(), labels
-
-
-def _has_transform(items: Any) -> bool:
-    return any(getattr(items, kind, None) is not None for kind in ("transform", "transforms"))
-
-
-def _is_random(items: Any, read: tuple[Any, list[Any]], name: str, label: str) -> bool:
-    """Whether some of these evenly spaced samples differ when they are read again. read: (samples,
-    labels)."""
-    x, ys = read
-    if isinstance(x, PackedSamples) or x.dtype.kind not in "biuf":
-        return False
-    for i in np.unique(np.linspace(0, len(ys) - 1, ITEMS_REREAD).astype(np.int64)).tolist():
-        x_again, _ = _item(items, i, name, label)
-        values = channels_first(x_again)
-        if values.shape == x.shape[1:] and not np.array_equal(
-            values, x[i], equal_nan=values.dtype.kind == "f"
-        ):
-            return True
-    return False
 
 
 def _item(items: Any, i: int, name: str, label: str) -> tuple[Any, Any]:

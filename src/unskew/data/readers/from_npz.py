@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import io
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, get_args
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
@@ -84,7 +83,6 @@ def load_dataset(archive: Archive) -> Dataset:
     name others."""
     facts = json.loads(str(archive[FACTS_ARRAY]))
     intake, applied = facts["intake"], facts["applied"]
-    _check_facts(facts)
     rows = {
         name: read_rows(how, _rows_path(archive.path, name), archive.get(f"rows {name}"))
         for name, how in facts.get("stored", {}).items()
@@ -119,32 +117,6 @@ def load_dataset(archive: Archive) -> Dataset:
         if constants is not None and len(constants) != channels:
             raise ValueError(f"{len(constants)} constants for samples of {channels} channels")
     return dataset
-
-
-def _check_facts(facts: Mapping[str, Any]) -> None:
-    """Raises TypeError or ValueError for facts of other types than `save_dataset` writes; anyone may have
-    written them."""
-    words = [
-        facts["name"],
-        facts["source"],
-        *facts["classes"],
-        *(w for ws in facts["labels"].values() for w in ws),
-    ]
-    if not all(isinstance(word, str) for word in words):
-        raise TypeError("names that are no words")
-    constants = [facts[name] for name in ("mean", "std")] + list(facts["applied"] or ())
-    if not all(isinstance(c, int | float) and math.isfinite(c) for each in constants for c in each or ()):
-        raise ValueError("constants that are no numbers")
-    if any(c <= 0 for each in (facts["std"], *(facts["applied"] or ())[1:]) for c in each or ()):
-        raise ValueError("deviations that are not above 0")
-    if intake := facts["intake"]:
-        notes = [part for note in intake["notes"] for part in note]
-        if not all(isinstance(word, str) for word in (intake["dtype"], intake["divided"], *notes)):
-            raise TypeError("notes that are no words")
-        if not {topic for topic, _ in intake["notes"]} <= {*get_args(Topic)} or not isinstance(
-            intake["form"], dict
-        ):
-            raise ValueError("notes on nothing")
 
 
 def _rows_path(path: Path, name: str) -> Path:
@@ -195,12 +167,7 @@ def npz(
             )
             raise DataError("E401", f"{text}; write it again.") from error
     aim = Target.from_settings(target, center, scale) if target else None
-    other_notes: list[Note] = (
-        [("left out", f"files that are no arrays: {abbreviate(list(archive.others))}")]
-        if archive.others
-        else []
-    )
-    return _dataset_of(archive, Path(path), Path(path).stem, aim, group, other_notes, layout)
+    return _dataset_of(archive, Path(path), Path(path).stem, aim, group, layout)
 
 
 def npy(
@@ -232,7 +199,7 @@ def npy(
     if "classes" in files:
         files["classes"] = np.asarray(files["classes"])
     aim = Target.from_settings(target, center, scale) if target else None
-    return _dataset_of(files, root, root.resolve().name, aim, group, layout=layout)
+    return _dataset_of(files, root, root.resolve().name, aim, group, layout)
 
 
 def is_npy_folder(path: Path) -> bool:
@@ -246,7 +213,6 @@ def _dataset_of(
     name: str,
     target: Target | None = None,
     group: str = "",
-    other_notes: Sequence[Note] = (),
     layout: AxisOrder = "auto",
 ) -> Dataset:
     classes = tuple(str(c) for c in archive["classes"]) if "classes" in archive else None
@@ -270,7 +236,7 @@ def _dataset_of(
     test: tuple[Any, Any] = _sample_arrays(archive, "x_test", path), archive.get("y_test")
     tested = test[1] is not None
     columns, left_out = _fact_columns(archive, part, len(y), tested)
-    notes = [*other_notes]
+    notes = list[Note]()
     if left_out:
         shapes = [f"{k} {list(archive[k].shape)}" for k in left_out]
         notes.append(("left out", f"arrays that are no columns: {abbreviate(shapes)}"))

@@ -16,7 +16,7 @@ from typing import Annotated
 import numpy as np
 
 from unskew.data.files.sheets import Sheet
-from unskew.data.kinds.column_roles import column_named, label_column_in, site_column_in
+from unskew.data.kinds.column_roles import column_named, label_column_in, site_column_of
 from unskew.data.kinds.features import encode_inputs, is_row_number
 from unskew.data.kinds.groups import INDEPENDENT, group_setting
 from unskew.data.kinds.images import BitsSetting, FitSetting, SizeSetting
@@ -278,11 +278,7 @@ def _read_facts(
         classes = None
     remaining = [c for c in sheet.columns if c not in labels]
     group = group_column(sheet, remaining, group_setting(group, site), notes)
-    site = (
-        column_named(dict.fromkeys(remaining), site, sheet.name)
-        if site
-        else site_column_in(dict.fromkeys(c for c in remaining if c != group))
-    )
+    site = site_column_of(sheet, remaining, site, group)
     facts: dict[str, np.ndarray] = {}
     left_out = [
         c

@@ -1,4 +1,4 @@
-"""A data set from a table: a CSV file, a folder with train.csv and test.csv, or a DataFrame.
+"""A data set from a table: a CSV file, a folder with train.csv and test.csv, files of sites, or a DataFrame.
 
 A row is a sample. One column holds the labels, one may name the site of a row, and the others are features.
 The DataFrames of several parts or clients are read together, so that a column, and a word in it, become one
@@ -18,8 +18,8 @@ import numpy as np
 
 from unskew.data.files import cells
 from unskew.data.files.cells import DecimalSetting, NumberFormat, ThousandsSetting
-from unskew.data.files.sheets import ColumnSubset, Sheet, join_sheets, read_sheet
-from unskew.data.files.tree import IMAGE_ENDINGS, PART_NAMES, SOUND_ENDINGS
+from unskew.data.files.sheets import ColumnSubset, Sheet, check_points, join_sheets, read_sheet
+from unskew.data.files.tree import IMAGE_ENDINGS, PART_NAMES, SOUND_ENDINGS, VOLUME_ENDINGS, file_ending
 from unskew.data.kinds.column_roles import (
     column_named,
     label_column,
@@ -27,6 +27,7 @@ from unskew.data.kinds.column_roles import (
     names_columns,
     part_column,
     site_column_in,
+    site_column_of,
     target_column,
     validation_notes,
 )
@@ -39,6 +40,8 @@ from unskew.data.samples.intake import Intake, Note, abbreviate
 from unskew.data.storage.sample_rows import select_samples
 from unskew.errors import DataError, excerpt
 
+SITE_COLUMN = "site"
+"""The column of the names of files of sites."""
 CSV_ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 """The endings of tables in text files."""
 
@@ -56,43 +59,116 @@ def csv_set(
     thousands: ThousandsSetting = "",
     group: str = "",
 ) -> Dataset:
-    """The set in a CSV file; see `read_table`."""
-    sheet = read_sheet(Path(path), NumberFormat.from_settings(decimal, thousands))
-    return sheet_set(sheet, (label, site, group), classes, target_of(target, label, center, scale))
+    """The set in a CSV file, in a folder with train.csv and perhaps test.csv, or in all CSV files of a folder
+    or pattern, of which each holds the rows of one site, by its name.
 
-
-def csv_pair(
-    path: str | Path,
-    label: str = "",
-    site: str = "",
-    classes: Sequence[str] | None = None,
-    *,
-    target: str = "",
-    center: float | None = None,
-    scale: float | None = None,
-    decimal: DecimalSetting = "",
-    thousands: ThousandsSetting = "",
-    group: str = "",
-) -> Dataset:
-    """The set of a folder with train.csv and perhaps test.csv, with columns matched by name; see
-    `read_table`.
-
-    Further columns of the test table are left out, with a note. Raises DataError (E403) for a column that the
-    test table lacks.
+    Columns that some sites lack are left out, with a note. site: with files of sites, a column in their
+    place. See `read_table` for the other arguments and the errors.
     """
-    files = _tables_by_part(Path(path))
-    numbers = NumberFormat.from_settings(decimal, thousands)
+    place, numbers, notes = Path(path), NumberFormat.from_settings(decimal, thousands), list[Note]()
+    aim = target_of(target, label, center, scale)
+    if are_sites(place):
+        sheet, site = _read_sites(place, numbers, site, notes), site or SITE_COLUMN
+    elif place.is_dir():
+        sheet = _read_parts(place, numbers, notes)
+    else:
+        return sheet_set(read_sheet(place, numbers), (label, site, group), classes, aim)
+    dataset = sheet_set(sheet, (label, site, group), classes, aim).with_notes(*notes)
+    return replace(dataset, name=(place if place.is_dir() else place.parent).resolve().name)
+
+
+def are_sites(path: Path) -> bool:
+    """Whether a folder or pattern, which `csv_set` reads, holds a table for each site."""
+    return not is_csv_pair(path) if path.is_dir() else not path.exists() and "*" in path.name
+
+
+def _read_sites(path: Path, numbers: NumberFormat | None, site: str, notes: list[Note]) -> Sheet:
+    """The tables of a folder, or those that a pattern matches, as one: each is a site, by its name. Raises
+    DataError: E403 for columns and names, E405 for numbers in more than one format."""
+    files = table_files(path)
+    names = [file.name.partition(".")[0] for file in files]
+    if part := next((name for name in names if name.lower() in PART_NAMES), ""):
+        raise DataError(
+            "E403",
+            f"{path} holds a table called {part} among tables of sites; name it train, or as its site.",
+        )
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise DataError("E403", f"{path} holds two tables of the site {twice}; leave one of them in it.")
+    return _join_sites(dict(zip(names, (read_sheet(file, numbers) for file in files))), site, notes)
+
+
+def table_files(path: Path) -> list[Path]:
+    """The CSV files of a folder, or those that a pattern matches, without hidden ones; sorted by name."""
+    files = path.iterdir() if path.is_dir() else path.parent.glob(path.name)
+    return sorted(
+        file
+        for file in files
+        if table_ending(file) in CSV_ENDINGS and not file.name.startswith(".") and file.is_file()
+    )
+
+
+def are_site_tables(path: Path) -> bool:
+    """Whether a folder has CSV files, and neither images, sounds nor volumes that one might list, or a
+    pattern matches some."""
+    if not table_files(path):
+        return False
+    names = [name for _, _, names in os.walk(path) for name in names]
+    return not any(
+        file_ending(Path(name)) in IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS for name in names
+    )
+
+
+def _join_sites(sheets: Mapping[str, Sheet], site: str, notes: list[Note]) -> Sheet:
+    """The rows of all sites with the columns that all have, and the column of sites; adds to the notes."""
+    first = next(iter(sheets.values()))
+    for sheet in sheets.values():
+        for other in sheets.values():
+            if sheet.decimal_commas and not other.decimal_commas:
+                check_points(sheet, other)
+    common = [c for c in first.columns if all(c in sheet.columns for sheet in sheets.values())]
+    others = dict.fromkeys(c for sheet in sheets.values() for c in sheet.columns if c not in common)
+    if not common:
+        raise DataError(
+            "E403",
+            f"the tables {abbreviate(list(sheets), 5)} have no column in common; give them one header.",
+        )
+    for column in others:
+        owners = [name for name, sheet in sheets.items() if column in sheet.columns]
+        notes.append(("left out", f"column '{column}', which only {abbreviate(owners, 5)} {_has(owners)}"))
+    columns = {c: np.concatenate([sheet.columns[c] for sheet in sheets.values()]) for c in common}
+    if not site:
+        names = np.repeat(list(sheets), [len(sheet.places) for sheet in sheets.values()])
+        if (stated := site_column_in(columns)) and not np.array_equal(columns.pop(stated), names):
+            notes.append(("left out", f"column '{stated}', because the names of files are the sites"))
+        columns[SITE_COLUMN] = names
+    places = tuple(f"{place} of {sheet.name}" for sheet in sheets.values() for place in sheet.places)
+    return Sheet(
+        "the tables of sites",
+        columns,
+        places,
+        any(sheet.decimal_commas for sheet in sheets.values()),
+        semicolons=any(sheet.semicolons for sheet in sheets.values()),
+        numbers=first.numbers,
+    )
+
+
+def _has(owners: Sequence[str]) -> str:
+    return "has" if len(owners) == 1 else "have"
+
+
+def _read_parts(folder: Path, numbers: NumberFormat | None, notes: list[Note]) -> Sheet:
+    """The tables train.csv and perhaps test.csv of a folder as one, with columns matched by name; notes what
+    is left out. Raises DataError (E403) for a column that the test table lacks."""
+    files = _tables_by_part(folder)
     train = read_sheet(files["train"], numbers)
-    name, notes = Path(path).resolve().name, list[Note]()
     if "val" in files:
         notes.append(("left out", f"{files['val'].name}: choose settings with validation=0.1"))
-    if "test" in files:
-        test = read_sheet(files["test"], numbers)
-        if more := [c for c in test.columns if c not in train.columns]:
-            notes.append(("left out", f"column '{more[0]}', which only {test.name} has"))
-        train = join_sheets(train, test)
-    dataset = sheet_set(train, (label, site, group), classes, target_of(target, label, center, scale))
-    return replace(dataset.with_notes(*notes), name=name)
+    if "test" not in files:
+        return train
+    test = read_sheet(files["test"], numbers)
+    if more := [c for c in test.columns if c not in train.columns]:
+        notes.append(("left out", f"column '{more[0]}', which only {test.name} has"))
+    return join_sheets(train, test)
 
 
 def is_csv_pair(path: Path) -> bool:
@@ -213,11 +289,7 @@ def sheet_raw(
     labels, y = read_label_columns(sheet, label, classes, target, notes)
     remaining = [column for column in sheet.columns if column not in labels]
     group = group_column(sheet, remaining, group_setting(group, site), notes)
-    site = (
-        column_named(dict.fromkeys(remaining), site, sheet.name)
-        if site
-        else site_column_in(dict.fromkeys(c for c in remaining if c != group))
-    )
+    site = site_column_of(sheet, remaining, site, group)
     places = {site: check_sites(sheet, site, sheet.columns[site])} if site else {}
     if group:
         places[group] = sheet.columns[group]

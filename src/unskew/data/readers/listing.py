@@ -19,7 +19,13 @@ from unskew.data.files import cells
 from unskew.data.files.sheets import Sheet, read_csv
 from unskew.data.files.tree import File, FolderTree
 from unskew.data.kinds.class_folders import LabelledFiles
-from unskew.data.kinds.column_roles import column_named, label_column_in, part_column, site_column_in
+from unskew.data.kinds.column_roles import (
+    column_named,
+    label_column_in,
+    part_column,
+    site_column_in,
+    site_column_of,
+)
 from unskew.data.kinds.features import encode_inputs, is_row_number
 from unskew.data.kinds.labels import sort_classes
 from unskew.data.readers.from_tables import check_sites, read_label_columns
@@ -172,11 +178,7 @@ def read_listing(
     sheet, files = _drop_validation(listing, label, notes)
     labels, y = read_label_columns(sheet, label, None, aim, notes)
     remaining = [column for column in sheet.columns if column not in labels]
-    site = (
-        column_named(dict.fromkeys(remaining), site, sheet.name)
-        if site
-        else site_column_in(dict.fromkeys(c for c in remaining if c != group))
-    )
+    site = site_column_of(sheet, remaining, site, group)
     sites = check_sites(sheet, site, sheet.columns[site]) if site else None
     further = [column_named(dict.fromkeys(remaining), name, sheet.name) for name in inputs]
     input_values, used = encode_inputs(sheet, further, notes)

@@ -54,21 +54,6 @@ def class_names_of(items: Any) -> Any:
     return None
 
 
-def numbering_note(items: Any) -> str:
-    """A warning about joined sets in which labels may mean different classes, "" for any other set."""
-    while items is not None and not _parts(items):
-        items = getattr(items, "dataset", None)
-    lists = [names for part in _parts(items) if _are_names(names := class_names_of(part))]
-    conflict = next((names for names in lists if list(names) != list(lists[0])), None)
-    if conflict is None:
-        return ""
-    one, two = (abbreviate(list(map(str, names)), 5) for names in (lists[0], conflict))
-    return (
-        f"joined sets number their classes differently ({one}; {two}): does a label mean the same in all of"
-        " them?"
-    )
-
-
 def common_names(sets: Sequence[tuple[str, ClassNames]]) -> ClassNames | None:
     """All names of classes, those of the first set first; None if all sets agree. sets: (set, its names).
 

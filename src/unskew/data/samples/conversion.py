@@ -6,23 +6,19 @@ scaling     unsigned whole numbers of images are divided by their largest value 
 axes        channels come first. An array whose channels may come last or be missing, because its sides are
             those of an image or because it may be a series [N, time, features], is refused until its layout
             is named
-precision   columns whose numbers lie closer together than float32 can represent get a note: near the
-            seconds since 1970 float32 has one number for every 128 of them
 
 Letters: N samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from unskew.data.samples.intake import Note, abbreviate
 from unskew.data.samples.memory_budget import fits_memory
-from unskew.data.storage.sample_rows import is_streamed, moments
+from unskew.data.storage.sample_rows import is_streamed
 from unskew.data.storage.scratch import mapped_rows
 from unskew.errors import DataError, excerpt
 
@@ -39,17 +35,13 @@ def array_of(values: Any) -> np.ndarray:
     Raises DataError (E403) for lists of unequal lengths and for objects without ordered values.
     """
     if hasattr(values, "detach"):
-        if str(values.layout) != "torch.strided":
-            raise DataError(
-                "E403", f"a {str(values.layout).removeprefix('torch.')} tensor was given; give x.to_dense()."
-            )
         try:
             values = values.detach().cpu()
             values = values.numpy() if str(values.dtype) != "torch.bfloat16" else values.float().numpy()
-        except (RuntimeError, TypeError) as error:  # such as on the device meta, or quantised
-            reason = str(error).partition(chr(10))[0].rstrip(".! ")
+        except (RuntimeError, TypeError) as error:  # such as sparse, quantised, or on the device meta
+            form = str(values.layout).removeprefix("torch.")
             raise DataError(
-                "E403", f"a tensor that cannot be read was given: {reason}; give one of plain numbers."
+                "E403", f"a {form} tensor cannot be read as plain numbers; give x.to_dense()."
             ) from error
     if isinstance(values, np.ma.MaskedArray):
         if np.ma.getmaskarray(values).any():
@@ -69,12 +61,8 @@ def array_of(values: Any) -> np.ndarray:
         and hasattr(values, "__len__")
         and not isinstance(values, str | dict)
     ):
-        kind = type(values).__name__
-        if hasattr(values, "toarray"):
-            raise DataError("E403", f"a {kind} was given; give x.toarray().")
-        raise DataError(
-            "E403", f"a {kind} is a set of samples, not an array; give it as a whole: run(data=...)."
-        )
+        how = "give x.toarray()" if hasattr(values, "toarray") else "give it as a whole: run(data=...)"
+        raise DataError("E403", f"a {type(values).__name__} is no array; {how}.")
     try:
         array = np.asarray(values)
     except ValueError:
@@ -271,49 +259,3 @@ def _may_be_series(first: int, second: int) -> bool:
 def _are_sides(shape: tuple[int, ...], ratio: float) -> bool:
     """Whether two axes may be the sides of an image: neither is short, and their ratio is below `ratio`."""
     return min(shape) >= LEAST_SIDE and max(shape) < ratio * min(shape)
-
-
-ROUNDING_LIMIT = 0.01
-"""The largest error of rounding that is accepted, as a fraction of the column's standard deviation."""
-
-
-def loses_precision(numbers: np.ndarray) -> bool:
-    """Whether float32 moves some number of this column [N] by more than `ROUNDING_LIMIT` of its standard
-    deviation."""
-    values = numbers.astype(np.float64)
-    if not len(values) or not np.isfinite(values).all() or np.abs(values).max() > np.finfo(np.float32).max:
-        return False  # check_finite reports it
-    spread = float(values.std())
-    return (
-        float(np.abs(values.astype(np.float32).astype(np.float64) - values).max())
-        > ROUNDING_LIMIT * spread
-        > 0
-    )
-
-
-def precision_remark(column: str) -> str:
-    """The remark on a column that loses precision."""
-    text = f"the numbers of column {column} lie closer together than float32 tells apart, so they are rounded"
-    return f"{text}: subtract what they have in common, or count in larger units"
-
-
-def precision_notes(parts: Sequence[np.ndarray]) -> list[Note]:
-    """Remarks on columns [N, columns] that lose precision; none for samples of another form, or on disk."""
-    columns = {
-        c: None
-        for x in parts
-        if x.ndim == 2 and not is_large(x)
-        for c in _imprecise_columns(x)
-        if loses_precision(x[:, c])
-    }
-    return [("note", precision_remark(abbreviate([str(c) for c in columns], 5)))] if columns else []
-
-
-def _imprecise_columns(x: np.ndarray) -> list[int]:
-    """The columns with numbers so large in comparison with their deviation that rounding may matter. Types
-    that float32 holds exactly have none."""
-    if not len(x) or x.dtype.itemsize <= 2 or x.dtype == np.float32:
-        return []
-    with np.errstate(all="ignore"):  # check_finite reports other values
-        high = np.maximum(np.abs(x.max(0).astype(np.float64)), np.abs(x.min(0).astype(np.float64)))
-        return np.flatnonzero(high * np.finfo(np.float32).eps > ROUNDING_LIMIT * moments(x)[1]).tolist()

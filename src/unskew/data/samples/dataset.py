@@ -268,8 +268,41 @@ def largest_remainder(quota: np.ndarray, limit: np.ndarray) -> np.ndarray:
     return counts
 
 
+class SampleForm:
+    """What the arrays of a set say of its samples and labels."""
+
+    x: np.ndarray
+    y: np.ndarray
+    applied: tuple[tuple[float, ...], tuple[float, ...]] | None
+    layout: Layout | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.x.shape[1:])
+
+    @property
+    def several(self) -> bool:
+        """Whether a sample has any number of labels, instead of one class."""
+        return self.y.dtype.kind == "b"
+
+    @property
+    def masks(self) -> bool:
+        """Whether every pixel or token has a label, instead of every sample."""
+        return self.y.ndim > 1 and not self.several
+
+    @property
+    def tokens(self) -> bool:
+        """Whether every token has a label; such sets also count as masks."""
+        return self.masks and self.y.ndim == 2 and len(self.shape) == 1
+
+    def from_natural(self, x: np.ndarray) -> np.ndarray:
+        """Samples [N, ...] in natural units, scaled like the samples of this set."""
+        return x if self.applied is None else scaling.apply(x, self.applied, self.layout)
+
+
 @dataclass(frozen=True)
-class Dataset:
+class Dataset(SampleForm):
     """Training and test samples with their labels.
 
     x: [N, ...] float32, channels first, in natural units (images: [0, 1]); or `Rows` that are read from disk
@@ -335,26 +368,6 @@ class Dataset:
         check_finite(self.name, "training", self.x)
         check_finite(self.name, "test", self.x_test)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
-        return tuple(self.x.shape[1:])
-
-    @property
-    def several(self) -> bool:
-        """Whether a sample has any number of labels, instead of one class."""
-        return self.y.dtype.kind == "b"
-
-    @property
-    def masks(self) -> bool:
-        """Whether every pixel or token has a label, instead of every sample."""
-        return self.y.ndim > 1 and not self.several
-
-    @property
-    def tokens(self) -> bool:
-        """Whether every token has a label; such sets also count as masks."""
-        return self.masks and self.y.ndim == 2 and len(self.shape) == 1
-
     def with_constants(self, inputs: Sequence[str] | None = None) -> Dataset:
         """The set with the mean and standard deviation of every channel of its training samples as `mean` and
         `std`.
@@ -380,10 +393,6 @@ class Dataset:
     def to_natural(self, x: np.ndarray) -> np.ndarray:
         """Samples [N, ...] of this set in natural units."""
         return x if self.applied is None else scaling.undo(x, self.applied, self.layout)
-
-    def from_natural(self, x: np.ndarray) -> np.ndarray:
-        """Samples [N, ...] in natural units, scaled like the samples of this set."""
-        return x if self.applied is None else scaling.apply(x, self.applied, self.layout)
 
 
 def strata(y: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
