@@ -193,7 +193,6 @@ class Spy(Part):
 
 
 @pytest.mark.parametrize("text", ["flea", "feddata", "naivemix(per_batch=True)", "fedmix"])
-@pytest.mark.usefixtures("untried")
 def test_the_mixed_histogram_is_of_the_labels_training_saw(text):
     spy = Spy()
     parts = registry.parse(text).parts

@@ -83,8 +83,8 @@ def test_a_recurrent_model_trains_one_client_after_another(layer):
     result = trained(module, lanes="16")
     assert result.run.lanes == 1
     assert result.digest == trained(module, lanes="1").digest
-    (event,) = [e for e in result.record.rows["events"] if e["code"] == "E128"]
-    assert "so lanes=1 is used" in event["text"]
+    texts = [e["text"] for e in result.record.rows["events"] if e["code"] == "E128"]
+    assert any("so lanes=1 is used" in text for text in texts)
     before, after = module.state_dict(), result.model.state_dict()
     assert all(not torch.equal(before[n], after[n]) for n in before)
 
