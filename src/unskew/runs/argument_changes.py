@@ -102,7 +102,7 @@ def _leaves(name: str, args: tuple[Any, ...]) -> Iterator[_Leaf]:
             kind = "batch" if isinstance(arg, Batch) else "model's output"
             yield from (_Leaf(f"'{n}' of the {kind}", t, False) for n, t in vars(arg).items())
         elif isinstance(arg, Tensor):
-            yield _Leaf("the tensor that it receives", arg, False)
+            yield _Leaf(f"argument {i}", arg, False)
         elif type(arg) is dict and not (name in GRADIENTS_FIRST and i == 1):
             kept = name not in SERVER_HOOKS
             yield from (_Leaf(f"'{n}' of argument {i}", t, kept) for n, t in leaves(arg))
