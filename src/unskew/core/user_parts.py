@@ -139,7 +139,7 @@ def _check_trips(part: Any) -> None:
                 text = f"a trip of '{part.name}' has a `{name}` that takes {_signature_text(function)}"
                 raise UsageError("E121", f"{text}, and is called with ({', '.join(arguments)}).") from None
         reads = trip.reads or ()
-        if isinstance(reads, str) or not all(isinstance(one, str) for one in reads):
+        if not isinstance(reads, tuple | list) or not all(isinstance(one, str) for one in reads):
             text = f"'{part.name}' has a trip with reads={reads!r}; name the leaves of its slice in a tuple"
             raise UsageError("E121", f"{text}, like ('mean',), or () for none.")
 
