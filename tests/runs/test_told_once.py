@@ -16,7 +16,7 @@ import unskew
 from tests.runs import stores
 from unskew.errors import StateError, UsageError
 from unskew.runs.callbacks import EarlyStopping, KeepBest, callbacks_of
-from unskew.runs.trackers.tracker import StoreEntry, scalars, settings_text
+from unskew.runs.trackers.tracker import StoreEntry, scalars
 
 SETTINGS: dict[str, Any] = {
     "rounds": 3, "epochs": 1, "workers": 1, "lanes": "1", "skew": "iid", "clients": 3, "model": "mlp"
@@ -238,11 +238,6 @@ def test_a_run_in_memory_has_no_folder_for_a_tracker(monkeypatch):
     stores.tensorboard(monkeypatch)
     with pytest.raises(UsageError, match="E109 track writes files; give run"):
         unskew.run("fedavg", DATA, track="tensorboard", **SETTINGS)
-
-
-def test_facts_are_the_settings_that_say_something(tmp_path):
-    said = settings_text(_progress(tmp_path, lr=0.5, rounds=3, note="", extra=None, more={}, workers=0))  # type: ignore[arg-type]
-    assert said == {"lr": "0.5", "rounds": "3", "workers": "0", "method": "fedavg"}
 
 
 def _of(name: str) -> Any:
