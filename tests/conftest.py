@@ -16,7 +16,6 @@ os.environ.setdefault("MKL_DISABLE_FAST_MM", "1")
 from tests import forked
 from unskew.comparison import workers
 from unskew.methods import feddpms, registry
-from unskew.round import hook_checks
 
 
 @pytest.fixture(autouse=True)
@@ -45,12 +44,6 @@ def unsynced(monkeypatch):
 def few_attempts(monkeypatch):
     """FedDPMS gives up soon on a mean that its barely trained decoder and model take for another class."""
     monkeypatch.setattr(feddpms, "ATTEMPTS", 5)
-
-
-@pytest.fixture
-def untried(monkeypatch):
-    """Hooks are called for steps alone, so that a Part that writes down what it sees has each step once."""
-    monkeypatch.setattr(hook_checks.PaddingTrial, "_due", lambda self, what: False)
 
 
 @pytest.fixture

@@ -1,152 +1,98 @@
-"""What one pass of a hook does not show: padding that it counts, numbers that differ each time, what it
-remembers.
-
-Likely mistakes: a plain mean, flip or sort over a batch that ends in padding; a generator without a seed; a
-counter, a list or the last client's weights on the class.
-"""
+"""What one pass of a hook does not show, and `unskew check` finds: padding that it counts, numbers that differ
+each time, what it remembers."""
 
 from __future__ import annotations
 
 import itertools
+import random
 import time
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from tests.methods.test_hooks_as_written import part, refused, sized, trained
-from unskew.core.method import Method
-from unskew.records.checkpoints import digest as digest_of
-from unskew.round.hook_checks import PaddingTrial
+from tests.methods.test_hooks_as_written import ONE, checked, part, sized, trained, trip_part
 from unskew.runs import conformance
-from unskew.runs.assemble import loop_of
-from unskew.runs.resolve import resolve
+
+
+def counted(c: Any) -> torch.Tensor:
+    return torch.stack([b.x.mean() for b in c.batches()]).mean()
+
 
 PADDED = {
-    "mean": lambda self, w, out, b, c: sized(out).mean(),
-    "divided": lambda self, w, out, b, c: sized(out).sum() / len(b.x),
-    "sorted": lambda self, w, out, b, c: sized(out).sort().values[-3:].sum(),
+    "mean": {"loss": lambda self, w, out, b, c: sized(out).mean()},
+    "division": {"loss": lambda self, w, out, b, c: sized(out).sum() / len(b.x)},
+    "order": {"loss": lambda self, w, out, b, c: sized(out).sort().values[-3:].sum()},
+    "scale": {"batch": lambda self, b, c: b.replace(x=b.x - b.x.mean(0))},
+    "mixture": {"batch": lambda self, b, c: b.replace(x=b.x + b.x.flip(0), y=0.5 * (b.y + b.y.flip(0)))},
+    "weight": {"batch": lambda self, b, c: b.replace(weight=torch.ones_like(b.weight))},
+    "begin": {
+        "begin": lambda self, w, c: {"k": counted(c)},
+        "loss": lambda self, w, out, b, c: c.round["k"] * b.mean(sized(out)),
+    },
+    "finish": {
+        "client_init": lambda self, w, fed: {"k": torch.zeros(())},
+        "finish": lambda self, w, c: ({}, {"k": counted(c)}),
+    },
+    "trip": {
+        "trips": trip_part().trips,
+        "loss": lambda self, w, out, b, c: sized(out).mean(),
+    },
 }
 
 
-@pytest.mark.parametrize("written", PADDED.values(), ids=PADDED)
-def test_a_loss_that_counts_padding_is_refused_where_there_is_some(written):
-    """Before, a row of another client entered, and results were about right."""
-    told = refused(part(loss=written), "16", until=1)
-    assert told.startswith(
-        "E127 the gradients of a step depend on the padding of a short batch, so 'mine' counts rows"
-    )
-    trained(part(loss=written), "1", until=1)
+@pytest.mark.parametrize("body", PADDED.values(), ids=PADDED)
+def test_the_check_finds_what_counts_padding(body):
+    assert "the padding of short batches" in checked(part(**body), conformance.ignores_padding)
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
-        lambda self, b, c: b.replace(x=b.x - b.x.mean(0)),
-        lambda self, b, c: b.replace(x=0.5 * b.x + 0.5 * b.x.flip(0), y=0.5 * b.y + 0.5 * b.y.flip(0)),
-        lambda self, b, c: b.replace(weight=torch.ones_like(b.weight)),
-    ],
-)
-def test_a_batch_that_mixes_padding_in_is_refused(written):
-    assert "depend on the padding" in refused(part(batch=written), "16", until=1)
-
-
-@pytest.mark.parametrize("hook", ["begin", "finish"])
-def test_a_pass_over_the_data_that_counts_padding_is_refused(hook):
-    def counted(c: Any) -> torch.Tensor:
-        return torch.stack([b.x.mean() for b in c.batches()]).mean()
-
-    made = {
-        "begin": lambda self, w, c: {"k": counted(c)},
-        "client_init": lambda self, w, fed: {"k": torch.zeros(())},
-        "finish": lambda self, w, c: ({}, {"k": counted(c) if hook == "finish" else c.mine["k"]}),
-    }
-    if hook == "finish":
-        del made["begin"]
-    assert f"the values that `{hook}` of 'mine' makes of c.batches() depend" in refused(
-        part(**made), "16", until=1
-    )
-
-
-def test_what_leaves_padding_out_trains_the_bits_that_it_would_without_being_tried(monkeypatch):
-    """Dropout, batch normalisation and the noise of hooks are left as they are, whatever was tried."""
+def test_what_leaves_padding_out_passes():
     body = {
-        "loss": lambda self, w, out, b, c: 0.1 * b.mean(sized(out)) + 0.0 * c.round["k"],
+        "loss": lambda self, w, out, b, c: 0.1 * b.mean(sized(out)) * c.round["k"],
         "begin": lambda self, w, c: {
             "k": torch.stack([(b.x.mean((1, 2, 3)) * b.weight).sum() for b in c.batches()]).sum()
         },
     }
-    for lanes in ("1", "16"):
-        tried = trained(part(**body), lanes, model=conformance.NORMALISED_MODEL)
-        with monkeypatch.context() as patched:
-            patched.setattr(PaddingTrial, "_due", lambda self, what: False)
-            assert trained(part(**body), lanes, model=conformance.NORMALISED_MODEL).digest == tried.digest
-
-
-class Dropping(nn.Module):
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.body, self.head, self.p = nn.Linear(192, 8), nn.Linear(8, 3), p
-
-    def forward(self, x):
-        h = self.body(x.flatten(1))
-        if self.training:
-            h = h * (torch.rand(8) > self.p)  # which torch's own generator draws
-        return self.head(nn.functional.dropout(h, self.p, self.training))
-
-
-def test_numbers_that_a_model_draws_are_not_used_up(monkeypatch):
-    def digest() -> str:
-        mine = Method(part(loss=lambda self, w, out, b, c: 0.1 * b.mean(sized(out))))
-        loop = loop_of(
-            resolve(
-                conformance.short_settings(rounds=1),
-                conformance.small_federation(),
-                mine,
-                model=Dropping(0.3),
-            )
-        )
-        try:
-            state, _ = loop.round(loop.begin(), 1)
-            return digest_of(state.weights)
-        finally:
-            loop.trainer.close()
-
-    tried = digest()
-    monkeypatch.setattr(PaddingTrial, "_due", lambda self, what: False)
-    assert digest() == tried
+    assert not checked(part(**body), conformance.ignores_padding)
 
 
 COUNTER = itertools.count()
+DRAWS = {
+    "NumPy": lambda: float(np.random.rand()),
+    "Python": random.random,
+    "generator": lambda: float(np.random.default_rng().random()),
+    "clock": lambda: time.perf_counter() % 1,
+    "counter": lambda: next(COUNTER),
+}
 
 
-@pytest.mark.parametrize(
-    "drawn",
-    [lambda: float(np.random.default_rng().random()), lambda: time.perf_counter() % 1, lambda: next(COUNTER)],
-    ids=["generator", "clock", "counter"],
-)
-@pytest.mark.parametrize("lanes", ["1", "16"])
-def test_a_hook_that_makes_other_numbers_each_time_is_refused(drawn, lanes):
-    """Before, no two runs were equal, and nothing said so."""
-    told = refused(part(loss=lambda self, w, out, b, c: drawn() * b.mean(sized(out))), lanes, until=1)
-    assert told.startswith(
-        "E127 two equal passes of a step have other gradients: a hook of 'mine' draws from a generator"
-    )
+@pytest.mark.parametrize("drawn", DRAWS.values(), ids=DRAWS)
+@pytest.mark.parametrize("place", ["loss", "finish", "trip"])
+def test_the_check_finds_numbers_that_differ_each_time(drawn, place):
+    shares = {"shares": lambda self, fed: ONE, "server": lambda self, s, ups, fed: {"v": ups["v"].sum(0)}}
+    mine = {
+        "loss": part(loss=lambda self, w, out, b, c: (1 + drawn()) * b.mean(sized(out))),
+        "finish": part(finish=lambda self, w, c: ({"v": torch.ones(3) * drawn()}, {}), **shares),
+        "trip": trip_part(client=lambda w, c: {"v": torch.ones(3) * drawn()}),
+    }
+    assert "ended with different bits" in checked(mine[place], conformance.is_deterministic)
 
 
-def test_what_a_part_keeps_on_its_class_is_refused_and_a_table_or_a_log_is_not():
-    """Before, a client was pulled towards whoever had trained before it."""
+def test_the_check_finds_what_a_part_keeps_on_its_class():
+    """A client is pulled towards the one that trained before it."""
 
     def finish(self, w, c):
-        self.last["head"] = float(w["head.bias"][0])
+        self.last["head"] = w["head.bias"].mean()
         return {}, {}
 
-    told = refused(part(last={}, finish=finish), rounds=3)
-    assert told.startswith("E127 'mine' has changed 'last', which it keeps on the Part or its class")
+    def loss(self, w, out, b, c):
+        return self.last.get("head", 1.0) * b.mean(sized(out))
 
+    assert checked(part(last={}, finish=finish, loss=loss), conformance.is_deterministic)
+
+
+def test_a_table_or_a_log_on_the_class_is_no_mistake():
     def loss(self, w, out, b, c):
         self.seen.append(len(b.x))
         eye = self.tables.setdefault("eye", torch.eye(3))

@@ -25,14 +25,6 @@ def refused(**body: Any) -> str:
     return str(error.value)
 
 
-async def later(self, w, out, b, c):
-    return 0.0
-
-
-def yields(self, w, out, b, c):
-    yield 0.0
-
-
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -44,14 +36,12 @@ def yields(self, w, out, b, c):
             r"takes \(self, w, out, b\), and is called with \(self, w, out, b, c\)",
         ),
         ({"loss": lambda self, out, w, b, c: 0.0}, r"takes \(out, w, b, c\) in another order"),
-        ({"loss": later}, "is async"),
-        ({"loss": yields}, "is a generator"),
         ({"merge": lambda self, w, s, ups, fed: (w, s)}, "only called with merges = True"),
         ({"personalise": lambda self, w, c: w}, "only called with personal = True"),
         ({"merges": True}, "says merges = True and defines no `merge`"),
         ({"tap": lambda self, cut, h, b, c: (h, b)}, "runs at the cuts in `taps`"),
         ({"taps": "cut"}, r"taps has to be a tuple, like \('cut',\)"),
-        ({"taps": lambda self: ("cut",)}, "write a property"),
+        ({"taps": lambda self: ("cut",)}, "or a property that returns one"),
         (
             {"trips": Trip(lambda t, T: True, lambda w, c: {}, lambda w, s, u, f: (w, s), lambda f: {})},
             "trips has to be",

@@ -101,7 +101,7 @@ TOLD = {
     Hooked: "its weight 'body.weight' has a hook on its gradient",
     Compiled: "its layer 'more' is compiled",
     Counting: "it changes its buffer 'mean' in evaluation mode, so that scoring would change the model",
-    Again: "it computes layers again in the backward pass .torch.utils.checkpoint.",
+    Again: "the model cannot be trained: ",
     Auxiliary: "in training it returns its answer as tuple, and a round takes logits alone",
     Pair: r"the model gives dict for two samples; .* Return the logits alone\.",
 }

@@ -41,7 +41,6 @@ def dealt(high: int, n: int, batch: int, epochs: int) -> list[torch.Tensor]:
     return deck.dealt
 
 
-@pytest.mark.usefixtures("untried")
 def test_a_deck_as_large_as_the_batch_is_dealt_out_whole_at_every_step():
     steps = dealt(high=16, n=48, batch=16, epochs=2)
     assert len(steps) == 6
@@ -49,7 +48,6 @@ def test_a_deck_as_large_as_the_batch_is_dealt_out_whole_at_every_step():
     assert not all(torch.equal(s, steps[0]) for s in steps)
 
 
-@pytest.mark.usefixtures("untried")
 def test_a_larger_deck_is_dealt_out_before_it_is_shuffled_again():
     """Five steps of 16 are four decks of 20."""
     cards = torch.cat(dealt(high=20, n=80, batch=16, epochs=1)).tolist()
@@ -58,7 +56,6 @@ def test_a_larger_deck_is_dealt_out_before_it_is_shuffled_again():
     assert len({tuple(deck) for deck in decks}) == 4
 
 
-@pytest.mark.usefixtures("untried")
 def test_a_deck_that_ends_within_a_round_begins_with_a_whole_one():
     """Two steps of 16 take one deck of 20 and the first 12 of another."""
     cards = torch.cat(dealt(high=20, n=32, batch=16, epochs=1)).tolist()
@@ -66,7 +63,6 @@ def test_a_deck_that_ends_within_a_round_begins_with_a_whole_one():
     assert len(set(cards[20:])) == 12
 
 
-@pytest.mark.usefixtures("untried")
 def test_a_deck_smaller_than_the_batch_is_drawn_with_replacement():
     (cards,) = dealt(high=15, n=16, batch=16, epochs=1)
     assert set(cards.tolist()) <= set(range(15))

@@ -4,7 +4,6 @@ wrong in silence."""
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +17,11 @@ from tests.cli.calling import call
 from tests.round.test_gpu_path import Plain, on_shapes, rate_as_tensor, weights_of  # noqa: F401
 from tests.samples import a_part_of
 from unskew import config
-from unskew.core import Part, module_inputs
+from unskew.core import Part
 from unskew.core.network import Network
 from unskew.data import prediction_inputs
 from unskew.errors import DataError, StateError, UnskewError, UsageError
 from unskew.methods.catalogue import entries
-from unskew.records import checkpoints
 from unskew.runs import hardware
 from unskew.runs.resolve import resolve
 
@@ -418,17 +416,6 @@ def test_the_command_line_trains_and_predicts(tmp_path, monkeypatch):
     assert "| one sample | age float32 number, scan float32 [1, 8, 8] |" in card
 
 
-@pytest.mark.parametrize("width", [1 << 40, 7, -1])
-def test_a_layout_that_somebody_changed_in_a_folder_is_refused(finished, tmp_path, width):
-    shutil.copytree(finished.path, tmp_path / "r")
-    for file in (checkpoints.LATEST, "model.safetensors"):
-        tree, facts = checkpoints.read(tmp_path / "r" / file)
-        facts["inputs"]["layout"]["inputs"][0][1] = [width]
-        checkpoints.write(tmp_path / "r" / file, tree, facts)
-    with pytest.raises(StateError, match=r"E111 .*ValueError"):
-        unskew.load(tmp_path / "r", model=Scans())
-
-
 class TakesOne(Scans):
     def forward(self, batch: Tensor) -> Tensor:
         return super().forward(batch["scan"], batch["age"])  # type: ignore[call-overload]
@@ -642,18 +629,6 @@ def test_a_hook_of_the_users_own_sees_the_inputs_and_not_the_row():
         "age": (2,),
         "scan": (2, 1, 8, 8),
     }
-
-
-def test_the_hook_comes_off_a_copy_and_leaves_others_on():
-    module = Scans()
-    module.register_forward_pre_hook(lambda _module, _args: None)
-    layout = unskew.data.arrays(BY_NAME, Y).layout
-    for _ in range(2):
-        module_inputs.attach_layout(module, layout)
-    assert len(module._forward_pre_hooks) == 2
-    module_inputs.detach_layout(module)
-    assert len(module._forward_pre_hooks) == 1
-    assert not module._forward_pre_hooks_with_kwargs
 
 
 def kept(path: Any, **arrays: Any) -> Any:

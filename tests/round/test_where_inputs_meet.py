@@ -70,15 +70,6 @@ def test_a_whole_number_that_passes_by_is_seen_though_its_path_is_closed_at_firs
     assert net.goes_on("features")
 
 
-def test_an_embedding_of_one_row_is_no_hindrance():
-    class One(Coded):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Embedding(1, 16)
-
-    assert net_of(One(), GATED).goes_on("body")
-
-
 def test_all_inputs_meet_at_the_first_block_that_nothing_passes_by():
     net = net_of(Scans())
     assert (net.check_cut("cut"), net.check_cut("convolution"), net.shape_at("cut")) == (
@@ -132,19 +123,6 @@ def test_an_input_lies_where_one_may_come_by_itself(module, still):
     assert net.is_input_at("body") is still
     assert net.is_input_at("convolution")
     assert not Network(Row(), (65,)).is_input_at("features")
-
-
-def test_a_layer_says_nothing_of_what_lies_before_it_though_it_is_written_first():
-    class Late(Meets):
-        def __init__(self) -> None:
-            super().__init__(nn.Linear(65, 8), 8)
-            self.before = nn.LayerNorm(65)
-
-        def forward(self, scan: Tensor, age: Tensor) -> Tensor:
-            return self.head(self.body(self.before(torch.cat([scan.flatten(1), age[:, None]], 1))))
-
-    net = net_of(Late())
-    assert (net.is_input_at("before"), net.is_input_at("body")) == (True, False)
 
 
 @pytest.mark.parametrize("lanes", ["1", "4"])

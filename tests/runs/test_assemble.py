@@ -10,7 +10,6 @@ from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.round.clients import LocalTraining
 from unskew.round.exchange import SecureSums
-from unskew.round.hook_checks import explain_hook_rules
 from unskew.round.optimise import RateSchedule
 from unskew.round.schedule import Recipe
 from unskew.round.trainer import Trainer
@@ -78,13 +77,3 @@ def test_a_measure_that_cannot_be_taken_leaves_no_threads_behind(monkeypatch):
     with pytest.raises(UsageError, match="E126"):
         loop_of(conformance.run_for(registry.parse("local"), measure="diversity"))
     assert len(closed) == 1
-
-
-def test_an_error_that_breaks_no_rule_of_hooks_stays_what_it_is():
-    with pytest.raises(RuntimeError, match="out of memory"), explain_hook_rules():
-        raise RuntimeError("out of memory")
-    words = "vmap: It looks like you're attempting to use a Tensor in some data-dependent control flow."
-    with pytest.raises(UsageError, match="E127"), explain_hook_rules():
-        raise RuntimeError(words)
-    with pytest.raises(UsageError, match="E108 elsewhere"), explain_hook_rules():
-        raise UsageError("E108", f"elsewhere: {words}")

@@ -408,10 +408,6 @@ def test_hooks_that_nobody_would_call_are_refused_before_anything_trains():
         def evaluated(self, run):
             return None
 
-    class Later(unskew.Callback):
-        async def merged(self, run):
-            return None
-
     class Inherits(Short):
         pass
 
@@ -424,7 +420,6 @@ def test_hooks_that_nobody_would_call_are_refused_before_anything_trains():
                 r" run, rows\)"
             ),
         ),
-        (Later, "E121 the hook `merged` of class Later is async"),
         (Inherits, "E121 the hook `evaluated` of class Short takes"),
     ):
         with pytest.raises(UsageError, match=says):
@@ -443,16 +438,6 @@ def test_an_answer_that_is_no_sentence_ends_no_run_unnoticed(answer):
 @pytest.mark.parametrize("answer", [None, "", False, np.False_])
 def test_nothing_is_no_reason_to_end_a_run(answer, plain):
     assert trained(Answering(answer)).digest == plain.digest
-
-
-def test_what_callbacks_are_shown_cannot_be_moved_or_reached_through(plain):
-    audience = CallbackList([Notes()], plain.run, Record())
-    audience.merged(State(1, plain.weights))
-    view = audience._view
-    for name, value in (("t", 7), ("rounds", 7)):
-        with pytest.raises(AttributeError):
-            setattr(view, name, value)
-    assert not [name for name in dir(view) if not name.startswith("_") and name not in dir(unskew.Progress)]
 
 
 def test_a_callback_leaves_the_folder_and_the_numbers_of_torch_as_they_were(plain, tmp_path, monkeypatch):
@@ -493,13 +478,6 @@ def test_no_call_depends_on_the_global_state_of_torch_or_changes_it(plain, tmp_p
         change(undo)
     assert result.digest == loaded.digest == plain.digest
     assert np.array_equal(guess, plain.predict(np.zeros((2, 5), np.float32)))
-
-
-def test_a_run_with_callbacks_goes_on_where_its_folder_is_gone(plain, tmp_path, monkeypatch):
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    assert trained(unskew.EarlyStopping(patience=9)).digest == plain.digest
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import importlib
 import os
 import platform
-import re
 import sys
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-import unskew
 from unskew.errors import StateError
 from unskew.records.run_lock import RunLock
 from unskew.system import disk, machine
@@ -58,45 +53,6 @@ def test_a_file_system_that_cannot_lock_is_said_to_be_that(tmp_path, monkeypatch
         StateError, match=r"E110 .* cannot lock files .No locks available.*put runs on one that can"
     ):
         RunLock(tmp_path).__enter__()
-
-
-def test_windows_locks_a_byte_that_nobody_reads(tmp_path, monkeypatch):
-    """With a stand-in for its module: who waits is let in later, who does not is refused, and the text stays
-    readable."""
-    asked, busy = [], [errno.EACCES, errno.EACCES]
-
-    def locking(number, mode, count):
-        asked.append((os.lseek(number, 0, os.SEEK_CUR), mode, count))
-        if busy:
-            raise OSError(busy.pop(), "Permission denied")
-
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(sys, "platform", "win32")
-        elsewhere.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
-        there = importlib.reload(disk)
-    try:
-        with open(tmp_path / "run.lock", "a+") as file:
-            with pytest.raises(OSError, match="denied"):
-                there.lock(file, wait=False)
-            there.lock(file, wait=True)
-            file.write("held")
-            busy.append(errno.ENOLCK)
-            with pytest.raises(OSError, match="denied"):  # which no waiting helps
-                there.lock(file, wait=True)
-        assert asked == [(1 << 30, 2, 1)] * 4
-        assert (tmp_path / "run.lock").read_text() == "held"
-    finally:
-        importlib.reload(disk)
-
-
-def test_a_simulation_needs_nothing_that_windows_lacks():
-    """Modules that only Unix has are imported by the lock of files, which does without, and by sites."""
-    package = Path(unskew.__file__).parent
-    unix = re.compile(r"^\s*(?:import|from) (fcntl|termios|tty|pwd|grp|resource)\b", re.MULTILINE)
-    importers = {
-        f.relative_to(package).as_posix() for f in package.rglob("*.py") if unix.search(f.read_text())
-    }
-    assert {name for name in importers if not name.startswith("federation/")} == {"system/disk.py"}
 
 
 def test_where_a_system_does_not_tell_its_memory_nothing_is_refused_for_it(monkeypatch):

@@ -4,7 +4,6 @@ makes no sense."""
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import json
 import math
@@ -19,8 +18,7 @@ from sklearn.metrics import confusion_matrix
 
 import unskew
 from tests.samples import a_part_of
-from unskew import config, data, measures
-from unskew.config import LATER, NO_EFFECT, Settings
+from unskew import data, measures
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.errors import UsageError
@@ -150,20 +148,6 @@ def test_a_stopped_run_resumes_to_the_same_measures(tmp_path, measured):
     assert unskew.resume(tmp_path / "halted").record.measures == measured.record.measures
 
 
-def test_a_run_that_measures_nothing_keeps_the_name_it_had():
-    before = Settings()
-    assert (
-        before.fingerprint()
-        == before.replace(measure="none").fingerprint()
-        == before.replace(measure="").fingerprint()
-    )
-    kept = {n: v for n, v in before.as_dict().items() if n not in (*NO_EFFECT, *LATER)}
-    assert before.fingerprint() == hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
-    assert before.replace(measure="diversity").fingerprint() != before.fingerprint()
-    assert before.replace(validation=0.1).fingerprint() != before.fingerprint()
-    assert before.replace(measure="tsne, Cross-Site").measure == "tsne,cross_site"
-
-
 def test_diversity_is_of_the_replies_that_count():
     made = conformance.loop_for(Method(), measure="diversity")
     state = made.begin()
@@ -193,7 +177,6 @@ class Spy(Part):
 
 
 @pytest.mark.parametrize("text", ["flea", "feddata", "naivemix(per_batch=True)", "fedmix"])
-@pytest.mark.usefixtures("untried")
 def test_the_mixed_histogram_is_of_the_labels_training_saw(text):
     spy = Spy()
     parts = registry.parse(text).parts
@@ -398,15 +381,6 @@ def test_too_many_clients_and_masks_are_refused():
             unskew.run(
                 "fedavg", (x, y, x, y), measure=measure, clients=2, skew="iid", rounds=1, model="unet(base=4)"
             )
-
-
-def test_a_file_names_the_line_of_an_unknown_measure(tmp_path):
-    file = tmp_path / "a.yaml"
-    file.write_text("rounds: 3\nmeasure: diversity, sepparation\n")
-    with pytest.raises(
-        UsageError, match=r"E126 unknown measure 'sepparation' at line 2\. Did you mean 'separation'"
-    ):
-        config.load(file)
 
 
 def test_references_of_a_comparison_are_not_measured(tmp_path):

@@ -8,9 +8,7 @@ import json
 import pytest
 
 from unskew.errors import StateError
-from unskew.records import rows
 from unskew.records.record import Record, check, last_round_in
-from unskew.records.rows import FileLines, MemoryLines, has_mark, mark_of
 
 
 def row(t, value, client=None, scope="global", metric="accuracy"):
@@ -85,30 +83,3 @@ def test_the_last_round_is_the_largest_of_any_file(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"t": 4}\n{"t": 2}\n{"t": 9')
     (tmp_path / "events.jsonl").write_text('{"t": 3}\n[]\n')
     assert last_round_in(tmp_path) == 4
-
-
-def test_a_mark_is_of_the_bytes_up_to_it(tmp_path, monkeypatch):
-    """However large the blocks in which a file is read."""
-    file = FileLines(tmp_path / "a.jsonl")
-    file.add([{"a": 1}])
-    first = file.mark()
-    file.add([{"a": 2}])
-    whole = file.mark()
-    file.close()
-    assert whole == mark_of(tmp_path / "a.jsonl") != first
-    for block in (3, 1 << 20):
-        monkeypatch.setattr(rows, "BLOCK", block)
-        assert has_mark(tmp_path / "a.jsonl", first)
-        assert has_mark(tmp_path / "a.jsonl", whole)
-        assert not has_mark(tmp_path / "a.jsonl", (first[0] + 1, first[1]))
-        assert not has_mark(tmp_path / "a.jsonl", (whole[0] + 1, whole[1]))
-
-
-def test_rows_in_memory_are_read_once_each_and_in_order(monkeypatch):
-    """Those that were compressed, and those that wait for it."""
-    monkeypatch.setattr(rows, "PIECE", 40)
-    memory = MemoryLines()
-    for i in range(20):
-        memory.add([{"number": i}])
-    assert [r["number"] for r in memory.read()] == list(range(20))
-    assert [r["number"] for r in memory.read(17)] == [17, 18, 19]

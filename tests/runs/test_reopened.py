@@ -234,16 +234,6 @@ def test_samples_that_are_scaled_already_are_noticed(ours):
         unskew.load(ours.path).predict(ROWS[:, :4])
 
 
-def test_a_run_that_lies_under_runs_is_suggested(ours, tmp_path, monkeypatch):
-    """`unskew predict patients` for `unskew predict runs/patients`."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(ours.path, tmp_path / "runs" / "patients")
-    with pytest.raises(StateError, match=r"E117 patients is no run: .*Did you mean runs/patients\?"):
-        unskew.load("patients")
-    with pytest.raises(StateError, match=r"E117 patient is no run: .*Runs are folders under runs/"):
-        unskew.load("patient")
-
-
 def test_a_folder_that_holds_runs_names_one_of_them(ours, tmp_path, monkeypatch):
     """`unskew predict site/runs` was answered that runs are folders under runs/, of which it is one."""
     monkeypatch.chdir(tmp_path)

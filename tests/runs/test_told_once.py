@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,7 @@ import unskew
 from tests.runs import stores
 from unskew.errors import StateError, UsageError
 from unskew.runs.callbacks import EarlyStopping, KeepBest, callbacks_of
-from unskew.runs.trackers.tracker import StoreEntry, scalars, settings_text
+from unskew.runs.trackers.tracker import StoreEntry, scalars
 
 SETTINGS: dict[str, Any] = {
     "rounds": 3, "epochs": 1, "workers": 1, "lanes": "1", "skew": "iid", "clients": 3, "model": "mlp"
@@ -142,13 +141,6 @@ def test_a_run_that_fails_is_no_finished_one(tmp_path, monkeypatch):
     assert (board.open, flow.status, bias.codes) == (0, {"run 0": "FAILED"}, [1])
 
 
-def test_a_tracker_that_never_began_has_nothing_to_end(monkeypatch):
-    for make in (stores.tensorboard, stores.mlflow, stores.wandb):
-        make(monkeypatch)
-    for name in ("tensorboard", "mlflow", "wandb"):
-        _of(name).ended(_progress(None), "done")
-
-
 def rows_of(*rounds: int) -> list[dict[str, Any]]:
     return [{"t": t, "scope": "global", "client": None, "metric": "accuracy", "value": 0.5} for t in rounds]
 
@@ -248,11 +240,6 @@ def test_a_run_in_memory_has_no_folder_for_a_tracker(monkeypatch):
         unskew.run("fedavg", DATA, track="tensorboard", **SETTINGS)
 
 
-def test_facts_are_the_settings_that_say_something(tmp_path):
-    said = settings_text(_progress(tmp_path, lr=0.5, rounds=3, note="", extra=None, more={}, workers=0))  # type: ignore[arg-type]
-    assert said == {"lr": "0.5", "rounds": "3", "workers": "0", "method": "fedavg"}
-
-
 def _of(name: str) -> Any:
     return importlib.import_module(f"unskew.runs.trackers.{name}").Tracker()
 
@@ -264,21 +251,3 @@ def _progress(folder: Path | None, **settings: Any) -> Any:
     return SimpleNamespace(
         t=0, rounds=3, method="fedavg", folder=folder, settings=SimpleNamespace(as_dict=lambda: settings)
     )
-
-
-def test_every_hook_of_a_callback_does_nothing_by_default():
-    class Named(unskew.Callback):
-        name = "mine"
-
-    class Unnamed(unskew.Callback):
-        pass
-
-    class Further(Named):
-        pass
-
-    assert (Named.name, Unnamed.name, Further.name) == ("mine", "Unnamed", "Further")
-    run = _progress(None)
-    bare = Unnamed()
-    assert [bare.begun(run), bare.round_begun(run, ()), bare.replied(run, ()), bare.merged(run)] == [None] * 4
-    assert (bare.evaluated(run, []), bare.ended(run, "done")) == (None, None)
-    assert sys.modules["unskew.round.callback"].Callback is unskew.Callback

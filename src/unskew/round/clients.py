@@ -24,7 +24,7 @@ from unskew.core.trees import Tree, Weights, align_tree, sorted_tree, tree_map
 from unskew.round.layers import Kernels, mask_shapes, use_kernels
 from unskew.round.optimise import RateSchedule
 from unskew.round.precision import FLOAT32
-from unskew.round.randomness import RandomSource, SeededSource, no_global_random
+from unskew.round.randomness import RandomSource, SeededSource
 from unskew.round.samples import Samples, on_device
 from unskew.round.schedule import Recipe, Work, poisson_rows
 
@@ -131,8 +131,6 @@ class Clients:
         self.hooks = {hook: [p for p in method.parts if overrides(p, hook)] for hook in HOOKS}
         self.apart = method.samples_apart
         self.chance: RandomSource = SeededSource(fed.seed)
-        self.tried = set[str]()
-        """The users' hooks that this run has tried, see `hook_checks`."""
         self._thread = threading.local()
 
     @property
@@ -150,7 +148,7 @@ class Clients:
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """A context in which this thread's model runs for one client, without gradients."""
-        with torch.no_grad(), use_kernels(self.net, Kernels(folded=False)), no_global_random(self.method):
+        with torch.no_grad(), use_kernels(self.net, Kernels(folded=False)):
             yield
 
     def held_weights(self, start: Broadcast, private: Mapping[str, Any]) -> Weights:

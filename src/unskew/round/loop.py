@@ -36,7 +36,7 @@ from unskew.round.exchange import Exchange, LaneRetry, Scoring
 from unskew.round.ledger import Ledger
 from unskew.round.precision import device_mode
 from unskew.round.probes import Measures
-from unskew.round.randomness import SeededSource, no_global_random
+from unskew.round.randomness import SeededSource
 from unskew.round.run import Run
 from unskew.system.machine import one_core
 
@@ -107,8 +107,7 @@ class Loop:
         fed = self.fed
         with self._computing():
             w = tree_map(self._there, fed.net.weights())
-            with no_global_random(self.method):
-                slices = {p.name: self._placed(p.server_init(w, fed)) for p in self.method.parts}
+            slices = {p.name: self._placed(p.server_init(w, fed)) for p in self.method.parts}
             state = State(0, w, {n: s for n, s in slices.items() if s})
             return self._trips(state, self.down(state, 0), list(range(fed.clients)))
 
@@ -199,8 +198,7 @@ class Loop:
         if not good and not self.protector:
             self._event(t, "E309", "no reply was used; round skipped, model unchanged.")
             return State(t, state.weights, state.slices), []
-        with no_global_random(self.method):
-            merged = self._merged(state, t, good)
+        merged = self._merged(state, t, good)
         if problem := gate.merged_problem(merged.weights, merged.slices):
             self._event(t, "E314", f"round {t}: after the merge {problem} Round skipped, model unchanged.")
             return State(t, state.weights, state.slices), []
@@ -260,8 +258,7 @@ class Loop:
         self.ledger.shared(t, replies, declared)
         good = without_losses(self._gate(t, replies, gate.Spec({}, declared, {})), None, False, trip=True)
         ups = Ups.of(good, t, self.weighting, self.settings.cap).seen_by(part.name)
-        with no_global_random(self.method):
-            w, slice_ = trip_result(trip, part, state.weights, state.slices.get(part.name, {}), ups, self.fed)
+        w, slice_ = trip_result(trip, part, state.weights, state.slices.get(part.name, {}), ups, self.fed)
         if problem := gate.merged_problem(w, {part.name: slice_}):
             self._event(
                 t, "E314", f"round {t}: after the exchange of '{part.name}' {problem} It is left out."

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -24,18 +24,16 @@ from unskew.core.part import Part, Trip
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights, tree_map
 from unskew.core.trip import trip_index
-from unskew.core.user_parts import is_own, trip_answer
+from unskew.core.user_parts import trip_answer
 from unskew.errors import UsageError
 from unskew.recorders.cuda_graphs import CudaGraphs
 from unskew.recorders.operators import Operators
 from unskew.round import optimise, precision
 from unskew.round.clients import Broadcast, Clients, LocalTraining
-from unskew.round.hook_checks import PaddingTrial, PartAttributes, explain_hook_rules
 from unskew.round.lanes import Axis, LaneViews, axis_for, lane_table, sent_table
 from unskew.round.layers import DropoutMasks, Kernels, model_draws, use_kernels
 from unskew.round.noise import NoiseTables
 from unskew.round.precision import BF16, device_mode
-from unskew.round.randomness import no_global_random
 from unskew.round.recordings import StepRecordings
 from unskew.round.sample_privacy import Release, clip_to_bounds, with_sums
 from unskew.round.samples import Samples
@@ -75,7 +73,6 @@ class Update:
         self.steps = Steps(clients, axis, start, plan, dropout, chunk.frozen, self.state)
         self.kernels = Kernels(axis.folded, chunk.frozen, training.precision == BF16)
         self.views = LaneViews(clients, start)
-        self.padding = PaddingTrial(clients)
 
     def _plan(self) -> list[Step]:
         """The chunk's steps: over epochs in shuffled order, or with samples drawn independently."""
@@ -94,9 +91,11 @@ class Update:
         """Call the hooks of a client's round in order, with the steps between them."""
         hooks, views, axis, state = self.clients.hooks, self.views, self.axis, self.state
         fed = self.clients.fed
-        with explain_hook_rules(), use_kernels(self.clients.net, self.kernels):
+        with use_kernels(self.clients.net, self.kernels):
             with torch.no_grad():
-                by_part = {p.name: self._call_on_data(p, "begin", views.begin(p)) for p in hooks["begin"]}
+                by_part = {
+                    p.name: axis.map(views.begin(p), state.weights, state.lane_table) for p in hooks["begin"]
+                }
                 for p in hooks["carry"]:  # steps change these in place, so they must not alias other tensors
                     by_part[p.name] = tree_map(torch.clone, by_part.get(p.name, {}))
                 state.lane_table["round"] = by_part
@@ -109,7 +108,6 @@ class Update:
                 self.steps = replace(self.steps, plan=plan)
             state.start_optimiser(self.clients)
             step = LaneStep(self.clients, axis, views, self.kernels, state)
-            self.padding.check_step(step, self.steps.plan, self.clients.mask_shapes)
             if not (replays and replays.train(self.steps)):
                 for plan, feed in zip(self.steps.plan, self.steps.feeds()):
                     step(plan, feed)
@@ -125,15 +123,6 @@ class Update:
         for n, t in weights.items():
             self.state.weights[n].copy_(t)
 
-    def _call_on_data(self, p: Part, name: str, hook: Callable[..., Any]) -> Any:
-        """The result of a hook that may read the clients' data, checked to ignore padding."""
-        state = self.state
-        result = self.axis.map(hook, state.weights, state.lane_table)
-        self.padding.check_pass(
-            p, name, state.lane_table, result, lambda t: self.axis.map(hook, state.weights, t)
-        )
-        return result
-
     def _finish(self, p: Part) -> tuple[Tree, Tree]:
         """The result of the Part's `finish`: (shares, private slice), both stacked over lanes.
 
@@ -142,7 +131,7 @@ class Update:
         """
         clients, views, axis, state = self.clients, self.views, self.axis, self.state
         if clients.apart is None:
-            return self._call_on_data(p, "finish", views.finish(p))
+            return axis.map(views.finish(p), state.weights, state.lane_table)
         release = Release(p.name, "finish", p.totals["finish"])
         shared, kept = [], []
         for g, work in enumerate(self.chunk.work):
@@ -229,7 +218,6 @@ class Trainer(Clients):
         self.workers = workers if self.device.type == "cpu" else 1
         self.replays: StepRecordings | None = self._recordings()
         self.remote: RemoteTraining | None = None
-        self.part_attributes = PartAttributes([p for p in method.parts if is_own(p)])
         self.largest_chunk = 0
         """The number of clients in the largest chunk of the last round."""
         self._pool = self._threads()
@@ -262,13 +250,11 @@ class Trainer(Clients):
             by_chunk = self.remote.train(plan, start, private)
         else:
             by_chunk = self.each(lambda chunk: self.update(chunk, start, private), plan)
-        self.part_attributes.check()
         return sorted((reply for replies in by_chunk for reply in replies), key=lambda r: r.client)
 
     def update(self, chunk: Chunk, start: Broadcast, private: Mapping[int, Tree]) -> list[Reply]:
         """One local update of the clients of a chunk, on this thread."""
-        with no_global_random(self.method):
-            return Update(self, self.axis, chunk, start, private).run(self.replays)
+        return Update(self, self.axis, chunk, start, private).run(self.replays)
 
     def begin(self, chunk: Chunk, start: Broadcast, private: Mapping[int, Tree]) -> Future[list[Reply]]:
         """Start `update` on a thread of this trainer."""

@@ -34,6 +34,7 @@ from unskew.methods import registry
 from unskew.records.checkpoints import State, digest
 from unskew.round.loop import Loop, RoundSummary
 from unskew.round.run import Run
+from unskew.runs.argument_changes import watched
 from unskew.runs.assemble import loop_of
 from unskew.runs.resolve import resolve
 from unskew.runs.run_folder import RunFolder
@@ -265,23 +266,36 @@ def agrees_for_one_lane_and_many(subject: Subject) -> str:
 
 
 def ignores_padding(subject: Subject) -> None:
-    """Change row 0, which pads short batches, and compare the bits of the clients that do not own it."""
-    if any(trip.everyone or trip.when(0, 1) for trip in subject.part.trips):
-        return  # all clients receive what client 0, whose row it is, shared before round 1
-    digests = []
-    for value in (0.1, 0.9):
+    """Change row 0, which pads short batches and belongs to no client here, and compare all replies."""
+    digests: set[str] = set()
+    for value in (0, 1):
         fed = small_federation()
-        x = np.array(fed.x)
-        x[0] = value
-        run = loop_of(run_for(subject.method, dataclasses.replace(fed, x=x), rounds=1))
+        x, y = np.array(fed.x), np.array(fed.y)
+        x[0], y[0] = 0.1 + 0.8 * value, 2 * value
+        first, *others = fed.train
+        train = Index.of([first[1:], *others])
+        run = loop_of(run_for(subject.method, dataclasses.replace(fed, x=x, y=y, train=train), rounds=1))
         try:
-            start = run.down(run.begin(), 1)
-            replies = run.trainer.train(start, range(1, len(SIZES)), {})
-            digests.append({r.client: digest(r.weights) for r in replies})
+            replies = run.trainer.train(run.down(run.begin(), 1), range(len(SIZES)), {})
         finally:
             run.trainer.close()
-    if digests[0] != digests[1]:
+        digests.add(
+            digest(
+                flat_tree(
+                    {
+                        str(r.client): {"w": r.weights, "shares": r.shares, "private": r.private}
+                        for r in replies
+                    }
+                )
+            )
+        )
+    if len(digests) > 1:
         raise CheckFailed("the padding of short batches reached the result; average with batch.mean")
+
+
+def changes_no_argument_in_place(subject: Subject) -> None:
+    """Train a round with a copy of the Part that compares the arguments of every hook, and score it."""
+    train_run(Method(watched(subject.part)), scored=True, until=1, lanes="8")
 
 
 def resumes_to_the_same_bits(subject: Subject) -> None:
@@ -397,6 +411,7 @@ CHECKS: tuple[Check, ...] = (
     agrees_for_three_and_eight_lanes,
     agrees_for_one_lane_and_many,
     ignores_padding,
+    changes_no_argument_in_place,
     resumes_to_the_same_bits,
     shares_only_what_it_declares,
     copes_with_absent_clients_and_empty_rounds,

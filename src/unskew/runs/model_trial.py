@@ -5,12 +5,14 @@ Letters: B batch, C classes, G lanes.
 
 from __future__ import annotations
 
-import traceback
+import math
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,7 +21,6 @@ from unskew.core import module_inputs
 from unskew.core.network import Network
 from unskew.core.trees import Weights
 from unskew.errors import UsageError
-from unskew.round import hook_checks, randomness
 from unskew.round.lanes import Axis, ManyLanes, SingleLane
 from unskew.round.layers import Kernels, mask_shapes, use_kernels
 from unskew.system import python_files
@@ -74,18 +75,20 @@ class ModelTrial:
         Raises UsageError (E123) if a training step fails, if the model changes its attributes, or if it uses
         a generator that a run does not seed.
         """
-        before, others = self._generator_state(), randomness.global_states()
+        before, others = self._generator_state(), _global_states()
         try:
             with module_inputs.check_whole_numbers(self.net.module), keep_buffers(self.net.module):
                 self._step(SingleLane(), self.x, self.y, 1)
-                hook_checks.check_attributes(self.net.module, lambda: self._again(before))
+                check_attributes(self.net.module, lambda: self._again(before))
                 self.check_weights_stay()
             by_itself = not torch.equal(before, self._generator_state()) or self.drops_out_by_itself()
         except UsageError:
             raise
         except Exception as error:
-            raise UsageError("E123", f"the model cannot be trained: {_with_remedy(error)}.") from error
-        if drawn := [name for name, state in randomness.global_states().items() if state != others[name]]:
+            raise UsageError(
+                "E123", f"the model cannot be trained: {python_files.one_line(error)}."
+            ) from error
+        if drawn := [name for name, state in _global_states().items() if state != others[name]]:
             raise UsageError(
                 "E123",
                 f"the model's forward draws from {drawn[0]}, which no seed of a run reaches, so that no two"
@@ -135,7 +138,7 @@ class ModelTrial:
                 for x, y, padding in ((self.x, self.y, 0), (*padded, PADDING))
             )
         except Exception as error:
-            return python_files.one_line(error).split(". ")[0] + self._layer_note(error)
+            return python_files.one_line(error).split(". ")[0]
         alone = self._step(SingleLane(), self.x, self.y, 1)
         far = [n for n, t in alone.items() if _differ(t, many[n])]
         if far:
@@ -149,17 +152,6 @@ class ModelTrial:
                 " padded"
             )
         return ""
-
-    def _layer_note(self, error: Exception) -> str:
-        """The innermost layer in which an error arose, and its setting of dropout if that is the cause."""
-        names, found, trace = {id(m): n for n, m in self.net.module.named_modules()}, None, error.__traceback__
-        while trace:
-            owner = trace.tb_frame.f_locals.get("self")
-            found, trace = (owner if names.get(id(owner)) else found), trace.tb_next
-        if found is None:
-            return ""
-        remedy = ", which runs with dropout=0.0" if getattr(found, "dropout", 0) and "random" in str(error) else ""
-        return f" in the layer '{names[id(found)]}' ({type(found).__name__}){remedy}"
 
     def says_probabilities(self) -> bool:
         """Whether the model returns probabilities instead of logits, as after a softmax: numbers of at least
@@ -190,20 +182,19 @@ class ModelTrial:
 
     def check_weights_stay(self) -> None:
         """Raises UsageError (E123) if the forward changes a weight, because a pass has its own weights, and
-        the change would be lost. A second pass uses larger weights, because an upper bound may not change the
-        initial ones."""
+        the change would be lost. The weights are larger than the initial ones, which an upper bound may not
+        change."""
         state = self._generator_state()
+        first = {n: t.to(self.x.device) for n, t in self.net.initial.items()}
         names = [*self.net.trainable, *self.net.constants]
-        for factor in (1.0, LOUD_SCALE):
-            first = {n: t.to(self.x.device) for n, t in self.net.initial.items()}
-            w = {n: t * factor if n in names else t.clone() for n, t in first.items()}
-            before = {n: w[n]._version for n in names}
-            kernels, weight = Kernels(False), torch.ones(len(self.x), device=self.x.device)
-            with use_kernels(self.net, kernels), kernels.training(weight, None), torch.no_grad():
-                self.net.run(w, self.x, train=True)
-            for n in names:
-                if w[n]._version != before[n] or not torch.equal(w[n], first[n] * factor):
-                    raise UsageError("E123", CHANGED_WEIGHT.format(n))
+        w = {n: t * LOUD_SCALE if n in names else t.clone() for n, t in first.items()}
+        before = {n: w[n]._version for n in names}
+        kernels, weight = Kernels(False), torch.ones(len(self.x), device=self.x.device)
+        with use_kernels(self.net, kernels), kernels.training(weight, None), torch.no_grad():
+            self.net.run(w, self.x, train=True)
+        for n in names:
+            if w[n]._version != before[n] or not torch.equal(w[n], first[n] * LOUD_SCALE):
+                raise UsageError("E123", CHANGED_WEIGHT.format(n))
         self._set_generator(state)
 
     def _step(self, axis: Axis, x: Tensor, y: Tensor, lanes: int, padding: int = 0) -> Weights:
@@ -291,6 +282,65 @@ def keep_buffers(module: nn.Module) -> Iterator[None]:
         )
 
 
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+
+
+def check_attributes(module: nn.Module, again: Callable[[], object]) -> None:
+    """Raises UsageError (E123) if an equal pass, `again`, changes the attributes of the user's layers once
+    more. Attributes that follow from the samples are equal both times."""
+    first = _attributes(module)
+    again()
+    second = _attributes(module)
+    if changed := [n for n, value in second.items() if n not in first or not _alike(first[n], value)]:
+        raise UsageError(
+            "E123",
+            f"the model's forward changes its attribute '{changed[0]}' at every pass, which no run could save"
+            " or resume, and which clients would take from one another; leave it out, or make it a buffer of"
+            " floats that is updated in place.",
+        )
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """Copies of the attributes that are neither parameters, buffers nor layers, by name."""
+    return {
+        f"{name}.{key}".lstrip("."): _snapshot(value)
+        for name, layer in module.named_modules()
+        if not type(layer).__module__.startswith("torch.nn.")
+        for key, value in vars(layer).items()
+        if key not in _MODULE_ATTRIBUTES
+    }
+
+
+def _snapshot(value: Any) -> Any:
+    """A copy of numbers, texts, arrays and their containers; None for other objects."""
+    if isinstance(value, Tensor | np.ndarray):
+        return torch.as_tensor(value).detach().clone() if value.dtype != object else None
+    if isinstance(value, dict):
+        return {str(key): _snapshot(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_snapshot(v) for v in value]
+    return value if isinstance(value, bool | int | float | str) else None
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Whether two copies are equal, up to the order of sums on a GPU."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_alike(v, b[key]) for key, v in a.items())
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(_alike, a, b))
+    if isinstance(a, Tensor):
+        return a.shape == b.shape and torch.allclose(a.double(), b.double(), rtol=1e-4, equal_nan=True)
+    return a == b or (isinstance(a, float) and math.isclose(a, b, rel_tol=1e-4))
+
+
+def _global_states() -> dict[str, Any]:
+    """The states of the global generators of Python and NumPy."""
+    _, words, place, *_ = np.random.get_state()
+    return {"Python's `random`": random.getstate(), "`numpy.random`": (words.tobytes(), place)}  # type: ignore[union-attr]
+
+
 def check_single_samples(net: Network, task: Task, batch: int) -> None:
     """Raises UsageError (E109) for batches of one sample if the model cannot normalise them."""
     if batch > 1 or not net.norms:
@@ -305,16 +355,6 @@ def check_single_samples(net: Network, task: Task, batch: int) -> None:
             "batch=1 leaves batch normalisation a single value per channel; take batch=2 or more, or a model"
             " without it.",
         ) from error
-
-
-def _with_remedy(error: Exception) -> str:
-    """The reason why a step failed, with a remedy for torch's own messages."""
-    if any(frame.filename.endswith("checkpoint.py") for frame in traceback.extract_tb(error.__traceback__)):
-        return (
-            "it computes layers again in the backward pass (torch.utils.checkpoint), when they hold no"
-            " client's weights any more; call them directly, and take a smaller batch if memory is short"
-        )
-    return python_files.one_line(error)
 
 
 def _differ(alone: Tensor, many: Tensor) -> bool:
