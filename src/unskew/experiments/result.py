@@ -167,7 +167,10 @@ def result_of(
         "experiment": experiment.name,
         **{name: getattr(experiment, name) for name in DESCRIPTION},
         **facts,
-        "rows": {row.name: _row(experiment, row, runs, facts["scale"]) for row in experiment.rows},
+        "rows": {
+            row.name: _row(row, runs, facts["scale"], experiment.share_of_rounds(row))
+            for row in experiment.rows
+        },
         "entries": [
             {**asdict(entry), "gap": entry.gap if facts["scale"] == 1 else math.nan} for entry in entries
         ],
@@ -192,9 +195,9 @@ def judged(result: TableResult, claims: Sequence[Claim | Trend] = ()) -> TableRe
     return {**result, "claims": _plain(verdicts.judge(result, claims))}
 
 
-def _row(experiment: Experiment, row: TableRow, runs: Runs, scale: float) -> RowRecord:
+def _row(row: TableRow, runs: Runs, scale: float = 1.0, share: float = 1.0) -> RowRecord:
     record = RowRecord(note=row.note, x=row.x, panel=row.panel)
-    if (share := experiment.share_of_rounds(row)) != 1:
+    if share != 1:
         record["share"] = scale * share
     if main := next(
         (run.metric for (name, _), group in runs.items() if name == row.name for run in group), ""
