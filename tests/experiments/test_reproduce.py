@@ -55,7 +55,7 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     pages = tmp_path / "reproduce" / "pages"
     html = (pages / "small.html").read_text()
     for seen in (
-        "A small table. agrees so far: 1; disagrees so far: 1.",
+        "A small table. Agrees so far: 1; disagrees so far: 1.",
         "Made up.",
         "standing still",
         "Standing still gets nowhere.",
