@@ -112,13 +112,16 @@ def test_a_markdown_page_has_what_was_run_and_found():
     assert page.startswith(
         "# T\n\nP.\n\n```sh\nc\n```\n\nMade with unskew 0 on d: m; 0.10 hours of training in all runs."
     )
-    assert "## Claims\n\n| the paper says | here | margin in points by row or step [the paper's] |" in page
-    assert "| it helps | reproduced | r +2.0 [+1.5] |\n| it helps | not run | not run |" in page
+    assert (
+        "## Claims\n\n| the paper says | here | margin in points by row or step (95 % interval) [the paper's] |"
+        in page
+    )
+    assert "| it helps | reproduced | r +2.0 [+1.5] |\n\nNot run: it helps." in page
     assert "## What differs\n\n- `r`: with 20 clients." in page
     assert "## What the paper leaves open, and our choice\n\n- the rate" in page
     assert page.endswith("## What we found\n\nIt does.\n")
     own = pages.markdown_page({**held, "paper": "", "unit": "number"})
-    assert "| claim | here | margin by row or step |" in own
+    assert "| claim | here | margin by row or step (95 % interval) |" in own
     assert "## Notes\n\n" in own
     assert "## Choices\n\n- the rate" in own
     assert "\n\n\n" not in own
@@ -149,7 +152,7 @@ def test_an_index_links_to_every_page_and_says_how_claims_fared():
     assert re.findall(r'class="pill ([^"]*)"', page) == ["dp", "none", "empirical", ""]
     text = pages.markdown_index(held, "docs/results", {"own.md": "Mine"})
     assert "Read first: [Mine](own.md)." in text
-    assert "| [T (u)](u.md) | r | 2 | 12 | 0 of 1 claim reproduced | d, 0 |" in text
+    assert "| [T (u)](u.md) | r | 2 | 12 | not reproduced: 1 | d, 0 |" in text
     assert "`unskew report docs/results` makes" in text
     assert "Read first" not in pages.markdown_index(held, "x", {})
 

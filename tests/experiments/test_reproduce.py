@@ -32,8 +32,8 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     done = CliRunner().invoke(cli.app(), [*words, "--processes", "1"])
     assert done.exit_code == 0, done.output
     assert "skipped lost: its data (cifar10) are not here" in done.output
-    assert "reproduced                  learning helps" in done.output
-    assert "not reproduced              standing still helps" in done.output
+    assert "agrees so far: 2 seeds, all rounds        learning helps" in done.output
+    assert "disagrees so far: 2 seeds, all rounds     standing still helps" in done.output
     result = json.loads((tmp_path / "docs" / "small.json").read_text())
     entry = next(e for e in result["entries"] if e["method"] == "FedAvg")
     assert entry["ours"]["n"] == 2
@@ -55,7 +55,7 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     pages = tmp_path / "reproduce" / "pages"
     html = (pages / "small.html").read_text()
     for seen in (
-        "A small table. 1 of 2 claims reproduced.",
+        "A small table. Agrees so far: 1; disagrees so far: 1.",
         "Made up.",
         "standing still",
         "Standing still gets nowhere.",
@@ -104,7 +104,7 @@ def test_python_runs_a_table_as_the_command_line_does(tmp_path, monkeypatch):
     planned = unskew.reproduce(table, add=["fedprox(mu=0.5)"], dry_run=True, say=lines.append, **options)
     assert (planned.result, planned.page, planned.table(), planned.verdicts()) == (None, None, "", {})
     assert len(planned.runs) == 3
-    assert "3 runs, 0 of them already done; 0.25 of the rounds" in lines[-1]
+    assert "3 runs, 0 of them already done; 0.25 of the rounds" in "\n".join(lines)
     assert not list(tmp_path.rglob("model.safetensors"))
     done = unskew.reproduce(table, methods=["Still"], watch=watched.append, keep=tmp_path / "docs", **options)
     assert [entry["method"] for entry in done.result["entries"]] == ["Still"]

@@ -96,8 +96,7 @@ def test_a_run_that_rows_share_took_its_time_once(table, tmp_path, monkeypatch):
         return SimpleNamespace(path=path, series=lambda scope, metric: ([1], np.array([1800.0])))
 
     monkeypatch.setattr(reproduce, "read_run", read_run)
-    for name in ("entries_of", "verdicts_of"):
-        monkeypatch.setattr(reproduce, name, lambda *given: [])
+    monkeypatch.setattr(reproduce, "entries_of", lambda *given: [])
     monkeypatch.setattr(reproduce, "result_of", lambda *given: given[-1])
     runs = plan_runs(table, select(table), range(1), 1.0, tmp_path)
     assert (len(runs), len(distinct_runs(runs))) == (6, 4)

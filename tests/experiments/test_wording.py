@@ -52,16 +52,21 @@ def test_claims_that_nothing_tested_do_not_count():
         claim("reproduced in 1 of 2", a=1),
     ]
     assert wording.claim_counts(result(claims=both)) == (1, 3)
-    assert wording.summary(result(claims=both)) == "1 of 3 claims reproduced"
+    assert wording.summary(result(claims=both)) == "reproduced: 1; in part: 1; not reproduced: 1"
     assert wording.summary(result(claims=[claim("not run")])) == "no claim tested"
     unclear = [
         claim("reproduced", a=1),
         claim("unclear", a=1),
         claim("reproduced in 1 of 2 rows, unclear in 1", a=1),
     ]
-    assert wording.summary(result(claims=unclear)) == "1 of 3 claims reproduced, 1 unclear"
-    assert wording.unclear_note(result(claims=unclear[2:])).startswith("Unclear: ")
-    assert wording.unclear_note(result(claims=both)) == ""
+    assert wording.summary(result(claims=unclear)) == "reproduced: 1; in part: 1; unclear: 1"
+    assert wording.rules(result(claims=unclear[2:])).startswith("Unclear: ")
+    assert wording.rules(result(claims=both)) == ""
+    assert wording.verdict({**claim("agrees so far"), "seeds": 1, "rounds": 0.25}) == (
+        "agrees so far: 1 seed, 0.25 of the rounds"
+    )
+    interval = {**claim("reproduced", a=1.0), "intervals": {"a": [0.5, 1.5]}}
+    assert wording.margins(interval, "percent") == "a +1.0 (+0.5 to +1.5)"
 
 
 def test_one_seed_has_no_spread_and_fewer_than_five_no_test():

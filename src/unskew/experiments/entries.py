@@ -1,13 +1,8 @@
-"""The numbers of a table and the verdicts on its claims.
+"""The numbers of a table.
 
 ours            mean and sample standard deviation over seeds of the score that the paper reports
 vs best other   difference to the best other method of the row, with a two-sided paired t-test over seeds;
                 p-values are Holm-corrected within the row
-
-A claim holds in a row if it holds for the means over seeds; a claim along rows holds at a step from one row
-to the next. It is reproduced if it holds in every row, or at every step, that was run. Scores of attacks have
-intervals over the attacked samples; if the margin between two such scores may be chance, the claim is unclear
-in that row.
 """
 
 from __future__ import annotations
@@ -20,7 +15,7 @@ import numpy as np
 
 from unskew.errors import UsageError
 from unskew.experiments import attack_findings
-from unskew.experiments.experiment import Claim, Experiment, Scores, TableRow, Trend, margins
+from unskew.experiments.experiment import Experiment, TableRow
 from unskew.report.analysis import stats
 from unskew.report.analysis.runs import RunData
 from unskew.report.analysis.stats import Score
@@ -51,7 +46,7 @@ class Entry:
 
     paper: the published number, NaN if there is none. ours: our value of the score that the paper reports.
     last, best, mean10, stability: the score in the last round, in the best round, as the mean of the last ten
-    rounds, and its standard deviation over late rounds.
+    rounds, and its standard deviation over the last quarter of the rounds, at most 50.
     megabytes: sent and received by all clients in one run.
     ahead: points ahead of the best other method over their common seeds; NaN without another method.
     p: the p-value of that difference; NaN without another method or with fewer than five seeds.
@@ -160,7 +155,14 @@ def scores_of(run: RunData, experiment: Experiment, row: TableRow) -> dict[str, 
     """The last, best, mean10 and stability of one run in a row, in the table's unit."""
     rounds, values = series_of(run, experiment, row)
     last, best, mean10 = stats.last_best_mean10(rounds, values, quantity_of(experiment, row, run.metric))
-    return {"last": last, "best": best, "mean10": mean10, "stability": stats.stability(rounds, values)}
+    return {"last": last, "best": best, "mean10": mean10, "stability": stability(rounds, values)}
+
+
+def stability(rounds: np.ndarray, values: np.ndarray) -> float:
+    """Sample standard deviation over the last quarter of the rounds, at most 50; NaN for fewer than two
+    values."""
+    quarter = int(rounds[-1]) // 4 if len(rounds) else 0
+    return stats.stability(rounds, values, min(stats.STABILITY_ROUNDS, quarter))
 
 
 def quantity_of(experiment: Experiment, row: TableRow, main: str) -> str:
@@ -220,100 +222,3 @@ def _lead(
         return math.nan, math.nan
     ours, theirs = zip(*pairs)
     return which.ahead(float(np.mean(ours)), float(np.mean(theirs))), stats.paired_p(ours, theirs)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A claim with its margins.
-
-    margins: in points, by row or step; negative if the claim is refuted there. paper: the paper's margins.
-    unclear: the rows or steps at which the margin may be chance.
-    """
-
-    claim: Claim | Trend
-    margins: dict[str, float]
-    paper: dict[str, float]
-    unclear: frozenset[str] = frozenset()
-
-    @property
-    def held(self) -> int:
-        """The number of rows or steps at which the claim holds; a tie does not count."""
-        clear = [points for place, points in self.margins.items() if place not in self.unclear]
-        return sum(points > 0 and points >= self.claim.by for points in clear)
-
-    @property
-    def word(self) -> str:
-        """`reproduced`, `reproduced in 2 of 3 rows, unclear in 1`, `not reproduced`, `unclear` or `not
-        run`."""
-        if not self.margins:
-            return "not run"
-        if self.held == len(self.margins):
-            return "reproduced"
-        if len(self.unclear) == len(self.margins):
-            return "unclear"
-        if not self.held and not self.unclear:
-            return "not reproduced"
-        share = f"reproduced in {self.held} of {len(self.margins)} {self.claim.places}"
-        return f"{share}, unclear in {len(self.unclear)}" if self.unclear else share
-
-
-def verdicts_of(experiment: Experiment, entries: Sequence[Entry]) -> list[Verdict]:
-    """A verdict on every claim. Rows without all of the claim's methods do not count for it."""
-    return [_verdict(experiment, claim, entries) for claim in experiment.claims]
-
-
-def _verdict(experiment: Experiment, claim: Claim | Trend, entries: Sequence[Entry]) -> Verdict:
-    ours: dict[str, dict[str, float]] = {row.name: {} for row in experiment.rows}
-    papers: dict[str, dict[str, float]] = {row.name: {} for row in experiment.rows}
-    for entry in entries:
-        ours[entry.row][entry.method] = (getattr(entry, claim.measure) if claim.measure else entry.ours).mean
-        published = entry.paper if claim.measure in ("", experiment.measure) else math.nan
-        papers[entry.row][entry.method] = published
-        if _has_other_sign(claim, entry):
-            for scores in (ours, papers):
-                scores[entry.row][entry.method] *= -1
-    of_paper = margins(claim, papers)
-    by_place = margins(claim, ours)
-    by_name = {(e.row, e.method): e for e in entries}
-    unclear = frozenset[str]()
-    if claim.measure in ("", experiment.measure):  # intervals are known for the table's score only
-        unclear = _unclear(claim, by_place, ours, by_name)
-    return Verdict(claim, by_place, {place: of_paper.get(place, math.nan) for place in by_place}, unclear)
-
-
-def _has_other_sign(claim: Claim | Trend, entry: Entry) -> bool:
-    """Whether the score enters the margin with the opposite sign, because lower is better."""
-    return isinstance(claim, Claim) and claim.measure != "stability" and entry.lower
-
-
-def _unclear(
-    claim: Claim | Trend,
-    by_place: Mapping[str, float],
-    scores: Scores,
-    entries: Mapping[tuple[str, str], Entry],
-) -> frozenset[str]:
-    """The places at which the 95 % interval of the margin contains the least margin that meets the claim.
-
-    The interval of a difference of independent estimates follows Zou and Donner (Statistics in Medicine
-    2008): the squared distances to the ends of the scores' intervals add up. Scores without an interval add
-    nothing.
-    """
-    unclear = set()
-    for place, terms in claim.terms(scores).items():
-        below, above = 0.0, 0.0
-        for sign, row, method in terms:
-            entry = entries[row, method]
-            less, more = _distances(entry)
-            if _has_other_sign(claim, entry) == (sign > 0):  # a subtracted score swaps its distances
-                less, more = more, less
-            below, above = math.hypot(below, less), math.hypot(above, more)
-        if (below or above) and by_place[place] - below <= claim.by <= by_place[place] + above:
-            unclear.add(place)
-    return frozenset(unclear)
-
-
-def _distances(entry: Entry) -> tuple[float, float]:
-    """The distances from a score to the ends of its 95 % interval; (0, 0) without an interval."""
-    if entry.bounds is None or math.isnan(entry.bounds.low) or math.isnan(entry.bounds.high):
-        return 0.0, 0.0
-    return max(0.0, entry.ours.mean - entry.bounds.low), max(0.0, entry.bounds.high - entry.ours.mean)

@@ -44,7 +44,7 @@ class Claim:
     """The claim that `better` exceeds every method of `than` by at least `by` points in each of `rows`.
 
     rows: all rows if empty. measure: the score compared, by default the one that the table reports;
-    "stability" is the deviation over the last 50 rounds, where lower is better. For a score that is better
+    "stability" is the deviation over late rounds, where lower is better. For a score that is better
     when lower, such as rmse, `better` lies below the others. less: pairs of methods (a, b); with pairs, the
     claim is that the lead of `better` is smaller than the lead of every a over its b.
     """
@@ -207,7 +207,7 @@ class TableRow:
     settings: all settings of the row, including those common to all rows.
     published: the paper's numbers by the paper's names of the methods, in the table's unit.
     metric, scope: the quantity to report, where it is not the table's; at: the round after which to read it
-    (0: the last).
+    (0: the last). paper_rounds: the rounds of the paper's runs, where they are not the table's.
     x, panel: the row's position on the experiment's `axis`, and the name of its picture.
     attack: the score of an attack on the finished runs, reported in place of a training score.
     logs: published logs of this setting, by the paper's names of the methods.
@@ -220,6 +220,7 @@ class TableRow:
     metric: str = ""
     scope: str = ""
     at: int = 0
+    paper_rounds: Annotated[int, Ge(0)] = 0
     x: float | None = None
     panel: str = ""
     attack: Leak | None = None
@@ -242,6 +243,7 @@ class Experiment:
 
     methods: by the paper's name of each method, the text that `unskew run` takes for it.
     measure: the score of a run that the table reports; metric, scope: its quantity; unit: percent, or number.
+    paper_rounds: the rounds of the paper's runs; by default those of the longest row of a paper's table.
     axis: the variable that changes from row to row, if the paper draws the score against one.
     finding: how our results differ from the paper, and the explanation.
     overrides: settings for single methods, by the paper's names.
@@ -260,6 +262,7 @@ class Experiment:
     scope: str = "global"
     unit: Literal["percent", "number"] = "percent"
     axis: str = ""
+    paper_rounds: Annotated[int, Ge(0)] = 0
     finding: str = ""
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -272,6 +275,12 @@ class Experiment:
         raise UsageError(
             "E126", f"'{self.name}' has no row '{name}'.{suggestion(name, known)} Rows: {', '.join(known)}."
         )
+
+    def share_of_rounds(self, row: TableRow) -> float:
+        """The share of the paper's rounds that whole runs of a row have."""
+        rounds = {r.name: int(r.settings.get("rounds", Settings.rounds)) for r in self.rows}
+        whole = row.paper_rounds or self.paper_rounds or (max(rounds.values()) if self.paper else 0)
+        return rounds[row.name] / whole if whole else 1.0
 
     def parts(self, method: str) -> tuple[Part, ...]:
         """The Parts of a method, by the paper's name; a reference (local, centralised) has none."""

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -87,13 +88,24 @@ def _claims(result: TableResult) -> str:
         return ""
     points = " in points" if result["unit"] == "percent" else ""
     paper = " [the paper's]" if result["paper"] else ""
-    head = ["the paper says" if result["paper"] else "claim", "here", f"margin{points} by row or step{paper}"]
-    lines = [
-        [claim["text"], claim["verdict"], wording.margins(claim, result["unit"]) or "not run"]
-        for claim in result["claims"]
+    head = [
+        "the paper says" if result["paper"] else "claim",
+        "here",
+        f"margin{points} by row or step (95 % interval){paper}",
     ]
-    rule = wording.unclear_note(result)
-    return f"## Claims\n\n{_table(head, lines)}" + (f"\n\n{rule}" if rule else "")
+    lines = [
+        [claim["text"], wording.verdict(claim), wording.margins(claim, result["unit"])]
+        for claim in result["claims"]
+        if claim["verdict"] != "not run"
+    ]
+    absent = [claim["text"] for claim in result["claims"] if claim["verdict"] == "not run"]
+    parts = [
+        "## Claims",
+        _table(head, lines) if lines else "",
+        f"Not run: {'; '.join(map(_cell, absent))}." if absent else "",
+        wording.rules(result),
+    ]
+    return "\n\n".join(filter(None, parts))
 
 
 def _logs(result: TableResult) -> str:
@@ -151,8 +163,8 @@ def html_page(result: TableResult) -> str:
         log_note=tables.log_note(result),
         lines=[(line, colours[line[1]], i and line[0] == lines[i - 1][0]) for i, line in enumerate(lines)],
         note=wording.note(result),
-        claims=[(claim, wording.margins(claim, result["unit"])) for claim in result["claims"]],
-        judged=wording.unclear_note(result),
+        claims=[(c, wording.verdict(c), wording.margins(c, result["unit"])) for c in result["claims"]],
+        judged=wording.rules(result),
         published=wording.has_paper_numbers(result),
         privacy=wording.privacy(result),
         epsilon=wording.EPSILON,
@@ -364,9 +376,13 @@ def _check_page(path: Path, page: object) -> None:
 
 
 def _as_json(result: TableResult) -> str:
-    """The result as indented JSON with one line for each curve."""
-    text = json.dumps({key: value for key, value in result.items() if key != "curves"}, indent=1)
-    lines = [
+    """The result as JSON with one line for each entry, claim and curve."""
+    parts = [
+        f" {json.dumps(key)}: {_lines(value) if key in ('entries', 'claims') else _indented(value)}"
+        for key, value in result.items()
+        if key != "curves"
+    ]
+    curves = [
         f"  {json.dumps(row)}: {{\n"
         + ",\n".join(
             f"   {json.dumps(m)}: {json.dumps(s, separators=(',', ':'))}" for m, s in methods.items()
@@ -374,4 +390,13 @@ def _as_json(result: TableResult) -> str:
         + "\n  }"
         for row, methods in result["curves"].items()
     ]
-    return text[:-2] + ',\n "curves": {\n' + ",\n".join(lines) + "\n }\n}\n"
+    parts.append(' "curves": {\n' + ",\n".join(curves) + "\n }")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _lines(items: Any) -> str:
+    return "[\n" + ",\n".join(f"  {json.dumps(item)}" for item in items) + "\n ]" if items else "[]"
+
+
+def _indented(value: Any) -> str:
+    return json.dumps(value, indent=1).replace("\n", "\n ")

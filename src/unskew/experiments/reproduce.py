@@ -18,7 +18,7 @@ from unskew.comparison.dry_run import dry_run
 from unskew.comparison.progress import Cell, announce
 from unskew.experiments import attack_findings, pages, plan, tables
 from unskew.experiments.duration import duration_text
-from unskew.experiments.entries import entries_of, verdicts_of
+from unskew.experiments.entries import entries_of
 from unskew.experiments.experiment import Experiment, distinct_changes
 from unskew.experiments.files import read_experiment
 from unskew.experiments.plan import Key, Selection, distinct_runs, plan_runs, select, with_methods
@@ -55,7 +55,7 @@ class Reproduction:
         return tables.plain(self.result) if self.result else ""
 
     def verdicts(self) -> dict[str, str]:
-        """By claim: `reproduced`, `reproduced in 2 of 3 rows`, `not reproduced`, `unclear` or `not run`;
+        """By claim a word of `experiments.verdicts`, such as `reproduced`, `agrees so far` or `not run`;
         empty after a dry run."""
         return {claim["text"]: claim["verdict"] for claim in self.result["claims"]} if self.result else {}
 
@@ -196,5 +196,4 @@ def _result(experiment: Experiment, runs: Mapping[Key, Cell], facts: dict[str, A
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}",
         "hours": round(seconds / 3600, 3),
     }
-    entries = entries_of(experiment, groups)
-    return result_of(experiment, entries, verdicts_of(experiment, entries), groups, facts)
+    return result_of(experiment, entries_of(experiment, groups), groups, facts)

@@ -8,8 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
-from unskew.experiments.entries import Entry, Runs, Verdict, series_of
-from unskew.experiments.experiment import Experiment, TableRow
+from unskew.experiments import verdicts
+from unskew.experiments.entries import Entry, Runs, series_of
+from unskew.experiments.experiment import Claim, Experiment, TableRow, Trend
 from unskew.report.analysis.summary import terms_of, terms_sentences
 from unskew.runs.coverage import lost_replies
 
@@ -51,12 +52,20 @@ class EntryRecord(TypedDict):
 
 
 class ClaimRecord(TypedDict):
-    """A claim, the verdict in words, and the margins in points by row or step: ours and the paper's."""
+    """A claim, the verdict in words, and the margins in points by row or step: ours and the paper's.
+
+    claim: the entries of the claim in the table's file, without its text. intervals: the 95 % intervals of
+    margins, where known. seeds: the fewest behind a margin. rounds: the least share of the paper's rounds.
+    """
 
     text: str
     verdict: str
     margins: dict[str, float]
     paper: dict[str, float | None]
+    claim: dict[str, Any]
+    intervals: NotRequired[dict[str, list[float]]]
+    seeds: NotRequired[int]
+    rounds: NotRequired[float]
 
 
 class RowRecord(TypedDict):
@@ -64,7 +73,8 @@ class RowRecord(TypedDict):
 
     x, panel: its place in a picture. quantity, scope: what it reports, if not the same as the table.
     at: the round after which it is read, if not the last. main: the main score of its runs, if there are any.
-    attack: the name of its attack, if it has one.
+    attack: the name of its attack, if it has one. share: the share of the paper's rounds that its runs have,
+    if it is not the table's scale.
     """
 
     note: str
@@ -75,6 +85,7 @@ class RowRecord(TypedDict):
     at: NotRequired[int]
     main: NotRequired[str]
     attack: NotRequired[str]
+    share: NotRequired[float]
 
 
 class LogRecord(TypedDict):
@@ -90,8 +101,10 @@ class TableResult(TypedDict):
     page: the name of its files. made_by: the number of runs by version of unskew. hours: of training, in all
     runs. schedules: settings besides the rounds that a shortened run changed; missing in old results, whose
     schedules were not shortened. logs: by row and method. dropped: a sentence for every row and method with
-    dropped replies. terms: sentences on unusual samples, clients or rounds of scoring. privacy: by row,
-    method and Part. curves: by row, method and seed, the points [round, value in the table's unit].
+    dropped replies. superseded: the reason, by method or row of which a correction has changed the numbers;
+    claims on them have no verdict. terms: sentences on unusual samples, clients or rounds of scoring.
+    privacy: by row, method and Part. curves: by row, method and seed, the points [round, value in the
+    table's unit].
     """
 
     experiment: str
@@ -120,6 +133,7 @@ class TableResult(TypedDict):
     claims: list[ClaimRecord]
     open: list[str]
     dropped: NotRequired[list[str]]
+    superseded: NotRequired[dict[str, str]]
     terms: NotRequired[list[str]]
     privacy: dict[str, dict[str, dict[str, Any]]]
     curves: dict[str, dict[str, list[list[list[float]]]]]
@@ -145,7 +159,6 @@ DESCRIPTION = ("title", "paper", "measure", "unit", "metric", "scope", "axis", "
 def result_of(
     experiment: Experiment,
     entries: Sequence[Entry],
-    verdicts: Sequence[Verdict],
     runs: Runs,
     facts: Mapping[str, Any],
 ) -> TableResult:
@@ -154,14 +167,14 @@ def result_of(
         "experiment": experiment.name,
         **{name: getattr(experiment, name) for name in DESCRIPTION},
         **facts,
-        "rows": {row.name: _row(row, runs) for row in experiment.rows},
+        "rows": {
+            row.name: _row(row, runs, facts["scale"], experiment.share_of_rounds(row))
+            for row in experiment.rows
+        },
         "entries": [
             {**asdict(entry), "gap": entry.gap if facts["scale"] == 1 else math.nan} for entry in entries
         ],
-        "claims": [
-            {"text": v.claim.text, "verdict": v.word, "margins": v.margins, "paper": v.paper}
-            for v in verdicts
-        ],
+        "claims": [],
         "open": list(experiment.open),
         "dropped": _dropped(runs),
         "terms": terms_sentences(
@@ -172,11 +185,20 @@ def result_of(
     }
     if logs := _logs(experiment, runs):
         document["logs"] = logs
-    return cast(TableResult, _plain(document))
+    result = cast(TableResult, _plain(document))
+    return judged(result, experiment.claims)
 
 
-def _row(row: TableRow, runs: Runs) -> RowRecord:
+def judged(result: TableResult, claims: Sequence[Claim | Trend] = ()) -> TableResult:
+    """The result with its claims judged by its own numbers. claims: default: those that it has."""
+    claims = claims or [verdicts.claim_of(record) for record in result["claims"]]
+    return {**result, "claims": _plain(verdicts.judge(result, claims))}
+
+
+def _row(row: TableRow, runs: Runs, scale: float = 1.0, share: float = 1.0) -> RowRecord:
     record = RowRecord(note=row.note, x=row.x, panel=row.panel)
+    if share != 1:
+        record["share"] = scale * share
     if main := next(
         (run.metric for (name, _), group in runs.items() if name == row.name for run in group), ""
     ):
@@ -243,7 +265,7 @@ def _plain(value: Any) -> Any:
     """The value with floats rounded to six digits, and None for numbers that are not finite."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None

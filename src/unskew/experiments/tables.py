@@ -206,8 +206,8 @@ def plain(result: TableResult) -> str:
         text += [*_aligned(*log_table(result)), "", logs, ""]
     for claim in result["claims"]:
         margins = wording.margins(claim, result["unit"])
-        text.append(f"{claim['verdict']:<28}{claim['text']}" + (f"  ({margins})" if margins else ""))
-    if rule := wording.unclear_note(result):
+        text.append(f"{wording.verdict(claim):<42}{claim['text']}  ({margins})")
+    if rule := wording.rules(result):
         text.append(rule)
     for row, method, release, readings in wording.privacy(result):
         text += ["", f"{row}, {method}: {release}"]

@@ -5,10 +5,12 @@ Every function works on the stored result alone, so that a page can be made agai
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from unskew.core.account import epsilon_text
 from unskew.experiments.result import ClaimRecord, EntryRecord, ScoreRecord, TableResult
+from unskew.experiments.verdicts import ENOUGH_SEEDS, share_of_rounds
 from unskew.report.analysis.numbers import MISSING, p_value, plural
 from unskew.report.analysis.stats import FEWEST_PAIRS
 from unskew.scores import kind, significant
@@ -187,29 +189,59 @@ def source(result: TableResult) -> str:
     return "paper" if result["paper"] else "table"
 
 
-def unclear_note(result: TableResult) -> str:
-    """A sentence on unclear verdicts; "" if there is none."""
-    unclear = any("unclear" in claim["verdict"] for claim in result["claims"])
-    return (
-        "Unclear: the 95 % intervals of the attacks' scores leave open whether the claim holds."
-        if unclear
-        else ""
-    )
+RULES = {
+    "so far": "So far: fewer than {seeds} seeds, fewer rounds than the {source}'s, or an interval that leaves"
+    " the claim open.",
+    "unclear": "Unclear: the 95 % interval over attacked samples, or over late rounds of a short run, leaves"
+    " open whether the claim holds.",
+}
+"""What a part of a verdict means."""
+KINDS = (
+    "reproduced",
+    "agrees so far",
+    "in part",
+    "unclear",
+    "disagrees so far",
+    "not reproduced",
+    "no verdict",
+)
+
+
+def rules(result: TableResult) -> str:
+    """Sentences on verdicts that are not plain, and on what was superseded; "" if there are none."""
+    words = " ".join(claim["verdict"] for claim in result["claims"])
+    lines = [
+        rule.format(seeds=ENOUGH_SEEDS, source=source(result))
+        for part, rule in RULES.items()
+        if part in words
+    ]
+    lines += [f"Superseded, {name}: {reason}" for name, reason in result.get("superseded", {}).items()]
+    return "\n".join(lines)
+
+
+def verdict(claim: ClaimRecord) -> str:
+    """`agrees so far: 1 seed, 0.25 of the rounds`; the bare word without a margin."""
+    if "seeds" not in claim or "rounds" not in claim:
+        return claim["verdict"]
+    share = f"{claim['rounds']:g} of the rounds" if claim["rounds"] < 1 else "all rounds"
+    return f"{claim['verdict']}: {plural(claim['seeds'], 'seed')}, {share}"
+
+
+def _kind(claim: ClaimRecord) -> str:
+    return "in part" if " in " in claim["verdict"] else claim["verdict"]
 
 
 def claim_counts(result: TableResult) -> tuple[int, int]:
     """(claims reproduced in every row that was run, claims that could be tested)."""
-    tested = [c for c in result["claims"] if c["margins"] and not c["verdict"].startswith("no verdict")]
-    return sum(c["verdict"] == "reproduced" for c in tested), len(tested)
+    tested = [claim for claim in result["claims"] if claim["margins"]]
+    return sum(claim["verdict"] == "reproduced" for claim in tested), len(tested)
 
 
 def summary(result: TableResult) -> str:
-    """A text such as `3 of 4 claims reproduced, 1 unclear`."""
-    held, tested = claim_counts(result)
-    if not tested:
-        return "no claim tested"
-    unclear = sum(claim["verdict"] == "unclear" for claim in result["claims"])
-    return f"{held} of {plural(tested, 'claim')} reproduced" + (f", {unclear} unclear" if unclear else "")
+    """The number of claims by verdict, such as `reproduced: 1; agrees so far: 2`."""
+    counts = Counter(map(_kind, result["claims"]))
+    texts = [f"{word}: {counts[word]}" for word in KINDS if counts[word]]
+    return "; ".join(texts) or "no claim tested"
 
 
 def notes(result: TableResult) -> list[str]:
@@ -253,7 +285,8 @@ def rows(result: TableResult) -> str:
 def rounds(result: TableResult) -> str:
     """The rounds of the longest run: `100`, or `25 (0.25 of the paper's)`."""
     last = last_round(result)
-    return f"{last}" if result["scale"] == 1 else f"{last} ({result['scale']:g} of the {source(result)}'s)"
+    share = max((share_of_rounds(result, entry["row"]) for entry in result["entries"]), default=1)
+    return f"{last}" if share == 1 else f"{last} ({share:.2g} of the {source(result)}'s)"
 
 
 def last_round(result: TableResult) -> int:
@@ -279,14 +312,17 @@ def index_title(results: Sequence[TableResult]) -> tuple[str, str]:
 
 
 def margins(claim: ClaimRecord, unit: str) -> str:
-    """`p0.1 +2.3 [+1.2], p0.2 -0.4`: our margin by row or step, the paper's in brackets."""
+    """`p0.1 +2.3 (0.4 to 4.2) [+1.2], p0.2 -0.4`: our margin by row or step, its 95 % interval in brackets,
+    the paper's in square ones; why there is none."""
     texts = []
     for place, margin in claim["margins"].items():
-        paper = claim["paper"].get(place)
+        paper, ends = claim["paper"].get(place), claim.get("intervals", {}).get(place)
         texts.append(
-            f"{place} {with_sign(margin, unit)}" + ("" if paper is None else f" [{with_sign(paper, unit)}]")
+            f"{place} {with_sign(margin, unit)}"
+            + (f" ({with_sign(ends[0], unit)} to {with_sign(ends[1], unit)})" if ends else "")
+            + ("" if paper is None else f" [{with_sign(paper, unit)}]")
         )
-    return ", ".join(texts)
+    return ", ".join(texts) or ("superseded" if claim["verdict"] == "no verdict" else "not run")
 
 
 def _value(value: float | None, unit: str) -> str:
