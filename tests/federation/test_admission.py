@@ -243,7 +243,7 @@ def test_a_ticket_with_an_invalid_field_is_refused_where_it_is_read(tmp_path, ho
 
 
 @pytest.fixture
-def home_membership(tmp_path):
+def lung(tmp_path):
     return Coordinator.make(tmp_path / "federations/lung", "lung", "127.0.0.1:8123", ["a", "b", "c"])
 
 
@@ -255,47 +255,47 @@ def admit(home, site, folder):
     return joined
 
 
-def test_a_fourth_site_needs_no_new_federation(tmp_path, home_membership):
-    running, front = AdmittedKeys(home_membership), Members(home_membership)
-    assert len(running) == len(list(running)) == len(home_membership.admitted()) < len(home_membership.sites)
-    admit(home_membership, "a", tmp_path)
+def test_a_fourth_site_needs_no_new_federation(tmp_path, lung):
+    running, front = AdmittedKeys(lung), Members(lung)
+    assert len(running) == len(list(running)) == len(lung.admitted()) < len(lung.sites)
+    admit(lung, "a", tmp_path)
     done = call("federation", "add", "lung", "d", cwd=tmp_path)
     assert (done.code, "lung, which has 4 sites now" in done.out) == (0, True), done.text
-    joined = admit(home_membership, "d", tmp_path)
-    assert Coordinator.open(home_membership.folder).sites == ("a", "b", "c", "d")
+    joined = admit(lung, "d", tmp_path)
+    assert Coordinator.open(lung.folder).sites == ("a", "b", "c", "d")
     assert list(running) == ["a", "d"]
     assert front.read()
     assert front.site(joined.key.public.fingerprint) == "d"
-    journal = [json.loads(line) for line in (home_membership.folder / "audit.jsonl").read_text().splitlines()]
+    journal = [json.loads(line) for line in (lung.folder / "audit.jsonl").read_text().splitlines()]
     assert [(e["what"], e["site"]) for e in journal] == [("admitted", "a"), ("added", "d"), ("admitted", "d")]
     assert call("federation", "audit", "lung", cwd=tmp_path).code == 0
     for name, code in (("d", "E161"), ("../d", "E109")):
         assert call("federation", "add", "lung", name, cwd=tmp_path).err.startswith(code)
 
 
-def test_a_site_can_be_removed_with_its_key(tmp_path, home_membership):
-    joined = admit(home_membership, "b", tmp_path)
-    front = Members(home_membership)
+def test_a_site_can_be_removed_with_its_key(tmp_path, lung):
+    joined = admit(lung, "b", tmp_path)
+    front = Members(lung)
     assert front.site(joined.key.public.fingerprint) == "b"
     assert "left: a, c" in call("federation", "remove", "lung", "b", cwd=tmp_path).out
     assert front.read()
     assert front.site(joined.key.public.fingerprint) == ""
-    assert Coordinator.open(home_membership.folder).admitted() == {}
-    assert not home_membership.ticket_file("b").exists()
-    admission.remove_site(home_membership.now(), "a")
+    assert Coordinator.open(lung.folder).admitted() == {}
+    assert not lung.ticket_file("b").exists()
+    admission.remove_site(lung.now(), "a")
     for name in ("b", "c"):
         with pytest.raises(UsageError, match="E503"):
-            admission.remove_site(home_membership.now(), name)
+            admission.remove_site(lung.now(), name)
 
 
-def test_a_site_that_is_added_again_begins_without_a_key_or_a_bound(home_membership):
-    home_membership.admit("b", PrivateKey.make().public)
-    admission.write_bound(home_membership, "b", 6000)
-    admission.remove_site(home_membership, "b")
-    admission.add_site(home_membership.now(), "b")
-    assert Coordinator.open(home_membership.folder).admitted() == {}
-    assert admission.read_bounds(home_membership.now()) == {}
-    assert home_membership.ticket_file("b").exists()
+def test_a_site_that_is_added_again_begins_without_a_key_or_a_bound(lung):
+    lung.admit("b", PrivateKey.make().public)
+    admission.write_bound(lung, "b", 6000)
+    admission.remove_site(lung, "b")
+    admission.add_site(lung.now(), "b")
+    assert Coordinator.open(lung.folder).admitted() == {}
+    assert admission.read_bounds(lung.now()) == {}
+    assert lung.ticket_file("b").exists()
 
 
 def test_a_key_that_is_revoked_is_out_at_once(tmp_path):
@@ -334,44 +334,44 @@ def certificate(home):
     return certificates.read(home.folder / "server.crt")
 
 
-def test_a_certificate_is_renewed_and_no_site_joins_again(tmp_path, home_membership):
+def test_a_certificate_is_renewed_and_no_site_joins_again(tmp_path, lung):
     from cryptography import x509
 
-    joined = joined_at(tmp_path, home_membership, 8123)
+    joined = joined_at(tmp_path, lung, 8123)
     done = call("federation", "renew", "lung", "--also", "fl.example.org,10.0.0.7,fd00::7", cwd=tmp_path)
     assert (done.code, done.out) == (
         0,
-        f"renewed  valid until {certificate(home_membership).not_valid_after_utc:%Y-%m-%d}\n",
+        f"renewed  valid until {certificate(lung).not_valid_after_utc:%Y-%m-%d}\n",
     )
-    names = certificate(home_membership).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    names = certificate(lung).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert "fl.example.org" in names.get_values_for_type(x509.DNSName)
     addresses = [str(address) for address in names.get_values_for_type(x509.IPAddress)]
     assert addresses[:3] == ["127.0.0.1", "::1", "10.0.0.7"]
     assert "fd00::7" in addresses
-    noted = json.loads((home_membership.folder / "audit.jsonl").read_text().splitlines()[-1])
+    noted = json.loads((lung.folder / "audit.jsonl").read_text().splitlines()[-1])
     assert (noted["what"], noted["hosts"]) == ("renewed", ["fl.example.org", "10.0.0.7", "fd00::7"])
-    assert noted["certificate"] == f"{certificate(home_membership).serial_number:x}"
-    listener = Listener(home_membership)
+    assert noted["certificate"] == f"{certificate(lung).serial_number:x}"
+    listener = Listener(lung)
     again = SiteFolder.open(joined.folder)
     line = federation_addresses.connect("127.0.0.1", listener.port, True, 5)
     assert handshake.certificate_of(again, line)[0].ok
-    (home_membership.folder / certificates.AUTHORITY_KEY).unlink()
+    (lung.folder / certificates.AUTHORITY_KEY).unlink()
     no = call("federation", "renew", "lung", cwd=tmp_path)
     assert (no.code, "E503 the authority's key" in no.err) == (2, True)
 
 
-def test_a_server_renews_its_certificate_by_itself(home_membership, monkeypatch):
-    said, front = [], Members(home_membership)
-    renewal = Renewal(home_membership, said.append)
+def test_a_server_renews_its_certificate_by_itself(lung, monkeypatch):
+    said, front = [], Members(lung)
+    renewal = Renewal(lung, said.append)
     assert not renewal.tend()
     assert not said
     real = certificates.days_left
     monkeypatch.setattr(certificates, "days_left", lambda c: real(c) - 340)
     renewal._next = 0
-    before = certificate(home_membership)
+    before = certificate(lung)
     assert renewal.tend()
-    assert certificate(home_membership) != before
-    assert certificate(home_membership).not_valid_before_utc <= dt.datetime.now(dt.UTC)
+    assert certificate(lung) != before
+    assert certificate(lung).not_valid_before_utc <= dt.datetime.now(dt.UTC)
     assert "no site has to join again" in said[0]
     assert front.read()
     assert not renewal.tend()  # not again within the hour

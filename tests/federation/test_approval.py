@@ -437,7 +437,7 @@ MOST_ASKING = 4
 
 
 @pytest.fixture
-def site_unbegun(tmp_path, monkeypatch):
+def crowded_site(tmp_path, monkeypatch):
     monkeypatch.setattr(approvals, "MOST_PENDING", MOST_ASKING)
     site = fake.sites(tmp_path / "sites", fake.federation())[998]
     site.guard.approve = "ask"
@@ -456,41 +456,41 @@ def kept(site, what: str) -> set[str]:
     return {path.name for path in (site.member.folder / what).iterdir()}
 
 
-def test_only_the_last_runs_that_ask_are_kept(site_unbegun):
+def test_only_the_last_runs_that_ask_are_kept(crowded_site):
     """Every number and every study that asked left a folder and a file, without end and before any
     approval."""
     said = []
-    site_unbegun.say = said.append
-    flood(site_unbegun, MOST_ASKING + 2)
-    assert kept(site_unbegun, "runs") == {f"f{i}" for i in range(2, MOST_ASKING + 2)}
-    assert {r.run for r in approvals.all_requests(site_unbegun.member.folder)} == kept(site_unbegun, "runs")
+    crowded_site.say = said.append
+    flood(crowded_site, MOST_ASKING + 2)
+    assert kept(crowded_site, "runs") == {f"f{i}" for i in range(2, MOST_ASKING + 2)}
+    assert {r.run for r in approvals.all_requests(crowded_site.member.folder)} == kept(crowded_site, "runs")
     assert "run f0 is forgotten: it never began, and 4 later ones have asked" in said
 
 
-def test_one_study_under_many_numbers_is_bounded_too(site_unbegun):
+def test_one_study_under_many_numbers_is_bounded_too(crowded_site):
     for i in range(MOST_ASKING + 2):
-        hello(site_unbegun, run=f"f{i}")
-    assert len(kept(site_unbegun, "runs")) == MOST_ASKING
-    (request,) = approvals.all_requests(site_unbegun.member.folder)
+        hello(crowded_site, run=f"f{i}")
+    assert len(kept(crowded_site, "runs")) == MOST_ASKING
+    (request,) = approvals.all_requests(crowded_site.member.folder)
     assert request.run == f"f{MOST_ASKING + 1}"
 
 
-def test_a_number_that_was_forgotten_stands_for_nothing_else(site_unbegun):
-    flood(site_unbegun, MOST_ASKING + 1)
-    refused = hello(site_unbegun, "scaffold", run="f0")
+def test_a_number_that_was_forgotten_stands_for_nothing_else(crowded_site):
+    flood(crowded_site, MOST_ASKING + 1)
+    refused = hello(crowded_site, "scaffold", run="f0")
     assert refused["code"] == "E520"
     assert (
         "run f0 had asked, and had to make room for 4 later ones that asked; start a new run"
         in refused["text"]
     )
-    assert "f0" not in kept(site_unbegun, "runs")
+    assert "f0" not in kept(crowded_site, "runs")
 
 
-def test_runs_that_have_begun_or_were_approved_stay(site_unbegun):
-    hello(site_unbegun)
-    approvals.decide(site_unbegun.member.folder, "r1", "approved")
-    train = begun(site_unbegun)
-    flood(site_unbegun, MOST_ASKING + 1)
-    assert {"r1"} < kept(site_unbegun, "runs")
+def test_runs_that_have_begun_or_were_approved_stay(crowded_site):
+    hello(crowded_site)
+    approvals.decide(crowded_site.member.folder, "r1", "approved")
+    train = begun(crowded_site)
+    flood(crowded_site, MOST_ASKING + 1)
+    assert {"r1"} < kept(crowded_site, "runs")
     assert train(1)["n"] == 33
-    assert "approved" in {r.state for r in approvals.all_requests(site_unbegun.member.folder)}
+    assert "approved" in {r.state for r in approvals.all_requests(crowded_site.member.folder)}

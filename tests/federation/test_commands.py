@@ -227,18 +227,18 @@ def test_two_sites_cannot_have_one_key_even_if_it_was_made_for_both(tmp_path, ho
 
 
 @pytest.fixture
-def home_coordinator_commands(tmp_path):
+def lung(tmp_path):
     done = call("federation", "init", "lung", "--host", "127.0.0.1:9000", "--sites", "a,b,c", cwd=tmp_path)
     assert done.code == 0, done.err
     return Coordinator.open(tmp_path / "federations/lung")
 
 
-def test_an_audit_notices_files_that_were_changed_after_the_run(tmp_path, home_coordinator_commands):
+def test_an_audit_notices_files_that_were_changed_after_the_run(tmp_path, lung):
     run = tmp_path / "run"
     run.mkdir()
     for name in ("metrics.jsonl", "model.safetensors"):
         (run / name).write_text(name)
-    journal = Journal(run / JOURNAL_FILE, home_coordinator_commands.key)
+    journal = Journal(run / JOURNAL_FILE, lung.key)
     journal.note("begun")
     journal.note(
         "done", files={name: file_sha256(run / name) for name in ("metrics.jsonl", "model.safetensors")}
@@ -255,24 +255,21 @@ def test_an_audit_notices_files_that_were_changed_after_the_run(tmp_path, home_c
     assert json.loads(told.out)["changed"] == ["metrics.jsonl", "model.safetensors"]
 
 
-def test_tickets_and_revocations_are_noted_in_the_federations_journal(tmp_path, home_coordinator_commands):
-    call("join", str(home_coordinator_commands.ticket_file("a")), cwd=tmp_path)
+def test_tickets_and_revocations_are_noted_in_the_federations_journal(tmp_path, lung):
+    call("join", str(lung.ticket_file("a")), cwd=tmp_path)
     admitted = call(
         "federation", "admit", "lung", "--compared", "site/a.pub", "--samples", "6000", cwd=tmp_path
     )
     assert admitted.code == 0, admitted.err
-    key = home_coordinator_commands.admitted()["a"].fingerprint
+    key = lung.admitted()["a"].fingerprint
     assert call("federation", "ticket", "lung", "b", "--days", "3", cwd=tmp_path).code == 0
     assert call("federation", "revoke", "lung", "a", cwd=tmp_path).code == 0
-    noted = [
-        json.loads(line)
-        for line in (home_coordinator_commands.folder / JOURNAL_FILE).read_text().splitlines()
-    ]
+    noted = [json.loads(line) for line in (lung.folder / JOURNAL_FILE).read_text().splitlines()]
     said = [(n["what"], n.get("site"), n.get("key")) for n in noted]
     assert ("ticket", "b", None) in said
     assert said[-1] == ("revoked", "a", key)
     (ticket,) = (n for n in noted if n["what"] == "ticket" and n["site"] == "b")
-    assert ticket["expires"] == Ticket.read(home_coordinator_commands.ticket_file("b")).expires
+    assert ticket["expires"] == Ticket.read(lung.ticket_file("b")).expires
     assert call("federation", "audit", "lung", cwd=tmp_path).code == 0
 
 

@@ -483,7 +483,7 @@ def home(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def front_front_process(home, folder) -> Iterator[subprocess.Popen[str]]:
+def front_process(home, folder) -> Iterator[subprocess.Popen[str]]:
     """The process, once it listens; its output is in `said` of the folder."""
     words = [sys.executable, "-P", "-m", "unskew.federation.front", str(home.folder), "127.0.0.1"]
     env = {
@@ -516,7 +516,7 @@ def site(home) -> ssl.SSLSocket:
 @pytest.mark.own_process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_in_order_and_counts_everybody_whom_it_refused(home, tmp_path, number):
-    with front_front_process(home, tmp_path) as process:
+    with front_process(home, tmp_path) as process:
         assert lines(tmp_path) == f"listening at 127.0.0.1:{home.port}\n"
         for _ in range(5):  # of which a line is due for the first alone
             with socket.create_connection(("127.0.0.1", home.port), 5) as stranger:
@@ -536,7 +536,7 @@ def test_it_ends_in_order_and_counts_everybody_whom_it_refused(home, tmp_path, n
 @pytest.mark.own_process
 def test_what_a_site_sends_writes_no_lines_but_those_of_refusals(home, tmp_path):
     """Its log would else grow as fast as a site likes."""
-    with front_front_process(home, tmp_path) as process:
+    with front_process(home, tmp_path) as process:
         for _ in range(4):
             with site(home) as line:
                 line.sendall(b"no HTTP at all\r\n\r\n")

@@ -15,7 +15,6 @@ from tests.federation.test_requests import answer
 from unskew.errors import UsageError
 from unskew.federation import site_data
 from unskew.federation.coordinator import network_run
-from unskew.federation.protocol import hello as hello_versions
 from unskew.federation.protocol import hello as protocol_hello
 from unskew.federation.protocol import study_rules
 from unskew.federation.protocol.hello import (
@@ -131,7 +130,7 @@ def at_one_site(monkeypatch, **other: str) -> None:
         said = honest(name, data, known)
         return replace(said, versions={**said.versions, **other}) if name == OTHER else said
 
-    monkeypatch.setattr(hello_versions.Hello, "of", staticmethod(of))
+    monkeypatch.setattr(protocol_hello.Hello, "of", staticmethod(of))
 
 
 def told(tmp_path, code: str) -> list[str]:

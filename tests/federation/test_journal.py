@@ -164,7 +164,7 @@ def lose(path):
     path.unlink()
 
 
-def cut_records(path):
+def truncate(path):
     path.write_bytes(path.read_bytes()[:100])
 
 
@@ -180,7 +180,7 @@ def other(path):
     ("name", "damage", "code"),
     [
         ("sites.json", lose, "E201 .* is gone, which holds the number by which sites know the run"),
-        ("sites.json", cut_records, "E201 .* does not say which run this is"),
+        ("sites.json", truncate, "E201 .* does not say which run this is"),
         ("sites.json", other, "E201 .* does not say which run this is"),
         ("audit.jsonl", lose, "E201 .* is gone, from which requests are numbered"),
         ("audit.jsonl", empty, "E201 .* is gone, from which requests are numbered"),

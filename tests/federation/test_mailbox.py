@@ -181,7 +181,7 @@ def test_a_message_that_is_larger_than_any_is_refused_as_it_comes(tmp_path, monk
 ASKED, ANSWER = SignedMessage("asked", b"signature", b"blob"), SignedMessage("answer", b"signature", b"blob")
 
 
-class SuperLink_lost_messages:
+class LossySuperLink:
     """Takes messages for one node, which then asks for more and is given nothing. A message whose number it
     knows is none.
 
@@ -235,7 +235,7 @@ class SuperLink_lost_messages:
         pass
 
 
-def asked(link: SuperLink_lost_messages, folder, deadline_s: float = 5.0) -> dict[int, SignedMessage | str]:
+def asked(link: LossySuperLink, folder, deadline_s: float = 5.0) -> dict[int, SignedMessage | str]:
     return FlowerChannel(Mailbox(link, 1, folder)).ask({7: ASKED}, "train", 1, deadline_s)
 
 
@@ -246,13 +246,13 @@ def quick(monkeypatch):
 
 @pytest.mark.parametrize("losing", [0, 1, 2])
 def test_a_message_that_was_lost_on_its_way_is_sent_again_and_answered(tmp_path, losing):
-    link = SuperLink_lost_messages(tmp_path, losing)
+    link = LossySuperLink(tmp_path, losing)
     assert asked(link, tmp_path)[7].text == "answer"
     assert len(link.taken) == losing + 1
 
 
 def test_a_node_that_works_is_asked_once_whatever_it_said_before(tmp_path):
-    link = SuperLink_lost_messages(tmp_path, 0, working=True)
+    link = LossySuperLink(tmp_path, 0, working=True)
     link.idle.note(7, IdleNodes.now())  # before anything was sent
     assert asked(link, tmp_path, 0.5) == {}
     assert len(link.taken) == 1
@@ -268,7 +268,7 @@ def refusing(status: int):
 def test_a_server_that_was_away_until_the_deadline_leaves_everybody_unasked_and_the_run_goes_on(tmp_path):
     """Once it was back it refused messages whose time was over with 500, which ended the run with a
     traceback."""
-    link = SuperLink_lost_messages(tmp_path, 0)
+    link = LossySuperLink(tmp_path, 0)
     link.PushMessages = refusing(500)
     assert asked(link, tmp_path, 0.3) == {}
     link.PushMessages = refusing(400)
@@ -373,7 +373,7 @@ def test_the_bound_of_an_exchange_reaches_the_mailbox_and_the_coordinator_reads_
     assert 0 < most["hello"] < most["train"] < SMALL < flower_messages.MOST_BYTES
 
 
-SMALL_NEWS = SignedMessage('{"k": 1}', b"signature", b"blob")
+SMALL_MESSAGE = SignedMessage('{"k": 1}', b"signature", b"blob")
 
 
 def test_a_bell_is_heard_once_by_every_listener_and_never_in_the_way(tmp_path):
@@ -446,14 +446,14 @@ def test_nothing_is_fetched_for_a_site_that_has_left_or_was_revoked(front, monke
 def test_a_small_message_is_one_piece_each_way_and_a_large_one_keeps_its_form(tmp_path):
     """Flower's own form is three pieces, each of which is sent and fetched by a call of its own."""
     fake.grid_of({})
-    assert len(get_all_nested_objects(payload(Message(pack_message(SMALL_NEWS), 1, "train")))) == 1
+    assert len(get_all_nested_objects(payload(Message(pack_message(SMALL_MESSAGE), 1, "train")))) == 1
     assert isinstance(payload(Message(pack_message(LARGE), 1, "train")), Message)
-    asked = Message(pack_message(SMALL_NEWS), 7, "train", ttl=60)
+    asked = Message(pack_message(SMALL_MESSAGE), 7, "train", ttl=60)
     asked.metadata.__dict__["_message_id"] = "m7"
-    link = SuperLink(Message(pack_message(SMALL_NEWS), reply_to=asked))
+    link = SuperLink(Message(pack_message(SMALL_MESSAGE), reply_to=asked))
     box = Mailbox(link, 1, tmp_path)
     (reply,) = pulled(box, ["m7"])
-    assert unpack_message(reply.content) == SMALL_NEWS
+    assert unpack_message(reply.content) == SMALL_MESSAGE
     assert (reply.metadata.reply_to_message_id, reply.metadata.src_node_id) == ("m7", 7)
 
 

@@ -183,7 +183,7 @@ def test_tensors_arrive_in_the_order_of_names_at_addresses_where_torch_would_put
     assert {t.data_ptr() % 64 for t in (*tree["w"].values(), *tree["down"].values())} == {0}
 
 
-WIDE_BULK = Limits(1 << 26, 50)
+BULK_LIMITS = Limits(1 << 26, 50)
 
 
 def tree() -> dict:
@@ -237,7 +237,7 @@ def test_a_large_message_is_the_same_from_memory_and_from_the_disk(tmp_path):
     sent = seal({"run": "r"}, tree(), KEY)
     assert isinstance(sent.blob, ByteViews)
     for sealed in (sent, arrived(tmp_path, sent)):
-        packet = unseal(sealed, KEY.public, WIDE_BULK)
+        packet = unseal(sealed, KEY.public, BULK_LIMITS)
         assert packet.header["run"] == "r"
         expected, got = flat_tree(tree()), flat_tree(packet.tree)
         assert list(got) == list(expected)
@@ -261,7 +261,7 @@ def test_what_a_liar_puts_into_a_file_is_refused_before_anything_is_read_from_it
     process."""
     honest = all_bytes(seal({}, tree(), KEY).blob)
     with pytest.raises(WireError) as refused:
-        unseal(forged(tmp_path, change(honest)), KEY.public, WIDE_BULK)
+        unseal(forged(tmp_path, change(honest)), KEY.public, BULK_LIMITS)
     assert refused.value.code == code
 
 
@@ -269,7 +269,7 @@ def test_a_file_that_is_not_what_was_signed_is_refused(tmp_path):
     sent = arrived(tmp_path, seal({}, tree(), KEY))
     sent.blob.add(b"more")  # type: ignore[union-attr]
     with pytest.raises(WireError, match="SHA-256"):
-        unseal(sent, KEY.public, WIDE_BULK)
+        unseal(sent, KEY.public, BULK_LIMITS)
     with pytest.raises(WireError, match="at most 1,003,072 and"):
         unseal(arrived(tmp_path, seal({}, tree(), KEY)), KEY.public, Limits(1_000_000, 5))
 

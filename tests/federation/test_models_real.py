@@ -67,7 +67,7 @@ def test_each_sites_own_model_is_the_simulators_personal_one(federation, method)
     assert not np.array_equal(*answers), "the sites' models are one and the same"
 
 
-STUDY_SEVERAL_INPUTS_REAL = {"method": "scaffold", "rounds": 2, "epochs": 1, "seed": 0, "eval_every": 2}
+SEVERAL_STUDY = {"method": "scaffold", "rounds": 2, "epochs": 1, "seed": 0, "eval_every": 2}
 
 
 def inputs_of(x: np.ndarray) -> dict[str, np.ndarray]:
@@ -95,7 +95,7 @@ def test_sites_with_several_inputs_end_with_the_simulators_weights(tmp_path):
     (tmp_path / "net.py").write_text(MODULE)
     federation = Several(tmp_path, sites=SITES)
     (tmp_path / "study.yaml").write_text(
-        "\n".join(f"{n}: {v}" for n, v in {**STUDY_SEVERAL_INPUTS_REAL, "model": "net.py:Net"}.items())
+        "\n".join(f"{n}: {v}" for n, v in {**SEVERAL_STUDY, "model": "net.py:Net"}.items())
     )
     try:
         federation.up(SITES)
@@ -108,7 +108,7 @@ def test_sites_with_several_inputs_end_with_the_simulators_weights(tmp_path):
         inputs_of(dealt.x), dealt.y, inputs_of(dealt.x_test), dealt.y_test, classes=dealt.classes
     )
     alone = unskew.run(
-        **{**STUDY_SEVERAL_INPUTS_REAL, "method": "scaffold+clip_median"},
+        **{**SEVERAL_STUDY, "method": "scaffold+clip_median"},
         data=unskew.data.Federation(
             "digits",
             packed.x,

@@ -150,13 +150,13 @@ def test_code_that_the_folder_names_is_not_run(run, copy, tmp_path, key, code):
 
 
 @pytest.fixture(scope="module")
-def run_merged(tmp_path_factory):
+def trained_run(tmp_path_factory):
     return conducted(tmp_path_factory.mktemp("merged"), "fedavg", epochs=40, rounds=3)
 
 
 @pytest.fixture
-def copy_merged(run_merged, tmp_path):
-    return Path(shutil.copytree(run_merged, tmp_path / "run"))
+def trained_copy(trained_run, tmp_path):
+    return Path(shutil.copytree(trained_run, tmp_path / "run"))
 
 
 def measured(folder: Path, *words: str) -> dict:
@@ -172,8 +172,8 @@ def auc(finding: dict) -> float:
     return next(s["value"] for s in finding["scores"] if s["metric"] == "AUC" and s["of"].endswith("loss"))
 
 
-def test_some_sites_samples_are_told_from_strangers_and_whose_they_are_is_said(run_merged, copy_merged):
-    finding = measured(copy_merged, *QUICK, *given(run_merged)[:2])
+def test_some_sites_samples_are_told_from_strangers_and_whose_they_are_is_said(trained_run, trained_copy):
+    finding = measured(trained_copy, *QUICK, *given(trained_run)[:2])
     assert (
         finding["only"]
         == "only the merged model was attacked, because the samples of s1, s2 are missing; the members are"
@@ -182,22 +182,22 @@ def test_some_sites_samples_are_told_from_strangers_and_whose_they_are_is_said(r
     assert "--data s0=PATH" in finding["command"]
     assert "s1" not in finding["command"]
     assert auc(finding) > 0.7
-    page = re.sub(r"\s+", " ", write_report([copy_merged], copy_merged / "page.html").read_text())
+    page = re.sub(r"\s+", " ", write_report([trained_copy], trained_copy / "page.html").read_text())
     assert f"Note: {finding['only']}." in page
     assert "merged model, loss, of samples of s0" not in page
 
 
-def test_what_reads_single_clients_is_refused_by_name(run_merged, copy_merged):
+def test_what_reads_single_clients_is_refused_by_name(trained_run, trained_copy):
     for name in ("gradient", "reconstruct", "statistics"):
-        done = call("attack", str(copy_merged), name, *given(run_merged)[:2])
+        done = call("attack", str(trained_copy), name, *given(trained_run)[:2])
         assert (done.code, done.err[:4]) == (2, "E151"), done.err
         assert f"'{name}'" in done.err
         assert "the samples of s1, s2 are missing" in done.err
         assert done.err.count("\n") == 1
-    done = call("attack", str(copy_merged), *given(run_merged)[:2])
+    done = call("attack", str(trained_copy), *given(trained_run)[:2])
     assert done.code == 0, done.err
     assert "gradient: left out, it reads what single clients send" in done.out
-    assert set(schema.read_privacy(copy_merged)["attacks"]) == {"membership"}
+    assert set(schema.read_privacy(trained_copy)["attacks"]) == {"membership"}
 
 
 @pytest.mark.parametrize(

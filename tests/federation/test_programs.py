@@ -8,6 +8,7 @@ pytest.importorskip(
     "cryptography", reason="a deployment's tests need the extra: pip install 'unskew[flower]'"
 )
 
+
 import json
 import os
 import re
@@ -17,13 +18,9 @@ import sys
 import time
 from pathlib import Path
 
-from tests.cli.calling import call
 from unskew.federation import programs
 from unskew.federation import programs as federation_programs
 from unskew.federation.programs import Log, Program
-from unskew.federation.site import processes
-from unskew.federation.site.site_folder import SiteFolder
-from unskew.federation.tickets import Coordinator, Ticket
 
 
 def seen(program: programs.Program, there, seconds: float = 20.0) -> list[str]:
@@ -162,29 +159,3 @@ def test_an_object_holds_the_code_the_facts_and_the_whole_sentence_on_one_line(c
     row.pop("time")
     text = "the policy\ndoes not allow it"
     assert row == {"level": "warning", "program": "site run", "site": "b", "code": "E520", "text": text}
-
-
-def test_serve_and_site_run_print_nothing_but_objects(tmp_path, monkeypatch):
-    home = Coordinator.make(tmp_path / "federations/lung", "lung", "127.0.0.1:8123", ["a"])
-    done = call("serve", "none", "--log-format", "json", cwd=tmp_path)
-    assert (done.code, json.loads(done.out)["code"], done.err) == (2, "E161", "")
-    monkeypatch.setattr(processes.SiteProcesses, "run", lambda self: self.say("E507 it is over"))
-    SiteFolder.make(tmp_path / "site", Ticket.read(home.ticket_file("a")))
-    done = call("site", "run", "--data", "x.npz", "--log-format", "json", cwd=tmp_path)
-    rows = [json.loads(line) for line in done.out.splitlines()]
-    assert [row["text"].split()[0] for row in rows] == ["site", "logs", "studies", "it"]
-    assert (rows[-1]["site"], rows[-1]["code"], done.code) == ("a", "E507", 0)
-    joining = call(
-        "site",
-        "run",
-        "--data",
-        "x.npz",
-        "--log-format",
-        "json",
-        "--ticket",
-        "none",
-        "--folder",
-        "n",
-        cwd=tmp_path,
-    )
-    assert (joining.code, json.loads(joining.out)["code"]) == (2, "E111")

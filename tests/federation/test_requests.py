@@ -14,7 +14,7 @@ import torch
 
 from tests.federation import fake
 from tests.federation.test_bad_replies import WIDE
-from tests.federation.test_policy import answer as answer_outward
+from tests.federation.test_policy import answer as answer_header
 from tests.federation.test_policy import begun, hello
 from unskew import config
 from unskew.config import Settings
@@ -226,7 +226,7 @@ def test_paths_are_taken_out_and_names_of_shares_are_not(text, left):
 
 
 @pytest.fixture
-def site_outward(tmp_path):
+def larger_site(tmp_path):
     return fake.sites(tmp_path / "sites", fake.federation())[998]
 
 
@@ -234,21 +234,21 @@ def told(site) -> str:
     return "\n".join(str(row["text"]) for row in site_ledger.latest_troubles(site.member.folder))
 
 
-def test_a_damaged_serial_names_no_file_to_the_coordinator(site_outward):
-    hello(site_outward)
-    (site_outward.member.folder / "runs/r1/serial").write_text("?")
-    refused = hello(site_outward)
+def test_a_damaged_serial_names_no_file_to_the_coordinator(larger_site):
+    hello(larger_site)
+    (larger_site.member.folder / "runs/r1/serial").write_text("?")
+    refused = hello(larger_site)
     assert refused["code"] == "E307"
     assert "(a file of the site), so that it gets no answers here; start a new run." in refused["text"]
-    assert str(site_outward.member.folder) in told(site_outward)
+    assert str(larger_site.member.folder) in told(larger_site)
 
 
-def test_a_full_disk_names_no_file_to_the_coordinator(site_outward, monkeypatch):
-    train = begun(site_outward)
+def test_a_full_disk_names_no_file_to_the_coordinator(larger_site, monkeypatch):
+    train = begun(larger_site)
     real = os.fsync
 
     def full(handle: int) -> None:
-        if str(site_outward.member.folder) in os.readlink(f"/proc/self/fd/{handle}"):
+        if str(larger_site.member.folder) in os.readlink(f"/proc/self/fd/{handle}"):
             raise OSError(errno.ENOSPC, "No space left on device")
         real(handle)
 
@@ -258,15 +258,15 @@ def test_a_full_disk_names_no_file_to_the_coordinator(site_outward, monkeypatch)
     assert refused["text"].startswith("disk full: cannot write a file of the site (needs ")
 
 
-def test_neither_data_nor_a_model_of_the_sites_own_are_named(site_outward, tmp_path):
+def test_neither_data_nor_a_model_of_the_sites_own_are_named(larger_site, tmp_path):
     def load():
         raise DataError("E401", f"{tmp_path}/patients/data.npz has no array y.")
 
-    broken = Site(site_outward.member, load, approve="all")
+    broken = Site(larger_site.member, load, approve="all")
     assert "patients" not in hello(broken)["text"]
-    own = Site(replace(site_outward.member), site_outward.load, model="secret/net.py:make", approve="all")
+    own = Site(replace(larger_site.member), larger_site.load, model="secret/net.py:make", approve="all")
     assert "secret" not in str(
-        answer_outward(own, "hello", settings=fake.small("fedavg", model="x.py:make").as_dict())
+        answer_header(own, "hello", settings=fake.small("fedavg", model="x.py:make").as_dict())
     )
 
 
@@ -279,23 +279,23 @@ def test_neither_data_nor_a_model_of_the_sites_own_are_named(site_outward, tmp_p
         "E405 lung: column 'weight of anna' holds 7e39 at line 3.",
     ],
 )
-def test_an_error_in_the_data_is_told_to_the_sites_operator_alone(site_outward, text):
+def test_an_error_in_the_data_is_told_to_the_sites_operator_alone(larger_site, text):
     """The coordinator read names of files, of columns and of patients, and values."""
     said = []
 
     def load():
         raise DataError(text[:4], text[5:])
 
-    here = Site(site_outward.member, load, approve="all", say=said.append)
+    here = Site(larger_site.member, load, approve="all", say=said.append)
     refused = hello(here)
     assert (refused["code"], refused["text"]) == (text[:4], DATA_ERROR_TEXT)
     assert text in said
     assert text[5:] in told(here)
 
 
-def test_a_set_is_not_called_by_the_name_of_its_file(site_outward):
+def test_a_set_is_not_called_by_the_name_of_its_file(larger_site):
     here = Site(
-        site_outward.member, lambda: replace(site_outward.data, name="hiv-patients-2019"), approve="all"
+        larger_site.member, lambda: replace(larger_site.data, name="hiv-patients-2019"), approve="all"
     )
     refused = hello(here, normalise="dataset")
     assert refused["code"] == "E506"

@@ -259,15 +259,15 @@ def serve(tmp_path, *more):
 
 
 @pytest.fixture
-def home_commands(tmp_path):
+def two_sites(tmp_path):
     return Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["b", "a"])
 
 
-def test_the_server_tells_whom_the_front_refused(home_commands):
+def test_the_server_tells_whom_the_front_refused(two_sites):
     line = f'{access.MARK}{{"who": "198.51.100.7", "why": "offers no certificate", "times": 1}}'
-    (home_commands.folder / "flower" / "front.log").write_text(f"{line}\n")  # of an earlier server
+    (two_sites.folder / "flower" / "front.log").write_text(f"{line}\n")  # of an earlier server
     said: list[str] = []
-    server = coordinator_server.Server(home_commands, say=said.append)
+    server = coordinator_server.Server(two_sites, say=said.append)
     server.report_refusals()
     for written in (line, "listening", line[:40], line.replace('"times": 1', '"times": 7')):
         server.front.seen(written)
@@ -275,19 +275,17 @@ def test_the_server_tells_whom_the_front_refused(home_commands):
     server.report_refusals()
     who = "refused 198.51.100.7: offers no certificate"
     assert said == [who, f"{who} (7 times)"]
-    noted = [
-        json.loads(text) for text in (home_commands.folder / journal.JOURNAL_FILE).read_text().splitlines()
-    ]
+    noted = [json.loads(text) for text in (two_sites.folder / journal.JOURNAL_FILE).read_text().splitlines()]
     assert [(n["what"], n["who"], n["times"]) for n in noted] == [
         ("refused", "198.51.100.7", t) for t in (1, 7)
     ]
-    assert not journal.verify(home_commands.folder / journal.JOURNAL_FILE, home_commands.key.public).wrong
+    assert not journal.verify(two_sites.folder / journal.JOURNAL_FILE, two_sites.key.public).wrong
 
 
-def test_the_servers_figures_say_what_runs_and_who_was_refused(home_commands, tmp_path):
-    joined = SiteFolder.make(tmp_path / "site", Ticket.read(home_commands.ticket_file("a")))
-    home_commands.admit("a", joined.key.public)
-    server = coordinator_server.Server(home_commands, say=lambda _: None)
+def test_the_servers_figures_say_what_runs_and_who_was_refused(two_sites, tmp_path):
+    joined = SiteFolder.make(tmp_path / "site", Ticket.read(two_sites.ticket_file("a")))
+    two_sites.admit("a", joined.key.public)
+    server = coordinator_server.Server(two_sites, say=lambda _: None)
     figures = ServerMetrics(server)
     server.front.seen(f'{access.MARK}{{"who": "198.51.100.7", "why": "offers no certificate", "times": 7}}')
     server.report_refusals()
@@ -325,14 +323,14 @@ def tended(home, monkeypatch) -> coordinator_server.Server:
     return server
 
 
-def test_the_nodes_of_flowers_server_become_those_of_the_admitted_keys(home_commands, monkeypatch):
+def test_the_nodes_of_flowers_server_become_those_of_the_admitted_keys(two_sites, monkeypatch):
     """Also if somebody has removed one there, or added one."""
-    server, made, now = tended(home_commands, monkeypatch), [], 0.0
+    server, made, now = tended(two_sites, monkeypatch), [], 0.0
     monkeypatch.setattr(coordinator_server, "time", SimpleNamespace(monotonic=lambda: now))
     keys = {site: PrivateKey.make().public for site in "ab"}
     a, b = (superlink.flower_key(key) for key in keys.values())
     nodes = {a: 1, b"a stranger's": 2, b"a revoked site's": 3}
-    monkeypatch.setattr(home_commands.__class__, "admitted", lambda self: keys)
+    monkeypatch.setattr(two_sites.__class__, "admitted", lambda self: keys)
     monkeypatch.setattr(server._link, "nodes", lambda: dict(nodes))
     monkeypatch.setattr(server._link, "register", lambda site, key: made.append((site, key)))
     monkeypatch.setattr(server._link, "unregister", made.append)
@@ -346,15 +344,13 @@ def test_the_nodes_of_flowers_server_become_those_of_the_admitted_keys(home_comm
     assert made == [("a", keys["a"])]
 
 
-def test_a_program_that_keeps_ending_by_itself_is_given_up_but_not_one_that_is_killed(
-    home_commands, monkeypatch
-):
-    server = coordinator_server.Server(home_commands, say=lambda _: None)
+def test_a_program_that_keeps_ending_by_itself_is_given_up_but_not_one_that_is_killed(two_sites, monkeypatch):
+    server = coordinator_server.Server(two_sites, say=lambda _: None)
     codes = iter([-9] * 5 + [1] * 2 + [-9, 1])
     monkeypatch.setattr(server.front, "tend", lambda say: next(codes))
     monkeypatch.setattr(server.program, "tend", lambda say: None)
     monkeypatch.setattr(server.conductors, "tend", lambda: None)
-    monkeypatch.setattr(home_commands.__class__, "admitted", lambda self: {})
+    monkeypatch.setattr(two_sites.__class__, "admitted", lambda self: {})
     for _ in range(8):
         server.tend()
     with pytest.raises(UsageError, match="E507 the front does not stay up"):

@@ -140,7 +140,7 @@ def several() -> Dataset:
     return unskew.data.arrays(x, Y, x, Y, classes=NAMES)
 
 
-def table_scales() -> Dataset:
+def large_columns() -> Dataset:
     x = np.stack([AGES, 1000 * AGES], 1)
     return unskew.data.arrays(x, Y, x, Y, classes=NAMES)
 
@@ -169,7 +169,7 @@ def test_beside_a_part_that_scales_images_only_the_other_inputs_are_left_to_scal
 )
 def test_where_nobody_may_send_statistics_the_sites_have_to_agree_beforehand(method):
     assert (
-        scaling_remedy(study_of("fedavg", table_scales(), "mlp").method, None, summed=True) == COMMON_SCALING
+        scaling_remedy(study_of("fedavg", large_columns(), "mlp").method, None, summed=True) == COMMON_SCALING
     )
     assert scaling_remedy(unskew.methods.registry.parse(method), None, summed=False) == COMMON_SCALING
 
