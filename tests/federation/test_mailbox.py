@@ -105,14 +105,14 @@ def pulled(box: Mailbox, numbers: list[str], seconds: float = 10.0) -> list[Mess
 
 def test_a_site_that_stops_in_the_middle_holds_nobody_up_and_is_named(tmp_path, monkeypatch):
     """Or whoever announces a reply and never sends it would keep a round open for three minutes."""
-    monkeypatch.setattr(flower_messages, "STALLED_S", 1.5)
+    monkeypatch.setattr(flower_messages, "STALLED_S", 3.0)
     stalled = answered(1)
     link = SuperLink(stalled, answered(2))
     link.missing = set(get_all_nested_objects(stalled)) - set(get_all_nested_objects(answered(2)))
     box = Mailbox(link, 1, tmp_path)
     box.push_messages = answered_at_once(tmp_path, "m1", "m2")
     requests = {1: LARGE, 2: LARGE}
-    assert list(FlowerChannel(box).ask(requests, "train", 1, 0.8)) == [2]
+    assert list(FlowerChannel(box).ask(requests, "train", 1, 2.0)) == [2]
     (late,) = pulled(box, ["m1"])
     assert "its sender has stopped sending it" in late.error.reason
 
