@@ -109,8 +109,8 @@ def test_below_the_threshold_nothing_is_opened_and_the_round_is_skipped(tmp_path
     few."""
     meddle = both(lost("s2", kind), lost("s4", kind), *([lost("s0", kind)] if kind == "train" else []))
     channel, loop, _, _ = run(tmp_path, meddle=meddle)
-    (skipped,) = [p for p in problems(loop) if p.startswith("E309")]
-    assert "Nothing was opened. Round skipped, model unchanged." in skipped
+    skipped = [p for p in problems(loop) if p.startswith("E309")]
+    assert any("Nothing was opened. Round skipped, model unchanged." in p for p in skipped)
     assert used(loop)[1] == []
     opened = {(site, t) for site, k, t in channel.asked if k == "open"}
     assert (("s0", 2) in opened) == (kind == "open")
