@@ -1,23 +1,23 @@
-"""Addresses of IPv4 and IPv6: read from what people write, and counted by who has them."""
+"""Addresses of IPv4 and IPv6, and the proxy through which a connection goes."""
 
 from __future__ import annotations
 
+import base64
 import socket
+import threading
 
 import pytest
 
-from tests.federation import fake  # noqa: F401  skips where cryptography is missing
 from unskew.errors import UsageError
-from unskew.federation import addresses
 from unskew.federation.addresses import (
+    connect,
     default_bind,
-    free_port,
     host_port,
     is_address,
     is_local,
-    listen,
     origin,
     parse_address,
+    proxy_for,
 )
 from unskew.federation.certificates import read
 from unskew.federation.tickets import Coordinator, Ticket
@@ -47,27 +47,13 @@ def test_a_host_is_read_in_every_form_in_which_people_write_it(text, host, port)
     assert parse_address(host_port(host, port), 1) == (host, port)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "::1:99999",
-        "[::1",
-        "::1]:9092",
-        "[::1]9092",
-        "[fl.example.org]:1",
-        "[127.0.0.1]:1",
-        "[fe80::1%eth0]:1",
-        "a:b:c",
-        "h:",
-        "h:0",
-        "h:65536",
-        "h:+1",
-        "",
-        ":9092",
-        "[]:1",
-        "h/x",
-    ],
+NO_HOSTS = (
+    "::1:99999 [::1 ::1]:9092 [::1]9092 [fl.example.org]:1 [127.0.0.1]:1 [fe80::1%eth0]:1 a:b:c h: h:0 h:65536"
+    " h:+1 :9092 []:1 h/x"
 )
+
+
+@pytest.mark.parametrize("text", [*NO_HOSTS.split(), ""])
 def test_what_is_no_host_is_refused_in_one_sentence(text):
     with pytest.raises(UsageError, match="E503 --host takes"):
         parse_address(text, 8000)
@@ -104,29 +90,84 @@ def fake_encoding():
     return Encoding.DER
 
 
-@pytest.mark.skipif(not has_ipv6(), reason="this machine has no ::1")
-def test_a_socket_for_all_addresses_takes_both_kinds(monkeypatch):
-    with listen("::", 0) as door:
-        port = door.getsockname()[1]
-        for host in ("::1", "127.0.0.1"):
-            socket.create_connection((host, port), 5).close()
-            line, address = door.accept()
-            line.close()
-            assert origin(address[0]) == host
-    with (
-        listen("::1", 0) as door,
-        pytest.raises(UsageError, match=r"E507 the server cannot listen at \[::1\]:"),
-    ):
-        addresses.check_free("::1", door.getsockname()[1])
+NAMES = (
+    "HTTPS_PROXY",
+    "https_proxy",
+    "HTTP_PROXY",
+    "http_proxy",
+    "NO_PROXY",
+    "no_proxy",
+    "ALL_PROXY",
+    "all_proxy",
+)
 
 
-def test_a_free_port_is_none_that_a_connection_may_have_meanwhile_nor_one_where_somebody_listens(monkeypatch):
-    """A connection to somewhere may have had the port when the server behind the front, which never started,
-    was to listen."""
-    assert all(20_000 <= free_port() < 30_000 for _ in range(20))
-    with listen("127.0.0.1", free_port()) as door:
-        taken, other = door.getsockname()[1], free_port()
-        drawn = iter([taken, taken, other])
-        monkeypatch.setattr(addresses.secrets, "choice", lambda ports: next(drawn))
-        assert free_port() == other
-    assert next(drawn, None) is None
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch):
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+
+
+class Proxy:
+    """Answers one CONNECT with these lines. asked: what it was asked."""
+
+    def __init__(self, answer: bytes = b"HTTP/1.1 200 OK\r\n\r\n"):
+        self.asked, self.answer = b"", answer
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        line, _ = self.listener.accept()
+        while b"\r\n\r\n" not in self.asked:
+            self.asked += line.recv(4096)
+        line.sendall(self.answer)
+        self.line = line
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [("proxy:3128", "proxy", 3128), ("http://proxy:3128/", "proxy", 3128), ("http://u:p@[::1]:9", "::1", 9)],
+)
+def test_a_proxy_may_be_named_with_or_without_http(monkeypatch, text, host, port):
+    monkeypatch.setenv("HTTPS_PROXY", text)
+    proxy = proxy_for("fl.example.org")
+    assert proxy
+    assert (proxy.hostname, proxy.port) == (host, port)
+
+
+def test_there_is_none_without_a_name_or_for_hosts_that_are_left_out(monkeypatch):
+    assert proxy_for("fl.example.org") is None
+    monkeypatch.setenv("HTTP_PROXY", "proxy:1")  # which is for connections without TLS
+    assert proxy_for("fl.example.org") is None
+    monkeypatch.setenv("HTTPS_PROXY", "proxy:1")
+    monkeypatch.setenv("NO_PROXY", "example.org")
+    assert proxy_for("fl.example.org") is None
+    assert proxy_for("other.example.net")
+
+
+def test_a_connection_through_a_proxy_is_asked_for_by_name_with_its_password(monkeypatch):
+    proxy = Proxy()
+    monkeypatch.setenv("HTTPS_PROXY", f"http://ward%40x:s%3Acret@127.0.0.1:{proxy.port}")
+    with connect("fl.example.org", 8000, True, 5) as line:
+        assert line.getpeername()[1] == proxy.port
+    assert proxy.asked.startswith(b"CONNECT fl.example.org:8000 HTTP/1.")
+    assert b"Proxy-Authorization: Basic " + base64.b64encode(b"ward@x:s:cret") in proxy.asked
+
+
+def test_a_federation_without_tls_goes_no_way_round(monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "127.0.0.1:1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with connect("127.0.0.1", port, False, 5) as line:
+            assert line.getpeername() == ("127.0.0.1", port)
+
+
+def test_what_a_proxy_says_names_the_proxy(monkeypatch):
+    proxy = Proxy(b"HTTP/1.1 403 Not there\r\n\r\n")
+    monkeypatch.setenv("HTTPS_PROXY", f"127.0.0.1:{proxy.port}")
+    with pytest.raises(OSError, match=rf"by the proxy 127.0.0.1:{proxy.port}: .*403 Not there"):
+        connect("fl.example.org", 8000, True, 5)
+    monkeypatch.setenv("HTTPS_PROXY", "127.0.0.1:1")
+    with pytest.raises(OSError, match=r"by the proxy 127.0.0.1:1: "):
+        connect("fl.example.org", 8000, True, 5)

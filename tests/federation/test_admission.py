@@ -1,17 +1,25 @@
-"""From a ticket to an admitted key, and what must not get there. Each refusal is one sentence."""
+"""Tickets, keys and who is admitted; sites come and go, and certificates are renewed."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+import stat
 from dataclasses import replace
 
 import pytest
 
-from tests.federation import fake  # noqa: F401  skips where cryptography is missing
+from tests.cli.calling import call
+from tests.federation import fake
+from tests.federation.test_handshake import Listener, joined_at
+from tests.federation.test_site_exchange import sites_of, told
 from unskew.errors import UsageError
-from unskew.federation import admission, tickets
-from unskew.federation.protocol.identity import PrivateKey
+from unskew.federation import addresses as federation_addresses
+from unskew.federation import admission, certificates, tickets
+from unskew.federation.admission import AdmittedKeys, Renewal
+from unskew.federation.front.access import Members
+from unskew.federation.protocol.identity import PrivateKey, PublicKey
+from unskew.federation.site import handshake
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.tickets import Coordinator, Ticket
 
@@ -59,7 +67,6 @@ def test_a_key_made_with_the_ticket_is_admitted_once_and_for_all(tmp_path, home)
 
 
 def test_a_ticket_is_good_for_one_key(tmp_path, home):
-    """N9: the second who joins with it is refused, and so is a third once the first has been revoked."""
     given = Ticket.read(home.ticket_file("a"))
     first, second = sent_back(tmp_path, given), sent_back(tmp_path, given, "again")
     admission.admit(home, "a", first)
@@ -78,7 +85,6 @@ def test_a_ticket_is_good_for_one_key(tmp_path, home):
 
 
 def test_an_expired_ticket_is_refused_at_both_ends(tmp_path, home, later):
-    """N9: a ticket was good for ever."""
     given = Ticket.read(home.ticket_file("a"))
     text = sent_back(tmp_path, given)
     later(13.9)
@@ -100,7 +106,6 @@ def test_an_expired_ticket_is_refused_at_both_ends(tmp_path, home, later):
     ],
 )
 def test_a_ticket_that_was_altered_on_its_way_is_refused_when_a_site_joins(tmp_path, home, change):
-    """N9: whatever was altered."""
     altered = replace(Ticket.read(home.ticket_file("a")), **change)
     assert "E503 this ticket was altered" in refusal(lambda: sent_back(tmp_path, altered))
     assert not (tmp_path / "site").exists()
@@ -110,7 +115,7 @@ def test_a_ticket_that_was_altered_on_its_way_is_refused_when_a_site_joins(tmp_p
 
 
 def test_a_ticket_that_somebody_signed_anew_is_refused_when_its_key_comes_back(tmp_path, home):
-    """N9: whoever reads the mail knows the secret: they can put their own coordinator in, but not keep the
+    """Whoever reads the mail knows the secret: they can put their own coordinator in, but not keep the
     proof."""
     theirs = PrivateKey.make()
     given = replace(Ticket.read(home.ticket_file("a")), host="198.51.100.7", coordinator=theirs.public.text)
@@ -143,24 +148,230 @@ def test_new_tickets_and_revocations_of_the_wrong_site_are_refused(tmp_path, hom
     assert "E161 b is not admitted" in refusal(lambda: admission.revoke(home, "b"))
 
 
+@pytest.fixture
+def joined(tmp_path, home):
+    return SiteFolder.make(tmp_path / "site", Ticket.read(home.folder / "tickets" / "a.ticket"))
+
+
+def test_a_ticket_holds_no_key_and_is_for_its_owner_alone(home, joined):
+    path = home.ticket_file("a")
+    facts = json.loads(path.read_text())
+    assert "PRIVATE" not in path.read_text()
+    assert set(facts) == {
+        *("federation", "host", "port", "site", "coordinator", "authority"),
+        *("secret", "expires", "signature"),
+    }
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert facts["secret"] != json.loads(home.ticket_file("b").read_text())["secret"]
+    assert (
+        facts["secret"] not in (joined.folder / "ticket.json").read_text()
+    )  # a site has no use for it any more
+
+
+def test_private_keys_are_for_their_owner_alone(home, joined):
+    for path in (home.folder / "coordinator.key", home.folder / "server.key", joined.folder / "site.key"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not list(home.folder.glob("ca.key"))
+    folders = (
+        home.folder,
+        joined.folder,
+        *(home.folder / name for name in ("tickets", "admitted", "flower")),
+    )
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}
+    for mode in (0o640, 0o604):
+        (joined.folder / "site.key").chmod(mode)
+        with pytest.raises(UsageError, match=r"E521 .* chmod 600"):
+            _ = joined.key
+
+
+def test_keys_sign_and_survive_their_files(tmp_path):
+    key = PrivateKey.make()
+    key.save(tmp_path / "k")
+    again = PrivateKey.load(tmp_path / "k")
+    assert PublicKey.parse(key.public.text).signed(b"m", again.sign(b"m"))
+    assert not key.public.signed(b"n", again.sign(b"m"))
+    assert not key.public.signed(b"m", b"")
+    with pytest.raises(UsageError, match="E161"):
+        key.save(tmp_path / "k")
+
+
+def test_what_cannot_be_a_federation_is_refused(tmp_path, home):
+    for host, sites, code in (
+        ("bad host", ["a"], "E503"),
+        ("h:99999", ["a"], "E503"),
+        ("h", ["a", "a"], "E503"),
+        ("h", [], "E503"),
+        ("h", ["../a"], "E109"),
+    ):
+        with pytest.raises(UsageError, match=code):
+            Coordinator.make(tmp_path / "other", "x", host, sites)
+    with pytest.raises(UsageError, match="E109"):
+        Coordinator.make(tmp_path / "other", "../x", "h", ["a"])
+    with pytest.raises(UsageError, match="E503 without TLS a federation stays on one machine"):
+        Coordinator.make(tmp_path / "other", "x", "hospital.example:8123", ["a"], tls=False)
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(UsageError, match="E161"):
+        Coordinator.make(home.folder, "lung", "h", ["a"])
+    with pytest.raises(UsageError, match="E161 there is no federation"):
+        Coordinator.open(tmp_path / "none")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"federation": "x"}', "{" * 1000])
+def test_a_damaged_ticket_is_refused(tmp_path, text):
+    (tmp_path / "t").write_text(text)
+    with pytest.raises(UsageError, match="E503"):
+        Ticket.read(tmp_path / "t")
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("field", "value", "code"),
     [
-        {"signature": "zz"},
-        {"expires": "soon"},
-        {"expires": "2026-01-01T00:00:00"},
-        {"host": "bad host"},
-        {"host": "h/../x"},
-        {"port": "8123"},
+        ("federation", "lung\x1b[8m", "E109"),  # hides the text after it, such as the fingerprints
+        ("federation", "lung\n", "E109"),
+        ("port", -1, "E503"),
+        ("port", 0, "E503"),
+        ("port", 65536, "E503"),
+        ("port", "8123", "E503"),
+        ("secret", 7, "E503"),
     ],
 )
-def test_a_ticket_with_fields_that_are_not_what_they_should_be_is_no_ticket(tmp_path, home, change):
+def test_a_ticket_with_an_invalid_field_is_refused_where_it_is_read(tmp_path, home, field, value, code):
     facts = json.loads(home.ticket_file("a").read_text())
-    (tmp_path / "t").write_text(json.dumps(facts | change))
-    assert "E503" in refusal(lambda: Ticket.read(tmp_path / "t"))
+    (tmp_path / "t").write_text(json.dumps({**facts, field: value}))
+    with pytest.raises(UsageError, match=code):
+        Ticket.read(tmp_path / "t")
 
 
-def test_a_ticket_for_a_site_that_could_be_a_path_is_refused(tmp_path, home):
-    """Files at the site are called after it."""
-    (tmp_path / "t").write_text(json.dumps(json.loads(home.ticket_file("a").read_text()) | {"site": "../x"}))
-    assert "E109" in refusal(lambda: Ticket.read(tmp_path / "t"))
+@pytest.fixture
+def lung(tmp_path):
+    return Coordinator.make(tmp_path / "federations/lung", "lung", "127.0.0.1:8123", ["a", "b", "c"])
+
+
+def admit(home, site, folder):
+    joined = SiteFolder.make(folder / f"site-{site}", Ticket.read(home.ticket_file(site)))
+    (folder / f"{site}.pub").write_text((joined.folder / f"{site}.pub").read_text())
+    done = call("federation", "admit", home.name, "--compared", f"{site}.pub", cwd=folder)
+    assert done.code == 0, done.err
+    return joined
+
+
+def test_a_fourth_site_needs_no_new_federation(tmp_path, lung):
+    running, front = AdmittedKeys(lung), Members(lung)
+    assert len(running) == len(list(running)) == len(lung.admitted()) < len(lung.sites)
+    admit(lung, "a", tmp_path)
+    done = call("federation", "add", "lung", "d", cwd=tmp_path)
+    assert (done.code, "lung, which has 4 sites now" in done.out) == (0, True), done.text
+    joined = admit(lung, "d", tmp_path)
+    assert Coordinator.open(lung.folder).sites == ("a", "b", "c", "d")
+    assert list(running) == ["a", "d"]
+    assert front.read()
+    assert front.site(joined.key.public.fingerprint) == "d"
+    journal = [json.loads(line) for line in (lung.folder / "audit.jsonl").read_text().splitlines()]
+    assert [(e["what"], e["site"]) for e in journal] == [("admitted", "a"), ("added", "d"), ("admitted", "d")]
+    assert call("federation", "audit", "lung", cwd=tmp_path).code == 0
+    for name, code in (("d", "E161"), ("../d", "E109")):
+        assert call("federation", "add", "lung", name, cwd=tmp_path).err.startswith(code)
+
+
+def test_a_site_can_be_removed_with_its_key(tmp_path, lung):
+    joined = admit(lung, "b", tmp_path)
+    front = Members(lung)
+    assert front.site(joined.key.public.fingerprint) == "b"
+    assert "left: a, c" in call("federation", "remove", "lung", "b", cwd=tmp_path).out
+    assert front.read()
+    assert front.site(joined.key.public.fingerprint) == ""
+    assert Coordinator.open(lung.folder).admitted() == {}
+    assert not lung.ticket_file("b").exists()
+    admission.remove_site(lung.now(), "a")
+    for name in ("b", "c"):
+        with pytest.raises(UsageError, match="E503"):
+            admission.remove_site(lung.now(), name)
+
+
+def test_a_site_that_is_added_again_begins_without_a_key_or_a_bound(lung):
+    lung.admit("b", PrivateKey.make().public)
+    admission.write_bound(lung, "b", 6000)
+    admission.remove_site(lung, "b")
+    admission.add_site(lung.now(), "b")
+    assert Coordinator.open(lung.folder).admitted() == {}
+    assert admission.read_bounds(lung.now()) == {}
+    assert lung.ticket_file("b").exists()
+
+
+def test_a_key_that_is_revoked_is_out_at_once(tmp_path):
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:1", list(fake.KEYS)[:5])
+    for site in home.sites:
+        home.admit(site, fake.KEYS[site].public)
+
+    def shown(state, done):
+        if done.t == 1:
+            home.key_file("s1").unlink()
+
+    def revoke(site, asked, honest):
+        request = json.loads(asked.text)
+        if (site, request["kind"], request["t"]) == ("s3", "train", 2):
+            home.key_file("s3").unlink()
+        return honest
+
+    loop, _, _ = fake.run(
+        tmp_path / "run",
+        fake.Direct(sites_of(tmp_path), revoke),
+        fake.small("fedavg"),
+        shown=shown,
+        keys=AdmittedKeys(home),
+    )
+    answered = [e["answered"] for e in loop.record.rows["events"] if e["code"] == "round"]
+    assert answered == [[0, 1, 2, 3, 4], [0, 2, 4], [0, 2, 4]]
+    assert told(tmp_path / "run", "E310") == [
+        (2, "s1 is no longer admitted and was not asked."),
+        (2, "s3: its admission was taken back meanwhile. Reply dropped."),
+        (3, "s1 is no longer admitted and was not asked."),
+        (3, "s3 is no longer admitted and was not asked."),
+    ]
+
+
+def certificate(home):
+    return certificates.read(home.folder / "server.crt")
+
+
+def test_a_certificate_is_renewed_and_no_site_joins_again(tmp_path, lung):
+    from cryptography import x509
+
+    joined = joined_at(tmp_path, lung, 8123)
+    done = call("federation", "renew", "lung", "--also", "fl.example.org,10.0.0.7,fd00::7", cwd=tmp_path)
+    assert (done.code, done.out) == (
+        0,
+        f"renewed  valid until {certificate(lung).not_valid_after_utc:%Y-%m-%d}\n",
+    )
+    names = certificate(lung).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "fl.example.org" in names.get_values_for_type(x509.DNSName)
+    addresses = [str(address) for address in names.get_values_for_type(x509.IPAddress)]
+    assert addresses[:3] == ["127.0.0.1", "::1", "10.0.0.7"]
+    assert "fd00::7" in addresses
+    noted = json.loads((lung.folder / "audit.jsonl").read_text().splitlines()[-1])
+    assert (noted["what"], noted["hosts"]) == ("renewed", ["fl.example.org", "10.0.0.7", "fd00::7"])
+    assert noted["certificate"] == f"{certificate(lung).serial_number:x}"
+    listener = Listener(lung)
+    again = SiteFolder.open(joined.folder)
+    line = federation_addresses.connect("127.0.0.1", listener.port, True, 5)
+    assert handshake.certificate_of(again, line)[0].ok
+    (lung.folder / certificates.AUTHORITY_KEY).unlink()
+    no = call("federation", "renew", "lung", cwd=tmp_path)
+    assert (no.code, "E503 the authority's key" in no.err) == (2, True)
+
+
+def test_a_server_renews_its_certificate_by_itself(lung, monkeypatch):
+    said, front = [], Members(lung)
+    renewal = Renewal(lung, said.append)
+    assert not renewal.tend()
+    assert not said
+    real = certificates.days_left
+    monkeypatch.setattr(certificates, "days_left", lambda c: real(c) - 340)
+    renewal._next = 0
+    before = certificate(lung)
+    assert renewal.tend()
+    assert certificate(lung) != before
+    assert certificate(lung).not_valid_before_utc <= dt.datetime.now(dt.UTC)
+    assert "no site has to join again" in said[0]
+    assert front.read()
+    assert not renewal.tend()  # not again within the hour

@@ -1,24 +1,22 @@
-"""A study that is new to a site waits for its operator, who sees what would leave; both ends read what it
-waits for."""
+"""A study that is new to a site waits for its operator, who sees what would leave."""
 
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.cli.calling import call
-from tests.federation import fake  # skips where cryptography is missing
+from tests.federation import (
+    fake,  # skips where cryptography is missing  # skips where cryptography is missing
+)
 from tests.federation.test_policy import allow, answer, begun, hello, weights
-from unskew.cli import site as commands
 from unskew.config import dump
 from unskew.core.module_inputs import check_vocabulary
 from unskew.errors import Paused, UsageError
@@ -33,7 +31,6 @@ from unskew.federation.site.policy import POLICY_FILE, Policy
 from unskew.federation.site.site import Site
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.site.site_ledger import SiteLedger
-from unskew.federation.site.study_review import forecast
 from unskew.federation.tickets import Coordinator
 
 
@@ -45,7 +42,6 @@ def site(tmp_path):
 
 
 def test_a_new_study_waits_and_nothing_is_said_of_the_data(site):
-    """N1: a study began at a site without anybody there having seen it."""
     said = []
     site.say = said.append
     waiting = hello(site, "scaffold+rebafl")
@@ -63,7 +59,6 @@ def test_a_new_study_waits_and_nothing_is_said_of_the_data(site):
 
 
 def test_what_is_approved_is_this_study_with_any_seed_and_no_other(site):
-    """N1: an operator approves a harmless study, and the coordinator sends another one under its number."""
     folder = site.member.folder
     hello(site)
     approvals.decide(folder, "r1", "approved")
@@ -82,7 +77,6 @@ def test_what_is_approved_is_this_study_with_any_seed_and_no_other(site):
 
 @pytest.mark.parametrize("method", ["flea", "fedmix", "fedbr"])
 def test_where_samples_are_drawn_another_seed_is_another_study(site, method):
-    """N1: a tenth of the samples was approved, and ten runs with ten seeds take them all."""
     hello(site, method)
     approvals.decide(site.member.folder, "r1", "approved")
     assert "hello" in hello(site, method, run="r2")
@@ -151,6 +145,8 @@ def _of_an_unknown_word(*_):
 
 
 RAW = "feddata(share=1.0)"
+
+
 FACTS = {"k": 0, "clients": 2, "largest": 33}
 
 
@@ -219,7 +215,6 @@ REDRAWS = "\x1b[2J]\x9b2Jleaves nothing"
 
 
 def test_nothing_that_a_coordinator_writes_can_redraw_the_question(site, monkeypatch):
-    """A comment in a method's text brought escape sequences to the operator's terminal."""
     said = []
     site.say = said.append
     method = f"scaffold(# {REDRAWS}\n)"
@@ -235,17 +230,6 @@ def test_nothing_that_a_coordinator_writes_can_redraw_the_question(site, monkeyp
     lines = replace(foreign, trains=f"{REDRAWS}\n", note=f"{REDRAWS}\n").text().split("\n")
     assert len(lines) == 9
     assert all(line.isprintable() for line in lines)
-
-
-def test_an_error_leaves_in_500_characters_at_most(site, monkeypatch):
-    """The coordinator cut it; what the site sent was as long as the error."""
-
-    def fail(*_):
-        raise UsageError("E102", 600 * "x")
-
-    monkeypatch.setattr("unskew.federation.site.site.forecast_settings", fail)
-    site.guard.approve = "all"
-    assert hello(site)["text"] == 500 * "x"
 
 
 def test_an_operator_can_refuse_before_a_run_and_while_it_goes_on(site):
@@ -280,21 +264,6 @@ def test_the_policy_stands_above_an_approval(site):
     approvals.decide(site.member.folder, "r1", "approved")
     allow(site, most_rounds=1)
     assert hello(site)["code"] == "E520"
-
-
-def test_a_wrong_number_decides_nothing(site):
-    folder = site.member.folder
-    hello(site, run="r1aaa")
-    with pytest.raises(UsageError, match="E503 no run has asked that is called ''; these have asked: r1aaa"):
-        approvals.decide(folder, "", "approved")
-    hello(site, "scaffold", run="r1bbb")
-    with pytest.raises(UsageError, match="E503 several runs begin with 'r1'; these have asked: r1bbb, r1aaa"):
-        approvals.decide(folder, "r1", "approved")
-    with pytest.raises(
-        UsageError, match=r"E503 no run has asked that is called 'r1aab'.*Did you mean 'r1aaa'"
-    ):
-        approvals.decide(folder, "r1aab", "approved")
-    assert {r.state for r in approvals.all_requests(folder)} == {"waiting"}
 
 
 def test_a_damaged_decision_is_none(site):
@@ -343,16 +312,7 @@ def test_a_run_that_nobody_decides_about_pauses(tmp_path):
         fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"), wait_s=1)
 
 
-def test_a_site_that_is_left_out_when_the_wait_is_over_is_named(tmp_path):
-    sites = fake.sites(tmp_path / "sites", fake.federation())
-    sites[999].guard.approve = "ask"
-    loop, _, said = fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"))
-    assert "the wait is over; the run goes on without s1" in said
-    assert len(loop.trainer.sites.hellos) == 4
-
-
 def test_what_the_coordinator_writes_is_readable_by_its_owner_only(tmp_path):
-    """N1: the state file, which holds what sites sent, had mode 644."""
     home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["s0"])
     (home.folder / "admitted").mkdir(exist_ok=True)
     (home.folder / "admitted" / "s0.pub").write_text(fake.KEYS["s0"].public.text)
@@ -403,44 +363,6 @@ def test_the_commands_of_a_sites_operator(tmp_path):
         assert (elsewhere.code, "nowhere is not a site's folder" in elsewhere.err) == (2, True)
 
 
-def test_commands_that_are_shown_can_be_copied(tmp_path, site, monkeypatch, capsys):
-    """Paths with spaces stood there as they were, and the classes were left out."""
-    monkeypatch.setattr(
-        "unskew.federation.site.site_checks.check_site", lambda *_, **__: [Finding("data", True, "")]
-    )
-    commands.check("my scans.npz", Path("a site"), "no,yes")
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last == "next  unskew site run --data 'my scans.npz' --classes no,yes --folder 'a site'"
-    folder, said = tmp_path / "a site", []
-    shutil.copytree(site.member.folder, folder)
-    hello(Site(replace(site.member, folder=folder), site.load))
-    with pytest.raises(Enough):
-        approvals.announce(folder, said.append, pause)
-    assert f"decide: unskew site approve r1 --folder '{folder}'" in said[-1]
-
-
-class Enough(Exception):
-    """One look is enough."""
-
-
-def pause(seconds: float) -> None:
-    raise Enough
-
-
-@pytest.mark.flower
-def test_a_site_sees_before_it_connects_whether_its_policy_allows_a_study(tmp_path):
-    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:1", ["a"])
-    joined = SiteFolder.make(tmp_path / "site", home.ticket("a").signed(home.key))
-    np.savez(tmp_path / "d.npz", x=np.random.rand(40, 1, 8, 8).astype(np.float32), y=np.arange(40) % 2)
-    for method, verdict in (("fedavg", "ok    study"), ("fedmix", "FAIL  study        E520")):
-        (tmp_path / "study.yaml").write_text(dump(study_settings(fake.small(method))))
-        arguments = ["--data", "d.npz", "--study", "study.yaml", "--folder", str(joined.folder)]
-        done = call("site", "check", *arguments, cwd=tmp_path)
-        assert verdict in done.out
-        assert "ok    policy       weights, sums, statistics may leave" in done.out
-        assert done.code == 2  # nothing answers at the server's port
-
-
 MAKES = (
     "open('mark', 'w')\nfrom torch import nn\ndef make(shape, n):\n    return nn.Sequential(nn.Flatten(),"
     " nn.Linear(64, n))\n"
@@ -486,66 +408,6 @@ def test_a_run_on_sites_imports_no_file_at_the_coordinator_that_a_document_names
         assert "E506" not in call(*words, "--model", "evil.py:make", cwd=tmp_path).text
 
 
-def test_a_site_is_told_who_reads_its_weights_as_the_coordinator_will_have_it(tmp_path):
-    """`run --on` adds a rule that reads each site's weights; a site that asked before was told that only
-    their sum is read."""
-    np.savez(tmp_path / "d.npz", x=np.random.rand(40, 1, 8, 8).astype(np.float32), y=np.arange(40) % 2)
-
-    def told(**settings: Any) -> tuple[str, str]:
-        (tmp_path / "study.yaml").write_text(dump(study_settings(fake.small(**settings))))
-        lines = forecast(tmp_path / "study.yaml", str(tmp_path / "d.npz"), (), 3)[1]
-        return lines[0], next(line for line in lines if " weights " in line and "read:" in line)
-
-    first, weights = told(method="fedavg")
-    assert (
-        first == "method clip_median: unskew run --on adds clip_median, unless it is given --set clip=false"
-    )
-    assert "read: each" in weights
-    for given in ({"method": "fedavg+median"}, {"method": "fedavg", "secure_aggregation": "on"}):
-        assert "--set clip=false" not in told(**given)[0]
-
-
-def test_the_commands_say_what_follows(tmp_path, site):
-    """`site refuse` said a number alone, and the list of what waits did not say how to decide."""
-    folder = site.member.folder
-    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:1", ["s2"], tls=False)
-    SiteFolder.make(folder, home.ticket("s2"))
-    hello(site)
-    listed = call("site", "approve", "--folder", str(folder)).out
-    where = f"r1 --folder {folder}"
-    assert listed.endswith(f"\ndecide: unskew site approve {where}   or: unskew site refuse {where}\n")
-    refused = call("site", "refuse", "r1", "--folder", str(folder)).out.splitlines()
-    assert refused[0] == "refused  r1  fedavg: nothing more is computed for this study here"
-    assert refused[1].endswith(f"unskew site approve {where}")
-    assert [r.state for r in approvals.all_requests(folder)] == ["refused"]
-    assert "decide:" not in call("site", "approve", "--folder", str(folder)).out
-    approved = call("site", "approve", "r1", "--folder", str(folder)).out
-    assert approved.startswith("approved  r1, and later runs of this study\nrun ")
-    assert [r.state for r in approvals.all_requests(folder)] == ["approved"]
-
-
-def test_an_approval_says_that_every_later_run_spends_epsilon_anew(tmp_path, site):
-    """It let a hundred runs of epsilon 4 begin, and said epsilon 4."""
-    pytest.importorskip("dp_accounting")
-    folder = site.member.folder
-    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:1", ["s2"], tls=False)
-    SiteFolder.make(folder, home.ticket("s2"))
-    hello(site, "dpsgd")
-    approved = call("site", "approve", "r1", "--folder", str(folder)).out.splitlines()
-    assert approved[1] == "          each later run spends its epsilon once more"
-    assert any("epsilon" in line for line in approved[2:])
-
-
-@pytest.mark.parametrize("method", ["fedavg", "dpsgd"])
-def test_what_other_sites_read_where_replies_are_summed_is_told(site, method):
-    """Weights in a sum follow from every site's number of samples, so all sites are sent these."""
-    pytest.importorskip("dp_accounting")
-    hello(site, method, secure_aggregation="on")
-    lines = [line.strip() for line in approvals.all_requests(site.member.folder)[0].leaves.splitlines()]
-    assert "number of training samples, a round (read: each, and by the other sites)" in lines
-    assert ("mean training loss, a round (read: only in the sum)" in lines) == (method == "fedavg")
-
-
 @pytest.mark.parametrize(
     ("limits", "method"),
     [({"least_samples": 12}, "rebafl"), ({"epsilon": 0.01}, "feddpms(alpha=5, width=8)")],
@@ -569,3 +431,66 @@ def test_nor_does_a_setup_that_nobody_has_greeted(site):
     assert answer(site, "setup", settings=settings, **facts)["code"] == "E522"
     site.guard.approve = "all"
     assert answer(site, "setup", settings=settings, **facts)["code"] == "E108"
+
+
+MOST_ASKING = 4
+
+
+@pytest.fixture
+def crowded_site(tmp_path, monkeypatch):
+    monkeypatch.setattr(approvals, "MOST_PENDING", MOST_ASKING)
+    site = fake.sites(tmp_path / "sites", fake.federation())[998]
+    site.guard.approve = "ask"
+    return site
+
+
+def flood(site, many: int, **changes) -> None:
+    """So many runs ask, each for a study of its own, a second apart."""
+    for i in range(many):
+        assert hello(site, run=f"f{i}", lr=0.01 + i / 1000, **changes)["code"] == "E522"
+        for path in (site.member.folder / "runs" / f"f{i}").iterdir():
+            os.utime(path, (1000 + i, 1000 + i))
+
+
+def kept(site, what: str) -> set[str]:
+    return {path.name for path in (site.member.folder / what).iterdir()}
+
+
+def test_only_the_last_runs_that_ask_are_kept(crowded_site):
+    """Every number and every study that asked left a folder and a file, without end and before any
+    approval."""
+    said = []
+    crowded_site.say = said.append
+    flood(crowded_site, MOST_ASKING + 2)
+    assert kept(crowded_site, "runs") == {f"f{i}" for i in range(2, MOST_ASKING + 2)}
+    assert {r.run for r in approvals.all_requests(crowded_site.member.folder)} == kept(crowded_site, "runs")
+    assert "run f0 is forgotten: it never began, and 4 later ones have asked" in said
+
+
+def test_one_study_under_many_numbers_is_bounded_too(crowded_site):
+    for i in range(MOST_ASKING + 2):
+        hello(crowded_site, run=f"f{i}")
+    assert len(kept(crowded_site, "runs")) == MOST_ASKING
+    (request,) = approvals.all_requests(crowded_site.member.folder)
+    assert request.run == f"f{MOST_ASKING + 1}"
+
+
+def test_a_number_that_was_forgotten_stands_for_nothing_else(crowded_site):
+    flood(crowded_site, MOST_ASKING + 1)
+    refused = hello(crowded_site, "scaffold", run="f0")
+    assert refused["code"] == "E520"
+    assert (
+        "run f0 had asked, and had to make room for 4 later ones that asked; start a new run"
+        in refused["text"]
+    )
+    assert "f0" not in kept(crowded_site, "runs")
+
+
+def test_runs_that_have_begun_or_were_approved_stay(crowded_site):
+    hello(crowded_site)
+    approvals.decide(crowded_site.member.folder, "r1", "approved")
+    train = begun(crowded_site)
+    flood(crowded_site, MOST_ASKING + 1)
+    assert {"r1"} < kept(crowded_site, "runs")
+    assert train(1)["n"] == 33
+    assert "approved" in {r.state for r in approvals.all_requests(crowded_site.member.folder)}

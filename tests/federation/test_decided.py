@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.flower]
 
 
 def test_a_run_of_those_who_agree(tmp_path):
-    """N1: with real processes. The weights are those of the simulator with the two sites that agreed."""
     with running(tmp_path, sites="") as federation:
         federation.do("site", "policy", "--folder", "site-c", "--set", "methods=fedavg")
         for site, approve in (("a", "all"), ("b", "ask"), ("c", "all")):

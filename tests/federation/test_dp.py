@@ -3,24 +3,25 @@ the others."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
-import torch
-
-from tests.federation import fake
-from tests.federation.test_absent import Stop
-from tests.federation.test_bad import meddling, silence
-from tests.federation.test_policy import allow, hello
-from tests.federation.test_wreckers import events, run, times
-from unskew.config import Settings
-from unskew.errors import NothingUsed, UsageError
-from unskew.federation.protocol.study_rules import with_clipping
-from unskew.federation.site.study_review import forecast_settings
 
 pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
 
+import json
+
+import torch
+
+from tests.federation import fake
+from tests.federation.test_bad_replies import meddling, silence
+from tests.federation.test_outliers import events, run, times
+from tests.federation.test_policy import allow, hello
+from tests.federation.test_site_exchange import Stop
+from unskew.errors import UsageError
+from unskew.federation.site.study_review import forecast_settings
+
 QUIET = "dp(epsilon=0, noise_multiplier=0.1, clip=1e-4)"
+
+
 LOUD = "dp(epsilon=0, noise_multiplier=50.0)"
 
 
@@ -54,18 +55,6 @@ def test_a_round_that_needs_several_replies_is_refused(tmp_path):
         fake.run(tmp_path / "run", channel, fake.small(QUIET), min_sites=2)
 
 
-def test_rounds_in_which_nobody_is_asked_are_rounds(tmp_path):
-    """They must not end or pause the run: how many were asked is told by nothing."""
-    with pytest.raises(NothingUsed, match="no client answered in any of 5 rounds"):
-        weights(tmp_path, "none", QUIET, availability="poisson:0.000001", rounds=5)
-    assert events(tmp_path / "none") == []
-
-
-def test_no_rule_that_reads_single_replies_is_added_to_it():
-    for name, expected in (("dp", "dp"), ("fedprox+dp", "fedprox+dp"), ("fedprox", "fedprox+clip_median")):
-        assert with_clipping(Settings(method=name)).method == expected
-
-
 def test_noise_on_samples_gradients_is_not_drawn_from_the_studys_seed_and_no_loss_leaves(tmp_path):
     """What protects samples against the coordinator must not be drawn from a seed that it chose."""
     method = "dpsgd(noise_multiplier=1.0)"
@@ -78,7 +67,6 @@ def test_noise_on_samples_gradients_is_not_drawn_from_the_studys_seed_and_no_los
 
 
 def test_a_coordinator_that_is_killed_in_a_round_hears_the_same_noise_again(tmp_path):
-    """N17: the same replies to the bit, so that epsilon is what it was, and no round is lost."""
     heard: dict[str, list[str]] = {}
 
     def watched(kills):
@@ -102,50 +90,7 @@ def test_a_coordinator_that_is_killed_in_a_round_hears_the_same_noise_again(tmp_
     assert events(tmp_path / "run") == []
 
 
-def test_statistics_are_noisy_at_the_site_and_heard_once_by_a_coordinator_that_is_killed(tmp_path):
-    """The same sites give the same table to a coordinator that begins again, and other sites with the same
-    data another."""
-    study = fake.small("fedrdn+dpsgd(noise_multiplier=1.0, sums_noise=0.5)", rounds=1)
-
-    def killed(site, asked, honest):
-        if json.loads(honest.text)["kind"] == "visit" and site == "s4":  # the last one
-            raise Stop
-        return honest
-
-    def table(name, sites, meddle=None):
-        channel = fake.Direct(sites, meddle) if meddle else fake.Direct(sites)
-        _, state, _ = fake.run(tmp_path / name, channel, study)
-        return state.slices["fedrdn"]
-
-    digests: list[dict[str, str]] = [{}, {}]
-
-    def listening(to, then=None):
-        def meddle(site, asked, honest):
-            header = json.loads(honest.text)
-            if header["kind"] == "visit":
-                digests[to][site] = header["sha256"]
-            return then(site, asked, honest) if then else honest
-
-        return meddle
-
-    sites = fake.sites(tmp_path / "sites", fake.federation())
-    with pytest.raises(Stop):
-        table("run", sites, listening(0, killed))
-    first = table("run", sites, listening(1))
-    assert len(digests[0]) == len(fake.SIZES)
-    assert digests[0] == digests[1]
-    other = table("other", fake.sites(tmp_path / "others", fake.federation()))
-    known = first["sigma"][:, 0] != 1.0
-    assert known.any()
-    assert float((first["mu"] - other["mu"]).abs()[known].min()) > 0
-    assert [code for code, _ in events(tmp_path / "run")] == ["E128"], "of the site with one sample"
-    told = (tmp_path / "run" / "privacy.json").read_text()
-    assert "a sum over its samples" in told
-    assert "drawn from the operating system" in told
-
-
 def test_a_sites_budget_counts_sums_beside_steps(tmp_path):
-    """Fifty rounds of class means cost more than the steps alone."""
     site = fake.sites(tmp_path / "sites", fake.federation())[998]
     allow(site, epsilon=30.0)
     kept = "dpsgd(noise_multiplier=8.0, sums_noise=0.5)"

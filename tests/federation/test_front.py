@@ -1,50 +1,57 @@
-"""The front in this process: real TLS on loopback before a server that only says what reached it."""
+"""The front: real TLS on loopback before a server that only says what reached it."""
 
 from __future__ import annotations
-
-import asyncio
-import base64
-import contextlib
-import json
-import shutil
-import socket
-import ssl
-import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
 
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
 import httpx
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
+from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.superlink.routers.fleet.router import router
 
-from tests.federation import fake  # noqa: F401  skips where cryptography is missing
-from tests.federation.test_front_places import announced
 from unskew.federation import admission
+from unskew.federation.addresses import free_port
 from unskew.federation.front import connections, proxy
 from unskew.federation.front.access import (
     MARK,
-    MOST_NAMES,
     MOST_PAIRS,
     OTHER_ADDRESSES,
-    RateLimit,
     Refusals,
     parse_refusal,
 )
+from unskew.federation.front.connections import NOBODY, LastRing, MessageWait
+from unskew.federation.front.proxy import CALLS, MOST_EACH, PUSH_OBJECT, Proxy, Signals, is_answer
 from unskew.federation.protocol.flower_messages import pack_message
-from unskew.federation.protocol.identity import PrivateKey
 from unskew.federation.protocol.signed_messages import SignedMessage
-from unskew.federation.site import handshake, site_checks
-from unskew.federation.site.connection import AccessDenied, Fleet, KeyInUse
+from unskew.federation.signals import Bell, IdleNodes
+from unskew.federation.site import handshake
+from unskew.federation.site.connection import Fleet, KeyInUse
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.tickets import Coordinator, Ticket
 
 pytestmark = pytest.mark.flower
+
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
 
@@ -171,7 +178,6 @@ def test_what_a_site_asks_for_reaches_flowers_server_and_nothing_else_of_it(fron
 
 
 def test_a_copy_of_a_sites_folder_does_not_take_part_beside_it(tmp_path):
-    """Each of the two answered some of the requests, so that neither's record of what had left was right."""
     with standing(tmp_path) as front:
         front.sites["copy"] = SiteFolder(
             shutil.copytree(front.sites["a"].folder, tmp_path / "copy"), front.sites["a"].ticket
@@ -210,7 +216,6 @@ def test_what_is_no_answer_of_the_site_that_speaks_is_not_passed_on(front):
     ],
 )
 def test_an_admitted_site_reaches_nothing_but_the_fleet_calls_it_makes(front, path):
-    """N0: whoever reached the port could run Python of their own at every site."""
     head = f"POST {path} HTTP/1.1\nHost: h\nContent-Type: application/protobuf\nContent-Length: 1\n"
     assert " 404 " in front.raw("a", f"{head}flwr-public-key: {front.header('a')}\n\nx")
     assert not front.reached
@@ -218,7 +223,6 @@ def test_an_admitted_site_reaches_nothing_but_the_fleet_calls_it_makes(front, pa
 
 
 def test_a_request_is_refused_by_its_headers_before_its_body_is_read(front):
-    """N8: bodies of 400 MB were buffered."""
     big = 8 << 20
     assert front.post(PUSH, content=bytes(big)) == 200
     front.reached.clear()
@@ -249,19 +253,6 @@ def test_a_site_speaks_with_its_own_key_only(front):
     front.refused("a", "the key of another site")
 
 
-def test_a_site_is_told_whether_its_key_is_admitted(front):
-    """And one whose key is not yet is no reason to give up: it may be admitted at any time."""
-    for site, what, ok in (("a", "clock", True), ("c", "admission", False)):
-        findings = {
-            f.what: f for f in site_checks.check_site(front.sites[site].folder, "none.npz", ["no", "yes"])
-        }
-        assert findings["certificate"].ok
-        assert findings[what].ok == ok, findings
-        assert not handshake.rejection(front.sites[site])
-    with pytest.raises(AccessDenied, match="a key that is not admitted"):
-        Fleet(front.sites["c"]).connect()
-
-
 def test_a_piece_of_a_tensor_is_small_enough_to_pass():
     """Flower cuts a message into objects, each of which travels in a call of its own."""
     objects = get_all_nested_objects(pack_message(SignedMessage("{}", b"", bytes(12 << 20)))).values()
@@ -276,52 +267,6 @@ def test_every_call_of_a_site_is_one_that_flowers_server_answers():
     assert answered - set(proxy.CALLS) == {
         f"/v1/fleet/{name}" for name in ("register-node", "unregister-node", "get-run", "get-fab")
     }
-
-
-def test_a_small_answer_does_not_wait_for_the_next(front, monkeypatch):
-    """Nagle's algorithm and delayed acknowledgements together cost 40 ms a request."""
-    options: list[int] = []
-    take = connections.Connection.connection_made
-
-    def taken(self, transport):
-        line = transport.get_extra_info("socket")
-        options.append(line.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
-        take(self, transport)
-
-    monkeypatch.setattr(connections.Connection, "connection_made", taken)
-    assert front.post(PULL) == 200
-    assert options
-    assert all(options)
-
-
-def test_a_site_that_checks_its_connection_is_told_the_time(front):
-    with httpx.Client(verify=front.sites["a"].tls()) as client:
-        answer = client.get(f"https://127.0.0.1:{front.home.port}/")
-    assert (answer.status_code, answer.content) == (204, b"")
-    assert "date" in answer.headers
-
-
-@pytest.mark.parametrize("why", ["away", "half"])
-def test_a_server_that_is_away_or_breaks_off_is_no_reason_to_give_up(front, why):
-    def broken():
-        raise httpx.ConnectError("away")
-
-    async def half():
-        yield b"ha"
-        raise httpx.ReadError("gone")
-
-    front.answer = (
-        broken
-        if why == "away"
-        else lambda: httpx.Response(200, headers={"content-length": "4"}, content=half())
-    )
-    if why == "away":
-        assert front.post(PULL) == 503
-    else:
-        with pytest.raises(httpx.TransportError):
-            front.post(PULL)
-    front.answer = lambda: httpx.Response(200, stream=httpx.ByteStream(b"ok"))
-    assert front.post(PULL) == 200
 
 
 def test_a_key_that_is_removed_is_out_with_its_open_connections_and_no_other(tmp_path):
@@ -351,45 +296,6 @@ def _status(front: Front, site: str = "a") -> int:
         return front.post(PULL, site)
     except httpx.TransportError:
         return 0
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_certificate_that_is_just_being_replaced_ends_nothing_and_one_that_stays_broken_does(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(proxy, "LOOK_S", 0.05)
-    monkeypatch.setattr(proxy, "MOST_UNREADABLE", 20)
-    with standing(tmp_path) as front:
-        path = front.home.folder / "server.crt"
-        whole = path.read_text()
-        assert _status(front) == 200
-        path.write_text("half")
-        time.sleep(0.3)
-        assert _status(front) == 200
-        path.write_text(whole)
-        time.sleep(1.2)
-        assert _status(front) == 200
-        path.write_text("half")
-        until(lambda: not front.thread.is_alive())
-
-
-def test_an_admitted_site_lends_its_key_to_nobody(front, tmp_path):
-    """Its anchor may sign certificates, and TLS accepts them; the key that was used is not admitted."""
-    from cryptography.hazmat.primitives import serialization
-
-    from unskew.federation import certificates
-
-    stranger, own = PrivateKey.make(), front.sites["a"].key
-    issuer = certificates.Issuer(certificates.x509_name(f"key {own.public.fingerprint}"), own.key)
-    lent = issuer.certificate(certificates.x509_name("a"), stranger.public.key, certificates.LEAF)
-    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    secret = stranger.key.private_bytes(serialization.Encoding.PEM, *form)
-    (tmp_path / "lent.pem").write_bytes(lent.public_bytes(serialization.Encoding.PEM) + secret)
-    context = ssl.create_default_context(cadata=front.sites["a"].ticket.authority)
-    context.load_cert_chain(tmp_path / "lent.pem")
-    with pytest.raises(httpx.TransportError), httpx.Client(verify=context) as client:
-        client.get(f"https://127.0.0.1:{front.home.port}/")
-    front.refused("127.0.0.1", "not of an admitted key")
 
 
 def test_whoever_dawdles_is_cut_off(tmp_path, monkeypatch):
@@ -477,28 +383,169 @@ def test_a_flood_writes_few_lines_and_none_of_its_attempts_goes_uncounted():
     assert parse_refusal(f"{MARK}{{") is None
 
 
-def test_somebody_who_stays_away_is_a_newcomer_again():
-    now, lines = [0.0], []
-    refusals = Refusals(lines.append, lambda: now[0])
-    for now[0] in (0.0, 0.1, 10.0):
-        refusals.note("x", "y")
-    now[0] = 30.0
-    refusals.flush()
-    refusals.note("x", "y")
-    assert [json.loads(line.removeprefix(MARK))["times"] for line in lines] == [1, 2, 1]
+class Standing:
+    """A front's `Proxy` before a server that answers nobody until it is told to. reached: whose requests it
+    has."""
+
+    def __init__(self, folder):
+        self.reached, self.go = [], asyncio.Event()
+        server = httpx.AsyncClient(base_url="http://x", transport=httpx.MockTransport(self._answer))
+        signs = Signals(
+            MessageWait(Bell(folder / "bell")), Bell(folder / "answers"), IdleNodes(folder / "idle")
+        )
+        self.passing = Proxy(server, CALLS, Refusals(lambda line: None), signs)
+        self.said: list[int] = []
+
+    async def _answer(self, request: httpx.Request) -> httpx.Response:
+        self.reached.append((await request.aread()).decode())
+        await self.go.wait()
+        return httpx.Response(200)
+
+    async def call(self, site: str, method: str = "POST", path: str = PUSH_OBJECT) -> None:
+        headers = [(b"content-type", b"application/protobuf"), (b"content-length", b"1")] * (method == "POST")
+        state = {"site": site, "key": NOBODY, "heard": LastRing(), "place": 0}
+        scope = {
+            "method": method,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": headers,
+            "state": state,
+        }
+
+        async def receive():
+            return {"type": "http.request", "body": site.encode(), "more_body": False}
+
+        async def send(message):
+            if "status" in message:
+                self.said.append(message["status"])
+
+        await self.passing(scope, receive, send)
 
 
-def test_whoever_comes_too_often_waits_or_is_refused():
-    now = [0.0]
-    pace = RateLimit(10.0, 5.0, lambda: now[0])
-    assert [pace.wait_s("a") for _ in range(5)] == [0.0] * 5
-    assert [round(pace.wait_s("a"), 3) for _ in range(3)] == [0.1, 0.2, 0.3]
-    assert pace.wait_s("b") == 0.0
-    now[0] = 10.0
-    assert [pace.allow("a") for _ in range(7)] == [True] * 5 + [False] * 2
-    now[0] = 10.1
-    assert [pace.allow("a") for _ in range(2)] == [True, False]
-    assert all(pace.allow(str(k)) for k in range(MOST_NAMES - 1))
-    assert [pace.allow(f"one too many {k}") for k in range(7)] == [True] * 5 + [False] * 2  # together
-    now[0] = 20.0
-    assert all(pace.allow(f"later {k}") for k in range(MOST_NAMES))
+def test_a_site_whose_requests_all_hang_leaves_places_for_the_others(tmp_path):
+    """32 connections of one site, each with a piece that came slowly, took half of all places; two sites took
+    all."""
+
+    async def play():
+        front = Standing(tmp_path)
+        calls = [asyncio.create_task(front.call("a")) for _ in range(MOST_EACH + 5)]
+        calls.append(asyncio.create_task(front.call("b")))
+        await asyncio.sleep(0.05)
+        assert sorted(front.reached) == ["a"] * MOST_EACH + ["b"]
+        front.go.set()
+        await asyncio.gather(*calls)
+        assert front.said == [200] * (MOST_EACH + 6)
+
+    asyncio.run(play())
+
+
+def announced(**changes: object) -> bytes:
+    """An honest announcement, with other facts."""
+    facts = {
+        "message_id": "m",
+        "reply_to_message_id": "r",
+        "src_node_id": 7,
+        "node": 7,
+        "root": "m",
+        "count": 1,
+    } | changes
+    metadata = Metadata(**{n: facts[n] for n in ("message_id", "reply_to_message_id", "src_node_id")})  # type: ignore[arg-type]
+    return PushMessagesRequest(
+        node=Node(node_id=facts["node"]),
+        messages_list=[Message(metadata=metadata)] * facts["count"],
+        message_object_trees=[ObjectTree(object_id=facts["root"])] * facts["count"],
+    ).SerializeToString()
+
+
+def test_what_a_site_announces_is_one_answer_of_its_own():
+    """Flower's server takes requests from sites, too: to any node, in the coordinator's name; and for one
+    answer as many lists of pieces as it is sent, each of which it keeps until the run is over."""
+    assert is_answer(announced())
+    for wrong in (
+        {"reply_to_message_id": ""},
+        {"src_node_id": 1},
+        {"node": 8},
+        {"root": "another"},
+        {"count": 2},
+        {"count": 0},
+    ):
+        assert not is_answer(announced(**wrong)), wrong
+    assert not is_answer(b"hello")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    root = tmp_path_factory.mktemp("front")
+    home = Coordinator.make(root / "fed", "lung", f"127.0.0.1:{free_port()}", ["a"])
+    joined = SiteFolder.make(root / "a", Ticket.read(home.ticket_file("a")))
+    home.admit("a", joined.key.public)
+    return home
+
+
+@contextlib.contextmanager
+def front_process(home, folder) -> Iterator[subprocess.Popen[str]]:
+    """The process, once it listens; its output is in `said` of the folder."""
+    words = [sys.executable, "-P", "-m", "unskew.federation.front", str(home.folder), "127.0.0.1"]
+    env = {
+        name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"
+    }  # as a service has it
+    with open(folder / "said", "w") as said:
+        process = subprocess.Popen(words, stdout=said, stderr=subprocess.STDOUT, text=True, env=env)
+    try:
+        until = time.monotonic() + 60
+        while "listening" not in lines(folder) and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def lines(folder) -> str:
+    return (folder / "said").read_text()
+
+
+def site(home) -> ssl.SSLSocket:
+    context = SiteFolder.open(home.folder.parent / "a").tls()
+    assert context
+    return context.wrap_socket(
+        socket.create_connection(("127.0.0.1", home.port), 5), server_hostname="127.0.0.1"
+    )
+
+
+@pytest.mark.own_process
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_in_order_and_counts_everybody_whom_it_refused(home, tmp_path, number):
+    with front_process(home, tmp_path) as process:
+        assert lines(tmp_path) == f"listening at 127.0.0.1:{home.port}\n"
+        for _ in range(5):  # of which a line is due for the first alone
+            with socket.create_connection(("127.0.0.1", home.port), 5) as stranger:
+                stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                with contextlib.suppress(OSError):
+                    assert not stranger.recv(100)
+        process.send_signal(number)
+        assert process.wait(20) == 0
+        said = lines(tmp_path).splitlines()[1:]
+        facts = [parse_refusal(line) for line in said]
+        assert sum(int(fact["times"]) for fact in facts if fact) == 5, said
+        assert all(
+            fact and fact["who"] == "127.0.0.1" and fact["why"] == "does not speak TLS" for fact in facts
+        ), said
+
+
+@pytest.mark.own_process
+def test_what_a_site_sends_writes_no_lines_but_those_of_refusals(home, tmp_path):
+    """Its log would else grow as fast as a site likes."""
+    with front_process(home, tmp_path) as process:
+        for _ in range(4):
+            with site(home) as line:
+                line.sendall(b"no HTTP at all\r\n\r\n")
+                assert b" 400 " in line.recv(1000)
+        with site(home) as line:
+            line.sendall(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert b" 204 " in line.recv(1000)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    said = lines(tmp_path).splitlines()[1:]
+    assert said
+    assert all(parse_refusal(line) for line in said), said

@@ -1,4 +1,4 @@
-"""The journal of requests and answers: what is in it, and that no line of it can be changed unseen."""
+"""The journal of requests and answers, and a run that has lost the files by which its sites know it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import json
 
 import pytest
 
-from tests.cli.calling import call
 from tests.federation import fake
+from tests.federation.test_site_exchange import sites_of
 from unskew.config import Settings
 from unskew.errors import StateError
 from unskew.federation import journal
 from unskew.federation.journal import JOURNAL_FILE, Journal, verify
 from unskew.federation.protocol.study_rules import with_clipping
-from unskew.federation.tickets import Coordinator
 from unskew.methods import registry
 from unskew.records.checkpoints import digest
 
@@ -131,45 +130,6 @@ def test_a_line_of_another_journal_by_the_same_key_is_found(written, tmp_path):
     assert (verify(written, KEY).lines, verify(written, KEY).wrong[:15]) == (2, "does not follow")
 
 
-def test_a_missing_end_changes_the_head(written):
-    before = verify(written, KEY).head
-    written.write_bytes(b"".join(written.read_bytes().splitlines(keepends=True)[:-1]))
-    assert not verify(written, KEY).wrong
-    assert verify(written, KEY).head != before
-
-
-def test_a_crash_in_the_middle_of_a_line_is_noted(written):
-    with open(written, "ab") as file:
-        file.write(b'{"n":4,"ti')
-    again = Journal(written, fake.COORDINATOR)
-    again.note("asked", site="a", t=4)
-    again.close()
-    assert verify(written, KEY).lines == 6
-    assert lines_of(written)[4]["bytes"] == 10
-
-
-def test_the_audit_names_the_line(tmp_path):
-    assert (
-        call("federation", "init", "lung", "--host", "h.example:9000", "--sites", "a,b", cwd=tmp_path).code
-        == 0
-    )
-    home = Coordinator.open(tmp_path / "federations/lung")
-    run = tmp_path / "run"
-    run.mkdir()
-    assert call("federation", "audit", "lung", "run", cwd=tmp_path).err.startswith("E117")
-    made = Journal(run / JOURNAL_FILE, home.key)
-    made.note("begun")
-    made.note("done", files={})
-    made.close()
-    done = call("federation", "audit", "lung", "run", cwd=tmp_path)
-    assert done.code == 0, done.err
-    assert made.head in done.out
-    (run / JOURNAL_FILE).write_text((run / JOURNAL_FILE).read_text().replace("begun", "begin"))
-    done = call("federation", "audit", "lung", "run", cwd=tmp_path)
-    assert (done.code, done.err.split(" ")[0]) == (2, "E201")
-    assert "line 1 was changed" in done.err
-
-
 @pytest.mark.parametrize("name", registry.names())
 def test_updates_are_clipped_by_default_where_merging_is_left_alone(name):
     """What comes out can be built; methods that merge or clip in their own way stay as they are."""
@@ -182,3 +142,63 @@ def test_updates_are_clipped_by_default_where_merging_is_left_alone(name):
     assert with_clipping(once) == once
     summed = Settings(method=name, secure_aggregation="on")
     assert with_clipping(summed) == summed
+
+
+class Stopped(Exception):
+    """The coordinator was stopped after a round."""
+
+
+def begun(tmp_path):
+    """The sites of a run of which one of three rounds is over, and its settings."""
+    sites, settings = sites_of(tmp_path, count=3), fake.small("scaffold", rounds=3, clients=3)
+
+    def stop(state, done):
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        fake.run(tmp_path / "run", fake.Direct(sites), settings, shown=stop)
+    return sites, settings
+
+
+def lose(path):
+    path.unlink()
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def other(path):
+    path.write_text(json.dumps({"run": "../r", "sites": []}))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "code"),
+    [
+        ("sites.json", lose, "E201 .* is gone, which holds the number by which sites know the run"),
+        ("sites.json", truncate, "E201 .* does not say which run this is"),
+        ("sites.json", other, "E201 .* does not say which run this is"),
+        ("audit.jsonl", lose, "E201 .* is gone, from which requests are numbered"),
+        ("audit.jsonl", empty, "E201 .* is gone, from which requests are numbered"),
+    ],
+)
+def test_a_run_that_has_lost_what_its_sites_know_it_by_is_not_resumed(tmp_path, name, damage, code):
+    sites, settings = begun(tmp_path)
+    whole = (tmp_path / "run" / name).read_bytes()
+    damage(tmp_path / "run" / name)
+    for _ in range(2):  # the refusal itself must not make the folder look whole
+        channel = fake.Direct(sites)
+        with pytest.raises(StateError, match=code + ".*; put the file back as it was, or start again"):
+            fake.run(tmp_path / "run", channel, settings)
+        assert not channel.asked
+    spent = json.loads((tmp_path / "sites/s2/spent.json").read_text())
+    assert len(spent) == 1
+    if name == "sites.json":  # the journal has gone on, if it was there
+        (tmp_path / "run" / name).write_bytes(whole)
+        _, state, _ = fake.run(tmp_path / "run", fake.Direct(sites), settings)
+        assert state.t == 3
+        assert json.loads((tmp_path / "sites/s2/spent.json").read_text()).keys() == spent.keys()

@@ -1,8 +1,15 @@
-"""A run's messages at the SuperLink: pieces that are still on their way, and senders that stop in the
-middle."""
+"""Messages of a run at the SuperLink: pieces, lost messages, senders that lie or stop, and waiting."""
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
+
+
+pytest.importorskip("cryptography", reason="pip install 'unskew[flower]'")
+
+import os
 import random
 import threading
 import time
@@ -10,28 +17,35 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
-
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
-
 import httpx
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
-from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.message_pb2 import Message as MessageProto
+from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
-from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError
 
 from tests.federation import fake  # skips where cryptography is missing
-from unskew.errors import Paused, UnskewError
+from tests.federation.test_front import PULL, PUSH, standing, until
 from unskew.federation.coordinator import mailbox
 from unskew.federation.coordinator.mailbox import FlowerChannel, Mailbox
+from unskew.federation.front import connections
 from unskew.federation.protocol import flower_messages
-from unskew.federation.protocol.flower_messages import pack_message, unpack_message
-from unskew.federation.protocol.signed_messages import SMALL, SignedMessage, all_bytes
-from unskew.federation.signals import REPLIES, Bell
+from unskew.federation.protocol.flower_messages import (
+    HEAD,
+    Piece,
+    pack_message,
+    payload,
+    record,
+    unpack_message,
+)
+from unskew.federation.protocol.signed_messages import SMALL, ByteViews, SignedMessage, all_bytes
+from unskew.federation.signals import IDLE_FOLDER, REPLIES, REQUESTS, Bell, IdleNodes
 
 pytestmark = pytest.mark.flower
+
+
 LARGE = SignedMessage("{}", b"signature", bytes(SMALL + 1))
 
 
@@ -89,67 +103,21 @@ def pulled(box: Mailbox, numbers: list[str], seconds: float = 10.0) -> list[Mess
     return messages
 
 
-def test_small_messages_are_one_piece_and_large_ones_keep_theirs():
-    fake.grid_of({})
-    for blob, count in ((b"blob", 3), (b"", 3), (LARGE.blob, 7)):
-        sealed = SignedMessage("{}", b"signature", blob)
-        back = unpack_message(pack_message(sealed))
-        assert (back.text, back.signature, all_bytes(back.blob)) == (sealed.text, sealed.signature, blob)
-        assert len(get_all_nested_objects(Message(pack_message(sealed), 1, "train"))) == count
-
-
-def test_a_reply_whose_pieces_still_come_is_fetched_as_they_come(tmp_path):
-    """Flower's Grid looks again after a second, and each time later."""
-    link = SuperLink(answered(1))
-    link.missing = set(link.pieces)
-    box = Mailbox(link, 1, tmp_path)
-    threading.Timer(0.2, link.missing.clear).start()
-    began = time.monotonic()
-    (reply,) = pulled(box, ["m1"])
-    assert unpack_message(reply.content).text == "node 1"
-    assert time.monotonic() - began < 0.9
-
-
 def test_a_site_that_stops_in_the_middle_holds_nobody_up_and_is_named(tmp_path, monkeypatch):
     """Or whoever announces a reply and never sends it would keep a round open for three minutes."""
-    monkeypatch.setattr(flower_messages, "STALLED_S", 1.5)
+    monkeypatch.setattr(flower_messages, "STALLED_S", 3.0)
     stalled = answered(1)
     link = SuperLink(stalled, answered(2))
     link.missing = set(get_all_nested_objects(stalled)) - set(get_all_nested_objects(answered(2)))
     box = Mailbox(link, 1, tmp_path)
     box.push_messages = answered_at_once(tmp_path, "m1", "m2")
     requests = {1: LARGE, 2: LARGE}
-    assert list(FlowerChannel(box).ask(requests, "train", 1, 0.8)) == [2]
+    assert list(FlowerChannel(box).ask(requests, "train", 1, 2.0)) == [2]
     (late,) = pulled(box, ["m1"])
     assert "its sender has stopped sending it" in late.error.reason
 
 
-def test_a_sender_is_given_up_only_when_nothing_comes_for_a_while(monkeypatch):
-    clock, asked = [0.0], []
-    monkeypatch.setattr(flower_messages.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(
-        flower_messages.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds)
-    )
-
-    def pull(object_id: str) -> bytes:
-        asked.append(clock[0])
-        if (object_id == "late" and len(asked) < 8) or object_id == "never":
-            raise ObjectUnavailableError(object_id)
-        return b"piece"
-
-    patient = flower_messages.retry_pull(pull)
-    for clock[0] in (10.0, 20.0, 30.0):
-        assert patient("there") == b"piece"
-    assert patient("late") == b"piece"
-    assert 30 < clock[0] < 32
-    began = clock[0]
-    with pytest.raises(ObjectPullError, match="stopped sending"):
-        patient("never")
-    assert flower_messages.STALLED_S < clock[0] - began < flower_messages.STALLED_S + 1
-
-
 def test_a_reply_that_is_no_message_of_flowers_is_told_as_its_senders_failure(tmp_path):
-    """N14: an exception that nobody expected of Flower's parsers ended the run of all."""
     garbled = answered(1)
     link = SuperLink(garbled, answered(2))
     for number in set(get_all_nested_objects(garbled)) - set(get_all_nested_objects(answered(2))):
@@ -162,38 +130,7 @@ def test_a_reply_that_is_no_message_of_flowers_is_told_as_its_senders_failure(tm
     assert len(replies[1]) < 300
 
 
-def test_a_reply_that_only_fails_when_it_is_unpacked_is_told_too(tmp_path, monkeypatch):
-    """N14: and so did what is parsed only when it is read."""
-
-    def failing(content):
-        raise RecursionError("x" * 5000)
-
-    monkeypatch.setattr(mailbox, "unpack_message", failing)
-    link = SuperLink(answered(1))
-    box = Mailbox(link, 1, tmp_path)
-    box.push_messages = answered_at_once(tmp_path, "m1")
-    reply = FlowerChannel(box).ask({1: LARGE}, "train", 1, 5.0)[1]
-    assert str(reply).startswith("its reply cannot be read (xxx")
-    assert len(str(reply)) < 300
-
-
-def test_a_message_whose_head_cannot_be_read_stops_nobody(tmp_path):
-    """N14: it was read outside the guard, so that one site's message ended the run of all."""
-    heads = SuperLink(answered(1), answered(2))
-    response = heads.PullMessages(None)
-    response.messages_list[0].metadata.message_type = "no such kind"
-    response.messages_list[0].content.SetInParent()
-    heads.PullMessages = lambda request: response
-    with pytest.raises(Exception, match="no such kind"):
-        message_from_proto(response.messages_list[0])
-    box = Mailbox(heads, 1, tmp_path)
-    box.push_messages = answered_at_once(tmp_path, "m1", "m2")
-    replies = FlowerChannel(box).ask({1: LARGE, 2: LARGE}, "train", 1, 5.0)
-    assert isinstance(replies[2], SignedMessage)
-
-
 def test_a_reply_answers_the_request_that_the_server_says(tmp_path):
-    """N2: its sender could have written another site's into it."""
     forged = answered(1)
     link = SuperLink(forged, answered(2))
     heads, link_is_empty = link.PullMessages(None), link.PullMessages(None)
@@ -202,38 +139,6 @@ def test_a_reply_answers_the_request_that_the_server_says(tmp_path):
     link.PullMessages = lambda request: next(handed_out, link_is_empty)
     box = Mailbox(link, 1, tmp_path)
     assert {m.metadata.reply_to_message_id for m in pulled(box, ["m2", "m3"])} == {"m2", "m3"}
-
-
-@pytest.mark.parametrize(
-    ("status", "error"), [(401, UnskewError), (403, UnskewError), (500, httpx.HTTPStatusError)]
-)
-def test_a_run_that_somebody_has_ended_says_so(tmp_path, status, error):
-    """Its ending was "HTTPStatusError: Client error '401 Unauthorized' for url ..."."""
-
-    class Ended:
-        def __getattr__(self, call):
-            def refuse(request):
-                response = httpx.Response(
-                    status, request=httpx.Request("POST", "https://127.0.0.1/v1/runtime")
-                )
-                response.raise_for_status()
-
-            return refuse
-
-    box = Mailbox(Ended(), 1, tmp_path)
-    for ask in (box.get_node_ids, lambda: box.pull_messages(["m1"]), lambda: box.push_messages([])):
-        with pytest.raises(error) as raised:
-            ask()
-        assert (error is not UnskewError) or "E507 the run was ended at the server" in str(raised.value)
-
-
-def test_a_coordinator_without_room_for_a_reply_pauses_and_blames_no_site(tmp_path, monkeypatch):
-    def full(*_):
-        raise Paused("E203", "disk full: cannot write a large message.")
-
-    monkeypatch.setattr(flower_messages.Arrival, "go_on", full)
-    with pytest.raises(Paused, match="E203"):
-        pulled(Mailbox(SuperLink(answered(1)), 1, tmp_path), ["m1"])
 
 
 def transfer(size: int = 7 << 20) -> tuple[Message, dict[str, bytes], bytes]:
@@ -246,7 +151,6 @@ def transfer(size: int = 7 << 20) -> tuple[Message, dict[str, bytes], bytes]:
 
 
 def test_a_transfer_that_is_cut_goes_on_where_it_was(tmp_path):
-    """It began anew, so that a large model never came through a bad line."""
     message, content, blob = transfer()
     pulled, good = [], 6
 
@@ -264,20 +168,6 @@ def test_a_transfer_that_is_cut_goes_on_where_it_was(tmp_path):
     assert len(pulled) <= len(content) + flower_messages.AT_ONCE  # those that were on their way come twice
 
 
-def test_what_names_the_tensors_pieces_is_sent_before_them_and_only_what_is_missing():
-    """Who fetches a message while it is sent would else wait for its first piece until the last was there."""
-    message, content, _ = transfer()
-    sent = []
-    flower_messages.send(message, list(content)[1:], lambda number, piece: sent.append((number, piece)))
-    assert sorted(number for number, _ in sent) == sorted(list(content)[1:])
-    kinds = [piece.split(b" ")[0].split(b"\n")[0][:10] == b"ArrayChunk" for _, piece in sent]
-    last = max(place for place, is_chunk in enumerate(kinds) if not is_chunk)
-    assert last < kinds.count(False) + flower_messages.AT_ONCE - 1, (
-        "of those side by side one may overtake the other"
-    )
-    assert all(content[number] == piece for number, piece in sent)
-
-
 def test_a_message_that_is_larger_than_any_is_refused_as_it_comes(tmp_path, monkeypatch):
     """A site could fill the coordinator's disk: Flower's form does not say how large an array is."""
     monkeypatch.setattr(flower_messages, "MOST_BYTES", 4 << 20)
@@ -288,19 +178,304 @@ def test_a_message_that_is_larger_than_any_is_refused_as_it_comes(tmp_path, monk
         flower_messages.Arrival(MessageProto(), get_object_tree(message), tmp_path).go_on(content.__getitem__)
 
 
-def test_a_superlink_that_is_too_busy_is_asked_again(tmp_path):
-    """One answer of 500, as while it forgets a large model, ended the run with a traceback."""
-    link = SuperLink(answered(1))
-    honest, busy = link.PullMessages, [httpx.Response(500, request=httpx.Request("POST", "http://x"))]
+ASKED, ANSWER = SignedMessage("asked", b"signature", b"blob"), SignedMessage("answer", b"signature", b"blob")
 
-    def pull(request):
-        if busy:
-            busy.pop().raise_for_status()
-        return honest(request)
 
-    link.PullMessages = pull
+class LossySuperLink:
+    """Takes messages for one node, which then asks for more and is given nothing. A message whose number it
+    knows is none.
+
+    losing: how many it hands out to somebody who dies with them; all others are answered. working: the node
+    works on the first for ever, and asks for nothing.
+    """
+
+    def __init__(self, folder, losing: int, working: bool = False):
+        fake.grid_of({})  # which sets what Flower's messages want to know of their process
+        self.idle, self.losing, self.working, self.taken = (
+            IdleNodes(folder / IDLE_FOLDER),
+            losing,
+            working,
+            [],
+        )
+        self.replies: dict[str, Message] = {}
+
+    def PushMessages(self, request):
+        ids = [head.metadata.message_id for head in request.messages_list]
+        if not set(ids) - set(self.taken):  # as Flower does, which never hands out again what it knows
+            return SimpleNamespace(message_ids=ids, objects_to_push=[], session_id="s")
+        self.taken += ids
+        for number, head in zip(ids, request.messages_list, strict=True):
+            if len(self.taken) > self.losing and not self.working:
+                asked = Message(pack_message(ASKED), head.metadata.dst_node_id, "train", ttl=60)
+                asked.metadata.__dict__["_message_id"] = number
+                reply = Message(pack_message(ANSWER), reply_to=asked)
+                reply.metadata.__dict__["_message_id"] = payload(reply).object_id
+                self.replies[number] = reply
+        return SimpleNamespace(message_ids=ids, objects_to_push=[], session_id="s")
+
+    def PushObject(self, request):
+        raise AssertionError("nothing is lacking")
+
+    def PullMessages(self, request):
+        if not self.working:
+            self.idle.note(7, IdleNodes.now())
+        there = [self.replies.pop(number) for number in request.message_ids if number in self.replies]
+        self.pieces = {payload(reply).object_id: payload(reply).deflate() for reply in there}
+        heads = [message_to_proto(remove_content_from_message(reply)) for reply in there]
+        return SimpleNamespace(
+            messages_list=heads, message_object_trees=[get_object_tree(payload(reply)) for reply in there]
+        )
+
+    def PullObject(self, request):
+        return SimpleNamespace(
+            object_found=True, object_available=True, object_content=self.pieces[request.object_id]
+        )
+
+    def ConfirmMessageReceived(self, request):
+        pass
+
+
+def asked(link: LossySuperLink, folder, deadline_s: float = 5.0) -> dict[int, SignedMessage | str]:
+    return FlowerChannel(Mailbox(link, 1, folder)).ask({7: ASKED}, "train", 1, deadline_s)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(mailbox, "_LOOK_S", 0.05)
+
+
+@pytest.mark.parametrize("losing", [0, 1, 2])
+def test_a_message_that_was_lost_on_its_way_is_sent_again_and_answered(tmp_path, losing):
+    link = LossySuperLink(tmp_path, losing)
+    assert asked(link, tmp_path)[7].text == "answer"
+    assert len(link.taken) == losing + 1
+
+
+def test_a_node_that_works_is_asked_once_whatever_it_said_before(tmp_path):
+    link = LossySuperLink(tmp_path, 0, working=True)
+    link.idle.note(7, IdleNodes.now())  # before anything was sent
+    assert asked(link, tmp_path, 0.5) == {}
+    assert len(link.taken) == 1
+
+
+def refusing(status: int):
+    def refuse(request):
+        httpx.Response(status, request=httpx.Request("POST", "http://x")).raise_for_status()
+
+    return refuse
+
+
+def test_a_server_that_was_away_until_the_deadline_leaves_everybody_unasked_and_the_run_goes_on(tmp_path):
+    """Once it was back it refused messages whose time was over with 500, which ended the run with a
+    traceback."""
+    link = LossySuperLink(tmp_path, 0)
+    link.PushMessages = refusing(500)
+    assert asked(link, tmp_path, 0.3) == {}
+    link.PushMessages = refusing(400)
+    with pytest.raises(httpx.HTTPStatusError):
+        asked(link, tmp_path, 0.3)
+
+
+def question(node: int) -> bytes:
+    return PullMessagesRequest(node=Node(node_id=node)).SerializeToString()
+
+
+def test_the_front_notes_who_was_given_nothing_and_only_that(tmp_path, monkeypatch):
+    monkeypatch.setattr(connections, "HOLD_S", 0.0)
+    with standing(tmp_path) as front:
+        idle = IdleNodes(front.home.folder / "flower" / IDLE_FOLDER)
+        (front.home.folder / "flower").mkdir(exist_ok=True)
+        before = IdleNodes.now()
+        for node, status, body in ((1, 200, b""), (2, 200, b"message"), (3, 401, b"")):
+            front.answer = lambda s=status, b=body: httpx.Response(
+                s, stream=httpx.ByteStream(b), headers={"content-length": str(len(b))}
+            )
+            assert front.post(PULL, content=question(node)) == status
+        front.answer = lambda: httpx.Response(200, headers={"content-length": "0"})
+        assert front.post(PUSH, content=question(4)) == 200
+        assert front.post(PULL, content=b"\xff") == 200, "what Flower's server would not have taken"
+        assert before < idle.last(1) < IdleNodes.now()
+        assert [idle.last(node) for node in (2, 3, 4)] == [-1.0] * 3
+        assert os.stat(idle.folder).st_mode & 0o077 == 0
+
+
+def answer(content: RecordDict) -> Message:
+    fake.grid_of({})
+    asked = Message(pack_message(LARGE), 1, "train", ttl=60)
+    asked.metadata.__dict__["_message_id"] = "m1"
+    return Message(content, reply_to=asked)
+
+
+def repeated(piece: bytes, times: int) -> RecordDict:
+    """One piece, of which the list of an array's pieces says that it comes so often."""
+    array = flower_messages.array(ByteViews([memoryview(b"x" * 10)]))
+    one = Piece(ByteViews([memoryview(piece)]), 0)
+    array.__dict__["_chunks"] = [(one.object_id, one)] * times
+    return RecordDict({HEAD: ConfigRecord({"text": "{}", "signature": b""}), "blob": record({"blob": array})})
+
+
+@pytest.mark.parametrize(
+    ("piece", "times", "why"),
+    [
+        (bytes(1 << 20), 50, f"E303 its tensors have more than the {3 << 20:,} bytes expected"),
+        (b"", 5_000, "E303 its tensors are in more than 4,096 pieces"),
+    ],
+)
+def test_one_piece_that_is_named_over_and_over_is_not_fetched_over_and_over(tmp_path, piece, times, why):
+    """8 MB that were sent once became 8 GB on the coordinator's disk, which is full then; pieces of nothing
+    never ended."""
+    link = SuperLink(answer(repeated(piece, times)))
+    box, calls = Mailbox(link, 1, tmp_path), []  # type: ignore[arg-type]
+    pull, box.most = link.PullObject, 3 << 20
+    link.PullObject = lambda request: [calls.append(request.object_id), pull(request)][1]
+    (message,) = pulled(box, ["m1"])
+    assert message.error.reason == why
+    assert (
+        len(calls) <= 5 + 4 + flower_messages.AT_ONCE
+    )  # what names the pieces, those up to one too many, and those on their way
+
+
+def test_a_message_is_held_in_memory_only_as_far_as_an_honest_one_goes(tmp_path, monkeypatch):
+    monkeypatch.setattr(flower_messages, "MOST_TEXT", 1 << 20)
+    records = {f"r{k}": ConfigRecord({"x": bytes([k]) * 400_000}) for k in range(9)}
+    link = SuperLink(answer(RecordDict(records)))
+    (message,) = pulled(Mailbox(link, 1, tmp_path), ["m1"])  # type: ignore[arg-type]
+    assert message.error.reason == "E303 it holds more than 1 MB beside its tensors"
+
+
+def test_a_piece_now_and_then_does_not_keep_a_fetcher_beyond_the_deadline(tmp_path, monkeypatch):
+    link, box = SuperLink(answered(1)), None
+    box = Mailbox(link, 1, tmp_path)  # type: ignore[arg-type]
+    monkeypatch.setattr(box, "push_messages", answered_at_once(tmp_path, "m1"))
+    box._until["m1"] = time.monotonic() - 1
+    (message,) = pulled(box, ["m1"])
+    assert "it came too late to be of use" in message.error.reason
+
+
+def test_the_bound_of_an_exchange_reaches_the_mailbox_and_the_coordinator_reads_why(tmp_path):
+    """The bound is what the study's declared Shares and weights have at most."""
+    grid = fake.grid_of({})
+    FlowerChannel(grid).ask({}, "train", 1, 0.0, 1234)
+    assert grid.most == 1234
+    seen, too_much = [], "E303 too much (Flower's code 3)"
+    sites = fake.sites(Path(tmp_path) / "sites", fake.federation())
+    channel = fake.Direct(
+        sites, lambda site, asked, honest: too_much if site == "s1" and '"train"' in asked.text else honest
+    )
+    honest = channel.ask
+    channel.ask = lambda requests, kind, t, deadline_s, most: [
+        seen.append((kind, most)),
+        honest(requests, kind, t, deadline_s, most),
+    ][1]
+    loop, _, _ = fake.run(tmp_path / "run", channel, fake.small("fedavg", rounds=1))
+    assert any(e["code"] == "E303" and "s1 failed: too much" in e["text"] for e in loop.record.rows["events"])
+    most = dict(seen)
+    assert 0 < most["hello"] < most["train"] < SMALL < flower_messages.MOST_BYTES
+
+
+SMALL_MESSAGE = SignedMessage('{"k": 1}', b"signature", b"blob")
+
+
+def test_a_bell_is_heard_once_by_every_listener_and_never_in_the_way(tmp_path):
+    first, second = Bell(tmp_path / "bell"), Bell(tmp_path / "bell")
+    assert not first.rang()
+    for _ in range(20):  # also in quick succession
+        second.ring()
+        assert first.rang()
+        assert not first.rang()
+    late = Bell(tmp_path / "bell")
+    assert not late.rang(), "what was rung before it listened"
+    Bell(tmp_path / "no such folder/bell").ring()
+    assert os.stat(tmp_path / "bell").st_mode & 0o077 == 0
+
+
+@pytest.fixture
+def front(tmp_path):
+    with standing(tmp_path) as front:
+        (front.home.folder / "flower").mkdir(exist_ok=True)
+        yield front
+
+
+class Asking(threading.Thread):
+    """A site that asks for messages over one connection, so often, and notes when it was answered."""
+
+    def __init__(self, front, times: int):
+        super().__init__(daemon=True)
+        self.front, self.times, self.answers = front, times, []
+        self.client = httpx.Client(verify=front.sites["a"].tls(), timeout=8)
+        self.start()
+
+    def run(self) -> None:
+        headers = {"content-type": "application/protobuf", "flwr-public-key": self.front.header("a")}
+        for _ in range(self.times):
+            try:
+                answer = self.client.post(
+                    f"https://127.0.0.1:{self.front.home.port}{PULL}", content=b"x", headers=headers
+                )
+                self.answers.append((answer.status_code, time.monotonic()))
+            except httpx.HTTPError:
+                return
+
+
+def test_a_question_for_messages_waits_for_the_bell_and_then_goes_through_at_once(front, monkeypatch):
+    monkeypatch.setattr(connections, "HOLD_S", 30.0)
+    site = Asking(front, 3)
+    until(lambda: len(site.answers) == 1)  # a new connection may have missed a ring
+    time.sleep(0.3)
+    assert len(front.reached) == 1, "nobody has to be asked while nothing has happened"
+    for count in (2, 3):
+        Bell(front.home.folder / "flower" / REQUESTS).ring()
+        until(lambda count=count: len(site.answers) == count)
+    assert [status for status, _ in site.answers] == [200] * 3
+
+
+def test_nothing_is_fetched_for_a_site_that_has_left_or_was_revoked(front, monkeypatch):
+    """A message is handed out once, so that one fetched for nobody would be lost."""
+    monkeypatch.setattr(connections, "HOLD_S", 30.0)
+    site = Asking(front, 2)
+    until(lambda: len(site.answers) == 1)
+    time.sleep(0.1)
+    front.home.key_file("a").unlink()
+    site.join(5)
+    assert not site.is_alive()
+    Bell(front.home.folder / "flower" / REQUESTS).ring()
+    time.sleep(0.2)
+    assert len(front.reached) == 1
+
+
+def test_a_small_message_is_one_piece_each_way_and_a_large_one_keeps_its_form(tmp_path):
+    """Flower's own form is three pieces, each of which is sent and fetched by a call of its own."""
+    fake.grid_of({})
+    assert len(get_all_nested_objects(payload(Message(pack_message(SMALL_MESSAGE), 1, "train")))) == 1
+    assert isinstance(payload(Message(pack_message(LARGE), 1, "train")), Message)
+    asked = Message(pack_message(SMALL_MESSAGE), 7, "train", ttl=60)
+    asked.metadata.__dict__["_message_id"] = "m7"
+    link = SuperLink(Message(pack_message(SMALL_MESSAGE), reply_to=asked))
     box = Mailbox(link, 1, tmp_path)
-    box.push_messages = answered_at_once(tmp_path, "m1")
-    reply = FlowerChannel(box).ask({1: LARGE}, "train", 1, 5.0)[1]
-    assert isinstance(reply, SignedMessage)
-    assert reply.text == "node 1"
+    (reply,) = pulled(box, ["m7"])
+    assert unpack_message(reply.content) == SMALL_MESSAGE
+    assert (reply.metadata.reply_to_message_id, reply.metadata.src_node_id) == ("m7", 7)
+
+
+@pytest.fixture
+def noted(tmp_path):
+    return IdleNodes(tmp_path / "idle")
+
+
+def test_the_time_of_the_last_question_is_read_by_another_process(noted, tmp_path):
+    assert noted.last(7) == -1.0
+    noted.note(7, 12.5)
+    noted.note(8, 3.0)
+    assert [IdleNodes(tmp_path / "idle").last(node) for node in (7, 8, 9)] == [12.5, 3.0, -1.0]
+    noted.note(7, 13.25)
+    assert noted.last(7) == 13.25
+    assert sorted(os.listdir(tmp_path / "idle")) == ["7", "8"]
+
+
+def test_a_clock_that_has_begun_anew_finds_nothing(noted):
+    noted.note(7, 1e6)
+    noted.note(8, 1e6)
+    noted.forget()
+    assert [noted.last(node) for node in (7, 8)] == [-1.0, -1.0]
+    noted.note(7, 2.0)
+    assert noted.last(7) == 2.0

@@ -1,34 +1,41 @@
-"""Single messages and who may send them: sizes, numbers, names, serials."""
+"""Messages: sizes, names, serial numbers, and large ones whose tensors stay on the disk."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import math
+import socket
+import threading
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256 as sha256_of
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load
 
 from tests.federation import fake  # skips where cryptography is missing
+from unskew.core.trees import flat_tree
 from unskew.federation.coordinator import correspondence as post_module
 from unskew.federation.coordinator.correspondence import Contact, Correspondence
 from unskew.federation.journal import Journal
-from unskew.federation.protocol.hello import Hello, data_change, data_difference
-from unskew.federation.protocol.signed_messages import SignedMessage
-from unskew.federation.protocol.wire_format import (
-    MOST_HEADER,
-    Limits,
-    Packet,
-    WireError,
-    reply_of,
-    seal,
-    unseal,
+from unskew.federation.protocol.hello import Hello
+from unskew.federation.protocol.signed_messages import (
+    SMALL,
+    ByteViews,
+    SignedMessage,
+    StoredBytes,
+    all_bytes,
+    blocks,
 )
-from unskew.version import __version__
+from unskew.federation.protocol.wire_format import MOST_HEADER, Limits, WireError, seal, unseal
+from unskew.records.checkpoints import file_buffers
 
 WIDE = Limits(1 << 20, 100)
+
+
 KEY = fake.KEYS["s0"]
 
 
@@ -104,7 +111,6 @@ def test_a_node_that_is_no_admitted_site_is_named_and_not_asked_again():
 
 
 def test_serials_grow_over_restarts_whatever_the_clock_says(tmp_path, monkeypatch):
-    """N4: they were the coordinator's clock; an hour back, and no run could be resumed."""
     monkeypatch.setattr(post_module.time, "time", lambda: 0.0)
     monkeypatch.setattr(post_module.time, "time_ns", lambda: 0)
     serials = []
@@ -135,7 +141,6 @@ def greeting(site: str, **changes: object) -> Callable[[SignedMessage], SignedMe
 
 
 def test_an_admitted_site_cannot_introduce_itself_as_another():
-    """N2: the name in the hello was believed, whoever had signed it; the victim was shut out and blamed."""
     post, _, told = posted(greeting("s1"))
     post.nodes.clear()
     assert post.greet({}) == {}
@@ -149,7 +154,6 @@ def test_an_admitted_site_cannot_introduce_itself_as_another():
 
 
 def test_what_a_site_says_cannot_move_a_cursor_or_forge_a_line():
-    """N6: escape codes and newlines of a site's error reached the coordinator's terminal and log."""
     nasty = "\x1b[2J\nround 9: 3/3 sites"
     harmless = "\\x1b[2J\\nround 9: 3/3 sites"
 
@@ -170,23 +174,6 @@ def test_what_a_site_says_cannot_move_a_cursor_or_forge_a_line():
     assert all(text.isprintable() for text in (*named.classes, *named.versions, *named.versions.values()))
 
 
-def test_another_python_resumes_and_another_torch_does_not():
-    """N5: a site's Python 3.11.x to 3.11.y, and nobody could resume, ever."""
-    versions = {"unskew": __version__, "torch": "2.13.0", "python": "3.11.7"}
-    before = Hello.read({**HELLO, "site": "s0", "versions": versions})
-    patched = replace(before, versions={**versions, "python": "3.11.9"})
-    assert not data_change(before, patched)
-    assert not data_difference(before, patched)
-    assert before.data == patched.data
-    another = replace(before, versions={**versions, "torch": "2.14.0"})
-    assert data_change(before, another).startswith(
-        "s0 runs another version of torch than when the run began: it had 2.13.0"
-    )
-    assert not data_difference(before, another), "sites of one run may have different ones, which is told"
-    assert "must upgrade" in data_change(before, replace(before, versions={**versions, "unskew": "7.7"}))
-    assert before.data != replace(before, test=1).data
-
-
 def test_tensors_arrive_in_the_order_of_names_at_addresses_where_torch_would_put_them():
     """Else what a hook adds up, or the kernel that it calls, has other last bits than in the simulator, now
     and then."""
@@ -196,10 +183,106 @@ def test_tensors_arrive_in_the_order_of_names_at_addresses_where_torch_would_put
     assert {t.data_ptr() % 64 for t in (*tree["w"].values(), *tree["down"].values())} == {0}
 
 
-@pytest.mark.parametrize("value", [10**400, -(10**400), 1e301, float("inf"), float("nan"), "12", None, [3]])
-def test_what_is_no_number_of_samples_is_none(value):
-    """Also a whole number that no float can hold, on which `float` fails."""
-    reply = reply_of(2, Packet({"n": value, "loss": value}, {}))
-    assert reply is not None
-    assert math.isnan(reply.size)
-    assert math.isnan(float(reply.loss))
+BULK_LIMITS = Limits(1 << 26, 50)
+
+
+def tree() -> dict:
+    """Weights of 6 MB, one of them with its axes in another order in memory, and a share."""
+    torch.manual_seed(0)
+    w = {
+        "b": torch.randn(3),
+        "a": torch.randn(1000, 1500).T,
+        "z": torch.tensor(3),
+        "flag": torch.tensor([True, False]),
+    }
+    return {"w": w, "shares": {"p": {"sums": torch.randn(5)}}}
+
+
+def stored(folder: Path, content: bytes) -> StoredBytes:
+    file = StoredBytes(folder)
+    for piece in blocks(content, 1 << 20):
+        file.add(piece)
+    return file
+
+
+def arrived(folder: Path, sealed: SignedMessage) -> SignedMessage:
+    return SignedMessage(sealed.text, sealed.signature, stored(folder, all_bytes(sealed.blob)))
+
+
+def forged(folder: Path, blob: bytes, **facts: object) -> SignedMessage:
+    """Signed by the site, as whoever has stolen its key can do."""
+    text = json.dumps({"sha256": sha256_of(blob).hexdigest(), **facts})
+    return SignedMessage(text, KEY.sign(text.encode()), stored(folder, blob))
+
+
+def test_a_layout_is_what_safetensors_reads(tmp_path):
+    tensors = flat_tree(tree()) | {"empty": torch.zeros(0, 3), 'ä"/\\': torch.ones(2, dtype=torch.bfloat16)}
+    tensors |= {"odd": torch.ones(3, dtype=torch.uint8), "even": torch.ones(64, dtype=torch.uint8)}
+    tensors = {n: t.contiguous() for n, t in tensors.items()}
+    for facts in (None, {"unskew": '["é\n", 1]'}):
+        content = b"".join(file_buffers(tensors, facts))
+        read = load(content)
+        assert set(read) == set(tensors)
+        assert all(read[n].dtype == t.dtype and torch.equal(read[n], t) for n, t in tensors.items())
+        (tmp_path / "file").write_bytes(content)
+        with safe_open(str(tmp_path / "file"), "pt") as file:
+            assert file.metadata() == facts
+            whole_lines = [n for n, t in tensors.items() if t.nbytes % 64 == 0]
+            assert not any(file.get_tensor(n).data_ptr() % 64 for n in whole_lines)
+    with pytest.raises(ValueError, match=r"'x' is torch.complex128, which safetensors cannot hold"):
+        file_buffers({"x": torch.zeros(1, dtype=torch.complex128)})
+
+
+def test_a_large_message_is_the_same_from_memory_and_from_the_disk(tmp_path):
+    sent = seal({"run": "r"}, tree(), KEY)
+    assert isinstance(sent.blob, ByteViews)
+    for sealed in (sent, arrived(tmp_path, sent)):
+        packet = unseal(sealed, KEY.public, BULK_LIMITS)
+        assert packet.header["run"] == "r"
+        expected, got = flat_tree(tree()), flat_tree(packet.tree)
+        assert list(got) == list(expected)
+        assert all(torch.equal(got[n], t) and got[n].stride() == t.stride() for n, t in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda blob: blob[:-1], "E310"),
+        (lambda blob: blob[:8], "E310"),
+        (lambda blob: b"\xff" * 8 + blob[8:], "E303"),
+        (lambda blob: blob + b"x", "E310"),
+        (lambda blob: blob.replace(b'"F32"', b'"F64"', 1), "E310"),
+        (lambda blob: blob.replace(b"[0,", b"[1,", 1), "E310"),
+        (lambda blob: blob.replace(b'"w/a"', b'"w"  ', 1), "E310"),
+    ],
+)
+def test_what_a_liar_puts_into_a_file_is_refused_before_anything_is_read_from_it(tmp_path, change, code):
+    """A file is read by pages, so that a header that lies about places could show others' bytes or end the
+    process."""
+    honest = all_bytes(seal({}, tree(), KEY).blob)
+    with pytest.raises(WireError) as refused:
+        unseal(forged(tmp_path, change(honest)), KEY.public, BULK_LIMITS)
+    assert refused.value.code == code
+
+
+def test_a_file_that_is_not_what_was_signed_is_refused(tmp_path):
+    sent = arrived(tmp_path, seal({}, tree(), KEY))
+    sent.blob.add(b"more")  # type: ignore[union-attr]
+    with pytest.raises(WireError, match="SHA-256"):
+        unseal(sent, KEY.public, BULK_LIMITS)
+    with pytest.raises(WireError, match="at most 1,003,072 and"):
+        unseal(arrived(tmp_path, seal({}, tree(), KEY)), KEY.public, Limits(1_000_000, 5))
+
+
+def test_a_large_message_goes_through_a_socket_to_a_file(tmp_path):
+    sent = seal({}, tree(), KEY)
+    here, there = socket.socketpair()
+    with here, there:
+        sender = threading.Thread(target=sent.send, args=(here,))
+        sender.start()
+        received = SignedMessage.receive(there, tmp_path)
+        sender.join()
+    assert isinstance(received.blob, StoredBytes)
+    assert len(sent.blob) > SMALL
+    assert all_bytes(received.blob) == all_bytes(sent.blob)
+    assert load(all_bytes(received.blob))["w/b"].equal(tree()["w"]["b"])

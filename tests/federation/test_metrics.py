@@ -5,28 +5,26 @@ from __future__ import annotations
 
 import http.client
 import json
-import math
 import re
-import socket
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.federation import fake  # skips where cryptography is missing
 from tests.federation.test_policy import begun, hello
-from unskew.cli.serve import publish
-from unskew.errors import UsageError, code_pages
-from unskew.federation import prometheus
 from unskew.federation.coordinator import orders
 from unskew.federation.coordinator.orders import RunMetrics
-from unskew.federation.prometheus import Endpoint, Metric, counter, exposition, gauge, parse_endpoint
+from unskew.federation.prometheus import Endpoint, Metric, exposition, gauge
 from unskew.federation.protocol.signed_messages import SignedMessage
-from unskew.federation.site.processes import KINDS, SiteMetrics
+from unskew.federation.site.processes import SiteMetrics
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+
+
 SAMPLE = re.compile(rf'({NAME})(?:\{{({NAME})="((?:[^"\\\n]|\\["\\n])*)"\}})? (\S+)')
+
+
 LABELS = {"version", "program", "state", "direction", "site", "code", "kind"}
 
 
@@ -85,22 +83,6 @@ def ask(port: int, path: str = "/metrics", host: str | None = None, method: str 
     return answered.status, body
 
 
-def test_every_value_can_be_read_back():
-    odd = 'a"b\\c\nd{}=, é'
-    page = exposition([
-        counter("rounds", "Rounds\nthat \\ ended.", 3),
-        gauge("epsilon_spent", "Spent.", math.inf),
-        gauge("x", "y", {odd: 0.1, "b": -2.5e-9, "c": 12345678901234.0}, "site"),
-        counter("none", "Nothing yet.", {}, "code"),
-    ])  # fmt: skip
-    assert parsed(page) == {
-        "unskew_rounds_total": {"": 3},
-        "unskew_epsilon_spent": {"": math.inf},
-        "unskew_x": {odd: 0.1, "b": -2.5e-9, "c": 12345678901234.0},
-        "unskew_none_total": {},
-    }
-
-
 def test_it_answers_at_its_two_addresses_and_at_nothing_else(served, monkeypatch):
     one, figures = served
     assert (one.host, one.warning) == ("127.0.0.1", "")
@@ -119,63 +101,6 @@ def test_it_answers_at_its_two_addresses_and_at_nothing_else(served, monkeypatch
 def test_on_loopback_a_name_that_was_made_to_point_here_is_refused(served, host):
     """DNS rebinding: a web site in a browser of this machine reads the figures."""
     assert ask(served[0].port, host=host.format(port=served[0].port))[0] == 421
-
-
-def test_figures_that_cannot_be_read_do_not_end_the_endpoint(served, monkeypatch):
-    one, figures = served
-    monkeypatch.setattr(figures, "metrics", lambda: json.loads("half"))
-    assert ask(one.port) == (500, "JSONDecodeError\n")
-    monkeypatch.undo()
-    assert ask(one.port)[0] == 200
-
-
-def test_connections_that_stay_are_cut_and_keep_nobody_out_for_long(monkeypatch):
-    monkeypatch.setattr(prometheus, "MOST_S", 0.4)
-    one = Endpoint("0", Simple())
-    one.start()
-    began = time.monotonic()
-    slow = [socket.create_connection(("127.0.0.1", one.port)) for _ in range(prometheus.MOST_OPEN + 4)]
-    for line in slow:
-        line.settimeout(10)
-        try:
-            line.sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
-            while line.recv(100):
-                pass
-        except ConnectionError:
-            pass
-        line.close()
-    assert time.monotonic() - began < 8
-    assert ask(one.port)[0] == 200
-
-
-@pytest.mark.parametrize(
-    "where", ["", "localhost", "x:y", "70000", "-1", "127.0.0.1:", "::1:9", "²", "1.2.3.4:5:6", "9 "]
-)
-def test_what_is_no_address_is_refused_in_one_sentence(where):
-    with pytest.raises(UsageError, match="E109 --metrics takes PORT, HOST:PORT"):
-        parse_endpoint(where)
-
-
-def test_addresses_are_read_and_loopback_is_where_no_host_is_given(served):
-    assert parse_endpoint("9464") == ("127.0.0.1", 9464)
-    assert parse_endpoint("0.0.0.0:9464") == ("0.0.0.0", 9464)
-    assert parse_endpoint("[::1]:9464") == ("::1", 9464)
-    for taken in (
-        f"127.0.0.1:{served[0].port}",
-        "192.0.2.1:9464",
-        "no.such.host.invalid:9464",
-        f"{'a' * 70}.b:1",
-    ):
-        with pytest.raises(UsageError, match=r"E109 --metrics .* cannot be used on this machine"):
-            Endpoint(taken, Simple())
-
-
-def test_whoever_opens_it_to_others_is_told_that_there_is_no_password(capsys):
-    publish("0.0.0.0:0", Simple(), print)
-    publish("0", Simple(), print)
-    open_, local = capsys.readouterr().out.splitlines()
-    assert "without a password" in open_
-    assert "without a password" not in local
 
 
 @pytest.fixture
@@ -240,31 +165,6 @@ def test_rounds_bytes_absences_and_events_are_counted_while_a_run_goes_on(run, m
     assert "/" not in page
 
 
-def test_a_run_whose_files_are_damaged_cut_or_missing_stops_no_figure(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(orders, "COUNT_S", 0)
-    figures = RunMetrics()
-    figures.tend([run, tmp_path / "not-there-yet"])
-    for name in ("metrics", "ledger", "events"):
-        with open(run / f"{name}.jsonl", "a") as file:
-            file.write('{"odd": 1}\nnonsense\n{"half": ')
-    (run / "sites.json").write_text("[]")
-    figures.tend([run, tmp_path / "not-there-yet"])
-    (run / "metrics.jsonl").write_text("")
-    write(run, 3, answered=())
-    figures.tend([run])
-    figures.tend([])
-    assert figures.ended == {"done": 0, "stopped": 0, "failed": 0, "other": 2}
-    parsed(exposition(figures.metrics()))
-
-
-def test_files_are_read_once_a_second_not_at_every_turn(run):
-    figures = RunMetrics()
-    figures.tend([run])
-    write(run, 3)
-    figures.tend([run])
-    assert figures.rounds == 0
-
-
 @pytest.fixture
 def site(tmp_path):
     return fake.sites(tmp_path / "sites", fake.federation())[998]
@@ -302,44 +202,3 @@ def test_a_site_counts_what_it_was_asked_and_what_it_refused(site):
     assert abs(values["unskew_last_round_timestamp_seconds"][""] - time.time()) < 60
     assert str(site.member.folder) not in page
     assert "scaffold" not in page
-
-
-def test_a_coordinator_adds_no_labels_to_a_sites_figures(tmp_path):
-    figures = SiteMetrics(tmp_path)
-    for header in (
-        {"kind": "k" * 50},
-        {"kind": "train", "code": "E" * 9},
-        {"code": "E520"},
-        {"kind": ["a"]},
-        {},
-    ):
-        figures.with_counts(lambda *_, h=header: SignedMessage(json.dumps(h), b"", b""))(
-            SignedMessage("", b"", b""), 1.0
-        )
-    values = parsed(exposition(figures.metrics()))
-    assert set(values["unskew_requests_total"]) <= {*KINDS, "other"}
-    assert set(values["unskew_refusals_total"]) <= {*code_pages(), "other"}
-    assert values["unskew_rounds_total"][""] == 0
-
-
-def test_a_damaged_record_of_what_has_left_hides_no_other_figure(site):
-    """The site then refuses everything, and its operator must see that."""
-    begun(site)
-    figures = SiteMetrics(site.member.folder)
-    assert parsed(exposition(figures.metrics()))["unskew_runs_begun"][""] == 1
-    (site.member.folder / "spent.json").write_text("{")
-    figures.with_counts(lambda request, _: site.answer(request))(SignedMessage("{}", b"", b""), 1.0)
-    values = parsed(exposition(figures.metrics()))
-    assert "unskew_runs_begun" not in values
-    assert sum(values["unskew_refusals_total"].values()) == 1
-
-
-def test_a_site_is_unwell_without_its_worker_but_not_without_its_server(tmp_path):
-    class Worker:
-        is_running, restarts = False, 2
-
-    figures = replace(SiteMetrics(tmp_path), worker=Worker())
-    assert figures.problem() == "not running: the worker"
-    Worker.is_running = True
-    assert figures.problem() == ""
-    assert parsed(exposition(figures.metrics()))["unskew_restarts_total"] == {"worker": 2}

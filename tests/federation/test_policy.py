@@ -1,30 +1,42 @@
-"""A site's policy: what it does not allow is refused at the site, before anything is computed, and both ends
-read why."""
+"""A site's policy: what it refuses before anything is computed, and what a study would take, worked by hand."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import json
+import math
 import os
 import time
-from dataclasses import replace
-from types import SimpleNamespace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
 
 from tests.federation import fake  # skips where cryptography is missing
+from unskew.core.account import Account
+from unskew.core.method import Method
+from unskew.core.part import Part
+from unskew.core.shares import Share
+from unskew.core.trip import Trip
 from unskew.errors import UnskewError, UsageError
 from unskew.federation.protocol.wire_format import seal
-from unskew.federation.site.local_run import SiteRun
+from unskew.federation.site import study_review
+from unskew.federation.site.guard import Guard
 from unskew.federation.site.policy import POLICY_FILE, Policy
 from unskew.federation.site.site_ledger import RunLedger, SiteLedger
-from unskew.federation.site.study_review import check_run
+from unskew.federation.site.study_review import Study, check_run
 from unskew.methods.rebafl import ReBaFL
+from unskew.runs import conformance
 
 NOON, MIDNIGHT = time.strptime("12:00", "%H:%M"), time.strptime("00:30", "%H:%M")
+
+
 PRIVATE = "feddpms(alpha=5, width=8)"
+
+
 SERIAL = itertools.count(1)
 
 
@@ -93,7 +105,6 @@ def allow(site, **limits) -> None:
 def test_what_the_policy_does_not_allow_is_refused_before_anything_is_computed(
     site, limits, method, changes, why
 ):
-    """N1: sites had no say in what a study takes."""
     allow(site, **limits)
     refusal = hello(site, method, **changes)
     assert refusal["code"] == "E520"
@@ -105,13 +116,6 @@ def test_what_the_policy_does_not_allow_is_refused_before_anything_is_computed(
 def test_what_only_the_server_does_need_not_be_named(site, method):
     allow(site, methods=("fedavg", "scaffold"))
     assert "hello" in hello(site, method)
-
-
-def test_what_only_the_server_does_may_be_named_in_place_of_fedavg(site):
-    """The noise of dp comes from the server; a site that names it need not allow fedavg without it."""
-    allow(site, methods=("dp",))
-    assert "hello" in hello(site, "dp(epsilon=0, noise_multiplier=1.0)")
-    assert hello(site, "fedavg", run="r2")["code"] == "E520"
 
 
 def test_a_policy_that_takes_fedavg_back_stops_a_run_that_goes_on(site):
@@ -128,7 +132,6 @@ def test_the_default_policy_lets_no_inputs_features_or_labels_out(site):
 
 
 def test_what_does_not_say_what_it_is_counts_as_inputs(site, monkeypatch):
-    """N1: a Part that somebody has installed need not say what its Shares disclose."""
     said = ReBaFL.shares
 
     def silent(part, fed):
@@ -147,7 +150,6 @@ def test_a_refusal_tells_no_number_of_samples(site):
 
 
 def test_a_study_cannot_be_exchanged_after_it_was_greeted(site):
-    """N1: a harmless study asks for data, and another one is set up."""
     allow(site, shares=("weights", "statistics"))
     facts = {"k": 0, "clients": 1, "largest": 33}
     assert "hello" in hello(site)
@@ -183,7 +185,7 @@ def test_more_rounds_or_answers_than_the_study_has_are_refused(site):
 
 
 def test_a_trip_is_answered_in_its_round_only(site):
-    """N1: the features of a method's last round, asked for in every round with weights of the coordinator's
+    """The features of a method's last round, asked for in every round with weights of the coordinator's
     choice."""
     settings, facts = fake.small("ccvr", rounds=3).as_dict(), {"k": 0, "clients": 1, "largest": 33}
     first = {"w": weights(site)}
@@ -219,7 +221,6 @@ def test_runs_are_counted_and_each_only_once(site):
 
 
 def test_bytes_are_counted_over_all_answers_of_a_run(site):
-    """N1: a run that is set up once more has taken what it has taken."""
 
     def taken() -> int:
         return SiteLedger.read(site.member.folder).runs["r1"].bytes
@@ -256,20 +257,6 @@ def test_an_epsilon_counts_at_its_delta_which_is_a_budget_too(site):
     assert "(delta)" in hello(site, NOISY.format(2.1e-5), model="mlp", run="r2")["text"]
     allow(site, epsilon=None)
     assert "hello" in hello(site, NOISY.format(0.03), model="mlp", run="r3")
-
-
-def test_a_run_is_counted_with_its_delta(site):
-    facts = {
-        "settings": fake.small(NOISY.format(3e-5), model="mlp").as_dict(),
-        "k": 0,
-        "clients": 1,
-        "largest": 33,
-    }
-    assert answer(site, "setup", tree={"w": weights(site, model="mlp")}, **facts)["ready"]
-    spent = SiteLedger.read(site.member.folder)
-    assert (spent.delta, spent.runs["r1"].delta) == (3e-5, 3e-5)
-    spent.begin("r2", RunLedger("s", "m", 1, 0.0, delta=1e-5))
-    assert SiteLedger.read(site.member.folder).delta == pytest.approx(4e-5)
 
 
 @pytest.mark.parametrize(
@@ -366,18 +353,7 @@ def test_the_file_reads_back_what_it_says(tmp_path):
     ],
 )
 def test_a_change_is_shown_and_one_that_lets_out_more_is_marked(change, line):
-    """N1: `--set shares=inputs` replaced what was there without a word."""
     assert Policy().changes(Policy().changed([change])) == [f"changed  {line}"]
-
-
-def test_what_is_taken_back_can_be_given_again_and_is_marked_then():
-    """N1: the same for keys whose order is not that of numbers."""
-    narrow = Policy(methods=("fedavg",), epsilon=3.0, hours="22:00-06:00")
-    wider = narrow.changes(replace(narrow, methods=("all",), epsilon=None, hours="21:30-06:00"))
-    assert [line.partition("WIDER: ")[2] for line in wider] == [
-        "all may be used now", "more may leave now", "0.5 more hours a day",
-    ]  # fmt: skip
-    assert narrow.changes(narrow) == []
 
 
 def test_hours_may_go_over_midnight():
@@ -390,7 +366,6 @@ def test_hours_may_go_over_midnight():
 
 
 def test_the_run_goes_on_without_a_site_that_refuses(tmp_path):
-    """N1: the coordinator reads whose policy does not allow what."""
     sites = fake.sites(tmp_path / "sites", fake.federation())
     allow(sites[1000], methods=("fedavg",))
     loop, _, said = fake.run(tmp_path / "run", fake.Direct(sites), fake.small("scaffold"), min_sites=2)
@@ -434,47 +409,99 @@ def test_a_site_may_demand_secure_aggregation(site):
     )
 
 
-def test_a_score_by_class_stays_where_a_class_has_too_few_samples(site, tmp_path):
-    """`least_samples` counted all 12 test samples behind macro-F1, also where a class had one, which then
-    moved it alone."""
-    counts = np.unique(site.data.y_test, return_counts=True)[1]
-    assert min(counts) == 1
-    site.say = (said := []).append
-    named = {"metrics": "macro_f1,brier"}
-    for number, least, there in (("r1", 1, True), ("r2", 2, False)):
-        allow(site, least_samples=least)
-        settings, first = fake.small("fedavg", **named).as_dict(), {"w": weights(site, **named)}
-        facts = {"settings": settings, "k": 0, "clients": 1, "largest": 33}
-        assert answer(site, "setup", run=number, tree=first, **facts)["ready"]
-        assert ("macro_f1, because a class or label has fewer than 2" in said[-1]) is not there
-        for kind, more in (("train", {"score": 0.05}), ("score", {})):
-            assert answer(site, kind, 1, first, run=number, lr=0.05, **more)["n"]
-        rows = map(json.loads, (site.member.folder / f"runs/{number}/ledger.jsonl").read_text().splitlines())
-        left = [row["share"] for row in rows if row["share"].startswith("score/")]
-        assert left == ["score/global", "score/global.brier", *["score/global.macro_f1"] * there] * 2
-    allow(site, least_samples=1)  # a policy counts at once
-    answer(site, "score", 2, first, run="r2", lr=0.05)
-    assert "score/global.macro_f1" in (site.member.folder / "runs/r2/ledger.jsonl").read_text()
-
-
-def test_of_several_labels_those_that_have_one_count_and_those_that_lack_it(monkeypatch):
-    y = np.array([[1, 1], [1, 0], [1, 0], [0, 1], [1, 0]], bool)
-    run = SiteRun(*[None] * 9)
-    run.k, run.scoring = 0, SimpleNamespace(y=y, test=[np.arange(5)])
-    run.trainer = SimpleNamespace(
-        fed=SimpleNamespace(metrics=[SimpleNamespace(key="auroc"), SimpleNamespace(key="ece")])
-    )
-    assert (run.withheld(1), run.withheld(2)) == ([], ["auroc"])  # one lacks the first label
-    del run.__dict__["_fewest_samples"]
-    run.scoring.test = [np.arange(0)]
-    assert run.withheld(9) == []
-    run.trainer.fed.metrics = []
-    assert run.withheld(9) == []
-
-
 def test_a_site_scores_no_round_that_its_study_does_not(site):
     train = begun(site, rounds=9, eval_every=3)
     assert train(1)["n"] == 33
     refused = answer(site, "score", 2, {"w": weights(site)}, lr=0.05)
     assert "scores of round 2 are asked for, and the study scores every 3 rounds" in refused["text"]
     assert answer(site, "score", 3, {"w": weights(site)}, lr=0.05)["n"] == 12
+
+
+@dataclass(frozen=True)
+class Sending(Part):
+    """Shares five numbers with every reply, and three before round 1 and after every third round."""
+
+    name: ClassVar[str] = "sending"
+
+    def shares(self, fed):
+        return {"s": Share((5,), kind="sums", samples="client")}
+
+    def finish(self, w, c):
+        return {"s": torch.zeros(5)}, {}
+
+    @property
+    def trips(self):
+        def client(w, c):
+            return {"t": torch.zeros(3)}
+
+        return (Trip(lambda t, T: t % 3 == 0, client, lambda w, s, ups, fed: (w, s), self.trip_shares),)
+
+    @staticmethod
+    def trip_shares(fed):
+        return {"t": Share((3,), kind="sums", samples="class")}
+
+
+ROUNDS, TRIPS = 7, 3  # the trips of rounds 0, 3 and 6
+
+
+def study(method: Method | None = None, **more) -> Study:
+    made = conformance.loop_for(method or Method(Sending()))
+    made.trainer.close()
+    settings = conformance.short_settings(rounds=ROUNDS, **more)
+    counts_KC = np.array([[20, 0, 13], [0, 0, 0]])
+    return Study(made.trainer.method, settings, made.trainer.fed, made.trainer.sent, counts_KC, 33, 4)
+
+
+def test_bytes_are_those_of_every_round_and_of_every_trip():
+    plain = study()
+    w = sum(t.numel() for t in plain.fed.net.weights().values())
+    assert plain.bytes == ROUNDS * (4 * w + 20) + TRIPS * 12
+    assert study(Method()).bytes == ROUNDS * 4 * w
+    assert {what: often for what, _, often in plain.shares()} == {
+        "the weights": ROUNDS, "sending/s": ROUNDS, "sending/t": TRIPS, "the score": ROUNDS
+    }  # fmt: skip
+    masked = study(secure_aggregation="on")
+    assert masked.summed
+    assert masked.bytes == ROUNDS * (8 * w + 40) + TRIPS * 24  # numbers are summed in 64 bits
+
+
+def test_epsilons_of_all_accounts_add_up_and_an_account_of_nothing_is_infinite(monkeypatch):
+    known: dict[str, Account] = {}
+    monkeypatch.setattr(study_review, "accounts", lambda method, fed, counts: known)
+    assert study().epsilon == 0
+    known |= {
+        "a": Account("", ((1.0, "one"), (math.inf, "another")), delta=0.25),
+        "b": Account("", ((2.0, "one"), (3.0, "another")), delta=0.5),
+    }
+    assert (study().epsilon, study().delta) == (4, 0.75)
+    known["c"] = Account("", ((math.inf, "nothing finite"),))
+    assert study().epsilon == math.inf
+    assert (replace(study(), trains=0).epsilon, replace(study(), trains=0).delta) == (0, 0)
+
+
+def test_the_fewest_samples_are_those_of_a_class_of_a_reply_or_of_the_tests():
+    """33 samples, 13 of the rarer class, and 4 to test with."""
+    each = {what: study().fewest(what, share) for what, share, _ in study().shares()}
+    assert each == {"the weights": 33, "sending/s": 33, "sending/t": 13, "the score": 4}
+    assert study().fewest_of_all == 4
+    assert replace(study(), tests=0).fewest_of_all == 13
+    assert replace(study(), tests=0, trains=0).fewest_of_all == 0
+
+
+@pytest.mark.parametrize(("text", "draws"), [("sums", False), ("features", True)])
+def test_a_study_draws_where_a_number_stands_for_single_samples(monkeypatch, text, draws):
+    shares = {"t": Share((3,), kind=text, samples=1 if draws else "client")}
+    monkeypatch.setattr(Sending, "trip_shares", staticmethod(lambda fed: shares))
+    assert study().draws is draws
+    assert study().kinds == {"weights": "weights", "sending/s": "sums", "sending/t": text}
+
+
+@pytest.mark.parametrize("text", ["off", "on"])
+def test_a_run_is_counted_as_what_was_judged(tmp_path, text):
+    """A stricter policy is held against this when the run goes on."""
+    Policy(least_samples=1).write(tmp_path)
+    asking = study(secure_aggregation=text)
+    run = Guard(tmp_path, "a coordinator", approve="all").check_study("r1", asking, "weights")
+    assert (run.summed, run.rounds, run.batch) == (text == "on", ROUNDS, asking.settings.batch)
+    assert (run.study, run.method, run.epsilon) == (asking.digest, "sending", 0)
+    assert (run.kinds, run.fewest) == (asking.kinds, 4)

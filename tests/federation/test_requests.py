@@ -1,28 +1,38 @@
-"""Requests that no honest coordinator makes: a site refuses each in one sentence, and answers the next
-one."""
+"""Requests that no honest coordinator makes are refused in one sentence that names no file of the site."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from tests.federation import fake
-from tests.federation.test_bad import WIDE
+from tests.federation.test_bad_replies import WIDE
+from tests.federation.test_policy import answer as answer_header
+from tests.federation.test_policy import begun, hello
+from unskew import config
 from unskew.config import Settings
-from unskew.errors import UsageError
-from unskew.federation.protocol.study_rules import SiteView, prepare
+from unskew.data.samples.dataset import Dataset
+from unskew.errors import DataError, UsageError
+from unskew.federation.protocol.study_rules import SiteView, prepare, study_settings
 from unskew.federation.protocol.wire_format import seal, unseal
 from unskew.federation.site import site as site_module
 from unskew.federation.site import site as site_site
+from unskew.federation.site import site_ledger, study_review
+from unskew.federation.site.guard import DATA_ERROR_TEXT, without_paths
 from unskew.federation.site.site import Site
 from unskew.methods import registry
 from unskew.runs.resolve import run_on
 
 SETUP = {"k": 0, "clients": 5, "largest": 40}
+
+
 SERIALS = itertools.count(1)
 
 
@@ -41,12 +51,10 @@ def answer(site: Site, kind: object, tree=None, **header) -> tuple[str, str]:
 
 @pytest.mark.parametrize("kind", [[], {}, None, 5, "other"])
 def test_a_kind_that_is_no_word_does_not_end_the_worker(site, kind):
-    """N11: a list is no key of a dict, and the worker died of it."""
     assert answer(site, kind) == ("E310", "the request is not for site s0.")
 
 
 def test_whatever_a_request_raises_is_an_answer_that_tells_its_type_alone(site, monkeypatch):
-    """N11: and what an error says of this site's files stays here."""
 
     def failing(*_):
         raise RuntimeError("/home/ward/patients.npz: Mrs Smith")
@@ -64,39 +72,26 @@ def test_whatever_a_request_raises_is_an_answer_that_tells_its_type_alone(site, 
     assert unseal(unread, fake.KEYS["s0"].public, WIDE).header["code"] == "E311"
 
 
-BAD = [
-    {"t": -1},
-    {"t": True},
-    {"t": 10**300},
-    {"t": 1.0},
-    {"k": -1},
-    {"k": "a"},
-    {"k": True},
-    {"clients": 10_001},
-    {"clients": 0},
-    {"largest": -1},
-    {"largest": (1 << 40) + 1},
-    {"lr": None},
-    {"lr": "x"},
-    {"lr": -0.1},
-    {"lr": True},
-    {"base": "../../x"},
-    {"base": -1},
-    {"base": 10**300},
-    {"early": {"a": 1}},
-    {"early": "ab"},
-    {"early": [["a"]]},
-    {"early": [["a", -1]]},
-    {"score": "x"},
-    {"trip": -1},
-    {"part": 5},
-    {"settings": "x"},
-]
+WRONG = {
+    "t": [-1, True, 10**300, 1.0],
+    "k": [-1, "a", True],
+    "clients": [10001, 0],
+    "largest": [-1, (1 << 40) + 1],
+    "lr": [None, "x", -0.1, True],
+    "base": ["../../x", -1, 10**300],
+    "early": [{"a": 1}, "ab", [["a"]], [["a", -1]]],
+    "score": ["x"],
+    "trip": [-1],
+    "part": [5],
+    "settings": ["x"],
+}
+
+
+BAD = [{name: value} for name, values in WRONG.items() for value in values]
 
 
 @pytest.mark.parametrize("header", BAD, ids=str)
 def test_a_value_that_no_honest_request_has_is_named(site, header):
-    """N11: most ended as a sentence of Python's, and some were used."""
     code, text = answer(site, "train", **header)
     assert code == "E310"
     assert text.startswith(f"the request's '{next(iter(header))}' is ")
@@ -104,7 +99,6 @@ def test_a_value_that_no_honest_request_has_is_named(site, header):
 
 
 def test_a_request_that_lacks_something_or_names_a_round_too_late_says_so(site):
-    """N11: a request without weights was answered with Python's KeyError."""
     settings = fake.small("fedavg", rounds=2).as_dict()
     assert answer(site, "setup", settings=settings, **SETUP) == (
         "E310",
@@ -129,7 +123,6 @@ def first_weights(site: Site, method: str = "fedavg") -> dict[str, torch.Tensor]
 
 
 def test_weights_that_the_runs_model_has_not_are_named(site):
-    """N11: other shapes, types or names ended as a sentence of Python's, in the middle of training."""
     w, settings = first_weights(site), fake.small("fedavg").as_dict()
     name = next(iter(w))
     as_integers = {n: t.to(torch.int8) for n, t in w.items()}
@@ -184,85 +177,8 @@ def test_a_trace_that_a_coordinator_names_is_not_opened(site, tmp_path):
 
 @pytest.mark.parametrize("text", ["evil.py", "evil.py()", "evil.py:make"])
 def test_a_model_from_a_file_of_the_coordinators_is_refused_however_it_is_written(site, text):
-    """A file without a function was refused only by whoever would have imported it."""
     code, said = answer(site, "hello", settings=fake.small("fedavg").as_dict() | {"model": text})
     assert (code, said[:21]) == ("E506", "the study's model is ")
-
-
-def with_a_method(site: Site, method: str) -> dict[str, dict]:
-    """A run of this method that is set up at the site; what an honest coordinator sends in round 1."""
-    settings = fake.small(method)
-    view = SiteView.of(prepare(site.data, settings), SETUP["k"], SETUP["clients"], SETUP["largest"])
-    parsed = registry.parse(method)
-    fed = run_on(view, settings, parsed).fed
-    w = fed.net.weights()
-    assert answer(site, "setup", {"w": w}, settings=settings.as_dict(), **SETUP) == ("", "")
-    (part,) = parsed.parts
-    return {"w": w, "down": {part.name: part.server_init(w, fed)}}
-
-
-def test_slices_that_parts_here_do_not_read_are_named(site):
-    """A slice of other code of a Part ended as a KeyError or a RuntimeError, whose words only the site's log
-    had."""
-    sent = with_a_method(site, "scaffold")
-    leaves = sent["down"]["scaffold"]["c"]
-    name = min(leaves)
-    tensor = leaves[name]
-    path, form = f"c/{name}", f"{list(tensor.shape)} of float32"
-    mend = "run the same version of it at both ends."
-
-    def other(value: torch.Tensor) -> dict[str, dict]:
-        return {**sent, "down": {"scaffold": {"c": {**leaves, name: value}}}}
-
-    longer = torch.zeros(len(tensor) + 1, *tensor.shape[1:])
-    for wrong, text in (
-        ({"w": sent["w"]}, f"without '{path}', which it has at this site"),
-        ({**sent, "down": {"scaffold": torch.zeros(1)}}, f"without '{path}', which it has at this site"),
-        (
-            other(tensor.half()),
-            f"with '{path}' as {list(tensor.shape)} of float16; at this site it is {form}",
-        ),
-        (
-            other(tensor[..., None]),
-            f"with '{path}' as {[*tensor.shape, 1]} of float32; at this site it is {form}",
-        ),
-        (other(longer), f"with '{path}' as {list(longer.shape)} of float32; at this site it is {form}"),
-    ):
-        said = answer(site, "train", wrong, t=1, lr=0.05)
-        assert said == ("E504", f"the coordinator sends the slice of 'scaffold' {text}; {mend}")
-    said = answer(site, "train", {**sent, "down": torch.zeros(1)}, t=1, lr=0.05)
-    assert said == ("E310", "the request's slices are one tensor, expected some for each Part.")
-    assert answer(site, "train", sent, t=1, lr=0.05) == ("", "")
-
-
-def test_an_exchange_of_a_part_brings_what_it_reads_and_no_more(site, monkeypatch):
-    sent = with_a_method(site, "feddpms(alpha=5, width=8)")
-    slice_ = sent["down"]["feddpms"]
-    brings = {"w": sent["w"], "down": {"feddpms": {leaf: slice_[leaf] for leaf in ("asked", "decoder")}}}
-    lacks = {"w": sent["w"], "down": {"feddpms": {"decoder": slice_["decoder"]}}}
-    asks = {"t": 1, "lr": 0.05, "part": "feddpms"}
-    assert answer(site, "visit", {"w": sent["w"]}, trip=0, **asks) == ("", "")
-    assert answer(site, "visit", brings, trip=1, **asks) == ("", "")
-    code, text = answer(site, "visit", lacks, trip=1, **asks)
-    assert (code, "the slice of 'feddpms' without 'asked', which it has at this site" in text) == (
-        "E504",
-        True,
-    )
-    code, text = answer(site, "train", brings, t=2, lr=0.05)
-    assert (code, "the slice of 'feddpms' without 'count', which it has at this site" in text) == (
-        "E504",
-        True,
-    )
-
-    def failing(part, w, c):
-        raise KeyError("odd")
-
-    monkeypatch.setattr(type(site._run[2].method.parts[0]), "send_decoder", failing)
-    said = answer(site, "visit", {"w": sent["w"]}, trip=0, **asks)
-    assert said == (
-        "E311",
-        "KeyError; the site's log says more.",
-    ), "slices that it does not read are not to blame"
 
 
 @pytest.mark.parametrize(
@@ -287,3 +203,132 @@ def test_only_the_rounds_that_a_study_scores_are_scored(header, fits):
         contextlib.nullcontext() if fits else pytest.raises(UsageError, match=r"E520 .*scores every 5 rounds")
     ):
         site_site.check_scored(header, study, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("cannot write /home/ann/lung/site/runs/r1/serial (3 bytes free).", "cannot write X (3 bytes free)."),
+        ("E401 '../scans/patient-7.png', or ~/x: no", "E401 'X', or X: no"),
+        ("see /tmp/unskew-error-1.log.", "see X"),
+        (r"C:\Users\ann\scans.npz is no archive", "X is no archive"),
+        ("the model net.py:make, of site/runs/r1", "the model X:make, of X"),
+        (
+            "site b holds 'rebafl/sums' of 38.4 KB/s and/or 1/2",
+            "site b holds 'rebafl/sums' of 38.4 KB/s and/or 1/2",
+        ),
+        ("(read: each / sum)", "(read: each / sum)"),
+    ],
+)
+def test_paths_are_taken_out_and_names_of_shares_are_not(text, left):
+    """E203: the coordinator read where a site keeps its runs."""
+    assert without_paths(text, ["site/", "net.py"]).replace("a file of the site", "X") == left
+
+
+@pytest.fixture
+def larger_site(tmp_path):
+    return fake.sites(tmp_path / "sites", fake.federation())[998]
+
+
+def told(site) -> str:
+    return "\n".join(str(row["text"]) for row in site_ledger.latest_troubles(site.member.folder))
+
+
+def test_a_damaged_serial_names_no_file_to_the_coordinator(larger_site):
+    hello(larger_site)
+    (larger_site.member.folder / "runs/r1/serial").write_text("?")
+    refused = hello(larger_site)
+    assert refused["code"] == "E307"
+    assert "(a file of the site), so that it gets no answers here; start a new run." in refused["text"]
+    assert str(larger_site.member.folder) in told(larger_site)
+
+
+def test_a_full_disk_names_no_file_to_the_coordinator(larger_site, monkeypatch):
+    train = begun(larger_site)
+    real = os.fsync
+
+    def full(handle: int) -> None:
+        if str(larger_site.member.folder) in os.readlink(f"/proc/self/fd/{handle}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    refused = train(1)
+    assert refused["code"] == "E203"
+    assert refused["text"].startswith("disk full: cannot write a file of the site (needs ")
+
+
+def test_neither_data_nor_a_model_of_the_sites_own_are_named(larger_site, tmp_path):
+    def load():
+        raise DataError("E401", f"{tmp_path}/patients/data.npz has no array y.")
+
+    broken = Site(larger_site.member, load, approve="all")
+    assert "patients" not in hello(broken)["text"]
+    own = Site(replace(larger_site.member), larger_site.load, model="secret/net.py:make", approve="all")
+    assert "secret" not in str(
+        answer_header(own, "hello", settings=fake.small("fedavg", model="x.py:make").as_dict())
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "E413 scans of anna/7.parquet has changed since it was checked; leave data alone.",  # relative, with spaces
+        "E413 /data/scans of anna/7.png has changed since it was checked.",
+        "E404 lung: the label of sample 17 is 'hiv positive', which is none of the classes.",
+        "E405 lung: column 'weight of anna' holds 7e39 at line 3.",
+    ],
+)
+def test_an_error_in_the_data_is_told_to_the_sites_operator_alone(larger_site, text):
+    """The coordinator read names of files, of columns and of patients, and values."""
+    said = []
+
+    def load():
+        raise DataError(text[:4], text[5:])
+
+    here = Site(larger_site.member, load, approve="all", say=said.append)
+    refused = hello(here)
+    assert (refused["code"], refused["text"]) == (text[:4], DATA_ERROR_TEXT)
+    assert text in said
+    assert text[5:] in told(here)
+
+
+def test_a_set_is_not_called_by_the_name_of_its_file(larger_site):
+    here = Site(
+        larger_site.member, lambda: replace(larger_site.data, name="hiv-patients-2019"), approve="all"
+    )
+    refused = hello(here, normalise="dataset")
+    assert refused["code"] == "E506"
+    assert "hiv" not in refused["text"]
+
+
+def own_data() -> Dataset:
+    x, y = np.zeros((12, 1, 8, 8), np.float32), np.arange(12) % 2
+    return Dataset("own", x, y, x[:2], y[:2], ("no", "yes"))
+
+
+def test_n1_a_model_without_room_is_refused_before_its_weights_are_made(monkeypatch):
+    """Attack: a study that nobody approved names a model of many gigabytes, and its greeting kills the
+    site."""
+    made = []
+    monkeypatch.setattr(study_review, "run_on", lambda *a: made.append(a))
+    asked = study_settings(config.build({"model": "mlp(hidden=[2000000000])"})).replace(clients=2)
+    with pytest.raises(
+        UsageError, match=r"E108 the study's model 'mlp\(hidden=\[2000000000\]\)' has 536 GB of weights"
+    ):
+        study_review.forecast_settings(own_data(), asked)
+    assert not made
+    with pytest.raises(UsageError, match=r"and this site has 1 KB of memory"):
+        study_review.check_model(
+            study_settings(config.build({"model": "mlp"})), own_data(), memory_bytes=1000
+        )
+
+
+def test_a_model_of_too_many_layers_is_refused_before_they_are_made(monkeypatch):
+    """Attack: a question that nobody approved names 4,000 layers, and the site computes for half a minute."""
+    made = []
+    monkeypatch.setattr(study_review, "run_on", lambda *a: made.append(a))
+    asked = study_settings(config.build({"model": f"mlp(hidden=[{'1,' * 4000}1])"})).replace(clients=2)
+    with pytest.raises(UsageError, match=r"E108 the study's model .* has more than 2,000 layers"):
+        study_review.forecast_settings(own_data(), asked)
+    assert not made

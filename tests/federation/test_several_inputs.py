@@ -3,7 +3,6 @@ refused in one sentence."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +10,20 @@ import numpy as np
 import pytest
 
 import unskew
-from tests.cli.calling import call
 from tests.federation import fake
 from tests.federation.test_messages import greeting, posted
 from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import UsageError
-from unskew.federation import site_data
-from unskew.federation.addresses import free_port
 from unskew.federation.protocol.hello import Hello, data_change, data_difference
 from unskew.federation.protocol.study_rules import site_settings
 from unskew.federation.site.site import Site, SiteIdentity
-from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.site.study_review import forecast_settings
-from unskew.federation.tickets import Coordinator, Ticket
 from unskew.records.checkpoints import digest
 
 pytestmark = pytest.mark.usefixtures("few_attempts")
+
 
 MODULE = """
 import torch
@@ -50,13 +45,29 @@ class Renamed(Net):
     def forward(self, image, age):
         return super().forward(image, age)
 """
+
+
 SIZES = (20, 1, 12)
+
+
 N = sum(SIZES)
+
+
 RNG = np.random.default_rng(3)
+
+
 Y = np.arange(N) % 3
+
+
 SCANS = RNG.integers(0, 256, (N, 1, 4, 4), dtype=np.uint8)
+
+
 AGES = (RNG.normal(size=N) + Y).astype(np.float32)
+
+
 BY_NAME = {"scan": SCANS, "age": AGES}
+
+
 ROWS = [np.arange(20), np.arange(20, 21), np.arange(21, 33)]
 
 
@@ -128,39 +139,6 @@ def test_inputs_by_name_end_with_the_bits_of_the_simulator(tmp_path, module, met
     assert digest(state.weights) == alone.digest
     assert loop.record.series("global@client", "mean") == alone.record.series("global@client", "mean")
     assert not [e for e in loop.record.rows["events"] if e["code"] != "round"]
-
-
-def test_inputs_by_place_end_with_the_bits_of_the_simulator_and_a_test_set_at_the_server_is_scored(
-    tmp_path, module
-):
-    given, model = (AGES, SCANS), f"{module}:Placed"
-    np.savez(tmp_path / "test.npz", x_train=np.zeros(1), y_train=np.zeros(1))
-    settings = fake.small("fedavg", clients=len(SIZES), model=model)
-    channel = fake.Direct(sites(tmp_path / "sites", model, [held(given, r) for r in ROWS]))
-    _, state, _ = fake.run(tmp_path / "run", channel, settings)
-    assert digest(state.weights) == simulated(given, settings, model).digest
-
-
-def test_a_test_set_at_the_server_has_the_sites_inputs_or_is_refused(tmp_path, module):
-    settings = fake.small("fedavg", clients=len(SIZES), model=f"{module}:Net")
-    names = ("x_train.scan", "x_train.age", "y_train", "x_test.scan", "x_test.age", "y_test")
-    arrays = dict(zip(names, (SCANS, AGES, Y, SCANS, AGES, Y)), classes=np.array(["a", "b", "c"]))
-    np.savez(tmp_path / "test.npz", **arrays)
-    np.savez(
-        tmp_path / "floats.npz", **arrays | {"x_train.scan": SCANS / 255.0, "x_test.scan": SCANS / 255.0}
-    )
-    for name in ("test", "floats"):
-        channel = fake.Direct(sites(tmp_path / name, f"{module}:Net", [held(rows=r) for r in ROWS]))
-        if name == "test":
-            loop, _, _ = fake.run(tmp_path / "run", channel, settings, test=str(tmp_path / "test.npz"))
-            alone = simulated(BY_NAME, settings, f"{module}:Net").record.series("global", "accuracy")
-            assert loop.record.series("global", "accuracy") == alone
-        else:
-            with pytest.raises(
-                UsageError,
-                match=r"E504 .*input scan uint8 \[1, 4, 4\] at s0 is scan float32 .* at the server",
-            ):
-                fake.run(tmp_path / "run2", channel, settings, test=str(tmp_path / "floats.npz"))
 
 
 def hello(site: str, given: Any) -> Hello:
@@ -237,39 +215,22 @@ def inputs(*each: Any) -> dict[str, Any]:
     [
         inputs(["age", [1_000_000_000], "float32", 1]) | {"shape": [1_000_000_000]},
         inputs(*([f"a{i:02}", [1 << 28], "float32", 1] for i in range(4))) | {"shape": [1 << 30]},
-        inputs(["age", [1 << 27] * 8, "float32", 1]) | {"shape": [(1 << 27) ** 8]},
         inputs(*([f"a{i:03}", [], "float32", 1] for i in range(101))) | {"shape": [101]},
         inputs(["age", [1] * 9, "float32", 1]) | {"shape": [1]},
-        inputs(["an age", [17], "float32", 1]),
         inputs(["class", [17], "float32", 1]),
         inputs(["a\n", [17], "float32", 1]),
-        inputs(["a" * 61, [17], "float32", 1]),
         inputs(["age", [], "float32", 1], ["age", [16], "float32", 1]),
-        inputs(["scan", [16], "float32", 1], ["age", [], "float32", 1]),
         inputs(["age", [-17], "float32", 1]),
-        inputs(["age", [-1, -17], "float32", 1]),
-        inputs(["age", [17.0], "float32", 1]),
         inputs(["age", [True, 17], "float32", 1]),
-        inputs(["age", "17", "float32", 1]),
         inputs(["age", [17], "float64", 1]),
-        inputs(["age", [17], "float32", 0]),
-        inputs(["age", [17], "float32"]),
         inputs("abcd"),
-        inputs(),
         {"layout": layout(named=1)},
-        {"layout": layout(named=False)},
         {"layout": {}},
-        {"layout": []},
-        {"layout": 0},
-        {"layout": "named"},
         {"shape": [18]},
-        {"shape": [1, 17]},
-        {"shape": []},
         {"pixels": [4, 4]},
-        {"pixels": [5]},
         inputs(["ids", [17], "int64", 1]) | {"pixels": [16]},
     ],
-    ids=range(33),
+    ids=range(16),
 )
 def test_what_a_site_makes_up_of_its_inputs_is_one_line_and_leaves_the_site_out(claimed):
     facts = {"shape": [17], "layout": layout(), **claimed}
@@ -281,51 +242,3 @@ def test_what_a_site_makes_up_of_its_inputs_is_one_line_and_leaves_the_site_out(
     assert text.startswith("s0 describes its data in an unknown form (")
     assert text.isprintable()
     assert len(text) < 300
-
-
-def test_what_a_site_says_of_its_inputs_is_read_as_it_was_said():
-    said = hello("north", BY_NAME)
-    assert Hello.read(json.loads(json.dumps(said.as_json()))) == said
-    assert "layout" not in hello("north", SCANS).as_json()
-
-
-def test_the_operator_reads_what_inputs_the_site_holds_and_that_their_names_leave(tmp_path, module):
-    np.savez(tmp_path / "a.npz", **{"x.scan": SCANS, "x.age": AGES, "y": Y})
-    data = site_data.load(str(tmp_path / "a.npz"))
-    _, lines = forecast_settings(
-        data, site_settings(fake.small("fedavg", clients=2, model="x.py:Net"), f"{module}:Net")
-    )
-    assert any("names, shapes and types of inputs, class names" in line for line in lines)
-    home = Coordinator.make(tmp_path / "fed", "lung", f"127.0.0.1:{free_port()}", ["a", "b"])
-    SiteFolder.make(tmp_path / "site", Ticket.read(tmp_path / "fed" / "tickets" / "a.ticket"))
-    assert home.folder.exists()
-    checked = call("site", "check", "--data", str(tmp_path / "a.npz"), "--folder", str(tmp_path / "site"))
-    assert "each age float32 number, scan uint8 [1, 4, 4]; " in checked.text
-
-
-def test_a_run_of_sites_with_several_inputs_is_attacked_with_their_samples(tmp_path, module):
-    model = f"{module}:Net"
-    places = []
-    for k in range(len(ROWS)):
-        arrays = {"classes": np.array(["a", "b", "c"])}
-        for part in ("train", "test"):
-            arrays[f"x_{part}.scan"] = RNG.integers(0, 256, (40, 1, 4, 4), dtype=np.uint8)
-            arrays |= {
-                f"x_{part}.age": RNG.normal(size=40).astype(np.float32),
-                f"y_{part}": np.arange(40) % 3,
-            }
-        np.savez(tmp_path / f"s{k}.npz", **arrays)
-        places += ["--data", f"s{k}={tmp_path / f's{k}.npz'}"]
-    sets = [site_data.load(str(tmp_path / f"s{k}.npz")) for k in range(len(ROWS))]
-    channel = fake.Direct(sites(tmp_path / "sites", model, sets))
-    fake.run(tmp_path / "run", channel, fake.small("fedavg", clients=len(ROWS), rounds=3, model=model))
-    attack = ["attack", str(tmp_path / "run"), "membership", "--set", "clients=1", "--set", "shadows=0",
-              "--samples", "10", "--model", model]  # fmt: skip
-    done = call(*attack, *places)
-    assert done.code == 0, done.err
-    renamed = {n.replace("age", "years"): v for n, v in dict(np.load(tmp_path / "s1.npz")).items()}
-    np.savez(tmp_path / "s1.npz", **renamed)
-    refused = call(*attack, *places)
-    assert refused.code == 2
-    assert "E155" in refused.text
-    assert "its 'layout' is scan uint8 [1, 4, 4], years float32 number" in refused.text

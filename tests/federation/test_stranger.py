@@ -212,7 +212,6 @@ def memory(federation: Loopback) -> int:
 
 
 def test_every_attempt_of_a_stranger_is_refused_at_once(attacks):
-    """N0: with nothing but the ticket's certificate a stranger ran code everywhere."""
     assert not attacks.let_in
     assert not json.loads(attacks.run)["success"]
     assert not (attacks.federation.root / "was-here").exists()
@@ -221,7 +220,6 @@ def test_every_attempt_of_a_stranger_is_refused_at_once(attacks):
 
 
 def test_nothing_that_a_stranger_sends_is_kept(attacks):
-    """N8: a body of 400 MB was buffered before anybody asked who had sent it."""
     assert len(attacks.sent) >= 1
     assert max(attacks.sent.values()) < 32 << 20  # what the kernel's own buffers take
     assert attacks.memory[1] - attacks.memory[0] < MOST_BYTES

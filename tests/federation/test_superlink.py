@@ -1,98 +1,46 @@
-"""The coordinator's calls to its SuperLink: where they go, and what becomes of a refusal."""
+"""Flower's SuperLink: the coordinator's calls to it, and where it keeps pieces of large messages."""
 
 from __future__ import annotations
-
-import json
-import os
-import subprocess
-import time
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
 
-import httpx
-from flwr.common.serde import user_config_from_proto, user_config_to_proto
-from flwr.proto.run_pb2 import Run
-from flwr.supercore.error import ApiErrorCode
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
 
+from flwr.app import Message
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.inflatable.inflatable_object import (
+    UnexpectedObjectContentError,
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+)
+from flwr.supercore.object_store.object_store import NoObjectInStoreError
+
+from tests.federation import fake  # skips where cryptography is missing
 from tests.federation.loopback import SLOW_MACHINE
 from unskew.federation import addresses as socket_names
-from unskew.federation import programs
+from unskew.federation import flower_patches, programs
 from unskew.federation.coordinator import superlink
-from unskew.federation.coordinator.superlink import (
-    APP,
-    APP_HASH,
-    ORDER,
-    Refused,
-    SuperLink,
-    Task,
-    Unavailable,
-)
+from unskew.federation.coordinator.superlink import SuperLink
+from unskew.federation.flower_patches import LEAST_FILE_BYTES, PieceStore, mark_as_site
+from unskew.federation.protocol.flower_messages import pack_message
 from unskew.federation.protocol.identity import PrivateKey, persistent_secret
+from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.tickets import Coordinator
 
 pytestmark = pytest.mark.flower
-
-
-def refusal(code: int, text: str = "no") -> httpx.HTTPStatusError:
-    """What Flower's clients raise."""
-    request = httpx.Request("POST", "http://behind")
-    response = httpx.Response(400, json={"code": int(code), "detail": text}, request=request)
-    return httpx.HTTPStatusError("400", request=request, response=response)
-
-
-class Client:
-    """Stands for Flower's clients. answers: by name of a call, what it returns or raises."""
-
-    def __init__(self, url: str, **options):
-        self.url, self.options, self.asked, self.closed = url, options, [], 0
-        self.answers: dict[str, object] = {}
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-    def close(self):
-        self.closed += 1
-
-    def __getattr__(self, name: str):
-        def call(request):
-            self.asked.append((name, request))
-            answer = self.answers.get(name)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-        return call
 
 
 @pytest.fixture
 def home(tmp_path):
     home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:1", ["a"])
     return home
-
-
-@pytest.fixture
-def made(monkeypatch):
-    """The clients that were made, in their order; those that are still to come take their answers from
-    `later`."""
-    clients = SimpleNamespace(all=[], later={})
-
-    def client(url, **options):
-        clients.all.append(Client(url, **options))
-        clients.all[-1].answers = clients.later
-        return clients.all[-1]
-
-    monkeypatch.setattr(superlink, "_connected", lambda home, client: client)
-    monkeypatch.setattr(superlink, "ControlHttpClient", client)
-    monkeypatch.setattr(superlink, "RuntimeHttpClient", client)
-    return clients
 
 
 def test_only_the_coordinators_user_reaches_it_and_a_removed_site_is_registered_again(tmp_path):
@@ -126,100 +74,145 @@ def test_only_the_coordinators_user_reaches_it_and_a_removed_site_is_registered_
         process.wait()
 
 
-def test_a_key_is_registered_once_and_a_second_time_is_no_failure(home, made):
-    link, key = SuperLink(home), PrivateKey.make().public
-    link.register("a", key)
-    ((call, request),) = made.all[0].asked
-    assert (call, request.name, request.public_key) == ("RegisterNode", "a", public_key_to_bytes(key.key))
-    made.later["RegisterNode"] = refusal(ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE)
-    link.register("a", key)
-    made.later["RegisterNode"] = refusal(ApiErrorCode.PUBLIC_KEY_NOT_VALID, "this key is none")
-    with pytest.raises(Refused, match="this key is none"):
-        link.register("a", key)
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory):
+    """A new database, which takes Flower seconds."""
+    folder = tmp_path_factory.mktemp("empty")
+    opened(folder)
+    return folder / "superlink.db"
 
 
-@pytest.mark.parametrize("call", ["start", "status", "stop", "register"])
-def test_a_superlink_that_is_away_is_told_from_one_that_refuses(home, made, call):
-    link = SuperLink(home)
-    names = {"start": "StartRun", "status": "ListRuns", "stop": "StopRun", "register": "RegisterNode"}
-    words = {"start": ["order"], "status": [7], "stop": [7], "register": ["a", PrivateKey.make().public]}[
-        call
+@pytest.fixture
+def store(tmp_path, empty):
+    shutil.copy(empty, tmp_path)
+    return opened(tmp_path)
+
+
+def opened(folder) -> PieceStore:
+    store = PieceStore(str(folder / "superlink.db"))
+    store.initialize()
+    return store
+
+
+def messages(count: int) -> list[Message]:
+    """Messages with the same 9 MB of tensors, as the coordinator sends them."""
+    fake.grid_of({})
+    arrays, blob = {}, os.urandom(9 << 20)
+    return [
+        Message(pack_message(SignedMessage(f"{k}", b"", blob), arrays), k, "train")
+        for k in range(1, count + 1)
     ]
-    made.later[names[call]] = httpx.ConnectError("nobody is there")
-    with pytest.raises(Unavailable, match="nobody is there"):
-        getattr(link, call)(*words)
-    made.later[names[call]] = refusal(ApiErrorCode.RUN_ID_NOT_FOUND, "no such run")
-    with pytest.raises(Refused, match="no such run"):
-        getattr(link, call)(*words)
-    request = httpx.Request("POST", "http://behind")
-    page = httpx.Response(500, text="<html>", request=request)
-    made.later[names[call]] = httpx.HTTPStatusError("Server error '500'", request=request, response=page)
-    with pytest.raises(Refused, match="Server error '500'"):
-        getattr(link, call)(*words)
 
 
-def test_a_run_begins_with_the_name_of_its_order_and_code_that_does_nothing(home, made):
-    made.later["StartRun"] = SimpleNamespace(run_id=41)
-    assert SuperLink(home).start("0123") == 41
-    ((_, request),) = made.all[0].asked
-    assert user_config_from_proto(request.override_config) == {ORDER: "0123"}
-    assert (request.fab.hash_str, request.fab.content) == (APP_HASH, APP)
+def keep(store: PieceStore, message: Message, run: int = 1) -> dict[str, bytes]:
+    """Announce and bring a message. Returns its pieces."""
+    store.preregister(run, get_object_tree(message))
+    pieces = {number: piece.deflate() for number, piece in get_all_nested_objects(message).items()}
+    for number, piece in pieces.items():
+        store.put(number, piece)
+    return pieces
 
 
-def test_the_state_of_a_run_is_that_of_its_number(home, made):
-    runs = {
-        n: SimpleNamespace(status=SimpleNamespace(status=word))
-        for n, word in ((7, "running"), (8, "finished"))
-    }
-    made.later["ListRuns"] = SimpleNamespace(run_dict=runs)
-    link = SuperLink(home)
-    assert [link.status(7), link.status(8)] == ["running", "finished"]
-    assert [request.run_id for _, request in made.all[0].asked] == [7, 8]
+def files(store: PieceStore) -> set[str]:
+    return set(os.listdir(store.folder))
 
 
-def test_a_run_that_has_ended_meanwhile_may_be_stopped(home, made):
-    link = SuperLink(home)
-    made.later["StopRun"] = refusal(ApiErrorCode.RUN_ALREADY_FINISHED)
-    link.stop(7)
-    assert made.all[0].asked[0][1].run_id == 7
+def test_large_pieces_lie_in_files_of_this_user_and_are_read_as_they_came(store):
+    (message,) = messages(1)
+    pieces = keep(store, message)
+    assert {number: store.get(number) for number in pieces} == pieces
+    large = {number for number, piece in pieces.items() if len(piece) >= LEAST_FILE_BYTES}
+    assert files(store) == large
+    assert len(large) == 5
+    size = sum(os.path.getsize(store.folder.parent / name) for name in ("superlink.db", "superlink.db-wal"))
+    assert size < 4e6, "the database holds none of them"
+    modes = [store.folder.stat().st_mode] + [file.stat().st_mode for file in store.folder.iterdir()]
+    assert not any(mode & 0o077 for mode in modes)
 
 
-def test_a_task_is_taken_with_the_secret_by_one_client_for_good(home, made):
-    link, waiting = SuperLink(home), SimpleNamespace(HasField=lambda name: False, token="")
-    made.later["AcquireTask"] = waiting
-    assert link.take(b"secret") is None
-    waiting.HasField, waiting.task = (
-        (lambda name: name == "task"),
-        SimpleNamespace(run_id=7, task_id=3, fab_hash="h"),
+def test_a_piece_goes_with_the_last_message_that_holds_it(store):
+    first, second = messages(2)
+    keep(store, first)
+    keep(store, second)
+    before = files(store)
+    store.delete(first.object_id)
+    assert files(store) == before
+    store.delete(second.object_id)
+    assert files(store) == set()
+    assert len(store) == 0
+
+
+def test_a_piece_that_two_different_tensors_hold_stays_with_the_one_that_is_left(store):
+    """Tensors of two messages may begin alike and end differently: the pieces of the beginning are common to
+    both."""
+    fake.grid_of({})
+    begin = os.urandom(6 << 20)
+    first, second = (
+        Message(pack_message(SignedMessage(f"{k}", b"", begin + os.urandom(3 << 20)), {}), k, "train")
+        for k in range(1, 3)
     )
-    assert link.take(b"secret") is None, "a task without a token lets nobody speak for the run"
-    waiting.token = "t"
-    assert link.take(b"secret") == Task(7, 3, "t", "h")
-    assert len(made.all) == 2
-    (proof,) = made.all[1].options["interceptors"][1:]
-    assert isinstance(proof, superlink.SuperExecAuthHttpInterceptor)
-    kinds = {kind for _, request in made.all[1].asked for kind in request.supported_task_types}
-    assert kinds == set(superlink.TaskType)
-    link.close()
-    assert [client.closed for client in made.all] == [1, 1]
+    of_first, of_second = set(keep(store, first)), keep(store, second)
+    assert of_first & set(of_second) & files(store)
+    store.delete(first.object_id)
+    assert {number: store.get(number) for number in of_second} == of_second
 
 
-@pytest.mark.parametrize(("config", "order"), [({ORDER: "0123", "else": 1}, "0123"), ({}, "")])
-def test_the_order_of_a_task_is_read_with_its_token(home, made, config, order):
-    made.later["PullTaskInput"] = SimpleNamespace(run=Run(override_config=user_config_to_proto(config)))
-    assert SuperLink(home).order_of(Task(7, 3, "t", "h")) == order
-    assert made.all[1].closed == 1
-    assert isinstance(made.all[1].options["interceptors"][1], superlink.RuntimeTokenHttpInterceptor)
+def test_the_end_of_a_run_takes_its_pieces_along(store):
+    """Of messages that nobody has fetched."""
+    keep(store, messages(1)[0], run=5)
+    assert files(store)
+    store.delete_objects_in_run(5)
+    assert files(store) == set()
 
 
-@pytest.mark.parametrize(("problem", "outcome"), [("", "completed"), ("no such order", "failed")])
-def test_a_task_ends_with_what_came_of_it_also_where_it_has_ended_already(home, made, problem, outcome):
-    link = SuperLink(home)
-    link.finish(Task(7, 3, "t", "h"), problem)
-    ((_, request),) = made.all[1].asked
-    assert (request.sub_status, request.details) == (outcome, problem)
-    made.later["PushTaskOutput"] = refusal(ApiErrorCode.RUNTIME_AUTHENTICATION_FAILED)
-    link.finish(Task(7, 3, "t", "h"))
-    made.later["PushTaskOutput"] = refusal(ApiErrorCode.RUN_ID_NOT_FOUND, json.dumps("gone"))
-    with pytest.raises(Refused, match="gone"):
-        link.finish(Task(7, 3, "t", "h"))
+def test_a_piece_with_another_number_or_form_or_that_nobody_announced_is_refused(store):
+    """An admitted site could write files of any name."""
+    pieces = keep(store, messages(1)[0])
+    other = {number: piece for number, piece in pieces.items() if len(piece) >= LEAST_FILE_BYTES}
+    number, piece = next(iter(other.items()))
+    for name in ("../../serve.log", "0" * 64):
+        with pytest.raises(ValueError, match="another number"):
+            store.put(name, piece)
+    with pytest.raises(UnexpectedObjectContentError):
+        store.put(flower_patches.get_object_id(b"\0" * LEAST_FILE_BYTES), b"\0" * LEAST_FILE_BYTES)
+    store.delete_objects_in_run(1)
+    with pytest.raises(NoObjectInStoreError):
+        store.put(number, piece)
+    assert files(store) == set()
+
+
+def wrong(*numbers: str, under: str) -> ObjectTree:
+    return ObjectTree(object_id=under, children=[ObjectTree(object_id=number) for number in numbers])
+
+
+@pytest.mark.parametrize("most", [1, flower_patches.MOST_ASKED])
+def test_what_a_site_says_of_pieces_that_are_not_its_own_keeps_them_from_nobody(store, monkeypatch, most):
+    """It knew the pieces of a study's first model before they were sent, and announced others below them: the
+    coordinator could then send them to nobody."""
+    monkeypatch.setattr(flower_patches, "MOST_ASKED", most)
+    first, second = messages(2)
+    tree = get_object_tree(first)
+    pieces = {number: piece.deflate() for number, piece in get_all_nested_objects(first).items()}
+    leaf = next(number for number, piece in pieces.items() if len(piece) > LEAST_FILE_BYTES)
+    parent = next(n.object_id for n in iterate_object_tree(tree) if leaf in {c.object_id for c in n.children})
+    announce = mark_as_site(store.preregister)
+    announce(1, wrong(parent, under=leaf))  # a circle, once the coordinator has spoken
+    announce(1, wrong("0" * 64, under=tree.object_id))
+    with pytest.raises(ValueError, match="other pieces are below"):
+        store.put(leaf, pieces[leaf])
+    keep(store, first)
+    keep(store, second)
+    assert get_all(store, store.get_object_tree(tree.object_id)) == pieces
+    with pytest.raises(ValueError, match="different children"):
+        announce(1, wrong(parent, under=leaf))
+    store.delete(tree.object_id)  # of which the second message has pieces, too
+    theirs = {number: piece.deflate() for number, piece in get_all_nested_objects(second).items()}
+    assert get_all(store, get_object_tree(second)) == theirs
+    store.delete(get_object_tree(second).object_id)
+    assert not files(store)
+    store.delete_objects_in_run(1)
+    assert len(store) == 0
+
+
+def get_all(store: PieceStore, tree: ObjectTree) -> dict[str, bytes | None]:
+    return {node.object_id: store.get(node.object_id) for node in iterate_object_tree(tree)}

@@ -1,18 +1,24 @@
-"""Sites that measure in other units are named (E504), and hospitals whose patients differ are not."""
+"""Samples in other units or of raw sizes (E504): the site is named, and the remedy is one the study has."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import pytest
 import torch
 
+import unskew
 from tests.federation import fake  # skips where cryptography is missing
+from tests.federation.test_several_inputs import sites
 from unskew.core.replies import Reply
 from unskew.data.samples.dataset import Dataset
 from unskew.federation import site_data
 from unskew.federation.coordinator.outliers import UNIT_REMEDY, unit_remarks
 from unskew.federation.protocol.hello import Hello
+from unskew.federation.protocol.study_rules import COMMON_SCALING, scaling_remedy, site_settings
 from unskew.federation.site.site import Site, SiteIdentity
+from unskew.federation.site.study_review import Study, forecast_settings, looks_unscaled
 
 
 def patients(seed: int, older: float = 0.0, smokers: float = 0.3, n: int = 60) -> dict[str, np.ndarray]:
@@ -95,3 +101,83 @@ def test_the_run_says_so_and_goes_on(tmp_path):
     (text,) = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E504"]
     assert text.startswith("s2: column 'heat' has a mean ")
     assert (state.t, [e["code"] for e in loop.record.rows["events"]]) == (1, ["E504", "round"])
+
+
+MODULE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, shapes, classes):
+        super().__init__()
+        self.head = nn.Linear(49, classes)
+
+    def forward(self, photo, age):
+        return self.head(torch.cat([photo.flatten(1), age[:, None]], 1))
+"""
+
+
+RNG = np.random.default_rng(5)
+
+
+Y = np.arange(24) % 3
+
+
+AGES, PHOTOS = RNG.normal(60, 15, 24).astype("f4"), RNG.random((24, 3, 4, 4)).astype("f4")
+
+
+NAMES = ("a", "b", "c")
+
+
+@pytest.fixture
+def module(tmp_path) -> str:
+    (tmp_path / "net.py").write_text(MODULE)
+    return f"{tmp_path / 'net.py'}:Net"
+
+
+def several() -> Dataset:
+    x = {"photo": 1000 * PHOTOS, "age": AGES}
+    return unskew.data.arrays(x, Y, x, Y, classes=NAMES)
+
+
+def large_columns() -> Dataset:
+    x = np.stack([AGES, 1000 * AGES], 1)
+    return unskew.data.arrays(x, Y, x, Y, classes=NAMES)
+
+
+def study_of(method: str, data: Dataset, model: str) -> Study:
+    settings = fake.small("fedavg").replace(method=method, model=model, clients=3)
+    return forecast_settings(data, site_settings(settings, model))[0]
+
+
+@pytest.mark.parametrize(
+    "method", ["fedavg", "fedrdn", "norm", "unskew", "unskew(statistics=False)", "fedprox+fedrdn"]
+)
+def test_beside_a_part_that_scales_images_only_the_other_inputs_are_left_to_scale(method, module):
+    study = study_of(method, several(), module)
+    alone, why = method in ("fedavg", "unskew(statistics=False)"), looks_unscaled(several(), study)
+    assert ("input age" in why, "input photo" in why) == (True, alone)
+    (added,) = re.findall(
+        r"add (\+\S+) to the method", scaling_remedy(study.method, study.fed.net.layout, summed=False)
+    )
+    assert added == ("+standardise" if alone else "+standardise(images=False)")
+    assert looks_unscaled(several(), study_of(f"{method}{added}", several(), module)) == ""
+
+
+@pytest.mark.parametrize(
+    "method", ["dp(clip=1.0,noise_multiplier=1.0)", "dpsgd(clip=1.0,noise_multiplier=1.0)"]
+)
+def test_where_nobody_may_send_statistics_the_sites_have_to_agree_beforehand(method):
+    assert (
+        scaling_remedy(study_of("fedavg", large_columns(), "mlp").method, None, summed=True) == COMMON_SCALING
+    )
+    assert scaling_remedy(unskew.methods.registry.parse(method), None, summed=False) == COMMON_SCALING
+
+
+def test_the_coordinator_reads_what_its_study_can_do(tmp_path, module):
+    channel = fake.Direct(sites(tmp_path, module, [several()] * 3))
+    settings = fake.small("fedavg").replace(method="fedrdn", model=module, clients=3, rounds=1)
+    loop, _, _ = fake.run(tmp_path / "run", channel, settings)
+    told = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E504"]
+    assert len(told) == 3
+    assert all(f"add +standardise(images=False) to the method, or {COMMON_SCALING}." in text for text in told)

@@ -9,25 +9,21 @@ from dataclasses import replace
 import pytest
 
 import unskew
-from tests.cli.calling import call
 from tests.federation import fake
-from tests.federation.test_bad import again, meddling, opened
+from tests.federation.test_bad_replies import again, meddling, opened
 from tests.federation.test_bits import problems, simulated
 from unskew.core.replies import cap_weights
-from unskew.errors import Paused, UsageError
-from unskew.federation import admission
-from unskew.federation.coordinator import correspondence
+from unskew.errors import UsageError
 from unskew.federation.coordinator.outliers import doubtful_counts, weight_lines
 from unskew.federation.protocol import hello
 from unskew.federation.protocol.hello import Hello
 from unskew.federation.protocol.wire_format import seal
-from unskew.federation.site import approvals
-from unskew.federation.site.site_folder import SiteFolder
-from unskew.federation.tickets import Coordinator, Ticket
 from unskew.methods import registry
 from unskew.records.checkpoints import digest
 
 BAD = "s1"
+
+
 """The site with a single training sample."""
 
 
@@ -49,7 +45,6 @@ def run(tmp_path, settings, **terms):
 
 
 def test_a_site_that_says_more_than_was_agreed_is_left_out_and_named(tmp_path, monkeypatch):
-    """N3: a site with one sample said 2^39, and the merge was its reply."""
     boasting(monkeypatch)
     loop, _, said = run(tmp_path, fake.small("fedavg"), bounds={BAD: 100})
     assert any(
@@ -63,7 +58,7 @@ def test_a_site_that_says_more_than_was_agreed_is_left_out_and_named(tmp_path, m
 
 @pytest.mark.parametrize("name", ["fedavg", "flea", "fedproto"])
 def test_a_false_number_without_a_bound_stops_nobody_else(tmp_path, monkeypatch, name):
-    """N3: bounds on what is shared follow the largest number, so all honest sites refused because of one
+    """Bounds on what is shared follow the largest number, so all honest sites refused because of one
     liar."""
     boasting(monkeypatch)
     loop, _, _ = run(tmp_path, fake.small(name), min_sites=3)
@@ -91,7 +86,6 @@ def doubted(*numbers: tuple[int, int], bounds=None) -> set[str]:
 
 
 def test_only_numbers_out_of_all_proportion_are_doubted():
-    """N3: honest sites of very different sizes train together."""
     assert doubted((100, 10), (100, 10), (100_001, 10)) == {"s2"}
     assert doubted((100, 10), (100, 10), (100_000, 10)) == set(), "a thousand times"
     assert doubted((1, 1), (1, 1), (99_999, 99_999)) == set(), "a size that is common"
@@ -103,42 +97,13 @@ def test_only_numbers_out_of_all_proportion_are_doubted():
     assert doubted((1 << 39, 10)) == set(), "nobody to compare with"
 
 
-def test_a_site_that_is_left_out_is_waited_for_no_more(tmp_path, monkeypatch):
-    """The coordinator read "waiting for approval at s1" after it had left s1 out."""
-    monkeypatch.setattr(correspondence, "AGAIN_S", 0.01)
-    boasting(monkeypatch)
-    sites = fake.sites(tmp_path / "sites", fake.federation())
-    sites[999].guard.approve, folder = "ask", sites[999].member.folder
-
-    class Approving(fake.Direct):
-        def nodes(self):
-            for request in approvals.all_requests(folder):
-                approvals.decide(folder, request.run, "approved")
-            return super().nodes()
-
-    _, _, said = fake.run(
-        tmp_path / "run", Approving(sites), fake.small("fedavg"), bounds={BAD: 100}, wait_s=30
-    )
-    left_out = next(i for i, text in enumerate(said) if text.startswith("E305 s1"))
-    assert any("waiting for approval at s1" in text for text in said[:left_out])
-    assert not any("waiting" in text for text in said[left_out:])
-
-
 def test_samples_for_testing_are_bounded_too(tmp_path, monkeypatch):
-    """N3: they weigh the mean of the scores."""
     boasting(monkeypatch, train=1, test=1 << 39)
     loop, _, _ = run(tmp_path, fake.small("fedavg"), bounds={BAD: 100})
     assert BAD not in loop.run.federation.names
 
 
-def test_too_few_sites_within_their_bounds_pause_the_run_at_once(tmp_path, monkeypatch):
-    boasting(monkeypatch)
-    with pytest.raises(Paused, match=r"E206 4 of 5 sites take part; 5 are needed\. Missing: s1"):
-        run(tmp_path, fake.small("fedavg"), bounds={BAD: 100}, min_sites=5, wait_s=600)
-
-
 def test_a_reply_above_the_bound_is_dropped_and_named(tmp_path):
-    """N3: the hello was within the bound, the reply is not."""
 
     def claim(asked, honest):
         return again(opened(honest), n=1e6)
@@ -172,7 +137,6 @@ def distance_to_bads_reply(tmp_path, name, **changes) -> float:
 
 
 def test_a_boast_does_not_decide_the_merge(tmp_path, monkeypatch):
-    """N3: whatever was agreed with it, one of five sites weighs no more than the study lets it."""
     boasting(monkeypatch)
     assert distance_to_bads_reply(tmp_path, "plain") < 1e-6  # what the guards are for
     assert distance_to_bads_reply(tmp_path, "capped", cap=0.3) > 1e-3
@@ -201,16 +165,6 @@ def test_cap_and_equal_weights_end_with_the_simulators_bits(tmp_path, name, chan
     assert not [text for text in problems(loop) if "E108" not in text and "multi_krum" not in text]
 
 
-def test_weights_change_only_where_the_cap_binds():
-    """Sizes 40, 1, 33, 2, 17: the largest weight is 0.43."""
-    assert simulated("fedavg", cap=0.5).digest == simulated("fedavg").digest
-    assert simulated("fedavg", cap=0.4).digest != simulated("fedavg").digest
-    assert simulated("fedavg", weighting="equal").digest != simulated("fedavg").digest
-    assert (
-        simulated("scaffold", weighting="equal").digest == simulated("scaffold").digest
-    )  # which is equal already
-
-
 @pytest.mark.parametrize(
     ("weights", "cap", "expected"),
     [
@@ -223,25 +177,12 @@ def test_a_cap_worked_by_hand(weights, cap, expected):
     assert cap_weights(weights, cap) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedavg+clip_median", "fednova", "fedavg+multi_krum(share=0.1)"])
-def test_a_cap_reaches_every_merge_that_weighs_clients(name):
-    """N3: the cap composes with every merge."""
-    assert simulated(name, cap=0.25).digest != simulated(name).digest
-
-
-def test_settings_at_their_defaults_keep_the_names_of_runs():
-    settings = fake.small("fedavg")
-    assert settings.fingerprint() == settings.replace(cap=1, weighting="auto").fingerprint()
-    assert settings.fingerprint() != settings.replace(cap=0.9).fingerprint()
-
-
 def told(method="fedavg", bound=None, **changes):
     hellos = [Hello(f"s{k}", n, 9, (1, 8, 8), ("a", "b")) for k, n in enumerate((0, 900, 60, 40))]
     return weight_lines(hellos, registry.parse(method), fake.small(method, **changes), bound or {})
 
 
 def test_samples_and_weights_are_shown_before_round_1(tmp_path):
-    """N3: nobody saw how much a site weighed."""
     assert [" ".join(line.split()) for line in told(bound={"s2": 70})] == [
         "weights s1 900 samples (no bound) 90.0%",
         "s2 60 samples (at most 70) 6.0%",
@@ -256,31 +197,6 @@ def test_samples_and_weights_are_shown_before_round_1(tmp_path):
     shown = next(i for i, text in enumerate(said) if text.startswith("weights s0"))
     assert "40 samples" in said[shown]
     assert all("round 1" not in text for text in said[:shown])
-
-
-def test_admit_keeps_a_bound_and_shows_it(tmp_path):
-    home = Coordinator.make(tmp_path / "federations/lung", "lung", "127.0.0.1:9", ["a", "b"])
-    joined = SiteFolder.make(tmp_path / "site", Ticket.read(home.ticket_file("a")))
-    (tmp_path / "a.pub").write_text((joined.folder / "a.pub").read_text())
-    no = call("federation", "admit", "lung", "--compared", "a.pub", "--samples", "0", cwd=tmp_path)
-    assert (no.code, home.admitted()) == (2, {})
-    assert "E109 --samples takes a whole number above 0" in no.err
-    assert "no bound" in call("federation", "admit", "lung", "--compared", "a.pub", cwd=tmp_path).out
-    assert (
-        "at most 5,000"
-        in call("federation", "admit", "lung", "--compared", "a.pub", "--samples", "5000", cwd=tmp_path).out
-    )
-    assert "at most 5,000" in call("federation", "admit", "lung", "--compared", "a.pub", cwd=tmp_path).out
-    assert admission.read_bounds(home) == {"a": 5000}
-    shown = call("federation", "show", "lung", cwd=tmp_path).out
-    assert "  at most 5,000 samples" in shown
-    assert "certificate valid for 36" in shown
-    assert json.loads(call("federation", "show", "lung", "--json", cwd=tmp_path).out)["samples"] == {
-        "a": 5000
-    }
-    (home.folder / "admitted/a.samples").write_text("many")
-    with pytest.raises(UsageError, match=r"E503 .*a\.samples holds no number"):
-        admission.read_bounds(home)
 
 
 def test_a_run_on_sites_has_a_cap_unless_another_is_asked_for():

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 import sys
 import threading
 from pathlib import Path
@@ -13,16 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.federation import fake  # noqa: F401  skips where cryptography is missing
-from unskew.errors import Paused, UnskewError, UsageError
-from unskew.federation.protocol.signed_messages import (
-    BUDGET,
-    SOCKET,
-    MessageNotStored,
-    SignedMessage,
-    ask_worker,
-)
-from unskew.federation.site import processes, worker
+from unskew.federation.protocol.signed_messages import BUDGET, SOCKET, SignedMessage, ask_worker
+from unskew.federation.site import worker
 from unskew.federation.site.processes import SiteProcesses
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.site.terminal import CONNECTED
@@ -40,40 +31,12 @@ def joined(tmp_path):
     return SiteFolder.make(tmp_path / "s1", home.ticket("s1"))
 
 
-def test_the_worker_is_started_with_all_that_the_site_was_given(joined):
-    given = {"classes": "a,b", "model": "net.py:net", "device": "cuda", "approve": "all"}
-    program = SiteProcesses(joined, "lungs.csv", **given)._worker(Path("place"))
-    assert program.command[1:] == [
-        "-P", "-m", "unskew.federation.site.worker", str(joined.folder), "lungs.csv", "--classes", "a,b",
-        "--model", "net.py:net", "--device", "cuda", "--approve", "all",
-    ]  # fmt: skip
-    assert (program.env[SOCKET], set(program.hopeless)) == ("place", {2, 3})
-    plain = SiteProcesses(joined, "lungs.csv")._worker(Path("place"))
-    assert plain.command[6:] == ["--device", "cpu", "--approve", "ask"]
-
-
 def test_a_site_says_every_time_that_it_is_connected_and_repeats_nothing_else(joined):
     said: list[str] = []
     site = SiteProcesses(joined, "lungs.csv", say=said.append)
     for text in ("lost", "lost", CONNECTED, "lost", CONNECTED):
         site.say(text)
     assert said == ["lost", CONNECTED, "lost", CONNECTED]
-
-
-def test_a_site_that_no_server_will_accept_starts_nothing(joined, monkeypatch):
-    monkeypatch.setattr(processes, "rejection", lambda joined: "its key was revoked")
-    with pytest.raises(UsageError, match=r"E503 .*: its key was revoked"):
-        SiteProcesses(joined, "lungs.csv").run(until=lambda: True)
-
-
-@pytest.mark.parametrize("code", [2, 3])
-def test_a_worker_that_a_restart_cannot_help_ends_the_site(joined, tmp_path, code):
-    (tmp_path / "log").write_text("E402 the data set is missing.\n")
-    ended = SimpleNamespace(tend=lambda say: code, log=tmp_path / "log")
-    with pytest.raises(UnskewError, match="E402 the data set is missing") as told:
-        SiteProcesses(joined, "lungs.csv")._tend(ended)
-    assert told.value.exit_code == code
-    SiteProcesses(joined, "lungs.csv")._tend(SimpleNamespace(tend=lambda say: worker.OVERDUE))
 
 
 def started(monkeypatch, folder: Path, *options: str) -> tuple[SimpleNamespace, list]:
@@ -90,30 +53,6 @@ def started(monkeypatch, folder: Path, *options: str) -> tuple[SimpleNamespace, 
     ((site, path),) = served
     assert path == Path("place")
     return site, loaded
-
-
-def test_what_the_worker_was_started_with_reaches_the_site(joined, monkeypatch, capsys):
-    before = os.umask(0o022)
-    try:
-        site, loaded = started(
-            monkeypatch, joined.folder, "--classes", "a, b,", "--model", "net.py", "--device", "cuda"
-        )
-        (joined.folder / "leaves.txt").write_text("")
-        assert stat.S_IMODE((joined.folder / "leaves.txt").stat().st_mode) == 0o600
-    finally:
-        os.umask(before)
-    assert loaded == [("lungs.csv", ["a", "b"])]
-    member, data, model, device, _, approve = site.given
-    assert (member.name, member.folder, model, device, approve) == (
-        "s1",
-        joined.folder,
-        "net.py",
-        "cuda",
-        "ask",
-    )
-    assert member.coordinator.text == joined.ticket.coordinator
-    assert len(data().y) == 3
-    assert "3 training samples, 1 test samples, ready" in capsys.readouterr().out
 
 
 class Watchdog:
@@ -171,35 +110,10 @@ def test_an_answer_comes_within_its_time_or_ends_the_worker(tmp_path, watchdogs,
     assert watchdog.over
 
 
-def test_an_answer_that_fails_leaves_no_watchdog_behind(tmp_path, watchdogs):
-    def fails(request):
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        answered(SimpleNamespace(answer=fails), tmp_path)
-    assert watchdogs[0].over
-
-
 @pytest.mark.parametrize("sent", [b"\1", BUDGET.pack(5.0) + b"\0\0", BUDGET.pack(5.0) + b"\xff" * 99])
 def test_what_is_no_request_is_not_answered(tmp_path, watchdogs, sent):
     assert answered(SimpleNamespace(), tmp_path, sent) is None
     assert not watchdogs
-
-
-def test_a_request_that_the_disk_has_no_room_for_is_refused(tmp_path, watchdogs, monkeypatch):
-    full = MessageNotStored(REQUEST.digest, Paused("E203", "the disk is full."))
-
-    def receive(line, folder):
-        raise full
-
-    whole, refused = SignedMessage.receive, []
-    site = SimpleNamespace(refusal=lambda digest, error: refused.append((digest, error)) or ANSWER)
-    calls = iter([receive, whole])
-    monkeypatch.setattr(
-        SignedMessage, "receive", staticmethod(lambda line, folder: next(calls)(line, folder))
-    )
-    assert answered(site, tmp_path) == ANSWER
-    assert refused == [(REQUEST.digest, full)]
 
 
 def test_whoever_asks_is_answered_one_after_the_other_also_where_a_worker_was_killed(tmp_path):

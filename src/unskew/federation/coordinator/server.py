@@ -22,7 +22,7 @@ from unskew.federation.coordinator import orders, superlink
 from unskew.federation.coordinator.orders import ENDING, RunMetrics
 from unskew.federation.coordinator.superlink import APP_HASH, Refused, SuperLink, Task, Unavailable
 from unskew.federation.front import access
-from unskew.federation.programs import Program, Say
+from unskew.federation.programs import Program, RareSay, Say
 from unskew.federation.prometheus import Metric, counter, gauge
 from unskew.federation.protocol.identity import persistent_secret
 from unskew.federation.protocol.signed_messages import SOCKET
@@ -58,12 +58,11 @@ class Conductors:
     _runs: list[_Run] = field(default_factory=list)
     _request_time: float = -TAKE_S
     """Time of the last request for tasks."""
-    _refused: bool = False
-    """The last request for tasks was refused by the SuperLink."""
 
     def __post_init__(self) -> None:
         self.secret_file = self.home.folder / "flower" / "tasks.key"
         self._secret, self._link = persistent_secret(self.secret_file), SuperLink(self.home)
+        self._rarely = RareSay(self.say)
 
     def tend(self) -> None:
         """Take the next task, and keep the processes of all runs running."""
@@ -80,13 +79,7 @@ class Conductors:
         except Unavailable:
             return  # the SuperLink is still starting or is being restarted
         except Refused as error:
-            if not self._refused:
-                self.say(f"E507 the SuperLink gives no tasks: {error}; it is asked again until it does.")
-            self._refused = True
-            return
-        if self._refused:
-            self._refused = False
-            self.say("the SuperLink gives tasks again")
+            self._rarely(f"E507 the SuperLink gives no tasks: {error}; it is asked again until it does.")
 
     @property
     def active(self) -> list[Path]:

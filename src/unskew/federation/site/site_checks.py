@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,14 +29,7 @@ def check_site(folder: Path, data: str, classes: Sequence[str], for_study: bool 
         text = f"{folder} is no site's yet, so its key, network and policy are not checked"
         return [Finding("folder", True, text), _data(data, classes), _versions()]
     joined = SiteFolder.open(folder)
-    return [
-        _key(joined),
-        *_unwritable(folder),
-        *network(joined),
-        _policy(folder),
-        _data(data, classes),
-        _versions(),
-    ]
+    return [_key(joined), *network(joined), _policy(folder), _data(data, classes), _versions()]
 
 
 def policy_finding(folder: Path, study: Study) -> Finding:
@@ -47,17 +39,6 @@ def policy_finding(folder: Path, study: Study) -> Finding:
     except UnskewError as error:
         return Finding("study", False, str(error))
     return Finding("study", True, f"{study.method}: the policy allows it")
-
-
-def _unwritable(folder: Path) -> list[Finding]:
-    """A finding if the site's folder is not writable."""
-    if os.access(folder, os.W_OK):
-        return []
-    text = (
-        f"nothing can be written to {folder}, where the site keeps what has left; this user must own it, on a"
-        " disk that is not read-only"
-    )
-    return [Finding("folder", False, text)]
 
 
 def _policy(folder: Path) -> Finding:

@@ -1,0 +1,237 @@
+"""Which keys TLS lets through, and the one place in which a key is used."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip(
+    "cryptography", reason="a deployment's tests need the extra: pip install 'unskew[flower]'"
+)
+pytest.importorskip("cryptography", reason="pip install 'unskew[flower]'")
+
+import builtins
+import io
+import os
+import shutil
+import socket
+import ssl
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from types import SimpleNamespace
+
+from unskew.federation import certificates
+from unskew.federation.front.access import SILENT_S, Members, SiteHolders
+from unskew.federation.protocol.identity import PrivateKey
+from unskew.federation.site.site_folder import BITS, SiteFolder, place_of
+from unskew.federation.tickets import Coordinator, Ticket
+
+A, B, STRANGER = PrivateKey.make(), PrivateKey.make(), PrivateKey.make()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lung")
+    certificates.certify(folder, "lung", "127.0.0.1")
+    return folder
+
+
+def greeted(folder, admitted, client: ssl.SSLContext) -> str:
+    """The fingerprint of the key that the server has seen proven. Raises ssl.SSLError if it refuses."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = certificates.server_context(folder / "server.crt", folder / "server.key", admitted)
+    there = context.wrap_bio(to_server, to_client, server_side=True)
+    here = client.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
+    done: set[ssl.SSLObject] = set()
+    while len(done) < 2:
+        for end in (here, there):
+            try:
+                end.do_handshake()
+                done.add(end)
+            except ssl.SSLWantReadError:
+                pass
+    return certificates.certified_fingerprint(there.getpeercert(binary_form=True))
+
+
+def client(folder, key: PrivateKey, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl.SSLContext:
+    context = certificates.client_context((folder / "ca.crt").read_text(), "a", key)
+    context.minimum_version = context.maximum_version = version
+    return context
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_only_an_admitted_key_is_let_in(server, version):
+    admitted = [A.public, B.public]
+    for key in (A, B):
+        assert greeted(server, admitted, client(server, key, version)) == key.public.fingerprint
+    with pytest.raises(ssl.SSLError):
+        greeted(server, admitted, client(server, STRANGER, version))
+    with pytest.raises(ssl.SSLError):
+        greeted(server, [], client(server, A, version))
+    with pytest.raises(ssl.SSLError):
+        greeted(server, [B.public], client(server, A, version))
+
+
+def test_a_certificate_that_names_an_admitted_key_does_not_replace_its_proof(server, monkeypatch):
+    monkeypatch.setattr(
+        certificates, "_issuer", lambda _: certificates.x509_name(f"key {A.public.fingerprint}")
+    )
+    forged = client(server, STRANGER)
+    monkeypatch.undo()
+    with pytest.raises(ssl.SSLError):
+        greeted(server, [A.public], forged)
+
+
+def test_who_shows_no_certificate_or_one_of_another_authority_is_refused(server, tmp_path):
+    bare = ssl.create_default_context(cadata=(server / "ca.crt").read_text())
+    with pytest.raises(ssl.SSLError):
+        greeted(server, [A.public], bare)
+    certificates.certify(tmp_path, "other", "127.0.0.1")
+    bare.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    with pytest.raises(ssl.SSLError):
+        greeted(server, [A.public], bare)
+
+
+def written_while(monkeypatch, work) -> list[str]:
+    """The files below a folder of any disk that were opened for writing, by whatever way, while something
+    works."""
+    paths: list[str] = []
+
+    def watched(opening):
+        def opened(path, *arguments, **named):
+            mode = named.get("mode", arguments[0] if arguments else "r")
+            writes = mode & (os.O_WRONLY | os.O_RDWR) if isinstance(mode, int) else set(mode) & set("wax+")
+            if writes and isinstance(path, str | os.PathLike):
+                paths.append(os.fspath(path))
+            return opening(path, *arguments, **named)
+
+        return opened
+
+    with monkeypatch.context() as patch:
+        for module, name in ((os, "open"), (io, "open"), (builtins, "open")):
+            patch.setattr(module, name, watched(getattr(module, name)))
+        work()
+    return [path for path in paths if not path.startswith("/proc/self/fd/")]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
+def test_the_key_is_never_copied_to_a_disk(server, monkeypatch, tmp_path):
+    """Somebody who is killed in the middle would leave it there."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    authority = (server / "ca.crt").read_text()
+    assert written_while(monkeypatch, lambda: certificates.client_context(authority, "a", A)) == []
+    monkeypatch.setattr(certificates, "sys", SimpleNamespace(platform="another"))
+    written = written_while(monkeypatch, lambda: certificates.client_context(authority, "a", A))
+    assert any(Path(path).parent == tmp_path for path in written), (
+        "elsewhere it is, so this test would see it here"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_admitted_site_lends_its_key_to_nobody(server):
+    issuer = certificates.Issuer(certificates.x509_name(f"key {A.public.fingerprint}"), A.key)
+    lent = issuer.certificate(certificates.x509_name("b"), STRANGER.public.key, certificates.LEAF)
+    assert (
+        certificates.certified_fingerprint(lent.public_bytes(certificates.serialization.Encoding.DER))
+        == STRANGER.public.fingerprint
+    )
+    assert certificates.certified_fingerprint(None) == ""
+
+
+@pytest.fixture
+def joined(tmp_path):
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:9", ["a"])
+    return SiteFolder.make(tmp_path / "site", Ticket.read(home.ticket_file("a")))
+
+
+def test_a_place_is_the_same_after_a_restart_or_a_move_and_another_for_a_copy_or_a_clone(
+    joined, tmp_path, monkeypatch
+):
+    here = place_of(joined.folder)
+    assert 0 < here < 1 << (BITS + 1)
+    assert place_of(joined.folder) == here
+    shutil.copytree(joined.folder, tmp_path / "copy")
+    assert place_of(tmp_path / "copy") != here
+    joined.folder.rename(tmp_path / "moved")
+    assert place_of(tmp_path / "moved") == here
+    with monkeypatch.context() as clone:
+        clone.setattr(socket, "gethostname", lambda: "another")
+        assert place_of(tmp_path / "moved") != here
+    with monkeypatch.context() as clone:
+        clone.setattr(uuid, "getnode", lambda: uuid.UUID(int=7).node)
+        assert place_of(tmp_path / "moved") != here
+
+
+def test_a_sites_certificate_says_from_where_its_key_is_used(joined, monkeypatch):
+    made = []
+    monkeypatch.setattr(certificates, "_load", lambda context, chain: made.append(chain))
+    joined.tls()
+    certificate = certificates.x509.load_pem_x509_certificate(made[0])
+    der = certificate.public_bytes(certificates.serialization.Encoding.DER)
+    assert certificates.place_in(der) == place_of(joined.folder)
+    assert certificates.certified_fingerprint(der) == joined.key.public.fingerprint
+
+
+def test_one_place_speaks_for_a_site_until_nothing_was_heard_of_it_for_a_while():
+    now = [100.0]
+    holding = SiteHolders(lambda: now[0])
+    assert holding.may_speak("a", 1)
+    assert not holding.may_speak("a", 2)
+    assert holding.may_speak("b", 2), "another site is another matter"
+    now[0] += SILENT_S - 1
+    assert holding.may_speak("a", 1)
+    now[0] += SILENT_S - 1
+    assert not holding.may_speak("a", 2), "it was heard of meanwhile"
+    now[0] += 1
+    assert holding.may_speak("a", 2)
+    assert not holding.may_speak("a", 1), "whoever was silent so long has lost the name"
+
+
+@pytest.fixture
+def home(tmp_path):
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:1", ["a", "b"])
+    home.admit("a", PrivateKey.make().public)
+    return home
+
+
+def key_of(home, site):
+    return home.admitted()[site].fingerprint
+
+
+def test_every_change_makes_new_demands_of_the_next_connection(home):
+    members = Members(home)
+    contexts = [members.context]
+    home.admit("b", PrivateKey.make().public)
+    assert members.read()
+    contexts.append(members.context)
+    assert members.site(key_of(home, "b")) == "b"
+    certificates.renew(home.folder)
+    assert members.read()
+    contexts.append(members.context)
+    gone = key_of(home, "b")
+    home.key_file("b").unlink()
+    assert members.read()
+    contexts.append(members.context)
+    assert members.site(gone) == ""
+    assert len(set(map(id, contexts))) == 4
+    assert not members.read()
+
+
+def test_a_key_that_is_replaced_is_out_and_the_new_one_in(home):
+    members, old, new = Members(home), key_of(home, "a"), PrivateKey.make().public
+    home.key_file("a").write_text(new.text)
+    assert members.read()
+    assert (members.site(old), members.site(new.fingerprint)) == ("", "a")
+
+
+@pytest.mark.parametrize("damage", [b"", b"ecdsa nonsense", b"\xff\xfe"])
+def test_a_damaged_key_lets_nobody_in_and_keeps_nobody_else_out(home, damage):
+    home.admit("b", PrivateKey.make().public)
+    members, lost = Members(home), key_of(home, "b")
+    home.key_file("b").write_bytes(damage)
+    assert members.read()
+    assert members.site(lost) == ""
+    assert members.site(Coordinator.open(home.folder).key.public.fingerprint) == ""
+    home.key_file("b").unlink()
+    assert members.site(key_of(home, "a")) == "a"

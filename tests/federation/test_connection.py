@@ -1,0 +1,355 @@
+"""A site's connection: what it does when the network, the server or its own worker fails."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
+
+import gzip
+import threading
+import time
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import httpx
+from flwr.app import Message
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
+from flwr.supercore.inflatable.inflatable_object import get_object_tree
+
+from tests.federation import (
+    fake,  # skips where cryptography is missing  # skips where cryptography is missing
+)
+from unskew.federation.protocol.flower_messages import pack_message
+from unskew.federation.protocol.signed_messages import SignedMessage
+from unskew.federation.site import connection
+from unskew.federation.site.connection import (
+    AccessDenied,
+    AnswerLoop,
+    AnswerRefused,
+    Fleet,
+    KeyInUse,
+    ServerUnreachable,
+)
+from unskew.federation.site.site_folder import SiteFolder
+from unskew.federation.tickets import Coordinator, Ticket
+
+pytestmark = pytest.mark.flower
+
+
+REQUEST = SignedMessage("{}", b"signature", b"blob")
+
+
+ANSWER = SignedMessage('{"answer": 1}', b"signature", b"blob")
+
+
+def message(seconds: float = 5.0) -> Message:
+    fake.grid_of({})  # which sets what Flower's messages want to know of their process
+    return Message(pack_message(REQUEST), 1, "train", ttl=seconds)
+
+
+@dataclass
+class Script:
+    """A Connection that plays what each call does: returns a value, or raises an error. At its end `over` is
+    set."""
+
+    receive_: list = field(default_factory=list)
+    connect_: list = field(default_factory=list)
+    reply_: list = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+    replies: list = field(default_factory=list)
+    beats: int = 0
+    forgotten: int = 0
+    left: bool = False
+
+    def _next(self, script: list):
+        value = script.pop(0) if script else None
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    def connect(self) -> None:
+        self._next(self.connect_)
+
+    def beat(self) -> None:
+        self.beats += 1
+
+    def receive(self):
+        if not self.receive_:
+            self.over.set()
+        return self._next(self.receive_)
+
+    def reply(self, message, answer) -> None:
+        self._next(self.reply_)
+        self.replies.append(answer)
+
+    def forget(self) -> None:
+        self.forgotten += 1
+
+    def leave(self) -> None:
+        self.left = True
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(connection, "RETRY_S", 0.1)
+    monkeypatch.setattr(connection, "QUICK_S", 0.01)
+
+
+def played(script: Script, answer=lambda request, seconds: ANSWER) -> list[str]:
+    said: list[str] = []
+    AnswerLoop(script, answer, said.append, "a", script.over).run()
+    assert script.left
+    return said
+
+
+def test_a_message_is_answered():
+    script = Script([message(), None])
+    played(script)
+    assert script.replies == [ANSWER]
+    assert script.forgotten == 1
+
+
+@pytest.mark.parametrize("error", [ServerUnreachable("502"), AccessDenied("unknown")])
+def test_the_server_is_tried_again_until_it_is_there(error):
+    said = played(Script([message(), None], [error, error, error]))
+    assert len([text for text in said if "tried again" in text]) == 3
+    assert said[-1] == "connected to the server again after 0 s"
+    assert ("Is a.pub admitted?" in said[0]) == isinstance(error, AccessDenied)
+
+
+def test_an_admitted_key_that_is_in_use_is_not_called_unknown():
+    said = played(Script([message(), None], [KeyInUse("another machine is connected with it")]))
+    assert "does not let this site in: another machine" in said[0]
+    assert "admitted" not in said[0]
+
+
+def test_an_answer_that_could_not_be_sent_is_sent_after_the_network_is_back():
+    script = Script([message(), None], reply_=[ServerUnreachable("cut"), ServerUnreachable("cut")])
+    played(script)
+    assert script.replies == [ANSWER]
+
+
+def test_an_answer_that_came_too_late_is_not_sent():
+    script = Script([message(0.1), None])
+    played(script, lambda request, seconds: time.sleep(0.2) or ANSWER)
+    assert script.replies == []
+    assert script.forgotten == 1
+
+
+def test_an_answer_to_a_run_that_is_over_is_let_go():
+    script = Script([message(), None], reply_=[AnswerRefused("over")])
+    said = played(script)
+    assert script.replies == []
+    assert any("not wanted any more" in text for text in said)
+
+
+def test_a_worker_that_ends_or_hangs_is_said_at_once():
+    for error, text in (
+        (ConnectionResetError(), "ended while it worked"),
+        (TimeoutError(), "did not answer in time"),
+    ):
+
+        def failing(request, seconds, error=error):
+            raise error
+
+        script = Script([message(), None])
+        played(script, failing)
+        assert text in script.replies[0]
+
+
+def test_heartbeats_go_on_while_a_request_is_worked_on(monkeypatch):
+    monkeypatch.setattr(connection, "BEAT_S", 0.02)
+    script = Script([message(), None])
+    played(script, lambda request, seconds: time.sleep(0.3) or ANSWER)
+    assert script.beats >= 5
+
+
+@pytest.mark.parametrize("error", [RecursionError("deep"), MemoryError(), ZeroDivisionError()])
+def test_whatever_a_message_raises_the_site_goes_on(error, monkeypatch):
+    script = Script([error, message(), None], [error])
+    said = played(script)
+    assert script.replies == [ANSWER]
+    assert len([text for text in said if text.startswith(f"unexpected: {type(error).__name__}")]) == 2
+
+    def failing(*_):
+        raise error
+
+    script = Script([message(), message(), None])
+    played(script, failing)
+    assert len(script.replies) == 2
+    assert "could not be handed" in script.replies[0]
+    monkeypatch.setattr(connection, "unpack_message", failing)
+    script = Script([message(), message(), None])
+    played(script)
+    assert len(script.replies) == 2
+    assert "cannot be read" in script.replies[0]
+
+
+@pytest.mark.parametrize("kind", [FileNotFoundError, ConnectionResetError, RuntimeError])
+def test_nothing_of_an_error_but_its_name_goes_to_the_coordinator(kind):
+    """Its text may name a file of the site, and with it a patient."""
+
+    def fails(request, seconds):
+        raise kind("/data/anna.nii")
+
+    script = Script([message(), None])
+    played(script, fails)
+    (answer,) = script.replies
+    assert kind.__name__ in answer
+    assert "anna" not in answer
+
+
+ACTIVATED, BEATEN = (
+    ActivateNodeResponse(node_id=12).SerializeToString(),
+    SendNodeHeartbeatResponse(success=True),
+)
+
+
+IN_USE = b'{"code": 2004, "detail": "no"}'
+
+
+def pulled() -> bytes:
+    """An answer with one message whose content is still to be pulled."""
+    fake.grid_of({})  # which sets what Flower's messages want to know of their process
+    message = Message(pack_message(SignedMessage("{}", b"", b"")), 12, "train", ttl=60)
+    message.metadata.__dict__["_message_id"] = message.object_id
+    answer = PullMessagesResponse(
+        messages_list=[message_to_proto(remove_content_from_message(message))],
+        message_object_trees=[get_object_tree(message)],
+    )
+    return answer.SerializeToString()
+
+
+class Server:
+    """Answers by the call's name with (status, body); everything else with 404.
+
+    asked: the calls, in order. lines: the connections by which they came.
+    """
+
+    def __init__(self, **answers: tuple[int, bytes]):
+        server = self
+        self.answers, self.asked, self.lines = answers, [], set()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"  # which keeps connections, as the front does
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["content-length"]))
+                call = self.path.removeprefix("/v1/fleet/").replace("-", "_")
+                server.asked.append(call)
+                server.lines.add(self.client_address)
+                status, body = server.answers.get(call, (404, b""))
+                self.send_response(status)
+                self.send_header("content-type", "application/x-protobuf")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.http.server_address[1]
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+
+def fleet_at(tmp_path, port: int) -> Fleet:
+    """Of a site that has joined a federation without TLS at this port."""
+    folder = tmp_path / "site"
+    if folder.exists():
+        return Fleet(SiteFolder.open(folder))
+    home = Coordinator.make(tmp_path / "fed", "lung", f"127.0.0.1:{port}", ["a"], tls=False)
+    return Fleet(SiteFolder.make(folder, Ticket.read(home.folder / "tickets/a.ticket")))
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ((200, b"<html>Welcome to the proxy</html>"), ServerUnreachable),
+        ((502, b"Bad Gateway"), ServerUnreachable),
+        ((503, b""), ServerUnreachable),
+        ((404, b"{}"), ServerUnreachable),
+        ((401, b""), AccessDenied),
+        ((400, IN_USE), KeyInUse),
+        ((403, b""), AnswerRefused),
+    ],
+)
+def test_an_answer_that_is_none_is_sorted(tmp_path, answer, error):
+    with pytest.raises(error):
+        fleet_at(tmp_path, Server(activate_node=answer).port).connect()
+
+
+def test_a_site_comes_back_under_its_number_without_being_admitted_again(tmp_path):
+    server = Server(activate_node=(200, ACTIVATED), send_node_heartbeat=(200, BEATEN.SerializeToString()))
+    fleet_at(tmp_path, server.port).connect()
+    server.asked.clear()
+    fleet_at(tmp_path, server.port).connect()
+    assert server.asked == ["send_node_heartbeat"]
+
+
+def test_a_message_that_a_crash_has_left_open_is_excused_once(tmp_path):
+    """Or the server would wait for its answer until the deadline."""
+    server = Server(
+        activate_node=(200, ACTIVATED), send_node_heartbeat=(200, BEATEN.SerializeToString()),
+        push_messages=(200, b""), pull_messages=(200, pulled()), pull_object=(503, b""),
+    )  # fmt: skip
+    fleet = fleet_at(tmp_path, server.port)
+    fleet.connect()
+    with pytest.raises(ServerUnreachable):
+        fleet.receive()
+    server.asked.clear()
+    fleet.connect()
+    with pytest.raises(ServerUnreachable):
+        fleet.receive()
+    assert "push_messages" not in server.asked, "the same process goes on with it"
+    assert "pull_messages" not in server.asked
+    for excused in (1, 0):
+        server.asked.clear()
+        fleet_at(tmp_path, server.port).connect()
+        assert server.asked.count("push_messages") == excused
+
+
+def long():
+    for _ in range(20):
+        yield bytes(1 << 20)
+
+
+@pytest.fixture(scope="module")
+def joined(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("joined")
+    home = Coordinator.make(folder / "fed", "lung", "127.0.0.1:8123", ["a"])
+    return SiteFolder.make(folder / "a", Ticket.read(home.ticket_file("a")))
+
+
+def answered(joined: SiteFolder, **answer) -> Fleet:
+    """A site's connection to a server that answers everything so."""
+    fleet = Fleet(joined)
+    fleet._client._client._transport = httpx.MockTransport(lambda request: httpx.Response(**answer))
+    return fleet
+
+
+@pytest.mark.parametrize("status", [200, 502])
+def test_an_answer_that_is_too_long_is_cut_off(joined, status):
+    """A site's connection read it whole before it looked at it."""
+    with pytest.raises(ServerUnreachable, match=r"the answer is not the server's \(ResponseTooLarge\)"):
+        answered(joined, status_code=status, content=long()).beat()
+
+
+def test_nothing_is_unpacked(joined, monkeypatch):
+    packed, seen = gzip.compress(bytes(50 << 20)), []
+    monkeypatch.setattr(
+        httpx.Response, "content", property(lambda self: seen.append(len(self.read())) or self.read())
+    )
+    with pytest.raises(ServerUnreachable):
+        answered(joined, status_code=200, content=iter([packed]), headers={"content-encoding": "gzip"}).beat()
+    assert max(seen) < connection.MOST_RESPONSE
+
+
+def test_what_the_server_answers_is_read_as_before(joined):
+    answered(joined, status_code=200, content=b"").beat()
+    with pytest.raises(ServerUnreachable, match="it answers HTTP 503"):
+        answered(joined, status_code=503, content=b"?").beat()

@@ -1,0 +1,345 @@
+"""A run's number stands for one study, set up in one way; what is asked again is answered alike and counted."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from tests.federation import (
+    fake,  # skips where cryptography is missing  # skips where cryptography is missing
+)
+from tests.federation.test_policy import allow, answer, begun, hello, weights
+from unskew.core.trees import Tree, tree_map
+from unskew.errors import UsageError
+from unskew.federation.protocol.wire_format import seal
+from unskew.federation.site import approvals
+from unskew.federation.site.run_folder import RunFiles, RunFolder
+from unskew.federation.site.site import Site
+from unskew.federation.site.site_ledger import AnsweredRequest, SiteLedger
+
+ALL_SAMPLES = "feddata(share=1.0)"
+
+
+FACTS = {"k": 0, "clients": 1, "largest": 33}
+
+
+VISIT = {"part": "feddata", "trip": 0, "lr": 0.05}
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A site whose operator allows everything."""
+    return fake.sites(tmp_path / "sites", fake.federation())[998]
+
+
+def setup(site, method: str, **facts) -> dict:
+    settings = fake.small(method).as_dict()
+    return answer(site, "setup", tree={"w": weights(site)}, settings=settings, **(FACTS | facts))
+
+
+def test_a_refused_setup_leaves_nothing_that_answers(site):
+    """A refused study stayed warm under the number of an approved one, and the next request took every
+    sample."""
+    site.guard.approve = "ask"
+    hello(site)
+    approvals.decide(site.member.folder, "r1", "approved")
+    train = begun(site)
+    assert setup(site, ALL_SAMPLES)["code"] == "E520"
+    assert answer(site, "visit", **VISIT)["code"] == "E310"  # plain averaging has no such Part
+    assert train(1)["n"] == 33
+    assert SiteLedger.read(site.member.folder).runs["r1"].method == "fedavg"
+
+
+def test_a_begun_number_takes_no_other_study_even_where_everything_is_approved(site):
+    """Neither the approval nor the budget was counted for a second study under the number of the
+    first."""
+    begun(site)
+    assert "run r1 began with another study" in hello(site, ALL_SAMPLES)["text"]
+    assert "run r1 began with another study" in setup(site, ALL_SAMPLES)["text"]
+
+
+@pytest.mark.parametrize("branch", ["shares", "early"])
+def test_nothing_leaves_that_the_study_has_not_declared(site, branch):
+    begun(site)
+    undeclared = {branch: {"feddata": {"x": torch.zeros(3)}}}
+    with pytest.raises(UsageError, match=r"E520 .*'feddata/x' is not among what the study"):
+        site.guard.note("r1", AnsweredRequest("visit", 0), undeclared, {})
+    assert SiteLedger.read(site.member.folder).runs["r1"].bytes == 0
+    site.guard.note(
+        "r1",
+        AnsweredRequest("train", 1),
+        {"w": {"a": torch.zeros(3)}, "score": {"global": torch.zeros(3)}},
+        {},
+    )
+
+
+@pytest.mark.parametrize("other", [{"k": 1, "clients": 2}, {"clients": 2}, {"largest": 34}])
+def test_a_run_is_set_up_in_one_way(site, other):
+    """An approved method drew other averages of samples whenever it was set up as another client, until
+    all were known."""
+    allow(site)
+    assert setup(site, "fedmix(group=7)")["ready"]
+    assert setup(site, "fedmix(group=7)")["ready"]  # as a server does after a crash
+    assert "as another client" in setup(site, "fedmix(group=7)", **other)["text"]
+    assert answer(site, "visit", part="fedmix", trip=0, lr=0.05)["n"] == 33
+
+
+def test_a_number_that_waits_cannot_be_given_to_another_study(site):
+    """The operator read of one study, and the same number asked again with another, which was
+    approved."""
+    site.guard.approve, folder = "ask", site.member.folder
+    assert hello(site)["code"] == "E522"
+    assert "run r1 has asked with another study" in hello(site, ALL_SAMPLES)["text"]
+    hello(site, run="r2")  # asks for the same, so that the study's file names this run now
+    hello(site, ALL_SAMPLES, run="r1x")
+    approved = approvals.decide(folder, "r1", "approved")
+    assert (approved.run, approved.method) == ("r1", "fedavg")
+    assert "hello" in hello(site)
+    assert hello(site, ALL_SAMPLES, run="r1x")["code"] == "E522"
+
+
+@pytest.mark.parametrize(
+    ("stricter", "key"),
+    [
+        ({"shares": ("statistics",)}, "shares"),
+        ({"methods": ("scaffold",)}, "methods"),
+        ({"least_batch": 1000}, "least_batch"),
+        ({"most_rounds": 1}, "most_rounds"),
+        ({"least_samples": 10}, None),  # as many as the smallest class has
+        ({"least_samples": 11}, "least_samples"),
+    ],
+)
+def test_a_stricter_policy_stops_a_run_that_goes_on(site, stricter, key):
+    assert setup(site, "rebafl")["ready"]
+    allow(site, **stricter)
+    asked = answer(site, "score", 1, {"w": weights(site)}, lr=0.05)
+    assert (asked.get("code"), f"({key})" in asked.get("text", "")) == (
+        ("E520", True) if key else (None, False)
+    )
+
+
+class Asking:
+    """A coordinator that asks one site whatever it likes, under growing serial numbers."""
+
+    def __init__(self, site: Site):
+        self.site, self.serial = site, 0
+
+    def __call__(
+        self, kind: str, t: int = 0, tree: Tree | None = None, run: str = "r1", **more: Any
+    ) -> dict[str, Any]:
+        self.serial += 1
+        header = {
+            "run": run,
+            "serial": self.serial,
+            "site": self.site.member.name,
+            "kind": kind,
+            "t": t,
+            **more,
+        }
+        return json.loads(self.site.answer(seal(header, tree or {}, fake.COORDINATOR)).text)
+
+
+@pytest.fixture
+def ask(tmp_path):
+    return Asking(fake.sites(tmp_path, fake.federation())[1000])
+
+
+def test_a_method_is_what_the_operator_reads_and_nothing_beside_it(ask):
+    """`dpsgd` was approved with its epsilon, and ran with `set: {dpsgd: {noise: 0.0001}}`, of which nobody
+    was told."""
+    settings = fake.small("fedprox").as_dict()
+    refusal = ask("hello", settings={**settings, "set": {"fedprox": {"mu": 100.0}}})
+    assert (
+        refusal["code"],
+        "by the setting 'set', which its operator would not read" in refusal["text"],
+    ) == ("E506", True)
+    place, tree = {"k": 0, "clients": 5, "largest": 9}, {"w": {"x": torch.zeros(1)}}
+    assert (
+        ask("setup", tree=tree, settings={**settings, "set": {"fedprox": {"mu": 100.0}}}, **place)["code"]
+        == "E506"
+    )
+    assert "hello" in ask("hello", settings=settings, run="r2")
+
+
+def test_the_name_of_a_model_cannot_forge_what_an_operator_reads(ask, tmp_path):
+    """Where the operator allows a model from a file, the coordinator's own name for it stood there as it
+    was."""
+    net = tmp_path / "net.py"
+    net.write_text(
+        "from unskew.models.networks.cnn_small import cnn_small\n\n\ndef make(shape, classes):\n    return"
+        " cnn_small(shape, classes)\n"
+    )
+    ask.site.model, ask.site.guard.approve, said = f"{net}:make", "ask", []
+    ask.site.guard.say = said.append
+    model = "x.py:make\nby      the ministry\x1b[2J" + "!" * 1000
+    assert ask("hello", settings={**fake.small("fedavg").as_dict(), "model": model})["code"] == "E522"
+    (request,) = approvals.all_requests(ask.site.member.folder)
+    for text in (request.text(), *said):
+        assert "\x1b" not in text
+        assert not [line for line in text.splitlines() if line.startswith("by ") and "ministry" in line]
+        assert len(text) < 3000
+
+
+def test_of_a_setup_a_site_keeps_the_weights_alone(ask):
+    settings = fake.small("fedavg")
+    hello = ask("hello", settings=settings.as_dict())
+    assert "hello" in hello
+    study = ask.site._demands[1][0]  # whose weights have the form of the study's
+    w = {n: t.clone() for n, t in study.fed.net.weights().items()}
+    tree = {"w": w, "down": {"junk": torch.zeros(100_000)}}
+    answer = ask("setup", tree=tree, settings=settings.as_dict(), k=0, clients=5, largest=40)
+    assert answer.get("ready"), answer
+    kept, facts = RunFolder(ask.site.member.folder / "runs" / "r1", "s0").read_setup()
+    assert (set(kept), set(facts)) == ({"w"}, {"settings", "k", "clients", "largest", "owner"})
+
+
+needs_accounting = pytest.mark.skipif(
+    not importlib.util.find_spec("dp_accounting"), reason="the extra [dp] is not installed"
+)
+
+
+NOISY = "dpsgd(noise_multiplier=1.0)"
+
+
+FEATURES = {"part": "flea", "trip": 0, "lr": 0.05}
+
+
+def flea(site, rounds: int = 3):
+    """A site that was set up for FLea; asks for its features after round t with weights that were moved by
+    `by`."""
+    settings, first = fake.small("flea", rounds=rounds).as_dict(), weights(site)
+    assert answer(site, "setup", tree={"w": first}, settings=settings, k=0, clients=1, largest=33)["ready"]
+    return lambda t, by: answer(site, "visit", t, {"w": tree_map(lambda w: w + by, first)}, **FEATURES)
+
+
+def test_features_that_were_approved_are_sent_for_three_orders_of_a_round(site):
+    """Features of the same samples through weights of the coordinator's choice, as often as it liked in
+    one round."""
+    ask = flea(site)
+    assert [ask(1, by).get("n") for by in (0.0, 0.1, 0.2)] == [33] * 3
+    refused = ask(1, 0.3)
+    assert refused["code"] == "E520"
+    assert "of round 1 was sent for 3 different orders already" in refused["text"]
+    assert ask(2, 0.3)["n"] == 33, "another round is another order"
+
+
+def test_the_same_order_is_answered_again(site):
+    ask = flea(site)
+    for by in (0.0, 0.1, 0.2):
+        ask(1, by)
+    assert [ask(1, by)["n"] for by in (0.2, 0.0, 0.0, 0.1, 0.2)] == [33] * 5
+    restarted = Site(site.member, site.load, approve="all")
+    again = {"w": tree_map(lambda w: w + 0.1, weights(site))}
+    assert answer(restarted, "visit", 1, again, **FEATURES)["n"] == 33
+    assert {
+        len(orders) for orders in SiteLedger.read(site.member.folder).runs["r1"].orders["1"].values()
+    } == {3}
+
+
+def test_every_share_of_a_round_counts_however_it_is_asked_for(site):
+    begun(site)
+    ask = lambda kind, by, **more: answer(  # noqa: E731
+        site, kind, 1, {"w": tree_map(lambda w: w + by, weights(site))}, lr=0.05, **more
+    )
+    assert [ask("train", by, score=0.05)["n"] for by in (0.0, 0.1, 0.2)] == [33] * 3
+    assert "'weights' of round 1" in ask("train", 0.3)["text"]
+    assert "'score/global' of round 1" in ask("score", 0.3)["text"]
+
+
+def test_an_order_that_is_refused_after_it_was_computed_counts_as_an_answer(site):
+    """Or a coordinator could have a site compute without end."""
+    ask = flea(site)
+    for by in range(4):
+        ask(1, by / 10)
+    run = SiteLedger.read(site.member.folder).runs["r1"]
+    assert run.answers["visit"] == 4
+    ledger = map(json.loads, (site.member.folder / "runs/r1/ledger.jsonl").read_text().splitlines())
+    left = [row["bytes"] for row in ledger if row["share"] != "said"]
+    assert run.bytes == 3 * sum(left[: len(run.orders["1"])])
+
+
+def test_rounds_that_are_long_over_are_not_answered_again(site):
+    allow(site)
+    train = begun(site, rounds=20)
+    for t in (1, 2, 9):
+        assert train(t)["n"] == 33
+    assert "has come to round 9 here, and round 4 is over" in train(4)["text"]
+    assert train(5)["n"] == 33
+    assert set(SiteLedger.read(site.member.folder).runs["r1"].orders) == {"9", "5"}
+
+
+def noisy(site, rounds: int = 5):
+    """A site that was set up for DP-SGD; asks it to train in round t on weights that were moved by `by`."""
+    settings, first = fake.small(NOISY, rounds=rounds).as_dict(), weights(site)
+    assert answer(site, "setup", tree={"w": first}, settings=settings, k=0, clients=1, largest=33)["ready"]
+    return lambda t, by=0.0: answer(site, "train", t, {"w": tree_map(lambda w: w + by, first)}, lr=0.05)
+
+
+@needs_accounting
+def test_noise_that_a_guarantee_counts_is_drawn_once_a_round(site):
+    """A coordinator that asked again for a round got other noise on the same samples, which epsilon does
+    not count."""
+    train = noisy(site)
+    first = train(1)
+    assert train(1)["sha256"] == first["sha256"]
+    restarted = Site(site.member, site.load, approve="all")
+    again = answer(restarted, "train", 1, {"w": weights(site)}, lr=0.05)
+    assert {n: again[n] for n in ("n", "loss", "sha256")} == {n: first[n] for n in ("n", "loss", "sha256")}
+    assert answer(site, "train", 1, {"w": weights(site)}, lr=0.05, score=0.05)["n"] == 33, (
+        "scores are no part of it"
+    )
+    for other in (train(1, 0.1), train(0)):
+        assert other["code"] == "E520"
+        assert "its guarantee counts one reply a round" in other["text"]
+    assert train(2, 0.1)["sha256"] != first["sha256"]
+
+
+@needs_accounting
+def test_rounds_that_were_answered_with_noise_are_over_once_their_replies_are_gone(site):
+    train = noisy(site)
+    sent = {t: train(t)["sha256"] for t in (1, 2, 3)}
+    assert train(2)["sha256"] == sent[2]
+    assert "round 1 is over" in train(1)["text"]
+    (run,) = (site.member.folder / "runs").iterdir()
+    RunFiles.of(run).remove()
+    train = noisy(site)
+    assert [train(t)["code"] for t in (1, 2, 3)] == ["E520"] * 3
+    assert train(4)["n"] == 33
+    (run / "noisy").write_text("?")
+    assert "cannot be read" in train(5)["text"]
+
+
+STATISTICS = "fedrdn+dpsgd(noise_multiplier=1.0)"
+
+
+def measured(site, method=STATISTICS):
+    """A site that was set up for FedRDN beside DP-SGD; asks for its statistics with weights that were moved
+    by `by`."""
+    settings, first = fake.small(method, rounds=3).as_dict(), weights(site)
+    assert answer(site, "setup", tree={"w": first}, settings=settings, k=0, clients=1, largest=33)["ready"]
+    trip = {"part": "fedrdn", "trip": 0, "lr": 0.05}
+    return lambda by=0.0, t=0, **other: answer(
+        site, "visit", t, {"w": tree_map(lambda w: w + by, first)}, **{**trip, **other}
+    )
+
+
+@needs_accounting
+def test_sums_with_noise_are_drawn_once_a_trip(site):
+    """From means with noise of their own, asked for again and again, the mean without noise can be
+    computed."""
+    ask = measured(site)
+    first = ask()
+    assert ask()["sha256"] == first["sha256"]
+    restarted = Site(site.member, site.load, approve="all")
+    again = answer(restarted, "visit", 0, {"w": weights(site)}, part="fedrdn", trip=0, lr=0.05)
+    assert again["sha256"] == first["sha256"]
+    other = ask(0.1)
+    assert other["code"] == "E520"
+    assert "its guarantee counts one reply a round" in other["text"]
+    assert "nothing to ask" in ask(t=1)["text"]
+    early = answer(site, "train", 0, {"w": weights(site)}, lr=0.05, early=[["fedrdn", 0]])
+    assert early["code"] == "E520", "nor in another kind of request"

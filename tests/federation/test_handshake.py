@@ -1,0 +1,189 @@
+"""What a site checks before it takes part: certificates, clocks, data."""
+
+from __future__ import annotations
+
+import datetime as dt
+import socket
+import ssl
+import threading
+import time
+from email.utils import formatdate
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.cli.calling import call
+from unskew.federation import certificates
+from unskew.federation.site import handshake, site_checks
+from unskew.federation.site.site_folder import SiteFolder
+from unskew.federation.tickets import Coordinator, Ticket
+
+
+@pytest.fixture
+def home(tmp_path):
+    return Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["b", "a"])
+
+
+class Listener:
+    """Something that speaks TLS with a given certificate, once; without one it sends some bytes and hangs up.
+
+    ahead_s: how far its clock is ahead.
+    """
+
+    def __init__(
+        self,
+        home: Coordinator | None,
+        ahead_s: float = 0.0,
+        says: bytes = b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    ):
+        self.home, self.ahead_s, self.says = home, ahead_s, says
+        self.door = socket.create_server(("127.0.0.1", 0))
+        self.port = self.door.getsockname()[1]
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self) -> None:
+        line, _ = self.door.accept()
+        if self.home is None:
+            line.sendall(self.says)
+            line.recv(1000)
+            line.close()
+            return
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.home.folder / "server.crt", self.home.folder / "server.key")
+        try:
+            with context.wrap_socket(line, server_side=True) as tls:
+                tls.recv(1000)
+                date = formatdate(time.time() + self.ahead_s, usegmt=True)
+                tls.sendall(f"HTTP/1.1 404 No\r\nDate: {date}\r\nContent-Length: 0\r\n\r\n".encode())
+        except OSError:
+            pass
+
+
+def looked(tmp_path: Path, made: Coordinator, port: int) -> dict[str, handshake.Finding]:
+    ticket = made.ticket("a")
+    joined = SiteFolder.make(
+        tmp_path / f"site{port}", Ticket(**{**ticket.__dict__, "port": port}).signed(made.key)
+    )
+    np.savez(tmp_path / "d.npz", x=np.random.rand(20, 1, 8, 8).astype(np.float32), y=np.arange(20) % 2)
+    return {
+        f.what: f
+        for f in site_checks.check_site(joined.folder, str(tmp_path / "d.npz"), ["no", "yes", "perhaps"])
+    }
+
+
+def test_the_doctor_tells_what_is_wrong(tmp_path, home):
+    good = looked(tmp_path, home, Listener(home).port)
+    assert good["certificate"].ok
+    assert good["clock"].ok
+    assert good["data"].text.startswith(
+        "16 training samples, 4 test samples, each [1, 8, 8]; 2 classes (none of perhaps)"
+    )
+    stranger = Coordinator.make(tmp_path / "other", "other", "127.0.0.1", ["a"])
+    assert "rejected" in looked(tmp_path, home, Listener(stranger).port)["certificate"].text
+    assert "does not speak TLS" in looked(tmp_path, home, Listener(None).port)["certificate"].text
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port = door.getsockname()[1]
+    assert "cannot be reached" in looked(tmp_path, home, port)["network"].text
+
+
+def joined_at(tmp_path: Path, made: Coordinator, port: int, **changes) -> SiteFolder:
+    ticket = Ticket(**{**made.ticket("a").__dict__, "port": port, **changes}).signed(made.key)
+    return SiteFolder.make(tmp_path / f"at{port}", ticket)
+
+
+def test_a_site_does_not_knock_where_it_will_never_be_let_in(tmp_path, home):
+    """The reason within 5 s; a server that is not there yet, or whose certificate ends soon, is no such
+    reason."""
+    stranger = Coordinator.make(tmp_path / "other", "other", "127.0.0.1", ["a"])
+    began = time.monotonic()
+    assert "certificate is rejected" in handshake.rejection(
+        joined_at(tmp_path, home, Listener(stranger).port)
+    )
+    assert "does not speak TLS" in handshake.rejection(joined_at(tmp_path, home, Listener(None).port))
+    assert "the server speaks TLS, but" in handshake.rejection(
+        joined_at(tmp_path, home, Listener(home).port, authority=None)
+    )
+    assert time.monotonic() - began < 5
+    assert not handshake.rejection(joined_at(tmp_path, home, Listener(home).port))
+    assert not handshake.rejection(joined_at(tmp_path, home, Listener(None).port, authority=None))
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port = door.getsockname()[1]
+    assert not handshake.rejection(joined_at(tmp_path, home, port))
+    listener = Listener(stranger)
+    made = joined_at(tmp_path, home, listener.port)
+    done = call("site", "run", "--data", "d.npz", "--folder", str(made.folder), cwd=tmp_path)
+    assert (done.code, done.err[:4]) == (2, "E503")
+
+
+def test_another_host_than_the_certificate_names_is_refused(tmp_path):
+    made = Coordinator.make(tmp_path / "fed2", "far", "far.example", ["a"])
+    listener = Listener(made)
+    ticket = Ticket(**{**made.ticket("a").__dict__, "port": listener.port, "host": "127.0.0.2"}).signed(
+        made.key
+    )
+    joined = SiteFolder.make(tmp_path / "s", ticket)
+    line = socket.create_connection(("127.0.0.1", listener.port))
+    (finding,) = handshake.certificate_of(joined, line)
+    assert not finding.ok
+    assert "IP address mismatch" in finding.text
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch):
+    for name in ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "ok", "said"),
+    [
+        (0.4, True, "less than 1 s from the server's"),
+        (4.0, True, "4 s ahead of the server's"),
+        (5.0, False, "clock is 5 s ahead of the server's"),
+        (30.0, False, "sudo timedatectl set-ntp true"),
+        (-300.0, True, "300 s behind the server's"),
+        (-305.0, False, "more than 5 s ahead or 305 s behind"),
+    ],
+)
+def test_clocks_are_judged_as_flower_does(ahead_s, ok, said):
+    judgement, text = handshake.judge_clock(ahead_s)
+    assert (judgement, said in text) == (ok, True), text
+
+
+@pytest.mark.flower
+def test_flower_takes_clocks_as_far_off_as_we_say():
+    flower = pytest.importorskip(
+        "flwr.common.constant", reason="Flower is not installed: pip install 'unskew[flower]'"
+    )
+    assert handshake.MOST_AHEAD_S == flower.SYSTEM_TIME_TOLERANCE
+    assert handshake.MOST_BEHIND_S == flower.TIMESTAMP_TOLERANCE + flower.SYSTEM_TIME_TOLERANCE
+
+
+@pytest.mark.parametrize(("server_s", "ok"), [(0, True), (3, True), (-30, False), (200, True), (400, False)])
+def test_the_check_measures_the_servers_clock(tmp_path, home, server_s, ok):
+    finding = looked(tmp_path, home, Listener(home, server_s).port)["clock"]
+    assert finding.ok is ok, finding.text
+
+
+def test_a_site_whose_clock_is_off_is_told_so_and_does_not_knock_for_ever(tmp_path, home):
+    joined = joined_at(tmp_path, home, Listener(home, -30).port)
+    done = call("site", "run", "--data", "d.npz", "--folder", str(joined.folder), cwd=tmp_path)
+    assert (done.code, done.err[:4]) == (2, "E503")
+    assert "s ahead of the server's, and the server lets nobody in" in done.err
+
+
+@pytest.mark.parametrize(("years", "said"), [(10, "not yet valid"), (-11, "has expired")])
+def test_a_certificate_out_of_its_time_makes_the_clock_suspect(tmp_path, monkeypatch, years, said):
+    then = dt.datetime.now(dt.UTC) + dt.timedelta(days=365 * years)
+    clock = SimpleNamespace(
+        datetime=SimpleNamespace(now=lambda zone: then), timedelta=dt.timedelta, UTC=dt.UTC
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(certificates, "dt", clock)
+        home = Coordinator.make(tmp_path / "other", "lung", "127.0.0.1:8123", ["a"])
+    finding = looked(tmp_path, home, Listener(home).port)["certificate"]
+    assert not finding.ok
+    today = dt.date.today().isoformat()
+    assert f"{said}. This machine's clock says {today}; if that is wrong: sudo timedatectl" in finding.text

@@ -1,0 +1,250 @@
+"""What a site says of itself: the form of its samples and the versions of its code."""
+
+from __future__ import annotations
+
+import json
+import re
+import wave
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.federation import fake
+from tests.federation.test_requests import answer
+from unskew.errors import UsageError
+from unskew.federation import site_data
+from unskew.federation.coordinator import network_run
+from unskew.federation.protocol import hello as protocol_hello
+from unskew.federation.protocol import study_rules
+from unskew.federation.protocol.hello import (
+    COORDINATOR,
+    Hello,
+    check_compatible,
+    data_change,
+    part_versions,
+    version_conflict,
+    versions,
+)
+from unskew.federation.site import site
+from unskew.methods import catalogue, registry
+
+ROWS = [(60 + i % 7, 120 + i % 11, "mf"[i % 2], "no" if i % 3 else "yes") for i in range(40)]
+
+
+def table(path, names=("age", "bp", "sex", "label"), words=None, rows=ROWS):
+    """A CSV of a site; words: what it writes instead of m and f."""
+    order = [
+        ("age", "bp", "sex", "label").index(name) for name in names if name in ("age", "bp", "sex", "label")
+    ]
+    known = words or {"m": "m", "f": "f"}
+    lines = [",".join(names)] + [",".join(str(known.get(row[i], row[i])) for i in order) for row in rows]
+    path.write_text("\n".join(lines) + "\n")
+    return site_data.load(str(path), ["no", "yes"])
+
+
+def hello(site, data):
+    """What the coordinator reads of what this site says."""
+    return Hello.read(json.loads(json.dumps(Hello.of(site, data, {}).as_json())))
+
+
+OTHERS = [
+    (("bp", "age", "sex", "label"), None, "columns are in another order: 'age' stands at a where b has 'bp'"),
+    (
+        ("age", "bp", "sex", "label"),
+        {"m": "male", "f": "female"},
+        "column 'sex' holds other words at a than at b",
+    ),
+    (("age", "bp", "sex", "label"), {"m": "f", "f": "f"}, "column 'sex' holds 2 words at a and 1 word at b"),
+    (("age", "bp", "sex", "label"), {"m": 0, "f": 1}, "column 'sex' holds 2 words at a and numbers at b"),
+]
+
+
+@pytest.mark.parametrize(("names", "words", "why"), OTHERS)
+def test_tables_of_one_shape_that_mean_different_things_are_refused(tmp_path, names, words, why):
+    one, other = table(tmp_path / "a.csv"), table(tmp_path / "b.csv", names, words)
+    assert one.shape == other.shape
+    with pytest.raises(UsageError, match=f"E504 sites hold different data: {why}"):
+        check_compatible([hello("a", one), hello("b", other)])
+    check_compatible([hello("a", one), hello("b", table(tmp_path / "c.csv"))])
+
+
+def test_a_site_that_comes_back_with_its_columns_in_another_order_is_another(tmp_path):
+    before = hello("a", table(tmp_path / "a.csv"))
+    after = hello("a", table(tmp_path / "a.csv", ("bp", "age", "sex", "label")))
+    assert data_change(before, after) == "a has other data than when the run began"
+    assert not data_change(before, hello("a", table(tmp_path / "a.csv")))
+    assert not data_change(Hello(**{**vars(before), "form": ()}), after)  # the run began before sites said so
+
+
+def test_no_word_of_the_data_leaves_and_very_many_columns_are_one_digest(tmp_path):
+    said = json.dumps(
+        Hello.of("a", table(tmp_path / "a.csv", words={"m": "hiv+", "f": "hiv-"}), {}).as_json()
+    )
+    assert "hiv" not in said
+    assert '["sex", "2 words (' in said
+    wide = tmp_path / "wide.csv"
+    names = [f"gene{i}" for i in range(protocol_hello.MOST_COLUMNS + 1)]
+    rows = [
+        ",".join([*(str(i * j % 97 / 7) for j in range(len(names))), "no" if i % 2 else "yes"])
+        for i in range(12)
+    ]
+    wide.write_text("\n".join([",".join([*names, "label"]), *rows]))
+    ((what, digest),) = hello("a", site_data.load(str(wide), ["no", "yes"])).form
+    assert what == f"{len(names):,} columns"
+    wide.write_text("\n".join([",".join([*names[::-1], "label"]), *rows]))
+    assert hello("a", site_data.load(str(wide), ["no", "yes"])).form[0][1] != digest
+
+
+def test_sounds_of_another_rate_are_refused_although_their_spectrograms_have_one_shape(tmp_path):
+    sets = []
+    for name, rate in (("a", 8_000), ("b", 16_000)):
+        for label in ("no", "yes"):
+            (tmp_path / name / label).mkdir(parents=True)
+            for i in range(5):
+                with wave.open(str(tmp_path / name / label / f"{i}.wav"), "wb") as file:
+                    file.setnchannels(1), file.setsampwidth(2), file.setframerate(rate)
+                    t = np.arange(rate) / rate
+                    file.writeframes((9000 * np.sin(6.283 * (300 + 40 * i) * t)).astype("<i2").tobytes())
+        sets.append(site_data.load(str(tmp_path / name)))
+    assert sets[0].shape == sets[1].shape
+    with pytest.raises(UsageError, match="sounds are read with 8000 samples a second at a and 16000"):
+        check_compatible([hello("a", sets[0]), hello("b", sets[1])])
+
+
+@pytest.mark.parametrize("claimed", [7, [["a"]], [["a", "b", "c"]], ["ab", 3], [["a", "b"]] * 3000])
+def test_what_a_site_makes_up_of_its_columns_is_no_form(tmp_path, claimed):
+    facts = Hello.of("a", table(tmp_path / "a.csv"), {}).as_json() | {"form": claimed}
+    with pytest.raises((TypeError, ValueError)):
+        Hello.read(facts)
+
+
+OTHER = "s1"
+
+
+def at_one_site(monkeypatch, **other: str) -> None:
+    """Let one site say that it runs other versions."""
+    honest = Hello.of
+
+    def of(name, data, known):
+        said = honest(name, data, known)
+        return replace(said, versions={**said.versions, **other}) if name == OTHER else said
+
+    monkeypatch.setattr(protocol_hello.Hello, "of", staticmethod(of))
+
+
+def told(tmp_path, code: str) -> list[str]:
+    events = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
+    return [e["text"] for e in map(json.loads, events) if e["code"] == code]
+
+
+def run(tmp_path, say=lambda text: None, **terms):
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    for one in sites.values():
+        one.say = say
+    return fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg", rounds=1), **terms)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "who"),
+    [
+        ("0.1.0", "0.1.9", ""),
+        ("0.1.0", "0.1.0.dev3", ""),
+        ("0.1.9", "0.2.0", "a must upgrade to unskew 0.2, as at b"),
+        ("0.10.0", "0.9.4", "b must upgrade to unskew 0.10, as at a"),
+        ("1.0", "0.9.4", "b must upgrade to unskew 1.0, as at a"),
+        ("0.1.0", "new", "b must upgrade to unskew 0.1, as at a"),
+        ("0.1.0", "", ""),
+    ],
+)
+def test_the_first_two_numbers_decide_who_must_upgrade(ours, theirs, who):
+    text = version_conflict("a", {"unskew": ours}, "b", {"unskew": theirs} if theirs else {})
+    assert text.endswith(who)
+    assert bool(text) == bool(who)
+
+
+def test_a_site_with_another_torch_takes_part_and_the_run_says_so(tmp_path, monkeypatch):
+    at_one_site(monkeypatch, torch="9.9")
+    _, state, said = run(tmp_path, min_sites=5)
+    (text,) = told(tmp_path, "E504")
+    assert text.startswith(f"{COORDINATOR} runs torch {versions()['torch']}, {OTHER} torch 9.9: ")
+    assert any(text in line for line in said)
+    assert state.t == 1
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_part_of_an_installed_package_that_differs_is_told_at_both_ends(tmp_path, monkeypatch):
+    """Each end runs its own code of it, under one name, and nobody heard of that."""
+    here = part_versions(registry.parse("myproto+scaffold"))
+    assert here.keys() == {"myproto"}
+    assert re.fullmatch(r"1\.0 \([0-9a-f]{8}\)", here["myproto"])
+    at_one_site(monkeypatch, myproto="1.1 (12345678)")
+    said: list[str] = []
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    for one in sites.values():
+        one.say = said.append
+    monkeypatch.setattr(network_run, "part_versions", lambda method: {"myproto": "1.2 (87654321)"})
+    fake.run(tmp_path / "run", fake.Direct(sites), fake.small("myproto", rounds=1))
+    assert (
+        f"{COORDINATOR} runs myproto 1.2 (87654321), s1 myproto 1.1 (12345678): the run may differ"
+        in "".join(told(tmp_path, "E504"))
+    )
+    assert any(
+        f"E504 s0 runs myproto {here['myproto']}, the coordinator myproto 1.2" in line for line in said
+    )
+
+
+def test_a_site_of_another_minor_is_left_out_and_told_who_must_upgrade(tmp_path, monkeypatch):
+    at_one_site(monkeypatch, unskew="0.0.7")
+    run(tmp_path, min_sites=4)
+    (text,) = told(tmp_path, "E504")
+    assert (
+        f"{OTHER} must upgrade to unskew 0.1, as at {COORDINATOR}. {OTHER} is left out of this run." in text
+    )
+    with pytest.raises(
+        UsageError, match=r"E504 s1 runs unskew 0\.0\.7 .* 4 sites would be left, and 5 are needed"
+    ):
+        fake.run(
+            tmp_path / "all", fake.Direct(fake.sites(tmp_path / "more", fake.federation())),
+            fake.small("fedavg", rounds=1), min_sites=5,
+        )  # fmt: skip
+
+
+def test_a_site_tells_its_operator_once_and_refuses_a_coordinator_of_another_minor(tmp_path, monkeypatch):
+    """What only the coordinator's screen says, nobody at the site reads."""
+    said = []
+    monkeypatch.setattr(site, "versions", lambda: {**versions(), "torch": "9.9"})
+    run(tmp_path, said.append, min_sites=5)
+    assert sum("E504 s1 runs torch 9.9, the coordinator torch" in line for line in said) == 1
+    monkeypatch.setattr(site, "versions", lambda: {**versions(), "unskew": "7.3.0"})
+    with pytest.raises(
+        UsageError,
+        match=r"E504 .* refuses: s\d runs unskew 7\.3\.0 and the coordinator .* must upgrade to unskew 7\.3",
+    ):
+        fake.run(
+            tmp_path / "new", fake.Direct(fake.sites(tmp_path / "newer", fake.federation())),
+            fake.small("fedavg", rounds=1),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "nasty", ["0.1", {"unskew": 1}, {"a" * 101: "1"}, {"unskew": "\x1b[2J"}, {str(i): "1" for i in range(11)}]
+)
+def test_versions_that_are_none_are_refused(nasty):
+    """A stolen key could write to the operator's terminal by them."""
+    with pytest.raises(UsageError, match="E310 the request's 'versions' is"):
+        site.check_values({"versions": nasty})
+
+
+def test_a_site_without_the_package_of_a_method_says_what_to_install(tmp_path, monkeypatch):
+    entries = catalogue.entries()
+    without = {name: entry for name, entry in entries.items() if name != "fedprox"}
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    settings = fake.small("fedprox", rounds=1)
+    monkeypatch.setattr(catalogue, "entries", lambda: without)
+    with pytest.raises(UsageError) as caught:
+        study_rules.site_method(settings.method)
+    text = "there is no method 'fedprox' at this site; if a package brings 'fedprox', install it here, too"
+    assert caught.value.text.startswith(text)
+    said = answer(sites[1000], "hello", settings=settings.as_dict())
+    assert said == ("E102", caught.value.text)

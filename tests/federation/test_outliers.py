@@ -1,0 +1,207 @@
+"""Whoever wrecks the model is named, and never the honest sites that could not train on it afterwards."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from tests.federation import fake
+from tests.federation.test_bad_replies import BAD, WIDE, again, meddling, opened, silence
+from unskew.core.replies import Reply
+from unskew.core.trees import tree_map
+from unskew.errors import UsageError
+from unskew.federation.coordinator.outliers import NormOutliers
+from unskew.federation.protocol.wire_format import unseal
+from unskew.records.checkpoints import digest
+
+
+def times(factor: float, branch: str = "w"):
+    """What BAD sends, multiplied."""
+
+    def change(asked, honest):
+        packet = opened(honest)
+        packet.tree[branch] = tree_map(
+            lambda t: t * factor if t.is_floating_point() else t, packet.tree[branch]
+        )
+        return again(packet)
+
+    return change
+
+
+def events(path) -> list[tuple[str, str]]:
+    lines = (path / "events.jsonl").read_text().splitlines()
+    return [(e["code"], e["text"]) for e in map(json.loads, lines) if e["code"] != "round"]
+
+
+def run(tmp_path, meddle, settings, nodes=None):
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    channel = fake.Direct({n: s for n, s in sites.items() if nodes is None or n in nodes}, meddle)
+    return fake.run(tmp_path / "run", channel, settings)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fednova", "fedbn", "scaffold", "fedavgm", "flea"])
+def test_weights_of_1e12_are_dropped_and_only_their_sender_is_named(tmp_path, name):
+    _, state, _ = run(tmp_path, meddling(times(1e12)), fake.small(name))
+    ((code, text),) = events(tmp_path / "run")
+    assert code == "E318"
+    assert text.startswith("s2 round 2: it changes the model's weights by ")
+    away = fake.Direct(fake.sites(tmp_path / "away", fake.federation()), meddling(silence))
+    assert digest(state.weights) == digest(fake.run(tmp_path / "run2", away, fake.small(name))[1].weights)
+
+
+def test_what_a_part_shares_is_compared_as_well(tmp_path):
+    run(tmp_path, meddling(times(1e12, "shares")), fake.small("scaffold+clip_median"))
+    ((code, text),) = events(tmp_path / "run")
+    assert (code, text[:40]) == ("E318", "s2 round 2: it changes what 'scaffold' s")
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+def test_whoever_spoilt_the_model_unnoticed_is_named_once_training_fails(tmp_path, name, monkeypatch):
+    real = NormOutliers._changes
+    monkeypatch.setattr(
+        NormOutliers,
+        "_changes",
+        lambda *args: [
+            c.__class__(c.client, c.ratio, False, c.text) for c in real(*args)
+        ],  # it slips through
+    )
+    with pytest.raises(
+        UsageError, match=r"E318 round 3: training fails at . of 5 sites.*Most likely s2 spoilt it in"
+    ):
+        run(tmp_path, meddling(times(1e30)), fake.small(name))
+    assert "E301" not in {code for code, _ in events(tmp_path / "run")}
+
+
+def test_two_sites_cannot_blame_the_honest_one(tmp_path):
+    """Of two, the one that jumps is refused, and not the one that trains beside somebody who stands
+    still."""
+
+    def still(site, asked, honest):
+        told = json.loads(asked.text)
+        if (site, told["kind"], told["t"]) != (BAD, "train", 2):
+            return honest
+        packet, received = opened(honest), unseal(asked, fake.COORDINATOR.public, WIDE).tree["w"]
+        packet.tree["w"] |= {n: w for n, w in received.items() if n in packet.tree["w"]}
+        return again(packet)
+
+    run(tmp_path, still, fake.small("fedavg", clients=3), nodes={1000, 998})
+    assert not [e for e in events(tmp_path / "run") if e[0] == "E318"]
+
+
+def test_two_sites_and_one_that_jumps(tmp_path):
+    run(tmp_path, meddling(times(1e12)), fake.small("fedavg", clients=3), nodes={1000, 998})
+    assert [text[:11] for code, text in events(tmp_path / "run") if code == "E318"] == ["s2 round 2:"]
+
+
+def test_where_training_diverges_everywhere_nobody_is_singled_out(tmp_path):
+    run(tmp_path, None, fake.small("fedavg", lr=1e30))
+    codes = {code for code, _ in events(tmp_path / "run")}
+    assert "E301" in codes
+    assert not codes & {"E318"}
+
+
+def replies(*moves: float, shares: dict[int, float] | None = None) -> list[Reply]:
+    """Clients whose one weight, which began at 1, moved so far."""
+    return [
+        Reply(
+            k, 1.0, {"w": torch.tensor([1.0 + d])}, {"p": {"s": torch.tensor([(shares or {}).get(k, 1.0)])}}
+        )
+        for k, d in enumerate(moves)
+    ]
+
+
+START = {"w": torch.tensor([1.0])}
+
+
+@pytest.mark.parametrize(
+    ("moves", "steps", "refused"),
+    [
+        ((0.1, 0.2, 0.3), (1, 1, 1), []),
+        ((0.1, 0.1, 5.0), (1, 1, 1), [2]),  # 50 times the others' median and above |w| = 1
+        ((0.01, 0.01, 0.9), (1, 1, 1), []),  # 90 times, but less than the model's size
+        ((0.1, 0.1, 5.0), (1, 1, 100), []),  # a hundred times as many steps: 0.05 a step
+        ((0.1, 0.1, 5e9), (1, 1, 1 << 39), [2]),  # which says it has taken a thousand million steps
+        ((5.0, 5.0, 0.0), (1, 1, 1), []),
+        ((5.0, 0.0), (1, 1), []),  # of two, either may be the odd one out
+        ((500.0, 0.1), (1, 1), [0]),
+        ((1e9,), (1,), []),
+    ],
+)
+def test_worked_by_hand(moves, steps, refused):
+    checked = NormOutliers(("w",), dict(enumerate(steps))).check(1, START, replies(*moves))
+    assert [c.client for c in checked] == refused
+
+
+def test_shared_values_worked_by_hand():
+    proportions = NormOutliers(("w",), {0: 1, 1: 1, 2: 1})
+    assert not proportions.check(1, START, replies(0, 0, 0, shares={2: 1e5}))  # sums grow with the samples
+    (change,) = proportions.check(2, START, replies(0, 0, 0, shares={2: 1e7}))
+    assert (change.client, change.text) == (
+        2,
+        "it changes what 'p' shares by 1e+07, the other sites by 1 (median of norms)",
+    )
+
+
+def test_a_reply_that_was_refused_has_spoilt_nothing():
+    proportions = NormOutliers(("w",), {0: 1, 1: 1, 2: 1})
+    assert [c.client for c in proportions.check(1, START, replies(0.1, 0.1, 5.0))] == [2]
+    assert proportions.suspect() is None
+
+
+def test_the_suspect_is_the_one_furthest_out_of_proportion_in_the_last_rounds():
+    proportions = NormOutliers(("w",), {0: 1, 1: 1, 2: 1})
+    proportions.check(1, START, replies(0.1, 0.1, 0.2))
+    assert proportions.suspect() is None
+    proportions.check(2, START, replies(0.01, 0.9, 0.01))
+    t, change = proportions.suspect()
+    assert (t, change.client) == (2, 1)
+    for t in range(3, 8):
+        proportions.check(t, START, replies(0.1, 0.1, 0.2))
+    assert proportions.suspect() is None
+
+
+def earlier(factor: float):
+    """Features that BAD sends with its training of round 1, so many times as large."""
+
+    def meddle(site, asked, honest):
+        told = json.loads(asked.text)
+        return (
+            times(factor, "early")(asked, honest)
+            if (site, told["kind"], told["t"]) == (BAD, "train", 1)
+            else honest
+        )
+
+    return meddle
+
+
+@pytest.mark.parametrize("factor", [1e30, 1e5, 2e3])
+def test_features_that_come_with_the_training_are_compared_as_well(tmp_path, factor):
+    """Of a trip that travels with the training nothing was compared: one site's features wrecked the model of
+    all, and honest sites were named for what became of them."""
+    run(tmp_path, earlier(factor), fake.small("flea(fused=True)", rounds=3))
+    ((code, text),) = events(tmp_path / "run")
+    assert (code, text[:44]) == ("E318", "s2 round 1: it changes what 'flea' shares by")
+    ledger = [json.loads(line) for line in (tmp_path / "run/ledger.jsonl").read_text().splitlines()]
+    lost = [row for row in ledger if row.get("dropped")]
+    assert {(row["t"], *row["clients"]) for row in lost} == {(1, 2)}
+    assert {row["share"] for row in lost} == {row["share"] for row in ledger if row["share"][:5] == "flea/"}
+
+
+FORGED = "x\nE318 s1 round 1: it changes the model's weights by 9.\x1b[31m"
+
+
+@pytest.mark.parametrize("branch", ["score", "w"])
+def test_a_name_that_a_site_makes_up_writes_no_line_of_its_own(tmp_path, branch):
+    def rename(asked, honest):
+        packet = opened(honest)
+        names = dict(packet.tree.get(branch, {}))
+        packet.tree[branch] = {FORGED: names.pop(next(iter(names)))} | names
+        return again(packet)
+
+    _, _, said = run(tmp_path, meddling(rename), fake.small("fedavg", eval_every=1))
+    told = [text for text in said if "x\\nE318 s1" in text]
+    assert [text[:5] for text in told] == ["E303 "]
+    assert not [text for text in said if "\nE318" in text or "\x1b" in text]
+    assert not [text for _, text in events(tmp_path / "run") if "\n" in text]

@@ -1,0 +1,265 @@
+"""Sites that differ, are away or are left out, and what the run's folder and page say of them."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import unskew
+from tests.cli.calling import call
+from tests.federation import fake
+from unskew.cli import remote_run
+from unskew.errors import UsageError
+from unskew.federation.coordinator import orders
+from unskew.federation.coordinator.orders import Order, Terms
+from unskew.federation.protocol.identity import PrivateKey
+from unskew.federation.site import local_run
+from unskew.federation.tickets import Coordinator
+from unskew.records.checkpoints import digest
+from unskew.report.page import write_report
+
+THREE = {"clients": 3}
+
+
+def sites_of(tmp_path, name="sites", count=5):
+    whole = fake.sites(tmp_path / name, fake.federation())
+    return {1000 - k: whole[1000 - k] for k in range(count)}
+
+
+def holding(site, **changes):
+    """Let a site hold other data."""
+    data = replace(site.load(), **changes)
+    site.load, site._data = lambda: data, None
+
+
+def other_shape(site):
+    holding(site, x=site.load().x[:, :1], x_test=site.load().x_test[:, :1])
+
+
+def other_classes(site):
+    holding(site, classes=("a", "b", "d"))
+
+
+def told(path, *codes):
+    lines = (path / "events.jsonl").read_text().splitlines()
+    return [(e["t"], e["text"]) for e in map(json.loads, lines) if e["code"] in codes]
+
+
+@pytest.mark.parametrize(
+    ("differ", "reason"),
+    [
+        (other_shape, "a sample's shape is [3, 8, 8] at s0 and [1, 8, 8] at s1"),
+        (
+            other_classes,
+            "classes 'c' is only at s0, s2, s3, s4; 'd' is only at s1; name all classes at every site,"
+            " --classes a,b,c,d",
+        ),
+    ],
+)
+def test_a_site_with_other_data_is_left_out_and_named_and_the_run_goes_on(tmp_path, differ, reason):
+    sites = sites_of(tmp_path)
+    differ(sites[999])
+    loop, state, _ = fake.run(tmp_path / "run", fake.Direct(sites), fake.small("scaffold"), min_sites=4)
+    assert told(tmp_path / "run", "E504") == [
+        (0, f"sites hold different data: {reason}. s1 is left out of this run.")
+    ]
+    assert loop.run.federation.names == ("s0", "s2", "s3", "s4")
+    others = sites_of(tmp_path, "others")
+    del others[999]
+    _, same, _ = fake.run(tmp_path / "run2", fake.Direct(others), fake.small("scaffold"))
+    assert digest(state.weights) == digest(same.weights)
+
+
+def test_a_site_that_holds_as_many_other_samples_as_before_is_not_used_until_it_holds_those_of_then(tmp_path):
+    """Nobody noticed: the number of samples was the same. A process that is restarted reads what lies there
+    now."""
+    sites = sites_of(tmp_path, count=3)
+    before = sites[999].load = sites[998].load  # s1 holds what s2 does, more than its single sample
+    sites[999]._data = None
+
+    def shown(state, done):
+        if done.t == 1:
+            y = before().y.copy()
+            y[:2] = (y[:2] + 1) % 3  # a diagnosis that was corrected
+            holding(sites[999], y=y)
+        if done.t == 2:
+            sites[999].load, sites[999]._data = before, None
+        sites[999]._run = None  # its process was started again
+
+    settings = fake.small("scaffold", rounds=3, **THREE)
+    fake.run(tmp_path / "run", fake.Direct(sites), settings, shown=shown)
+    ((t, text),) = told(tmp_path / "run", "E504")
+    assert t == 2
+    assert text.startswith("s1: site s1 holds other samples than when the run began; give it those of then")
+    rounds = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
+    assert [e["answered"] for e in rounds if e["code"] == "round"] == [[0, 1, 2], [0, 2], [0, 1, 2]]
+
+
+def test_too_few_that_fit_together_stop_the_run(tmp_path):
+    sites = sites_of(tmp_path, count=3)
+    other_shape(sites[999])
+    with pytest.raises(UsageError, match=r"E504 .* at s1\. 2 sites would be left, and 3 are needed"):
+        fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg", **THREE), min_sites=3)
+
+
+def test_a_site_that_builds_another_model_is_named_and_the_run_goes_on(tmp_path, monkeypatch):
+    real = local_run.build_run
+
+    def build(site, settings, *rest):
+        if site == "s1":
+            raise UsageError(
+                "E504", f"site {site} builds another model from '{settings.model}' than the server."
+            )
+        return real(site, settings, *rest)
+
+    monkeypatch.setattr("unskew.federation.site.site.build_run", build)
+    loop, _, _ = fake.run(tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small("fedavg"))
+    named = told(tmp_path / "run", "E504")
+    assert [t for t, _ in named] == [1, 2, 3, 3]  # the last time for its scores
+    assert all(text.startswith("s1: site s1 builds another model") for _, text in named)
+    answered = [e["answered"] for e in loop.record.rows["events"] if e["code"] == "round"]
+    assert answered == [[0, 2, 3, 4]] * 3
+
+
+class Stop(Exception):
+    pass
+
+
+def until_round(stop):
+    def shown(state, done):
+        if done.t == stop:
+            raise Stop
+
+    return shown
+
+
+def test_a_site_whose_data_have_changed_does_not_stop_the_others_on_resuming(tmp_path):
+    """Its data are another set now, so it waits until they are what they were, and is asked again
+    then."""
+    sites, path = sites_of(tmp_path), tmp_path / "run"
+    with pytest.raises(Stop):
+        fake.run(path, fake.Direct(sites), fake.small("scaffold"), shown=until_round(1))
+    before, sites = sites[999].load(), sites_of(tmp_path)
+    holding(sites[999], x=before.x[:1].repeat(2, 0), y=before.y[:1].repeat(2, 0))
+    _, _, said = fake.run(path, fake.Direct(sites), fake.small("scaffold"))
+    text = "s1 holds 2 training samples; it held 1 when the run began, so it was not asked."
+    assert [entry for entry in told(path, "E504") if entry[1] == text] == [(2, text), (3, text)]
+    assert any(text in line for line in said)
+
+
+def test_a_site_can_be_left_out_of_a_run_and_from_any_round_on(tmp_path):
+    loop, _, said = fake.run(
+        tmp_path / "a", fake.Direct(sites_of(tmp_path)), fake.small("fedavg"), without=("s1",)
+    )
+    assert loop.run.federation.names == ("s0", "s2", "s3", "s4")
+    assert "E311 s1 is left out of this run from now on, as --without asks." in said
+    path = tmp_path / "b"
+    with pytest.raises(Stop):
+        fake.run(path, fake.Direct(sites_of(tmp_path, "s")), fake.small("fedavg"), shown=until_round(1))
+    channel = fake.Direct(sites_of(tmp_path, "s"))
+    loop, state, _ = fake.run(path, channel, fake.small("fedavg"), without=("s1",))
+    answered = [e["answered"] for e in loop.record.rows["events"] if e["code"] == "round"]
+    assert answered == [[0, 1, 2, 3, 4], [0, 2, 3, 4], [0, 2, 3, 4]]
+    assert not [kind for site, kind, _ in channel.asked if site == "s1" and kind != "hello"]
+    lost = fake.Direct(sites_of(tmp_path, "lost"), lose("s1", {2, 3}))
+    assert digest(state.weights) == digest(fake.run(tmp_path / "c", lost, fake.small("fedavg"))[1].weights)
+
+
+def lose(name, rounds):
+    """Let a site be silent when it should train in these rounds."""
+
+    def meddle(site, asked, honest):
+        request = json.loads(asked.text)
+        return None if (site, request["kind"]) == (name, "train") and request["t"] in rounds else honest
+
+    return meddle
+
+
+class Flaky(fake.Direct):
+    """A channel whose nodes are away in some rounds. rounds: by node."""
+
+    def __init__(self, sites, rounds):
+        super().__init__(sites)
+        self.rounds, self.now = rounds, 1
+
+    def nodes(self):
+        return [node for node in super().nodes() if self.now not in self.rounds.get(node, ())]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "flea", "scaffold"])
+def test_every_absence_is_an_event_and_a_site_is_asked_again_in_the_next_round(tmp_path, name):
+    channel = Flaky(sites_of(tmp_path), {998: {2, 3}})
+
+    def shown(state, done):
+        channel.now = done.t + 1
+
+    loop, _, _ = fake.run(tmp_path / "run", channel, fake.small(name, rounds=5, eval_every=5), shown=shown)
+    named = told(tmp_path / "run", "E311")
+    assert named == [
+        (2, "s2 is not connected and was not asked."),
+        (3, "s2 is not connected and was not asked."),
+    ]
+    answered = [e["answered"] for e in loop.record.rows["events"] if e["code"] == "round"]
+    assert [2 in ids for ids in answered] == [True, False, False, True, True]
+    journal = [json.loads(line) for line in (tmp_path / "run/audit.jsonl").read_text().splitlines()]
+    assert [e["t"] for e in journal if e.get("code") == "E311"] == [2, 3]
+
+
+@pytest.fixture
+def home(tmp_path):
+    home = Coordinator.make(tmp_path / "federations/lung", "lung", "127.0.0.1:9", ["a", "b"], tls=False)
+    for site in ("a", "b"):
+        home.admit(site, PrivateKey.make().public)
+    return home
+
+
+def test_resuming_without_a_site_is_checked_and_kept_in_the_order(tmp_path, home):
+    run = tmp_path / "runs/r"
+    run.mkdir(parents=True)
+    order = Order(run, home.folder, fake.small("fedavg").as_dict(), Terms(without=("a",)))
+    (run / orders.ORDER_FILE).write_text(json.dumps(order.as_json()))
+    for site, said in (("c", "is no site of lung"), ("b", "but 0 sites of lung are admitted without a, b")):
+        with pytest.raises(UsageError, match=f"E109 .*{said}"):
+            remote_run.read_order(run, (site,))
+    wider = Coordinator.make(tmp_path / "federations/more", "more", "127.0.0.1:9", ["a", "b", "c"], tls=False)
+    for site in ("a", "b", "c"):
+        wider.admit(site, PrivateKey.make().public)
+    (run / orders.ORDER_FILE).write_text(json.dumps(replace(order, federation=wider.folder).as_json()))
+    remote_run.read_order(run, ("c",))
+    assert remote_run.read_order(run).terms.without == ("a", "c")
+    (tmp_path / "runs/s").mkdir()
+    refused = call("resume", "runs/s", "--without", "a", cwd=tmp_path)
+    assert (refused.code, "E109 --without names sites" in refused.err) == (2, True)
+
+
+TESTED = [len(rows) for rows in fake.federation().test]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("counted")
+    channel = fake.Direct(fake.sites(folder / "sites", fake.federation()))
+    fake.run(folder / "run", channel, fake.small("flea", rounds=2))
+    return folder / "run"
+
+
+def page(path: Path) -> str:
+    """Its words, without markup."""
+    return html.unescape(re.sub(r"<[^>]+>", " ", write_report([path], path.parent / "page.html").read_text()))
+
+
+def test_the_folder_says_on_how_many_samples_each_site_scores_itself(run):
+    """It said 0 for each, so that the page named every site as one without test samples, beside its
+    scores."""
+    facts = json.loads((run / "federation.json").read_text())
+    assert facts["sizes"] == {"train": list(fake.SIZES), "val": [], "test": TESTED}
+    assert facts["test"] == 0, "none is at the server"
+    assert [row["test"] for row in unskew.load(run).clients()] == TESTED
+    card = (run / "model.md").read_text()
+    assert f"{sum(fake.SIZES)} for training, {sum(TESTED)} for the scores below" in card
+    assert "Of the last evaluated round, on the clients' own test samples." in card

@@ -1,0 +1,268 @@
+"""What leaves a site is in its ledgers, and what the coordinator dropped is in the coordinator's."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.federation import fake  # skips where cryptography is missing
+from unskew.core.trees import size_in_bytes
+from unskew.errors import UsageError
+from unskew.federation.coordinator.network_run import Notices
+from unskew.federation.protocol.wire_format import Limits, Packet, seal, unseal
+from unskew.federation.site import site_ledger
+from unskew.federation.site.site_ledger import (
+    HEADER_SHARE,
+    KEPT_ROUNDS,
+    LEDGER_FILE,
+    MOST_ORDERS,
+    MOST_STATEMENTS,
+    NOT_WRITTEN_TEXT,
+    SAID_FILE,
+    AnsweredRequest,
+    DisclosureLog,
+    RunLedger,
+    SiteLedger,
+)
+from unskew.records.record import Record
+
+ALL = Limits(1 << 30, 10_000)
+
+
+OF_EVERY_ANSWER = {"run", "serial", "kind", "t", "re", "site", "sha256", "axes"}
+
+
+def rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def opened(site: str, answer) -> Packet:
+    return unseal(answer, fake.KEYS[site].public, ALL)
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("scaffold", {"metrics": "macro_f1,brier"}),
+        ("flea(fused=True)", {}),
+        ("ccvr", {}),
+        ("dpsgd(noise_multiplier=5.0, clip=1.0)", {"model": "mlp"}),
+    ],
+)
+def test_whatever_leaves_a_site_is_in_its_ledgers(tmp_path, method, changes):
+    """The loss of each round, the numbers of samples and all that a site said of its data and of errors were
+    in none."""
+    sites, answers = fake.sites(tmp_path / "sites", fake.federation()), []
+    (tmp_path / "sites/s4/policy.yaml").unlink()  # this site refuses
+
+    def overhear(site, asked, honest):
+        answers.append((site, opened(site, honest)))
+        return honest
+
+    _, _, text = fake.run(
+        tmp_path / "run", fake.Direct(sites, overhear), fake.small(method, rounds=2, **changes)
+    )
+    assert any(line.startswith("E521 s4") for line in text)
+    for k in range(5):
+        folder = tmp_path / f"sites/s{k}"
+        mine = [packet for site, packet in answers if site == f"s{k}"]
+        ledger = [row for path in folder.glob(f"runs/*/{LEDGER_FILE}") for row in rows(path)]
+        assert sum(size_in_bytes(packet.tree) for packet in mine) == sum(
+            r["bytes"] for r in ledger if r["share"] != HEADER_SHARE
+        )
+        on_record = [row["said"] for row in ledger if row["share"] == HEADER_SHARE]
+        before = [row["said"] for row in rows(folder / SAID_FILE)]
+        words = [{n: v for n, v in packet.header.items() if n not in OF_EVERY_ANSWER} for packet in mine]
+        assert [one for one in words if one not in before] == on_record
+        assert all(one in words for one in before)
+        assert bool(on_record) is (k < 4)
+
+
+def test_what_is_said_is_written_down_once_for_all_runs_and_first(tmp_path, monkeypatch):
+    book = DisclosureLog(tmp_path)
+    for run in ("r1", "r2", "r1"):
+        assert book.note(run, "hello", {"hello": {"train": 33}})
+        assert book.note(run, "hello", {"code": "E522", "text": f"waits: unskew site approve {run}"})
+    assert book.note("r3", "setup", {"hello": {"train": 33}})
+    assert [(row["run"], row["asked"]) for row in rows(tmp_path / SAID_FILE)] == [
+        ("r1", "hello"), ("r1", "hello"), ("r3", "setup"),
+    ]  # fmt: skip
+    monkeypatch.setattr(site_ledger, "MOST_STATEMENTS", 3)
+    for again in (book, DisclosureLog(tmp_path)):  # a process that begins reads what was said
+        assert again.note("r9", "hello", {"hello": {"train": 33}})
+        assert not again.note("r9", "hello", {"hello": {"train": 34}})
+    assert len(rows(tmp_path / SAID_FILE)) == 3
+    assert MOST_STATEMENTS == 10_000
+
+
+@pytest.mark.parametrize("spoil", ["damaged", "a folder"])
+def test_what_cannot_be_written_down_is_not_said(tmp_path, spoil):
+    site = fake.sites(tmp_path / "sites", fake.federation())[998]
+    path = site.member.folder / SAID_FILE
+    path.write_text("{}\n") if spoil == "damaged" else path.mkdir()
+    asked = {"run": "r1", "serial": 1, "site": "s2", "kind": "hello", "t": 0}
+    request = seal({**asked, "settings": fake.small("fedavg").as_dict()}, {}, fake.COORDINATOR)
+    answer = opened("s2", site.answer(request)).header
+    assert (answer["code"], answer["text"]) == ("E520", NOT_WRITTEN_TEXT)
+    assert "33" not in json.dumps(answer)
+
+
+def wild(h, tree):
+    return h, {**tree, "w": {n: t * 1e6 if t.is_floating_point() else t for n, t in tree["w"].items()}}
+
+
+def misnamed(h, tree):
+    return h, {**tree, "x": {"secret name": torch.zeros(7)}}
+
+
+def boasting(h, tree):
+    return {**h, "n": 5000.0}, tree
+
+
+def without_a_loss(h, tree):
+    return {**h, "loss": 1e13}, tree
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "more"),
+    [(wild, "E318", {}), (misnamed, "E303", {"?": 28}), (boasting, "E305", {}), (without_a_loss, "E301", {})],
+)
+def test_a_reply_that_is_dropped_before_the_gate_is_in_the_coordinators_ledger(tmp_path, change, code, more):
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+
+    def meddle(site, asked, honest):
+        header = json.loads(honest.text)
+        if site != "s2" or header["kind"] != "train" or header["t"] != 2:
+            return honest
+        packet = opened(site, honest)
+        facts, tree = change(
+            {n: v for n, v in packet.header.items() if n not in ("sha256", "axes")}, packet.tree
+        )
+        return seal(facts, tree, fake.KEYS[site])
+
+    bounds = {"s2": 100}
+    _, _, text = fake.run(
+        tmp_path / "run", fake.Direct(sites, meddle), fake.small("scaffold", rounds=3), bounds=bounds
+    )
+    assert any(line.startswith(f"{code} s2 round 2") for line in text)
+    ledger = rows(tmp_path / "run/ledger.jsonl")
+    lost = [row for row in ledger if row.get("dropped")]
+    of_first = {
+        row["share"]: row
+        for row in ledger
+        if row["way"] == "up" and row["t"] == 1 and not row["share"].startswith("score")
+    }
+    sizes = {share: row["bytes"] for share, row in of_first.items()} | more
+    assert {row["share"]: row["bytes"] for row in lost} == sizes
+    assert {(row["t"], row["way"], *row["clients"]) for row in lost} == {(2, "up", 2)}
+    for row in lost:
+        assert row["share"] == "?" or [row["kind"], row["samples"]] == [
+            of_first[row["share"]][n] for n in ("kind", "samples")
+        ]
+    assert all(row["kind"] == "inputs" for row in lost if row["share"] == "?")
+    of_round = [row["clients"] for row in ledger if (row["t"], row["way"], row["share"]) == (2, "up", "w")]
+    assert of_round == [[2], [0, 1, 3, 4]] or of_round == [[0, 1, 3, 4], [2]]
+
+
+def begun(folder, **epsilons: float) -> SiteLedger:
+    """A site at which runs with these figures have begun."""
+    (folder / "runs").mkdir()
+    for number, epsilon in epsilons.items():
+        (folder / "runs" / number).mkdir()
+        kinds = {"weights": "weights", "p/s": "sums"}
+        SiteLedger.read(folder).begin(number, RunLedger("study", "fedavg", 9, 1.0, epsilon, kinds=kinds))
+    return SiteLedger.read(folder)
+
+
+def test_bytes_are_those_of_the_numbers_types_and_the_last_round_is_the_latest(tmp_path):
+    spent = begun(tmp_path, r1=0.0)
+    tree = {
+        "w/a": torch.zeros(3),
+        "w/b": torch.zeros(2, dtype=torch.float64),
+        "shares/p/s": torch.zeros(5, dtype=torch.uint8),
+    }
+    spent.add("r1", AnsweredRequest("train", 4, "x"), tree, {})
+    spent.add("r1", AnsweredRequest("train", 3, "y"), {"early/p/s": torch.zeros(2, dtype=torch.int64)}, {})
+    run = SiteLedger.read(tmp_path).runs["r1"]
+    assert (run.bytes, run.t, run.answers) == (12 + 16 + 5 + 16, 4, {"train": 2})
+    rows = [json.loads(line) for line in (tmp_path / "runs/r1" / LEDGER_FILE).read_text().splitlines()]
+    assert [(r["t"], r["asked"], r["share"], r["bytes"]) for r in rows] == [
+        (4, "train", "weights", 28), (4, "train", "p/s", 5), (3, "train", "p/s", 16)
+    ]  # fmt: skip
+    assert [r.get("values") for r in rows] == [None] * 3
+    spent.add("r1", AnsweredRequest("score", 4, "z"), {"score/own": torch.tensor([0.1234567])}, {})
+    assert json.loads((tmp_path / "runs/r1" / LEDGER_FILE).read_text().splitlines()[-1])["values"] == [
+        0.123457
+    ]
+
+
+def test_epsilons_of_all_runs_add_up_and_what_is_infinite_stays_so(tmp_path):
+    spent = begun(tmp_path, r1=1.5, r2=2.0, r3=0.0)
+    assert spent.epsilon == 3.5
+    spent.begin("r4", RunLedger("study", "fedavg", 9, 1.0, math.inf))
+    text = (tmp_path / "spent.json").read_text()
+    assert "Infinity" not in text  # which is no JSON
+    assert SiteLedger.read(tmp_path).runs["r4"].epsilon == math.inf
+    assert SiteLedger.read(tmp_path).epsilon == math.inf
+
+
+def test_what_was_not_declared_is_refused_whichever_way_it_leaves(tmp_path):
+    spent = begun(tmp_path, r1=0.0)
+    spent.check_declared("r1", ["w/a", "shares/p/s/conv.weight", "early/p/s", "score/own", "sum"])
+    for path in ("shares/p/t", "early/p/t", "shares/q/s", "p/s/x"):
+        with pytest.raises(
+            UsageError, match=r"E520 .* is not among what the study of run r1 said would leave"
+        ):
+            spent.check_declared("r1", [path])
+
+
+def test_a_share_of_a_round_is_sent_for_few_orders_and_old_rounds_are_forgotten():
+    run = RunLedger("study", "fedavg", 9, 1.0)
+    for order in ("a", "b", "c", "a", "c"):
+        run.order(1, ["w"], order)
+    with pytest.raises(
+        UsageError, match=f"E520 .*'w' of round 1 was sent for {MOST_ORDERS} different orders already"
+    ):
+        run.order(1, ["w"], "d")
+    run.order(1, ["p/s"], "d")
+    run.t = 1 + KEPT_ROUNDS
+    run.order(run.t, ["w"], "a")
+    assert set(run.orders) == {str(run.t)}
+    run.check_round(2)
+    with pytest.raises(UsageError, match=r"E520 .*the run has come to round 6 here, and round 1 is over"):
+        run.check_round(1)
+
+
+def test_the_last_fifty_troubles_are_kept_and_a_repeated_one_is_counted(tmp_path):
+    for n in range(60):
+        site_ledger.note_trouble(tmp_path, "r1", "train", "E520", f"text {n}")
+    for _ in range(2):
+        site_ledger.note_trouble(tmp_path, "r1", "train", "E520", "text 59")
+    kept = site_ledger.latest_troubles(tmp_path)
+    assert [row["text"] for row in kept] == [f"text {n}" for n in range(10, 60)]
+    assert [row["times"] for row in kept[-2:]] == [1, 3]
+    site_ledger.note_trouble(tmp_path, "r2", "train", "E520", "text 59")  # of another run
+    assert [row["times"] for row in site_ledger.latest_troubles(tmp_path)[-2:]] == [3, 1]
+    site_ledger.note_trouble(tmp_path, "r2", "train", "E520", "x" * 900)
+    assert len(site_ledger.latest_troubles(tmp_path)[-1]["text"]) == 500
+    assert (tmp_path / site_ledger.TROUBLES_FILE).stat().st_mode & 0o077 == 0
+
+
+def test_what_was_said_before_the_record_was_open_stands_in_it_once_and_first():
+    said, record = [], Record()
+    notices = Notices(said.append)
+    notices(0, "E504", "early")
+    notices.open(record)
+    notices(1, "E305", "late")
+    assert said == ["E504 early", "E305 late"]
+    assert [(e["t"], e["code"], e["text"]) for e in record.rows["events"]] == [
+        (0, "E504", "early"),
+        (1, "E305", "late"),
+    ]
+    again = Record()
+    notices.open(again)
+    assert again.rows["events"] == []

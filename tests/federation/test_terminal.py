@@ -1,0 +1,251 @@
+"""The terminal of a site: what it says of each exchange, and how an operator decides there."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.federation import fake  # skips where cryptography is missing
+from tests.federation.test_policy import SERIAL, allow, weights
+from unskew.federation.protocol.signed_messages import SignedMessage
+from unskew.federation.protocol.wire_format import seal
+from unskew.federation.site import approvals, terminal
+
+
+def wait(folder, study: str, run: str) -> None:
+    approvals.bind(folder, run, study)
+    approvals.ask(
+        folder, approvals.Request(study, run, "fedavg", 3, "somebody", f"leaves of {study}", time.time())
+    )
+
+
+class Keyboard:
+    """Types these lines one after the other; what comes before a question is thrown away by it. A callable is
+    an event."""
+
+    def __init__(self, *lines):
+        self.lines, self.left, self.forgot = list(lines), len(lines), 0
+
+    def line(self, within_s: float) -> str | None:
+        self.left -= 1
+        item = self.lines.pop(0)
+        return item() if callable(item) else item
+
+    def forget(self) -> None:
+        self.forgot += 1
+
+
+def decide(folder, *lines) -> list[str]:
+    said: list[str] = []
+    keyboard = Keyboard(*lines)
+    terminal.decide_at_terminal(folder, said.append, keyboard, lambda: not keyboard.lines)
+    return said
+
+
+def state(folder, study: str) -> str | None:
+    return next((request.state for request in approvals.all_requests(folder) if request.study == study), None)
+
+
+def test_a_study_is_shown_and_decided_with_one_word(tmp_path):
+    wait(tmp_path, "s1", "r1")
+    said = decide(tmp_path, "  YES \n")
+    assert "leaves of s1" in said[0]
+    assert said[-1] == "approved  r1"
+    assert state(tmp_path, "s1") == "approved"
+    wait(tmp_path, "s2", "r2")
+    assert decide(tmp_path, "no\n")[-1] == "refused  r2"
+    assert state(tmp_path, "s2") == "refused"
+
+
+def test_an_answer_concerns_the_study_that_was_shown_and_no_other(tmp_path):
+    """A coordinator sends a second study while the operator still reads the first."""
+    wait(tmp_path, "s1", "r1")
+
+    def second() -> str:
+        wait(tmp_path, "s2", "r2")
+        return "yes\n"
+
+    said = decide(tmp_path, second)
+    assert (state(tmp_path, "s1"), state(tmp_path, "s2")) == ("approved", "waiting")
+    assert not any("leaves of s2" in text for text in said)
+    said = decide(tmp_path, "no\n")
+    assert "leaves of s2" in said[0]
+
+
+@pytest.mark.parametrize("typed", ["y\n", "\n", "yes please\n", "approve\n", "yes\x1b\n", "ja\n", "no yes\n"])
+def test_nothing_but_the_whole_word_decides(tmp_path, typed):
+    wait(tmp_path, "s1", "r1")
+    said = decide(tmp_path, typed)
+    assert said[-1] == "type yes or no, and Enter"
+    assert state(tmp_path, "s1") == "waiting"
+
+
+def test_what_was_typed_before_the_question_is_thrown_away(tmp_path):
+    """Somebody has typed `yes` for something else, or twice."""
+    keyboard = Keyboard("yes\n", lambda: wait(tmp_path, "s1", "r1"), None, None)
+    terminal.decide_at_terminal(tmp_path, lambda _: None, keyboard, lambda: not keyboard.lines)
+    assert (state(tmp_path, "s1"), keyboard.forgot) == ("waiting", 1)
+
+
+def test_a_study_that_was_decided_elsewhere_is_not_asked_about_any_more(tmp_path):
+    wait(tmp_path, "s1", "r1")
+    said = decide(tmp_path, lambda: approvals.decide(tmp_path, "r1", "refused") and None, "yes\n")
+    assert state(tmp_path, "s1") == "refused"
+    assert len([text for text in said if "asks for" in text]) == 1
+
+
+SCRIPT = """
+import os, sys, time
+from unskew.federation.site.terminal import Terminal, has_terminal
+terminal = Terminal()
+print("ready", has_terminal(), flush=True)
+sys.stdin.readline()
+time.sleep(0.3)
+terminal.forget()
+print("asked", flush=True)
+print(repr(terminal.line(10)), flush=True)
+print(repr(terminal.line(0.05)), flush=True)
+if os.fork() == 0:
+    os.setpgid(0, 0)
+    print("behind", repr(terminal.line(0.1)), flush=True)
+    terminal.forget()
+    os._exit(0)
+print("child", os.wait()[1], flush=True)
+print(repr(terminal.line(10)), repr(terminal.line(0.05)), flush=True)
+"""
+
+
+def test_a_terminal_is_read_in_the_foreground_only_and_early_lines_are_dropped():
+    """In the background the kernel stops whoever reads from the terminal, and with it the site."""
+    pid, line = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", SCRIPT])
+    seen = b""
+
+    def until(text: bytes) -> None:
+        nonlocal seen
+        end = time.monotonic() + 20
+        while text not in seen and time.monotonic() < end:
+            try:
+                seen += os.read(line, 4096)
+            except OSError:
+                break
+        assert text in seen, seen
+
+    until(b"ready True")
+    os.write(line, b"go\nyes\n")  # the yes is too early
+    until(b"asked")
+    os.write(line, b"no\n")
+    until(b"child 0")
+    os.write(line, b"\x04")
+    until(b"None None")
+    os.waitpid(pid, 0)
+    os.close(line)
+    text = seen.decode()
+    assert "'no\\n'" in text
+    assert "behind None" in text
+
+
+@pytest.fixture
+def site(tmp_path):
+    return fake.sites(tmp_path / "sites", fake.federation())[998]
+
+
+def told(site, kind: str, t: int = 0, tree=None, **header) -> str:
+    """What the operator reads when the coordinator asks for this."""
+    fixed = {"run": "r1", "serial": next(SERIAL), "site": site.member.name, "kind": kind, "t": t}
+    answer = site.answer(seal(fixed | header, tree or {}, fake.COORDINATOR))
+    return terminal.terminal_line(site.member.folder, answer)
+
+
+def test_every_exchange_is_a_line(site):
+    settings, first = fake.small("fedavg+clip_median", rounds=2).as_dict(), {"w": weights(site)}
+    assert (
+        told(site, "hello", settings=settings)
+        == "run r1 was told how many samples this site holds, their shape and the classes"
+    )
+    begins = told(site, "setup", tree=first, settings=settings, k=0, clients=1, largest=33)
+    assert begins == "run r1 begins: fedavg+clip_median, 2 rounds"
+    trained = told(site, "train", 1, first, lr=0.05)
+    assert trained.startswith("run r1, round 1 of 2: trained on 33 samples, mean loss ")
+    assert (
+        told(site, "score", 1, first, lr=0.05) == "run r1, round 1 of 2: scored on this site's test samples"
+    )
+    assert (
+        told(site, "score", 2, first, lr=0.05)
+        == "run r1 is over: round 2 of 2 scored, 0.2 MB have left in all"
+    )
+
+
+def test_a_trip_is_a_line_and_so_is_a_refusal(site):
+    settings, first = fake.small("flea").as_dict(), {"w": weights(site)}
+    begins = told(site, "setup", tree=first, settings=settings, k=0, clients=1, largest=33)
+    assert begins == "run r1 begins: flea, 3 rounds", (
+        "a method that asks sites for something is not called fedavg"
+    )
+    trip = told(site, "visit", 1, first, part="flea", trip=0, lr=0.05)
+    assert trip == "run r1, after round 1 of 3: sent what the method shares beside the weights"
+    allow(site, most_rounds=1)
+    refused = told(site, "train", 1, first, lr=0.05)
+    assert refused.startswith(
+        "run r1 was not answered: E520 the site's policy does not allow it: the study takes 3"
+    )
+    assert told(site, "train", 1, first, **{"name": 5}).startswith("a request was not answered: E310")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "{", '{"kind": "train"}', '{"kind": "train", "run": {}, "n": "x"}', "9" * 9999]
+)
+def test_nothing_that_is_told_stops_an_answer(site, text):
+    assert terminal.terminal_line(site.member.folder, SignedMessage(text, b"", b"")) == ""
+    assert (
+        terminal.terminal_line(Path("/nowhere"), SignedMessage('{"kind": "setup", "run": "r1"}', b"", b""))
+        == ""
+    )
+
+
+def test_a_refusal_cannot_move_the_cursor(site):
+    answer = SignedMessage(
+        json.dumps({"code": "E310", "text": "\x1b[2J\nE999 forged", "run": "r1"}), b"", b""
+    )
+    assert (
+        terminal.terminal_line(site.member.folder, answer)
+        == r"run r1 was not answered: E310 \x1b[2J\nE999 forged"
+    )
+
+
+def test_what_the_operator_approves_names_the_run_the_training_and_all_that_leaves(site):
+    site.guard.approve = "ask"
+    settings = fake.small("fedavg+clip_median", epochs=2, lr=0.05).as_dict()
+    told(site, "hello", settings=settings, name="lung-2")
+    (request,) = approvals.all_requests(site.member.folder)
+    lines = request.text().splitlines()
+    assert lines[1] == "name    lung-2, as the coordinator calls it"
+    assert lines[3:5] == [
+        "method  fedavg+clip_median, 3 rounds",
+        f"trains  {settings['model']}, 2 epochs a round, batches of {settings['batch']}, learning rate 0.05",
+    ]
+    leaves = [line.strip() for line in lines[5:]]
+    assert leaves[0].startswith("leaves each client  weights ")
+    assert "number of training samples, a round (read: each)" in leaves
+    assert "mean training loss, a round (read: each)" in leaves
+    assert any(line.startswith("scores on this site's own test samples: accuracy") for line in leaves)
+    once = (
+        "numbers of training and test samples, shape, class names, whether samples look unscaled, versions,"
+        " once (read: each)"
+    )
+    assert once in leaves
+    tells = next(line for line in leaves if line.startswith("what it tells"))
+    assert "weights: seen by the server" in tells
+    assert "not measured (measure it: unskew attack RUN gradient" in tells
+
+
+@pytest.mark.parametrize("name", ["a\nb", "x" * 65, 5, "\x1b[2J"])
+def test_a_name_that_no_run_can_have_is_refused(site, name):
+    assert "the request's 'name'" in told(site, "hello", settings=fake.small("fedavg").as_dict(), name=name)
