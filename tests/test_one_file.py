@@ -214,7 +214,7 @@ for what, name in (("methods", "halving"), ("models", "narrow"), ("data", "strip
     assert name in call("list", what).out
 assert "a guess" in call("attack", "runs/new", "guess").out
 assert "factor on the gradient" in call("explain", "halving").out
-assert "replied" in call("run", "--help").out
+assert "replied" in call("run", "--help", "--all").out
 """
 
 

@@ -258,7 +258,7 @@ def test_explain_and_check(tmp_path):
     (tmp_path / "mine.py").write_text(Path(__file__).parents[2].joinpath("examples/my_method.py").read_text())
     checked = call("check", "mine.py", cwd=tmp_path)
     assert checked.code == 0, checked.out + checked.err
-    assert "13 of 13" in checked.out
+    assert "14 of 14" in checked.out
 
 
 FROZEN = (

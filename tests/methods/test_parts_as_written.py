@@ -215,4 +215,4 @@ def test_a_run_that_may_end_in_its_first_stage_is_remarked_on(method, patience, 
             code
             for code, _ in resolve(settings, conformance.small_federation(), registry.parse(method)).remarks
         ]
-        assert codes == ["E128"] * bool(told)
+        assert codes == ["E139"] * bool(told)

@@ -156,13 +156,6 @@ def test_a_loss_that_no_weight_decides_is_told(lanes):
         conformance.train_run(Method(Flat()), lanes=lanes, rounds=1)
 
 
-def test_where_noise_is_drawn_is_told():
-    with pytest.raises(
-        UsageError, match=r"KeyError: 'e'\. c\.noise holds what `noise` asked for, drawn for a step"
-    ):
-        conformance.train_run(Method(Late()), rounds=1)
-
-
 def test_a_hook_that_fails_in_a_combination_is_no_refusal():
     """`unskew check` took it for one, and the check had passed."""
     (combined,) = conformance.check_method(ByLoss(), [conformance.combines_with_other_methods])

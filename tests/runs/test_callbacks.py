@@ -264,16 +264,16 @@ def test_early_stopping_that_may_end_a_first_stage_is_told_before_round_1_and_be
     """A run of pFedSim that a callback ended was scored as plain averaging; the setting `patience` was
     remarked on."""
     said: list[str] = []
-    told = "E128 patience=2 may end the run before 'pfedsim' comes to its second stage, after round 3 of 6"
+    told = "E139 patience=2 may end the run before 'pfedsim' comes to its second stage, after round 3 of 6"
     settings = {**SETTINGS, "rounds": 6, "say": said.append}
     result = unskew.run("pfedsim", DATA, callbacks=[unskew.EarlyStopping(2)], **settings)
     assert [text for text in said if text.startswith(told)]
-    assert "E128" not in result.table()  # known by now, and said where it came true
+    assert "E139" not in result.table()  # known by now, and said where it came true
     said.clear()
     unskew.run("pfedsim", DATA, callbacks=[unskew.EarlyStopping(4)], **settings)
-    assert not any("E128" in text for text in said)
+    assert not any("E139" in text for text in said)
     unskew.run("pfedsim", DATA, callbacks=[unskew.EarlyStopping(2)], patience=1, **settings)
-    assert sum("E128" in text for text in said) == 1
+    assert sum("E139" in text for text in said) == 1
     unskew.run("cfl", DATA, **settings)  # whose first stage takes 20 rounds, callbacks or none
     assert sum("'cfl'" in text for text in said) == 1
 
@@ -284,7 +284,7 @@ def test_early_stopping_that_is_given_to_a_resumed_run_is_remarked_on(tmp_path):
         unskew.run("pfedsim", "digits", callbacks=[Failing()], **settings)
     said: list[str] = []
     unskew.resume(tmp_path / "r", callbacks=[unskew.EarlyStopping(2)], say=said.append)
-    assert sum("E128" in text for text in said) == 1
+    assert sum("E139" in text for text in said) == 1
 
 
 class AfterThree(unskew.Callback):
@@ -298,7 +298,7 @@ def test_a_run_that_ended_in_the_first_stage_of_its_method_says_so_beside_its_sc
     text = "round 3 of 6 is the last that was trained, and 'pfedsim' comes to its second stage after round 3"
     assert f"Warning: {text}" in ended.table()
     again = unskew.load(tmp_path / "r")
-    events = [e for e in again.record.rows["events"] if e["code"] == "E128"]
+    events = [e for e in again.record.rows["events"] if e["code"] == "E139"]
     assert [(e["t"], e["text"][: len(text)]) for e in events] == [(3, text)]
     assert read_run(tmp_path / "r").doubt.startswith(text)
     unskew.run("pfedsim", DATA, name="whole", **settings)

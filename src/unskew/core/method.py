@@ -325,12 +325,12 @@ def stage_remarks(method: Method, rounds: int, patience: int) -> tuple[tuple[str
                 f" round {last} of {rounds}"
             )
             remarks.append(
-                ("E128", f"{text} ({p.first_stage}={first:g}); its scores are then those of the first.")
+                ("E139", f"{text} ({p.first_stage}={first:g}); its scores are then those of the first.")
             )
         elif last >= rounds:
             text = f"the run has {rounds} rounds, and '{p.name}' comes to its second stage after round {last}"
             remarks.append(
-                ("E128", f"{text} ({p.first_stage}={first:g}); its scores are those of the first.")
+                ("E139", f"{text} ({p.first_stage}={first:g}); its scores are those of the first.")
             )
     return tuple(remarks)
 

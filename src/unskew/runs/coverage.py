@@ -34,7 +34,7 @@ MANY_DROPPED = "E316"
 """The code of the event of a run with many dropped replies."""
 CLIPPED = "E322"
 """The code of the events of rounds in which numbers were clipped."""
-FIRST_STAGE = "E128"
+FIRST_STAGE = "E139"
 """The code of the remark before round 1 that a run may end in its first stage, and of the event if it did."""
 METRICS_CHANGED = "E112"
 """The code of the events on changed files of metrics."""
@@ -110,7 +110,7 @@ class UsedReplies:
 
 def check_used(run: Run, record: Record) -> None:
     """Add an event to the record of a finished run if many replies were dropped (E316), or if it ended in the
-    first stage of its method (E128). Raises NothingUsed (E316) with the likeliest cause if too few were used.
+    first stage of its method (E139). Raises NothingUsed (E316) with the likeliest cause if too few were used.
     """
     replies = UsedReplies.of(record.rows["events"], run.fed.clients)
     if not replies.enough:
