@@ -39,6 +39,8 @@ FILLED = {f"aten::{n}" for n in ("zeros_like", "ones_like", "full_like", "new_ze
 EMPTY = {f"aten::{n}" for n in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")}
 RESIZES = {"aten::set_", "aten::resize_"}
 COPIES = {"aten::clone", "aten::_to_copy"}
+OPAQUE = {"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"}
+"""Operators whose results depend on the memory in which their arguments lie: an LSTM's."""
 VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded)
 
 
@@ -131,6 +133,8 @@ class Tape(_Mode):
         tagged = func.overloadpacket is not torch.ops.aten.index and any(tag in func.tags for tag in VALUES)
         if by_mask or tagged or func._schema.name in RESIZES:
             self.problem = self.problem or f"{func._schema.name} reads or draws a value, or changes a size"
+        if func._schema.name in OPAQUE:
+            self.problem = self.problem or f"{func._schema.name} gives other bits in other memory"
         if torch.Tag.inplace_view in func.tags:
             return  # the following calls have the tensor in its new shape
         call = Call(func, args, kwargs, list(tensors(result)))
