@@ -220,8 +220,8 @@ def test_two_clients_are_refused_and_a_round_with_two_is_skipped():
         loop.trainer.close()
     assert (summary.asked, summary.answered) == (2, 0)
     assert after.weights is before.weights
-    events = {e["code"]: e.get("text") for e in loop.record.rows["events"]}
-    assert events["E309"].endswith("a sum is opened over 3 or more. Nothing was summed.")
+    skipped = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E309"]
+    assert any(text.endswith("a sum is opened over 3 or more. Nothing was summed.") for text in skipped)
     assert not [r for r in loop.record.rows["ledger"] if r["way"] == "up"]
 
 

@@ -138,7 +138,7 @@ class ModelTrial:
                 for x, y, padding in ((self.x, self.y, 0), (*padded, PADDING))
             )
         except Exception as error:
-            return python_files.one_line(error).split(". ")[0]
+            return python_files.one_line(error).split(". ")[0] + self._layer_note(error)
         alone = self._step(SingleLane(), self.x, self.y, 1)
         far = [n for n, t in alone.items() if _differ(t, many[n])]
         if far:
@@ -152,6 +152,18 @@ class ModelTrial:
                 " padded"
             )
         return ""
+
+    def _layer_note(self, error: Exception) -> str:
+        """The innermost layer in which an error arose, and its setting of dropout if that is the cause."""
+        names, found, trace = {id(m): n for n, m in self.net.module.named_modules()}, None, error.__traceback__
+        while trace:
+            owner = trace.tb_frame.f_locals.get("self")
+            found, trace = (owner if names.get(id(owner)) else found), trace.tb_next
+        if found is None:
+            return ""
+        dropout = getattr(found, "dropout", 0) and "random" in str(error)
+        remedy = ", which runs with dropout=0.0" if dropout else ""
+        return f" in the layer '{names[id(found)]}' ({type(found).__name__}){remedy}"
 
     def says_probabilities(self) -> bool:
         """Whether the model returns probabilities instead of logits, as after a softmax: numbers of at least

@@ -40,7 +40,7 @@ def package(name: str, install: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise MissingPackage(f"tracking ({error})", install, instead="or leave track out") from None
+        raise MissingPackage("tracking", install, instead="or leave track out") from error
 
 
 def is_saved(run: Progress) -> bool:
