@@ -130,6 +130,8 @@ def _loss(_part: Any, args: Args, result: Any) -> str | None:
 
 
 def _loss_tensor(w: Mapping[str, Tensor], result: Tensor) -> str | None:
+    if result.device.type != "cpu":
+        return None  # to look at the value would stop the GPU in every step
     inner = below_vmap(result)
     learns = torch.is_grad_enabled() and any(below_vmap(t).requires_grad for t in w.values())
     if not learns or inner.requires_grad or not inner.any():  # all zeros mean that nothing is added
