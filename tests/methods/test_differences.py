@@ -23,7 +23,7 @@ SAID = {
     "moon": ["first takes part", "left out"],
     "fedrs": ["soft form", "more than once"],
     "feddpms": [
-        "one round earlier",
+        "up to the round before",
         "merged encoder and classifier",
         "binomial",
         "head reads mu",
