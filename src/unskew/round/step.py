@@ -308,7 +308,8 @@ class LaneStep:
         constant = self._held_tensors(step, learnt, [w, *groups], inputs)
         course, local = self.clients.training.course, feed.local[:active]
         before = [] if course.is_constant else [t.clone() for t in w]
-        state.optimiser.step(w, [first_lanes(g[n], active) for n in learnt], groups, local)
+        if w:
+            state.optimiser.step(w, [first_lanes(g[n], active) for n in learnt], groups, local)
         if before:
             course.slow(w, before, local, state.lane_table["steps"].reshape(-1)[:active])
         for t, before, stays in constant:
