@@ -193,7 +193,7 @@ def with_options(own: type[T]) -> Callable[[Callable[[T], None]], Function]:
     """A decorator that makes a command from a function of one `own` instance; each field becomes an
     option."""
 
-    def decorate(function: Callable[[T], None]) -> Command:
+    def decorate(function: Callable[[T], None]) -> Function:
         def called(**values: Any) -> None:
             function(_build(own, values))
 
@@ -213,7 +213,7 @@ def with_settings(
     from --set.
     """
 
-    def decorate(function: Callable[[T, dict[str, Any]], None]) -> Command:
+    def decorate(function: Callable[[T, dict[str, Any]], None]) -> Function:
         chosen = {a.name: a for a in arguments.of(Settings) if a.name in settings}
         fields = {a.name: a for a in arguments.of(own)}
         further = {name: a for name, a in fields.items() if Further() in _annotations(a)}

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Collection
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +79,7 @@ def _cohort(availability: str) -> float:
 
 
 @lru_cache(None)
-def _per_sample(name: str, model: str, loss: str, batch: int) -> float:
+def _per_sample(name: str, model: str, loss: Any, batch: int) -> float:
     """Processor seconds per sample in the cheapest of three epochs of four clients with four batches each;
     the first epoch warms up and does not count."""
     dataset, n = _dataset(name), 4 * batch

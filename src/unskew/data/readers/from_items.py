@@ -109,16 +109,19 @@ def is_loader(data: Any) -> bool:
 def loader_dataset(loader: Any) -> Any:
     """The set behind a DataLoader. Raises DataError (E403) if the loader leaves out or repeats samples by its
     sampler, or changes them by `batch_sampler` or `collate_fn`."""
-    collate = getattr(loader, "collate_fn", None)
-    sampler, batches = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
-    for part, item, names in (
+    collate: Any = getattr(loader, "collate_fn", None)
+    sampler: Any = getattr(loader, "sampler", None)
+    batches: Any = getattr(loader, "batch_sampler", None)
+    parts: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
         ("batch_sampler", batches, ("BatchSampler",)),
         ("sampler", sampler, ("SequentialSampler", "RandomSampler", "_InfiniteConstantSampler")),
         ("collate_fn", collate, ("default_collate", "default_convert")),
-    ):
-        kind = item if hasattr(item, "__name__") else type(item)
+    )
+    for part, item, names in parts:
+        own: Any = item
+        kind: Any = item if hasattr(item, "__name__") else type(item)
         plain = kind.__name__ in names and kind.__module__.startswith("torch.utils.data")
-        part_of_set = part == "sampler" and hasattr(item, "__len__") and len(item) != len(loader.dataset)
+        part_of_set = part == "sampler" and hasattr(own, "__len__") and len(own) != len(loader.dataset)
         if item is not None and (not plain or part_of_set or getattr(item, "replacement", False)):
             raise DataError(
                 "E403",

@@ -358,13 +358,15 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
 def _common_layout(raws: Sequence[RawSamples]) -> AxisOrder:
     """The order of the axes of all clients' samples. Raises DataError (E403) if sets that have been read
     stand among arrays of another layout."""
-    layouts: set[AxisOrder] = {raw.layout for raw in raws}
-    if other := next((layout for layout in layouts if layout not in ("auto", "channels first")), None):
-        if len(layouts) > 1:
-            raise DataError(
-                "E403", f"layout='{other}' orders the axes of arrays, and some clients' are read already."
-            )
-        return other
+    layouts: list[AxisOrder] = [raw.layout for raw in raws]
+    for layout in layouts:
+        if layout not in ("auto", "channels first"):
+            if len(set(layouts)) > 1:
+                raise DataError(
+                    "E403",
+                    f"layout='{layout}' orders axes of arrays, and some clients' are read already.",
+                )
+            return layout
     return "auto" if "auto" in layouts else "channels first"
 
 
