@@ -26,4 +26,4 @@ def test_damaged_files_of_every_kind(tmp_path):
     ends, wrong = harness.damages(("scaffold",), 30, 3, tmp_path)
     assert not wrong
     assert sum(ends.values()) == 30
-    assert len(ends) > 3  # sentences and the same bits
+    assert len(ends) > 2  # sentences and the same bits
