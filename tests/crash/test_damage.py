@@ -102,6 +102,15 @@ def test_an_edited_config_is_not_resumed(copy, edit):
         unskew.resume(path)
 
 
+def test_an_ended_run_does_not_continue_by_an_edited_number_of_rounds(copy):
+    """What was done in its last round would stay in the longer run; `resume --rounds` goes back before it."""
+    path, _ = copy
+    file = path / "config.yaml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "rounds": 9}))
+    with pytest.raises(StateError, match=r"E112 .*rounds was "):
+        unskew.resume(path)
+
+
 @pytest.mark.parametrize("lines", [0, 1, 5, 12])
 def test_a_config_that_is_cut_is_not_resumed_with_defaults(copy, lines):
     """R2: what a cut file lacks would be read as a default."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import random
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -105,26 +106,30 @@ class Crash(Exception):
     pass
 
 
-@pytest.mark.parametrize("step", range(1, 40, 4))
-def test_every_step_of_saving_is_safe(tmp_path, straight, monkeypatch, step):
-    """A crash at the n-th operation of the file system, whichever it is."""
-    done = 0
+@contextmanager
+def crash_at(monkeypatch, step, *names):
+    """Raise Crash in place of the call number `step` of these functions of `os`."""
+    calls = itertools.count(1)
 
     def failing(real):
         def call(*args, **kwargs):
-            nonlocal done
-            done += 1
-            if done == step:
+            if next(calls) == step:
                 raise Crash
             return real(*args, **kwargs)
 
         return call
 
     with monkeypatch.context() as patch:
-        for name in ("fsync", "replace", "link"):
+        for name in names:
             patch.setattr(os, name, failing(getattr(os, name)))
-        with pytest.raises(Crash):
-            run(tmp_path, "r")
+        yield
+
+
+@pytest.mark.parametrize("step", range(1, 40, 4))
+def test_every_step_of_saving_is_safe(tmp_path, straight, monkeypatch, step):
+    """A crash at the n-th operation of the file system, whichever it is."""
+    with crash_at(monkeypatch, step, "fsync", "replace", "link"), pytest.raises(Crash):
+        run(tmp_path, "r")
     run(tmp_path, "r")
     assert ends(tmp_path / "r") == straight
 
@@ -150,24 +155,10 @@ def test_a_run_of_fewer_rounds_continues_to_the_bits_of_more(tmp_path, straight,
 @pytest.mark.parametrize("step", [1, 2, 3, 5])
 def test_every_step_to_more_rounds_is_safe(tmp_path, straight, monkeypatch, step):
     run(tmp_path, "r", rounds=2)
-    path, done = tmp_path / "r", 0
+    path = tmp_path / "r"
     schema.put_attack(path, "lira", {"auc": 0.5})
-
-    def failing(real):
-        def call(*args, **kwargs):
-            nonlocal done
-            done += 1
-            if done == step:
-                raise Crash
-            return real(*args, **kwargs)
-
-        return call
-
-    with monkeypatch.context() as patch:
-        for name in ("fsync", "replace", "link", "unlink"):
-            patch.setattr(os, name, failing(getattr(os, name)))
-        with pytest.raises(Crash):
-            unskew.resume(path, rounds=5)
+    with crash_at(monkeypatch, step, "fsync", "replace", "link", "unlink"), pytest.raises(Crash):
+        unskew.resume(path, rounds=5)
     unskew.resume(path, rounds=5)
     assert ends(path) == straight
     assert schema.ATTACKS not in schema.read_privacy(path)

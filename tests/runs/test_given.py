@@ -3,7 +3,9 @@ run."""
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -140,6 +142,20 @@ def test_a_digest_is_of_what_a_hook_computes(make, one, other):
     """Also where Python has no source of the class, and where a variable around it is what differs."""
     assert object_digests.part_digest(make(one)) == object_digests.part_digest(make(one))
     assert object_digests.part_digest(make(one)) != object_digests.part_digest(make(other))
+
+
+def test_a_digest_is_of_the_code_that_was_imported(tmp_path, monkeypatch):
+    """Whoever edits a file and does not import it anew trains with the code of before."""
+    file = tmp_path / "edited_later.py"
+    file.write_text("def double(x):\n    return 2 * x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    double = importlib.import_module("edited_later").double
+    before = object_digests.running_code(double)
+    file.write_text("def double(x):\n    return 3 * x + 1\n")
+    assert object_digests.running_code(double) == before
+    del sys.modules["edited_later"]
+    importlib.invalidate_caches()
+    assert object_digests.running_code(importlib.import_module("edited_later").double) != before
 
 
 def test_a_log_that_a_hook_keeps_does_not_count():

@@ -1,7 +1,8 @@
 """Digests of models, Parts and metrics that are passed as objects; a resumed run uses them to detect a
 change.
 
-A digest covers the source of a user's class or function, and the values, functions and modules that it names.
+A digest covers the compiled code of a user's class or function, and the values, functions and modules that it
+names, so that it is of what runs; another version of Python compiles otherwise.
 """
 
 from __future__ import annotations
@@ -137,20 +138,17 @@ class _NameWalk:
                 yield f"{name} {python_files.digest(file)}"
         elif inspect.isclass(value) or inspect.isfunction(value):
             if is_user_code(value) and id(value) not in self._seen:
-                yield f"{name} {source_text(value)}"
+                yield f"{name} {running_code(value)}"
                 yield from self.within(value)
         elif text := value_text(value):
             yield f"{name}={text}"
 
 
-def source_text(kind: Any) -> str:
-    """The source of a class or function; without a source, as in a notebook, its compiled code."""
-    try:
-        text = inspect.getsource(kind)
-    except (OSError, TypeError):
-        text = ""
-    if kind.__name__.strip("<>") in text:  # for code of exec, Python 3.13 returns other lines of the file
-        return text
+def running_code(kind: Any) -> str:
+    """The compiled code of a class or function and its plain attributes, as text.
+
+    It is the code that runs: the file may have been edited since Python imported it.
+    """
     values = vars(kind).items() if inspect.isclass(kind) else [("", kind)]
     bodies = [f"{n}: {code_text(f.__code__)}" for n, v in values for f in functions_in(v)]
     plain = [f"{n}={value}" for n, v in values if not n.startswith("__") and (value := value_text(v))]
@@ -215,21 +213,21 @@ def object_digests(method: Method, model: nn.Module | None, metrics: Functions) 
     theirs = [p for p in method.parts if not p.spelling and type(p).__module__.partition(".")[0] != PACKAGE]
     parts = {f"the Part '{p.name}'": part_digest(p) for p in theirs}
     scores = {
-        f"the metric '{name}'": _text_digest([*_source_texts([function])])
+        f"the metric '{name}'": _text_digest([*_running_codes([function])])
         for name, function in metrics.items()
     }
     return {**({} if model is None else {"the model": model_digest(model)}), **parts, **scores}
 
 
 def part_digest(part: Part) -> str:
-    """SHA-256 of the Part's class, its source if Python has it, and its settings."""
+    """SHA-256 of the Part's class and settings."""
     settings = [(f.name, getattr(part, f.name)) for f in fields(part) if f.init]  # type: ignore[arg-type]
     plain = [f"{name}={value!r}" for name, value in settings if isinstance(value, PLAIN_TYPES)]
     others = [(name, value) for name, value in settings if not isinstance(value, PLAIN_TYPES)]
     texts = [
         text for name, value in others for text in [*setting_texts(name, value)] or [f"{name}={value!r}"]
     ]
-    return _text_digest([*_source_texts([type(part)]), *plain, *texts])
+    return _text_digest([*_running_codes([type(part)]), *plain, *texts])
 
 
 def model_digest(module: nn.Module) -> str:
@@ -243,18 +241,17 @@ def model_digest(module: nn.Module) -> str:
     learns = [f"{name} {p.requires_grad}" for name, p in module.named_parameters()]
     kinds = dict.fromkeys(type(layer) for layer in module.modules())
     tensors = {n: t for n, t in (*module.named_parameters(), *module.named_buffers()) if t.numel()}
-    return _text_digest([repr(module), *_source_texts(kinds), *plain, *learns, digest(tensors)])
+    return _text_digest([repr(module), *_running_codes(kinds), *plain, *learns, digest(tensors)])
 
 
-def _source_texts(kinds: Iterable[Any]) -> Iterable[str]:
-    """The names of classes and functions, with the source of a user's own and of everything that these
-    name."""
+def _running_codes(kinds: Iterable[Any]) -> Iterable[str]:
+    """The names of classes and functions, with the code of a user's own and of everything that these name."""
     for kind in kinds:
         yield getattr(kind, "__qualname__", type(kind).__qualname__)
         for own in getattr(kind, "__mro__", (kind,)):
             if own.__module__.partition(".")[0] in ("torch", "builtins", "abc", "typing", PACKAGE):
                 continue
-            yield source_text(own)
+            yield running_code(own)
             yield from names_texts(own)
 
 

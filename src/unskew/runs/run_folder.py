@@ -237,7 +237,7 @@ class RunFolder:
         if not fewer:
             self._describe()
         checkpoint = checkpoints.latest(self.path, self._check_files, say)
-        self._check_same(checkpoint)
+        self._check_same(checkpoint, fewer > 0)
         if fewer:
             checkpoint = self._with_more_rounds(fewer, checkpoint)
         self._describe_data()
@@ -294,9 +294,12 @@ class RunFolder:
         record.check(self.path, checkpoint[1]["records"])
         self.store(checkpoint).check()
 
-    def _check_same(self, checkpoint: Checkpoint | None) -> None:
+    def _check_same(self, checkpoint: Checkpoint | None, continues: bool = False) -> None:
         """Raises StateError: E112 for a checkpoint of other settings, files or data, E201 if it is
-        missing."""
+        missing. continues: the run is to have more rounds than config.yaml says.
+
+        A run whose continuation was interrupted has more rounds in config.yaml than in its checkpoint.
+        """
         if checkpoint is None:
             if (self.path / MODEL).exists() or record.last_round_in(self.path) > 0:
                 text = (
@@ -307,7 +310,8 @@ class RunFolder:
             return
         facts, settings = checkpoint[1], self.run.settings
         before = config.build(facts["settings"])
-        if facts["t"] <= before.rounds < settings.rounds:
+        began = facts["t"] < before.rounds < settings.rounds
+        if continues or (began and not more_rounds_problem(self.run.method, before.rounds, settings.rounds)):
             before = before.replace(rounds=settings.rounds)
         config.check_same(before, settings, self.path)
         check_files(facts["files"], settings, self.path)
