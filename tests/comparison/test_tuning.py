@@ -181,7 +181,7 @@ def test_a_tuning_that_was_killed_is_not_continued_with_other_settings(copy):
 
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
-    with pytest.raises(UnskewError, match=r"E109 --tune needs Optuna: pip install 'unskew\[tune\]'"):
+    with pytest.raises(UnskewError, match=r"E133 --tune needs Optuna: pip install 'unskew\[tune\]'"):
         comparison_tuning.tuning_of(tmp_path, Plan(("fedavg",), (0,), SMALL, tune=3))
 
 
