@@ -398,7 +398,7 @@ def load(
 
     Raises UsageError (E109) for arguments that do not go with the folder; StateError: E111 for an exported
     folder with changes, E112 for a file that has changed, E117 for no run, E155 for an unfinished run, E156
-    for a model or method that cannot be built, E201 and E201 for damaged files; NothingUsed (E316) for a run
+    for a model or method that cannot be built, E201 for damaged files; NothingUsed (E316) for a run
     in which too few replies were used.
     """
     method = os.fspath(method) if isinstance(method, os.PathLike) else method

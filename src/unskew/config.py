@@ -53,7 +53,7 @@ def setting_text(key: str, value: Any) -> Any:
 def canonical_value(key: str, value: Any, where: str) -> Any:
     """The value in its canonical spelling. where: the place of the key for messages, such as " at line 3".
 
-    Raises UsageError: E109 for an invalid text, E126 for an unknown measure, E126 for an unknown metric.
+    Raises UsageError: E109 for an invalid text, E126 for an unknown measure or metric.
     """
     if key == "track":
         specs.names_in(str(value), list(TRACKERS), f"track{where}")
@@ -417,7 +417,7 @@ def build(values: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> 
     """Settings from keys and values, with defaults for the rest. lines: the line of each key in a file, for
     messages.
 
-    Raises UsageError: E109 for an unknown key, E109 for a value of the wrong type or out of range, E126 for
+    Raises UsageError: E109 for an unknown key or a value of the wrong type or out of range, E126 for
     an unknown measure, E126 for an unknown metric.
     """
     converted: dict[str, Any] = _skew_of_data(values)

@@ -232,7 +232,8 @@ class Nodes:
     """The connection to a cluster until `close`. share: the resources of an actor. device: the setting of the
     runs.
 
-    Raises UsageError: E133 and E172 for a cluster that cannot be reached, E172 if no node has the share.
+    Raises UsageError: E133 without Ray, E172 for a cluster that cannot be reached or lacks a node
+    with the share.
     """
 
     def __init__(self, cluster: Cluster, device: str):

@@ -82,8 +82,8 @@ def partition(
     groups: the group of each sample, [N]. The groups are then dealt in place of the samples, each with its
     most frequent class, so that every group is at one client; unless there are fewer groups than clients, or
     the skew makes clients of a column.
-    Raises UsageError (E103) for a text that cannot be read, DataError: E103 for an infeasible request, E103
-    for a column that does not exist.
+    Raises UsageError (E103) for a text that cannot be read, DataError (E103) for an
+    infeasible request or a column that does not exist.
     """
     kind = Skew.parse(text).partition
     if not len(y):
@@ -167,7 +167,7 @@ def build(
     skew, clients, samples: see `partition`. validation: the share of its rows that every client holds back,
     rounded down, so that a client with few samples trains on all of them. reserve: number of samples of each
     class that the server keeps; they are taken out first.
-    Raises UsageError (E103, E109) and DataError (E103, E103) as `partition` does.
+    Raises UsageError (E103, E109) and DataError (E103) as `partition` does.
     """
     if not 0 <= validation < 1:
         raise UsageError("E109", f"validation must be at least 0 and below 1; got {validation}.")

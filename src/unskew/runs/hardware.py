@@ -260,7 +260,7 @@ SOFTMAX_REMARK = (
 
 
 def device_of(settings: Settings) -> str:
-    """`cpu`, or torch's name of a GPU. Raises UsageError: E109 for an unknown device, E109 for a GPU that
+    """`cpu`, or torch's name of a GPU. Raises UsageError: E109 for an unknown device or a GPU that
     torch does not find."""
     device = settings.device
     if device == "auto":

@@ -128,8 +128,7 @@ def open_run(path: Path, code: UserCode, unfinished: bool = False, best: bool = 
     the global model of its best round, which the setting keep_best keeps.
 
     Raises StateError: E117 without a run, E155 for an unfinished run, E156 if the model cannot be built from
-    `code`, E201 for a damaged checkpoint, E201 for a damaged index of private state, E201 for damaged
-    records; NothingUsed (E316) for a run in which no reply was used.
+    `code`, E201 for a damaged checkpoint, index of private state or record; NothingUsed (E316) for a run in which no reply was used.
     """
     checkpoint = _checkpoint(path)
     tree, facts = _best(path, checkpoint) if best else checkpoint

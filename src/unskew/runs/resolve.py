@@ -74,7 +74,7 @@ def deal_out(
     """Divide a data set among clients; if settings and Parts ask for it, standardise it before.
 
     model: a module in place of the settings' model; samples for its embeddings stay whole numbers. Raises
-    UsageError (E108) for a Part that does not serve the data's task, DataError (E103, E103) for a partition
+    UsageError (E108) for a Part that does not serve the data's task, DataError (E103) for a partition
     that these data do not allow.
     """
     method.check_task(task_of(dataset.y, target=dataset.target, shape=dataset.shape).name)
@@ -315,7 +315,7 @@ def model_of(
 ) -> nn.Module:
     """The user's module with the weights it has, or the named model, initialised from the seed.
 
-    Raises UsageError: E104 for an unknown model, E123 or E123 for one that does not fit the data.
+    Raises UsageError: E104 for an unknown model, E123 for one that does not fit the data.
     """
     shape, classes = federation.shape, federation.n_classes
     pixels, layout = task.pixels(shape), federation.layout

@@ -290,7 +290,7 @@ class RunFolder:
         return DiskStore(self.path / "private", checkpoint[1] if checkpoint else None, self.run.device)
 
     def _check_files(self, checkpoint: Checkpoint) -> None:
-        """Raises StateError (E201, E201) if a file that a checkpoint refers to is damaged."""
+        """Raises StateError (E201) if a file that a checkpoint refers to is damaged."""
         record.check(self.path, checkpoint[1]["records"])
         self.store(checkpoint).check()
 

@@ -63,7 +63,7 @@ class Recipe:
     hub: Hub | None = None
 
     def samples(self, origin: OriginalFiles) -> OriginalSamples:
-        """The samples of the original files, or of the hub's. Raises DataError (E401, E402, E401)."""
+        """The samples of the original files, or of the hub's. Raises DataError (E401, E402)."""
         if self.hub and holds_parquet(origin.path):
             return _hub_samples(read_hub(origin.path, self.hub, origin.size if self.takes_size else None))
         return self.read(origin)

@@ -40,7 +40,7 @@ def get(name: str, origin: Path | None, out: Path, size: int | None = None) -> W
 
     Raises UsageError: E109 for a size if images are not resized, E125 for an unknown name, E161 for a file
     that exists or cannot be written; DataError: E402 for a missing origin, E401 for another set or a refused
-    archive, E401 for a digest other than the published one, E401 for a damaged archive, and the errors of the
+    archive, E401 for a digest other than the published one or a damaged archive, and the errors of the
     checks of samples.
     """
     recipe = recipe_of(name)

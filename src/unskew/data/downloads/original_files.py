@@ -68,7 +68,7 @@ class Files:
     def read(self, name: str) -> bytes:
         """The content of the file that `named` finds, decompressed if it is gzipped.
 
-        Raises DataError: E401 if there is none, E401 for a damaged one.
+        Raises DataError: E401 if there is none or it is damaged.
         """
         place = self.named(name)
         if place is None:

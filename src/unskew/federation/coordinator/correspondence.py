@@ -149,7 +149,7 @@ class Correspondence:
     def ask(
         self, kind: str, t: int, requests: Mapping[str, RequestContent], limits: Limits
     ) -> dict[str, Packet]:
-        """The checked replies by site. A site without a reply is reported (E303, E307, E310, E311, E311 or
+        """The checked replies by site. A site without a reply is reported (E303, E307, E310, E311 or
         its own code).
         """
         connected, sealed, packed = (

@@ -71,7 +71,7 @@ class Owner:
         return {OWNER: asdict(self)}
 
     def of(self, file: Path) -> Tree:
-        """The tensors of this owner's file. Raises StateError: E201 as `check` does, E201 for a damaged
+        """The tensors of this owner's file. Raises StateError: E201 as `check` does, and for a damaged
         file.
         """
         tree, facts = checkpoints.read(file)

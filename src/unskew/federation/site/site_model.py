@@ -58,7 +58,7 @@ def open_site_model(path: Path, code: UserCode, data: Dataset | None = None) -> 
     model.
 
     Raises StateError: E155 before a model was received, E156 if the model cannot be built from the arguments,
-    E201 for damaged files, E201 for missing private state or a file of another owner, E111 for an altered
+    E201 for damaged files, missing private state or a file of another owner, E111 for an altered
     folder. Raises UsageError (E131) if the data differ in number from those that the site trained on.
     """
     first, facts = checkpoints.read(path / SETUP)

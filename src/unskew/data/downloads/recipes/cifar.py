@@ -22,7 +22,7 @@ from unskew.errors import DataError, excerpt
 def read_pickle(content: bytes, place: str) -> dict[bytes, Any]:
     """The dictionary of a pickle, with bytes as keys. place: for messages.
 
-    Raises DataError: E401 for a pickle that requests anything else, E401 for a damaged one.
+    Raises DataError: E401 for a pickle that requests anything else or is damaged.
     """
     try:
         value = _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
