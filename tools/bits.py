@@ -23,12 +23,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+import typer
 from torch import nn
 
 import unskew
+from unskew import cli
 from unskew.methods import registry
 
 COMPOSED = (
@@ -171,16 +174,12 @@ def options() -> dict[str, str]:
     """The help of every command and of its commands."""
     texts: dict[str, str] = {}
 
-    def collect(*words: str) -> None:
-        text = command(*words, "--help")
-        texts[" ".join(("help", *words))] = sha(text)
-        inner = text.partition("─ Commands ─")[2]
-        for line in inner.splitlines():
-            word = line.strip("│ ").split(" ")[0]
-            if line.startswith("│ ") and not line.startswith("│  ") and word.isalpha():
-                collect(*words, word)
+    def collect(group: Any, *words: str) -> None:
+        texts[" ".join(("help", *words))] = sha(command(*words, "--help"))
+        for name, inner in getattr(group, "commands", {}).items():
+            collect(inner, *words, name)
 
-    collect()
+    collect(typer.main.get_command(cli.app()))
     return texts
 
 
