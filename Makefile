@@ -86,7 +86,8 @@ mutants: .mutants/plain/coverage .mutants/flower/coverage
 # the documentation site, in site/; a link or an anchor that leads nowhere, a page that is not in the navigation, or one that
 # would fetch something from another host fails it. It needs no network once .venv-docs is there, and takes seconds; tests/test_site.py
 # asks the same of the pages' sources in `make test`.
-docs: $(DOCS)/.ready
+docs: $(READY) $(DOCS)/.ready
+	$(BIN)/python tools/docs.py --site
 	NO_MKDOCS_2_WARNING=1 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=src:. $(DOCS)/bin/mkdocs build --strict
 	@echo "open site/index.html"
 

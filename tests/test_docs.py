@@ -9,7 +9,6 @@ from pathlib import Path
 
 from unskew.errors import code_pages
 from unskew.experiments import pages
-from unskew.methods import catalogue
 
 ROOT = Path(__file__).parents[1]
 
@@ -76,8 +75,3 @@ def test_every_error_code_in_the_code_has_a_page():
     assert used <= pages
     assert pages <= used | {"E305"}
     assert len(pages) <= 60
-
-
-def test_every_method_has_a_page():
-    methods = catalogue.entries().keys()
-    assert methods == {p.stem for p in (ROOT / "docs" / "methods").glob("*.md")}

@@ -12,8 +12,7 @@ from tools.docstrings import itemised
 from unskew.formats import documents
 
 SITE = documents.load((pages.ROOT / "mkdocs.yml").read_text(), "mkdocs.yml", "E111")
-WRITTEN = [page for page in pages.all_pages() if page not in pages.MADE]
-"""All pages that have a file."""
+WRITTEN = pages.kept_pages()
 
 
 def test_every_page_is_in_the_navigation_once():

@@ -30,7 +30,7 @@ from unskew.config import Settings
 from unskew.experiments.files import parse_experiment
 from unskew.formats import documents
 
-PAGES = ["README.md", *(pages.in_repository(page) for page in pages.all_pages() if page not in pages.MADE)]
+PAGES = ["README.md", *map(pages.in_repository, pages.kept_pages())]
 READ_ONLY = {
     "docs/commands.md": "usage lines, made from the commands themselves",
     "benchmarks/README.md": "takes minutes, in environments of its own",

@@ -1,8 +1,10 @@
-"""Write the pages that are made from the code: one for each method and each error code, and all methods,
-settings, commands, attacks and error codes, the models, the data sets, the evidence.
+"""Write the pages that are made from the code: all methods, settings, commands, attacks and error codes, the
+models, the data sets, the evidence.
 
 python tools/docs.py            write them
 python tools/docs.py --check    exit with code 1 if any page differs from what would be written
+python tools/docs.py --site     write a page for each method, too, which only the site shows: `unskew explain`
+                                prints the same, so the repository does not keep them
 """
 
 from __future__ import annotations
@@ -53,13 +55,14 @@ def facts(part: Part, setting: str) -> Fed:
     return resolve(settings, dataset, Method(part)).fed
 
 
-def pages() -> dict[Path, str]:
-    """Every page that is made from the code: its text by its path."""
+def pages(site: bool = False) -> dict[Path, str]:
+    """Every page that is made from the code: its text by its path. site: also a page for each method."""
     methods = {name: registry.parse(name).parts[0] for name in catalogue.entries()}
     known = {name: facts(part, setting_of(part)) for name, part in methods.items()}
     texts = {
         DOCS / "methods" / f"{n}.md": method_page(part, known[n], setting_of(part))
         for n, part in methods.items()
+        if site
     }
     lines = {name: entry.summary for name, entry in catalogue.entries().items()}
     texts[DOCS / "methods.md"] = overview(
@@ -79,7 +82,7 @@ def pages() -> dict[Path, str]:
 
 def main() -> int:
     stale = []
-    for path, text in pages().items():
+    for path, text in pages("--site" in sys.argv).items():
         if not path.exists() or path.read_text() != text:
             stale.append(path)
             if "--check" not in sys.argv:

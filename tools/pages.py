@@ -9,6 +9,7 @@ their source (SOURCE).
 from __future__ import annotations
 
 import fnmatch
+import functools
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
@@ -39,6 +40,7 @@ MADE = (
 SOURCE = "source/"
 FENCE = re.compile(r"^ *```.*?^ *```$", re.M | re.S)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"Its code is `(.+?)`")
 
 
 def prose(text: str) -> str:
@@ -73,10 +75,19 @@ def is_local(link: str) -> bool:
     return not link.startswith("#") and not urlsplit(link).scheme
 
 
+@functools.cache
+def method_pages() -> dict[str, str]:
+    """The pages of methods that `tools/docs.py --site` has written, by the files of the methods' code."""
+    written = {page: (DOCS / page).read_text() for page in _in_docs() if page.startswith("methods/")}
+    return {code[1]: page for page, text in written.items() if (code := CODE.search(text))}
+
+
 def on_site(path: str) -> str:
     """The page of the site that shows a file of the repository."""
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
+    if path in method_pages():
+        return method_pages()[path]
     return path if path in PROJECT else f"{SOURCE}{path}.md"
 
 
@@ -87,7 +98,16 @@ def in_repository(page: str) -> str:
 
 def all_pages() -> list[str]:
     """Every page of the site but those of source, in alphabetical order."""
-    return sorted([*(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")), *PROJECT, *MADE])
+    return sorted([*_in_docs(), *PROJECT, *MADE])
+
+
+def kept_pages() -> list[str]:
+    """Every page that has a file in the repository, in alphabetical order."""
+    return [page for page in all_pages() if page not in MADE and not page.startswith("methods/")]
+
+
+def _in_docs() -> list[str]:
+    return [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")]
 
 
 def named(nav: Any) -> list[str]:

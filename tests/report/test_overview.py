@@ -38,7 +38,7 @@ def test_every_method_changes_something_and_says_when_to_take_it(name):
 
 def test_a_row_says_what_is_sent_and_who_reads_it():
     assert row("scaffold") == {
-        "method": "[`scaffold`](methods/scaffold.md)",
+        "method": "[`scaffold`](../src/unskew/methods/scaffold.py)",
         "year": "2020",
         "paper": "Karimireddy et al., ICML 2020, algorithm 1, option II",
         "family": "steps",

@@ -1,6 +1,6 @@
 """The pages of methods, made from their code: one page for each method, and one table of all methods.
 
-`unskew explain` prints the page of a method; docs/methods/ contains all pages. The table has the paper of
+`unskew explain` prints the page of a method; the site has all pages. The table has the paper of
 each method, its purpose, its messages and costs, and when to use it.
 """
 
@@ -277,9 +277,8 @@ def overview_page(methods: Mapping[str, tuple[Part, Fed, str]]) -> str:
                     " back where FedAvg takes one. **tasks**: c classification, s segmentation, r"
                     " regression, m multilabel, t a label for each token. **one of its kind**: two methods"
                     " that share a word here cannot be combined, because both would do the same thing; all"
-                    " others can, unless one of them says why not. A name leads to the method's page, with"
-                    " its equations, settings and bytes; `unskew explain METHOD` says the same of your own"
-                    " data and model. A naive implementation of every method agrees with it in"
+                    " others can, unless one of them says why not. A name leads to the method's file; `unskew explain"
+                    " METHOD` prints its equations, its settings and its bytes with your data and model. A naive implementation of every method agrees with it in"
                     " `tests/oracles`."
                 ),
             ]
@@ -292,7 +291,7 @@ def _row(name: str, profile: Profile) -> tuple[str, ...]:
     presets = "".join(f", `{preset}`" for preset in profile.part.presets)
     cost = profile.cost
     return (
-        f"[`{name}`](methods/{name}.md){presets}",
+        f"[`{name}`](../src/{type(profile.part).__module__.replace('.', '/')}.py){presets}",
         profile.year,
         _paper_link(profile.paper),
         profile.part.family,
