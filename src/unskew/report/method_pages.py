@@ -277,8 +277,9 @@ def overview_page(methods: Mapping[str, tuple[Part, Fed, str]]) -> str:
                     " back where FedAvg takes one. **tasks**: c classification, s segmentation, r"
                     " regression, m multilabel, t a label for each token. **one of its kind**: two methods"
                     " that share a word here cannot be combined, because both would do the same thing; all"
-                    " others can, unless one of them says why not. A name leads to the method's file; `unskew explain"
-                    " METHOD` prints its equations, its settings and its bytes with your data and model. A naive implementation of every method agrees with it in"
+                    " others can, unless one of them says why not. A name leads to the method's file;"
+                    " `unskew explain METHOD` prints its equations, its settings and its bytes with your data"
+                    " and model. A naive implementation of every method agrees with it in"
                     " `tests/oracles`."
                 ),
             ]
