@@ -54,7 +54,9 @@ from unskew.system import python_files
 from unskew.system.disk import check_name
 from unskew.system.failures import explain
 from unskew.system.python_files import GIVEN_OBJECT, one_line
+from unskew.tasks import own_loss
 from unskew.tasks.metrics import MetricsSetting, as_text
+from unskew.tasks.own_loss import LossFunction
 
 BAR_PAUSE_S = 0.25
 """The least time between two updates, because a notebook queues them."""
@@ -114,6 +116,7 @@ def run(
     *,
     model: nn.Module | str | Path = "auto",
     metrics: MetricsSetting = "none",
+    loss: str | LossFunction = "auto",
     label: str = "",
     site: str = "",
     target: str = "",
@@ -134,6 +137,7 @@ def run(
     clients' data sets, or a Federation; see `unskew.data.take`.
     model: a name, `file.py:function`, or any nn.Module.
     metrics: additional scores, as names or functions; see docs/metrics.md.
+    loss: the setting of that name, or a function (outputs, targets) -> the loss of each sample, [B].
     label, site: columns of a table. With `site` each of its values is a client, unless there is a skew.
     target: the number to predict instead of classes (a column of a table, or a name for y), or several
     labels, "a,b,c".
@@ -158,11 +162,21 @@ def run(
     module = None if isinstance(model, str) else models.unwrapped(model)
     data, stands_for = settings_of(data, label, site, target, group)
     scored, functions = as_text(metrics)
+    minimised, loss_function = own_loss.as_text(loss)
     settings = settings_from(
-        method, {**stands_for, **options, "model": GIVEN_OBJECT if module else model, "metrics": scored}
+        method,
+        {
+            **stands_for,
+            **options,
+            "model": GIVEN_OBJECT if module else model,
+            "metrics": scored,
+            "loss": minimised,
+        },
     )
     path = None if name is None else Path(folder).expanduser() / check_name(name)
-    resolved = resolve.resolve(settings, data, None if isinstance(method, str) else method, module, functions)
+    resolved = resolve.resolve(
+        settings, data, None if isinstance(method, str) else method, module, functions | loss_function
+    )
     if resolved.federation.intake:
         say(data_overview.table(resolved.federation))
         for text in partition_warnings(resolved.federation):
@@ -252,20 +266,21 @@ def resume(
     method: str | Path = "",
     model: str | Path = "",
     metrics: str = "",
+    loss: str = "",
 ) -> Result:
     """Continue the run in a folder, with the same bits as without the interruption.
 
     rounds: the number of rounds, if the run, which may have ended, is to have more than it had; the bits are
     those of a run that had them from the start. A run with data or a model from Python is continued by `run`,
     with its `name` and more rounds.
-    say, shown, callbacks, progress, on: as for `run`. method, model, metrics: if the run's settings name
-    Python files, the same texts again, because a file is only imported if the caller names it.
+    say, shown, callbacks, progress, on: as for `run`. method, model, metrics, loss: if the run's settings
+    name Python files, the same texts again, because a file is only imported if the caller names it.
 
     Raises StateError for a run that cannot continue (E112: not to more rounds, because of a schedule over all
     of them, a privacy budget, or an end by a callback), UsageError (E506) for a Python file without the
     caller's name.
     """
-    with python_files.restrict(str(method), str(model), *metrics.split(",")):
+    with python_files.restrict(str(method), str(model), loss, *metrics.split(",")):
         view, folder = _RunView(shown, progress, say), RunFolder.open(Path(path).expanduser(), rounds)
     folder.run = _with_callbacks(_on_cluster(folder.run, on), check_callbacks(callbacks))
     loop, state = folder.go(say, view.round, view.ready)

@@ -40,6 +40,9 @@ TRACKERS = {
 """The package that each tracker needs, by the name under which it is imported."""
 
 
+LOSSES = ("auto", "ce", "dice", "ce+dice", "mse", "mae")
+
+
 def setting_text(key: str, value: Any) -> Any:
     """The text of a setting from YAML or Python: YAML reads a bare on or off as true or false, and names may
     be a list."""
@@ -61,11 +64,21 @@ def canonical_value(key: str, value: Any, where: str) -> Any:
         return ",".join(scores.metric_names(str(value), where)) or scores.NONE
     if key == "measure":
         return _canonical_measures(str(value), where)
+    if key == "loss":
+        return _canonical_loss(str(value), where)
     if key == "class_weights":
         return _canonical_weights(str(value), where)
     if key == "secure_aggregation":
         _check_secure(str(value), where)
     return value
+
+
+def _canonical_loss(text: str, where: str) -> str:
+    """The setting `loss`: one of LOSSES, or a function of the user's."""
+    if text not in LOSSES and not python_files.names_function(text):
+        known = f"Losses: {', '.join(LOSSES)}; your own is written file.py:function."
+        raise UsageError("E109", f"unknown loss {excerpt(text)}{where}.{suggestion(text, LOSSES)} {known}")
+    return text
 
 
 def _canonical_weights(text: str, where: str) -> str:
@@ -182,9 +195,10 @@ class Settings:
         float, Ge(0), "L2 penalty, added to the gradient (adamw: weights shrink by the rate times this)"
     ] = 0.0
     loss: Annotated[
-        Literal["auto", "ce", "dice", "ce+dice", "mse", "mae"],
-        "what clients minimise; auto: ce, ce+dice where samples have masks, mse where they have a number to"
-        " predict, binary cross-entropy where they have several labels",
+        str,
+        "what clients minimise: ce, dice, ce+dice, mse, mae, or file.py:function, one of your own; auto: ce,"
+        " ce+dice where samples have masks, mse where they have a number to predict, binary cross-entropy"
+        " where they have several labels",
     ] = "auto"
     class_weights: Annotated[
         str,
@@ -327,21 +341,22 @@ class Settings:
         return max(self.lr * self.lr_decay**later, self.lr_min)
 
     def files(self) -> dict[str, str]:
-        """Digests of the user's files that the settings name (Parts, model or its folder, metrics, trace) and
-        of the user's modules that they import, by file."""
-        digests = python_files.digests_with_imports(self.method, self.model, *self.metric_names)
+        """Digests of the user's files that the settings name (Parts, model or its folder, loss, metrics,
+        trace) and of the user's modules that they import, by file."""
+        digests = python_files.digests_with_imports(self.method, self.model, self.loss, *self.metric_names)
         availability = specs.parse(self.availability, "availability", "E124")
         if availability.kind == "trace" and availability.value and Path(availability.value).is_file():
             digests[availability.value] = python_files.digest(availability.value)
         return digests | hf_folder.digests(self.model)
 
     def code(self) -> dict[str, list[str]]:
-        """The Python files in the settings method, model and metrics, by setting, without other settings."""
+        """The Python files in the settings method, model, loss and metrics, by setting."""
         parts = [call.file for call in calls.parse_sum(self.method, "method", "E102")]
         metrics = [name.rpartition(":")[0] for name in self.metric_names]
         by_setting = {
             "method": parts,
             "model": [calls.parse(self.model, "model", "E104").file],
+            "loss": [file for file in [self.loss.rpartition(":")[0]] if file.endswith(".py")],
             "metrics": [file for file in metrics if file.endswith(".py")],
         }
         return {
@@ -358,7 +373,7 @@ class Settings:
     def files_of_metrics(self) -> set[str]:
         """The files that only the metrics need, which cannot change any weight."""
         return {*python_files.digests_with_imports(*self.metric_names)} - {
-            *python_files.digests_with_imports(self.method, self.model)
+            *python_files.digests_with_imports(self.method, self.model, self.loss)
         }
 
     def fingerprint(self) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from unskew.errors import UsageError, excerpt, suggestion
-from unskew.system.python_files import GIVEN_OBJECT
+from unskew.system.python_files import names_function
 
 WRITTEN_OUT = 1e9
 """Numbers of this size or more are written with an exponent."""
@@ -174,10 +174,7 @@ def metric_names(text: str, where: str = "") -> tuple[str, ...]:
     """
     names = tuple(name for name in dict.fromkeys(map(str.strip, text.split(","))) if name not in ("", NONE))
     for name in names:
-        file, _, function = name.rpartition(":")
-        if name not in METRICS and not (
-            function.isidentifier() and (file == GIVEN_OBJECT or file.endswith(".py"))
-        ):
+        if name not in METRICS and not names_function(name):
             known = f"Metrics: {', '.join(METRICS)}; your own is written file.py:function."
             raise UsageError(
                 "E126", f"unknown metric {excerpt(name)}{where}.{suggestion(name, METRICS)} {known}"

@@ -44,6 +44,7 @@ def command(
     metrics: Annotated[
         str, typer.Option(help="FILE.py:FUNCTION of a run with a metric in a Python file")
     ] = "",
+    loss: Annotated[str, typer.Option(help="FILE.py:FUNCTION of a run with a loss in a Python file")] = "",
     as_json: Annotated[
         bool, typer.Option("--json", help="print the result as JSON and nothing else")
     ] = False,
@@ -55,7 +56,7 @@ def command(
     """
     from unskew.system import python_files
 
-    with python_files.restrict(*(method or ()), model, *metrics.split(",")):
+    with python_files.restrict(*(method or ()), model, loss, *metrics.split(",")):
         _resume(run, rounds, without or (), wait, on, as_json)
 
 

@@ -136,9 +136,9 @@ class Fed:
     kept: tuple[str, ...] = ()
 
     @property
-    def weighted(self) -> bool:
-        """Whether classes have weights in the loss."""
-        return getattr(self.task, "weights_C", None) is not None
+    def usual_loss(self) -> bool:
+        """Whether clients minimise the task's loss, in which all classes have the weight 1."""
+        return all(getattr(self.task, name, None) is None for name in ("weights_C", "own_loss"))
 
     def nothing_common(self, head: bool = False) -> str | None:
         """Why a Part cannot use the model, or its head, as one that all clients share: the text of its

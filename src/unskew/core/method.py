@@ -185,8 +185,10 @@ class Method:
                 raise UsageError(
                     "E108", f"'{p.name}' cannot run here: it scales inputs, and the model looks them up."
                 )
-            if p.plain_loss and fed.weighted:
-                text = "its loss presumes equal weights of classes; leave class_weights out"
+            if p.plain_loss and not fed.usual_loss:
+                text = (
+                    "it presumes cross-entropy and equal weights of classes; leave loss and class_weights out"
+                )
                 raise UsageError("E108", f"'{p.name}' cannot run here: {text}.")
             if reason := p.refuse(fed):
                 raise UsageError("E108", f"'{p.name}' cannot run here: {reason}.")

@@ -50,8 +50,8 @@ class Part(StepHooks, PersonalHooks, InputHooks, EncodingHooks, PrivacyHooks, De
     """The tasks that it serves. A Part that reads one label per sample, or the head's features, leaves out
     segmentation and tokens; one that reads classes leaves out regression."""
     plain_loss: ClassVar[bool] = False
-    """Its equations presume that every class has the weight 1 in the loss, such as those that correct for the
-    numbers of samples of each class themselves; the setting `class_weights` is refused."""
+    """Its equations presume cross-entropy in which every class has the weight 1, such as those that correct
+    for the numbers of samples of each class; `class_weights` and a loss of the user's are refused."""
     clashes: ClassVar[Mapping[str, str]] = {}
     """Names of Parts that it cannot be combined with, each with the reason, as the end of a sentence."""
     merges: ClassVar[bool] = False

@@ -39,6 +39,7 @@ from unskew.runs import hardware, model_trial, object_digests
 from unskew.runs.hardware import check_memory
 from unskew.system.python_files import GIVEN_OBJECT
 from unskew.tasks.metrics import Functions, metrics_of
+from unskew.tasks.own_loss import own_loss
 from unskew.tasks.task import Task, class_weights, task_of
 
 
@@ -159,7 +160,8 @@ def resolve(
 ) -> Run:
     """The run that settings describe, with its data and model.
 
-    data, method, model, metrics: Python objects in place of those that the settings name; metrics by name.
+    data, method, model: Python objects in place of those that the settings name. metrics: functions by name,
+    of the settings metrics and loss.
     Raises UsageError for settings that contradict each other or do not fit the data, DataError for data that
     cannot be trained on.
     """
@@ -185,7 +187,8 @@ def run_on(
     weights_C = None
     if settings.class_weights != "none":
         weights_C = class_weights(settings.class_weights, federation.label_counts.sum(0)).to(device)
-    task = task_of(federation.y, settings.loss, federation.target, federation.shape, weights_C)
+    own = own_loss(settings.loss, metrics or {})
+    task = task_of(federation.y, settings.loss, federation.target, federation.shape, weights_C, own)
     method.check_task(task.name)
     theirs = model is not None or hf_folder.is_on_disk(settings.model)
     module = _adapt_model(

@@ -194,10 +194,10 @@ class RunFolder:
             raise UsageError("E109", f"{path} is a run of {settings.rounds} rounds; got rounds={rounds}.")
         settings = settings.replace(rounds=settings.rounds if rounds is None else rounds)
         goes_on = f"unskew.run(..., name='{path.name}')"
-        if GIVEN_OBJECT in (settings.data, settings.model) or GIVEN_OBJECT in settings.metrics:
+        if GIVEN_OBJECT in (settings.data, settings.model) or GIVEN_OBJECT in settings.metrics + settings.loss:
             raise StateError(
                 "E156",
-                f"{path} was begun from Python with its own data, model or metric; resume it with {goes_on}.",
+                f"{path} was begun from Python with its own data, model, loss or metric; resume it with {goes_on}.",
             )
         try:
             method = resolve.method_of(settings)

@@ -56,8 +56,16 @@ def check_named(file: str | Path) -> None:
     if named is None or _resolved(file) in map(_resolved, named):
         return
     text = f"{file} is named in a document and not by you, so it is not imported"
-    options = "--method, --model or --metrics, for a table --file, in Python method, model or metrics"
+    options = (
+        "--method, --model, --loss or --metrics, for a table --file, in Python method, model, loss or metrics"
+    )
     raise UsageError("E506", f"{text}; if you trust it, name it in this command, too ({options}).")
+
+
+def names_function(text: str) -> bool:
+    """Whether a setting names a user's function: `file.py:function`, or one that was given in Python."""
+    file, _, function = text.rpartition(":")
+    return function.isidentifier() and (file == GIVEN_OBJECT or file.endswith(".py"))
 
 
 def _resolved(file: str | Path) -> Path:

@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -54,6 +54,7 @@ from torch import Tensor
 
 from unskew.data.samples.dataset import NO_LABEL
 from unskew.errors import UsageError
+from unskew.tasks.own_loss import LossFunction
 
 
 def mean_scores(shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -62,7 +63,14 @@ def mean_scores(shares: Sequence[float], scores: Sequence[Mapping[str, float]]) 
 
 
 @dataclass(frozen=True)
-class Classification:
+class _WithOwnLoss:
+    """own_loss: a user's function in place of the task's loss; see `own_loss`."""
+
+    own_loss: LossFunction | None = field(default=None, compare=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Classification(_WithOwnLoss):
     """One class for every sample. weights_C: the weight of each class in the loss; None for 1."""
 
     weights_C: Tensor | None = field(default=None, compare=False)
@@ -79,6 +87,8 @@ class Classification:
 
         A class with y_c = 0 adds nothing, even where its logit is -inf.
         """
+        if self.own_loss is not None:
+            return self.own_loss(z_BC, y_BC)
         log_p = z_BC.log_softmax(-1)
         y_BC = y_BC if self.weights_C is None else y_BC * self.weights_C.to(z_BC.device)
         return -(y_BC * log_p.masked_fill(y_BC == 0, 0.0)).sum(-1)
@@ -132,7 +142,7 @@ def _class_scores(right_C: np.ndarray, true_C: np.ndarray, guessed_C: np.ndarray
 
 
 @dataclass(frozen=True)
-class MultiLabel:
+class MultiLabel(_WithOwnLoss):
     """Any number of labels for every sample."""
 
     name: ClassVar[str] = "multilabel"
@@ -149,6 +159,8 @@ class MultiLabel:
 
     def loss(self, z_BL: Tensor, y_BL: Tensor) -> Tensor:
         """The mean over labels of the binary cross-entropy of each sample, in nats, [B]."""
+        if self.own_loss is not None:
+            return self.own_loss(z_BL, y_BL)
         return (F.softplus(z_BL) - y_BL * z_BL).mean(-1)
 
     def predictions(self, z_BL: Tensor) -> Tensor:
@@ -179,7 +191,7 @@ LARGEST_ERROR = 1e30
 
 
 @dataclass(frozen=True)
-class Regression:
+class Regression(_WithOwnLoss):
     """A number for every sample. kind: the training loss, "mse" or "mae"."""
 
     center: float = 0.0
@@ -199,6 +211,8 @@ class Regression:
 
     def loss(self, z_B1: Tensor, y_B1: Tensor) -> Tensor:
         """The error of each sample, [B], in units of `scale`, or of its square for "mse"."""
+        if self.own_loss is not None:
+            return self.own_loss(z_B1, y_B1)
         error = z_B1 - y_B1
         return (error.square() if self.kind == "mse" else error.abs()).sum(-1)
 
@@ -238,7 +252,7 @@ SEGMENTATION_LOSSES = ("ce", "dice", "ce+dice")
 
 
 @dataclass(frozen=True)
-class Segmentation:
+class Segmentation(_WithOwnLoss):
     """A class for every pixel. kind: the training loss, "ce", "dice" or "ce+dice"."""
 
     kind: str = "ce+dice"
@@ -260,6 +274,8 @@ class Segmentation:
 
     def loss(self, z: Tensor, y: Tensor) -> Tensor:
         """The loss of each sample, [B], from logits and class distributions, both [B, C, ...]."""
+        if self.own_loss is not None:
+            return self.own_loss(z, y)
         z_BCP, y_BCP = z.flatten(2), y.flatten(2)
         if self.kind == "ce":
             return cross_entropy(z_BCP, y_BCP)
@@ -333,7 +349,7 @@ def _mean_over_present(dice_NC: np.ndarray, in_NC: np.ndarray) -> float:
 
 
 @dataclass(frozen=True)
-class TokenLabels:
+class TokenLabels(_WithOwnLoss):
     """A class for every labelled token. places: the number of tokens of a sample; 0: the sample's length."""
 
     places: int = 0
@@ -353,6 +369,8 @@ class TokenLabels:
 
     def loss(self, z_BTC: Tensor, y_BT: Tensor) -> Tensor:
         """The loss of each sample, [B]; 0 where no place has a label."""
+        if self.own_loss is not None:
+            return self.own_loss(z_BTC, y_BT)
         labelled = y_BT != NO_LABEL
         log_p_BT = self._of_labels(z_BTC.log_softmax(-1), y_BT)
         return -log_p_BT.masked_fill(~labelled, 0.0).sum(-1) / labelled.sum(-1).clamp(min=1)
@@ -465,15 +483,21 @@ def task_of(
     target: TargetScale | None = None,
     shape: tuple[int, ...] = (),
     weights_C: Tensor | None = None,
+    own: LossFunction | None = None,
 ) -> Task:
     """Classification for labels [N], segmentation for masks [N, height, width], regression for a target;
     multi-label for truth values [N, L]; a class for every token for labels [N, T] of samples [T], or of rows
     with several inputs.
 
     loss: the setting of that name. target: of data whose labels are numbers. shape: of one sample.
-    weights_C: of the classes, in the loss. Raises UsageError (E109) for a loss of another task, and for
-    weights where a sample has no single class.
+    weights_C: of the classes, in the loss. own: a user's loss, which replaces the task's. Raises UsageError
+    (E109) for a loss of another task, and for weights where a sample has no single class, or with a loss of
+    the user's.
     """
+    if own is not None:
+        if weights_C is not None:
+            raise UsageError("E109", "class_weights weighs the usual loss; weigh classes in your own.")
+        return replace(task_of(y, "auto", target, shape), own_loss=own)
     if weights_C is not None and (target is not None or y.ndim > 1 or y.dtype.kind == "b"):
         raise UsageError("E109", "class_weights weighs samples of one class each, which these do not have.")
     if target is not None:

@@ -22,7 +22,7 @@ from unskew.data.clients.availability import without_trace
 from unskew.data.clients.federation import Federation, RemoteFederation
 from unskew.data.clients.partition import Index
 from unskew.data.samples.dataset import Dataset
-from unskew.errors import UnknownMethod, UsageError
+from unskew.errors import UnknownMethod, UsageError, excerpt
 from unskew.federation.protocol.hello import Hello, check_compatible
 from unskew.formats.input_layout import Layout
 from unskew.methods import registry
@@ -30,6 +30,7 @@ from unskew.methods.standardise import Standardise
 from unskew.models import hf_folder
 from unskew.runs.resolve import sends_weights
 from unskew.scores import METRICS, metric_names
+from unskew.system.python_files import names_function
 
 CLIP = "clip_median"
 SITES = "(sites)"
@@ -44,6 +45,7 @@ def study_settings(settings: Settings) -> Settings:
     file.
     """
     check_not_from_a_file(settings.method)
+    _check_loss_not_own(settings.loss)
     method = registry.parse(settings.method, settings.set)
     check_metrics_not_own(settings.metrics)
     if settings.measure != "none":
@@ -115,6 +117,7 @@ def site_settings(settings: Settings, model: str | None) -> Settings:
     selects clients by it.
     """
     check_not_from_a_file(settings.method)
+    _check_loss_not_own(settings.loss)
     check_metrics_not_own(settings.metrics)
     if settings.set:
         text = (
@@ -163,6 +166,15 @@ def check_metrics_not_own(metrics: str) -> None:
             " names"
         )
         raise UsageError("E506", f"{text}; over a network metrics are {', '.join(METRICS)}.")
+
+
+def _check_loss_not_own(loss: str) -> None:
+    """Raises UsageError (E506) for a loss that is a user's function."""
+    if names_function(loss):
+        text = (
+            f"the loss {excerpt(loss)} is a function of your own, and no site loads a file that a coordinator"
+        )
+        raise UsageError("E506", f"{text} names; over a network take a loss that unskew has.")
 
 
 def check_noise(method: Method, fed: Fed) -> None:
