@@ -39,7 +39,7 @@ def test_the_task_s_own_loss_as_a_function_gives_the_same_bits(method):
 def test_another_loss_trains_another_model_with_the_same_scores_of_the_task():
     run = train(loss=focal)
     assert not same_weights(run, train())
-    assert "accuracy" in run.scores()
+    assert 0 < run.scores()["last"] < 1
 
 
 def focal(z, y):
