@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.cli.calling import call
-from unskew.cli import options, run
-from unskew.cli.options import parts_arguments
+from unskew.cli import run
+from unskew.cli.options import set_over
 from unskew.cli.run import Arguments
 from unskew.errors import UsageError, excerpt, printable, suggestion
 from unskew.scores import latest
@@ -91,9 +91,6 @@ def test_values_that_are_nothing_are_values(config, tmp_path):
     assert "momentum: 0" in text
     assert "momentum: 0.5" not in text
     assert "lr: 0.25" in text
-    assert options._build(Arguments, {"clip": False, "min_sites": 2, "name": None}) == Arguments(
-        clip=False, min_sites=2
-    )
 
 
 def test_a_dry_run_shows_what_leaves_and_trains_nothing(tmp_path):
@@ -170,13 +167,13 @@ def test_settings_that_sites_decide_are_named_where_somebody_wrote_them_down(mon
 
 
 def test_arguments_of_parts():
-    assert parts_arguments(["FLea.alpha=0.1", "flea.top = 3", "dp.clip=2"]) == {
+    assert set_over({}, ["FLea.alpha=0.1", "flea.top = 3", "dp.clip=2"]) == {
         "flea": {"alpha": 0.1, "top": 3},
         "dp": {"clip": 2},
     }
     for wrong in ("alpha=1", "flea.alpha", ".alpha=1", "flea.=1", "=1", "."):
         with pytest.raises(UsageError, match=r"E102 --set takes part\.argument=value"):
-            parts_arguments([wrong])
+            set_over({}, [wrong])
 
 
 def test_what_is_shown_of_a_value_is_short_and_on_one_line():

@@ -16,7 +16,7 @@ from tests.experiments.test_short_pages import WHOLE
 from tests.report.fake_runs import fake_comparison, fake_run
 from unskew.attacks import perform, scene
 from unskew.cli import attack, compare, explain, run
-from unskew.cli.options import ModelOptions
+from unskew.cli.predict import ModelOptions
 from unskew.comparison import ray_clients
 from unskew.data.downloads import get
 from unskew.diagnosis import diagnose
@@ -53,7 +53,7 @@ def test_settings_belong_to_one_attack():
 @pytest.mark.parametrize("option", ["--pictures", "--merged"])
 def test_what_belongs_to_samples_of_sites_is_refused_without_them(tmp_path, option):
     done = call("attack", str(fake_run(tmp_path / "r", rounds=2)), option)
-    assert (done.code, done.err.split(";")[0]) == (2, f"E126 {option} belongs to --data")
+    assert (done.code, done.err.split(",")[0]) == (2, f"E126 {option} belongs to --data")
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_an_audit_is_the_attack_of_that_name(tmp_path, attacked):
 def test_a_run_is_opened_with_the_code_that_is_named(monkeypatch):
     opened = []
     monkeypatch.setattr(scene, "Scene", lambda run, code: opened.append((run, code)))
-    attack._run(attack.Arguments(run=Path("r"), method="mine.py", model="net.py:Net"))
+    attack._scene(attack.Arguments(run=Path("r"), method="mine.py", model="net.py:Net"))
     ((where, code),) = opened
     assert (where, code.method, code.model) == (Path("r"), "mine.py", "net.py:Net")
 

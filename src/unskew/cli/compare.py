@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from unskew.cli.options import SETTINGS, set_over, with_settings
+from unskew.cli.options import SETTINGS, FromSettings, Json, set_over
 from unskew.comparison.cluster import HERE
 from unskew.errors import NothingUsed, Terminated, UsageError
 from unskew.scores import kind
@@ -53,25 +53,26 @@ class Arguments:
     name: Annotated[str | None, "name of the comparison; compare and a number if left out"] = None
     folder: Annotated[Path, "where runs are kept"] = Path("runs")
     dry_run: Annotated[bool, "show the partition and the plan, then stop"] = False
-    json: Annotated[bool, "print the table as JSON and nothing else"] = False
+    json: Json = False
 
 
-@with_settings(Arguments, [name for name in SETTINGS if name != "seed"])
-def command(arguments: Arguments, given: dict[str, Any]) -> None:
+def compare(
+    arguments: Arguments,
+    given: Annotated[dict[str, Any], FromSettings([name for name in SETTINGS if name != "seed"])],
+) -> None:
     """Compare methods: mean and standard deviation over seeds, paired tests, and a report."""
     from unskew.comparison import cluster
     from unskew.comparison.dry_run import dry_run
     from unskew.comparison.plan import Plan, plan_cells, write_plan
     from unskew.comparison.tuning import tuning_of
-    from unskew.config import build
-    from unskew.config import load_partial as values_in
+    from unskew.config import build, load_partial
     from unskew.round.run import REFERENCES
     from unskew.runs.resolve import parts_of
     from unskew.runs.run_folder import free_path
     from unskew.system.disk import check_name
 
     cluster.parse(arguments.on)
-    values = {**(values_in(arguments.config) if arguments.config else {}), **given}
+    values = {**(load_partial(arguments.config) if arguments.config else {}), **given}
     if arguments.set:
         values["set"] = set_over(values.get("set", {}), arguments.set)
     methods = [*arguments.methods, *(REFERENCES if arguments.references else ())]

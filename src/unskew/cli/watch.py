@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from unskew.scores import MAIN, OVER_CLIENTS, kind
 
 LOOK_S = 0.5
@@ -20,17 +18,10 @@ MOST_NAMES = 6
 """Maximum number of absent clients that a line names."""
 
 
-def command(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            help="the folder of a run (here or over a network) or a comparison, or runs/reproduce"
-        ),
-    ],
-    once: Annotated[bool, typer.Option("--once", help="print the progress once and exit")] = False,
-    page: Annotated[
-        bool, typer.Option("--page", help="show a run in a browser instead, on this machine only")
-    ] = False,
+def watch(
+    run: Annotated[Path, "the folder of a run (here or over a network) or a comparison, or runs/reproduce"],
+    once: Annotated[bool, "print the progress once and exit"] = False,
+    page: Annotated[bool, "show a run in a browser instead, on this machine only"] = False,
 ) -> None:
     """Follow a run: its scores, and which clients answered, were late or were dropped. Ctrl-C does not stop
     the run itself."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +40,7 @@ class RayWorker:
 
     def begin(self, cell: Cell) -> None:
         settings, data = workers.write_order(cell, self.threads), ""
-        if (
-            cell.settings.data not in self._compared
-        ):  # once for each set, for a node's files do not change from run to run
+        if cell.settings.data not in self._compared:  # a node's files do not change from run to run
             self._compared.add(cell.settings.data)
             data = fingerprint(federation_of(cell.settings, method_of(cell.settings)))
         with self.nodes.reached():
@@ -100,9 +97,9 @@ class RayPool:
 
     pause_s = 0.2
 
-    def __init__(self, cluster: Cluster, processes: int, cells: Sequence[Cell]):
+    def __init__(self, cluster: Cluster, processes: int, device: str):
         self.cluster, self.processes = cluster, processes
-        self._nodes = Nodes(cluster, cells[0].settings.device)
+        self._nodes = Nodes(cluster, device)
         self._counted, self._places = -COUNT_PERIOD_S, 0
 
     def room(self, count: int) -> bool:
