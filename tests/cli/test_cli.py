@@ -307,14 +307,6 @@ def test_a_run_can_be_watched_while_it_goes(tmp_path):
     assert call("watch", "runs/r", cwd=tmp_path).out.splitlines() == seen
 
 
-def test_a_method_without_parts_has_nothing_to_check():
-    """It said that 0 of 0 checks passed."""
-    assert (
-        call("check", "fedavg").out.strip()
-        == "fedavg has no Parts that could be checked: it averages weights, and nothing else."
-    )
-
-
 def test_a_round_that_ends_between_two_reads_is_told_whole(tmp_path, monkeypatch):
     """The watcher reads two files that another process writes; here a round ends after the first was read."""
     run = tmp_path / "runs/r"

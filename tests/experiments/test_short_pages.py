@@ -126,14 +126,6 @@ def verdict(log: list[float]) -> str:
     return sentence
 
 
-def test_without_a_round_in_common_there_is_no_section():
-    late = short(curves={"r": {"FLea": [[[30, 50.0]]]}})
-    assert "published log" not in pages.markdown_page(late)
-    assert "published log" not in pages.html_page(short(logs={}))
-    single = short(curves={"r": {"FLea": [[[3, 50.0]]]}})
-    assert [line[2] for line in tables.log_table(single)[1]] == ["1 to 3", "best to 3"]
-
-
 TABLE = "methods: {{A: fedavg}}\nrows: {{r: {{logs: {{{method}: {{source: s, values: {values}}}}}}}}}"
 
 

@@ -63,11 +63,13 @@ def compare(
     """Compare methods: mean and standard deviation over seeds, paired tests, and a report."""
     from unskew.comparison import cluster
     from unskew.comparison.dry_run import dry_run
-    from unskew.comparison.plan import Plan, plan_cells, write_plan
-    from unskew.comparison.tuning import tuning_of
+    from unskew.comparison.plan import Plan, write_plan
+    from unskew.comparison.tuning import planned_runs, tuning_of
     from unskew.config import build, load_partial
+    from unskew.core.method import Method
+    from unskew.data import data_overview
     from unskew.round.run import REFERENCES
-    from unskew.runs.resolve import parts_of
+    from unskew.runs.resolve import federation_of, parts_of
     from unskew.runs.run_folder import free_path
     from unskew.system.disk import check_name
 
@@ -84,27 +86,30 @@ def compare(
     settings = build({**values, "method": arguments.methods[0]})
     name, folder = arguments.name, arguments.folder
     path = folder / check_name(name) if name is not None else free_path(folder, "compare")
-    seeds = list(range(arguments.seeds))
     plan = Plan(
-        tuple(methods),
-        tuple(seeds),
-        values,
-        arguments.processes,
-        arguments.target,
-        arguments.privacy,
-        arguments.on,
-        arguments.tune or 0,
+        methods=tuple(methods),
+        seeds=tuple(range(arguments.seeds)),
+        settings=values,
+        processes=arguments.processes,
+        target=arguments.target,
+        privacy=arguments.privacy,
+        on=arguments.on,
+        tune=arguments.tune or 0,
     )
     tuning = tuning_of(path, plan)
-    cells = tuning.rehearsed() if tuning else plan_cells(path, methods, seeds, values)
     if not arguments.json:
-        _introduce(settings, methods, arguments.seeds)
-        print(*tuning.outline() if tuning else (), sep="\n", end="\n" if tuning else "", flush=True)
-    check_target(plan.target, dry_run(cells))
-    if arguments.dry_run:
-        return
-    write_plan(path, plan)
-    finish(path, plan, arguments.json)
+        print(data_overview.terminal(federation_of(settings, Method())))
+        runs = f"{len(methods)} methods x {arguments.seeds} seeds x {settings.rounds} rounds"
+        print(f"plan   {runs}: {', '.join(methods)}")
+        if settings.availability != "full":
+            print(f"absent {settings.availability}: every method sees the same absences")
+        for line in tuning.outline() if tuning else ():
+            print(line)
+        sys.stdout.flush()
+    check_target(plan.target, dry_run(planned_runs(path, plan, tuning)))
+    if not arguments.dry_run:
+        write_plan(path, plan)
+        finish(path, plan, arguments.json)
 
 
 def check_target(target: float | None, score: str) -> None:
@@ -123,12 +128,11 @@ def check_target(target: float | None, score: str) -> None:
 def resume(path: Path, as_json: bool, on: str = "") -> None:
     """Finish a comparison that was interrupted. on: where to train; "" for the place where it began."""
     from unskew.comparison.dry_run import check_data
-    from unskew.comparison.plan import plan_cells, read_plan
-    from unskew.comparison.tuning import tuning_of
+    from unskew.comparison.plan import read_plan
+    from unskew.comparison.tuning import planned_runs, tuning_of
 
     plan = read_plan(path)
-    tuning = tuning_of(path, plan)
-    check_data(tuning.rehearsed() if tuning else plan_cells(path, plan.methods, plan.seeds, plan.settings))
+    check_data(planned_runs(path, plan, tuning_of(path, plan)))
     finish(path, replace(plan, on=on or plan.on), as_json)
 
 
@@ -141,10 +145,9 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
     from unskew.config import build, resume_command
     from unskew.report import page
     from unskew.report.analysis import leakage, summary, tables
-    from unskew.report.analysis import runs as analysis_runs
-    from unskew.report.analysis.leakage import leakages
-    from unskew.report.analysis.runs import by_method
+    from unskew.report.analysis.runs import by_method, read_comparison
 
+    out = sys.stderr if as_json else sys.stdout
     try:
         with Progress(quiet=as_json) as progress:
             cells = cells_of(path, plan, progress.look, progress.say)
@@ -152,52 +155,34 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
             if plan.privacy:
                 attack_all(cells, progress.say)
     except (KeyboardInterrupt, Terminated):
-        out = sys.stderr if as_json else sys.stdout
-        command = resume_command(
-            path, *(build({**plan.settings, "method": method}) for method in plan.methods)
-        )
-        print(f"\nInterrupted; every run is saved. Continue with: {command}", file=out)
+        settings = (build({**plan.settings, "method": method}) for method in plan.methods)
+        again = resume_command(path, *settings)
+        print(f"\nInterrupted; every run is saved. Continue with: {again}", file=out)
         raise
     for sentence in lost_in(cells):
-        print(sentence, file=sys.stderr if as_json else sys.stdout)
-    runs = analysis_runs.read_comparison(path)
+        print(sentence, file=out)
+    runs = read_comparison(path)
     rows = summary.summary_table(runs, target=plan.target)
-    leaks = leakages(by_method(runs), rows) if plan.privacy else []
-    beside = {method: {"tuned": point} for method, point in best_settings(path).items()}
+    leaks = leakage.leakages(by_method(runs), rows) if plan.privacy else []
+    more = {method: {"tuned": point} for method, point in best_settings(path).items()}
     for leak in leaks:
-        beside.setdefault(leak.method, {})["privacy"] = leakage.as_json(leak)
-    records = [record | beside.get(record["method"], {}) for record in tables.as_json(rows)]
+        more.setdefault(leak.method, {})["privacy"] = leakage.as_json(leak)
+    records = [record | more.get(record["method"], {}) for record in tables.as_json(rows)]
     disk.replace(path / "compare.json", json.dumps(records, indent=1))
     page.write_report(path, path / "report.html", target=plan.target)
     if as_json:
         print(json_of({"comparison": str(path), "rows": records}))
-    elif sys.stdout.isatty():
-        from rich.console import Console
-
-        from unskew.cli.terminal import raw_output
-
-        Console(file=raw_output()).print(tables.rich_table(rows))
     else:
-        print(tables.plain(rows))
-    if not as_json:
+        if sys.stdout.isatty():
+            from rich.console import Console
+
+            from unskew.cli.terminal import raw_output
+
+            Console(file=raw_output()).print(tables.rich_table(rows))
+        else:
+            print(tables.plain(rows))
         print(leakage.plain(leaks), end="\n" if leaks else "")
         print(f"report  {path / 'report.html'}")
     if untrained := [row.method for row in rows if row.untrained]:
-        text = (
-            f"too few replies were used for every run to have a score: {', '.join(untrained)}. The table says"
-            " how many."
-        )
-        raise NothingUsed("E316", text)
-
-
-def _introduce(settings: Any, methods: list[str], seeds: int) -> None:
-    from unskew.core.method import Method
-    from unskew.data import data_overview
-    from unskew.runs.resolve import federation_of
-
-    federation = federation_of(settings, Method())
-    print(data_overview.terminal(federation))
-    print(f"plan   {len(methods)} methods x {seeds} seeds x {settings.rounds} rounds: {', '.join(methods)}")
-    if settings.availability != "full":
-        print(f"absent {settings.availability}: every method sees the same absences")
-    sys.stdout.flush()
+        text = f"too few replies were used for every run to have a score: {', '.join(untrained)}"
+        raise NothingUsed("E316", f"{text}. The table says how many.")

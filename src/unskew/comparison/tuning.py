@@ -276,16 +276,15 @@ def tuning_of(parent: Path, plan: Plan) -> Tuning | None:
     return tuning
 
 
+def planned_runs(parent: Path, plan: Plan, tuning: Tuning | None) -> list[Cell]:
+    """The runs of a plan to check before training: those of its tuning, or its own."""
+    return tuning.rehearsed() if tuning else plan_cells(parent, plan.methods, plan.seeds, plan.settings)
+
+
 def cells_of(parent: Path, plan: Plan, look: Look, say: Say) -> list[Cell]:
     """The runs of a comparison; its methods are tuned first if the plan asks for it."""
-    if (tuning := tuning_of(parent, plan)) is None:
-        return plan_cells(parent, plan.methods, plan.seeds, plan.settings)
-    tuning.run(look, say)
-    return cells_of_tuned(parent, plan)
-
-
-def cells_of_tuned(parent: Path, plan: Plan) -> list[Cell]:
-    """The runs of a comparison, with the best settings of its tuning if there are any."""
+    if tuning := tuning_of(parent, plan):
+        tuning.run(look, say)
     return plan_cells(parent, plan.methods, plan.seeds, plan.settings, best_settings(parent))
 
 
