@@ -146,20 +146,3 @@ def test_a_connection_of_the_program_itself_is_used_and_kept(monkeypatch):
         ray_cluster.connection(parse("ray:h:1"), 1),
     ):
         pass
-
-
-def test_a_federation_is_told_from_a_mistyped_cluster(tmp_path, monkeypatch):
-    """`unskew compare --on lung` was answered with Ray's addresses, though `unskew run --on lung` trains
-    there."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "federations" / "lung").mkdir(parents=True)
-    each = "unskew run METHOD --config study.yaml --on lung --name NAME, then unskew report runs/A runs/B."
-    with pytest.raises(UsageError) as refused:
-        parse("lung")
-    assert refused.value.text.endswith(
-        f"'lung' is a federation, whose sites train one method at a time: {each}"
-    )
-    for other in ("lungs", "../federations/lung", "."):
-        with pytest.raises(UsageError) as refused:
-            parse(other)
-        assert "federation," not in refused.value.text

@@ -6,7 +6,6 @@ starts the same worker process as a comparison on one machine does, so runs have
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,6 @@ COUNT_PERIOD_S = 5.0
 """Seconds between two counts of the cluster's nodes, which may come and go."""
 SHARED_FILES_S = 10.0
 """The longest time until a finished run's files are visible here."""
-_UNREAD_EXIT = re.compile(r"E4\d\d (.*)")
-"""The message of a run that ends because of its data."""
 
 
 class RayWorker:
@@ -69,9 +66,6 @@ class RayWorker:
             self._say(f"{self._of} was lost: its process on {answer['node']} died\n{answer['said']}")
             return LOST
         self._say(answer["said"])
-        if answer["code"] and (match := _UNREAD_EXIT.fullmatch(answer["said"].rpartition("\n")[2])):
-            text = f"node {answer['node']} cannot read the data that the driver has read: {match[1]}"
-            raise UsageError("E172", f"{self._of}: {text}")
         if answer["code"] == 0 and not _files_are_here(self.cell):
             text = f"node {answer['node']} finished it, and nothing of it is in {self.cell.path} here"
             raise UsageError("E172", f"{self._of}: {text}; runs must lie in a folder that all nodes share.")
