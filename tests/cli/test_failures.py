@@ -20,7 +20,7 @@ from tests.cli.calling import call
 from unskew.comparison import plan, workers
 from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index
-from unskew.errors import DataError, UsageError, printable
+from unskew.errors import UsageError, printable
 
 FAST = ["--rounds", "1", "--epochs", "1", "--clients", "3", "--model", "mlp", "--workers", "1"]
 
@@ -246,57 +246,6 @@ def test_a_damaged_plan_is_one_sentence(tmp_path, change):
     refused("resume", str(tmp_path), cwd=tmp_path, code="E111")
     file.write_text("seeds: [0]\n")
     refused("resume", str(tmp_path), cwd=tmp_path, code="E111")
-
-
-def wav(**changes: tuple[int, int]) -> bytes:
-    """A second of sound at 8 kHz, with bytes of its header changed: place -> (value, bytes)."""
-    import io
-
-    from scipy.io import wavfile
-
-    file = io.BytesIO()
-    wavfile.write(file, 8000, (9000 * np.sin(np.arange(8000))).astype(np.int16))
-    content = bytearray(file.getvalue())
-    for place, (value, size) in changes.items():
-        start = int(place[1:])
-        content[start : start + size] = value.to_bytes(size, "little")
-    return bytes(content)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        wav()[:8000],
-        wav()[:-1],
-        wav()[:30],
-        wav()[:44],
-        b"",
-        wav(b22=(0, 2)),
-        wav(b24=(0, 4)),
-        wav(b20=(77, 2)),
-        wav(b12=(0, 4)),
-        wav(b36=(0, 4)),
-        wav(b32=(0, 2)),
-        wav(b24=(7, 4), b28=(14, 4)),
-        wav(b24=(2_000_000, 4), b28=(4_000_000, 4)),
-    ],
-)
-def test_damaged_sounds(tmp_path, content):
-    """R6, R7: no channels, bits, rate or format were tracebacks; a file that is cut off was taken as it
-    is."""
-    from unskew.data.kinds.sounds import waveform
-
-    (tmp_path / "a.wav").write_bytes(content)
-    with pytest.raises(DataError, match=r"E401 .*a.wav cannot be read as a .wav file: .+"):
-        waveform(tmp_path / "a.wav")
-
-
-def test_a_whole_sound_is_read(tmp_path):
-    from unskew.data.kinds.sounds import waveform
-
-    (tmp_path / "a.wav").write_bytes(wav() + b"LIST\4\0\0\0abcd")
-    wave, rate = waveform(tmp_path / "a.wav")
-    assert (len(wave), rate) == (8000, 8000)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])

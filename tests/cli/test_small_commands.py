@@ -17,7 +17,6 @@ from tests.report.fake_runs import fake_comparison, fake_run
 from unskew.attacks import perform
 from unskew.cli import attack, compare, explain, run
 from unskew.comparison import ray_clients
-from unskew.diagnosis import diagnose
 from unskew.experiments import reproduce
 from unskew.report import paper_figures
 from unskew.runs import conformance, run_folder
@@ -96,34 +95,6 @@ def test_checks_are_told_one_by_one_and_one_that_fails_is_the_exit_code(monkeypa
     )
     checks(monkeypatch, ("finite", ""))
     assert call("check", "fedprox").code == 0
-
-
-def test_every_part_of_a_method_is_checked_and_every_one_of_a_file(monkeypatch, tmp_path):
-    seen = []
-    monkeypatch.setattr(conformance, "check_method", lambda part: seen.append(part.name) or [])
-    call("check", "fedprox+fedrdn")
-    assert seen == ["fedprox", "fedrdn"]
-    (tmp_path / "two.py").write_text(
-        "from dataclasses import dataclass\nfrom unskew import Part\n"
-        + "".join(f"\n\n@dataclass(frozen=True)\nclass {n.upper()}(Part):\n    name = '{n}'\n" for n in "ab")
-    )
-    call("check", "two.py", cwd=tmp_path)
-    assert seen[2:] == ["a", "b"]
-
-
-def test_a_diagnosis_is_asked_with_what_was_given_alone(monkeypatch):
-    asked = []
-
-    def diagnosed(data, **named):
-        asked.append((data, named))
-        return SimpleNamespace(as_dict=lambda: {"gain": math.nan}, table=lambda: "a table")
-
-    monkeypatch.setattr(diagnose, "diagnose", diagnosed)
-    assert call("diagnose", "digits", "--site", "ward", "--clients", "5").out == "a table\n"
-    assert asked == [
-        ("digits", {"label": "", "site": "ward", "target": "", "group": "", "features": False, "clients": 5})
-    ]
-    assert json.loads(call("diagnose", "digits", "--json").out, parse_constant=pytest.fail) == {"gain": None}
 
 
 def test_figures_lie_in_the_first_folder_unless_told_otherwise(monkeypatch):

@@ -70,15 +70,6 @@ def test_the_papers_number_is_set_apart_and_without_a_gap():
     assert "textcolor" not in tables.latex(WHOLE)
 
 
-def test_small_numbers_of_a_table_are_not_zero():
-    """6 KB were 0 MB, and a paper's error of 0.0042 was 0.00 beside ours."""
-    small = short(scale=1.0, unit="value")
-    small["entries"][0].update(paper=0.0042, gap=0.0001, megabytes=0.006)
-    line = tables.table(small)[1][0]
-    assert (line[2], line[-1]) == ("0.0042", "0.0060")
-    assert tables.table(WHOLE)[1][0][-1] == "1"
-
-
 def test_a_p_value_needs_five_seeds_also_on_pages_of_earlier_versions():
     led = short(scale=1.0)
     led["entries"][0] |= {"ahead": 2.3, "p": 0.012}
