@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Le
 
-from unskew.cli.options import Json, Positional
+from unskew.cli.options import POSITIONAL, Json
 from unskew.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Arguments:
     """The options of `unskew attack`."""
 
     run: Annotated[Path, "folder of a finished run"]
-    attack: Annotated[str | None, Positional(), "an attack by name; all that fit the run if left out"] = None
+    attack: Annotated[str | None, POSITIONAL, "an attack by name; all that fit the run if left out"] = None
     set: Annotated[tuple[str, ...], "a setting of the attack, such as shadows=32 (repeatable)"] = ()
     samples: Annotated[Samples | None, "the most samples that are attacked; each attack has a default"] = None
     seeds: Annotated[Seeds, "how often the attack is made, each time with another seed"] = 1

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
-from unskew.cli.options import Flag, FromSettings, Json
+from unskew.cli.options import FromSettings, Json, Option
 from unskew.diagnosis import RELEVANT_SETTINGS
 
 Data = Annotated[str, "a path, or a data set by name; arguments in brackets: scans/(size=128)"]
@@ -46,7 +46,7 @@ def check(
 
 def get(
     name: Annotated[str, "the data set: cifar10, femnist, pacs, ...; a wrong name lists all"],
-    origin: Annotated[Path | None, Flag("--from"), "the archive or folder that you have downloaded"] = None,
+    origin: Annotated[Path | None, Option("--from"), "the archive or folder that you have downloaded"] = None,
     out: Annotated[Path | None, "the folder to write to [default: UNSKEW_DATA, or data]"] = None,
     size: Annotated[
         int | None, Ge(8), Le(1024), "side of photographs, which are resized, in pixels; 64 if left out"

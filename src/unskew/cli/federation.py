@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from unskew.cli.options import Flag, Json, Positional
+from unskew.cli.options import POSITIONAL, Json, Option
 from unskew.errors import StateError, UsageError
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ def init(
     name: Name,
     host: Annotated[
         str,
-        Flag("--host"),
+        Option("--host"),
         "where sites reach the server: HOST, HOST:PORT or [IPv6]:PORT (default port 8000)",
     ],
     sites: Annotated[
-        str, Flag("--sites"), "the sites' names, separated by commas; their order is the clients' order"
+        str, Option("--sites"), "the sites' names, separated by commas; their order is the clients' order"
     ],
     folder: Where = FOLDER,
     no_tls: Annotated[bool, "disable TLS, and with it node authentication"] = False,
@@ -253,7 +253,7 @@ def show(name: Name, folder: Where = FOLDER, as_json: Json = False) -> None:
 def audit(
     name: Name,
     run: Annotated[
-        Path | None, Positional(), "the folder of one of its runs (default: its own journal)"
+        Path | None, POSITIONAL, "the folder of one of its runs (default: its own journal)"
     ] = None,
     folder: Where = FOLDER,
     as_json: Json = False,

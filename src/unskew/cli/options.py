@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -31,30 +31,24 @@ COLUMNS = ("site", "label", "target", "group")
 SETTINGS = tuple(a.name for a in arguments.of(Settings) if a.name not in ("method", "set"))
 """The settings that are options. `method` is an argument; `set` is written --set part.argument=value."""
 Function = Callable[..., None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Panel:
-    """In an annotation: the heading of the option in `--help`."""
+class Option:
+    """In an annotation: how the value is written.
 
-    title: str
+    flag: an option of this name, required if it has no default. positional: an argument although it has a
+    default. further: --set NAME=VALUE. panel: the heading of the option in `--help`.
+    """
 
-
-@dataclass(frozen=True)
-class Further:
-    """In an annotation: the option is written --set NAME=VALUE."""
-
-
-@dataclass(frozen=True)
-class Positional:
-    """In an annotation: the value is positional although it has a default."""
+    flag: str = ""
+    positional: bool = False
+    further: bool = False
+    panel: str = ""
 
 
-@dataclass(frozen=True)
-class Flag:
-    """In an annotation: the value is an option of this name, required if it has no default."""
-
-    name: str
+POSITIONAL, FURTHER = Option(positional=True), Option(further=True)
 
 
 @dataclass(frozen=True)
@@ -64,7 +58,7 @@ class FromSettings:
     names: Sequence[str] = SETTINGS
 
 
-Json = Annotated[bool, Flag("--json"), "print JSON and nothing else"]
+Json = Annotated[bool, Option("--json"), "print JSON and nothing else"]
 
 
 class Command(TyperCommand):
@@ -157,11 +151,11 @@ def as_command(function: Function) -> Function:
     for an invalid value."""
     hints = typing.get_type_hints(function, include_extras=True)
     own = hints.get("arguments", function)
-    settings = next((item.names for item in _annotations(hints.get("given"), FromSettings)), ())
+    settings = _annotation(hints.get("given"), FromSettings(())).names
     fields = {a.name: a for a in arguments.of(own)}
     chosen = {a.name: a for a in arguments.of(Settings) if a.name in settings}
     by_set = bool(settings) and "set" in fields
-    further = {name: a for name, a in fields.items() if _annotations(a.hint, Further)}
+    further = {name: a for name, a in fields.items() if _annotation(a.hint, Option()).further}
     if by_set:
         further |= {name: a for name, a in chosen.items() if name not in OPTIONS}
 
@@ -183,10 +177,10 @@ def as_command(function: Function) -> Function:
     return called
 
 
-def _annotations(hint: Any, kind: type) -> list[Any]:
-    """The items of this type in an annotation."""
+def _annotation(hint: Any, default: T) -> T:
+    """The item in an annotation that has the type of `default`, or else `default`."""
     items = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    return [item for item in items if isinstance(item, kind)]
+    return next((item for item in items if isinstance(item, type(default))), default)
 
 
 def _further_values(values: Mapping[str, Any], known: Mapping[str, Argument]) -> dict[str, Any]:
@@ -215,15 +209,16 @@ def _value_of(argument: Argument, text: str) -> Any:
 def _parameter(argument: Argument, panel: str | None = None) -> inspect.Parameter:
     """The parameter of an option for typer. Its default is None, which marks options that were left out."""
     hint, required = argument.hint, argument.default is REQUIRED
+    option = _annotation(hint, Option())
     shown = {
         "help": help_text(argument),
         "show_default": False,
-        "rich_help_panel": next((item.title for item in _annotations(hint, Panel)), panel),
+        "rich_help_panel": option.panel or panel,
         "autocompletion": completion.of(argument.name),
     }
-    flag = next((item.name for item in _annotations(hint, Flag)), "")
-    positional = (required and not flag) or _annotations(hint, Positional)
-    info = typer.Argument(**shown) if positional else typer.Option(flag or _flag(argument), **shown)
+    info = typer.Option(option.flag or _flag(argument), **shown)
+    if option.positional or (required and not option.flag):
+        info = typer.Argument(**shown)
     kind = _plain(hint)
     return inspect.Parameter(
         argument.name,

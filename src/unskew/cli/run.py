@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from unskew import config
-from unskew.cli.options import FromSettings, Further, Json, Panel, Positional, set_over
+from unskew.cli.options import FURTHER, POSITIONAL, FromSettings, Json, Option, set_over
 from unskew.comparison import cluster
 from unskew.comparison.cluster import Cluster
 from unskew.errors import NothingUsed, Terminated, UsageError
 
-SITES = Panel("Real sites")
+SITES = Option(panel="Real sites")
 ON_SITES = {"cap": 0.5}
 """Settings with other defaults on real sites: a site's claimed sample count must not outweigh all others."""
 
@@ -24,7 +24,7 @@ class Arguments:
 
     method: Annotated[
         str | None,
-        Positional(),
+        POSITIONAL,
         "Parts joined by +, such as fedprox(mu=0.01)+fedrdn; or the config.yaml of a run",
     ] = None
     set: Annotated[
@@ -47,13 +47,13 @@ class Arguments:
     deadline: Annotated[str, SITES, "how long sites may take for one exchange: 30s, 10m or 2h"] = "10m"
     wait: Annotated[str, SITES, "how long to wait for missing sites before round 1"] = "10m"
     without: Annotated[tuple[str, ...], SITES, "leave this site out of the run (repeatable)"] = ()
-    test_data: Annotated[str | None, Further(), "a test set at the server: an .npz file or a folder"] = None
+    test_data: Annotated[str | None, FURTHER, "a test set at the server: an .npz file or a folder"] = None
     clip: Annotated[
         bool,
-        Further(),
+        FURTHER,
         "limit each site's update to the median norm, unless the method merges in a way of its own",
     ] = True
-    federations: Annotated[Path, Further(), "where federations are kept"] = Path("federations")
+    federations: Annotated[Path, FURTHER, "where federations are kept"] = Path("federations")
 
 
 def run(arguments: Arguments, given: Annotated[dict[str, Any], FromSettings()]) -> None:

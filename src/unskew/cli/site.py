@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from unskew.cli.federation import LogFormat, Metrics, publish
-from unskew.cli.options import Flag, Json, Positional
+from unskew.cli.options import POSITIONAL, Json, Option
 from unskew.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SITE = Path("site")
 Data = Annotated[
     str,
-    Flag("--data"),
+    Option("--data"),
     "a folder, an .npz, .csv or .parquet file, or FILE.py:FUNCTION; how it is read may follow in brackets",
 ]
 Classes = Annotated[str, "all class names, separated by commas; the same at every site"]
@@ -194,7 +194,9 @@ def _show_findings(
 
 def approve(
     number: Annotated[
-        str, Positional(), "the run's number, or a question's digest; without it, list what has asked"
+        str,
+        POSITIONAL,
+        "the run's number, or a question's digest; without it, list what has asked",
     ] = "",
     folder: Folder = SITE,
 ) -> None:
@@ -251,7 +253,7 @@ def watch(
 def policy(
     folder: Folder = SITE,
     changes: Annotated[
-        tuple[str, ...], Flag("--set"), "replace the value of one key: shares=weights,sums"
+        tuple[str, ...], Option("--set"), "replace the value of one key: shares=weights,sums"
     ] = (),
     default: Annotated[bool, "write the default policy where there is none"] = False,
     as_json: Json = False,
@@ -322,7 +324,7 @@ def check(
 
 
 def clean(
-    runs: Annotated[tuple[str, ...], Positional(), "runs by number (default: all that are old enough)"] = (),
+    runs: Annotated[tuple[str, ...], POSITIONAL, "runs by number (default: all that are old enough)"] = (),
     folder: Folder = SITE,
     older: Annotated[float, "remove what was last used so many days ago, or longer"] = 30.0,
     dry_run: Annotated[bool, "list what would be removed, and stop"] = False,
