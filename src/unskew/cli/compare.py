@@ -97,6 +97,7 @@ def compare(
         tune=arguments.tune or 0,
     )
     tuning = tuning_of(path, plan)
+    cells = planned_runs(path, plan, tuning)
     if not arguments.json:
         print(data_overview.terminal(federation_of(settings, Method())))
         runs = f"{len(methods)} methods x {arguments.seeds} seeds x {settings.rounds} rounds"
@@ -106,7 +107,7 @@ def compare(
         for line in tuning.outline() if tuning else ():
             print(line)
         sys.stdout.flush()
-    check_target(plan.target, dry_run(planned_runs(path, plan, tuning)))
+    check_target(plan.target, dry_run(cells))
     if not arguments.dry_run:
         write_plan(path, plan)
         finish(path, plan, arguments.json)
