@@ -199,8 +199,8 @@ def _paper_comparison(result: TableResult, row: str, colours: Colours) -> Markup
     pairs = []
     for e in result["entries"]:
         if e["row"] == row:
-            numbers = (_nan(value) for value in (e["paper"], e["ours"]["mean"], e["ours"]["std"]))
-            pairs.append(Pair(e["method"], colours[e["method"]], *numbers, equal))
+            paper, mean, std = map(_nan, (e["paper"], e["ours"]["mean"], e["ours"]["std"]))
+            pairs.append(Pair(e["method"], colours[e["method"]], paper, mean, std, equal))
     if all(math.isnan(pair.paper) for pair in pairs):
         return Markup()
     unit = ", %" if result["unit"] == "percent" else ""
