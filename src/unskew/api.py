@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,7 @@ from unskew.comparison.cluster import HERE
 from unskew.comparison.dry_run import dry_run
 from unskew.comparison.progress import Cell
 from unskew.comparison.ray_clients import train_clients_on
-from unskew.comparison.tuning import cells_of, trials_of, tuning_of
-from unskew.config import Settings
+from unskew.comparison.tuning import cells_of, planned_runs, trials_of, tuning_of
 from unskew.core.method import Method, stage_remarks
 from unskew.core.part import Part
 from unskew.data import data_overview
@@ -66,9 +65,11 @@ class ProgressBar:
     """A progress bar with a line of text below a notebook's running cell. total: the number of steps."""
 
     def __init__(self, total: int):
-        self._total, self._display = total, _display()
+        ipython = sys.modules.get("IPython")
+        shell = ipython.get_ipython() if ipython else None
+        self._display = ipython.display.display if ipython and getattr(shell, "kernel", None) else None
+        self._total, self._last = total, 0.0
         self._handle: Any = None
-        self._last = 0.0
 
     def show(self, done: int, text: str) -> None:
         """Show that `done` steps are finished, at most every BAR_PAUSE_S seconds; the last step always."""
@@ -76,19 +77,12 @@ class ProgressBar:
         if self._display is None or (done < self._total and now < self._last + BAR_PAUSE_S):
             return
         self._last = now
-        bar = {"text/html": f'<progress value="{done}" max="{self._total}"></progress> {html.escape(text)}'}
-        bundle = {**bar, "text/plain": text}
+        bar = f'<progress value="{done}" max="{self._total}"></progress> {html.escape(text)}'
+        bundle = {"text/html": bar, "text/plain": text}
         if self._handle is None:
             self._handle = self._display(bundle, raw=True, display_id=True)
         else:
             self._handle.update(bundle, raw=True)
-
-
-def _display() -> Callable[..., Any] | None:
-    """IPython's `display` in a notebook's kernel; None elsewhere."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    return ipython.display.display if ipython and getattr(shell, "kernel", None) else None
 
 
 Say = Callable[[str], None]
@@ -103,10 +97,6 @@ def _warn(intake: Intake | None) -> None:
     for topic, text in intake.notes if intake else ():
         if topic == "warning":
             warnings.warn(text, stacklevel=4)
-
-
-def settings_from(method: Method | Part | str, options: dict[str, Any]) -> Settings:
-    return config.build({**options, "method": str(method)})
 
 
 @torch_defaults()
@@ -163,16 +153,9 @@ def run(
     data, stands_for = settings_of(data, label, site, target, group)
     scored, functions = as_text(metrics)
     minimised, loss_function = own_loss.as_text(loss)
-    settings = settings_from(
-        method,
-        {
-            **stands_for,
-            **options,
-            "model": GIVEN_OBJECT if module else model,
-            "metrics": scored,
-            "loss": minimised,
-        },
-    )
+    named = {"method": str(method), "model": GIVEN_OBJECT if module else model}
+    named |= {"metrics": scored, "loss": minimised}
+    settings = config.build({**stands_for, **options, **named})
     path = None if name is None else Path(folder).expanduser() / check_name(name)
     resolved = resolve.resolve(
         settings, data, None if isinstance(method, str) else method, module, functions | loss_function
@@ -329,7 +312,12 @@ def compare(
     Raises UnskewError before any training for methods or settings that cannot work.
     """
     cluster = comparison_cluster.parse(on)
-    _check_lists(methods, options)
+    if not methods:
+        raise UsageError("E109", "a comparison needs at least one method; got none.")
+    for taken, instead in (("seed", "seeds"), ("method", "methods")):
+        if taken in options:
+            example = f"{instead}=[{options[taken]!r}]"
+            raise UsageError("E109", f"compare takes {instead}, such as {example}, and no {taken}.")
     named = [*plan.methods_as_text(methods), *(round_run.REFERENCES if references else ())]
     chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     folder = Path(folder).expanduser()
@@ -339,10 +327,9 @@ def compare(
     asked = plan.Plan(
         tuple(named), tuple(chosen), options, processes, privacy=privacy, on=on, tune=trials_of(tune)
     )
-    tuning = tuning_of(parent, asked)
     intakes = list[Intake | None]()
-    rehearsed = tuning.rehearsed() if tuning else plan.plan_cells(parent, named, chosen, options)
-    dry_run(rehearsed, lambda dataset: intakes.append(dataset.intake))
+    planned = planned_runs(parent, asked, tuning_of(parent, asked))
+    dry_run(planned, lambda dataset: intakes.append(dataset.intake))
     for intake in intakes:
         _warn(intake)
     plan.write_plan(parent, asked)
@@ -352,17 +339,6 @@ def compare(
     if privacy:
         training.attack_all(cells, lambda _: None)
     return Comparison(parent)
-
-
-def _check_lists(methods: Sequence[Any], options: Mapping[str, Any]) -> None:
-    """Raises UsageError (E109) without methods, and for the options `seed` and `method` of `run`."""
-    if not methods:
-        raise UsageError("E109", "a comparison needs at least one method; got none.")
-    for taken, instead in (("seed", "seeds"), ("method", "methods")):
-        if taken in options:
-            raise UsageError(
-                "E109", f"compare takes {instead}, such as {instead}=[{options[taken]!r}], and no {taken}."
-            )
 
 
 class _ComparisonView:
@@ -375,11 +351,10 @@ class _ComparisonView:
         self._paths: list[Path] = []
 
     def __call__(self, cells: list[Cell]) -> None:
-        if self._progress and [cell.path for cell in cells] != self._paths:
-            self._bar, self._paths = (
-                ProgressBar(sum(cell.settings.rounds for cell in cells)),
-                [cell.path for cell in cells],
-            )
+        paths = [cell.path for cell in cells]
+        if self._progress and paths != self._paths:
+            self._bar = ProgressBar(sum(cell.settings.rounds for cell in cells))
+            self._paths = paths
         if self._bar:
             ended = sum(cell.done for cell in cells)
             self._bar.show(sum(cell.t for cell in cells), f"{ended} of {len(cells)} runs have ended")
@@ -419,10 +394,9 @@ def load(
     method = os.fspath(method) if isinstance(method, os.PathLike) else method
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
     path = Path(path).expanduser()
+    code = UserCode(method, model)
     if classes and data is None:
-        raise UsageError(
-            "E109", "classes name those of the site's data; give data too, or leave classes out."
-        )
+        raise UsageError("E109", "classes name those of the site's data; give data, too.")
     published, compared = hub_format.is_hub(path), (path / "compare.yaml").is_file()
     chosen = model is not None or method is not None or unfinished or best or data is not None
     if chosen and (published or compared):
@@ -433,34 +407,24 @@ def load(
         return Comparison(path)
     if published:
         trained = hub_format.open_hub(path)
-        return PublishedModel(
-            trained.run, trained.run.fed.net.module_with(trained.end.weights), trained, path
-        )
+        module = trained.run.fed.net.module_with(trained.end.weights)
+        return PublishedModel(trained.run, module, trained, path)
     if is_site_run(path):
         if unfinished or best:
-            raise UsageError(
-                "E109", f"{path} holds the weights that came last; leave out unfinished and best."
-            )
-        return _load_site_model(path, UserCode(method, model), data, classes)
+            text = "holds the weights that came last; leave out unfinished and best."
+            raise UsageError("E109", f"{path} {text}")
+        try:  # these imports need the packages of a site
+            from unskew.federation import site_data
+            from unskew.federation.site import site_model
+        except ModuleNotFoundError as error:
+            raise explain(error) from error
+        theirs = None if data is None else site_data.load_or_take(data, classes)
+        own = site_model.open_site_model(path, code, theirs)
+        run, end = own.trained.run, own.trained.end
+        return SitePredictor(run, run.fed.net.module_with(end.weights), own.trained, path, own)
     if data is not None:
-        raise UsageError(
-            "E109",
-            f"{path} is no run at a site (SITE/runs/NUMBER), whose data could be given; leave out data.",
-        )
-    opened = open_run(path, UserCode(method, model), unfinished, best)
+        text = "is no run at a site (SITE/runs/NUMBER), whose data could be given; leave out data."
+        raise UsageError("E109", f"{path} {text}")
+    opened = open_run(path, code, unfinished, best)
     module = opened.run.fed.net.module_with(opened.weights)
     return Result(opened.run, opened.record, opened.weights, module, opened.trained, path)
-
-
-def _load_site_model(path: Path, code: UserCode, data: Any, classes: Sequence[str]) -> SitePredictor:
-    """The model in a site's folder of a run. data, classes: as for `load`."""
-    try:  # these imports need the packages of a site
-        from unskew.federation import site_data
-        from unskew.federation.site import site_model
-    except ModuleNotFoundError as error:
-        raise explain(error) from error
-    own = site_model.open_site_model(
-        path, code, None if data is None else site_data.load_or_take(data, classes)
-    )
-    run, end = own.trained.run, own.trained.end
-    return SitePredictor(run, run.fed.net.module_with(end.weights), own.trained, path, own)

@@ -43,42 +43,39 @@ TRACKERS = {
 LOSSES = ("auto", "ce", "dice", "ce+dice", "mse", "mae")
 
 
-def setting_text(key: str, value: Any) -> Any:
-    """The text of a setting from YAML or Python: YAML reads a bare on or off as true or false, and names may
-    be a list."""
-    if key == "secure_aggregation" and isinstance(value, bool):
-        return "on" if value else "off"
-    if key in ("metrics", "class_weights") and isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    return value
-
-
-def canonical_value(key: str, value: Any, where: str) -> Any:
+def _canonical(key: str, value: Any, where: str) -> Any:
     """The value in its canonical spelling. where: the place of the key for messages, such as " at line 3".
 
     Raises UsageError: E109 for an invalid text, E126 for an unknown measure or metric.
     """
-    if key == "track":
-        specs.names_in(str(value), list(TRACKERS), f"track{where}")
-    if key == "metrics":
-        return ",".join(scores.metric_names(str(value), where)) or scores.NONE
-    if key == "measure":
-        return _canonical_measures(str(value), where)
-    if key == "loss":
-        return _canonical_loss(str(value), where)
-    if key == "class_weights":
-        return _canonical_weights(str(value), where)
-    if key == "secure_aggregation":
-        _check_secure(str(value), where)
+    match key:
+        case "track":
+            specs.names_in(str(value), list(TRACKERS), f"track{where}")
+        case "metrics":
+            return ",".join(scores.metric_names(str(value), where)) or scores.NONE
+        case "measure":
+            try:
+                return measures.measures_text(measures.names_in(str(value)))
+            except KeyError as unknown:
+                name, known = str(unknown.args[0]), ", ".join(measures.NAMES)
+                near = suggestion(name, measures.NAMES)
+                text = f"unknown measure '{name}'{where}.{near} Measures: {known}."
+                raise UsageError("E126", text) from None
+        case "loss":
+            if (text := str(value)) not in LOSSES and not python_files.names_function(text):
+                known = f"Losses: {', '.join(LOSSES)}; your own is written file.py:function."
+                near = suggestion(text, LOSSES)
+                raise UsageError("E109", f"unknown loss {excerpt(text)}{where}.{near} {known}")
+        case "class_weights":
+            return _canonical_weights(str(value), where)
+        case "secure_aggregation":
+            from unskew.privacy import secure_aggregation
+
+            try:
+                secure_aggregation.parse(str(value))
+            except UsageError as error:
+                raise UsageError(error.code, error.text.replace(key, f"{key}{where}", 1)) from None
     return value
-
-
-def _canonical_loss(text: str, where: str) -> str:
-    """The setting `loss`: one of LOSSES, or a function of the user's."""
-    if text not in LOSSES and not python_files.names_function(text):
-        known = f"Losses: {', '.join(LOSSES)}; your own is written file.py:function."
-        raise UsageError("E109", f"unknown loss {excerpt(text)}{where}.{suggestion(text, LOSSES)} {known}")
-    return text
 
 
 def _canonical_weights(text: str, where: str) -> str:
@@ -90,34 +87,9 @@ def _canonical_weights(text: str, where: str) -> str:
     except ValueError:
         weights = []
     if not any(weights) or not all(0 <= weight < math.inf for weight in weights):
-        raise UsageError(
-            "E109",
-            f"class_weights{where} should be none, balanced or a number of at least 0 for each class, such as"
-            f" [1, 5], got {excerpt(text)}.",
-        )
+        expected = "none, balanced or a number of at least 0 for each class, such as [1, 5]"
+        raise UsageError("E109", f"class_weights{where} should be {expected}, got {excerpt(text)}.")
     return ",".join(map(str, weights))
-
-
-def _check_secure(text: str, where: str) -> None:
-    """Raises UsageError (E109) for an invalid text of the setting `secure_aggregation`."""
-    from unskew.privacy import secure_aggregation
-
-    try:
-        secure_aggregation.parse(text)
-    except UsageError as error:
-        raise UsageError(
-            error.code, error.text.replace("secure_aggregation", f"secure_aggregation{where}", 1)
-        ) from None
-
-
-def _canonical_measures(text: str, where: str) -> str:
-    """The names of measures in canonical spelling."""
-    try:
-        return measures.measures_text(measures.names_in(text))
-    except KeyError as unknown:
-        name, known = str(unknown.args[0]), ", ".join(measures.NAMES)
-        near = suggestion(name, measures.NAMES)
-        raise UsageError("E126", f"unknown measure '{name}'{where}.{near} Measures: {known}.") from None
 
 
 Positive = Annotated[int, Gt(0)]
@@ -351,17 +323,14 @@ class Settings:
 
     def code(self) -> dict[str, list[str]]:
         """The Python files in the settings method, model, loss and metrics, by setting."""
-        parts = [call.file for call in calls.parse_sum(self.method, "method", "E102")]
-        metrics = [name.rpartition(":")[0] for name in self.metric_names]
+        files = [name.rpartition(":")[0] for name in self.metric_names]
         by_setting = {
-            "method": parts,
-            "model": [calls.parse(self.model, "model", "E104").file],
+            "method": [call.file for call in calls.parse_sum(self.method, "method", "E102") if call.file],
+            "model": [file for file in [calls.parse(self.model, "model", "E104").file] if file],
             "loss": [file for file in [self.loss.rpartition(":")[0]] if file.endswith(".py")],
-            "metrics": [file for file in metrics if file.endswith(".py")],
+            "metrics": [file for file in files if file.endswith(".py")],
         }
-        return {
-            name: named for name, texts in by_setting.items() if (named := [text for text in texts if text])
-        }
+        return {name: named for name, named in by_setting.items() if named}
 
     def check_code(self) -> None:
         """Check the Python files before another process imports them. Raises UsageError (E506) for a file
@@ -435,15 +404,20 @@ def build(values: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> 
     Raises UsageError: E109 for an unknown key or a value of the wrong type or out of range, E126 for
     an unknown measure, E126 for an unknown metric.
     """
-    converted: dict[str, Any] = _skew_of_data(values)
+    from unskew.data.registry import divided_by
+
+    converted: dict[str, Any] = {}
+    data = values.get("data")
+    if "skew" not in values and isinstance(data, str) and (column := divided_by(data)):
+        converted["skew"] = (
+            f"column:{column}"  # of a table with a site column, or a folder of the sites' tables
+        )
     for key, value in values.items():
-        if (
-            key == "lanes" and type(value) is int and abs(value) < 10**6
-        ):  # `lanes: 4` in YAML, lanes=4 in Python
-            value = str(value)
         where = f" at line {lines[key]}" if lines and key in lines else ""
         if key not in FIELDS:
-            raise UsageError("E109", f"unknown key {excerpt(key)}{where}.{_nearest(str(key))}")
+            near = difflib.get_close_matches(str(key), [*FIELDS, *SYNONYMS], n=1, cutoff=0.6)
+            meant = f" Did you mean '{SYNONYMS.get(near[0], near[0])}'?" if near else ""
+            raise UsageError("E109", f"unknown key {excerpt(key)}{where}.{meant}")
         converted[key] = _convert(key, value, where)
     settings = Settings(**converted)
     if settings.lr_rounds and settings.lr_decay != 1:
@@ -461,40 +435,26 @@ def build(values: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> 
     return settings
 
 
-def _skew_of_data(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The default skew of data with a site column: `column:bank` for `credit.csv(site=bank)`, `column:site`
-    for a folder with a table for each site."""
-    data = values.get("data")
-    if "skew" in values or not isinstance(data, str):
-        return {}
-    from unskew.data.registry import divided_by
-
-    column = divided_by(data)
-    return {"skew": f"column:{column}"} if column else {}
-
-
 def _convert(key: str, value: Any, where: str) -> Any:
-    """The value in the setting's type."""
+    """The value in the setting's type. YAML reads a bare on or off as true or false, and names may be a
+    list."""
     if key == "set" and not (isinstance(value, dict) and all(isinstance(v, dict) for v in value.values())):
-        raise UsageError(
-            "E109",
-            f"set{where} must hold arguments by Part, such as {{flea: {{alpha: 0.1}}}}; got"
-            f" {excerpt(value)}.",
-        )
+        text = f"set{where} must hold arguments by Part, such as {{flea: {{alpha: 0.1}}}}"
+        raise UsageError("E109", f"{text}; got {excerpt(value)}.")
+    if key == "secure_aggregation" and isinstance(value, bool):
+        value = "on" if value else "off"
+    if key in ("metrics", "class_weights") and isinstance(value, list | tuple):
+        value = ",".join(map(str, value))
+    if key == "lanes" and type(value) is int and abs(value) < 10**6:
+        value = str(value)
     try:
-        converted = _ARGUMENTS[key].convert(setting_text(key, value))
+        converted = _ARGUMENTS[key].convert(value)
     except ValueError as error:
         raise UsageError("E109", str(error).replace(key, f"{key}{where}", 1)) from None
-    return canonical_value(key, converted, where)
+    return _canonical(key, converted, where)
 
 
 _ARGUMENTS = {argument.name: argument for argument in arguments.of(Settings)}
-
-
-def _nearest(key: str) -> str:
-    """' Did you mean 'lr'?' for a misspelt key or the name in another library; otherwise ''."""
-    near = difflib.get_close_matches(key, [*FIELDS, *SYNONYMS], n=1, cutoff=0.6)
-    return f" Did you mean '{SYNONYMS.get(near[0], near[0])}'?" if near else ""
 
 
 def load(path: Path) -> Settings:
@@ -543,8 +503,5 @@ def check_same(before: Settings, now: Settings, folder: Path) -> None:
         for name in old
         if old[name] != new[name] and name not in NO_EFFECT
     )
-    raise StateError(
-        "E112",
-        f"{folder} holds another run: {differences}. Choose another --name, or resume it with its own"
-        " settings.",
-    )
+    remedy = "Choose another --name, or resume it with its own settings."
+    raise StateError("E112", f"{folder} holds another run: {differences}. {remedy}")

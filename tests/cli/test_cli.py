@@ -277,44 +277,6 @@ def test_the_settings_are_frozen():
         assert f"--{name.replace('_', '-')} " in shown or f"│ {name} " in shown
 
 
-def test_a_run_can_be_watched_while_it_goes(tmp_path):
-    assert call("watch", "none", cwd=tmp_path).err.startswith("E117")
-    run = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "unskew",
-            "run",
-            "fedavg",
-            *FAST[2:],
-            "--rounds",
-            "12",
-            "--name",
-            "r",
-            "--json",
-        ],
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-    )
-    end = time.monotonic() + 60
-    while not (tmp_path / "runs/r/config.yaml").exists() and time.monotonic() < end:
-        time.sleep(0.1)
-    seen = call("watch", "runs/r", cwd=tmp_path).out.splitlines()
-    assert run.wait(60) == 0
-    assert [line.split()[1] for line in seen[:-1]] == [f"{t}/12" for t in range(13)]
-    assert all("answered" in line and "worst" in line for line in seen[1:-1])
-    assert seen[-1].startswith("done")
-    assert call("watch", "runs/r", cwd=tmp_path).out.splitlines() == seen
-
-
-def test_a_method_without_parts_has_nothing_to_check():
-    """It said that 0 of 0 checks passed."""
-    assert (
-        call("check", "fedavg").out.strip()
-        == "fedavg has no Parts that could be checked: it averages weights, and nothing else."
-    )
-
-
 def test_a_round_that_ends_between_two_reads_is_told_whole(tmp_path, monkeypatch):
     """The watcher reads two files that another process writes; here a round ends after the first was read."""
     run = tmp_path / "runs/r"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
@@ -13,16 +12,12 @@ import pytest
 from tests.cli.calling import call
 from unskew.cli import list_
 from unskew.cli.list_ import Filters
-from unskew.core.description import Family, Skew
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.shares import Kind
 from unskew.errors import UsageError
-from unskew.experiments import files
 from unskew.federation.site.policy import Policy
 from unskew.federation.site.study_review import Study, check_study
-from unskew.formats import arguments
-from unskew.report.method_pages import FAMILIES
 from unskew.report.method_profile import Profile
 from unskew.runs import conformance
 
@@ -98,13 +93,6 @@ def test_a_part_that_sends_each_client_its_own_and_does_not_say_what_hands_on(pr
     assert not refused.fits(Profile(Silent(), profiles["fedavg"].fed, ""))
 
 
-def test_every_filter_names_its_words():
-    meanings = {a.name: a.meaning for a in arguments.of(Filters)}
-    for name, words in (("against", get_args(Skew)), ("shares", get_args(Kind))):
-        assert all(word in meanings[name] for word in words)
-    assert {*FAMILIES, ""} == set(get_args(Family))
-
-
 def test_what_is_chosen_is_listed_or_told_in_full(few):
     assert [line.split()[0] for line in call("list", "methods", "--against", "labels").out.splitlines()] == [
         "fedprox", "flea", "scaffold", "rbsm",
@@ -154,11 +142,3 @@ def test_a_filter_that_cannot_be_meant_is_refused_in_a_sentence(given, says, few
     assert done.code == 2
     assert done.err.startswith("E109 ")
     assert says in done.err
-
-
-def test_an_experiment_is_listed_with_the_rows_that_can_run_here(monkeypatch):
-    rows = [SimpleNamespace(name=name, has_data=name != "c") for name in "abc"]
-    table = SimpleNamespace(title="A table", rows=rows, methods={"FedAvg": "fedavg", "FedProx": "fedprox"})
-    monkeypatch.setattr(files, "experiment_names", lambda: ["t"])
-    monkeypatch.setattr(files, "read_experiment", lambda name: table)
-    assert list_._experiments() == {"t": "A table; 2 of 3 rows can run here, 2 methods"}

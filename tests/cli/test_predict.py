@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from torch import nn
 
 import unskew
 from tests.cli.calling import call
-from unskew.cli.predict import as_csv
 
 X = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
 Y = np.array(["=yes", "no"])[(X[:, 0] > 0).astype(int)]
@@ -68,21 +66,6 @@ def test_a_clients_own_model_predicts_where_it_is_asked_for(tmp_path):
         shown = np.array([row[2:] for row in csv.reader(texts[client].splitlines()[1:])], float)
         assert np.allclose(shown, result.predict_proba(X, client), atol=1e-6)
     assert texts[0] != texts[1]
-
-
-def test_a_warning_does_not_stand_among_the_predictions(ours, monkeypatch):
-    """The table goes to a file or to another program."""
-    predict_proba = unskew.Result.predict_proba
-
-    def warned(*given):
-        warnings.warn("samples lie far from those of training", UserWarning, stacklevel=1)
-        return predict_proba(*given)
-
-    plain = call("predict", "r", "new.npy", cwd=ours.path.parent)
-    monkeypatch.setattr(unskew.Result, "predict_proba", warned)
-    done = call("predict", "r", "new.npy", cwd=ours.path.parent)
-    assert done.out == plain.out
-    assert "Warning: samples lie far from those of training" in done.err
 
 
 @pytest.mark.parametrize(
@@ -161,14 +144,6 @@ def test_which_file_a_mask_is_of_is_printed(tmp_path):
     done = call("predict", "r", "set", "--out", "m.npy", cwd=tmp_path)
     assert done.out.splitlines() == ["place,input", *(f"{i},images/{i}.png" for i in range(8))]
     assert np.load(tmp_path / "m.npy").shape == (8, 8, 8)
-
-
-def test_a_table_of_predictions_quotes_what_it_must():
-    text = as_csv(["a,b.png", "-1", "@x"], ["1", "-2"], np.array([[0.25, 0.75], [1, 0], [1, 0]]))
-    assert (
-        text
-        == 'input,class,p(1),p(-2)\n"a,b.png",-2,0.250000,0.750000\n-1,1,1.000000,0.000000\n\'@x,1,1.000000,0.000000\n'
-    )
 
 
 def test_predictions_go_into_a_folder_that_is_made_and_not_over_one(ours):

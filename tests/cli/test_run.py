@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from types import SimpleNamespace
-
 import pytest
 
 from tests.cli.calling import call
-from unskew.cli import options, run
-from unskew.cli.options import parts_arguments
+from unskew.cli import run
+from unskew.cli.options import set_over
 from unskew.cli.run import Arguments
-from unskew.errors import UsageError, excerpt, printable, suggestion
+from unskew.errors import UsageError
 from unskew.scores import latest
 
 FAST = ["--rounds", "1", "--epochs", "1", "--clients", "3", "--model", "mlp", "--workers", "1"]
@@ -91,52 +87,6 @@ def test_values_that_are_nothing_are_values(config, tmp_path):
     assert "momentum: 0" in text
     assert "momentum: 0.5" not in text
     assert "lr: 0.25" in text
-    assert options._build(Arguments, {"clip": False, "min_sites": 2, "name": None}) == Arguments(
-        clip=False, min_sites=2
-    )
-
-
-def test_a_dry_run_shows_what_leaves_and_trains_nothing(tmp_path):
-    done = call("run", "fedavg", *FAST, "--dry-run", "--name", "r", cwd=tmp_path)
-    assert done.code == 0, done.err
-    assert "weights" in done.out
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_run_lies_in_the_folder_for_runs(tmp_path):
-    """Its name is no way out of it."""
-    done = call("run", "fedavg", *FAST, "--name", "../r", cwd=tmp_path)
-    assert (done.code, done.err[:4]) == (2, "E109")
-    assert not list(tmp_path.iterdir())
-
-
-def test_json_holds_every_score_under_its_own_name():
-    values = {("global", "accuracy"): 0.5, ("global", "ece"): 0.25, ("global@client", "accuracy"): 0.125}
-
-    class Record:
-        def metrics(self, scope):
-            return [metric for known, metric in values if known == scope]
-
-    class Result(SimpleNamespace):
-        def scores(self, scope, metric="accuracy"):
-            return {"last": values.get((scope, metric))}
-
-        def bytes(self, way):
-            return {"up": 10, "down": 20}[way]
-
-    result = Result(path=Path("runs/r"), method="fedavg", metrics=("ece",), record=Record(), digest="00ff")
-    assert json.loads(json.dumps(run._as_json(result))) == {
-        "run": "runs/r",
-        "method": "fedavg",
-        "sha256": "00ff",
-        "bytes": {"up": 10, "down": 20},
-        "scores": {
-            "global": {"last": 0.5},
-            "global@client": {"last": 0.125},
-            "personal@client": {"last": None},
-        },
-        "metrics": {"ece": {"global": {"last": 0.25}}},
-    }
 
 
 def test_the_line_of_a_round_has_the_latest_scores_and_says_of_which_round_they_are():
@@ -170,20 +120,10 @@ def test_settings_that_sites_decide_are_named_where_somebody_wrote_them_down(mon
 
 
 def test_arguments_of_parts():
-    assert parts_arguments(["FLea.alpha=0.1", "flea.top = 3", "dp.clip=2"]) == {
+    assert set_over({}, ["FLea.alpha=0.1", "flea.top = 3", "dp.clip=2"]) == {
         "flea": {"alpha": 0.1, "top": 3},
         "dp": {"clip": 2},
     }
     for wrong in ("alpha=1", "flea.alpha", ".alpha=1", "flea.=1", "=1", "."):
         with pytest.raises(UsageError, match=r"E102 --set takes part\.argument=value"):
-            parts_arguments([wrong])
-
-
-def test_what_is_shown_of_a_value_is_short_and_on_one_line():
-    assert excerpt("a\nb\x1b[2J") == r"'a\nb\x1b[2J'"
-    assert len(excerpt("x" * 500)) == 80
-    assert excerpt("x" * 500, 10) == "'xxxxxx..."
-    assert printable("a\x1b[2Jb\rc\u200b") == r"a\x1b[2Jb\rc\u200b"
-    assert suggestion("Fedavgg", ["fedavg"]) == " Did you mean 'fedavg'?"
-    assert suggestion("non-iid", ["iid"]) == ""
-    assert suggestion("iid", ["iid", "x"]) == " Did you mean 'iid'?"
+            set_over({}, [wrong])

@@ -74,28 +74,6 @@ def test_a_remark_between_two_rounds_has_a_line_of_its_own(capsys):
     ]
 
 
-def test_the_last_round_ends_its_line_itself(capsys):
-    shown = screen.Screen(rounds=1)
-    shown._live = True
-    shown.round(SimpleNamespace(t=1, seconds=1.0, answered=9, asked=9, dropped=0, loss=1.0), SCORES)
-    shown.say("done")
-    shown.leave_line()
-    out = capsys.readouterr().out
-    assert out.endswith("\ndone\n")
-    assert "\n\n" not in out
-
-
-def test_an_error_does_not_stand_behind_the_line_of_a_round(capsys):
-    shown = screen.Screen(rounds=9)
-    shown._live = True
-    shown.round(SimpleNamespace(t=1, seconds=1.0, answered=9, asked=9, dropped=0, loss=1.0), SCORES)
-    shown.leave_line()
-    shown.leave_line()
-    out = capsys.readouterr().out
-    assert out.endswith("\n")
-    assert not out.endswith("\n\n")
-
-
 def test_json_has_null_for_what_is_no_number():
     """RMSE of training that diverged was Infinity, which no other program reads."""
     value = {
@@ -132,25 +110,6 @@ def test_a_run_that_nobody_trained_has_no_score(capsys):
     told = capsys.readouterr().out.splitlines()
     assert ["not trained" in line for line in told] == [True, False]
     assert ["own model" in line for line in told] == [False, True]
-
-
-def test_what_follows_a_round_directly_has_no_empty_line_before_it(capsys):
-    shown = screen.Screen(rounds=9)
-    shown._live = True
-    shown.round(SimpleNamespace(t=1, seconds=1.0, answered=9, asked=9, dropped=0, loss=1.0), SCORES)
-    shown.say("\nInterrupted")
-    assert "\n\n" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("width", [5, 12, 30, 60, 61, 62, 63, 64, 65, 66, 70, 80])
-def test_a_line_is_never_longer_than_the_narrowest_terminal(monkeypatch, width):
-    monkeypatch.setattr(screen.shutil, "get_terminal_size", lambda: os.terminal_size((width, 24)))
-    columns = ["round    1/100", "900/1000 clients", "loss  1.000", "global  50.0%", "0:10 left"]
-    line = screen.Screen(rounds=100)._fitting(columns)
-    assert 0 < len(line) < width
-    assert "  ".join(columns).startswith(line)
-    assert width < 15 or line.endswith(tuple(columns))  # not the name of a score without its value
-    assert width < 80 or line.endswith("left")
 
 
 def test_the_command_that_is_told_can_be_typed_as_it_is():

@@ -68,11 +68,6 @@ def test_scores_of_single_clients_are_not_those_of_all(run):
     assert lines[1].split() == ["round", "1/9", "global", "50.0%", "clients", "25.0%", "worst", "12.5%"]
 
 
-def test_numbers_are_written_in_their_own_unit(run):
-    rows = [score(1, 57.25, "rmse"), score(1, 60.5, "mean", "global@client"), {"t": 1, **SECONDS}]
-    assert shown(run(rows))[1][1].split() == ["round", "1/9", "global", "57.25", "clients", "60.5"]
-
-
 def test_those_who_did_not_answer_are_named(run):
     """By the names that sites gave, by their numbers in a simulation; a few, and how many more."""
     end = {"t": 1, **SECONDS}
@@ -87,12 +82,6 @@ def test_those_who_did_not_answer_are_named(run):
     assert shown(path)[1][2].endswith("1/10 answered  without 0, 1, 2, 3, 5, 6 and 3 more")
     run([{**end, "t": 3}], [round_of(3, [0, 1], [0, 1])])
     assert shown(path)[1][3].endswith("  2/2 answered")
-
-
-def test_events_are_sentences(run):
-    assert shown(run(events=[{"t": 1, "code": "E311", "text": "oslo is not connected."}]))[0] == [
-        "E311 oslo is not connected."
-    ]
 
 
 @pytest.mark.parametrize(
@@ -112,12 +101,6 @@ def test_how_a_run_over_a_network_ended_is_said(run, ending, says):
     lines = call("watch", "r", cwd=path.parent).out.splitlines()
     assert [line.split()[1] for line in lines[:2]] == ["0/0", "1/0"]
     assert lines[2:] == ([says] if says else [])
-
-
-def test_once_shows_what_there_is_and_ends(run):
-    path = run([score(0, 0.1)], deploy={})
-    lines = call("watch", "r", "--once", cwd=path.parent).out.splitlines()
-    assert [line.split()[1] for line in lines] == ["0/0"]
 
 
 def test_no_round_is_shown_twice(run, monkeypatch):

@@ -196,7 +196,7 @@ def actors(folder: Path) -> list[int]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            ours = (process / "cmdline").read_bytes().startswith(b"ray::BenchArm")
+            ours = (process / "cmdline").read_bytes().startswith(b"ray::ClientActor")
             if ours and (process / "cwd").resolve() == folder.resolve():
                 found.append(int(process.name))
         except OSError:

@@ -13,7 +13,7 @@ import torch
 import unskew
 from tests.cli.calling import call
 from tests.comparison.fakes import Ray
-from unskew.comparison import ray_clients, ray_trainer
+from unskew.comparison import ray_clients
 from unskew.comparison.cluster import Cluster
 from unskew.config import build
 from unskew.core.trees import leaves
@@ -93,10 +93,10 @@ def test_a_node_that_cannot_build_the_run_is_named(cluster, monkeypatch):
 
 def test_what_leaves_a_node_is_no_view_of_something_larger():
     whole = torch.zeros(1000, 3)
-    reply = ray_trainer.Reply(
+    reply = ray_clients.Reply(
         0, 1.0, {"w": whole[0]}, {"p": {"s": whole[1]}}, {"p": {"m": whole[2]}}, whole[3, 0]
     )
-    sent = ray_trainer.copy_reply(reply)
+    sent = ray_clients.copy_reply(reply)
     tensors = [sent.weights["w"], sent.shares["p"]["s"], sent.private["p"]["m"], sent.loss]
     assert all(t.untyped_storage().nbytes() <= 12 for t in tensors)
 

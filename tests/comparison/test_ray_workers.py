@@ -87,19 +87,6 @@ def test_a_node_that_cannot_train_is_named(tmp_path, cluster):
         training.train_all(cells(tmp_path), 0, lambda cells: None, Cluster())
 
 
-def test_a_node_that_lacks_the_data_is_named(tmp_path, cluster):
-    """That there are none is not true of the machine on which it is read."""
-    cluster(lambda *words: {"node": "n7", "code": 2, "said": "something\nE402 there is no data/ours.npz."})
-    words = (
-        "E172 fedavg, seed 0: node n7 cannot read the data that the driver has read: there is no"
-        " data/ours.npz."
-    )
-    with pytest.raises(UsageError) as refused:
-        training.train_all(cells(tmp_path), 0, lambda cells: None, Cluster())
-    assert str(refused.value) == words
-    assert "E402" in (tmp_path / "log.txt").read_text()
-
-
 def test_a_node_that_keeps_its_files_to_itself_is_named(tmp_path, cluster):
     cluster(lambda *words: {"node": "n7", "code": 0, "said": ""})
     with pytest.raises(UsageError, match=r"E172 .*node n7 finished it, and nothing of it is in"):

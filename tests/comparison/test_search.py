@@ -9,8 +9,7 @@ import pytest
 from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.comparison import tuning
-from unskew.comparison.search import ParzenSampler, Range, Trial, Trials, search
-from unskew.comparison.tuning import method_space, range_of
+from unskew.comparison.search import ParzenSampler, Range, Trial, method_space, range_of
 from unskew.config import Settings
 from unskew.errors import StateError, UsageError
 from unskew.formats.arguments import Argument
@@ -85,13 +84,12 @@ def asked(answers: int) -> list[dict[str, float]]:
     sampler, points = ParzenSampler(SPACE, FIRST, drawn=3), []
     for n in range(answers):
         point = sampler.ask()
-        assert point is not None
         points.append(point)
         if n == 1:
-            sampler.tell(point, math.nan)
+            sampler.tell(math.nan)
         else:
             pruned = [(1, 0.1)] if n == 2 else None
-            sampler.tell(point, -abs(math.log(point["lr"] / 0.3)) - abs(point["p.mu"] - 0.2), pruned)
+            sampler.tell(-abs(math.log(point["lr"] / 0.3)) - abs(point["p.mu"] - 0.2), pruned)
     return points
 
 
@@ -102,13 +100,6 @@ def test_points_begin_with_what_is_lie_within_the_ranges_and_repeat():
     assert all(0.005 <= p["lr"] <= 0.5 and 0 <= p["p.mu"] <= 1 for p in points)
     assert all(float(f"{v:.3g}") == v for p in points[1:] for v in p.values())
     assert Range(0.00123456, 1.0, True).written(0.0012345) == 0.00123456  # rounded, and still inside
-    grid = ParzenSampler({"a": [1.0, 0.3, 3.0], "b": [0.1, 1.0]}, {"a": 1.0, "b": 0.1})
-    for _ in range(12):
-        point = grid.ask()
-        assert point is not None
-        grid.tell(point, point["a"] + point["b"])
-        best = point
-    assert best == {"a": 3.0, "b": 1.0}
 
 
 def test_points_are_drawn_by_order_of_magnitude_where_the_range_says_so():
@@ -116,23 +107,34 @@ def test_points_are_drawn_by_order_of_magnitude_where_the_range_says_so():
     shares below 0.05."""
     sampler, drawn = ParzenSampler(SPACE, FIRST, drawn=30), []
     for _ in range(30):
-        point = sampler.ask()
-        assert point is not None
-        drawn.append(point)
-        sampler.tell(point, 0.0)
+        drawn.append(sampler.ask())
+        sampler.tell(0.0)
     assert 10 <= sum(point["lr"] < 0.05 for point in drawn) <= 20
     assert sum(point["p.mu"] < 0.1 for point in drawn) < 10
 
 
-def test_the_estimator_is_told_which_trials_were_ended_early_or_diverged():
+def test_the_estimator_is_told_so_that_more_is_better_which_trials_ended_early_or_diverged():
     sampler = ParzenSampler(SPACE, FIRST, drawn=3)
-    for told in ((0.5, None), (0.9, [(1, 0.1), (2, 0.9)]), (math.nan, None)):
-        point = sampler.ask()
-        assert point is not None
-        sampler.tell(point, *told)
+    for trial in (
+        Trial({}, 0.5),
+        Trial({}, 3.0, "rmse", True, [(1, 4.0), (2, 3.0)]),
+        Trial({}, math.nan),
+    ):
+        sampler.ask()
+        trial.told_to(sampler)
     trials = sampler._study.trials
     assert [trial.state.name for trial in trials] == ["COMPLETE", "PRUNED", "PRUNED"]
-    assert [trial.intermediate_values for trial in trials] == [{}, {1: 0.1, 2: 0.9}, {}]
+    assert [trial.intermediate_values for trial in trials] == [{}, {1: -4.0, 2: -3.0}, {}]
+
+
+def test_points_whose_values_do_not_go_together_are_drawn_again():
+    def check(point):
+        if point["lr"] < 0.1:
+            raise UsageError("E102", "no")
+
+    assert ParzenSampler(SPACE, FIRST, 10, check).ask()["lr"] >= 0.1
+    with pytest.raises(UsageError, match="none can be trained"):
+        ParzenSampler(SPACE, FIRST, 10, lambda point: check({"lr": 0})).ask()
 
 
 def test_a_trial_ends_where_its_best_score_is_below_the_median():
@@ -202,72 +204,6 @@ def test_what_a_trial_is_held_against_is_read_as_it_was_written_or_refused(tmp_p
 
 
 def test_the_best_trial_came_to_its_end_and_did_not_diverge():
-    trials = Trials(
-        [
-            Trial({"lr": 1}, math.nan),
-            Trial({"lr": 2}, 0.9, pruned=True),
-            Trial({"lr": 3}, 0.5),
-            Trial({"lr": 4}, 0.5),
-        ]
-    )
-    assert trials.best == {"lr": 3}
-    lower = [Trial({"lr": 1}, 3.0, "rmse"), Trial({"lr": 2}, 1.0, "rmse")]
-    assert Trials(lower).best == {"lr": 2}
-    assert not Trials(lower).lost
-    assert Trials([Trial({"lr": 1}, math.nan), Trial({"lr": 2}, math.nan)]).lost
-
-
-def test_a_sampler_is_told_scores_and_curves_so_that_more_is_better():
-    told = []
-    sampler = type("S", (), {"ask": lambda _: {"lr": 1}, "tell": lambda _, *what: told.append(what)})()
-    search({"a": sampler}, 1, lambda *_: {"a": Trial({"lr": 1}, 3.0, "rmse", True, [(1, 4.0), (2, 3.0)])})
-    assert told == [({"lr": 1}, -3.0, [(1, -4.0), (2, -3.0)])]
-
-
-def test_each_method_is_asked_as_often_and_told_before_it_is_asked_again():
-    log = []
-
-    class Listed:
-        def __init__(self, name):
-            self.name, self.n = name, 0
-
-        def ask(self):
-            self.n += 1
-            log.append(("ask", self.name, self.n))
-            return {"n": self.n}
-
-        def tell(self, point, score, pruned=None):
-            log.append(("tell", self.name, point["n"], score, pruned))
-
-    def train(number, points, before):
-        assert all(len(trials.tried) == number - 1 for trials in before.values())
-        return {m: Trial(p, 0.1 * number, "accuracy", number == 2, [(1, 0.2)]) for m, p in points.items()}
-
-    found = search({"a": Listed("a"), "b": Listed("b")}, 2, train)
-    assert {m: len(t.tried) for m, t in found.items()} == {"a": 2, "b": 2}
-    assert [entry for entry in log if entry[1] == "a"] == [
-        ("ask", "a", 1), ("tell", "a", 1, 0.1, None), ("ask", "a", 2), ("tell", "a", 2, 0.2, [(1, 0.2)])
-    ]  # fmt: skip
-
-
-def test_points_whose_values_do_not_go_together_are_drawn_again():
-    class Odd:
-        n = 0
-
-        def ask(self):
-            self.n += 1
-            return {"n": self.n}
-
-        def tell(self, point, score, pruned=None):
-            assert math.isnan(score)
-
-    class OnlyThree:
-        def trial(self, method, number, point):
-            if point["n"] != 3:
-                raise UsageError("E102", "no")
-
-    assert tuning._ValidPoints(Odd(), OnlyThree(), "a").ask() == {"n": 3}  # type: ignore[arg-type]
-    hopeless = Odd()
-    hopeless.n = 3
-    with pytest.raises(UsageError, match="none can be trained"):
-        tuning._ValidPoints(hopeless, OnlyThree(), "a").ask()  # type: ignore[arg-type]
+    trials = [Trial({"lr": 1}, math.nan), Trial({"lr": 2}, 0.9, pruned=True), Trial({"lr": 3}, 0.5)]
+    assert [trial.rank for trial in trials] == [-math.inf, -math.inf, 0.5]
+    assert Trial({}, 1.0, "rmse").rank > Trial({}, 3.0, "rmse").rank

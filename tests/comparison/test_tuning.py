@@ -14,7 +14,7 @@ import unskew
 from unskew import cli, config
 from unskew.comparison import tuning as comparison_tuning
 from unskew.comparison.plan import Plan, read_plan
-from unskew.comparison.search import Trial, Trials
+from unskew.comparison.search import Trial
 from unskew.errors import UnskewError
 from unskew.report import page
 from unskew.report.analysis.runs import read_comparison
@@ -197,5 +197,5 @@ def test_local_and_personalised_methods_are_chosen_by_clients_own_models(tmp_pat
 def test_a_trial_is_held_against_those_that_came_to_their_end(tmp_path):
     tuning = comparison_tuning.Tuning(tmp_path, Plan(("fedavg",), (0,), SMALL, tune=12))
     before = [Trial({}, 0.1, pruned=True, curve=[(1, 0.1)]), Trial({}, 0.2, curve=[(1, 0.2)])]
-    rule = tuning._judge("fedavg", Trials(before))
+    rule = tuning._rule("fedavg", before)
     assert (rule.finished, rule.startup, rule.warmup, rule.own) == ([[(1, 0.2)]], 3, 1, False)

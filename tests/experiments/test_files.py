@@ -63,14 +63,6 @@ def test_an_own_file_needs_methods_and_rows_only(tmp_path):
     assert experiment.settings_of(experiment.rows[0], "Mine").lr == 0.1
 
 
-def test_a_row_comes_on_top_of_what_all_rows_share(tmp_path):
-    experiment = read_experiment(written(tmp_path, "own", OWN + "settings: {lr: 0.3, epochs: 2}"))
-    assert [(s.lr, s.epochs) for r in experiment.rows for s in [experiment.settings_of(r, "Mine")]] == [
-        (0.1, 2),
-        (0.3, 2),
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -26,32 +26,6 @@ def entry(method="FLea", row="r", **changes):
     return {**copy.deepcopy(WHOLE["entries"][0]), "method": method, "row": row, **changes}
 
 
-def cells(page, section):
-    """The rows of a section's first table, as the texts of their cells."""
-    body = page.split(f'id="{section}"')[1].split("<tbody>")[1].split("</tbody>")[0]
-    return [
-        re.findall(r"<t[dh][^>]*>(?:<span[^>]*></span>)?(.*?)</t[dh]>", row) for row in body.split("<tr>")[1:]
-    ]
-
-
-def test_a_rows_name_stands_once_and_its_methods_have_their_own_colours():
-    page = pages.html_page(
-        result(
-            entries=[entry(), entry("FedAvg"), entry("FedAvg", "s")],
-            rows={**WHOLE["rows"], "s": WHOLE["rows"]["r"]},
-        )
-    )
-    assert [row[0] for row in cells(page, "table")] == ["r", "", "s"]
-    hues = re.findall(r'<th scope="row" class="(m\d)" title="([^"]*)">', page)
-    assert hues == [("m0", "FLea"), ("m1", "FedAvg"), ("m1", "FedAvg")]
-
-
-def test_the_papers_numbers_are_drawn_beside_ours_where_there_are_any():
-    assert "ring: the paper, dot: here" in pages.html_page(result())
-    assert "ring: the paper after all rounds" in pages.html_page(result(scale=0.25, schedules=[]))
-    assert "ring:" not in pages.html_page(result(entries=[entry(paper=None)]))
-
-
 def test_no_text_of_a_result_becomes_markup():
     texts = {
         "title": EVIL,
@@ -188,13 +162,3 @@ def test_curves_and_logs_are_drawn_in_the_tables_unit():
     assert "FLea ends at 23.0 %; FLea, log ends at 40.0 %" in page
     number = pages.html_page(result(unit="number"))
     assert "FLea ends at 23; FLea, log ends at 40" in number
-
-
-def test_a_row_shows_its_own_methods_alone():
-    rows = {"r": WHOLE["rows"]["r"], "s": WHOLE["rows"]["r"]}
-    page = pages.html_page(
-        result(rows=rows, entries=[entry(), entry("FedAvg", "s", paper=31.25)], curves={}, logs={})
-    )
-    first, second = re.findall(r'aria-label="accuracy, %; ring: the paper, dot: here: ([^"]*)"', page)[::2]
-    assert first == "FLea 40.3, paper 48.43"
-    assert second == "FedAvg 40.3, paper 31.25"

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
 
-from unskew.comparison.progress import Cell
-from unskew.config import Settings
 from unskew.errors import DataError, UsageError
-from unskew.experiments import pages, plan, reproduce
+from unskew.experiments import pages, reproduce
 from unskew.experiments.experiment import Leak
 from unskew.experiments.files import parse_experiment
 from unskew.experiments.plan import Key, distinct_runs, plan_runs, select, with_methods
@@ -51,12 +46,6 @@ def test_every_row_method_and_seed_has_a_run_and_equal_ones_share_it(table, tmp_
     assert len(distinct_runs(runs)) == len({cell.path for cell in runs.values()}) == 8
 
 
-def test_a_method_is_asked_for_by_the_papers_name_or_ours(table):
-    assert select(table, (), ["prox"]).methods == ("Prox",)
-    assert select(table, (), ["fedprox(mu=0.25)"]).methods == ("Prox",)
-    assert select(table, (), ["Prox", "fedavg"]).methods == ("FedAvg", "Again", "Prox")
-
-
 def test_a_method_is_not_added_twice_under_two_names(table):
     assert list(with_methods(table, ["scaffold"]).methods) == ["FedAvg", "Again", "Prox", "scaffold"]
     for text in ("fedprox(mu=0.25)", "fedprox( mu = 0.25 )", "Prox", "fedavg"):
@@ -64,10 +53,6 @@ def test_a_method_is_not_added_twice_under_two_names(table):
             with_methods(table, [text])
     with pytest.raises(UsageError, match="E126 'table' already compares 'scaffold'"):
         with_methods(table, ["scaffold", "scaffold"])
-
-
-def test_all_others_are_all_but_the_better_one_and_those_left_out(table):
-    assert [list(claim.than) for claim in table.claims] == [["Again", "Prox"], ["Again"]]
 
 
 def test_a_table_with_a_run_that_cannot_be_is_refused_before_any_is_trained(tmp_path, monkeypatch):
@@ -81,27 +66,6 @@ def test_a_table_with_a_run_that_cannot_be_is_refused_before_any_is_trained(tmp_
         with pytest.raises(UsageError, match="loss=dice compares masks"):
             reproduce.reproduce(path, folder=tmp_path / "runs", **more)
     assert not trained
-
-
-def test_seeds_are_counted_from_zero(tmp_path, monkeypatch):
-    monkeypatch.delenv("UNSKEW_DATA", raising=False)
-    path = tmp_path / "t.yaml"
-    path.write_text(TABLE)
-    planned = reproduce.reproduce(path, seeds=2, dry_run=True, folder=tmp_path / "runs")
-    assert {cell.settings.seed for cell in planned.runs} == {0, 1}
-
-
-def test_a_run_that_rows_share_took_its_time_once(table, tmp_path, monkeypatch):
-    def read_run(path, method):
-        return SimpleNamespace(path=path, series=lambda scope, metric: ([1], np.array([1800.0])))
-
-    monkeypatch.setattr(reproduce, "read_run", read_run)
-    monkeypatch.setattr(reproduce, "entries_of", lambda *given: [])
-    monkeypatch.setattr(reproduce, "result_of", lambda *given: given[-1])
-    runs = plan_runs(table, select(table), range(1), 1.0, tmp_path)
-    assert (len(runs), len(distinct_runs(runs))) == (6, 4)
-    facts: Any = reproduce._result(table, runs, {})
-    assert facts["hours"] == 4 * 0.5
 
 
 def test_the_settings_of_a_run_are_the_rows_then_the_methods_own():
@@ -151,15 +115,6 @@ def test_the_command_asks_for_the_same_numbers_and_nothing_else():
         " --scale 0.5 --page mine"
     )
     assert Request("x").command == "unskew reproduce x --seeds 3"
-
-
-def test_runs_that_are_over_are_counted_unless_they_are_repeated(tmp_path):
-    cells = [Cell("fedavg", seed, tmp_path / str(seed), Settings()) for seed in range(3)]
-    cells[0].path.mkdir()
-    (cells[0].path / "model.safetensors").write_text("")
-    text = "plan    3 runs, 1 of them already done; 0.5 of the rounds"
-    assert plan.runs_outline(cells, (), 0.5) == text
-    assert plan.runs_outline(cells, [cells[0].path], 1.0) == "plan    3 runs, 0 of them already done"
 
 
 def test_results_of_a_folder_are_those_of_tables_alone(tmp_path):

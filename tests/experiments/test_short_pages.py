@@ -70,15 +70,6 @@ def test_the_papers_number_is_set_apart_and_without_a_gap():
     assert "textcolor" not in tables.latex(WHOLE)
 
 
-def test_small_numbers_of_a_table_are_not_zero():
-    """6 KB were 0 MB, and a paper's error of 0.0042 was 0.00 beside ours."""
-    small = short(scale=1.0, unit="value")
-    small["entries"][0].update(paper=0.0042, gap=0.0001, megabytes=0.006)
-    line = tables.table(small)[1][0]
-    assert (line[2], line[-1]) == ("0.0042", "0.0060")
-    assert tables.table(WHOLE)[1][0][-1] == "1"
-
-
 def test_a_p_value_needs_five_seeds_also_on_pages_of_earlier_versions():
     led = short(scale=1.0)
     led["entries"][0] |= {"ahead": 2.3, "p": 0.012}
@@ -124,14 +115,6 @@ def test_ours_follows_a_log_where_means_of_ten_are_as_near_as_its_own_next_round
 def verdict(log: list[float]) -> str:
     (sentence,) = tables.log_verdicts(short(logs={"r": {"FLea": {"source": "a log", "values": log}}}))
     return sentence
-
-
-def test_without_a_round_in_common_there_is_no_section():
-    late = short(curves={"r": {"FLea": [[[30, 50.0]]]}})
-    assert "published log" not in pages.markdown_page(late)
-    assert "published log" not in pages.html_page(short(logs={}))
-    single = short(curves={"r": {"FLea": [[[3, 50.0]]]}})
-    assert [line[2] for line in tables.log_table(single)[1]] == ["1 to 3", "best to 3"]
 
 
 TABLE = "methods: {{A: fedavg}}\nrows: {{r: {{logs: {{{method}: {{source: s, values: {values}}}}}}}}}"

@@ -3,7 +3,6 @@ alone."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 from unskew.experiments import result as kept_result
@@ -69,34 +68,15 @@ def test_claims_that_nothing_tested_do_not_count():
     assert wording.margins(interval, "percent") == "a +1.0 (+0.5 to +1.5)"
 
 
-def test_one_seed_has_no_spread_and_fewer_than_five_no_test():
-    one, three, five = (wording.note(result(entry(n=n))) for n in (1, 3, 5))
-    assert "in the last round, as the paper reports; one seed." in one
-    assert "mean ± sample standard deviation over 3 seeds." in three
-    assert "other method of the row; 3 seeds are too few for a test, which needs 5." in three
-    assert "with a paired t-test over seeds, Holm-corrected" in five
-    assert wording.points(score(61.44, 0.84, 1), "percent") == "61.4"
-    assert wording.points(score(61.44, 0.84, 2), "percent") == "61.4 ± 0.8"
-    assert wording.points(score(0.01234, 0.00456, 2), "number") == "0.0123 ± 0.0046"
-    assert wording.points(score(None, None, 0), "percent") == wording.points(score(1.0, None, 2), "percent")
-
-
-def test_what_an_attack_found_stands_between_what_it_knows_without_and_with_the_samples():
+def test_an_attacks_score_stands_between_what_it_knows_without_and_with_the_samples():
     found = entry(bounds={"low": 55.5, "high": 60.25, "floor": 50.0, "ceiling": 99.0})
     assert wording.bounds(found, "percent") == ("55.5 to 60.2", "50.0", "99.0")
-    assert wording.bounds(entry(), "percent") == ("", "", "")
-    assert wording.score_origins(result(found)) == (True, False)
-    assert wording.score_origins(result(found, entry())) == (True, True)
-    assert wording.score_origins(result(entry())) == (False, True)
-    told = wording.note(result(found, entry("p0.2"), scope="attack"))
-    assert wording.ATTACKS in told
-    assert "or what the attack of the row found after the last round" in told
     rows = {"p0.1": {"quantity": "top-1 match"}, "p0.2": {}}
     told = wording.note(result(found, entry("p0.2"), metric="accuracy", rows=rows, paper=""))
     assert told.startswith(
-        "ours: accuracy, in %, of the global model on all test samples, in the last round, or what the"
+        "ours: what the attack found after the last round: top-1 match, in % (in `p0.1`); accuracy, in %, of the"
     )
-    assert "of the row found after the last round: top-1 match, in %; mean" in told
+    assert wording.ATTACKS in told
 
 
 def test_what_protects_least_is_what_guarantees_nothing():
@@ -114,28 +94,3 @@ def test_what_protects_least_is_what_guarantees_nothing():
     ]
     falling = rising[::-1]
     assert sorted(falling, key=kept_result._largest_epsilon) == rising
-
-
-def test_what_is_kept_is_json_that_every_program_reads():
-    held = kept_result._plain(
-        {"a": [float("inf"), float("nan"), -float("inf"), 0.12345678], "b": "x", "c": 3}
-    )
-    assert held == {"a": [None, None, None, 0.123457], "b": "x", "c": 3}
-
-
-def test_a_row_is_kept_with_the_main_score_of_its_runs():
-    row = SimpleNamespace(name="r", note="n", x=None, panel="", attack=None, metric="worst", scope="", at=0)
-    runs = {
-        ("s", "FedAvg"): [SimpleNamespace(metric="dice")],
-        ("r", "FedAvg"): [SimpleNamespace(metric="rmse")],
-    }
-    assert kept_result._row(row, runs) == {
-        "note": "n",
-        "x": None,
-        "panel": "",
-        "quantity": "worst",
-        "main": "rmse",
-    }
-    assert "main" not in kept_result._row(row, {})
-    row.scope, row.at = "personal@client", 10
-    assert kept_result._row(row, {}).items() >= {"scope": "personal@client", "at": 10}.items()

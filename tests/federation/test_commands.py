@@ -13,7 +13,7 @@ import socket
 import numpy as np
 
 from tests.cli.calling import call
-from unskew.cli import admit
+from unskew.cli import federation as commands
 from unskew.config import dump
 from unskew.federation import admission
 from unskew.federation.journal import JOURNAL_FILE, Journal, file_sha256
@@ -164,7 +164,7 @@ def test_several_keys_are_admitted_with_one_command(tmp_path, home, keys):
 def test_a_person_at_a_terminal_sees_every_fingerprint_before_anybody_is_admitted(
     tmp_path, home, keys, monkeypatch
 ):
-    monkeypatch.setattr(admit.sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(commands.sys.stdin, "isatty", lambda: True, raising=False)
     answers, asked = iter([False, True]), []
     monkeypatch.setattr("typer.confirm", lambda text: asked.append(text) or next(answers))
     no = call("federation", "admit", "lung", "a.pub", "b.pub", cwd=tmp_path)
@@ -183,7 +183,7 @@ def test_a_script_that_does_not_say_that_fingerprints_were_compared_admits_nobod
     tmp_path, home, keys, monkeypatch
 ):
     for stdin in (io.StringIO("y\n"), None):
-        monkeypatch.setattr(admit.sys, "stdin", stdin)
+        monkeypatch.setattr(commands.sys, "stdin", stdin)
         done = call("federation", "admit", "lung", "a.pub", "b.pub", cwd=tmp_path)
         assert (done.code, home.admitted()) == (2, {})
         assert "E503 nobody was admitted to lung: nobody is at a terminal" in done.err

@@ -12,7 +12,7 @@ import pytest
 import unskew.federation.coordinator
 from tests.cli.calling import call
 from tests.federation import fake
-from unskew.cli import attach, remote_run
+from unskew.cli import remote_run
 from unskew.errors import Paused, StateError, UnskewError, UsageError
 from unskew.federation.coordinator import orders
 from unskew.federation.coordinator.network_run import conduct_order
@@ -138,7 +138,7 @@ def test_leaving_a_run_does_not_end_it(run, superlink, monkeypatch, capsys):
         remote_run, "print_text", lambda text: interrupted(text) if text[0] == "0" else print(text)
     )
     with pytest.raises(KeyboardInterrupt):
-        attach.command(run, stop=False, as_json=False)
+        remote_run.attach(run, stop=False, as_json=False)
     assert superlink.calls == []
     assert f"unskew attach {run}" in capsys.readouterr().out
 

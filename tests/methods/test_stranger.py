@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from unskew.cli import check as command
+from unskew.cli import explain as command
 from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.runs import conformance

@@ -15,7 +15,6 @@ from unskew.cli import screen
 from unskew.cli.screen import Progress
 from unskew.comparison import plan, progress
 from unskew.comparison.progress import Cell, announce, announced_cells, discard
-from unskew.comparison.workers import Losses
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.errors import NothingUsed, StateError, UsageError
@@ -143,18 +142,6 @@ def test_what_was_announced_is_read_wherever_the_folder_has_gone(tmp_path):
     assert found.path == tmp_path / "moved" / "a" / "b"
     with pytest.raises(StateError, match="E111"):
         announced_cells(tmp_path)
-
-
-def test_a_run_is_given_up_only_where_it_is_lost_three_times_at_one_round(tmp_path):
-    losses, one, other = Losses(), cell(tmp_path / "a"), cell(tmp_path / "b")
-    for t in (0, 1):
-        one.t = t
-        for _ in range(2):
-            losses.count(one)
-            if t == 0:
-                losses.count(other)
-    with pytest.raises(StateError, match="E120 fedavg, seed 0: its process died 3 times after round 1"):
-        losses.count(one)
 
 
 def test_versions_are_counted_once_a_run_and_runs_that_have_not_begun_not_at_all(tmp_path, monkeypatch):

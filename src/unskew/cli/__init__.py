@@ -19,94 +19,19 @@ def app() -> Any:
 
     from unskew.cli.options import Commands
 
+    about = "Federated learning for label-skewed, feature-skewed, scarce data, held by clients that drop out."
     commands = typer.Typer(
         name="unskew",
         cls=Commands,
-        help=(
-            "Federated learning for label-skewed, feature-skewed, scarce data, held by clients that drop out."
-        ),
+        help=about,
         no_args_is_help=True,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _normalise},
     )
-    _add_commands(commands)
-    _add_version(commands)
-    _fill_help(commands)
-    return commands
-
-
-def _fill_help(commands: Any) -> None:
-    """Set the help of every command to its docstring, with each paragraph joined into one line."""
-    from unskew.cli.options import Command
-
-    for command in commands.registered_commands:
-        paragraphs = inspect.cleandoc(command.callback.__doc__ or "").split("\n\n")
-        command.cls = Command
-        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-    for group in commands.registered_groups:
-        _fill_help(group.typer_instance)
-
-
-def _add_commands(commands: Any) -> None:
-    from unskew.cli import (
-        attach,
-        attack,
-        audit,
-        check,
-        compare,
-        data,
-        diagnose,
-        explain,
-        export,
-        federation,
-        figures,
-        join,
-        list_,
-        predict,
-        report,
-        reproduce,
-        resume,
-        run,
-        serve,
-        site,
-        watch,
-    )  # fmt: skip
-
-    panels = {
-        "Train": {"run": run, "compare": compare, "resume": resume, "watch": watch, "reproduce": reproduce},
-        "Look at data and methods": {
-            "data": data,
-            "diagnose": diagnose,
-            "list": list_,
-            "explain": explain,
-            "check": check,
-        },
-        "Use results": {"report": report, "figures": figures, "predict": predict, "export": export},
-        "Measure privacy": {"attack": attack, "audit": audit},
-        "Real sites": {
-            "federation": federation,
-            "serve": serve,
-            "join": join,
-            "site": site,
-            "attach": attach,
-        },
-    }
-    for panel, modules in panels.items():
-        for name, module in modules.items():
-            if hasattr(module, "app"):
-                commands.add_typer(module.app, name=name, rich_help_panel=panel)
-            else:
-                commands.command(name, rich_help_panel=panel)(module.command)
-
-
-def _normalise(name: str) -> str:
-    """The canonical name of an option or command that may be written `--LR` or `--lr_decay`."""
-    return name.lower().replace("_", "-")
-
-
-def _add_version(commands: Any) -> None:
-    import typer
+    for panel, entries in _panels().items():
+        for entry in entries:
+            _add(commands, entry, panel)
 
     @commands.callback(invoke_without_command=True)
     def show_version(
@@ -117,6 +42,75 @@ def _add_version(commands: Any) -> None:
 
             print(f"unskew {__version__}")
             raise typer.Exit
+
+    return commands
+
+
+def _panels() -> dict[str, list[Any]]:
+    """The functions of commands, and groups as (name, help, functions), in the panels of `--help`."""
+    from unskew.cli import (  # fmt: skip
+        attack,
+        compare,
+        data,
+        explain,
+        federation,
+        list_,
+        predict,
+        remote_run,
+        report,
+        reproduce,
+        run,
+        site,
+        watch,
+    )
+
+    about_data = "Look at data before training on them; make data sets from their original archives."
+    data_commands = [data.check, data.get]
+    about_federation = "Create a federation, admit its sites, inspect it."
+    federation_commands = [
+        *(federation.admit, federation.init, federation.ticket, federation.revoke, federation.add),
+        *(federation.remove, federation.renew, federation.show, federation.audit, federation.export_flower),
+    ]
+    about_site = "Take part in a federation with data that stay here."
+    site_commands = [site.run, site.approve, site.refuse, site.watch, site.policy, site.check, site.clean]
+    return {
+        "Train": [run.run, compare.compare, run.resume, watch.watch, reproduce.reproduce],
+        "Look at data and methods": [
+            ("data", about_data, data_commands),
+            *(data.diagnose, list_.list_, explain.explain, explain.check),
+        ],
+        "Use results": [report.report, report.figures, predict.predict, predict.export],
+        "Measure privacy": [attack.attack, attack.audit],
+        "Real sites": [
+            ("federation", about_federation, federation_commands),
+            *(federation.serve, site.join, ("site", about_site, site_commands), remote_run.attach),
+        ],
+    }
+
+
+def _add(commands: Any, entry: Any, panel: str | None = None) -> None:
+    """Add a command or a group; each paragraph of a docstring becomes one line of help."""
+    import typer
+
+    from unskew.cli.options import Command, as_command
+
+    if isinstance(entry, tuple):
+        name, about, functions = entry
+        group = typer.Typer(help=about, no_args_is_help=True)
+        group.callback()(lambda: None)
+        for function in functions:
+            _add(group, function)
+        commands.add_typer(group, name=name, rich_help_panel=panel)
+        return
+    name = entry.__name__.rstrip("_").replace("_", "-")
+    paragraphs = inspect.cleandoc(entry.__doc__).split("\n\n")
+    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    commands.command(name, cls=Command, help=text, rich_help_panel=panel)(as_command(entry))
+
+
+def _normalise(name: str) -> str:
+    """The canonical name of an option or command that may be written `--LR` or `--lr_decay`."""
+    return name.lower().replace("_", "-")
 
 
 def main() -> None:

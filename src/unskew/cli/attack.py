@@ -1,5 +1,5 @@
-"""`unskew attack`: measure what a reader of a finished run's payloads can learn about the clients'
-samples."""
+"""`unskew attack`: what a reader of a finished run's payloads can learn about the clients' samples;
+`unskew audit`: a lower bound on epsilon from canaries in one run."""
 
 from __future__ import annotations
 
@@ -10,24 +10,29 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Le
 
-from unskew.cli.options import Positional, with_options
+from unskew.cli.options import POSITIONAL, Json
 from unskew.errors import UsageError
 
 if TYPE_CHECKING:
     from unskew.attacks.scene import Scene
 
+Samples = Annotated[int, Ge(1), Le(1_000_000)]
+Seeds = Annotated[int, Ge(1), Le(100)]
+OwnMethod = Annotated[
+    str | None, "the method of a run of which a Part is in a Python file, with your own file"
+]
+OwnModel = Annotated[str | None, "FILE.py:FUNCTION of a run whose model is in a Python file"]
+
 
 @dataclass(frozen=True)
 class Arguments:
-    """The options of the command."""
+    """The options of `unskew attack`."""
 
     run: Annotated[Path, "folder of a finished run"]
-    attack: Annotated[str | None, Positional(), "an attack by name; all that fit the run if left out"] = None
+    attack: Annotated[str | None, POSITIONAL, "an attack by name; all that fit the run if left out"] = None
     set: Annotated[tuple[str, ...], "a setting of the attack, such as shadows=32 (repeatable)"] = ()
-    samples: Annotated[
-        int | None, Ge(1), Le(1_000_000), "the most samples that are attacked; each attack has a default"
-    ] = None
-    seeds: Annotated[int, Ge(1), Le(100), "how often the attack is made, each time with another seed"] = 1
+    samples: Annotated[Samples | None, "the most samples that are attacked; each attack has a default"] = None
+    seeds: Annotated[Seeds, "how often the attack is made, each time with another seed"] = 1
     data: Annotated[
         tuple[str, ...],
         "SITE=PATH: a site's samples, to attack a run of sites; of all sites, to attack their replies, too"
@@ -39,36 +44,45 @@ class Arguments:
     merged: Annotated[
         bool, "with --data: attack the merged model alone, although rounds could be computed again"
     ] = False
-    method: Annotated[
-        str | None, "the method of a run of which a Part is in a Python file, with your own file"
-    ] = None
-    model: Annotated[str | None, "FILE.py:FUNCTION of a run whose model is in a Python file"] = None
-    json: Annotated[bool, "print what was measured as JSON and nothing else"] = False
+    method: OwnMethod = None
+    model: OwnModel = None
+    json: Json = False
 
 
-@with_options(Arguments)
-def command(arguments: Arguments) -> None:
+def attack(arguments: Arguments) -> None:
     """Attack a finished run, and write the measurements into its privacy.json and its report.
 
     `unskew list attacks` lists all attacks; docs/privacy.md explains them.
     """
-    perform_and_print(arguments)
-
-
-def perform_and_print(arguments: Arguments) -> None:
-    """Perform the attack, write the run's report, and print the measurements."""
     from unskew.attacks.perform import perform
     from unskew.cli.screen import json_of
     from unskew.report import page
 
     settings = _settings(arguments)
     say = (lambda _: None) if arguments.json else print
-    findings = perform(partial(_run, arguments), arguments.attack, settings, arguments.seeds, say)
+    findings = perform(partial(_scene, arguments), arguments.attack, settings, arguments.seeds, say)
     report = page.write_report([arguments.run], arguments.run / "report.html")
     print(json_of(findings) if arguments.json else f"report  {report}")
 
 
-def _run(arguments: Arguments) -> Scene:
+def audit(
+    run: Annotated[Path, "folder of a finished run"],
+    set: Annotated[tuple[str, ...], "a setting of the audit, such as unit=client (repeatable)"] = (),
+    samples: Annotated[Samples | None, "the most canaries; 1000 if left out"] = None,
+    seeds: Annotated[Seeds, "how often the run is trained anew, each time with other canaries"] = 1,
+    method: OwnMethod = None,
+    model: OwnModel = None,
+    json: Json = False,
+) -> None:
+    """Train a finished run again with canaries, and measure which epsilon its model refutes.
+
+    privacy.json and the report show this bound next to the epsilon that the run claims; docs/privacy.md
+    explains it.
+    """
+    attack(Arguments(run, "audit", set, samples, seeds, method=method, model=model, json=json))
+
+
+def _scene(arguments: Arguments) -> Scene:
     """The scene of the attack: the run, and with `--data` also the samples of the sites.
 
     Raises UsageError (E126) for --pictures or --merged without --data.
@@ -81,12 +95,9 @@ def _run(arguments: Arguments) -> Scene:
         from unskew.federation.network_replay import open_replay
 
         return open_replay(arguments.run, arguments.data, arguments.pictures, code, arguments.merged)
-    if arguments.pictures:
-        raise UsageError("E126", "--pictures belongs to --data; pictures of a simulated run are always kept.")
-    if arguments.merged:
-        raise UsageError(
-            "E126", "--merged belongs to --data; the rounds of a simulated run can be computed again."
-        )
+    for name in ("pictures", "merged"):
+        if getattr(arguments, name):
+            raise UsageError("E126", f"--{name} belongs to --data, the samples of a run of sites.")
     return Scene(arguments.run, code=code)
 
 

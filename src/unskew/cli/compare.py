@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from unskew.cli.options import SETTINGS, set_over, with_settings
+from unskew.cli.options import SETTINGS, FromSettings, Json, set_over
 from unskew.comparison.cluster import HERE
 from unskew.errors import NothingUsed, Terminated, UsageError
 from unskew.scores import kind
@@ -53,25 +53,28 @@ class Arguments:
     name: Annotated[str | None, "name of the comparison; compare and a number if left out"] = None
     folder: Annotated[Path, "where runs are kept"] = Path("runs")
     dry_run: Annotated[bool, "show the partition and the plan, then stop"] = False
-    json: Annotated[bool, "print the table as JSON and nothing else"] = False
+    json: Json = False
 
 
-@with_settings(Arguments, [name for name in SETTINGS if name != "seed"])
-def command(arguments: Arguments, given: dict[str, Any]) -> None:
+def compare(
+    arguments: Arguments,
+    given: Annotated[dict[str, Any], FromSettings([name for name in SETTINGS if name != "seed"])],
+) -> None:
     """Compare methods: mean and standard deviation over seeds, paired tests, and a report."""
     from unskew.comparison import cluster
     from unskew.comparison.dry_run import dry_run
-    from unskew.comparison.plan import Plan, plan_cells, write_plan
-    from unskew.comparison.tuning import tuning_of
-    from unskew.config import build
-    from unskew.config import load_partial as values_in
+    from unskew.comparison.plan import Plan, write_plan
+    from unskew.comparison.tuning import planned_runs, tuning_of
+    from unskew.config import build, load_partial
+    from unskew.core.method import Method
+    from unskew.data import data_overview
     from unskew.round.run import REFERENCES
-    from unskew.runs.resolve import parts_of
+    from unskew.runs.resolve import federation_of, parts_of
     from unskew.runs.run_folder import free_path
     from unskew.system.disk import check_name
 
     cluster.parse(arguments.on)
-    values = {**(values_in(arguments.config) if arguments.config else {}), **given}
+    values = {**(load_partial(arguments.config) if arguments.config else {}), **given}
     if arguments.set:
         values["set"] = set_over(values.get("set", {}), arguments.set)
     methods = [*arguments.methods, *(REFERENCES if arguments.references else ())]
@@ -83,27 +86,31 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
     settings = build({**values, "method": arguments.methods[0]})
     name, folder = arguments.name, arguments.folder
     path = folder / check_name(name) if name is not None else free_path(folder, "compare")
-    seeds = list(range(arguments.seeds))
     plan = Plan(
-        tuple(methods),
-        tuple(seeds),
-        values,
-        arguments.processes,
-        arguments.target,
-        arguments.privacy,
-        arguments.on,
-        arguments.tune or 0,
+        methods=tuple(methods),
+        seeds=tuple(range(arguments.seeds)),
+        settings=values,
+        processes=arguments.processes,
+        target=arguments.target,
+        privacy=arguments.privacy,
+        on=arguments.on,
+        tune=arguments.tune or 0,
     )
     tuning = tuning_of(path, plan)
-    cells = tuning.rehearsed() if tuning else plan_cells(path, methods, seeds, values)
+    cells = planned_runs(path, plan, tuning)
     if not arguments.json:
-        _introduce(settings, methods, arguments.seeds)
-        print(*tuning.outline() if tuning else (), sep="\n", end="\n" if tuning else "", flush=True)
+        print(data_overview.terminal(federation_of(settings, Method())))
+        runs = f"{len(methods)} methods x {arguments.seeds} seeds x {settings.rounds} rounds"
+        print(f"plan   {runs}: {', '.join(methods)}")
+        if settings.availability != "full":
+            print(f"absent {settings.availability}: every method sees the same absences")
+        for line in tuning.outline() if tuning else ():
+            print(line)
+        sys.stdout.flush()
     check_target(plan.target, dry_run(cells))
-    if arguments.dry_run:
-        return
-    write_plan(path, plan)
-    finish(path, plan, arguments.json)
+    if not arguments.dry_run:
+        write_plan(path, plan)
+        finish(path, plan, arguments.json)
 
 
 def check_target(target: float | None, score: str) -> None:
@@ -122,12 +129,11 @@ def check_target(target: float | None, score: str) -> None:
 def resume(path: Path, as_json: bool, on: str = "") -> None:
     """Finish a comparison that was interrupted. on: where to train; "" for the place where it began."""
     from unskew.comparison.dry_run import check_data
-    from unskew.comparison.plan import plan_cells, read_plan
-    from unskew.comparison.tuning import tuning_of
+    from unskew.comparison.plan import read_plan
+    from unskew.comparison.tuning import planned_runs, tuning_of
 
     plan = read_plan(path)
-    tuning = tuning_of(path, plan)
-    check_data(tuning.rehearsed() if tuning else plan_cells(path, plan.methods, plan.seeds, plan.settings))
+    check_data(planned_runs(path, plan, tuning_of(path, plan)))
     finish(path, replace(plan, on=on or plan.on), as_json)
 
 
@@ -140,10 +146,9 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
     from unskew.config import build, resume_command
     from unskew.report import page
     from unskew.report.analysis import leakage, summary, tables
-    from unskew.report.analysis import runs as analysis_runs
-    from unskew.report.analysis.leakage import leakages
-    from unskew.report.analysis.runs import by_method
+    from unskew.report.analysis.runs import by_method, read_comparison
 
+    out = sys.stderr if as_json else sys.stdout
     try:
         with Progress(quiet=as_json) as progress:
             cells = cells_of(path, plan, progress.look, progress.say)
@@ -151,52 +156,34 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
             if plan.privacy:
                 attack_all(cells, progress.say)
     except (KeyboardInterrupt, Terminated):
-        out = sys.stderr if as_json else sys.stdout
-        command = resume_command(
-            path, *(build({**plan.settings, "method": method}) for method in plan.methods)
-        )
-        print(f"\nInterrupted; every run is saved. Continue with: {command}", file=out)
+        settings = (build({**plan.settings, "method": method}) for method in plan.methods)
+        again = resume_command(path, *settings)
+        print(f"\nInterrupted; every run is saved. Continue with: {again}", file=out)
         raise
     for sentence in lost_in(cells):
-        print(sentence, file=sys.stderr if as_json else sys.stdout)
-    runs = analysis_runs.read_comparison(path)
+        print(sentence, file=out)
+    runs = read_comparison(path)
     rows = summary.summary_table(runs, target=plan.target)
-    leaks = leakages(by_method(runs), rows) if plan.privacy else []
-    beside = {method: {"tuned": point} for method, point in best_settings(path).items()}
+    leaks = leakage.leakages(by_method(runs), rows) if plan.privacy else []
+    more = {method: {"tuned": point} for method, point in best_settings(path).items()}
     for leak in leaks:
-        beside.setdefault(leak.method, {})["privacy"] = leakage.as_json(leak)
-    records = [record | beside.get(record["method"], {}) for record in tables.as_json(rows)]
+        more.setdefault(leak.method, {})["privacy"] = leakage.as_json(leak)
+    records = [record | more.get(record["method"], {}) for record in tables.as_json(rows)]
     disk.replace(path / "compare.json", json.dumps(records, indent=1))
     page.write_report(path, path / "report.html", target=plan.target)
     if as_json:
         print(json_of({"comparison": str(path), "rows": records}))
-    elif sys.stdout.isatty():
-        from rich.console import Console
-
-        from unskew.cli.terminal import raw_output
-
-        Console(file=raw_output()).print(tables.rich_table(rows))
     else:
-        print(tables.plain(rows))
-    if not as_json:
+        if sys.stdout.isatty():
+            from rich.console import Console
+
+            from unskew.cli.terminal import raw_output
+
+            Console(file=raw_output()).print(tables.rich_table(rows))
+        else:
+            print(tables.plain(rows))
         print(leakage.plain(leaks), end="\n" if leaks else "")
         print(f"report  {path / 'report.html'}")
     if untrained := [row.method for row in rows if row.untrained]:
-        text = (
-            f"too few replies were used for every run to have a score: {', '.join(untrained)}. The table says"
-            " how many."
-        )
-        raise NothingUsed("E316", text)
-
-
-def _introduce(settings: Any, methods: list[str], seeds: int) -> None:
-    from unskew.core.method import Method
-    from unskew.data import data_overview
-    from unskew.runs.resolve import federation_of
-
-    federation = federation_of(settings, Method())
-    print(data_overview.terminal(federation))
-    print(f"plan   {len(methods)} methods x {seeds} seeds x {settings.rounds} rounds: {', '.join(methods)}")
-    if settings.availability != "full":
-        print(f"absent {settings.availability}: every method sees the same absences")
-    sys.stdout.flush()
+        text = f"too few replies were used for every run to have a score: {', '.join(untrained)}"
+        raise NothingUsed("E316", f"{text}. The table says how many.")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-Completion = Callable[[str], list[str]]
 
-
-def of(argument: str) -> Completion | None:
+def of(argument: str) -> Callable[[str], list[str]] | None:
     """The function that completes an argument of a command; None for the shell, which names files."""
-    return _COMPLETIONS.get(argument)
+    if argument in ("method", "methods"):
+        return methods
+    if argument not in ("data", "model", "attack", "table"):
+        return None
+    return lambda incomplete: sorted(name for name in _names(argument) if name.startswith(incomplete))
 
 
 def methods(incomplete: str) -> list[str]:
@@ -19,44 +21,23 @@ def methods(incomplete: str) -> list[str]:
 
     before, plus, name = incomplete.rpartition("+")
     known = ("fedavg", *catalogue.entries(), *catalogue.presets())
-    return [f"{before}{plus}{each}" for each in _beginning_with(name, known)]
+    return sorted(f"{before}{plus}{each}" for each in known if each.startswith(name))
 
 
-def data_sets(incomplete: str) -> list[str]:
-    from unskew.data import registry
+def _names(argument: str) -> Iterable[str]:
+    match argument:
+        case "data":
+            from unskew.data import registry
 
-    return _beginning_with(incomplete, registry.names())
+            return registry.names()
+        case "model":
+            from unskew.models import catalogue
 
+            return ("auto", *catalogue.names())
+        case "attack":
+            from unskew.attacks import catalogue
 
-def models(incomplete: str) -> list[str]:
-    from unskew.models import catalogue
-
-    return _beginning_with(incomplete, ("auto", *catalogue.names()))
-
-
-def attacks(incomplete: str) -> list[str]:
-    from unskew.attacks import catalogue
-
-    return _beginning_with(incomplete, catalogue.names())
-
-
-def tables(incomplete: str) -> list[str]:
+            return catalogue.names()
     from unskew import experiments
 
-    return _beginning_with(
-        incomplete, (path.stem for path in Path(experiments.__file__).parent.glob("*.yaml"))
-    )
-
-
-def _beginning_with(start: str, names: Iterable[str]) -> list[str]:
-    return sorted(name for name in names if name.startswith(start))
-
-
-_COMPLETIONS: dict[str, Completion] = {
-    "method": methods,
-    "methods": methods,
-    "data": data_sets,
-    "model": models,
-    "attack": attacks,
-    "table": tables,
-}
+    return [path.stem for path in Path(experiments.__file__).parent.glob("*.yaml")]

@@ -1,31 +1,24 @@
-"""`unskew explain NAME`: print what a method does, what it shares, and its settings."""
+"""`unskew explain`: what a method does, what it shares, and its settings; `unskew check`: the conformance
+checks that every method must pass."""
 
 from __future__ import annotations
 
 import inspect
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from unskew.cli import completion
+from unskew.cli.options import Json
 
 if TYPE_CHECKING:
+    from unskew.core.part import Part
     from unskew.round.loop import Loop
 
 DATA, MODEL = "digits", "auto"
 
 
-def command(
-    method: Annotated[
-        str,
-        typer.Argument(
-            help="a method by name, like flea or flea+scaffold", autocompletion=completion.methods
-        ),
-    ],
-    data: Annotated[
-        str, typer.Option(help="for which data set to count bytes", autocompletion=completion.data_sets)
-    ] = DATA,
-    model: Annotated[str, typer.Option(help="for which model to count bytes")] = MODEL,
+def explain(
+    method: Annotated[str, "a method by name, like flea or flea+scaffold"],
+    data: Annotated[str, "for which data set to count bytes"] = DATA,
+    model: Annotated[str, "for which model to count bytes"] = MODEL,
 ) -> None:
     """Print the equations of a method, its settings, and what leaves a client, in bytes."""
     print(text(method, data, model))
@@ -34,26 +27,21 @@ def command(
 def text(method: str, data: str = DATA, model: str = MODEL) -> str:
     """The text that `unskew explain` prints."""
     from unskew.attacks.coverage import what_it_tells
+    from unskew.core.part import overrides
     from unskew.merge import mean
     from unskew.report.method_pages import method_page
 
-    loop, beside = _example(method, data, model)
+    loop, example = _example(method, data, model)
+    parts = loop.run.method.parts
     try:
-        shared = [*_disclosed(loop), *_summed(loop), *what_it_tells(loop.run.method, loop.fed)]
+        shared = [*_disclosed(loop), _summed(loop), *what_it_tells(loop.run.method, loop.fed)]
     finally:
         loop.trainer.close()
-    pages = [method_page(p, loop.fed, beside).rstrip() for p in loop.run.method.parts] or [
-        inspect.cleandoc(mean.__doc__ or "")
-    ]
-    return "\n\n".join([*pages, *_order(loop), f"With {beside}, in all:", "\n".join(shared)])
-
-
-def _order(loop: Loop) -> list[str]:
-    """A sentence on the order of Parts that change gradients, if there are several."""
-    from unskew.core.part import overrides
-
-    names = [p.name for p in loop.run.method.parts if overrides(p, "grad")]
-    return [f"Order matters: of the gradient, {' before '.join(names)}."] if len(names) > 1 else []
+    pages = [method_page(part, loop.fed, example).rstrip() for part in parts]
+    pages = pages or [inspect.cleandoc(mean.__doc__ or "")]
+    if len(names := [part.name for part in parts if overrides(part, "grad")]) > 1:
+        pages.append(f"Order matters: of the gradient, {' before '.join(names)}.")
+    return "\n\n".join([*pages, f"With {example}, in all:", "\n".join(shared)])
 
 
 def _disclosed(loop: Loop) -> list[str]:
@@ -69,18 +57,16 @@ def _disclosed(loop: Loop) -> list[str]:
         return [str(error)]
 
 
-def _summed(loop: Loop) -> list[str]:
-    """Lines that say whether secure aggregation can hide what each client sends, and if not, why."""
+def _summed(loop: Loop) -> str:
+    """Whether secure aggregation can hide what each client sends, and if not, why."""
     from unskew.core.protection import sum_problem
     from unskew.privacy.secure_aggregation import LEAST_SITES
 
-    reasons = [
-        f"not possible with '{p.name}': {r}" for p in loop.method.parts if (r := sum_problem(p, loop.fed))
-    ]
-    hidden = (
-        f"with --secure-aggregation on, all of it is read only in the sum of {LEAST_SITES} or more clients"
-    )
-    return [f"secure aggregation  {(reasons or [hidden])[0]}"]
+    for part in loop.method.parts:
+        if reason := sum_problem(part, loop.fed):
+            return f"secure aggregation  not possible with '{part.name}': {reason}"
+    hidden = f"all of it is read only in the sum of {LEAST_SITES} or more clients"
+    return f"secure aggregation  with --secure-aggregation on, {hidden}"
 
 
 def _example(method: str, data: str, model: str) -> tuple[Loop, str]:
@@ -100,15 +86,48 @@ def _example(method: str, data: str, model: str) -> tuple[Loop, str]:
     settings = build({"method": method, "data": data, "model": model, **split})
     try:
         loop = loop_of(resolve(settings))
-        return (
-            loop,
-            f"{data} and {'its default model' if model == 'auto' else model}, {loop.fed.clients} clients",
-        )
+        net = "its default model" if model == "auto" else model
+        return loop, f"{data} and {net}, {loop.fed.clients} clients"
     except UsageError as refusal:
         if refusal.code != "E108" or (data, model) != (DATA, MODEL):
             raise
     parts = method_of(settings)
     small = conformance.settings_for(parts)
-    return loop_of(
-        resolve(small, conformance.small_federation(), parts)
-    ), f"colour images of 8x8 and {small.model}, 8 clients"
+    loop = loop_of(resolve(small, conformance.small_federation(), parts))
+    return loop, f"colour images of 8x8 and {small.model}, 8 clients"
+
+
+def check(
+    method: Annotated[str, "a method by name, or a file that defines Parts"], as_json: Json = False
+) -> None:
+    """Check that a method is deterministic, resumes, shares only what it declares, and copes with small and
+    absent clients."""
+    import json
+
+    from unskew.runs import conformance
+
+    results = []
+    for part in parts_of(method):
+        for result in conformance.check_method(part):
+            results.append(result)
+            if not as_json:
+                detail = f": {result.detail}" if result.detail else ""
+                print(f"{'ok  ' if result.ok else 'FAIL'}  {result.name}{detail}", flush=True)
+    failed = [result for result in results if not result.ok]
+    if as_json:
+        print(json.dumps([{"check": r.name, "ok": r.ok, "detail": r.detail} for r in results]))
+    elif not results:
+        print(f"{method} has no Parts that could be checked: it averages weights, and nothing else.")
+    else:
+        print(f"\n{len(results) - len(failed)} of {len(results)} checks passed")
+    if failed:
+        raise SystemExit(1)
+
+
+def parts_of(text: str) -> list[Part]:
+    """The Parts of a method, or all Parts in a Python file, with their default arguments."""
+    from unskew.methods import registry
+
+    if not text.endswith(".py"):
+        return list(registry.parse(text).parts)
+    return [registry.part_of(kind, kind.spelling, {}) for kind in registry.user_parts(text)]

@@ -1,79 +1,97 @@
 """`unskew federation init | admit | ticket | revoke | add | remove | renew | show | audit | export-flower`:
-manage the coordinator's folder."""
+manage the coordinator's folder; `unskew serve`: run the server of a federation until it is stopped."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from unskew.cli import admit
-from unskew.cli.admit import FOLDER, Where
+from unskew.cli.options import POSITIONAL, Json, Option
+from unskew.errors import StateError, UsageError
 
 if TYPE_CHECKING:
+    from unskew.federation.prometheus import Figures
     from unskew.federation.tickets import Coordinator, Ticket
 
-Name = Annotated[str, typer.Argument(help="the federation's name")]
-app = typer.Typer(help="Create a federation, admit its sites, inspect it.", no_args_is_help=True)
-app.command("admit")(admit.command)
+FOLDER = Path("federations")
+Name = Annotated[str, "the federation's name"]
+Where = Annotated[Path, "where federations are kept"]
+Metrics = Annotated[
+    str,
+    "[HOST:]PORT where Prometheus reads figures (/metrics, /healthz); on loopback unless HOST is given;"
+    " nowhere if left out",
+]
+LogFormat = Annotated[
+    Literal["text", "json"],
+    "text, or json: one object a line, also in the log files of the programs it starts",
+]
 
 
-@app.command("init")
+def _open(folder: Path, name: str) -> Coordinator:
+    from unskew.federation.tickets import Coordinator
+
+    return Coordinator.open(folder / name)
+
+
+def _record(home: Coordinator, event: str, **facts: str) -> None:
+    """Write an event into the federation's journal."""
+    from unskew.federation import journal
+
+    journal.record_events(home, [(event, facts)])
+
+
+def _texts(text: str) -> list[str]:
+    """The texts between commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def init(
     name: Name,
     host: Annotated[
         str,
-        typer.Option(help="where sites reach the server: HOST, HOST:PORT or [IPv6]:PORT (default port 8000)"),
+        Option("--host"),
+        "where sites reach the server: HOST, HOST:PORT or [IPv6]:PORT (default port 8000)",
     ],
     sites: Annotated[
-        str, typer.Option(help="the sites' names, separated by commas; their order is the clients' order")
+        str, Option("--sites"), "the sites' names, separated by commas; their order is the clients' order"
     ],
     folder: Where = FOLDER,
-    no_tls: Annotated[
-        bool, typer.Option("--no-tls", help="disable TLS, and with it node authentication")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    no_tls: Annotated[bool, "disable TLS, and with it node authentication"] = False,
+    as_json: Json = False,
 ) -> None:
     """Create keys, the server's certificate and one ticket for each site."""
     from unskew.federation.certificates import DAYS
     from unskew.federation.tickets import TICKET_DAYS, Coordinator
 
-    names = [s.strip() for s in sites.split(",") if s.strip()]
-    home = Coordinator.make(folder / name, name, host, names, not no_tls)
+    home = Coordinator.make(folder / name, name, host, _texts(sites), not no_tls)
     if as_json:
         facts = {"folder": str(home.folder), "sites": list(home.sites), "tls": home.tls}
         print(json.dumps({**facts, "fingerprints": home.fingerprints}))
         return
-    tls = (
-        f"an authority, the server's certificate ({DAYS} days)"
-        if home.tls
-        else "NO certificate: TLS is DISABLED"
-    )
+    tls = f"an authority, the server's certificate ({DAYS} days)"
+    if not home.tls:
+        tls = "NO certificate: TLS is DISABLED"
     print(f"created {tls}, {len(home.sites)} tickets in {home.folder / 'tickets'}")
     print(f"        each is good for one admission within {TICKET_DAYS} days: send it to its site only")
     _print_fingerprints(home.fingerprints)
     print("        read these out to every site, which compares them: a ticket that was altered has others")
     print(f"next    unskew serve {name}")
-    print(
-        f"        unskew federation admit {name} *.pub      once the sites have read their fingerprints out"
-        " to you"
-    )
+    admit_them = f"unskew federation admit {name} *.pub"
+    print(f"        {admit_them}      once the sites have read their fingerprints out to you")
 
 
 def _print_ticket(home: Coordinator, ticket: Ticket) -> None:
     """Print the path of a ticket, its last day, and the fingerprint that both ends compare."""
-    print(
-        f"ticket  {home.ticket_file(ticket.site)}  for one admission, until {ticket.expires[:10]}; send it to"
-        " its site only"
-    )
+    until = f"for one admission, until {ticket.expires[:10]}; send it to its site only"
+    print(f"ticket  {home.ticket_file(ticket.site)}  {until}")
     _print_fingerprints(home.fingerprints)
-    print(
-        "        read the coordinator's out to the site, which compares it: a ticket that was altered has"
-        " another"
-    )
+    print("        read the coordinator's out to the site, which compares it: an altered ticket has another")
 
 
 def _print_fingerprints(fingerprints: Mapping[str, str]) -> None:
@@ -81,106 +99,142 @@ def _print_fingerprints(fingerprints: Mapping[str, str]) -> None:
         print(f"check   {whose:<11} {fingerprint}")
 
 
-@app.command("ticket")
+def admit(
+    name: Name,
+    keys: Annotated[tuple[Path, ...], "the public keys that sites have sent: a.pub b.pub"],
+    site: Annotated[str | None, "the site of a single key (default: the file's name)"] = None,
+    samples: Annotated[
+        str, "the most samples a site may say it holds, training and test: 6000, or a=6000,b=800"
+    ] = "",
+    compared: Annotated[bool, "do not ask: the fingerprints were compared (a script must say so)"] = False,
+    folder: Where = FOLDER,
+) -> None:
+    """Admit sites to a federation: all of these keys, or none of them. First compare the fingerprints with
+    those that the sites read out."""
+    from unskew.federation import admission
+
+    home = _open(folder, name)
+    texts = _key_texts(keys, site)
+    most = admission.parse_bounds(samples, list(texts))
+    publics = admission.applicants(home, texts)
+    for one, public in publics.items():
+        bound = most.get(one) or admission.read_bounds(home).get(one)
+        words = f"at most {bound:,} samples" if bound else "no bound on its samples; set one with --samples"
+        print(f"key       {one:<20} fingerprint {public.fingerprint}  {words}")
+    if not compared:
+        _confirm(name, list(publics))
+    for one, text in texts.items():
+        if one in most:
+            admission.write_bound(home, one, most[one])
+        public = admission.admit(home, one, text)
+        _record(home, "admitted", site=one, key=public.fingerprint)
+        print(f"admitted  {one}")
+    missing = [one for one in home.sites if one not in home.admitted()]
+    print(f"missing   {', '.join(missing)}" if missing else f"next      unskew run STUDY.yaml --on {name}")
+
+
+def _key_texts(keys: tuple[Path, ...], site: str | None) -> dict[str, str]:
+    """Maps each site to the text of its key file.
+
+    Raises UsageError: E111 for a missing file, E109 for unclear or repeated names.
+    """
+    if site and len(keys) > 1:
+        raise UsageError("E109", f"--site is for a single key; got {len(keys)} of them.")
+    names = [site or key.stem for key in keys]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError("E109", f"two of these files are called {twice[0]}.pub; a site has one key.")
+    for key in keys:
+        if not key.is_file():
+            raise UsageError("E111", f"there is no file {key}.")
+    return {name: key.read_text(errors="replace") for name, key in zip(names, keys)}
+
+
+def _confirm(name: str, sites: list[str]) -> None:
+    """Ask at the terminal whether the fingerprints match. Raises UsageError (E503) if not, and without a
+    terminal."""
+    if not (sys.stdin and sys.stdin.isatty()):
+        text = (
+            "nobody is at a terminal to confirm these fingerprints; compare them with what the sites read out"
+        )
+        raise UsageError("E503", f"nobody was admitted to {name}: {text}, and add --compared.")
+    each = sites[0] if len(sites) == 1 else "every site"
+    if not typer.confirm(f"Has {each} read out this fingerprint, over the telephone or in person?"):
+        raise UsageError("E503", f"nobody was admitted to {name}: the fingerprints were not confirmed.")
+
+
 def ticket(
     name: Name,
-    site: Annotated[str, typer.Argument(help="the site that it is for")],
-    days: Annotated[int, typer.Option(help="how long it may be used: 1 to 365 days")] = 14,
+    site: Annotated[str, "the site that it is for"],
+    days: Annotated[int, "how long it may be used: 1 to 365 days"] = 14,
     folder: Where = FOLDER,
 ) -> None:
     """Write a new ticket for a site, if its ticket has expired, was used or was lost. The old ticket becomes
     invalid."""
-    from unskew.federation import admission, journal
-    from unskew.federation.tickets import Coordinator
+    from unskew.federation import admission
 
-    home = Coordinator.open(folder / name)
+    home = _open(folder, name)
     written = admission.invite(home, site, days)
-    journal.record_events(home, [("ticket", {"site": site, "expires": written.expires})])
+    _record(home, "ticket", site=site, expires=written.expires)
     _print_ticket(home, written)
 
 
-@app.command("revoke")
 def revoke(
     name: Name,
-    site: Annotated[str, typer.Argument(help="the site whose key is not to be trusted any more")],
+    site: Annotated[str, "the site whose key is not to be trusted any more"],
     folder: Where = FOLDER,
 ) -> None:
     """Revoke the admission of a site's key. A running server closes its connections within a second."""
-    from unskew.federation import admission, journal
-    from unskew.federation.tickets import Coordinator
+    from unskew.federation import admission
 
-    home = Coordinator.open(folder / name)
+    home = _open(folder, name)
     key = admission.revoke(home, site)
-    journal.record_events(home, [("revoked", {"site": site, "key": key.fingerprint})])
+    _record(home, "revoked", site=site, key=key.fingerprint)
     print(f"revoked  {site}  fingerprint {key.fingerprint}")
     print(f"next     unskew federation ticket {name} {site}      for a new key, made in a new folder")
 
 
-@app.command("add")
-def add(
-    name: Name,
-    site: Annotated[str, typer.Argument(help="the name of the new site")],
-    folder: Where = FOLDER,
-) -> None:
+def add(name: Name, site: Annotated[str, "the name of the new site"], folder: Where = FOLDER) -> None:
     """Add a site to a federation, and write its ticket. A running server accepts it once it is admitted."""
     from unskew.federation import admission
-    from unskew.federation.tickets import Coordinator
 
-    home = Coordinator.open(folder / name)
+    home = _open(folder, name)
     written = admission.add_site(home, site)
     print(f"added   {site} to {name}, which has {len(home.sites) + 1} sites now")
     _print_ticket(home, written)
 
 
-@app.command("remove")
-def remove(
-    name: Name,
-    site: Annotated[str, typer.Argument(help="the site to remove")],
-    folder: Where = FOLDER,
-) -> None:
+def remove(name: Name, site: Annotated[str, "the site to remove"], folder: Where = FOLDER) -> None:
     """Remove a site and its key from a federation. Runs that have begun continue without it."""
     from unskew.federation import admission
-    from unskew.federation.tickets import Coordinator
 
-    home = Coordinator.open(folder / name)
+    home = _open(folder, name)
     admission.remove_site(home, site)
     print(f"removed {site} from {name}, with its key; left: {', '.join(home.now().sites)}")
 
 
-@app.command("renew")
-def renew_certificate(
+def renew(
     name: Name,
-    also: Annotated[
-        str, typer.Option(help="further host names or addresses of the server, separated by commas")
-    ] = "",
+    also: Annotated[str, "further host names or addresses of the server, separated by commas"] = "",
     folder: Where = FOLDER,
 ) -> None:
     """Renew the server's certificate; sites need not join again. A running server renews it by itself, 30
     days in advance."""
-    from unskew.errors import UsageError
     from unskew.federation.admission import renew_certificate
-    from unskew.federation.tickets import Coordinator
 
-    home = Coordinator.open(folder / name)
+    home = _open(folder, name)
     if not home.tls:
         raise UsageError("E503", f"TLS is disabled in {name}, so that there is no certificate.")
-    hosts = [host.strip() for host in also.split(",") if host.strip()]
-    print(f"renewed  valid until {renew_certificate(home, hosts).not_valid_after_utc:%Y-%m-%d}")
+    certificate = renew_certificate(home, _texts(also))
+    print(f"renewed  valid until {certificate.not_valid_after_utc:%Y-%m-%d}")
 
 
-@app.command("show")
-def show(
-    name: Name,
-    folder: Where = FOLDER,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
-) -> None:
+def show(name: Name, folder: Where = FOLDER, as_json: Json = False) -> None:
     """Print the server's address, the validity of its certificate, and the sites with their keys'
     fingerprints and bounds on samples."""
     from unskew.federation import admission, certificates
     from unskew.federation.addresses import host_port
-    from unskew.federation.tickets import Coordinator
 
-    home = Coordinator.open(folder / name)
+    home = _open(folder, name)
     keys, most = home.admitted(), admission.read_bounds(home)
     days = certificates.days_left(certificates.read(home.folder / "server.crt")) if home.tls else None
     fingerprints = {site: keys[site].fingerprint if site in keys else None for site in home.sites}
@@ -192,69 +246,92 @@ def show(
     print(f"{home.name}  {host_port(home.host, home.port)}  TLS {tls}")
     _print_fingerprints(home.fingerprints)
     for site, fingerprint in fingerprints.items():
-        bound = (
-            f"  at most {most[site]:,} samples"
-            if site in most
-            else "  no bound on its samples" * bool(fingerprint)
-        )
-        print(f"  {site:<20} {fingerprint or 'not admitted'}{bound}")
+        bound = f"at most {most[site]:,} samples" if site in most else "no bound on its samples"
+        print(f"  {site:<20} {fingerprint or 'not admitted'}  {bound}")
 
 
-@app.command("audit")
 def audit(
     name: Name,
     run: Annotated[
-        Path | None, typer.Argument(help="the folder of one of its runs (default: its own journal)")
+        Path | None, POSITIONAL, "the folder of one of its runs (default: its own journal)"
     ] = None,
     folder: Where = FOLDER,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check that the journal of a run, or the federation's journal of admissions and unknown callers, is
     unchanged since the coordinator wrote it."""
-    from unskew.errors import StateError, UsageError
     from unskew.federation import journal
-    from unskew.federation.tickets import Coordinator
 
-    home = Coordinator.open(folder / name)
+    home = _open(folder, name)
     run = run or home.folder
     path = run / journal.JOURNAL_FILE
     if not path.exists():
-        raise UsageError(
-            "E117", f"{run} has no {journal.JOURNAL_FILE}; runs over a network and federations have one."
-        )
+        text = f"{run} has no {journal.JOURNAL_FILE}; runs over a network and federations have one."
+        raise UsageError("E117", text)
     verdict = journal.verify(path, home.key.public)
     changed = journal.changed_files(path, run) if not verdict.wrong else []
     if as_json:
-        print(
-            json.dumps(
-                {"lines": verdict.lines, "head": verdict.head, "wrong": verdict.wrong, "changed": changed}
-            )
-        )
+        facts = {"lines": verdict.lines, "head": verdict.head, "wrong": verdict.wrong}
+        print(json.dumps({**facts, "changed": changed}))
     if verdict.wrong:
-        text = (
-            f"{path}: line {verdict.lines + 1} {verdict.wrong}. The {verdict.lines} lines before it are"
-            " intact."
-        )
-        raise StateError("E201", text)
+        place = f"{path}: line {verdict.lines + 1} {verdict.wrong}"
+        raise StateError("E201", f"{place}. The {verdict.lines} lines before it are intact.")
     if changed:
-        raise StateError(
-            "E201", f"{run}: these files have changed since the run ended: {', '.join(changed)}."
-        )
+        files = ", ".join(changed)
+        raise StateError("E201", f"{run}: these files have changed since the run ended: {files}.")
     if not as_json:
         print(f"ok    {verdict.lines} lines, signed by {home.key.public.fingerprint}")
-        print(
-            f"head  {verdict.head}      keep a copy elsewhere: only against it can missing last lines be"
-            " detected"
-        )
+        keep = "keep a copy elsewhere: only against it can missing last lines be detected"
+        print(f"head  {verdict.head}      {keep}")
 
 
-@app.command("export-flower")
-def export_flower(
-    name: Name,
-    folder: Where = FOLDER,
-) -> None:
+def export_flower(name: Name, folder: Where = FOLDER) -> None:
     """Print the Flower commands that `serve`, `site run` and `run --on` start, for a security review."""
     from unskew.federation.coordinator.server import program_lines
-    from unskew.federation.tickets import Coordinator
 
-    print(program_lines(Coordinator.open(folder / name)))
+    print(program_lines(_open(folder, name)))
+
+
+def serve(
+    name: Name,
+    folder: Where = FOLDER,
+    bind: Annotated[
+        str,
+        "the address to listen at (default: the host if it is an address, else 0.0.0.0; ::, IPv4 and IPv6)",
+    ] = "",
+    metrics: Metrics = "",
+    log_format: LogFormat = "text",
+) -> None:
+    """Run the server that sites connect to. `unskew run --on` starts runs separately."""
+    from unskew.federation.addresses import host_port
+    from unskew.federation.programs import Log, stop_at_end
+
+    say = Log(log_format, {"program": "serve", "federation": name})
+    with say.to_the_end():
+        home = _open(folder, name)
+        from unskew.federation.coordinator import server as coordinator_server  # needs Flower
+
+        server = coordinator_server.start_server(home, bind, say, say.form)
+        figures = coordinator_server.ServerMetrics(server)
+        if metrics:
+            publish(metrics, figures, say)
+        tls = "TLS, for admitted keys only"
+        if not home.tls:
+            tls = "TLS DISABLED, so that anybody on this machine can connect"
+        place = host_port(server.bind, home.port)
+        say(f"{home.name}  {place}  {tls}; requests and replies signed; telemetry disabled")
+        say(f"admitted {len(home.admitted())} of {len(home.sites)} sites")
+        with stop_at_end(server):
+            while True:
+                server.tend()
+                figures.tend()
+                time.sleep(0.3)
+
+
+def publish(where: str, figures: Figures, say: Callable[[str], None]) -> None:
+    """Serve these figures at this address until the program ends. Raises UsageError (E109)."""
+    from unskew.federation.prometheus import Endpoint
+
+    endpoint = Endpoint(where, figures)
+    endpoint.start()
+    say(f"metrics {endpoint.url}{endpoint.warning}")

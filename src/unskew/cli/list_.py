@@ -6,14 +6,13 @@ Methods are filtered by their purpose and by what may leave a site, in the words
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from annotated_types import Ge
 
-from unskew.cli.options import with_options
-from unskew.errors import UsageError, excerpt, suggestion
+from unskew.errors import UsageError, code_pages, excerpt, suggestion
 
 if TYPE_CHECKING:
     from unskew.report.method_profile import Profile
@@ -53,22 +52,31 @@ class Filters:
         """The option of the first filter in use; "" if there is none."""
         return next((_option(f.name) for f in fields(Filters) if getattr(self, f.name) != f.default), "")
 
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of payload that may leave a site."""
+        from unskew.core.shares import Kind
+
+        if self.shares is None:
+            return list(get_args(Kind))
+        return [kind.strip() for kind in self.shares.split(",")]
+
     def check(self) -> None:
         """Raises UsageError (E109) for a value that no method can have."""
         from unskew.core.description import Family, Skew
         from unskew.core.part import Part
+        from unskew.core.shares import Kind
 
-        _check_words("against", [self.against], get_args(Skew))
-        _check_words("family", [self.family], [name for name in get_args(Family) if name])
-        _check_words("task", [self.task], Part.tasks)
-        _check_words("shares", self.kinds, _share_kinds())
-
-    @property
-    def kinds(self) -> list[str]:
-        """The kinds of payload that may leave a site."""
-        return (
-            [kind.strip() for kind in self.shares.split(",")] if self.shares is not None else _share_kinds()
-        )
+        for name, words, known in (
+            ("against", [self.against], get_args(Skew)),
+            ("family", [self.family], [family for family in get_args(Family) if family]),
+            ("task", [self.task], Part.tasks),
+            ("shares", self.kinds, get_args(Kind)),
+        ):
+            for word in words:
+                if word is not None and word not in known:
+                    text = f"{_option(name)} is one of {', '.join(known)}; got {excerpt(word)}."
+                    raise UsageError("E109", text + suggestion(word, known))
 
     def fits(self, profile: Profile) -> bool:
         """Whether a method passes every filter."""
@@ -84,22 +92,6 @@ class Filters:
         )
 
 
-def _check_words(name: str, words: Iterable[Any], known: Iterable[str]) -> None:
-    listed = list(known)
-    for word in words:
-        if word is not None and word not in listed:
-            near = suggestion(word, listed)
-            raise UsageError(
-                "E109", f"{_option(name)} is one of {', '.join(listed)}; got {excerpt(word)}.{near}"
-            )
-
-
-def _share_kinds() -> list[str]:
-    from unskew.core.shares import Kind
-
-    return list(get_args(Kind))
-
-
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
@@ -113,47 +105,58 @@ class Arguments(Filters):
     time: Annotated[bool, "for experiments: also the processor time of each; takes a few minutes"] = False
 
 
-@with_options(Arguments)
-def command(arguments: Arguments) -> None:
+def list_(arguments: Arguments) -> None:
     """List methods, data sets, models, published experiments, attacks or error codes.
 
     Filters select methods by their purpose and by what may leave a site, in the words of a site's policy.
     """
     import json
 
-    if arguments.time and arguments.kind != "experiments":
-        raise UsageError("E109", f"--time works for experiments only, not for {arguments.kind}.")
-    if arguments.given and arguments.kind != "methods":
-        raise UsageError("E109", f"{arguments.given} works for methods only, not for {arguments.kind}.")
-    if arguments.kind == "methods" and (arguments.given or arguments.json):
+    kind = arguments.kind
+    if arguments.time and kind != "experiments":
+        raise UsageError("E109", f"--time works for experiments only, not for {kind}.")
+    if arguments.given and kind != "methods":
+        raise UsageError("E109", f"{arguments.given} works for methods only, not for {kind}.")
+    entries: dict[str, Any]
+    if kind == "methods" and (arguments.given or arguments.json):
         arguments.check()
         chosen = {name: profile for name, profile in _profiles() if arguments.fits(profile)}
-        if arguments.json:
-            print(json.dumps({name: profile.as_json() for name, profile in chosen.items()}))
-            return
-        known = _methods()
-        _print({name: known[name] for name in chosen})
-        if not chosen:
+        known = _about("methods")
+        entries = {n: p.as_json() if arguments.json else known[n] for n, p in chosen.items()}
+        if not (chosen or arguments.json):
             print("No method passes all of these filters; leave one out.", file=sys.stderr)
-        return
-    entries = _ENTRIES[arguments.kind]()
+    else:
+        entries = _about(kind)
     if arguments.json:
         print(json.dumps(entries))
         return
-    _print(entries, arguments.time)
-
-
-def _print(entries: dict[str, str], times: bool = False) -> None:
-    """Print one line per entry. times: also the processor time of an experiment."""
     width = max(map(len, entries), default=0) + 2
     for name, about in entries.items():
-        print(f"{name:<{width}}{about}{f'. {_time(name)}' if times else ''}", flush=True)
+        print(f"{name:<{width}}{about}{f'. {_time(name)}' if arguments.time else ''}", flush=True)
 
 
-def _methods() -> dict[str, str]:
-    from unskew.methods.registry import names
+def _about(kind: str) -> dict[str, str]:
+    """A sentence about each entry of this kind, by name. Only what is listed is imported."""
+    match kind:
+        case "methods":
+            from unskew.methods.registry import names
 
-    return names()
+            return names()
+        case "data":
+            from unskew import data
+
+            return data.describe()
+        case "models":
+            from unskew import models
+
+            return models.describe()
+        case "errors":
+            return code_pages()
+        case "attacks":
+            from unskew.attacks import catalogue
+
+            return catalogue.names()
+    return _experiments()
 
 
 def _profiles() -> Iterator[tuple[str, Profile]]:
@@ -169,30 +172,6 @@ def _profiles() -> Iterator[tuple[str, Profile]]:
         part = method.parts[0] if method.parts else Part()
         entry = catalogue.entries().get(part.name)
         yield name, Profile(part, conformance.run_for(method, clients).fed, entry.summary if entry else about)
-
-
-def _data() -> dict[str, str]:
-    from unskew import data
-
-    return data.describe()
-
-
-def _models() -> dict[str, str]:
-    from unskew import models
-
-    return models.describe()
-
-
-def _errors() -> dict[str, str]:
-    from unskew.errors import code_pages
-
-    return code_pages()
-
-
-def _attacks() -> dict[str, str]:
-    from unskew.attacks import catalogue
-
-    return catalogue.names()
 
 
 def _experiments() -> dict[str, str]:
@@ -222,13 +201,3 @@ def _time(name: str) -> str:
     if not runs:
         return "No data here."
     return f"{duration_text(list(runs.values()), Request.seeds)} for {Request.seeds} seeds."
-
-
-_ENTRIES = {
-    "methods": _methods,
-    "data": _data,
-    "models": _models,
-    "errors": _errors,
-    "experiments": _experiments,
-    "attacks": _attacks,
-}

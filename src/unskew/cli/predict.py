@@ -1,6 +1,7 @@
-"""`unskew predict`: predict new samples with a run's model, as a table with one line per sample.
+"""`unskew predict`: predict new samples with a run's model, as a table with one line per sample;
+`unskew export`: the model for use without unskew.
 
-Letters: N samples, C classes, L labels.
+Letters: N samples, C classes or labels.
 """
 
 from __future__ import annotations
@@ -8,60 +9,42 @@ from __future__ import annotations
 import csv
 import io
 import re
+import shlex
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from unskew.cli.options import ModelOptions, with_options
 from unskew.errors import DataError, UsageError
+from unskew.system import disk
+
+if TYPE_CHECKING:
+    from unskew.results import PublishedModel, Result, SitePredictor
 
 FORMULA = re.compile(r"[=+\-@\t\r]")
 NUMBER = re.compile(r"[+-]?[0-9.]+(e[+-]?[0-9]+)?", re.I)
 
 
-def as_csv(names: Sequence[str], classes: Sequence[str], p_NC: np.ndarray) -> str:
+def as_csv(names: Sequence[str], classes: Sequence[str], p_NC: np.ndarray, several: bool = False) -> str:
     """CSV `input,class,p(CLASS),...`: the name of each sample, its most probable class, and the probability
-    of every class."""
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["input", "class", *(f"p({name})" for name in classes)])
+    of every class; with several labels, those above one half, joined by ";"."""
+    head = ["input", "labels" if several else "class", *(f"p({name})" for name in classes)]
+    lines = []
     for name, p_C in zip(names, p_NC):
-        rows.writerow([safe_cell(name), safe_cell(classes[int(p_C.argmax())]), *(f"{p:.6f}" for p in p_C)])
-    return text.getvalue()
+        chosen = [classes[int(p_C.argmax())]]
+        if several:
+            chosen = [label for label, p in zip(classes, p_C) if p > 0.5]
+        lines.append([safe_cell(name), safe_cell(";".join(chosen)), *(f"{p:.6f}" for p in p_C)])
+    return _csv(head, lines)
 
 
-def labels_as_csv(names: Sequence[str], labels: Sequence[str], p_NL: np.ndarray) -> str:
-    """CSV `input,labels,p(LABEL),...`: the name of each sample, its labels joined by ";", and the probability
-    of every label."""
+def _csv(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["input", "labels", *(f"p({name})" for name in labels)])
-    for name, p_L in zip(names, p_NL):
-        there = ";".join(label for label, p in zip(labels, p_L) if p > 0.5)
-        rows.writerow([safe_cell(name), safe_cell(there), *(f"{p:.6f}" for p in p_L)])
-    return text.getvalue()
-
-
-def numbers_as_csv(names: Sequence[str], target: str, guess_N: np.ndarray) -> str:
-    """CSV `input,TARGET`: the name of each sample, and the predicted number in the unit of the target."""
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["input", safe_cell(target)])
-    rows.writerows([safe_cell(name), f"{value:.7g}"] for name, value in zip(names, guess_N))
-    return text.getvalue()
-
-
-def masks_as_csv(names: Sequence[str]) -> str:
-    """CSV `place,input`: the index of each sample in an array of masks, counted from 0, and its name."""
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["place", "input"])
-    rows.writerows([str(place), safe_cell(name)] for place, name in enumerate(names))
+    csv.writer(text, lineterminator="\n").writerows([head, *lines])
     return text.getvalue()
 
 
@@ -74,8 +57,55 @@ def safe_cell(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """The options that select a model."""
+
+    run: Annotated[
+        Path,
+        "folder of a finished run, of a run at a site (SITE/runs/NUMBER), or one that was exported for"
+        " the hub",
+    ]
+    client: Annotated[str | None, "take this client's own model, by name or number"] = None
+    model: Annotated[str | None, "FILE.py:FUNCTION of a run whose model is in a Python file"] = None
+    method: Annotated[
+        str | None, "the method of a run of which a Part is in a Python file, with your own file"
+    ] = None
+    best: Annotated[bool, "take the model of the best round, which a run with --set keep_best=true keeps"] = (
+        False
+    )
+    unfinished: Annotated[bool, "also take the model of a run that has not come to its end"] = False
+    data: Annotated[
+        str, "at a site, whose model some methods make with its samples: its data, as it took part with them"
+    ] = ""
+    classes: Annotated[str, "of these data all class names, in the order on which the sites agreed"] = ""
+
+    def result(self) -> Result | PublishedModel | SitePredictor:
+        """The run as `unskew.load` reads it; raises UsageError as `load` does, and StateError (E117) for a
+        comparison."""
+        from unskew import api
+        from unskew.cli.site import names
+        from unskew.records.checkpoints import LATEST
+        from unskew.results import Comparison, SitePredictor
+
+        own = {"data": self.data or None, "classes": names(self.classes)}
+        code = {"model": self.model, "method": self.method}
+        result = api.load(self.run, **code, unfinished=self.unfinished, best=self.best, **own)
+        if isinstance(result, Comparison):
+            raise disk.no_run(self.run, LATEST)
+        # A site's weights may be from an earlier round than the coordinator's.
+        if isinstance(result, SitePredictor):
+            print(result, file=sys.stderr)
+        return result
+
+    @property
+    def whose(self) -> int | str | None:
+        """The client's number or name; None for the global model."""
+        return int(self.client) if self.client and self.client.isdecimal() else self.client
+
+
+@dataclass(frozen=True, kw_only=True)
 class Arguments(ModelOptions):
-    """The options of the command."""
+    """The options of `unskew predict`."""
 
     input: Annotated[
         Path,
@@ -85,43 +115,38 @@ class Arguments(ModelOptions):
     out: Annotated[Path | None, "write the CSV here instead of printing it; masks are written as .npy"] = None
 
 
-@with_options(Arguments)
-def command(arguments: Arguments) -> None:
+def predict(arguments: Arguments) -> None:
     """Predict new samples with a run's model: a CSV with the class and all probabilities of each sample, or
     with its predicted number.
 
     No code in the run's folder is executed, and the training samples are not needed.
     """
-
-    if arguments.out and arguments.out.exists() and arguments.out.samefile(arguments.input):
-        raise UsageError(
-            "E109", f"--out {arguments.out} is the input, which would be lost; name another file."
-        )
-    result, client = arguments.result(), arguments.whose
+    out, client = arguments.out, arguments.whose
+    if out and out.exists() and out.samefile(arguments.input):
+        raise UsageError("E109", f"--out {out} is the input, which would be lost; name another file.")
+    result = arguments.result()
+    federation = result.federation
     names, x = _samples(arguments, result)
     with warnings.catch_warnings(record=True) as remarks:
         warnings.simplefilter("always", UserWarning)
-        if result.federation.masks:
-            _write_masks(arguments.out, result, x, client)
+        if federation.masks:
+            _write_masks(out, result, x, client)
             if names != [str(i) for i in range(len(names))]:  # not just the positions in an array
-                print(masks_as_csv(names), end="")
-        elif result.federation.several:
-            p = result.predict_proba(x, client)
-            _write(arguments.out, labels_as_csv(names, result.federation.classes, p))
-        elif result.federation.target:
-            _write(
-                arguments.out, numbers_as_csv(names, result.federation.classes[0], result.predict(x, client))
-            )
+                rows = ([str(place), safe_cell(name)] for place, name in enumerate(names))
+                print(_csv(["place", "input"], rows), end="")
+        elif federation.target and not federation.several:
+            guesses = zip(names, result.predict(x, client))
+            rows = ([safe_cell(name), f"{value:.7g}"] for name, value in guesses)
+            _write(out, _csv(["input", safe_cell(federation.classes[0])], rows))
         else:
             p = result.predict_proba(x, client)
-            text = as_csv(names, result.federation.classes, p)
-            _write(arguments.out, text)
+            _write(out, as_csv(names, federation.classes, p, bool(federation.several)))
     for remark in remarks:
         print(f"Warning: {remark.message}", file=sys.stderr)
 
 
 def _samples(arguments: Arguments, result: Any) -> tuple[list[str], Any]:
-    """(names, samples) of the input. Raises DataError as `inputs.read` does."""
+    """(names, samples) of the input. Raises DataError as `read_inputs` does."""
     from unskew.data import prediction_inputs
     from unskew.runs.reopen import SITES_FILE
 
@@ -139,8 +164,6 @@ def _samples(arguments: Arguments, result: Any) -> tuple[list[str], Any]:
 
 
 def _write(out: Path | None, text: str) -> None:
-    from unskew.system import disk
-
     if out is None:
         print(text, end="")
     else:
@@ -148,18 +171,43 @@ def _write(out: Path | None, text: str) -> None:
 
 
 def _write_masks(out: Path | None, result: Any, x: Any, client: int | str | None) -> None:
-    import io
-
-    import numpy as np
-
-    from unskew.system import disk
-
     if out is None or out.suffix != ".npy":
         raise UsageError(
             "E109", "this run's model predicts masks or tokens, which are no table; give --out FILE.npy."
         )
     buffer = io.BytesIO()
-    np.save(
-        buffer, result.predict(x, client).astype(np.uint8 if result.federation.n_classes <= 256 else np.int64)
-    )
+    kind = np.uint8 if result.federation.n_classes <= 256 else np.int64
+    np.save(buffer, result.predict(x, client).astype(kind))
     disk.write_output(out, buffer.getvalue())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportArguments(ModelOptions):
+    """The options of `unskew export`."""
+
+    out: Annotated[Path, "the new folder to write"]
+    format: Annotated[
+        Literal["safetensors", "torch-export", "onnx", "hub"],
+        "weights alone, a graph for PyTorch, one for ONNX Runtime (pip install 'unskew[export]'), or a folder"
+        " for the Hugging Face Hub, which unskew opens again",
+    ] = "safetensors"
+    license: Annotated[str, "SPDX's name of the licence, for the card of --format hub"] = ""
+
+
+def export(arguments: ExportArguments) -> None:
+    """Write a run's model as a folder that can be used without unskew: the model, model.json, the model card,
+    and how to load it.
+
+    No code in the run's folder is executed, and the training samples are not needed.
+    """
+    from unskew.results import PublishedModel
+
+    result = arguments.result()
+    if isinstance(result, PublishedModel):
+        raise UsageError("E160", f"{arguments.run} is an export already; export from the run it came from.")
+    for path in result.export(arguments.out, arguments.format, arguments.whose, arguments.license):
+        print(path)
+    if arguments.format == "hub":
+        print(f"next  hf upload NAME/MODEL {shlex.quote(str(arguments.out))}")
+    else:
+        print(f"next  python -i {shlex.quote(str(arguments.out / 'load.py'))}")

@@ -1,5 +1,5 @@
-"""`unskew run --on`, and `unskew resume` for such a run: start a run over a network and follow it on the
-screen."""
+"""`unskew run --on`, and `unskew resume` for such a run: start a run over a network and follow it;
+`unskew attach`: follow a run that another command has started."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from unskew.cli.options import Json
 from unskew.errors import StateError, Terminated, UsageError, suggestion
 from unskew.system import disk
 
@@ -46,7 +47,7 @@ def run_on(federation: Path, path: Path, settings: Any, terms: Mapping[str, Any]
     StateError for a folder with another run or with a run in progress.
     """
     from unskew.config import check_same, load
-    from unskew.federation.coordinator.orders import ORDER_FILE, Order, Terms
+    from unskew.federation.coordinator.orders import Order, Terms
     from unskew.federation.protocol.study_rules import study_settings
     from unskew.federation.tickets import Coordinator
 
@@ -64,7 +65,7 @@ def run_on(federation: Path, path: Path, settings: Any, terms: Mapping[str, Any]
     if (path / "config.yaml").exists():
         before = load(path / "config.yaml")
         check_same(before, settings.replace(clients=before.clients), path)
-    disk.replace(path / ORDER_FILE, json.dumps(order.as_json(), indent=1))
+    _write_order(path, order)
     conduct(path, as_json)
 
 
@@ -107,8 +108,9 @@ def conduct(path: Path, as_json: bool, without: tuple[str, ...] = (), wait: str 
     from unskew.federation.tickets import Coordinator
 
     _check_free(path)
-    if _is_done(path):
-        (print_nothing if as_json else print_text)(f"run     {path}  is done; nothing is asked of any site")
+    say = print_nothing if as_json else print_text
+    if (path / ENDING).exists() and json.loads((path / ENDING).read_text())["state"] == "done":
+        say(f"run     {path}  is done; nothing is asked of any site")
         return _show_result(path, as_json)
     order = _moved_order(path, read_order(path, without, wait))
     config.build(order.settings).check_code()  # the run's process imports this code
@@ -121,7 +123,6 @@ def conduct(path: Path, as_json: bool, without: tuple[str, ...] = (), wait: str 
     log = path / "server.log"
     started = RunStart(submission.submit(home, order), log.stat().st_size if log.exists() else 0)
     started.write(path)
-    say = print_nothing if as_json else print_text
     terms = f"at least {order.terms.min_sites} sites, {_duration_text(order.terms.deadline_s)} an exchange"
     say(
         f"run     {path}  on {home.name}, {terms}; missing sites are waited for"
@@ -133,13 +134,6 @@ def conduct(path: Path, as_json: bool, without: tuple[str, ...] = (), wait: str 
         submission.stop(home, started.number)
         say(f"\nStopped by you; every finished round is saved. Resume with: {_resume(path)}")
         raise
-
-
-def _is_done(path: Path) -> bool:
-    """Whether the run in this folder has finished."""
-    from unskew.federation.coordinator.orders import ENDING
-
-    return (path / ENDING).exists() and json.loads((path / ENDING).read_text())["state"] == "done"
 
 
 @disk.private_files()
@@ -155,7 +149,7 @@ def read_order(path: Path, without: tuple[str, ...] = (), wait: str = "") -> Ord
         wait_s = seconds(wait) if wait else order.terms.wait_s
         order = replace(order, terms=replace(order.terms, without=both, wait_s=wait_s))
         _check_sites(Coordinator.open(order.federation), order.terms)
-        disk.replace(path / ORDER_FILE, json.dumps(order.as_json(), indent=1))
+        _write_order(path, order)
     return order
 
 
@@ -172,25 +166,25 @@ def _moved_order(path: Path, order: Order) -> Order:
     With the old path, the run would begin again there. Raises StateError (E112) for a copy of a folder that
     still exists, because both would continue the same run.
     """
-    from unskew.federation.coordinator.orders import ORDER_FILE
+    from unskew.federation.coordinator.network_run import ROSTER
 
     here = path.resolve()
     if order.path == here:
         return order
-    if (number := _number(here)) and _number(order.path) == number:
+    rosters = [folder / ROSTER for folder in (here, order.path)]
+    numbers = [json.loads(roster.read_text())["run"] for roster in rosters if roster.exists()]
+    if len(numbers) == 2 and numbers[0] == numbers[1]:
         text = f"{path} is a copy of {order.path}, and sites take both for one run"
         raise StateError("E112", f"{text}; resume that one, or begin a new run with another --name.")
     order = replace(order, path=here)
-    disk.replace(path / ORDER_FILE, json.dumps(order.as_json(), indent=1))
+    _write_order(path, order)
     return order
 
 
-def _number(path: Path) -> str | None:
-    """The number of the run in this folder; None if no run has begun there."""
-    from unskew.federation.coordinator.network_run import ROSTER
+def _write_order(path: Path, order: Order) -> None:
+    from unskew.federation.coordinator.orders import ORDER_FILE
 
-    roster = path / ROSTER
-    return json.loads(roster.read_text())["run"] if roster.exists() else None
+    disk.replace(path / ORDER_FILE, json.dumps(order.as_json(), indent=1))
 
 
 @disk.private_files()
@@ -226,7 +220,7 @@ def print_text(text: str) -> None:
 
 
 def print_nothing(text: str) -> None:
-    """Print nothing; this replaces `aloud` if only JSON is to be printed."""
+    """Print nothing, in place of `print_text` if only JSON is to be printed."""
 
 
 def _show_result(path: Path, as_json: bool) -> None:
@@ -246,16 +240,32 @@ def _show_result(path: Path, as_json: bool) -> None:
     }
     last = {scope: float(values[-1]) for scope, values in series.items() if len(values)}
     if as_json:
-        print(
-            json_of(
-                {
-                    "run": str(path),
-                    "method": run.method,
-                    "scores": last,
-                    "sha256": checkpoints.digest(weights),
-                }
-            )
-        )
+        facts = {"run": str(path), "method": run.method, "scores": last}
+        print(json_of({**facts, "sha256": checkpoints.digest(weights)}))
         return
     print("\n" + "  ".join(f"{scope} {kind(run.metric).written(value)}" for scope, value in last.items()))
     print(next_steps(path).splitlines()[0])
+
+
+def attach(
+    run: Annotated[Path, "the folder of a run over a network"],
+    stop: Annotated[bool, "end the run; every finished round is saved"] = False,
+    as_json: Json = False,
+) -> None:
+    """Follow a run until it ends, and show its result. Ctrl-C detaches from the run without ending it."""
+    from unskew.federation.coordinator.orders import RunStart
+    from unskew.federation.tickets import Coordinator
+
+    started = RunStart.read(run)
+    home = Coordinator.open(read_order(run).federation)
+    if stop:
+        from unskew.federation.coordinator import submission  # needs Flower
+
+        submission.stop(home, started.number)
+    try:
+        show(home, run, started, as_json)
+    except (KeyboardInterrupt, Terminated):
+        if not as_json:
+            again = f"Follow it again: unskew attach {run}   End it: add --stop"
+            print_text(f"\nDetached; the run goes on. {again}")
+        raise

@@ -1,23 +1,23 @@
-"""`unskew report`: write the page of one run, of several runs, or of a comparison."""
+"""`unskew report`: the page of one run, of several runs, of a comparison or of reproduced tables;
+`unskew figures`: the figures of a report as files for a paper."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-import typer
+from annotated_types import Ge, Le
 
 from unskew.errors import printable
 
 
-def command(
+def report(
     runs: Annotated[
-        list[Path],
-        typer.Argument(help="folders of runs, of a comparison, or of kept results of `unskew reproduce`"),
+        tuple[Path, ...], "folders of runs, of a comparison, or of kept results of `unskew reproduce`"
     ],
     out: Annotated[
-        Path | None, typer.Option(help="where to write the page; report.html in the first folder if left out")
+        Path | None, "where to write the page; report.html in the first folder if left out"
     ] = None,
 ) -> None:
     """Write one self-contained HTML page; for stored results of reproduce, one page each and an index."""
@@ -32,9 +32,30 @@ def command(
             pages.write_pages(folder, result)
         print(pages.write_index(folder, results))
         return
-    print(page.write_report(runs[0] if len(runs) == 1 else runs, out or runs[0] / "report.html", say=warn))
+    print(page.write_report(runs[0] if len(runs) == 1 else runs, out or runs[0] / "report.html", say=_warn))
 
 
-def warn(text: str) -> None:
+def figures(
+    runs: Annotated[tuple[str, ...], "folders of runs, or of a comparison"],
+    out: Annotated[Path | None, "the folder to write to; figures/ in the first folder if left out"] = None,
+    format: Annotated[
+        Literal["svg", "pdf"], "svg, or pdf, which needs CairoSVG: pip install 'unskew[figures]'"
+    ] = "svg",
+    columns: Annotated[
+        int, Ge(1), Le(2), "draw for one column of a journal's page (85 mm), or for two (178 mm)"
+    ] = 2,
+    font: Annotated[str, "the font of all text, such as 'Times New Roman'"] = "Helvetica, Arial, sans-serif",
+) -> None:
+    """Write every figure of a report as a vector file, and its table as LaTeX and CSV, for papers and
+    slides."""
+    from unskew.report import paper_figures
+    from unskew.system import disk
+
+    out = out or disk.folder_below(Path(runs[0]) / "figures")
+    for path, label in paper_figures.write_figures(runs, out, format, columns, font, say=_warn):
+        print(f"{path}  {label}")
+
+
+def _warn(text: str) -> None:
     """Print a warning to a stream that does not mix with a command's output."""
     print(f"Warning: {printable(text)}", file=sys.stderr)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from unskew.cli.options import with_options
+from unskew.cli.options import Json
 from unskew.errors import Terminated
 from unskew.experiments.request import Request
 
@@ -19,11 +19,10 @@ class Arguments(Request):
         tuple[str, ...],
         "a Python file that the table names, which is imported only if it is named here, too (repeatable)",
     ] = ()
-    json: Annotated[bool, "print the result as JSON and nothing else"] = False
+    json: Json = False
 
 
-@with_options(Arguments)
-def command(arguments: Arguments) -> None:
+def reproduce(arguments: Arguments) -> None:
     """Run a published table, or one of your own. Finished runs are saved, so you can stop and extend it at
     any time."""
     from unskew.cli.screen import Progress, json_of

@@ -1,4 +1,4 @@
-"""`unskew run`: train one method on one federation."""
+"""`unskew run`: train one method on one federation; `unskew resume`: continue a run, or a comparison."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from unskew.cli.options import Further, Panel, Positional, set_over, with_settings
+from unskew import config
+from unskew.cli.options import FURTHER, POSITIONAL, FromSettings, Json, Option, set_over
 from unskew.comparison import cluster
 from unskew.comparison.cluster import Cluster
 from unskew.errors import NothingUsed, Terminated, UsageError
 
-SITES = Panel("Real sites")
+SITES = Option(panel="Real sites")
 ON_SITES = {"cap": 0.5}
 """Settings with other defaults on real sites: a site's claimed sample count must not outweigh all others."""
 
@@ -23,7 +24,7 @@ class Arguments:
 
     method: Annotated[
         str | None,
-        Positional(),
+        POSITIONAL,
         "Parts joined by +, such as fedprox(mu=0.01)+fedrdn; or the config.yaml of a run",
     ] = None
     set: Annotated[
@@ -35,7 +36,7 @@ class Arguments:
     name: Annotated[str | None, "name of the run; the method and a number if left out"] = None
     folder: Annotated[Path, "where runs are kept"] = Path("runs")
     dry_run: Annotated[bool, "show the partition and what leaves each client, then stop"] = False
-    json: Annotated[bool, "print the result as JSON and nothing else"] = False
+    json: Json = False
     on: Annotated[
         str | None,
         SITES,
@@ -46,26 +47,26 @@ class Arguments:
     deadline: Annotated[str, SITES, "how long sites may take for one exchange: 30s, 10m or 2h"] = "10m"
     wait: Annotated[str, SITES, "how long to wait for missing sites before round 1"] = "10m"
     without: Annotated[tuple[str, ...], SITES, "leave this site out of the run (repeatable)"] = ()
-    test_data: Annotated[str | None, Further(), "a test set at the server: an .npz file or a folder"] = None
+    test_data: Annotated[str | None, FURTHER, "a test set at the server: an .npz file or a folder"] = None
     clip: Annotated[
         bool,
-        Further(),
+        FURTHER,
         "limit each site's update to the median norm, unless the method merges in a way of its own",
     ] = True
-    federations: Annotated[Path, Further(), "where federations are kept"] = Path("federations")
+    federations: Annotated[Path, FURTHER, "where federations are kept"] = Path("federations")
 
 
-@with_settings(Arguments)
-def command(arguments: Arguments, given: dict[str, Any]) -> None:
+def run(arguments: Arguments, given: Annotated[dict[str, Any], FromSettings()]) -> None:
     """Train one method on one federation, and write its report."""
     from unskew.runs.run_folder import free_path
     from unskew.system.disk import check_name, slug
 
     cluster = _cluster(arguments)
-    settings = _settings(arguments, given, sites=bool(arguments.on) and cluster is None)
+    on_sites = bool(arguments.on) and cluster is None
+    settings = _settings(arguments, given, on_sites)
     name, folder = arguments.name, arguments.folder
     path = folder / check_name(name) if name is not None else free_path(folder, slug(settings.method))
-    if arguments.on and cluster is None:
+    if on_sites:
         _run_on_sites(path, settings, arguments, {**_in_file(arguments), **given})
     else:
         _train(path, settings, arguments, cluster)
@@ -74,24 +75,20 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
 def _cluster(arguments: Arguments) -> Cluster | None:
     """The Ray cluster that --on names; None if the option is left out or names a federation (even one called
     ray)."""
-    if (
-        arguments.on is None
-        or not re.fullmatch(r"ray([:,].*)?", arguments.on)
-        or (arguments.federations / arguments.on).exists()
-    ):
+    on = arguments.on or ""
+    if not re.fullmatch(r"ray([:,].*)?", on) or (arguments.federations / on).exists():
         return None
-    return cluster.parse(arguments.on)
+    return cluster.parse(on)
 
 
 def _settings(arguments: Arguments, given: dict[str, Any], sites: bool) -> Any:
     """The settings of the YAML file, overridden by the options, and these by --set. sites: whether the run is
     on real sites."""
-    from unskew import config as settings_of
     from unskew.runs.resolve import with_arguments
 
     base = {**(ON_SITES if sites else {}), **_in_file(arguments)}
     method = {} if arguments.method is None or _is_file(arguments.method) else {"method": arguments.method}
-    settings = settings_of.build({**base, **given, **method})
+    settings = config.build({**base, **given, **method})
     settings = settings.replace(set=set_over(settings.set, arguments.set))
     return with_arguments(settings)
 
@@ -99,15 +96,13 @@ def _settings(arguments: Arguments, given: dict[str, Any], sites: bool) -> Any:
 def _in_file(arguments: Arguments) -> dict[str, Any]:
     """The settings in the YAML file without defaults, because the default skew depends on the data; {}
     without a file."""
-    from unskew import config as settings_of
-
-    named = arguments.method if arguments.method and _is_file(arguments.method) else arguments.config
-    return settings_of.load_partial(Path(named)) if named else {}
+    named = arguments.method if _is_file(arguments.method) else arguments.config
+    return config.load_partial(Path(named)) if named else {}
 
 
-def _is_file(method: str) -> bool:
+def _is_file(method: str | None) -> bool:
     """Whether `method` names a file of settings."""
-    return method.endswith((".yaml", ".yml"))
+    return bool(method) and str(method).endswith((".yaml", ".yml"))
 
 
 def _run_on_sites(path: Path, settings: Any, arguments: Arguments, asked: dict[str, Any]) -> None:
@@ -162,7 +157,6 @@ def finish(folder: Any, screen: Any, as_json: bool) -> None:
     """Train the run of a folder to its end and show its progress; then print its scores, write its report and
     print the next steps."""
     from unskew.cli.screen import json_of, next_steps
-    from unskew.config import resume_command
     from unskew.report import page
     from unskew.results import result_of
     from unskew.runs.disclosure import disclosure_lines
@@ -181,7 +175,7 @@ def finish(folder: Any, screen: Any, as_json: bool) -> None:
         loop, state = folder.go(screen.say, after_round, ready)
     except (KeyboardInterrupt, Terminated):
         t = loops[0].record.last_round if loops else 0
-        command = resume_command(folder.path, folder.run.settings)
+        command = config.resume_command(folder.path, folder.run.settings)
         screen.say(f"\nInterrupted at round {t}, which is saved. Continue with: {command}")
         raise
     except NothingUsed:
@@ -215,3 +209,55 @@ def _as_json(result: Any) -> dict[str, Any]:
         "bytes": {way: result.bytes(way) for way in ("up", "down")},
         "sha256": result.digest,
     }
+
+
+def resume(
+    run: Annotated[Path, "the folder of a run or of a comparison"],
+    rounds: Annotated[
+        int | None, "more rounds than the run had, which may have ended; a simulated run only"
+    ] = None,
+    without: Annotated[tuple[str, ...], "over a network: leave this site out from now on (repeatable)"] = (),
+    wait: Annotated[
+        str, "over a network: how long to wait for missing sites: 10m, 24h (default: as before)"
+    ] = "",
+    on: Annotated[
+        str,
+        "where to train: here, or a Ray cluster, such as ray (default: a comparison as before, a run here)",
+    ] = "",
+    method: Annotated[tuple[str, ...], "FILE.py of a run with a Part in a Python file (repeatable)"] = (),
+    model: Annotated[str, "FILE.py:FUNCTION of a run whose model is in a Python file"] = "",
+    metrics: Annotated[str, "FILE.py:FUNCTION of a run with a metric in a Python file"] = "",
+    loss: Annotated[str, "FILE.py:FUNCTION of a run with a loss in a Python file"] = "",
+    as_json: Json = False,
+) -> None:
+    """Continue a run to the same bits as if it had never stopped, or as if it had had more rounds from the
+    start.
+
+    A Python file is imported only if this command names it, too.
+    """
+    from unskew.cli import compare
+    from unskew.cli.screen import Screen
+    from unskew.comparison.ray_clients import train_clients_on
+    from unskew.runs.run_folder import RunFolder
+    from unskew.system import python_files
+
+    deployed, compared = ((run / name).exists() for name in ("deploy.json", "compare.yaml"))
+    if on and deployed:
+        raise UsageError("E109", f"--on says where a simulation trains, and {run} has sites of its own.")
+    if (without or wait) and not deployed:
+        option = "--without names" if without else "--wait waits for"
+        raise UsageError("E109", f"{option} sites of a run over a network, and {run} is none.")
+    if rounds is not None and (deployed or compared):
+        raise UsageError("E109", f"--rounds continues one simulated run, and {run} is none.")
+    with python_files.restrict(*method, model, loss, *metrics.split(",")):
+        if compared:
+            compare.resume(run, as_json, on)
+        elif deployed:
+            from unskew.cli.remote_run import conduct
+
+            conduct(run, as_json, without, wait)
+        else:
+            place, folder = cluster.parse(on), RunFolder.open(run, rounds)
+            if place:
+                folder.run = train_clients_on(folder.run, place)
+            finish(folder, Screen(folder.run.settings.rounds, quiet=as_json), as_json)

@@ -73,10 +73,10 @@ class Screen:
     def _fitting(self, columns: list[str]) -> str:
         """The columns that fit into one line of the terminal, because a wrapped line cannot be
         overwritten."""
-        width, shown = shutil.get_terminal_size().columns - 1, len(columns)
-        while shown > 1 and len("  ".join(columns[:shown])) > width:
-            shown -= 1
-        return "  ".join(columns[:shown])[:width]
+        width = shutil.get_terminal_size().columns - 1
+        while len(columns) > 1 and len("  ".join(columns)) > width:
+            columns = columns[:-1]
+        return "  ".join(columns)[:width]
 
     def _columns(self, summary: Any, scores: list[str]) -> list[str]:
         pace = (time.monotonic() - (self._began or 0.0)) / (summary.t - self._before_first)

@@ -1,30 +1,202 @@
-"""`unskew site run | check | clean`: a site's side of a federation."""
+"""`unskew site run | approve | refuse | watch | policy | check | clean` and `unskew join`: a site's side of a
+federation."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
+import threading
+from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from unskew.cli import site_run
-from unskew.cli.join import SITE
-from unskew.cli.site_run import Classes, Data, Folder, Model, names, show_findings
+from unskew.cli.federation import LogFormat, Metrics, publish
+from unskew.cli.options import POSITIONAL, Json, Option
+from unskew.errors import UsageError
 
-app = typer.Typer(help="Take part in a federation with data that stay here.", no_args_is_help=True)
-app.command("run")(site_run.command)
+if TYPE_CHECKING:
+    from unskew.federation.programs import Log
+    from unskew.federation.site.handshake import Finding
+    from unskew.federation.site.site_folder import SiteFolder
+
+SITE = Path("site")
+Data = Annotated[
+    str,
+    Option("--data"),
+    "a folder, an .npz, .csv or .parquet file, or FILE.py:FUNCTION; how it is read may follow in brackets",
+]
+Classes = Annotated[str, "all class names, separated by commas; the same at every site"]
+Folder = Annotated[Path, "the site's folder"]
+Model = Annotated[str | None, "FILE.py:FUNCTION that builds the model, for studies with a model from a file"]
+Number = Annotated[str, "the run's number, or a question's digest"]
+Fingerprint = Annotated[
+    str, "the coordinator's fingerprint as you were told it; a ticket of another one is refused"
+]
+LATER_CHECKS = ("network", "handshake", "admission")
+"""Checks that a new site need not pass yet: the server may not run, and the site's key is not admitted."""
 
 
-@app.command("approve")
+def names(classes: str) -> list[str]:
+    """The class names in the text of --classes."""
+    return [c.strip() for c in classes.split(",") if c.strip()]
+
+
+def join(
+    ticket: Annotated[Path, "the ticket the coordinator has sent"],
+    folder: Annotated[Path, "the site's folder, for its key, its state and its logs"] = SITE,
+    coordinator: Fingerprint = "",
+    as_json: Json = False,
+) -> None:
+    """Create this site's key on this machine. Nothing is sent; return the public key by any channel."""
+    from unskew.federation.site.site_folder import SiteFolder, check_fingerprint
+    from unskew.federation.tickets import Ticket
+
+    given = Ticket.read(ticket)
+    if coordinator:
+        check_fingerprint(given, coordinator)
+    joined = SiteFolder.make(folder, given)
+    if as_json:
+        facts = {"site": given.site, "public": str(folder / f"{given.site}.pub")}
+        print(json.dumps({**facts, "fingerprint": joined.key.public.fingerprint, **given.fingerprints}))
+        return
+    _show_joined(joined, compared=bool(coordinator))
+    print(f"next    unskew site check --data PATH --folder {shlex.quote(str(folder))}")
+
+
+def _show_joined(joined: SiteFolder, compared: bool, say: Callable[[str], None] = print) -> None:
+    """Print what the site has joined, and what the site sends back to the coordinator."""
+    ticket = joined.ticket
+    say(f"joined  {ticket.federation} as {ticket.site}; the key was made here and stays here (mode 0600)")
+    for whose, fingerprint in ticket.fingerprints.items():
+        say(f"check   {whose:<11} {fingerprint}")
+    if not compared:
+        say("        Have the coordinator read these out: a ticket that was altered on its way has others.")
+    public = joined.folder / f"{ticket.site}.pub"
+    say(f"send    {public} to the coordinator, and read out: {joined.key.public.fingerprint}")
+
+
+def run(
+    data: Data,
+    folder: Folder = SITE,
+    ticket: Annotated[
+        Path | None, "join with this ticket first, unless the site has; may be given again"
+    ] = None,
+    coordinator: Fingerprint = "",
+    classes: Classes = "",
+    model: Model = None,
+    device: Annotated[str, "where this site trains: cpu, cuda, cuda:1, auto"] = "cpu",
+    approve: Annotated[
+        Literal["ask", "all"],
+        "ask: a new study waits for the operator, here or by `unskew site approve`; all: what the policy"
+        " allows may begin",
+    ] = "ask",
+    metrics: Metrics = "",
+    log_format: LogFormat = "text",
+) -> None:
+    """Connect to the server and answer its requests until stopped."""
+    from unskew.federation.programs import Log
+    from unskew.federation.site.processes import SiteMetrics, SiteProcesses
+    from unskew.federation.site.site_folder import SiteFolder, check_fingerprint, site_lock
+
+    head = Log(log_format, {"program": "site run"})
+    with head.to_the_end():
+        if ticket:
+            joined = _join(folder, ticket, coordinator, data, classes, head)
+        else:
+            joined = SiteFolder.open(folder)
+        if coordinator:
+            check_fingerprint(joined.ticket, coordinator)  # also for a site that joined without this option
+        site = joined.ticket
+        tls = "TLS enabled" if site.authority else "TLS DISABLED"
+        head(f"site {site.site} of {site.federation} → {site.place}  {tls}")
+        head(f"logs    {folder / 'worker.log'}")
+        facts = {"program": "site run", "federation": site.federation, "site": site.site}
+        say = Log(log_format, facts, timed=True)
+        with site_lock(folder, site.site):
+            figures = SiteMetrics(folder)
+            if metrics:
+                publish(metrics, figures, head)
+            _announce_studies(folder, approve, say)
+            counting = figures if metrics else None
+            SiteProcesses(joined, data, classes, model, device, say, approve, log_format, counting).run()
+
+
+def _join(folder: Path, ticket: Path, coordinator: str, data: str, classes: str, say: Log) -> SiteFolder:
+    """The site in this folder; it joins first if it has not yet. Raises SystemExit if a check then fails."""
+    from unskew.federation.site import site_checks, site_folder
+
+    joined, now = site_folder.join(folder, ticket, fingerprint_source(coordinator, asks=say.form == "text"))
+    _show_joined(joined, now, say)
+    if now:
+        findings = site_checks.check_site(folder, data, names(classes))
+        _show_findings(findings, say, LATER_CHECKS)
+        if wrong := [f.what for f in findings if not f.ok and f.what not in LATER_CHECKS]:
+            say("The site has joined and has connected to nobody. Mend this, then repeat the command.")
+            raise SystemExit(3 if wrong == ["data"] else 2)
+    return joined
+
+
+def fingerprint_source(given: str, asks: bool) -> Callable[[], str]:
+    """A function that returns the coordinator's fingerprint: the option's value, or what a person types.
+
+    The fingerprint is not shown before, so that it cannot be confirmed unread. asks: whether a person may be
+    asked. The function raises UsageError (E503) if there is neither an option nor a person to ask.
+    """
+
+    def ask() -> str:
+        from unskew.federation.site.terminal import has_terminal
+
+        where = "`unskew federation show` prints it there"
+        if given:
+            return given
+        if not (asks and has_terminal()):
+            text = f"a site joins with the coordinator's fingerprint, and {where}"
+            raise UsageError("E503", f"{text}: add --coordinator FINGERPRINT, or first: unskew join TICKET")
+        print(f"Call the coordinator on a number that you know, and ask for the fingerprint: {where}.")
+        return typer.prompt("The coordinator's fingerprint, or its first 8 pairs")
+
+    return ask
+
+
+def _announce_studies(folder: Path, approve: str, say: Log) -> None:
+    """Announce studies that wait for approval, and ask about them if a person is at the terminal."""
+    from unskew.federation.site import approvals, terminal
+
+    here = approve == "ask" and say.form == "text" and terminal.has_terminal()
+    how = "new ones wait for `unskew site approve`"
+    if here:
+        how = "new ones are asked about here"
+    elif approve == "all":
+        how = "ALL that the policy allows begin without asking"
+    replace(say, timed=False)(f"studies {how}; policy: {folder / 'policy.yaml'}")
+
+    def task() -> None:
+        if here:
+            terminal.decide_at_terminal(folder, say, terminal.Terminal())
+        else:
+            approvals.announce(folder, say)
+
+    threading.Thread(target=task, daemon=True).start()
+
+
+def _show_findings(
+    findings: Sequence[Finding], say: Callable[[str], None] = print, not_yet: Container[str] = ()
+) -> None:
+    """Print one line per check. not_yet: checks that need not pass yet."""
+    for f in findings:
+        failed = "wait" if f.what in not_yet else "FAIL"
+        say(f"{'ok  ' if f.ok else failed}  {f.what:<12} {f.text}")
+
+
 def approve(
     number: Annotated[
         str,
-        typer.Argument(
-            metavar="RUN", help="the run's number, or a question's digest; without it, list what has asked"
-        ),
+        POSITIONAL,
+        "the run's number, or a question's digest; without it, list what has asked",
     ] = "",
     folder: Folder = SITE,
 ) -> None:
@@ -50,11 +222,7 @@ def approve(
         print(f"\ndecide: unskew site approve {where}   or: unskew site refuse {where}")
 
 
-@app.command("refuse")
-def refuse(
-    number: Annotated[str, typer.Argument(metavar="RUN", help="the run's number, or a question's digest")],
-    folder: Folder = SITE,
-) -> None:
+def refuse(number: Number, folder: Folder = SITE) -> None:
     """Refuse a study, even while it is running: this site computes nothing more for it."""
     from unskew.federation.site import approvals
     from unskew.federation.site.site_folder import SiteFolder
@@ -62,18 +230,13 @@ def refuse(
     SiteFolder.open(folder)
     refused = approvals.decide(folder, number, "refused")
     print(f"refused  {refused.run}  {refused.method}: nothing more is computed for this study here")
-    print(
-        f"         to allow it after all: unskew site approve {refused.run} --folder"
-        f" {shlex.quote(str(folder))}"
-    )
+    allow = f"unskew site approve {refused.run} --folder {shlex.quote(str(folder))}"
+    print(f"         to allow it after all: {allow}")
 
 
-@app.command("watch")
 def watch(
     folder: Folder = SITE,
-    port: Annotated[
-        int, typer.Option(help="port of the page on this machine (default 0: any that is free)")
-    ] = 0,
+    port: Annotated[int, "port of the page on this machine; 0: any that is free"] = 0,
 ) -> None:
     """Show in a browser what waits, what runs and what has left this site. Only this machine can open the
     page; Ctrl-C ends it."""
@@ -87,33 +250,26 @@ def watch(
     page.serve()
 
 
-@app.command("policy")
 def policy(
     folder: Folder = SITE,
     changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="replace the value of one key: shares=weights,sums"),
-    ] = None,
-    default: Annotated[
-        bool, typer.Option("--default", help="write the default policy where there is none")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+        tuple[str, ...], Option("--set"), "replace the value of one key: shares=weights,sums"
+    ] = (),
+    default: Annotated[bool, "write the default policy where there is none"] = False,
+    as_json: Json = False,
 ) -> None:
     """Check, show or change what studies may request from this site."""
     from dataclasses import asdict
 
-    from unskew.errors import UsageError
     from unskew.federation.site.policy import POLICY_FILE, Policy
     from unskew.federation.site.site_folder import SiteFolder
 
     SiteFolder.open(folder)
     if default:
         if (folder / POLICY_FILE).exists():
-            change = (
-                "change its keys with: unskew site policy --set KEY=VALUE --folder"
-                f" {shlex.quote(str(folder))}"
-            )
-            raise UsageError("E161", f"{folder / POLICY_FILE} exists and is not overwritten; {change}")
+            change = f"unskew site policy --set KEY=VALUE --folder {shlex.quote(str(folder))}"
+            text = f"{folder / POLICY_FILE} exists and is not overwritten; change its keys with: {change}"
+            raise UsageError("E161", text)
         Policy().write(folder)
     current = Policy.read(folder)
     if changes:
@@ -124,30 +280,24 @@ def policy(
     print(json.dumps(asdict(current)) if as_json else current.text(), end="\n" if as_json else "")
 
 
-@app.command("check")
 def check(
     data: Data,
     folder: Folder = SITE,
     classes: Classes = "",
-    study: Annotated[
-        Path | None, typer.Option(help="a study's YAML file: also list what would leave this site in it")
-    ] = None,
-    sites: Annotated[
-        int, typer.Option(help="how many sites the study has; some methods share more with more")
-    ] = 2,
+    study: Annotated[Path | None, "a study's YAML file: also list what would leave this site in it"] = None,
+    sites: Annotated[int, "how many sites the study has; some methods share more with more"] = 2,
     model: Model = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check the key, the network, the certificate, the clock, the data and the versions, without joining a
     run.
 
     A study can be looked at before there is a site, with --study and the data alone.
     """
-    from unskew.federation.site.site_checks import check_site as checked
-    from unskew.federation.site.site_checks import policy_finding
+    from unskew.federation.site.site_checks import check_site, policy_finding
 
     joined = study is None or folder.exists()
-    findings = checked(folder, data, names(classes), for_study=not joined)
+    findings = check_site(folder, data, names(classes), for_study=not joined)
     readable = all(f.ok for f in findings if f.what == "data")
     leaves: list[str] = []
     if study and readable:
@@ -160,7 +310,7 @@ def check(
         rows = [{"what": f.what, "ok": f.ok, "text": f.text} for f in findings]
         print(json.dumps({"found": rows, "leaves": leaves} if study else rows))
     else:
-        show_findings(findings)
+        _show_findings(findings)
         for line in leaves:
             print(line)
     if not all(f.ok for f in findings):
@@ -169,21 +319,15 @@ def check(
         print("next  unskew join TICKET, with the ticket that the coordinator sends")
     elif not as_json:
         named = [*(["--classes", classes] if classes else []), *(["--model", model] if model else [])]
-        print(
-            f"next  {shlex.join(['unskew', 'site', 'run', '--data', data, *named, '--folder', str(folder)])}"
-        )
+        words = ["unskew", "site", "run", "--data", data, *named, "--folder", str(folder)]
+        print(f"next  {shlex.join(words)}")
 
 
-@app.command("clean")
 def clean(
-    runs: Annotated[
-        list[str] | None, typer.Argument(help="runs by number (default: all that are old enough)")
-    ] = None,
+    runs: Annotated[tuple[str, ...], POSITIONAL, "runs by number (default: all that are old enough)"] = (),
     folder: Folder = SITE,
-    older: Annotated[
-        float, typer.Option(help="remove what was last used so many days ago, or longer")
-    ] = 30.0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="list what would be removed, and stop")] = False,
+    older: Annotated[float, "remove what was last used so many days ago, or longer"] = 30.0,
+    dry_run: Annotated[bool, "list what would be removed, and stop"] = False,
 ) -> None:
     """Remove the models and the private state of old runs. The record of what has left this site remains.
 
@@ -193,23 +337,17 @@ def clean(
     from unskew.federation.site.site_folder import SiteFolder
 
     SiteFolder.open(folder)
-    kept = removable_runs(folder, runs or [], older)
+    kept = removable_runs(folder, list(runs), older)
     for run in kept:
-        what = (
-            f"{run.path.name}  model and private state, {run.bytes / 1e6:.1f} MB, last used"
-            f" {time_ago(run.used_s)}"
-        )
-        print(f"{'would remove' if dry_run else 'removed'}  {what}")
+        size = f"model and private state, {run.bytes / 1e6:.1f} MB"
+        verb = "would remove" if dry_run else "removed"
+        print(f"{verb}  {run.path.name}  {size}, last used {time_ago(run.used_s)}")
         if not dry_run:
             run.remove()
-    going_on = [] if runs else active_runs(folder, older)
-    for run in going_on:
-        print(
-            f"kept  {run.path.name}  last used {time_ago(run.used_s)}, so it may be going on; wait until it"
-            " was quiet for an hour"
-        )
-    if not (kept or going_on):
-        print(
-            f"nothing to remove: no run was last used {older:g} days ago or longer; --older DAYS reaches"
-            " younger ones"
-        )
+    active = [] if runs else active_runs(folder, older)
+    for run in active:
+        used = f"last used {time_ago(run.used_s)}, so it may be going on"
+        print(f"kept  {run.path.name}  {used}; wait until it was quiet for an hour")
+    if not (kept or active):
+        text = f"nothing to remove: no run was last used {older:g} days ago or longer"
+        print(f"{text}; --older DAYS reaches younger ones")

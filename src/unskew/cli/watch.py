@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from unskew.scores import MAIN, OVER_CLIENTS, kind
 
 LOOK_S = 0.5
@@ -20,17 +18,10 @@ MOST_NAMES = 6
 """Maximum number of absent clients that a line names."""
 
 
-def command(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            help="the folder of a run (here or over a network) or a comparison, or runs/reproduce"
-        ),
-    ],
-    once: Annotated[bool, typer.Option("--once", help="print the progress once and exit")] = False,
-    page: Annotated[
-        bool, typer.Option("--page", help="show a run in a browser instead, on this machine only")
-    ] = False,
+def watch(
+    run: Annotated[Path, "the folder of a run (here or over a network) or a comparison, or runs/reproduce"],
+    once: Annotated[bool, "print the progress once and exit"] = False,
+    page: Annotated[bool, "show a run in a browser instead, on this machine only"] = False,
 ) -> None:
     """Follow a run: its scores, and which clients answered, were late or were dropped. Ctrl-C does not stop
     the run itself."""
@@ -138,7 +129,8 @@ class _History:
                 self._scores.setdefault(row["t"], {})[name] = row["value"]
             if row["t"] == 0 or (row["scope"], row["metric"]) == ("train", "seconds"):
                 self.complete.add(row["t"])
-        self._sites = self._sites or _site_names(self._run)
+        if not self._sites:  # of a run over a network, in the order of client numbers
+            self._sites = [hello["site"] for hello in _content(self._run, "sites.json").get("sites", [])]
         for event in self._events.read():
             if event["code"] == "round":
                 self._attendance[event["t"]] = self._answered(
@@ -160,15 +152,12 @@ class _History:
         return f"{len(answered)}/{len(asked)} answered{without}{more}"
 
 
-def _site_names(run: Path) -> list[str]:
-    """The names of the sites in the order of client numbers; empty for a simulation."""
-    from unskew.report.analysis.runs import read_json
-
-    return [hello["site"] for hello in read_json(run / "sites.json").get("sites", [])]
-
-
 def _ending(run: Path) -> dict[str, Any] | None:
     """How a run over a network ended; None while it is running, and for a simulation."""
+    return _content(run, "ending.json") or None
+
+
+def _content(run: Path, name: str) -> dict[str, Any]:
     from unskew.report.analysis.runs import read_json
 
-    return read_json(run / "ending.json") or None
+    return read_json(run / name)

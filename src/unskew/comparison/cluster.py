@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge
@@ -56,17 +55,6 @@ class Cluster:
         return 1.0 if device.startswith("cuda") or (device == "auto" and cluster_has > 0) else 0.0
 
 
-def _federation_hint(text: str) -> str:
-    """Advice for the name of a federation, which cannot run comparisons; "" for other texts."""
-    if not re.fullmatch(r"\w[\w.-]*", text) or not (Path("federations") / text).is_dir():
-        return ""
-    each = f"unskew run METHOD --config study.yaml --on {text} --name NAME"
-    return (
-        f" '{text}' is a federation, whose sites train one method at a time: {each}, then unskew report"
-        " runs/A runs/B."
-    )
-
-
 def parse(text: str) -> Cluster | None:
     """The cluster that a text names; None for this machine. Raises UsageError (E172) for a text that names
     neither."""
@@ -74,9 +62,7 @@ def parse(text: str) -> Cluster | None:
         return None
     spec = specs.parse(text, "--on", "E172")
     if spec.kind != Cluster.name:
-        raise UsageError(
-            "E172", f"--on takes {HERE}, {Cluster.example}; got {excerpt(text)}.{_federation_hint(text)}"
-        )
+        raise UsageError("E172", f"--on takes {HERE}, {Cluster.example}; got {excerpt(text)}.")
     cluster = specs.make(Cluster, spec, "place", "E172")
     match = _ADDRESS.fullmatch(cluster.address)
     if cluster.address and not (match and 0 < int(match[3]) < 65536):

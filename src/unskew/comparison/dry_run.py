@@ -10,7 +10,6 @@ from typing import Any
 
 from unskew.comparison.progress import Cell
 from unskew.config import Settings
-from unskew.core.method import Method
 from unskew.data.clients.federation import Federation
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError, StateError, UnskewError, excerpt
@@ -23,7 +22,7 @@ from unskew.runs.resolve import check_spelling, dataset_of, reserve_of
 from unskew.runs.run_folder import fingerprint
 
 
-def dry_run(cells: Iterable[Cell], on_data: Callable[[Dataset], object] | None = None) -> str:
+def dry_run(cells: Iterable[Cell], on_data: Callable[[Dataset], object] = lambda dataset: None) -> str:
     """Check one seed of every run that has not begun, and the data of runs that have.
 
     on_data: a function that is called with every data set that is read.
@@ -65,15 +64,13 @@ def check_data(cells: Sequence[Cell], cache: _DataCache | None = None) -> None:
             raise
         if now != known:
             text = f"the data {excerpt(cell.settings.data, 60)} are not those that {cell.path} was trained on"
-            raise StateError(
-                "E112", f"{text}, beside which other runs would be compared; choose another --name."
-            )
+            raise StateError("E112", f"{text}, and scores would be compared; choose another --name.")
 
 
 class _DataCache:
     """Keeps the last data set and the last federation, which successive runs often share."""
 
-    def __init__(self, on_data: Callable[[Dataset], object] | None = None) -> None:
+    def __init__(self, on_data: Callable[[Dataset], object] = lambda dataset: None) -> None:
         self._on_data = on_data
         self._dataset: tuple[str, Dataset] | None = None
         self._federation: tuple[Any, Federation] | None = None
@@ -82,7 +79,13 @@ class _DataCache:
         """Assemble a run, and return the name of its main score."""
         method = resolve.method_of(settings)
         check_spelling(settings)
-        run = resolve.run_on(self._dealt_out(settings, method), settings, method)
+        partition = (
+            *(settings.data, settings.skew, settings.clients, settings.samples, settings.seed_of_partition),
+            *(settings.validation, resolve.pools(settings), reserve_of(method)),
+        )
+        if self._federation is None or self._federation[0] != partition:
+            self._federation = partition, self.federation(settings)
+        run = resolve.run_on(self._federation[1], settings, method)
         check_memory(method, run.fed)
         if settings.measure != NONE:
             loop_of(run).trainer.close()
@@ -90,20 +93,7 @@ class _DataCache:
 
     def federation(self, settings: Settings) -> Federation:
         """The federation of a run with scaled samples."""
-        return resolve.federation_of(settings, resolve.method_of(settings), self._read(settings))
-
-    def _dealt_out(self, settings: Settings, method: Method) -> Federation:
-        partition = (
-            *(settings.data, settings.skew, settings.clients, settings.samples, settings.seed_of_partition),
-            *(settings.validation, resolve.pools(settings), reserve_of(method)),
-        )
-        if self._federation is None or self._federation[0] != partition:
-            self._federation = partition, resolve.federation_of(settings, method, self._read(settings))
-        return self._federation[1]
-
-    def _read(self, settings: Settings) -> Dataset:
         if self._dataset is None or self._dataset[0] != settings.data:
             self._dataset = settings.data, dataset_of(settings)
-            if self._on_data:
-                self._on_data(self._dataset[1])
-        return self._dataset[1]
+            self._on_data(self._dataset[1])
+        return resolve.federation_of(settings, resolve.method_of(settings), self._dataset[1])

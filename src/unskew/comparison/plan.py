@@ -35,6 +35,7 @@ from unskew.system import disk
 from unskew.system.disk import slug
 
 DATA_FILE = "data.npz"
+OWN_PROCESS = "and each run of a comparison has a process of its own"
 
 
 def methods_as_text(methods: Iterable[Method | Part | str | os.PathLike[str]]) -> list[str]:
@@ -57,22 +58,17 @@ def _method_text(method: Method | Part | str | os.PathLike[str]) -> str:
     except UnskewError:
         again = ()
     if again != parts:
-        raise UsageError(
-            "E109",
-            f"{excerpt(text)} is a Part of this process alone, and each run of a comparison has a process of"
-            " its own; put the Part into a file and name that: compare(['my_part.py', ...]).",
-        )
+        remedy = "put the Part into a file and name that: compare(['my_part.py', ...])."
+        raise UsageError("E109", f"{excerpt(text)} is a Part of this process alone, {OWN_PROCESS}; {remedy}")
     return text
 
 
 def model_as_text(model: Any) -> str:
     """The text of a model. Raises UsageError (E109) for a module, which exists in this process only."""
     if isinstance(model, nn.Module):
-        raise UsageError(
-            "E109",
-            f"a {type(model).__name__} was given as model, and each run of a comparison has a process of its"
-            " own; put the function that builds it into a file and name that: model='my_model.py:function'.",
-        )
+        remedy = "put the function that builds it into a file and name that: model='my_model.py:function'."
+        kind = type(model).__name__
+        raise UsageError("E109", f"a {kind} was given as model, {OWN_PROCESS}; {remedy}")
     return os.fspath(model)
 
 
@@ -88,11 +84,8 @@ def data_as_text(
         return settings_of(data, label, site, target, group)[1]
     dataset = take(data, label=label, site=site, target=target, group=group)
     if isinstance(dataset, Federation):
-        raise UsageError(
-            "E109",
-            "a Federation is dealt out already, and each run of a comparison deals out for itself; give the"
-            " Dataset and a skew, or a list of the clients' sets.",
-        )
+        text = "a Federation is dealt out already, and each run of a comparison deals out for itself"
+        raise UsageError("E109", f"{text}; give the Dataset and a skew, or a list of the clients' sets.")
     save_dataset(dataset, parent / DATA_FILE)
     return {**settings_of(dataset, "", site)[1], "data": str(parent / DATA_FILE)}
 
@@ -144,8 +137,7 @@ def plan_cells(
             text = f"'{first}' and '{method}' are one method, {in_full.method}"
             raise UsageError("E109", f"{text}, whose rows would compete with each other; name it once.")
         base = with_point(in_full, (tuned or {}).get(method, {}))
-        for seed in seeds:
-            cells.append(Cell(method, seed, parent / f"{slug(method)}--s{seed}", base.replace(seed=seed)))
+        cells += [Cell(method, s, _folder_of(parent, method, s), base.replace(seed=s)) for s in seeds]
     if unused:
         part = next(iter(unused))
         raise UsageError(
@@ -165,10 +157,14 @@ def planned_cells(parent: Path, plan: Plan) -> list[Cell]:
     """The runs of a comparison for display. Methods are not parsed, because their files may be missing."""
     shared = _shared_settings(plan.settings)
     return [
-        Cell(printable(m), seed, parent / f"{slug(m)}--s{seed}", shared)
+        Cell(printable(m), seed, _folder_of(parent, m, seed), shared)
         for m in plan.methods
         for seed in plan.seeds
     ]
+
+
+def _folder_of(parent: Path, method: str, seed: int) -> Path:
+    return parent / f"{slug(method)}--s{seed}"
 
 
 def with_point(settings: Settings, point: Mapping[str, Any]) -> Settings:
@@ -176,14 +172,14 @@ def with_point(settings: Settings, point: Mapping[str, Any]) -> Settings:
 
     Raises UsageError (E102, E109) for values that contradict each other.
     """
-    arguments: dict[str, dict[str, Any]] = {}
+    by_part: dict[str, dict[str, Any]] = {}
+    own: dict[str, Any] = {}
     for name, value in point.items():
         part, dot, argument = name.partition(".")
-        if dot:
-            arguments.setdefault(part, {})[argument] = value
-    own = {name: value for name, value in point.items() if "." not in name}
+        values = by_part.setdefault(part, {}) if dot else own
+        values[argument or part] = value
     return (
-        settings.replace(**own, method=resolve.method_text(settings.method, arguments)) if point else settings
+        settings.replace(**own, method=resolve.method_text(settings.method, by_part)) if point else settings
     )
 
 

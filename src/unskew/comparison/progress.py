@@ -61,7 +61,7 @@ class Cell:
         files = [self.path / "metrics.jsonl", self.path / "ledger.jsonl"]
         sizes = [f.stat().st_size if f.exists() else 0 for f in files]
         if any(size < begin for size, begin in zip(sizes, self._read)):
-            self._read, self.t, self.megabytes = (0, 0), 0, 0.0
+            self._forget()
         marks = []
         for path, size, begin in zip(files, sizes, self._read):
             whole = b""
@@ -73,10 +73,13 @@ class Cell:
                 for line in whole.splitlines():
                     self._take(schema.parse_row(path, 1, line))
             except StateError:  # rewritten behind our mark: read all of it at the next look
-                self._read, self.t, self.megabytes = (0, 0), 0, 0.0
+                self._forget()
                 return
-            marks.append(begin + len(whole) + (1 if whole else 0))
+            marks.append(begin + len(whole) + bool(whole))
         self._read = (marks[0], marks[1])
+
+    def _forget(self) -> None:
+        self._read, self.t, self.megabytes = (0, 0), 0, 0.0
 
     def _take(self, row: dict[str, Any]) -> None:
         if "way" in row:

@@ -93,10 +93,8 @@ class RunActor:
         file, began = os.path.join(path, "wanted.yaml"), time.monotonic()
         while _text(file) != settings:
             if time.monotonic() - began > SHARED_FILE_S:
-                return (
-                    f"does not see {os.path.join(self.order['folder'], path)} as the driver wrote it: runs"
-                    " lie in a folder that all nodes share"
-                )
+                where = os.path.join(self.order["folder"], path)
+                return f"does not see {where} as the driver wrote it: all nodes must share the folder of runs"
             time.sleep(0.2)
         return ""
 
@@ -106,10 +104,7 @@ class RunActor:
         try:
             os.chdir(folder)
         except OSError as error:
-            return (
-                f"has no folder {folder} ({error.strerror}), and every node must see the driver's under the"
-                " same path"
-            )
+            return f"has no folder {folder} ({error.strerror}), the driver's, which every node must share"
         if not self.checked and (differs := self._other_versions()):
             return differs
         self.checked = True
@@ -146,11 +141,10 @@ class ClientActor(RunActor):
         return {"replies": self.bench.replies(*arguments)}
 
     def _built(self, settings: str, data: str) -> str:
-        sys.path[:] = [
-            path for path in sys.path if path not in ("", self.order["folder"])
-        ]  # no file there is a module
+        # no file there is a module
+        sys.path[:] = [path for path in sys.path if path not in ("", self.order["folder"])]
         os.environ.update(self.order["env"])
-        from unskew.comparison.ray_trainer import ChunkTrainer
+        from unskew.comparison.ray_clients import ChunkTrainer
         from unskew.errors import UnskewError
 
         try:

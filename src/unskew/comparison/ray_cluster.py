@@ -2,11 +2,6 @@
 
 Ray runs and unpickles what its peers send, so a cluster is as trusted as the machine itself. Nothing that a
 site of a federation sends may come here.
-
-Before Ray connects, which would wait for minutes, the address is probed: whether a Ray cluster answers there,
-and of the kind as which the address was written. A head listens at two ports, both of which speak gRPC: one
-for the cluster's own nodes (6379), and its client server, for machines outside (10001). Each is asked for
-something that only it answers, by the names that the installed Ray has for it.
 """
 
 from __future__ import annotations
@@ -14,7 +9,6 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import re
 import signal
 import socket
 import threading
@@ -31,108 +25,26 @@ from unskew.runs.hardware import core_count
 from unskew.version import revision
 
 PROBE_S = 5.0
-"""The longest time for the answer of an address."""
+"""The longest time for the answer of an address; Ray itself would wait for minutes."""
+STORE_BYTES = 256 << 20
+"""The size of the object store of a Ray that is started here."""
+SERVER_FAILED = "Starting Ray client server failed"
+PORTS = "ports are 6379 for ray:HOST and 10001 for ray://HOST, unless `ray start` was given others"
+CONNECTION_LOST = (
+    "the connection to the Ray cluster was lost; every finished round is saved, and `unskew resume` goes on."
+)
 
 
 def probe_address(cluster: Cluster) -> None:
-    """Check that a Ray cluster answers at the address. Raises UsageError (E172) with the service found."""
-    where = cluster.host_and_port
-    if where is None:
+    """Check that something listens at the address. Raises UsageError (E172) if nothing does."""
+    if cluster.host_and_port is None:
         return
     try:
-        socket.create_connection(where, PROBE_S).close()
+        socket.create_connection(cluster.host_and_port, PROBE_S).close()
     except OSError as error:
-        why = error.strerror or str(error)
-        text = (
-            f"nobody answers at {cluster.url} ({why}). Start the cluster (ray start --head), or mend the"
-            " address."
-        )
+        remedy = "Start the cluster (ray start --head), or mend the address."
+        text = f"nobody answers at {cluster.url} ({error.strerror or error}). {remedy}"
         raise UsageError("E172", text) from None
-    try:
-        grpc = importlib.import_module("grpc")
-    except ImportError:
-        return
-    if os.environ.get("RAY_USE_TLS", "0") == "0":
-        _check_kind(grpc, cluster, *where)
-
-
-def _check_kind(grpc: Any, cluster: Cluster, host: str, port: int) -> None:
-    """Raises UsageError (E172) unless the address has the service that its form names."""
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    outside = cluster.address.startswith("//")
-    nobody = (
-        f"what listens at {cluster.url} is not Ray: ports are 6379 for ray:HOST and 10001 for ray://HOST,"
-        " unless"
-    )
-    with _channel(grpc, address) as channel:
-        try:
-            grpc.channel_ready_future(channel).result(timeout=PROBE_S)
-        except grpc.FutureTimeoutError:
-            raise UsageError("E172", f"{nobody} `ray start` was told others.") from None
-        asked = (_client_server, _head) if outside else (_head, _client_server)
-        if _answers(grpc, asked[0], channel, cluster) is not False:
-            return
-        if not _answers(grpc, asked[1], channel, cluster):
-            raise UsageError("E172", f"{nobody} `ray start` was told others.")
-    if outside:
-        text = (
-            f"{cluster.url} is the port of the cluster's own nodes: write ray:{address} on one of them, or"
-            " give the port"
-        )
-        raise UsageError(
-            "E172", f"{text} of its client server, which is 10001 unless `ray start` was told another."
-        )
-    raise UsageError("E172", f"{address} is the client server of a Ray cluster: write ray://{address}.")
-
-
-def _answers(grpc: Any, ask: Any, channel: Any, cluster: Cluster) -> bool | None:
-    """Whether this service is there; None if that is unknown. Raises UsageError (E172) if it requires a
-    token."""
-    try:
-        ask(channel)
-    except grpc.RpcError as error:
-        if error.code() == grpc.StatusCode.UNAUTHENTICATED:
-            text = f"the Ray cluster at {cluster.url} asks for a token that this machine does not hold"
-            remedy = "copy the head's ~/.ray/auth_token here, and set RAY_AUTH_MODE=token."
-            raise UsageError("E172", f"{text}: {remedy}") from None
-        return False if error.code() == grpc.StatusCode.UNIMPLEMENTED else None
-    except (ImportError, AttributeError):  # another Ray, whose names for it are not known here
-        return None
-    return True
-
-
-def _client_server(channel: Any) -> None:
-    messages = importlib.import_module("ray.core.generated.ray_client_pb2")
-    service = importlib.import_module("ray.core.generated.ray_client_pb2_grpc")
-    ping = messages.ClusterInfoRequest(type=messages.ClusterInfoType.PING)
-    service.RayletDriverStub(channel).ClusterInfo(ping, timeout=PROBE_S)
-
-
-def _head(channel: Any) -> None:
-    messages = importlib.import_module("ray.core.generated.gcs_service_pb2")
-    service = importlib.import_module("ray.core.generated.gcs_service_pb2_grpc")
-    service.NodeInfoGcsServiceStub(channel).CheckAlive(messages.CheckAliveRequest(), timeout=PROBE_S)
-
-
-@contextmanager
-def _channel(grpc: Any, address: str) -> Iterator[Any]:
-    """A gRPC channel, with this machine's token if Ray uses tokens."""
-    try:
-        channel = importlib.import_module("ray._private.grpc_utils").init_grpc_channel(
-            address, asynchronous=False
-        )
-    except (ImportError, AttributeError, TypeError):
-        channel = grpc.insecure_channel(address)
-    try:
-        yield channel
-    finally:
-        channel.close()
-
-
-STORE_BYTES = 256 << 20
-"""The size of the object store of a Ray that is started here."""
-_VERSIONS_PATTERN = re.compile(r"Ray: (\S+) Python: (\S+)")
-_SERVER_FAILED = "Starting Ray client server failed"
 
 
 @contextmanager
@@ -141,14 +53,13 @@ def connection(cluster: Cluster, cores: int) -> Iterator[Any]:
     before.
 
     cores: of a Ray that is started here because there is none. Raises UsageError: E133 where Ray is not
-    installed, E172 where nobody answers at the address.
+    installed, E172 where no cluster can be joined at the address.
     """
     ray = ray_package()
     if ray.is_initialized():
         if cluster.address:
-            raise UsageError(
-                "E172", "this program is connected to a Ray cluster already; write on='ray' to use it."
-            )
+            text = "this program is connected to a Ray cluster already; write on='ray' to use it."
+            raise UsageError("E172", text)
         yield ray
         return
     handler = signal.getsignal(signal.SIGTERM)
@@ -183,36 +94,22 @@ def _connect(ray: Any, cluster: Cluster, cores: int) -> None:
         return
     probe_address(named)
     try:
-        _join(ray, named.url, quiet)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the error says it
+            try:
+                ray.init(named.url, **quiet)
+            except (OSError, RuntimeError) as error:
+                if SERVER_FAILED not in str(error):  # the process that it forks for a driver may die at once
+                    raise
+                ray.init(named.url, **quiet)
     except (OSError, RuntimeError, ValueError, ImportError, ray.exceptions.RayError) as error:
-        raise UsageError("E172", _why_not(named, error)) from None
-
-
-def _join(ray: Any, url: str, quiet: dict[str, Any]) -> None:
-    """Join the cluster at this address, with a second attempt if needed: a client server with threads forks
-    a process for each driver, which occasionally dies at once."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the caller reports the error
-        try:
-            ray.init(url, **quiet)
-        except (OSError, RuntimeError) as error:
-            if _SERVER_FAILED not in str(error):
-                raise
-            ray.init(url, **quiet)
+        said = str(error).strip()
+        said = said.splitlines()[-1] if "Traceback" in said else " ".join(said.split())
+        text = f"{named.url} is no Ray cluster that this Ray can join: {excerpt(said, 300)}; {PORTS}."
+        raise UsageError("E172", text) from None
     # of a single run whose clients keep much: it is sent once a round, which is not the many small tasks that
     # this means
     warnings.filterwarnings("ignore", "More than 10MB of messages", UserWarning)
-
-
-def _why_not(cluster: Cluster, error: Exception) -> str:
-    """A sentence about Ray's error on joining a cluster."""
-    said = " ".join(str(error).split()) or type(error).__name__
-    if len(versions := _VERSIONS_PATTERN.findall(said)) == 2:  # the cluster's, then this machine's
-        there, here = (f"Ray {ray} on Python {python}" for ray, python in versions)
-        return f"the cluster at {cluster.url} runs {there}, and this machine has {here}: install the same."
-    if "Traceback" in said:  # of the head's own
-        said = str(error).strip().splitlines()[-1]
-    return f"{cluster.url} is no Ray cluster that this Ray can join: {excerpt(said, 200)}."
 
 
 def _environment_cluster(address: str) -> Cluster:
@@ -221,11 +118,6 @@ def _environment_cluster(address: str) -> Cluster:
     if where in ("", "auto", "local"):
         return Cluster()
     return parse(where if where.startswith("ray://") else f"ray:{where}") or Cluster()
-
-
-CONNECTION_LOST = (
-    "the connection to the Ray cluster was lost; every finished round is saved, and `unskew resume` goes on."
-)
 
 
 class Nodes:
@@ -242,9 +134,8 @@ class Nodes:
         self.ray = self._session.__enter__()
         try:
             self.share = self._share(device)
-            self.ray.cloudpickle.register_pickle_by_value(
-                ray_actor
-            )  # a node may lack unskew or have another one
+            # a node may lack unskew or have another one
+            self.ray.cloudpickle.register_pickle_by_value(ray_actor)
         except BaseException:
             self.close()
             raise
@@ -292,11 +183,8 @@ class Nodes:
         share = {"CPU": float(self.cluster.cpus), "GPU": gpus}
         if not actor_places(nodes, share):
             most = ", ".join(f"{max((n.get(kind, 0) for n in nodes), default=0):g} {kind}" for kind in share)
-            text = (
-                f"a run takes {share['CPU']:g} CPU and {gpus:g} GPU, and no node of the cluster has that (at"
-                f" most {most})"
-            )
-            raise UsageError("E172", f"{text}; say less: --on ray,cpus=1,gpus=0.")
+            text = f"a run takes {share['CPU']:g} CPU and {gpus:g} GPU, and no node of the cluster has that"
+            raise UsageError("E172", f"{text} (at most {most}); say less: --on ray,cpus=1,gpus=0.")
         return share
 
 
@@ -313,5 +201,6 @@ def actor_order(gpus: bool) -> dict[str, Any]:
     gpus: whether runs have a share of a GPU; otherwise no GPU is visible to them.
     """
     env = {} if gpus else {"CUDA_VISIBLE_DEVICES": ""}
-    env |= {"UNSKEW_DATA": os.path.abspath(os.environ["UNSKEW_DATA"])} if "UNSKEW_DATA" in os.environ else {}
+    if "UNSKEW_DATA" in os.environ:
+        env["UNSKEW_DATA"] = os.path.abspath(os.environ["UNSKEW_DATA"])
     return {"folder": os.getcwd(), "env": env, "versions": [revision(), version("torch")]}

@@ -6,9 +6,7 @@ starts the same worker process as a comparison on one machine does, so runs have
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +24,6 @@ COUNT_PERIOD_S = 5.0
 """Seconds between two counts of the cluster's nodes, which may come and go."""
 SHARED_FILES_S = 10.0
 """The longest time until a finished run's files are visible here."""
-_UNREAD_EXIT = re.compile(r"E4\d\d (.*)")
-"""The message of a run that ends because of its data."""
 
 
 class RayWorker:
@@ -41,9 +37,7 @@ class RayWorker:
 
     def begin(self, cell: Cell) -> None:
         settings, data = workers.write_order(cell, self.threads), ""
-        if (
-            cell.settings.data not in self._compared
-        ):  # once for each set, for a node's files do not change from run to run
+        if cell.settings.data not in self._compared:  # a node's files do not change from run to run
             self._compared.add(cell.settings.data)
             data = fingerprint(federation_of(cell.settings, method_of(cell.settings)))
         with self.nodes.reached():
@@ -72,9 +66,6 @@ class RayWorker:
             self._say(f"{self._of} was lost: its process on {answer['node']} died\n{answer['said']}")
             return LOST
         self._say(answer["said"])
-        if answer["code"] and (match := _UNREAD_EXIT.fullmatch(answer["said"].rpartition("\n")[2])):
-            text = f"node {answer['node']} cannot read the data that the driver has read: {match[1]}"
-            raise UsageError("E172", f"{self._of}: {text}")
         if answer["code"] == 0 and not _files_are_here(self.cell):
             text = f"node {answer['node']} finished it, and nothing of it is in {self.cell.path} here"
             raise UsageError("E172", f"{self._of}: {text}; runs must lie in a folder that all nodes share.")
@@ -100,9 +91,9 @@ class RayPool:
 
     pause_s = 0.2
 
-    def __init__(self, cluster: Cluster, processes: int, cells: Sequence[Cell]):
+    def __init__(self, cluster: Cluster, processes: int, device: str):
         self.cluster, self.processes = cluster, processes
-        self._nodes = Nodes(cluster, cells[0].settings.device)
+        self._nodes = Nodes(cluster, device)
         self._counted, self._places = -COUNT_PERIOD_S, 0
 
     def room(self, count: int) -> bool:

@@ -1,19 +1,40 @@
-"""A search for settings: the samplers, and a loop with the same number of trials for every method.
+"""A search for settings: which of a method's numbers are searched and in which range, the sampler, and the
+trials.
 
-Settings are drawn from a grid in random order, or by Optuna, which can also search ranges. Trial n of a
-method depends only on the scores of its trials before n, so neither the speed of processes nor an
-interruption changes which settings are tried.
+The searched settings and their ranges follow from the declarations of a method's Parts. The learning rate of
+every method and reference is searched from a tenth of the comparison's value (at least lr_min) to ten times
+that value. All numbers of a Part are searched, too, except
+
+    values that the user wrote, in brackets or with --set, or that a preset stands for: the user's choice
+    whole numbers, words, True and False: they mostly decide what is computed, sent or paid for
+    zeros: 0 mostly disables something, and has no order of magnitude
+    numbers that depend on another setting, if that setting is off
+    settings that no score can choose: privacy, robustness, fairness, and the names in a Part's `untuned`
+
+A share (declared within 0 and 1) of at least 0.1 is searched linearly over its declared range. Any other
+number is searched logarithmically, from a tenth to ten times its value, within its declared range.
+
+Trial n of a method depends only on the scores of its trials before n, so neither the speed of processes nor
+an interruption changes which settings are tried.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
-from unskew.errors import MissingPackage
+import annotated_types as ranges
+
+from unskew.config import Settings
+from unskew.core.part import Part
+from unskew.errors import MissingPackage, UsageError
+from unskew.formats import arguments
+from unskew.formats.arguments import Argument
+from unskew.methods import registry
+from unskew.runs import resolve
 from unskew.scores import kind
 
 Point = dict[str, Any]
@@ -22,6 +43,20 @@ Curve = Sequence[tuple[int, float]]
 """(round, score) pairs in the order of rounds."""
 DIGITS = 3
 """Significant digits of a number that is drawn from a range; short numbers can be typed and cited."""
+FACTOR = 10.0
+"""The factor by which the search may lower or raise a number."""
+SMALL_SHARE = 0.1
+"""Smaller shares are searched on a logarithmic scale."""
+BOUND_MARGIN = 0.01
+"""The distance of the search from an excluded bound, as a fraction of the whole range."""
+UNTUNED_FAMILIES = {
+    "privacy": "it decides what can be learned of clients",
+    "robust": "no trial has clients that lie",
+    "fairness": "the mean score knows nothing of fairness",
+}
+"""Families with settings that no score can choose, and the reason."""
+MOST_DRAWN = 100
+"""The number of points without a valid one after which a search gives up."""
 
 
 @dataclass(frozen=True)
@@ -40,67 +75,135 @@ class Range:
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
 
-Space = Mapping[str, Range | Sequence[Any]]
-"""Maps each setting to its range or its list of values."""
+@dataclass(frozen=True)
+class MethodSpace:
+    """The search space of a method. space: ranges by name, `lr` and `part.argument`. first: the present
+    values. left_out: the other numbers, with the reason why each is not searched."""
+
+    space: dict[str, Range]
+    first: Point
+    left_out: dict[str, str]
+
+    def lines(self) -> list[str]:
+        """One line per setting, such as `lr  0.005 to 0.5, log scale`."""
+        return [f"{name} {axis}" for name, axis in self.space.items()]
 
 
-class Sampler(Protocol):
-    """Proposes points and receives their scores."""
+def method_space(text: str, settings: Settings, chosen: Mapping[str, Mapping[str, Any]]) -> MethodSpace:
+    """The search space of a method.
 
-    def ask(self) -> Point | None:
-        """The next point to try; None once every point of a grid has been proposed."""
-        ...
+    text: the method as the user writes it. settings: the settings of its runs. chosen: arguments by Part from
+    --set.
+    """
+    low = max(settings.lr / FACTOR, settings.lr_min)
+    space, left_out = {"lr": Range(low, settings.lr * FACTOR, log=True)}, dict[str, str]()
+    first: Point = {"lr": settings.lr}
+    theirs = set[str]() if resolve.pools(settings) else registry.named_arguments(text, chosen)
+    for part in resolve.parts_of(settings.method, settings.set).parts:
+        for argument in arguments.of(type(part)):
+            name, value = f"{part.name}.{argument.name}", getattr(part, argument.name)
+            if arguments.split_hint(argument.hint)[0] is not float:
+                continue
+            why = "it is given" if name in theirs else _why_not(part, argument)
+            if why:
+                left_out[name] = why
+            else:
+                space[name], first[name] = range_of(argument, value), value
+    return MethodSpace(space, first, left_out)
 
-    def tell(self, point: Point, score: float, pruned: Curve | None = None) -> None:
-        """Report the score of a proposed point. Higher is better; NaN is worse than every number.
 
-        pruned: the curve of a trial that was ended early; None for a complete trial.
-        """
-        ...
+def _why_not(part: Part, argument: Argument) -> str:
+    """The reason why a number is not searched; "" if it is searched."""
+    if why := part.untuned.get(argument.name) or UNTUNED_FAMILIES.get(part.family):
+        return why
+    for needed in arguments.split_hint(argument.hint)[1]:
+        if isinstance(needed, arguments.With) and not needed.holds(vars(part)):
+            return f"it does not count with {needed.setting}={getattr(part, needed.setting)}"
+    return "" if getattr(part, argument.name) > 0 else "it is 0"
+
+
+def range_of(argument: Argument, value: float) -> Range:
+    """The search range of a Part's number with the present value `value`."""
+    low, high, open_low, open_high = _bounds(argument)
+    if value >= SMALL_SHARE and low >= 0 and high <= 1:
+        margin = BOUND_MARGIN * (high - low)
+        low, high = low + margin * open_low, high - margin * open_high
+        return Range(min(low, value), max(high, value), log=False)
+    low = low + BOUND_MARGIN * (value - low) if open_low else low
+    high = high - BOUND_MARGIN * (high - value) if open_high else high
+    return Range(max(value / FACTOR, low), min(value * FACTOR, high), log=True)
+
+
+def _bounds(argument: Argument) -> tuple[float, float, bool, bool]:
+    """(lowest, highest, whether the lowest is excluded, whether the highest is excluded)."""
+    low, high, open_low, open_high = float("-inf"), float("inf"), False, False
+    for item in arguments.split_hint(argument.hint)[1]:
+        match item:
+            case ranges.Ge(ge=bound):
+                low = bound
+            case ranges.Gt(gt=bound):
+                low, open_low = bound, True
+            case ranges.Le(le=bound):
+                high = bound
+            case ranges.Lt(lt=bound):
+                high, open_high = bound, True
+    return float(low), float(high), open_low, open_high  # type: ignore[arg-type]
 
 
 class ParzenSampler:
     """Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), beginning with `first`.
 
-    drawn: the number of random points before the estimator proposes points. The sampler is deterministic:
-    equal scores lead to equal points.
+    drawn: the number of random points before the estimator proposes points. check: raises UsageError for a
+    point with values that contradict each other, which is not proposed. The sampler is deterministic: equal
+    scores lead to equal points.
     """
 
-    def __init__(self, space: Space, first: Point, drawn: int = 10):
+    def __init__(
+        self,
+        space: Mapping[str, Range],
+        first: Point,
+        drawn: int = 10,
+        check: Callable[[Point], object] = lambda point: None,
+    ):
         optuna = optuna_package("the sampler tpe")
-        self._space, self._first, self._pruned = space, first, optuna.trial.TrialState.PRUNED
-        self._open: list[tuple[Point, Any]] = []
+        self._space, self._first, self._check = space, first, check
+        self._pruned = optuna.trial.TrialState.PRUNED
         sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=drawn)
         self._study = optuna.create_study(direction="maximize", sampler=sampler)
         self._study.enqueue_trial(first)
+        self._trial: Any = None
 
-    def ask(self) -> Point | None:
-        trial = self._study.ask()
-        point = {name: _suggest(trial, name, axis) for name, axis in self._space.items()}
-        point = point if trial.number else dict(self._first)
-        self._open.append((point, trial))
-        return point
+    def ask(self) -> Point:
+        """The next point to try. Raises UsageError (E109) if no point is valid."""
+        for _ in range(MOST_DRAWN):
+            trial = self._trial = self._study.ask()
+            drawn = {
+                name: axis.written(trial.suggest_float(name, axis.low, axis.high, log=axis.log))
+                for name, axis in self._space.items()
+            }
+            point = drawn if trial.number else dict(self._first)
+            try:
+                self._check(point)
+                return point
+            except UsageError:
+                self.tell(math.nan)
+        raise UsageError("E109", f"of {MOST_DRAWN} points that were drawn, none can be trained.")
 
-    def tell(self, point: Point, score: float, pruned: Curve | None = None) -> None:
-        place = next(i for i, (asked, _) in enumerate(self._open) if asked == point)
-        trial = self._open.pop(place)[1]
+    def tell(self, score: float, pruned: Curve | None = None) -> None:
+        """Report the score of the last proposed point. Higher is better; NaN is worse than every number.
+
+        pruned: the curve of a trial that was ended early; None for a complete trial.
+        """
         if pruned is None and not math.isnan(score):
-            self._study.tell(trial, score)
+            self._study.tell(self._trial, score)
             return
         for t, value in pruned or ():  # a pruned trial without any score counts as worse than all others
-            trial.report(value, t)
-        self._study.tell(trial, state=self._pruned)
-
-
-def _suggest(trial: Any, name: str, axis: Range | Sequence[Any]) -> Any:
-    if isinstance(axis, Range):
-        return axis.written(trial.suggest_float(name, axis.low, axis.high, log=axis.log))
-    return trial.suggest_categorical(name, list(axis))
+            self._trial.report(value, t)
+        self._study.tell(self._trial, state=self._pruned)
 
 
 def optuna_package(what: str) -> ModuleType:
-    """The package Optuna. what: the feature that needs it. Raises MissingPackage
-    (E133)."""
+    """The package Optuna. what: the feature that needs it. Raises MissingPackage (E133)."""
     try:
         import optuna
     except ImportError as error:
@@ -121,48 +224,14 @@ class Trial:
     curve: Curve = ()
 
     @property
-    def ahead(self) -> float:
-        """The score with the sign that makes higher better."""
-        return kind(self.metric).ahead(self.score, 0.0)
+    def rank(self) -> float:
+        """Higher is better; trials that were ended early or diverged come last."""
+        return -math.inf if self.pruned or math.isnan(self.score) else self._ahead(self.score)
 
-    @property
-    def curve_ahead(self) -> Curve:
-        """The curve with the sign that makes higher better."""
-        return [(t, kind(self.metric).ahead(value, 0.0)) for t, value in self.curve]
+    def told_to(self, sampler: ParzenSampler) -> None:
+        """Report the trial with the sign that makes higher better."""
+        curve = [(t, self._ahead(value)) for t, value in self.curve]
+        sampler.tell(self._ahead(self.score), curve if self.pruned else None)
 
-
-@dataclass
-class Trials:
-    """The trials of one method, in order."""
-
-    tried: list[Trial] = field(default_factory=list)
-
-    @property
-    def best(self) -> Point:
-        """The first point with the best score; complete trials rank before trials that were ended early or
-        diverged."""
-        return max(self.tried, key=_rank).point
-
-    @property
-    def lost(self) -> bool:
-        """Whether no trial has a score, so that `best` is the initial point."""
-        return all(_rank(trial) == -math.inf for trial in self.tried)
-
-
-def _rank(trial: Trial) -> float:
-    return -math.inf if trial.pruned or math.isnan(trial.score) else trial.ahead
-
-
-Train = Callable[[int, Mapping[str, Point], Mapping[str, Trials]], Mapping[str, Trial]]
-"""(trial number from 1, a point for each method, the trials so far) -> the new trial of each method."""
-
-
-def search(samplers: Mapping[str, Sampler], trials: int, train: Train) -> dict[str, Trials]:
-    """Run `trials` trials of every method, or fewer if its grid is smaller."""
-    all_trials = {method: Trials() for method in samplers}
-    for number in range(1, trials + 1):
-        points = {method: point for method in samplers if (point := samplers[method].ask()) is not None}
-        for method, trial in train(number, points, all_trials).items():
-            samplers[method].tell(trial.point, trial.ahead, trial.curve_ahead if trial.pruned else None)
-            all_trials[method].tried.append(trial)
-    return all_trials
+    def _ahead(self, value: float) -> float:
+        return kind(self.metric).ahead(value, 0.0)

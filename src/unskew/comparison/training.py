@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from unskew.comparison import workers
 from unskew.comparison.cluster import Cluster
 from unskew.comparison.progress import Cell
 from unskew.comparison.ray_workers import RayPool
-from unskew.comparison.workers import LOST, Losses, RunWorker, WorkerPool
+from unskew.comparison.workers import LOST, MOST_LOSSES, RunWorker, WorkerPool
 from unskew.errors import Paused, StateError, UsageError
 from unskew.records import record
 from unskew.round.run import is_reference
@@ -43,14 +44,6 @@ class LocalPool:
         pass
 
 
-def pool_for(cells: Sequence[Cell], processes: int, cluster: Cluster | None) -> WorkerPool:
-    """The workers that train these runs. Raises UsageError (E133 to E172) for a cluster that cannot be
-    used."""
-    if cluster is None:
-        return LocalPool(processes or parallel_runs(cells[0].settings.device if cells else "auto"))
-    return RayPool(cluster, processes, cells)
-
-
 def train_all(
     cells: list[Cell],
     processes: int,
@@ -67,7 +60,11 @@ def train_all(
     Raises the error of the first run that fails: Paused if it can be resumed, UsageError with the run's code,
     or StateError (E120) if the error has no code.
     """
-    _check_records(cells)
+    for cell in cells:
+        if cell.ended and (names := record.altered_files(cell.path)):
+            file = f"{cell.path / names[0]} is missing, or not as the run wrote it"
+            remedy = f"Put it back, or remove {cell.path} to train the run anew."
+            raise StateError("E201", f"{cell.method}, seed {cell.seed}: {file}. {remedy}")
     waiting = [c for c in cells if not c.ended]
     for cell in cells:
         cell.code = None if cell in waiting else 0
@@ -75,25 +72,21 @@ def train_all(
     if not waiting:
         look(cells)
         return
-    with closing(pool_for(waiting, processes, cluster)) as pool:
+    device = waiting[0].settings.device
+    pool: WorkerPool
+    if cluster:
+        pool = RayPool(cluster, processes, device)
+    else:
+        pool = LocalPool(processes or parallel_runs(device))
+    with closing(pool):
         _train(cells, waiting, pool, look)
-
-
-def _check_records(cells: Sequence[Cell]) -> None:
-    for cell in cells:
-        if cell.ended and (names := record.altered_files(cell.path)):
-            text = (
-                f"{cell.method}, seed {cell.seed}: {cell.path / names[0]} is missing, or not as the run"
-                " wrote it"
-            )
-            raise StateError("E201", f"{text}. Put it back, or remove {cell.path} to train the run anew.")
 
 
 def _train(
     cells: list[Cell], waiting: list[Cell], pool: WorkerPool, look: Callable[[list[Cell]], None]
 ) -> None:
     active: list[RunWorker] = []
-    losses = Losses()
+    losses = Counter[tuple[Path, int]]()  # of each run since its last finished round
     try:
         while waiting or any(worker.cell for worker in active):
             if waiting and all(worker.cell for worker in active) and pool.room(len(active)):
@@ -105,7 +98,9 @@ def _train(
                     worker.cell.look()
                     if lost := _settle(worker):
                         lost.losses += 1
-                        losses.count(lost)
+                        losses[lost.path, lost.t] += 1
+                        if (times := losses[lost.path, lost.t]) >= MOST_LOSSES:
+                            raise _given_up(lost, times)
                         waiting.insert(0, lost)
                         active.remove(worker)
                         worker.stop()
@@ -141,6 +136,12 @@ def _settle(worker: RunWorker) -> Cell | None:
     if not cell.done:
         raise _failure(cell)
     return None
+
+
+def _given_up(cell: Cell, times: int) -> StateError:
+    where = f"{cell.method}, seed {cell.seed}: its process died {times} times after round {cell.t}"
+    log = cell.path.parent / "log.txt"
+    return StateError("E120", f"{where}, most often for want of memory. What it said: {log}.")
 
 
 def _failure(cell: Cell) -> Exception:

@@ -5,19 +5,6 @@ A trial is a run of its own in `tuning/METHOD/trial-001`. It trains on the data 
 fifth of the training samples, which are held out for its score; no trial sees a test sample. Its seed differs
 from all seeds of the comparison. `tuning.json` holds the results by method, so further seeds and methods do
 not tune anything twice.
-
-The searched settings and their ranges follow from the declarations of a method's Parts. The learning rate of
-every method and reference is searched from a tenth of the comparison's value (at least lr_min) to ten times
-that value. All numbers of a Part are searched, too, except
-
-    values that the user wrote, in brackets or with --set, or that a preset stands for: the user's choice
-    whole numbers, words, True and False: they mostly decide what is computed, sent or paid for
-    zeros: 0 mostly disables something, and has no order of magnitude
-    numbers that depend on another setting, if that setting is off
-    settings that no score can choose: privacy, robustness, fairness, and the names in a Part's `untuned`
-
-A share (declared within 0 and 1) of at least 0.1 is searched linearly over its declared range. Any other
-number is searched logarithmically, from a tenth to ten times its value, within its declared range.
 """
 
 from __future__ import annotations
@@ -25,133 +12,25 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import annotated_types as ranges
-
 from unskew.comparison import plan as plans
 from unskew.comparison.cluster import HERE
 from unskew.comparison.plan import Plan, plan_cells, with_point
 from unskew.comparison.progress import Cell, announce
-from unskew.comparison.search import (
-    ParzenSampler,
-    Point,
-    Range,
-    Sampler,
-    Trial,
-    Trials,
-    optuna_package,
-    search,
-)
+from unskew.comparison.search import MethodSpace, ParzenSampler, Point, Trial, method_space, optuna_package
 from unskew.comparison.training import train_all
 from unskew.config import Settings
-from unskew.core.part import Part
 from unskew.errors import StateError, UsageError, excerpt
-from unskew.formats import arguments
-from unskew.formats.arguments import Argument
-from unskew.methods import registry
 from unskew.report.analysis import runs, stats
 from unskew.report.analysis.runs import TUNED, RunData, read_json
 from unskew.runs import callbacks, resolve
 from unskew.runs.run_folder import check_same
 from unskew.system import disk
-
-LR = "lr"
-LR_FACTOR = 10.0
-"""The factor by which the search may lower or raise a number."""
-SMALL_SHARE = 0.1
-"""Smaller shares are searched on a logarithmic scale."""
-BOUND_MARGIN = 0.01
-"""The distance of the search from an excluded bound, as a fraction of the whole range."""
-UNTUNED_FAMILIES = {
-    "privacy": "it decides what can be learned of clients",
-    "robust": "no trial has clients that lie",
-    "fairness": "the mean score knows nothing of fairness",
-}
-"""Families with settings that no score can choose, and the reason."""
-GIVEN_REASON = "it is given"
-
-
-@dataclass(frozen=True)
-class MethodSpace:
-    """The search space of a method. space: ranges by name, `lr` and `part.argument`. first: the present
-    values. left_out: the other numbers, with the reason why each is not searched."""
-
-    space: dict[str, Range]
-    first: Point
-    left_out: dict[str, str]
-
-    def lines(self) -> list[str]:
-        """One line per setting, such as `lr  0.005 to 0.5, log scale`."""
-        return [f"{name} {axis}" for name, axis in self.space.items()]
-
-
-def method_space(text: str, settings: Settings, chosen: Mapping[str, Mapping[str, Any]]) -> MethodSpace:
-    """The search space of a method.
-
-    text: the method as the user writes it. settings: the settings of its runs. chosen: arguments by Part from
-    --set.
-    """
-    low = max(settings.lr / LR_FACTOR, settings.lr_min)
-    space, left_out = {LR: Range(low, settings.lr * LR_FACTOR, log=True)}, dict[str, str]()
-    first: Point = {LR: settings.lr}
-    theirs = set[str]() if resolve.pools(settings) else registry.named_arguments(text, chosen)
-    for part in resolve.parts_of(settings.method, settings.set).parts:
-        values = {argument.name: getattr(part, argument.name) for argument in arguments.of(type(part))}
-        for argument in arguments.of(type(part)):
-            name, value = f"{part.name}.{argument.name}", values[argument.name]
-            if arguments.split_hint(argument.hint)[0] is not float:
-                continue
-            if why := _why_not(part, argument, values, theirs):
-                left_out[name] = why
-            else:
-                space[name], first[name] = range_of(argument, value), value
-    return MethodSpace(space, first, left_out)
-
-
-def _why_not(part: Part, argument: Argument, values: Mapping[str, Any], theirs: set[str]) -> str:
-    """The reason why a number is not searched; "" if it is searched."""
-    if f"{part.name}.{argument.name}" in theirs:
-        return GIVEN_REASON
-    if why := part.untuned.get(argument.name) or UNTUNED_FAMILIES.get(part.family):
-        return why
-    needed = [item for item in arguments.split_hint(argument.hint)[1] if isinstance(item, arguments.With)]
-    if any(not item.holds(values) for item in needed):
-        return f"it does not count with {needed[0].setting}={values[needed[0].setting]}"
-    return "" if values[argument.name] > 0 else "it is 0"
-
-
-def range_of(argument: Argument, value: float) -> Range:
-    """The search range of a Part's number with the present value `value`."""
-    low, high, open_low, open_high = _bounds(argument)
-    if value >= SMALL_SHARE and low >= 0 and high <= 1:
-        margin = BOUND_MARGIN * (high - low)
-        low, high = low + margin * open_low, high - margin * open_high
-        return Range(min(low, value), max(high, value), log=False)
-    low = low + BOUND_MARGIN * (value - low) if open_low else low
-    high = high - BOUND_MARGIN * (high - value) if open_high else high
-    return Range(max(value / LR_FACTOR, low), min(value * LR_FACTOR, high), log=True)
-
-
-def _bounds(argument: Argument) -> tuple[float, float, bool, bool]:
-    """(lowest, highest, whether the lowest is excluded, whether the highest is excluded)."""
-    low, high, open_low, open_high = float("-inf"), float("inf"), False, False
-    for item in arguments.split_hint(argument.hint)[1]:
-        match item:
-            case ranges.Ge(ge=bound):
-                low = bound
-            case ranges.Gt(gt=bound):
-                low, open_low = bound, True
-            case ranges.Le(le=bound):
-                high = bound
-            case ranges.Lt(lt=bound):
-                high, open_high = bound, True
-    return float(low), float(high), open_low, open_high  # type: ignore[arg-type]
-
 
 SEED, VALIDATION = 10_000, 0.2
 FOLDER = "tuning"
@@ -257,27 +136,34 @@ class Tuning:
         if not (missing := self.missing()):
             return
         check_place(self.plan)
-        samplers: dict[str, Sampler] = {
-            m: _ValidPoints(ParzenSampler(self.spaces[m].space, self.spaces[m].first, self.startup), self, m)
-            for m in missing
-        }
-
-        def train(number: int, points: Mapping[str, Point], before: Mapping[str, Trials]) -> dict[str, Trial]:
+        samplers = {method: self._sampler(method) for method in missing}
+        tried: dict[str, list[Trial]] = {method: [] for method in missing}
+        for number in range(1, self.plan.tune + 1):
             say(f"tuning, trial {number} of {self.plan.tune} of each method")
+            points = {method: sampler.ask() for method, sampler in samplers.items()}
             cells = {method: self.trial(method, number, point) for method, point in points.items()}
             for method, cell in cells.items():
-                self._judge(method, before[method]).write(cell.path)
+                self._rule(method, tried[method]).write(cell.path)
             announce(self.parent, cells.values())
             train_all(list(cells.values()), self.plan.processes, look)
-            return {method: self._ended(method, cell, points[method]) for method, cell in cells.items()}
-
-        tried = search(samplers, self.plan.tune, train)
-        for method in (m for m, trials in tried.items() if trials.lost):
-            say(f"tuning, {method}: training diverged in every trial, so its settings stay as they are")
+            for method, cell in cells.items():
+                trial = self._ended(method, cell, points[method])
+                trial.told_to(samplers[method])
+                tried[method].append(trial)
+        for method, trials in tried.items():
+            if all(trial.rank == -math.inf for trial in trials):
+                say(f"tuning, {method}: training diverged in every trial, so its settings stay as they are")
         self._write(tried)
 
-    def _judge(self, method: str, before: Trials) -> callbacks.PruningRule:
-        finished = [list(trial.curve) for trial in before.tried if not trial.pruned]
+    def _sampler(self, method: str) -> ParzenSampler:
+        space = self.spaces[method]
+        return ParzenSampler(
+            space.space, space.first, self.startup, lambda point: self.trial(method, 1, point)
+        )
+
+    def _rule(self, method: str, before: Sequence[Trial]) -> callbacks.PruningRule:
+        """The rule by which a trial ends early. before: the method's trials so far."""
+        finished = [list(trial.curve) for trial in before if not trial.pruned]
         return callbacks.PruningRule(self._own(method), self.startup, self.warmup, finished)
 
     def _own(self, method: str) -> bool:
@@ -298,18 +184,18 @@ class Tuning:
         by_last = self.settings.rounds < stats.SHORT_RUN
         return Trial(point, stats.final(run, by_last, scope, metric), run.metric, pruned, curve)
 
-    def _write(self, tried: Mapping[str, Trials]) -> None:
+    def _write(self, tried: Mapping[str, Sequence[Trial]]) -> None:
         methods = self.record()
         for method, trials in tried.items():
             space = self.spaces[method]
             methods[method] = {
                 "asked": self.asked(method),
-                "metric": trials.tried[0].metric,
+                "metric": trials[0].metric,
                 "own": self._own(method),
                 "space": {name: asdict(axis) for name, axis in space.space.items()},
                 "left_out": space.left_out,
-                "best": trials.best,
-                "trials": [_as_json(trial) for trial in trials.tried],
+                "best": max(trials, key=lambda trial: trial.rank).point,
+                "trials": [_as_json(trial) for trial in trials],
             }
         facts = {
             "trials": self.plan.tune,
@@ -323,31 +209,6 @@ class Tuning:
 
 def _as_json(trial: Trial) -> dict[str, Any]:
     return asdict(trial) | {"score": None if math.isnan(trial.score) else trial.score}
-
-
-class _ValidPoints:
-    """Proposes only points with consistent values, such as two thresholds in the right order."""
-
-    most = 100
-
-    def __init__(self, sampler: Sampler, tuning: Tuning, method: str):
-        self._sampler, self._tuning, self._method = sampler, tuning, method
-
-    def ask(self) -> Point | None:
-        for _ in range(self.most):
-            point = self._sampler.ask()
-            assert point is not None
-            try:
-                self._tuning.trial(self._method, 1, point)
-                return point
-            except UsageError:
-                self._sampler.tell(point, float("nan"))
-        raise UsageError(
-            "E109", f"of {self.most} points that were drawn for {self._method}, none can be trained."
-        )
-
-    def tell(self, point: Point, score: float, pruned: Any = None) -> None:
-        self._sampler.tell(point, score, pruned)
 
 
 def _trial_score(run: RunData, own: bool) -> tuple[str, str]:
@@ -415,16 +276,15 @@ def tuning_of(parent: Path, plan: Plan) -> Tuning | None:
     return tuning
 
 
+def planned_runs(parent: Path, plan: Plan, tuning: Tuning | None) -> list[Cell]:
+    """The runs of a plan to check before training: those of its tuning, or its own."""
+    return tuning.rehearsed() if tuning else plan_cells(parent, plan.methods, plan.seeds, plan.settings)
+
+
 def cells_of(parent: Path, plan: Plan, look: Look, say: Say) -> list[Cell]:
     """The runs of a comparison; its methods are tuned first if the plan asks for it."""
-    if (tuning := tuning_of(parent, plan)) is None:
-        return plan_cells(parent, plan.methods, plan.seeds, plan.settings)
-    tuning.run(look, say)
-    return cells_of_tuned(parent, plan)
-
-
-def cells_of_tuned(parent: Path, plan: Plan) -> list[Cell]:
-    """The runs of a comparison, with the best settings of its tuning if there are any."""
+    if tuning := tuning_of(parent, plan):
+        tuning.run(look, say)
     return plan_cells(parent, plan.methods, plan.seeds, plan.settings, best_settings(parent))
 
 

@@ -13,10 +13,9 @@ import platform
 import signal
 import subprocess
 import sys
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Protocol
 
 from unskew import config
 from unskew.comparison.progress import Cell
@@ -64,21 +63,6 @@ class WorkerPool(Protocol):
     def close(self) -> None: ...
 
 
-class Losses:
-    """Counts how often each run was lost since its last finished round."""
-
-    def __init__(self) -> None:
-        self._count: Counter[tuple[Path, int]] = Counter()
-
-    def count(self, cell: Cell) -> None:
-        """Count a loss. Raises StateError (E120) after MOST_LOSSES losses at one round."""
-        self._count[cell.path, cell.t] += 1
-        if (times := self._count[cell.path, cell.t]) >= MOST_LOSSES:
-            where = f"{cell.method}, seed {cell.seed}: its process died {times} times after round {cell.t}"
-            log = cell.path.parent / "log.txt"
-            raise StateError("E120", f"{where}, most often for want of memory. What it said: {log}.")
-
-
 END_SIGNAL = (signal.SIGINT, signal.SIGTERM)
 """Signals that end a process on purpose. With others, such as SIGKILL for lack of memory, its run is lost."""
 
@@ -92,12 +76,8 @@ class WorkerProcess:
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab", opener=disk.refuse_link) as errors:
             self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "unskew.comparison.workers",
-                ],  # -P: no file of this folder is imported
+                # -P: no file of this folder is imported
+                [sys.executable, "-P", "-m", "unskew.comparison.workers"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -156,23 +136,13 @@ def write_order(cell: Cell, threads: int) -> str:
     return text
 
 
-def _end_with_parent() -> None:
-    """On Linux, request an interrupt for the end of the parent process."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGINT)
-
-
 def train(path: Path, data: str = "") -> int:
     """Train the run of a folder with the settings in wanted.yaml, and return the exit code. data: the
     required fingerprint of its data; "" for no check."""
     try:
         settings = config.load(path / "wanted.yaml")
         folder = RunFolder(path, resolve(settings))
-        if data and folder.data != data:
-            here = f"on {platform.node()} the data '{settings.data}' are not those that the driver reads"
-            raise StateError(
-                "E172", f"{here}; every node must see the same files, with UNSKEW_DATA as the driver's."
-            )
+        check_data_of_node(settings.data, folder.data, data or folder.data)
         folder.go(_log, lambda *_: None)
     except UnskewError as error:
         _log(str(error))
@@ -180,24 +150,27 @@ def train(path: Path, data: str = "") -> int:
     return 0
 
 
+def check_data_of_node(name: str, here: str, driver: str) -> None:
+    """Raises StateError (E172) if the fingerprints of the data on this node and of the driver's differ."""
+    if here != driver:
+        text = f"on {platform.node()} the data '{name}' are not those that the driver reads"
+        remedy = "every node must see the same files, with UNSKEW_DATA as the driver's."
+        raise StateError("E172", f"{text}; {remedy}")
+
+
 def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _exit_codes_only() -> TextIO:
-    """The original standard output, for exit codes. All other output, such as by a user's model, now goes to
-    the log, because a number would be read as an exit code."""
-    codes = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return codes
 
 
 def main() -> None:
     """The loop of a worker process: read a path and a fingerprint from each line, train the run, and print
     its exit code."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born ignoring it
-    _end_with_parent()
-    codes = _exit_codes_only()
+    with suppress(OSError, AttributeError):  # on Linux: an interrupt for the end of the parent process
+        ctypes.CDLL(None).prctl(1, signal.SIGINT)
+    # All output but exit codes, such as by a user's model, goes to the log: a number would be read as one.
+    codes = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
         for line in sys.stdin:
             path, _, data = line.rstrip("\n").rpartition("\t")

@@ -7,7 +7,7 @@ report several scores of one attack share the file and no attack runs twice.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +25,25 @@ Finding = Mapping[str, Any]
 Say = Callable[[str], None]
 
 
-def make(runs: Iterable[tuple[TableRow, Cell]], say: Say) -> None:
+def make(runs: Sequence[tuple[TableRow, Cell]], say: Say) -> None:
     """Run every attack that a row reports and that has no stored finding yet; store refusals as well.
 
     Raises UsageError (E126) if a row reports a score that none of its attacks has.
     """
-    by_row: dict[str, tuple[TableRow, list[Finding]]] = {}
+    known: dict[str, set[str]] = {}
+    reported = {row.name: row for row, _ in runs}
     for row, cell in runs:
-        if leak := row.attack:
-            finding = read(cell.path, leak) or _run_attack(cell, leak, say)
-            by_row.setdefault(row.name, (row, []))[1].append(finding)
-    for row, findings in by_row.values():
-        _check_score(row, findings)
+        if row.attack:
+            finding = read(cell.path, row.attack) or _run_attack(cell, row.attack, say)
+            names = {f"{s['of']}; {s['metric']}" for s in finding.get("scores", [])}
+            known.setdefault(row.name, set()).update(names)
+    for name, scores in known.items():
+        leak = reported[name].attack
+        assert leak
+        wanted, listed = f"{leak.of}; {leak.metric}", sorted(scores)
+        if scores and wanted not in scores:
+            text = f"row {name}: '{leak.name}' has no score of '{wanted}'.{suggestion(wanted, listed)}"
+            raise UsageError("E126", f"{text} It has: {', '.join(listed)}.")
 
 
 def count_missing(runs: Iterable[tuple[TableRow, Cell]]) -> int:
@@ -62,7 +69,7 @@ def read(path: Path, leak: Leak) -> Finding | None:
 
 def score(path: Path, leak: Leak) -> dict[str, Any] | None:
     """The score that a row reports for this run, with the fields of `attacks.scores.Score`, or None."""
-    scores = _scores(read(path, leak) or {})
+    scores = (read(path, leak) or {}).get("scores", [])
     return next((s for s in scores if (s["of"], s["metric"]) == (leak.of, leak.metric)), None)
 
 
@@ -89,21 +96,3 @@ def _run_attack(cell: Cell, leak: Leak, say: Say) -> Finding:
 
 def _file(path: Path, leak: Leak) -> Path:
     return path / FOLDER / f"{leak.fingerprint}.json"
-
-
-def _scores(finding: Finding) -> list[dict[str, Any]]:
-    return list(finding.get("scores", []))
-
-
-def _check_score(row: TableRow, findings: Iterable[Finding]) -> None:
-    leak = row.attack
-    assert leak
-    known = {f"{s['of']}; {s['metric']}" for finding in findings for s in _scores(finding)}
-    score_name = f"{leak.of}; {leak.metric}"
-    if known and score_name not in known:
-        near = suggestion(score_name, sorted(known))
-        raise UsageError(
-            "E126",
-            f"row {row.name}: '{leak.name}' has no score of '{score_name}'.{near} It has:"
-            f" {', '.join(sorted(known))}.",
-        )

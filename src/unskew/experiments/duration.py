@@ -15,20 +15,10 @@ from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.data.samples.dataset import Dataset
 from unskew.report.analysis.numbers import clock
+from unskew.report.method_profile import costs
 from unskew.runs.assemble import loop_of
 from unskew.runs.resolve import dataset_of, parts_of, resolve
 
-COST = {
-    "fedmix": 3.0,
-    "flea": 1.8,
-    "moon": 1.7,
-    "fedbr": 2.2,
-    "fedntd": 1.35,
-    "fedgen_images": 2.0,
-    "fedfa": 1.4,
-    "rebafl": 1.3,
-}
-"""The rough cost of a step with a Part as a multiple of FedAvg's step; 1 for all other Parts."""
 SCORING_COST = 1 / 3
 """The cost of scoring a sample as a multiple of training on it: a forward pass without a backward pass."""
 
@@ -56,7 +46,8 @@ def _seconds(settings: Settings, dataset: Dataset) -> float:
     )
     trained = samples * _cohort(settings.availability) * settings.passes
     scored = len(dataset.y_test) * settings.rounds / settings.eval_every
-    cost = math.prod(COST.get(part.name, 1.0) for part in parts_of(settings.method).parts)
+    names = [part.name for part in parts_of(settings.method).parts]
+    cost = math.prod(costs()[name].computing for name in names if name in costs())
     return per_sample * (trained * cost + scored * SCORING_COST)
 
 

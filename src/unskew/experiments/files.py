@@ -32,61 +32,50 @@ def parse_experiment(name: str, text: str, where: str = "") -> Experiment:
     """
     where = where or f"{name}.yaml"
     document = documents.load(text, where, "E126")
-    _check_outline(document, where)
+    for entry in ("methods", "rows"):
+        if not (isinstance(document, dict) and isinstance(document.get(entry), dict) and document[entry]):
+            raise _refused(f"{where} needs `{entry}:`, by name; docs/reproduce.md shows a whole file.")
     shared, methods = document.get("settings") or {}, document["methods"]
+    if not isinstance(shared, dict):
+        raise _refused(f"{where}: settings should hold keys and values, got {shared!r}.")
+    if not isinstance(claims := document.get("claims") or [], list):
+        raise _refused(f"{where}: claims should be a list, got {claims!r}.")
+    for method in methods:
+        if not isinstance(method, str):
+            raise _refused(f"{where}: put the method's name {method!r} in quotes.")
     rows = [_row(f"{where}, row {n}", str(n), row or {}, shared) for n, row in document["rows"].items()]
-    claims = [
-        _claim(f"{where}, claim {i}", c, methods) for i, c in enumerate(document.get("claims") or [], 1)
-    ]
+    claims = [_claim(f"{where}, claim {i}", claim, methods) for i, claim in enumerate(claims, 1)]
     entries = {"title": name, **document, "rows": rows, "claims": claims}
     experiment = _build(Experiment, where, entries, name=name)
     _check_names(experiment, where)
-    _check_settings(experiment, where)
     return experiment
 
 
-def _check_outline(document: Any, where: str) -> None:
-    """Check the required entries and the types on which the rest of the parser relies."""
-    for entry in ("methods", "rows"):
-        if not (isinstance(document, dict) and isinstance(document.get(entry), dict) and document[entry]):
-            raise UsageError(
-                "E126", f"{where} needs `{entry}:`, by name; docs/reproduce.md shows a whole file."
-            )
-    if not isinstance(settings := document.get("settings") or {}, dict):
-        raise UsageError("E126", f"{where}: settings should hold keys and values, got {settings!r}.")
-    if not isinstance(claims := document.get("claims") or [], list):
-        raise UsageError("E126", f"{where}: claims should be a list, got {claims!r}.")
-    for method in document["methods"]:
-        if not isinstance(method, str):
-            raise UsageError("E126", f"{where}: put the method's name {method!r} in quotes.")
+def _refused(text: str) -> UsageError:
+    return UsageError("E126", text)
 
 
 def _check_names(experiment: Experiment, where: str) -> None:
-    """Check that every method and row that the file mentions is defined."""
+    """Check that every method and row that the file mentions is defined, and that settings contain neither a
+    method nor a seed."""
     mentioned = [method for row in experiment.rows for method in (*row.published, *row.logs)]
     mentioned += [method for claim in experiment.claims for method in claim.methods]
     for method in [*mentioned, *experiment.overrides]:
         if method not in experiment.methods:
             near = suggestion(method, experiment.methods)
-            raise UsageError("E126", f"{where} mentions '{method}', which is not among its methods.{near}")
+            raise _refused(f"{where} mentions '{method}', which is not among its methods.{near}")
     for claim in experiment.claims:
         for row in claim.rows:
             experiment.row(row)
     for row in experiment.rows:
         for method, log in row.logs.items():
             if not all(map(math.isfinite, log.values)):
-                raise UsageError(
-                    "E126", f"{where}, row {row.name}: the log of {method} should hold finite numbers only."
-                )
-
-
-def _check_settings(experiment: Experiment, where: str) -> None:
-    """Check that settings contain neither a method nor a seed."""
+                text = f"the log of {method} should hold finite numbers only."
+                raise _refused(f"{where}, row {row.name}: {text}")
     instead = {"method": "`methods:` names them", "seed": "--seeds on the command line chooses the seeds"}
     for settings in (*(row.settings for row in experiment.rows), *experiment.overrides.values()):
-        for key, reason in instead.items():
-            if key in settings:
-                raise UsageError("E126", f"{where}: leave '{key}' out of settings; {reason}.")
+        for key in settings.keys() & instead.keys():
+            raise _refused(f"{where}: leave '{key}' out of settings; {instead[key]}.")
 
 
 def _row(where: str, name: str, entry: Any, shared: dict[str, Any]) -> TableRow:
@@ -110,9 +99,8 @@ def _claim(where: str, entry: Any, methods: Iterable[str]) -> Claim | Trend:
         every, _, but = than.partition(" but ")
         excluded = {name.strip() for name in but.split(",") if name.strip()}
         if every.strip() != "all" or not excluded <= set(methods):
-            raise UsageError(
-                "E126", f"{where}: than should be a list of methods, all, or all but some, got '{than}'."
-            )
+            text = f"than should be a list of methods, all, or all but some, got '{than}'."
+            raise _refused(f"{where}: {text}")
         entry = {**entry, "than": [m for m in methods if m != entry.get("better") and m not in excluded]}
     return _build(Claim, where, entry)
 
@@ -125,23 +113,20 @@ def _build(kind: type[T], where: str, entry: Any, **more: Any) -> T:
     from pydantic import TypeAdapter, ValidationError
 
     if not isinstance(entry, dict):
-        raise UsageError("E126", f"{where} should hold keys and values, got {entry!r}.")
+        raise _refused(f"{where} should hold keys and values, got {entry!r}.")
     known = {f.name for f in dataclasses.fields(kind)} - more.keys()  # type: ignore[arg-type]
     for key in entry:
         if key not in known:
-            raise UsageError("E126", f"{where}: unknown entry '{key}'.{suggestion(str(key), known)}")
+            raise _refused(f"{where}: unknown entry '{key}'.{suggestion(str(key), known)}")
     try:
         return TypeAdapter(kind).validate_python({**entry, **more})
     except ValidationError as error:
         first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))
-        complaint = (
-            documents.validation_text(first["msg"].replace("Input should", "should"))
-            + f", got {first['input']!r}"
-        )
-        raise UsageError(
-            "E126", f"{where}: {name} {'is needed' if first['type'] == 'missing' else complaint}."
-        ) from None
+        complaint = "is needed"
+        if first["type"] != "missing":
+            said = documents.validation_text(first["msg"].replace("Input should", "should"))
+            complaint = f"{said}, got {first['input']!r}"
+        raise _refused(f"{where}: {'.'.join(map(str, first['loc']))} {complaint}.") from None
 
 
 def check_experiment(experiment: Experiment, where: str) -> None:
@@ -151,39 +136,27 @@ def check_experiment(experiment: Experiment, where: str) -> None:
     arguments of a Part that no method has.
     """
     for row in experiment.rows:
+        place = f"{where}, row {row.name}"
         if row.attack:
-            with _with_place(f"{where}, row {row.name}"):
+            with _with_place(place):
                 attack_of(row.attack.name, row.attack.settings)
-        used: set[str] = set()
-        for method in experiment.methods:
-            used |= _check_run(experiment, row, method, f"{where}, row {row.name}, {method}")
-        known = used | _part_names(experiment, experiment.methods)
-        _check_parts(row.settings.get("set") or (), known, f"{where}, row {row.name}: set")
-
-
-def _check_run(experiment: Experiment, row: TableRow, method: str, where: str) -> set[str]:
-    """Check the run of one method in one row. Returns the names of the Parts to which its settings apply."""
-    with _with_place(where):
-        check_spelling(experiment.settings_of(row, method))
-    text = experiment.methods[method]
-    if is_reference(text):
-        return set()
-    arguments = experiment.overrides.get(method, {}).get("set") or {}
-    _check_parts(arguments, arguments_of_method(text, arguments), f"{where}: set")
-    return set(arguments_of_method(text, row.settings.get("set") or {}))
-
-
-def _part_names(experiment: Experiment, methods: Iterable[str]) -> set[str]:
-    return {part.name for method in methods for part in experiment.parts(method)}
+        asked = row.settings.get("set") or {}
+        used = set[str]()
+        for method, text in experiment.methods.items():
+            with _with_place(f"{place}, {method}"):
+                check_spelling(experiment.settings_of(row, method))
+            if not is_reference(text):
+                own = experiment.overrides.get(method, {}).get("set") or {}
+                _check_parts(own, arguments_of_method(text, own), f"{place}, {method}: set")
+                used |= {*arguments_of_method(text, asked), *(p.name for p in experiment.parts(method))}
+        _check_parts(asked, used, f"{place}: set")
 
 
 def _check_parts(names: Iterable[str], known: Collection[str], where: str) -> None:
     for name in names:
         if name not in known:
-            raise UsageError(
-                "E126",
-                f"{where} names '{name}', which is a Part of none of the methods.{suggestion(name, known)}",
-            )
+            near = suggestion(name, known)
+            raise _refused(f"{where} names '{name}', which is a Part of none of the methods.{near}")
 
 
 @contextmanager

@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -18,7 +17,6 @@ from markupsafe import Markup
 from unskew.errors import DataError, UsageError, excerpt
 from unskew.experiments import tables, wording
 from unskew.experiments.result import REQUIRED, TableResult
-from unskew.experiments.tables import table
 from unskew.report.figures import svg
 from unskew.report.figures.curves import curves, series
 from unskew.report.figures.paper_scores import Pair, paper_scores
@@ -29,25 +27,23 @@ from unskew.system import disk
 
 def markdown_page(result: TableResult) -> str:
     """The page of one result."""
-    head, lines = table(result)
-    sections = [
+    paper, log_note = bool(result["paper"]), tables.log_note(result)
+    log = f"## Beside the published log\n\n{_table(*tables.log_table(result))}\n\n{log_note}"
+    return _page(
         f"# {result['title']}",
-        f"{result['paper']}." if result["paper"] else "",
+        f"{result['paper']}." if paper else "",
         f"```sh\n{result['command']}\n```",
-        (
-            f"Made with unskew {result['unskew']} on {result['date']}: {result['machine']}; "
-            f"{result['hours']:.2f} hours of training in all runs.{wording.makers(result)}"
-        ),
-        _table(head, lines),
+        f"Made with unskew {result['unskew']} on {result['date']}: {result['machine']}; "
+        f"{result['hours']:.2f} hours of training in all runs.{wording.makers(result)}",
+        _table(*tables.table(result)),
         wording.note(result),
         _claims(result),
-        _logs(result),
+        log if log_note else "",
         _privacy(result),
-        _list("What differs" if result["paper"] else "Notes", wording.notes(result)),
-        _list("What the paper leaves open, and our choice" if result["paper"] else "Choices", result["open"]),
+        _list("What differs" if paper else "Notes", wording.notes(result)),
+        _list("What the paper leaves open, and our choice" if paper else "Choices", result["open"]),
         f"## What we found\n\n{result['finding']}" if result["finding"] else "",
-    ]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    )
 
 
 def markdown_index(results: Sequence[TableResult], folder: str, written: Mapping[str, str]) -> str:
@@ -67,19 +63,17 @@ def markdown_index(results: Sequence[TableResult], folder: str, written: Mapping
         ]
         for result, name in zip(results, wording.titles(results))
     ]
-    sections = [
+    links = ", ".join(f"[{title}]({name})" for name, title in written.items())
+    return _page(
         f"# {title}",
-        (
-            f"Each page has the command that made it, {contents}. The `.json` beside it has every number and"
-            f" curve. `unskew report {folder}` makes HTML pages from these files."
-        ),
-        (
-            f"Read first: {', '.join(f'[{title}]({name})' for name, title in written.items())}."
-            if written
-            else ""
-        ),
+        f"Each page has the command that made it, {contents}. The `.json` beside it has every number and"
+        f" curve. `unskew report {folder}` makes HTML pages from these files.",
+        f"Read first: {links}." if links else "",
         _table(["table", "rows", "seeds", "rounds", "claims", "when"], lines),
-    ]
+    )
+
+
+def _page(*sections: str) -> str:
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
@@ -87,30 +81,18 @@ def _claims(result: TableResult) -> str:
     if not result["claims"]:
         return ""
     points = " in points" if result["unit"] == "percent" else ""
-    paper = " [the paper's]" if result["paper"] else ""
-    head = [
-        "the paper says" if result["paper"] else "claim",
-        "here",
-        f"margin{points} by row or step (95 % interval){paper}",
-    ]
+    head = ["claim", "here", f"margin{points} by row or step (95 % interval)"]
+    if result["paper"]:
+        head = ["the paper says", "here", f"{head[2]} [the paper's]"]
     lines = [
         [claim["text"], wording.verdict(claim), wording.margins(claim, result["unit"])]
         for claim in result["claims"]
         if claim["verdict"] != "not run"
     ]
     absent = [claim["text"] for claim in result["claims"] if claim["verdict"] == "not run"]
-    parts = [
-        "## Claims",
-        _table(head, lines) if lines else "",
-        f"Not run: {'; '.join(map(_cell, absent))}." if absent else "",
-        wording.rules(result),
-    ]
+    not_run = f"Not run: {'; '.join(map(_cell, absent))}." if absent else ""
+    parts = ["## Claims", _table(head, lines) if lines else "", not_run, wording.rules(result)]
     return "\n\n".join(filter(None, parts))
-
-
-def _logs(result: TableResult) -> str:
-    note = tables.log_note(result)
-    return f"## Beside the published log\n\n{_table(*tables.log_table(result))}\n\n{note}" if note else ""
 
 
 def _privacy(result: TableResult) -> str:
@@ -121,8 +103,8 @@ def _privacy(result: TableResult) -> str:
     ]
     if not lines:
         return ""
-    head = ["row", "method", "release", "epsilon", "reading"]
-    return f"## Differential privacy of what is shared\n\n{wording.EPSILON}\n\n{_table(head, lines)}"
+    table = _table(["row", "method", "release", "epsilon", "reading"], lines)
+    return f"## Differential privacy of what is shared\n\n{wording.EPSILON}\n\n{table}"
 
 
 def _list(title: str, items: Sequence[str]) -> str:
@@ -188,12 +170,14 @@ def html_index(results: Sequence[TableResult]) -> str:
 
 
 def _cards(result: TableResult) -> list[tuple[str, str]]:
-    rows = len({entry["row"] for entry in result["entries"]})
-    methods = len({entry["method"] for entry in result["entries"]})
-    counts = {"row": rows, "method": methods, "seed": result["seeds"]}
-    cards = [(str(n), noun + "s" * (n != 1) + " run" * (noun == "row")) for noun, n in counts.items()]
-    hours = result["hours"]
-    cards.append((f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min", "of training"))
+    rows, methods = ({entry[name] for entry in result["entries"]} for name in ("row", "method"))
+    hours, seeds = result["hours"], result["seeds"]
+    cards = [
+        (str(len(rows)), "row run" if len(rows) == 1 else "rows run"),
+        (str(len(methods)), "method" if len(methods) == 1 else "methods"),
+        (str(seeds), "seed" if seeds == 1 else "seeds"),
+        (f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min", "of training"),
+    ]
     if result["scale"] != 1:
         cards.append((f"{result['scale']:g}", f"of the {wording.source(result)}'s rounds"))
     return [*cards, (result["date"], f"unskew {result['unskew']}")]
@@ -201,64 +185,45 @@ def _cards(result: TableResult) -> list[tuple[str, str]]:
 
 def _rows(result: TableResult, colours: Colours) -> list[tuple[str, str, str, Markup, Markup]]:
     """(row, note, quantity, picture of the paper's numbers and ours, picture of the curves) by row."""
-    return [
-        (
-            row,
-            result["rows"][row]["note"],
-            wording.quantity(result, row),
-            _paper_comparison(result, row, colours),
-            _curves(result, row, colours),
-        )
-        for row in dict.fromkeys(entry["row"] for entry in result["entries"])
-    ]
+    rows = []
+    for row in dict.fromkeys(entry["row"] for entry in result["entries"]):
+        note, quantity = result["rows"][row]["note"], wording.quantity(result, row)
+        pictures = _paper_comparison(result, row, colours), _curves(result, row, colours)
+        rows.append((row, note, quantity, *pictures))
+    return rows
 
 
 def _paper_comparison(result: TableResult, row: str, colours: Colours) -> Markup:
     """A picture of the paper's numbers and ours; empty if the paper has no number for the row."""
     equal = result["scale"] == 1
-    pairs = [
-        Pair(
-            e["method"],
-            colours[e["method"]],
-            _nan(e["paper"]),
-            _nan(e["ours"]["mean"]),
-            _nan(e["ours"]["std"]),
-            equal,
-        )
-        for e in result["entries"]
-        if e["row"] == row
-    ]
+    pairs = []
+    for e in result["entries"]:
+        if e["row"] == row:
+            paper, mean, std = map(_nan, (e["paper"], e["ours"]["mean"], e["ours"]["std"]))
+            pairs.append(Pair(e["method"], colours[e["method"]], paper, mean, std, equal))
     if all(math.isnan(pair.paper) for pair in pairs):
         return Markup()
     unit = ", %" if result["unit"] == "percent" else ""
     ring = "the paper" if equal else "the paper after all rounds"
-    return both_widths(
-        partial(paper_scores, pairs, f"{wording.quantity(result, row)}{unit}; ring: {ring}, dot: here")
-    )
+    title = f"{wording.quantity(result, row)}{unit}; ring: {ring}, dot: here"
+    return both_widths(partial(paper_scores, pairs, title))
 
 
 def _curves(result: TableResult, row: str, colours: Colours) -> Markup:
-    by_method = result["curves"].get(row, {})
+    """Means and standard deviations over seeds at their common rounds, and the published log."""
     if result["rows"][row].get("attack"):
         return Markup()  # one value, after the last round
-    lines = [
-        _line(result, method, colours[method], seeds)
-        for method, seeds in by_method.items()
-        if method in colours
-    ]
+    lines = []
+    for method, seeds in result["curves"].get(row, {}).items():
+        columns = [np.array(points, dtype=float).reshape(-1, 2).T for points in seeds]
+        scaled = [(rounds, values / _divisor(result)) for rounds, values in columns]
+        if method in colours and (line := mean_line(method, colours[method], scaled)):
+            lines.append(line)
     for where, method, log, _ in tables.log_pairs(result):
         if where == row:
             x, y = (np.array(values, dtype=float) for values in zip(*log.items()))
             lines.append(Line(f"{method}, log", "ref", x, y / _divisor(result), 0 * y, dashed=True))
-    return _axis(result, [line for line in lines if line is not None], ("round", wording.quantity(result)))
-
-
-def _line(
-    result: TableResult, method: str, colour: str, seeds: Sequence[Sequence[Sequence[float]]]
-) -> Line | None:
-    """Mean and standard deviation over seeds at their common rounds; None without common rounds."""
-    columns = [np.array(points, dtype=float).reshape(-1, 2).T for points in seeds]
-    return mean_line(method, colour, [(rounds, values / _divisor(result)) for rounds, values in columns])
+    return _axis(result, lines, ("round", wording.quantity(result)))
 
 
 def _sweeps(result: TableResult, colours: Colours) -> list[tuple[str, str, Markup]]:
@@ -268,11 +233,9 @@ def _sweeps(result: TableResult, colours: Colours) -> list[tuple[str, str, Marku
     for entry in result["entries"]:
         row, mean = result["rows"][entry["row"]], entry["ours"]["mean"]
         if row["x"] is not None and mean is not None:
-            methods = panels.setdefault(row["panel"], {})
+            points = panels.setdefault(row["panel"], {}).setdefault(entry["method"], [])
+            points.append((float(row["x"]), mean, entry["ours"]["std"] or 0.0))
             quantities[row["panel"]] = wording.quantity(result, entry["row"])
-            methods.setdefault(entry["method"], []).append(
-                (float(row["x"]), mean, entry["ours"]["std"] or 0.0)
-            )
     pictures = []
     for panel, methods in panels.items():
         lines = []
@@ -319,29 +282,24 @@ def write_documentation(folder: Path, result: TableResult) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     disk.replace(folder / f"{result['page']}.json", _as_json(result))
     disk.replace(folder / f"{result['page']}.md", markdown_page(result))
-    disk.replace(
-        folder / "README.md", markdown_index(results_in(folder), folder.as_posix(), other_pages(folder))
-    )
+    index = markdown_index(results_in(folder), folder.as_posix(), other_pages(folder))
+    disk.replace(folder / "README.md", index)
 
 
 def other_pages(folder: Path) -> dict[str, str]:
     """The titles of handwritten pages in a folder, by file name."""
-    pages = [
-        p
-        for p in sorted(folder.glob("*.md"))
-        if p.name != "README.md" and not p.with_suffix(".json").exists()
-    ]
-    return {page.name: page.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for page in pages}
+    pages = [page for page in sorted(folder.glob("*.md")) if not page.with_suffix(".json").exists()]
+    return {
+        page.name: page.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+        for page in pages
+        if page.name != "README.md"
+    }
 
 
 def write_pages(folder: Path, result: TableResult) -> Path:
     """Write the pages of a result: .md, .csv, .tex and .html; return the HTML path."""
-    for ending, write in (
-        ("md", markdown_page),
-        ("csv", tables.as_csv),
-        ("tex", tables.latex),
-        ("html", html_page),
-    ):
+    writers = {"md": markdown_page, "csv": tables.as_csv, "tex": tables.latex, "html": html_page}
+    for ending, write in writers.items():
         disk.replace(folder / f"{result['page']}.{ending}", write(result))
     return folder / f"{result['page']}.html"
 
@@ -353,7 +311,8 @@ def write_index(folder: Path, results: Sequence[TableResult]) -> Path:
 
 
 def results_in(folder: Path) -> list[TableResult]:
-    """Every result in a folder, ordered by name. Raises DataError (E401) for a damaged file."""
+    """Every result in a folder, ordered by name. Raises DataError (E401) for a damaged file, and for a page
+    outside the folder, since a file may come from a stranger."""
     results: list[TableResult] = []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -361,42 +320,30 @@ def results_in(folder: Path) -> list[TableResult]:
         except (OSError, ValueError) as error:
             raise DataError("E401", f"{path} is not a result of `unskew reproduce`: {error}.") from error
         if isinstance(content, dict) and content.keys() >= REQUIRED:
-            _check_page(path, content["page"])
+            try:
+                disk.check_name(str(content["page"]))
+            except UsageError:
+                text = (
+                    f"{path} names its page {excerpt(content['page'])}, which can be no file in this folder"
+                )
+                raise DataError("E401", f"{text}; name it as `unskew reproduce --page` would.") from None
             results.append(content)  # type: ignore[arg-type]
     return results
 
 
-def _check_page(path: Path, page: object) -> None:
-    """Raises DataError (E401) for a page outside the folder, since the file may come from a stranger."""
-    try:
-        disk.check_name(str(page))
-    except UsageError:
-        text = f"{path} names its page {excerpt(page)}, which no file in this folder could be called"
-        raise DataError("E401", f"{text}; name it as `unskew reproduce --page` would.") from None
-
-
 def _as_json(result: TableResult) -> str:
     """The result as JSON with one line for each entry, claim and curve."""
-    parts = [
-        f" {json.dumps(key)}: {_lines(value) if key in ('entries', 'claims') else _indented(value)}"
-        for key, value in result.items()
-        if key != "curves"
-    ]
-    curves = [
-        f"  {json.dumps(row)}: {{\n"
-        + ",\n".join(
-            f"   {json.dumps(m)}: {json.dumps(s, separators=(',', ':'))}" for m, s in methods.items()
-        )
-        + "\n  }"
-        for row, methods in result["curves"].items()
-    ]
-    parts.append(' "curves": {\n' + ",\n".join(curves) + "\n }")
+    parts = []
+    for key, value in result.items():
+        if key in ("entries", "claims") and value:
+            lines = ",\n".join(f"  {json.dumps(item)}" for item in value)  # type: ignore[union-attr]
+            parts.append(f' "{key}": [\n{lines}\n ]')
+        elif key != "curves":
+            text = json.dumps(value, indent=1).replace("\n", "\n ")
+            parts.append(f" {json.dumps(key)}: {text}")
+    rows = []
+    for row, methods in result["curves"].items():
+        lines = (f"   {json.dumps(m)}: {json.dumps(s, separators=(',', ':'))}" for m, s in methods.items())
+        rows.append(f"  {json.dumps(row)}: {{\n" + ",\n".join(lines) + "\n  }")
+    parts.append(' "curves": {\n' + ",\n".join(rows) + "\n }")
     return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-def _lines(items: Any) -> str:
-    return "[\n" + ",\n".join(f"  {json.dumps(item)}" for item in items) + "\n ]" if items else "[]"
-
-
-def _indented(value: Any) -> str:
-    return json.dumps(value, indent=1).replace("\n", "\n ")

@@ -1,4 +1,4 @@
-"""The plan of a reproduction: its rows and methods, the folders of its runs, and the text that announces it.
+"""The plan of a reproduction: its rows and methods, and the folders of its runs.
 
 The folder of a run is named after the run's settings, so that no run is repeated.
 """
@@ -6,15 +6,13 @@ The folder of a run is named after the run's settings, so that no run is repeate
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unskew.comparison.progress import Cell, makers
-from unskew.config import Settings
+from unskew.comparison.progress import Cell
 from unskew.errors import DataError, UsageError
 from unskew.experiments.experiment import Experiment, TableRow
-from unskew.report.analysis.numbers import plural
 from unskew.runs.resolve import method_text
 
 
@@ -58,11 +56,8 @@ def select(experiment: Experiment, rows: Sequence[str] = (), methods: Sequence[s
     runnable = [row for row in chosen if row.has_data]
     if not runnable:
         missing = ", ".join(sorted({row.data for row in chosen}))
-        raise DataError(
-            "E402",
-            f"the data of these rows are not here ({missing}); set UNSKEW_DATA to the folder that holds"
-            " them.",
-        )
+        text = f"the data of these rows are not here ({missing})"
+        raise DataError("E402", f"{text}; set UNSKEW_DATA to the folder that holds them.")
     return Selection(
         rows=tuple(runnable),
         methods=tuple(name for name in experiment.methods if not methods or name in method_names),
@@ -109,50 +104,12 @@ def plan_runs(
         for row in selection.rows:
             for method in selection.methods:
                 settings = experiment.settings_of(row, method, scale).replace(seed=seed)
-                path = path_of(folder, settings)
+                path = folder / "cells" / settings.fingerprint()[:20]
                 cell = by_path.setdefault(path, Cell(f"{row.name} {method}", seed, path, settings))
                 runs[Key(row.name, method, seed)] = cell
     return runs
 
 
-def path_of(folder: Path, settings: Settings) -> Path:
-    """The folder of a run with these settings."""
-    return folder / "cells" / settings.fingerprint()[:20]
-
-
 def distinct_runs(runs: Mapping[Key, Cell]) -> list[Cell]:
     """The different runs, in order."""
     return list({cell.path: cell for cell in runs.values()}.values())
-
-
-def table_outline(experiment: Experiment, selection: Selection) -> str:
-    """Text that names the table, the rows to run, and the rows without data."""
-    lines = [line for line in (experiment.title, experiment.paper) if line]
-    lines += [f"row     {row.name}{': ' + row.note if row.note else ''}" for row in selection.rows]
-    lines += [f"skipped {row.name}: its data ({row.data}) are not here" for row in selection.missing]
-    return "\n".join(lines)
-
-
-def runs_outline(cells: Sequence[Cell], repeated: Collection[Path], scale: float) -> str:
-    """Text with the number of runs. repeated: finished runs that are run again."""
-    left = [cell for cell in cells if cell.path in repeated or not cell.ended]
-    share = f"; {scale:g} of the rounds" if scale != 1 else ""
-    return f"plan    {plural(len(cells), 'run')}, {len(cells) - len(left)} of them already done{share}"
-
-
-def attacks_outline(left: int) -> str:
-    """Text with the number of attacks; "" without attacks."""
-    return f"attacks {left} on the finished runs" if left else ""
-
-
-def schedules_outline(changes: Sequence[str]) -> str:
-    """Text with the schedules that a shortened run changes; "" without changes."""
-    return f"ends    where the whole run ends: {', '.join(changes)}" if changes else ""
-
-
-def versions_outline(paths: Sequence[Path], anew: bool) -> str:
-    """Text with the number of runs by other versions of unskew, and whether they are repeated."""
-    versions = ", ".join(f"{n} by {version}" for version, n in makers(paths).items())
-    if anew:
-        return f"older   {versions}; these are run again"
-    return f"older   {versions}; these are kept, and continued if unfinished; --anew runs them again"

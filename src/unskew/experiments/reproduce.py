@@ -16,15 +16,15 @@ from unskew.comparison import progress, training
 from unskew.comparison.cluster import HERE
 from unskew.comparison.dry_run import dry_run
 from unskew.comparison.progress import Cell, announce
-from unskew.experiments import attack_findings, pages, plan, tables
+from unskew.experiments import attack_findings, pages, tables
 from unskew.experiments.duration import duration_text
-from unskew.experiments.entries import entries_of
 from unskew.experiments.experiment import Experiment, distinct_changes
 from unskew.experiments.files import read_experiment
 from unskew.experiments.plan import Key, Selection, distinct_runs, plan_runs, select, with_methods
 from unskew.experiments.request import Request
 from unskew.experiments.result import TableResult, result_of
 from unskew.formats import arguments
+from unskew.report.analysis.numbers import plural
 from unskew.report.analysis.runs import RunData, read_run
 from unskew.round.precision import torch_defaults
 from unskew.system.disk import check_name
@@ -94,18 +94,8 @@ def reproduce(
     Raises UnskewError, before any training, for a table, row, method or setting that does not exist or cannot
     run.
     """
-    options = {
-        "rows": rows,
-        "methods": methods,
-        "add": add,
-        "seeds": seeds,
-        "scale": scale,
-        "processes": processes,
-        "on": on,
-        "page": page,
-        "anew": anew,
-        "dry_run": dry_run,
-    }
+    options = {"rows": rows, "methods": methods, "add": add, "seeds": seeds, "scale": scale}
+    options |= {"processes": processes, "on": on, "page": page, "anew": anew, "dry_run": dry_run}
     checked = arguments.check(Request, options, "reproduce", "E109")
     request = Request(str(table), folder=Path(folder), keep=Path(keep) if keep else None, **checked)
     return carry_out(request, say, watch)
@@ -113,73 +103,64 @@ def reproduce(
 
 def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
     """Run a checked request. Returns the same as `reproduce`."""
-    request.cluster  # noqa: B018 - a text that names no cluster is refused before anything is read
+    cluster, scale, began = request.cluster, request.scale, time.monotonic()
     experiment = with_methods(read_experiment(request.table), request.add)
     page = check_name(request.page or experiment.name)
     selection = select(experiment, request.rows, [*request.methods, *request.add] if request.methods else ())
     folder = request.folder / "reproduce"
-    training = _Training(request, folder, watch)
-    began = time.monotonic()
-
-    say(plan.table_outline(experiment, selection))
-    dry_run(plan_runs(experiment, selection, range(1), request.scale, folder).values())
-    runs = plan_runs(experiment, selection, range(request.seeds), request.scale, folder)
+    say(_outline(experiment, selection))
+    dry_run(plan_runs(experiment, selection, range(1), scale, folder).values())
+    runs = plan_runs(experiment, selection, range(request.seeds), scale, folder)
+    cells = distinct_runs(runs)
+    schedules = distinct_changes(
+        (experiment.settings_of(experiment.row(key.row), key.method), cell.settings)
+        for key, cell in runs.items()
+    )
+    say(_outline_of_runs(cells, schedules, request))
     attacked = [(experiment.row(key.row), cell) for key, cell in runs.items()]
-    say(training.outline(distinct_runs(runs), _schedules(experiment, runs)))
-    if text := plan.attacks_outline(attack_findings.count_missing(attacked)):
-        say(text)
-    reproduction = Reproduction(experiment, selection, tuple(distinct_runs(runs)))
+    if missing := attack_findings.count_missing(attacked):
+        say(f"attacks {missing} on the finished runs")
+    reproduction = Reproduction(experiment, selection, tuple(cells))
     if request.dry_run:
-        if left := [cell.settings for cell in reproduction.runs if not cell.ended]:
+        if left := [cell.settings for cell in cells if not cell.ended]:
             say(f"time    {duration_text(left)}, estimated from a few steps of each model")
         return reproduction
-    training.train(distinct_runs(runs))
+    if request.anew:
+        progress.discard(progress.runs_by_other_versions(cell.path for cell in cells))
+    announce(folder, cells)
+    training.train_all(cells, request.processes, watch, cluster)
     attack_findings.make(attacked, say)
-    facts: dict[str, Any] = {
-        "page": page,
-        "command": request.command,
-        "seeds": request.seeds,
-        "scale": request.scale,
-    }
-    if request.scale != 1:
-        facts["schedules"] = _schedules(experiment, runs)
+    facts: dict[str, Any] = {"page": page, "command": request.command, "seeds": request.seeds, "scale": scale}
+    if scale != 1:
+        facts["schedules"] = schedules
     result = _result(experiment, runs, facts | {"seconds_now": round(time.monotonic() - began, 1)})
     if request.keep:
         pages.write_documentation(request.keep, result)
     return replace(reproduction, result=result, page=pages.write_result(folder / "pages", result))
 
 
-@dataclass(frozen=True)
-class _Training:
-    """Trains the runs of a request, on this machine or on a cluster, and reports their state."""
-
-    request: Request
-    folder: Path
-    watch: Watch
-
-    def train(self, runs: Sequence[Cell]) -> None:
-        """Train every run that is not finished."""
-        if self.request.anew:
-            progress.discard(progress.runs_by_other_versions(cell.path for cell in runs))
-        announce(self.folder, runs)
-        training.train_all(list(runs), self.request.processes, self.watch, self.request.cluster)
-
-    def outline(self, runs: Sequence[Cell], schedules: Sequence[str]) -> str:
-        """Text with the number of runs, the schedules that `scale` shortened, and the runs made by other
-        versions."""
-        older = progress.runs_by_other_versions(cell.path for cell in runs)
-        text = plan.runs_outline(runs, older if self.request.anew else (), self.request.scale)
-        text = "\n".join(filter(None, (text, plan.schedules_outline(schedules))))
-        return f"{text}\n{plan.versions_outline(older, self.request.anew)}" if older else text
+def _outline(experiment: Experiment, selection: Selection) -> str:
+    """Text that names the table, the rows to run, and the rows without data."""
+    lines = [line for line in (experiment.title, experiment.paper) if line]
+    lines += [f"row     {row.name}{': ' + row.note if row.note else ''}" for row in selection.rows]
+    lines += [f"skipped {row.name}: its data ({row.data}) are not here" for row in selection.missing]
+    return "\n".join(lines)
 
 
-def _schedules(experiment: Experiment, runs: Mapping[Key, Cell]) -> list[str]:
-    """The settings besides the number of rounds that a shortened run changes, as texts."""
-    each = (
-        (experiment.settings_of(experiment.row(key.row), key.method), cell.settings)
-        for key, cell in runs.items()
-    )
-    return distinct_changes(each)
+def _outline_of_runs(cells: Sequence[Cell], schedules: Sequence[str], request: Request) -> str:
+    """Text with the number of runs, the schedules that `scale` shortened, and the runs made by other versions
+    of unskew."""
+    older = progress.runs_by_other_versions(cell.path for cell in cells)
+    done = sum(cell.ended for cell in cells if not (request.anew and cell.path in older))
+    share = f"; {request.scale:g} of the rounds" if request.scale != 1 else ""
+    lines = [f"plan    {plural(len(cells), 'run')}, {done} of them already done{share}"]
+    if schedules:
+        lines.append(f"ends    where the whole run ends: {', '.join(schedules)}")
+    if older:
+        versions = ", ".join(f"{n} by {version}" for version, n in progress.makers(older).items())
+        kept = "these are kept, and continued if unfinished; --anew runs them again"
+        lines.append(f"older   {versions}; {'these are run again' if request.anew else kept}")
+    return "\n".join(lines)
 
 
 def _result(experiment: Experiment, runs: Mapping[Key, Cell], facts: dict[str, Any]) -> TableResult:
@@ -196,4 +177,4 @@ def _result(experiment: Experiment, runs: Mapping[Key, Cell], facts: dict[str, A
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}",
         "hours": round(seconds / 3600, 3),
     }
-    return result_of(experiment, entries_of(experiment, groups), groups, facts)
+    return result_of(experiment, groups, facts)

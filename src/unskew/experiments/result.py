@@ -1,4 +1,9 @@
-"""The stored result of a reproduction: one JSON document from which every page can be made again."""
+"""The stored result of a reproduction: one JSON document from which every page can be made again.
+
+ours            mean and sample standard deviation over seeds of the score that the paper reports
+vs best other   difference to the best other method of the row, with a two-sided paired t-test over seeds;
+                p-values are Holm-corrected within the row
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
-from unskew.experiments import verdicts
-from unskew.experiments.entries import Entry, Runs, series_of
+import numpy as np
+
+from unskew.errors import UsageError
+from unskew.experiments import attack_findings, verdicts
 from unskew.experiments.experiment import Claim, Experiment, TableRow, Trend
+from unskew.report.analysis import stats
+from unskew.report.analysis.runs import RunData
+from unskew.report.analysis.stats import Score
 from unskew.report.analysis.summary import terms_of, terms_sentences
 from unskew.runs.coverage import lost_replies
+from unskew.scores import MAIN, Kind, kind
+
+Runs = Mapping[tuple[str, str], Sequence[RunData]]
+"""The runs of a table by row and method, one per seed."""
+SCORES = ("last", "best", "mean10", "stability")
 
 
 class ScoreRecord(TypedDict):
@@ -24,7 +39,11 @@ class ScoreRecord(TypedDict):
 
 
 class BoundsRecord(TypedDict):
-    """Reference values of an attack's score; see entries.Bounds. null stands for NaN."""
+    """Reference values of an attack's score in the table's unit, as means over seeds; null if missing.
+
+    low, high: the 95 % interval over samples. floor: the score without the payload. ceiling: the score with
+    the raw input in place of the payload.
+    """
 
     low: float | None
     high: float | None
@@ -33,7 +52,17 @@ class BoundsRecord(TypedDict):
 
 
 class EntryRecord(TypedDict):
-    """One method in one row; see entries.Entry. null stands for NaN."""
+    """One method in one row; scores in the table's unit, null for those that are missing.
+
+    paper: the published number. ours: our value of the score that the paper reports.
+    last, best, mean10, stability: the score in the last round, in the best round, as the mean of the last ten
+    rounds, and its standard deviation over the last quarter of the rounds, at most 50.
+    megabytes: sent and received by all clients in one run.
+    ahead: points ahead of the best other method over their common seeds; null without another method.
+    p: the p-value of that difference; null without another method or with fewer than five seeds.
+    gap: ours minus the paper's, in a whole run. bounds: reference values of an attack's score. lower: whether
+    a lower score is better.
+    """
 
     row: str
     method: str
@@ -139,41 +168,20 @@ class TableResult(TypedDict):
     curves: dict[str, dict[str, list[list[list[float]]]]]
 
 
-REQUIRED = {
-    "page",
-    "experiment",
-    "title",
-    "entries",
-    "claims",
-    "curves",
-    "rows",
-    "unit",
-    "command",
-    "unskew",
-    "made_by",
-}
+REQUIRED = {"page", "experiment", "title", "entries", "claims", "curves", "rows", "unit", "command"}
+REQUIRED |= {"unskew", "made_by"}
 """The keys by which a JSON file is recognised as a result."""
 DESCRIPTION = ("title", "paper", "measure", "unit", "metric", "scope", "axis", "finding")
 
 
-def result_of(
-    experiment: Experiment,
-    entries: Sequence[Entry],
-    runs: Runs,
-    facts: Mapping[str, Any],
-) -> TableResult:
+def result_of(experiment: Experiment, runs: Runs, facts: Mapping[str, Any]) -> TableResult:
     """The document to store; NaN becomes null. facts: further entries with the keys of TableResult."""
     document = {
         "experiment": experiment.name,
         **{name: getattr(experiment, name) for name in DESCRIPTION},
         **facts,
-        "rows": {
-            row.name: _row(row, runs, facts["scale"], experiment.share_of_rounds(row))
-            for row in experiment.rows
-        },
-        "entries": [
-            {**asdict(entry), "gap": entry.gap if facts["scale"] == 1 else math.nan} for entry in entries
-        ],
+        "rows": {row.name: _row(experiment, row, runs, facts["scale"]) for row in experiment.rows},
+        "entries": entries_of(experiment, runs, facts["scale"]),
         "claims": [],
         "open": list(experiment.open),
         "dropped": _dropped(runs),
@@ -183,10 +191,13 @@ def result_of(
         "privacy": _privacy(runs),
         "curves": _curves(experiment, runs),
     }
-    if logs := _logs(experiment, runs):
+    logs: dict[str, dict[str, LogRecord]] = {}
+    for row, method in runs:
+        if log := experiment.row(row).logs.get(method):
+            logs.setdefault(row, {})[method] = LogRecord(source=log.source, values=list(log.values))
+    if logs:
         document["logs"] = logs
-    result = cast(TableResult, _plain(document))
-    return judged(result, experiment.claims)
+    return judged(cast(TableResult, _plain(document)), experiment.claims)
 
 
 def judged(result: TableResult, claims: Sequence[Claim | Trend] = ()) -> TableResult:
@@ -195,14 +206,148 @@ def judged(result: TableResult, claims: Sequence[Claim | Trend] = ()) -> TableRe
     return {**result, "claims": _plain(verdicts.judge(result, claims))}
 
 
-def _row(row: TableRow, runs: Runs, scale: float = 1.0, share: float = 1.0) -> RowRecord:
+def entries_of(experiment: Experiment, runs: Runs, scale: float = 1.0) -> list[dict[str, Any]]:
+    """One entry for each row and method that was run, in the experiment's order; NaN stands for null."""
+    entries: list[dict[str, Any]] = []
+    for row in experiment.rows:
+        groups = {method: runs.get((row.name, method), ()) for method in experiment.methods}
+        scored = {method: group for method, group in groups.items() if group and _attack_fits(row, group)}
+        entries += _entries_of_row(experiment, row, scored, scale)
+    return entries
+
+
+def _entries_of_row(
+    experiment: Experiment, row: TableRow, runs: Mapping[str, Sequence[RunData]], scale: float
+) -> list[dict[str, Any]]:
+    by_seed = {
+        method: {run.seed: scores_of(run, experiment, row) for run in group} for method, group in runs.items()
+    }
+    reported = {
+        m: {seed: s[experiment.measure] for seed, s in scores.items()} for m, scores in by_seed.items()
+    }
+    main = next(iter(runs.values()))[0].metric if runs else "accuracy"
+    which = kind("attack" if row.attack else quantity_of(experiment, row, main))
+    leads = {method: _lead(method, reported, which) for method in runs}
+    corrected = dict(zip(runs, stats.holm([leads[method][1] for method in runs])))
+    entries = []
+    for method, group in runs.items():
+        scores = {name: Score.of([seed[name] for seed in by_seed[method].values()]) for name in SCORES}
+        ours, paper = scores[experiment.measure], row.published.get(method, math.nan)
+        entries.append(
+            {
+                "row": row.name,
+                "method": method,
+                "paper": paper,
+                "ours": asdict(ours),
+                **{name: asdict(score) for name, score in scores.items()},
+                "megabytes": sum(map(_megabytes, group)) / len(group),
+                "ahead": leads[method][0],
+                "p": corrected[method],
+                "bounds": _bounds(experiment, row, group),
+                "lower": which.lower,
+                "gap": ours.mean - paper if scale == 1 else math.nan,
+            }
+        )
+    return entries
+
+
+def _lead(method: str, scores: Mapping[str, Mapping[int, float]], which: Kind) -> tuple[float, float]:
+    """(points ahead of the best other method over common seeds, uncorrected p); NaN without another method.
+
+    scores: by method and seed. which: the kind of the score.
+    """
+    means = {other: Score.of(list(values.values())).mean for other, values in scores.items()}
+    others = [other for other in means if other != method and not math.isnan(means[other])]
+    if not others:
+        return math.nan, math.nan
+    best = max(others, key=lambda other: which.ahead(means[other], 0.0))
+    both = sorted(scores[method].keys() & scores[best].keys())
+    pairs = [(scores[method][seed], scores[best][seed]) for seed in both]
+    pairs = [pair for pair in pairs if not any(map(math.isnan, pair))]
+    if not pairs:
+        return math.nan, math.nan
+    ours, theirs = zip(*pairs)
+    return which.ahead(float(np.mean(ours)), float(np.mean(theirs))), stats.paired_p(ours, theirs)
+
+
+def series_of(run: RunData, experiment: Experiment, row: TableRow) -> tuple[np.ndarray, np.ndarray]:
+    """(rounds, values in the table's unit) of the quantity that a row reports.
+
+    Both are empty if a scaled-down run ends before the round at which the row is read. The score of an attack
+    counts as the value of the last round. Raises UsageError (E109) for the main score of another task, and
+    for percent of a score that is no share.
+    """
+    factor = 100 if experiment.unit == "percent" else 1
+    if row.attack:
+        value = _attack_value(run, row, "value")
+        points = [] if math.isnan(value) else [value]
+        return np.full(len(points), run.rounds), np.array(points) * factor
+    metric = quantity_of(experiment, row, run.metric)
+    where = f"'{experiment.name}', row {row.name}"
+    if metric in MAIN.values() and metric != run.metric:
+        raise UsageError(
+            "E109", f"{where} reports {metric}, and these runs have {run.metric}; say metric: {run.metric}."
+        )
+    if not kind(metric).share and experiment.unit == "percent":
+        raise UsageError(
+            "E109", f"{where}: {metric} is a number in a unit of its own, not a share; say unit: number."
+        )
+    rounds, values = stats.trained_rounds(run, row.scope or experiment.scope, row.metric or experiment.metric)
+    reached = len(rounds) > 0 and rounds[-1] >= row.at
+    counted = (rounds <= (row.at or math.inf)) & reached
+    return rounds[counted], values[counted] * factor
+
+
+def scores_of(run: RunData, experiment: Experiment, row: TableRow) -> dict[str, float]:
+    """The last, best, mean10 and stability of one run in a row, in the table's unit."""
+    rounds, values = series_of(run, experiment, row)
+    last, best, mean10 = stats.last_best_mean10(rounds, values, quantity_of(experiment, row, run.metric))
+    stability = verdicts.stability(rounds, values)
+    return {"last": last, "best": best, "mean10": mean10, "stability": stability}
+
+
+def quantity_of(experiment: Experiment, row: TableRow, main: str) -> str:
+    """The name of the score that a row reports; `mean` and `worst` over clients are of the `main` score."""
+    metric = row.metric or experiment.metric
+    return main if metric in ("mean", "worst") else metric
+
+
+def _attack_fits(row: TableRow, group: Sequence[RunData]) -> bool:
+    """Whether the row's attack, if any, fits these runs."""
+    return not row.attack or all(attack_findings.fits(run.path, row.attack) for run in group)
+
+
+def _attack_value(run: RunData, row: TableRow, name: str) -> float:
+    """A field of the attack's score on a run; NaN if there is none."""
+    assert row.attack
+    value = (attack_findings.score(run.path, row.attack) or {}).get(name)
+    return math.nan if value is None else float(value)
+
+
+def _bounds(experiment: Experiment, row: TableRow, group: Sequence[RunData]) -> dict[str, float] | None:
+    if not row.attack:
+        return None
+    factor = 100 if experiment.unit == "percent" else 1
+    return {
+        name: factor * float(np.mean([_attack_value(run, row, name) for run in group]))
+        for name in ("low", "high", "floor", "ceiling")
+    }
+
+
+def _megabytes(run: RunData) -> float:
+    """Sent and received by all clients."""
+    sums = (run.bytes_by_round(way)[1] for way in ("up", "down"))
+    return sum(float(series[-1]) for series in sums if len(series)) / 1e6
+
+
+def _row(experiment: Experiment, row: TableRow, runs: Runs, scale: float) -> RowRecord:
     record = RowRecord(note=row.note, x=row.x, panel=row.panel)
-    if share != 1:
+    if (share := experiment.share_of_rounds(row)) != 1:
         record["share"] = scale * share
-    if main := next(
-        (run.metric for (name, _), group in runs.items() if name == row.name for run in group), ""
-    ):
-        record["main"] = main
+    for (name, _), group in runs.items():
+        if name == row.name and group:
+            record["main"] = group[0].metric
+            break
     if row.attack:
         record["quantity"], record["attack"] = row.attack.metric, row.attack.name
     elif row.metric:
@@ -212,15 +357,6 @@ def _row(row: TableRow, runs: Runs, scale: float = 1.0, share: float = 1.0) -> R
     if row.at:
         record["at"] = row.at
     return record
-
-
-def _logs(experiment: Experiment, runs: Runs) -> dict[str, dict[str, LogRecord]]:
-    """The published logs of the rows and methods that were run."""
-    logs: dict[str, dict[str, LogRecord]] = {}
-    for row, method in runs:
-        if log := experiment.row(row).logs.get(method):
-            logs.setdefault(row, {})[method] = LogRecord(source=log.source, values=list(log.values))
-    return logs
 
 
 def _dropped(runs: Runs) -> list[str]:

@@ -52,14 +52,8 @@ def log_table(result: TableResult) -> tuple[list[str], list[list[str]]]:
     for row, method, log, seeds in log_pairs(result):
         for name, tens in _tens(log).items():
             lines.append([row, method, name, *_log_cells(_mean(log, tens), [_mean(s, tens) for s in seeds])])
-        lines.append(
-            [
-                row,
-                method,
-                f"best to {max(log)}",
-                *_log_cells(max(log.values()), [max(s.values()) for s in seeds]),
-            ]
-        )
+        best = _log_cells(max(log.values()), [max(s.values()) for s in seeds])
+        lines.append([row, method, f"best to {max(log)}", *best])
         changes = [_change(seed) for seed in seeds]
         if not np.isnan(changes[0]):
             lines.append([row, method, "a round to the next", *_log_cells(_change(log), changes)])
@@ -74,38 +68,31 @@ def log_verdicts(result: TableResult) -> list[str]:
     """
     sentences = []
     for row, method, log, seeds in log_pairs(result):
-        spread = _change(log)
+        spread, tens = _change(log), _tens(log)
         if np.isnan(spread):
             continue
         gaps = {
-            n: float(np.mean([_mean(s, tens) for s in seeds])) - _mean(log, tens)
-            for n, tens in _tens(log).items()
+            name: float(np.mean([_mean(seed, rounds) for seed in seeds])) - _mean(log, rounds)
+            for name, rounds in tens.items()
         }
         apart = [f"{name} ({gap:+.1f})" for name, gap in gaps.items() if abs(gap) > spread]
-        n = len(gaps)
-        follows = (
-            f"follows the log: all {n} means of ten rounds lie within {max(map(abs, gaps.values())):.1f}"
-            " of its"
-        )
-        parts = (
-            f"parts from the log in rounds {', '.join(apart)}; the other {n - len(apart)} of {n} means of ten"
-            " rounds follow it"
-        )
+        n, most = len(gaps), max(map(abs, gaps.values()))
+        text = f"follows the log: all {n} means of ten rounds lie within {most:.1f} of its"
+        if apart:
+            others = f"the other {n - len(apart)} of {n} means of ten rounds follow it"
+            text = f"parts from the log in rounds {', '.join(apart)}; {others}"
         median = np.mean([np.median([abs(seed[t] - log[t]) for t in log]) for seed in seeds])
         sentences.append(
-            f"{row}, {method}: {parts if apart else follows}. Neighbouring rounds of the log are {spread:.1f}"
-            f" apart in the median, a round of ours and the same round of the log {median:.1f}."
+            f"{row}, {method}: {text}. Neighbouring rounds of the log are {spread:.1f} apart in the median, a"
+            f" round of ours and the same round of the log {median:.1f}."
         )
     return sentences
 
 
 def log_note(result: TableResult) -> str:
     """The verdicts on the logs, the meaning of their table, and their sources; "" without a log."""
-    sources = (
-        [result["logs"][row][method]["source"] for row, method, *_ in log_pairs(result)]
-        if "logs" in result
-        else []
-    )
+    logs = result.get("logs", {})
+    sources = [logs[row][method]["source"] for row, method, *_ in log_pairs(result)]
     if not sources:
         return ""
     text = LOG_NOTE.format(sources="; ".join(dict.fromkeys(sources)))
@@ -135,21 +122,8 @@ def _log_cells(log: float, ours: Sequence[float]) -> list[str]:
     return [f"{log:.1f}", f"{mean:.1f}{spread}", f"{mean - log:+.1f}"]
 
 
-HEAD = (
-    "row",
-    "method",
-    "paper",
-    "ours",
-    "95 %",
-    "without payload",
-    "raw input",
-    "gap",
-    "last",
-    "best",
-    "mean-10",
-    "vs best other",
-    "MB",
-)
+HEAD = ("row", "method", "paper", "ours", "95 %", "without payload", "raw input", "gap", "last", "best")
+HEAD += ("mean-10", "vs best other", "MB")
 PAPER = ("paper", "gap")
 """Columns of tables with published numbers only."""
 ATTACK_COLUMNS = ("95 %", "without payload", "raw input")
@@ -224,26 +198,14 @@ def _aligned(head: list[str], lines: list[list[str]]) -> list[str]:
     ]
 
 
+CSV_HEAD = "row method paper mean std seeds last best mean10 stability megabytes scale"
+
+
 def as_csv(result: TableResult) -> str:
     """A line for each row and method, numbers in the table's unit; `scale` is the share of rounds run."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        (
-            "row",
-            "method",
-            "paper",
-            "mean",
-            "std",
-            "seeds",
-            "last",
-            "best",
-            "mean10",
-            "stability",
-            "megabytes",
-            "scale",
-        )
-    )
+    writer.writerow(CSV_HEAD.split())
     for entry in result["entries"]:
         ours = entry["ours"]
         others = (entry[name]["mean"] for name in ("last", "best", "mean10", "stability"))
@@ -265,19 +227,10 @@ def latex(result: TableResult) -> str:
         " & ".join([_escaped(method), *(_cell(entries.get((row, method)), result) for row in rows)]) + r" \\"
         for method in dict.fromkeys(method for _, method in entries)
     ]
-    return "\n".join(
-        [
-            *(f"% {line}" for line in wording.note(result).splitlines()),
-            rf"\begin{{tabular}}{{l{'r' * len(rows)}}}",
-            r"\toprule",
-            " & ".join(["", *map(_escaped, rows)]) + r" \\",
-            r"\midrule",
-            *lines,
-            r"\bottomrule",
-            r"\end{tabular}",
-            "",
-        ]
-    )
+    head = " & ".join(["", *map(_escaped, rows)]) + r" \\"
+    notes = [f"% {line}" for line in wording.note(result).splitlines()]
+    begin = [rf"\begin{{tabular}}{{l{'r' * len(rows)}}}", r"\toprule", head, r"\midrule"]
+    return "\n".join([*notes, *begin, *lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def _four_digits(value: float | None) -> str:

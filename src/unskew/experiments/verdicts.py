@@ -23,11 +23,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unskew.experiments.entries import stability
 from unskew.experiments.experiment import Claim, Terms, Trend, margins
 from unskew.report.analysis import stats
 
@@ -40,11 +39,6 @@ LATE = 5
 Entries = Mapping[tuple[str, str], "EntryRecord"]
 
 
-def definition_of(claim: Claim | Trend) -> dict[str, Any]:
-    """The entries of a claim that differ from their defaults, as stored in a result."""
-    return {name: value for name, value in asdict(claim).items() if value and name != "text"}
-
-
 def claim_of(record: ClaimRecord) -> Claim | Trend:
     """The claim of a stored record."""
     entries = dict(record["claim"], text=record["text"])
@@ -55,6 +49,13 @@ def claim_of(record: ClaimRecord) -> Claim | Trend:
         if name in entries:
             entries[name] = tuple(map(tuple, entries[name]))
     return Trend(**entries) if "falls" in entries else Claim(**entries)
+
+
+def stability(rounds: np.ndarray, values: np.ndarray) -> float:
+    """Sample standard deviation over the last quarter of the rounds, at most 50; NaN for fewer than two
+    values."""
+    quarter = int(rounds[-1]) // 4 if len(rounds) else 0
+    return stats.stability(rounds, values, min(stats.STABILITY_ROUNDS, quarter))
 
 
 def judge(result: TableResult, claims: Sequence[Claim | Trend]) -> list[ClaimRecord]:
@@ -77,7 +78,7 @@ def _record(result: TableResult, claim: Claim | Trend) -> ClaimRecord:
         "verdict": "no verdict" if by_place else "not run",
         "margins": kept,
         "paper": {place: of_paper.get(place) for place in kept},
-        "claim": definition_of(claim),
+        "claim": {name: value for name, value in asdict(claim).items() if value and name != "text"},
     }
     if not kept:
         return record

@@ -68,120 +68,79 @@ def quantity(result: TableResult, row: str = "") -> str:
     return f"{score}, {OVER_CLIENTS[metric]}"
 
 
-def score_description(result: TableResult, row: str) -> str:
-    """The score, model and samples of a row: `accuracy, in %, of the global model on all test samples`."""
-    record, percent = result["rows"][row], ", in %" if result["unit"] == "percent" else ""
-    scope = record.get("scope") or result["scope"]
-    if scope not in SCOPE_WORDS:
-        return f"the measure named below{percent}"
-    name, _, over = quantity(result, row).partition(", ")
-    return f"{name}{percent}{',' if percent else ''} {SCOPE_WORDS[scope]}{', ' if over else ''}{over}"
-
-
 def note(result: TableResult) -> str:
     """Sentences on the columns of the table."""
-    percent, of_measure = result["unit"] == "percent", result["scope"] in ("measure", "attack")
+    most = max((entry["ours"]["n"] for entry in result["entries"]), default=0)
+    spread = f"mean ± sample standard deviation over {most} seeds" if most > 1 else "one seed"
+    reported = ", as the paper reports" if result["paper"] else ""
+    gap = " gap: ours minus the paper's." if has_paper_numbers(result) and result["scale"] == 1 else ""
+    tested = ""
+    if most >= FEWEST_PAIRS:
+        tested = ", with a paired t-test over seeds, Holm-corrected"
+    elif most:
+        verb = "is" if most == 1 else "are"
+        tested = f"; {plural(most, 'seed')} {verb} too few for a test, which needs {FEWEST_PAIRS}"
+    lead = "points" if result["unit"] == "percent" else "how much"
+    best = "largest" if result["scope"] in ("measure", "attack") else "best"
     lines = [
-        _ours(result),
-        (
-            f"vs best other: {'points' if percent else 'how much'} ahead of the"
-            f" {'largest' if of_measure else 'best'} other method of the row{_tested(result)}."
-        ),
+        f"ours: {_reported(result)}{reported}; {spread}.{gap}",
+        f"vs best other: {lead} ahead of the {best} other method of the row{tested}.",
     ]
     if score_origins(result)[0]:
         lines.append(ATTACKS)
     if result["scope"] == "measure":
-        lines.append(_measured(result))
+        lines.append("docs/measures.md explains measures; whether larger is better depends on the measure.")
     if result["scale"] != 1:
         lines += _scaled(result)
     lines += [*result.get("dropped", []), *result.get("terms", [])]
     return "\n".join(lines)
 
 
-def _measured(result: TableResult) -> str:
-    """A sentence that names the measure, by row if rows report several."""
-    rows: dict[str, list[str]] = {}
-    for row in dict.fromkeys(entry["row"] for entry in result["entries"]):
-        quantity = result["rows"][row].get("quantity") or result["metric"]
-        measure = quantity.partition("/")[0]  # the row names the element of a matrix
-        rows.setdefault(measure, []).append(row)
+def _reported(result: TableResult) -> str:
+    """What the rows report, each score with its rows if there are several, and in which round."""
+    rows: dict[str, dict[str, None]] = {}
+    for entry in result["entries"]:
+        what = _score_of_row(result, entry["row"], bool(entry.get("bounds")))
+        rows.setdefault(what, {})[entry["row"]] = None
     if len(rows) < 2:
-        number = f"The number is the measure `{next(iter(rows), result['metric'])}`"
+        scores = next(iter(rows), "score")
     else:
-        number = "The number is the measure " + ", ".join(
-            f"`{m}` ({', '.join(names)})" for m, names in rows.items()
+        scores = "; ".join(
+            f"{what} (in {', '.join(f'`{n}`' for n in names)})" for what, names in rows.items()
         )
-    return f"{number}, which docs/measures.md explains; whether larger is better depends on the measure."
+    if not score_origins(result)[1]:
+        return scores
+    run, last = dict.fromkeys(entry["row"] for entry in result["entries"]), last_round(result)
+    at = {row: result["rows"][row].get("at", last) for row in run}
+    early = [f"of `{row}` up to round {t}" for row, t in at.items() if t < last]
+    return f"{scores}, {MEASURE[result['measure']]}" + (f" ({', '.join(early)})" if early else "")
 
 
-def _tested(result: TableResult) -> str:
-    """The test of a lead, or that the seeds are too few for one."""
-    most = max((entry["ours"]["n"] for entry in result["entries"]), default=0)
-    if most >= FEWEST_PAIRS:
-        return ", with a paired t-test over seeds, Holm-corrected"
-    if not most:
-        return ""
-    verb = "is" if most == 1 else "are"
-    return f"; {plural(most, 'seed')} {verb} too few for a test, which needs {FEWEST_PAIRS}"
+def _score_of_row(result: TableResult, row: str, attacked: bool) -> str:
+    """Such as `accuracy, in %, of the global model on all test samples`."""
+    record, percent = result["rows"][row], ", in %" if result["unit"] == "percent" else ""
+    if attacked:
+        return f"what the attack found after the last round: {quantity(result, row)}{percent}"
+    scope = record.get("scope") or result["scope"]
+    if scope not in SCOPE_WORDS:
+        measure = record.get("quantity") or result["metric"]
+        return f"the measure `{measure.partition('/')[0]}`{percent}"  # the row names the element of a matrix
+    name, _, over = quantity(result, row).partition(", ")
+    of_model = f"{name}{percent}{',' if percent else ''} {SCOPE_WORDS[scope]}"
+    return f"{of_model}, {over}" if over else of_model
 
 
 def _scaled(result: TableResult) -> list[str]:
     """Sentences on the rounds and schedules of a shortened run."""
-    target = (
-        "; the paper's numbers, in brackets, are of whole runs and no target"
-        if has_paper_numbers(result)
-        else ""
-    )
+    target = ""
+    if has_paper_numbers(result):
+        target = "; the paper's numbers, in brackets, are of whole runs and no target"
     lines = [f"SCALED: {result['scale']:g} of the {source(result)}'s rounds{target}."]
     if "schedules" not in result:
-        lines.append(
-            "Schedules were not shortened with the rounds: a learning rate that falls had not reached its"
-            " last values."
-        )
+        lines.append("Schedules were not shortened with the rounds.")
     elif result["schedules"]:
         lines.append(f"Schedules end where the whole run's end: {', '.join(result['schedules'])}.")
     return lines
-
-
-def _ours(result: TableResult) -> str:
-    seeds = max((entry["ours"]["n"] for entry in result["entries"]), default=0)
-    spread = f"mean ± sample standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    reported = ", as the paper reports" if result["paper"] else ""
-    gap = " gap: ours minus the paper's." if has_paper_numbers(result) and result["scale"] == 1 else ""
-    attacks, others = score_origins(result)
-    trained = f"{_scores(result)}, {MEASURE[result['measure']]}{_up_to(result)}{reported}" if others else ""
-    scores = filter(None, (trained, _attack_scores(result) if attacks else ""))
-    return f"ours: {', or '.join(scores)}; {spread}.{gap}"
-
-
-def _scores(result: TableResult) -> str:
-    """The training scores of the rows, each with its rows if there are several."""
-    rows: dict[str, list[str]] = {}
-    for row in dict.fromkeys(entry["row"] for entry in result["entries"] if not entry.get("bounds")):
-        rows.setdefault(score_description(result, row), []).append(row)
-    if len(rows) < 2:
-        return next(iter(rows), "score")
-    return "; ".join(
-        f"{what} (in {', '.join(f'`{name}`' for name in names)})" for what, names in rows.items()
-    )
-
-
-def _up_to(result: TableResult) -> str:
-    """The rows that are read before the last round: ` (of `t10` up to round 10)`."""
-    rows, last = dict.fromkeys(entry["row"] for entry in result["entries"]), last_round(result)
-    early = [
-        f"of `{row}` up to round {at}" for row in rows if (at := result["rows"][row].get("at", last)) < last
-    ]
-    return f" ({', '.join(early)})" if early else ""
-
-
-def _attack_scores(result: TableResult) -> str:
-    """The names of the attacks' scores."""
-    rows = dict.fromkeys(entry["row"] for entry in result["entries"] if entry.get("bounds"))
-    names = dict.fromkeys(quantity(result, row) for row in rows)
-    percent = ", in %" if result["unit"] == "percent" else ""
-    of_row = " of the row" if score_origins(result)[1] else ""
-    return f"what the attack{of_row} found after the last round: {' or '.join(names)}{percent}"
 
 
 def source(result: TableResult) -> str:
@@ -196,15 +155,8 @@ RULES = {
     " open whether the claim holds.",
 }
 """What a part of a verdict means."""
-KINDS = (
-    "reproduced",
-    "agrees so far",
-    "in part",
-    "unclear",
-    "disagrees so far",
-    "not reproduced",
-    "no verdict",
-)
+KINDS = ("reproduced", "agrees so far", "in part", "unclear", "disagrees so far", "not reproduced")
+KINDS += ("no verdict",)
 
 
 def rules(result: TableResult) -> str:
@@ -227,10 +179,6 @@ def verdict(claim: ClaimRecord) -> str:
     return f"{claim['verdict']}: {plural(claim['seeds'], 'seed')}, {share}"
 
 
-def _kind(claim: ClaimRecord) -> str:
-    return "in part" if " in " in claim["verdict"] else claim["verdict"]
-
-
 def claim_counts(result: TableResult) -> tuple[int, int]:
     """(claims reproduced in every row that was run, claims that could be tested)."""
     tested = [claim for claim in result["claims"] if claim["margins"]]
@@ -239,7 +187,8 @@ def claim_counts(result: TableResult) -> tuple[int, int]:
 
 def summary(result: TableResult) -> str:
     """The number of claims by verdict, such as `reproduced: 1; agrees so far: 2`."""
-    counts = Counter(map(_kind, result["claims"]))
+    words = (claim["verdict"] for claim in result["claims"])
+    counts = Counter("in part" if " in " in word else word for word in words)
     texts = [f"{word}: {counts[word]}" for word in KINDS if counts[word]]
     return "; ".join(texts) or "no claim tested"
 
