@@ -42,20 +42,12 @@ round."""
 
 
 @dataclass(frozen=True)
-class DicomFile:
-    """A file. name: its name in messages, which is never its path."""
-
-    path: Path
-    name: str
-
-
-@dataclass(frozen=True)
 class Series:
-    """The files of one series, in the order of paths. name: its name in messages, such as `scans, series
+    """The files of one series, in the order of paths. name: its name in messages, such as `dicom, series
     3`."""
 
     name: str
-    items: tuple[DicomFile, ...]
+    paths: tuple[Path, ...]
 
     def __str__(self) -> str:
         return self.name
@@ -89,17 +81,15 @@ def is_dicom(path: Path) -> bool:
 
 
 @contextmanager
-def quiet_pydicom(item: DicomFile) -> Iterator[Any]:
-    """The package pydicom, with its warnings, logs and errors suppressed.
+def quiet_pydicom(name: str) -> Iterator[Any]:
+    """The package pydicom, with its warnings, logs and errors suppressed. name: of the file, for messages.
 
     Raises DataError: E401 for any error within the context, E403 if pydicom is not installed.
     """
     try:
         library = importlib.import_module("pydicom")
     except ImportError:
-        raise DataError(
-            "E403", f"reading {item.name} needs pydicom; pip install 'unskew[medical]'."
-        ) from None
+        raise DataError("E403", f"reading {name} needs pydicom; pip install 'unskew[medical]'.") from None
     log = logging.getLogger("pydicom")
     was = log.disabled
     try:
@@ -110,30 +100,24 @@ def quiet_pydicom(item: DicomFile) -> Iterator[Any]:
     except DataError:
         raise
     except Exception as error:  # pydicom raises many kinds of error, and their text quotes tags
-        raise _file_error(item, f"it is cut off or damaged ({type(error).__name__})") from None
+        fault = f"it is cut off or damaged ({type(error).__name__})"
+        raise DataError("E401", f"{name} cannot be read as DICOM: {fault}. Export it again.") from None
     finally:
         log.disabled = was
 
 
-def _file_error(item: DicomFile, reason: str) -> DataError:
-    """The error for a file that cannot be read. reason: half a sentence without values of tags."""
-    return DataError("E401", f"{item.name} cannot be read as DICOM: {reason}. Copy or export it again.")
-
-
-def read_head(item: DicomFile) -> Any | None:
+def read_head(path: Path, name: str) -> Any | None:
     """The tags HEAD_TAGS of a file that holds an image, None for other objects (reports, directories,
     segmentations). Raises DataError (E401) for a damaged file."""
-    with quiet_pydicom(item) as pydicom:
-        tags = pydicom.dcmread(item.path, stop_before_pixels=True, specific_tags=list(HEAD_TAGS))
-        # a truncated file or noise has none; omitting it would lose a slice unnoticed
-        if not tags.get("SOPClassUID"):
-            raise _file_error(item, "it is cut off, or has no SOPClassUID")
-        name = pydicom.uid.UID(tags.SOPClassUID).name
+    with quiet_pydicom(name) as pydicom:
+        tags = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=list(HEAD_TAGS))
+        kind = pydicom.uid.UID(tags.SOPClassUID).name  # a truncated file has none, which is an error here
         sized = "Rows" in tags and "Columns" in tags
-        if "Image Storage" not in name and (not sized or name in _LABEL_OBJECTS):
+        if "Image Storage" not in kind and (not sized or kind in _LABEL_OBJECTS):
             return None
         if not tags.get("SeriesInstanceUID"):
-            raise _file_error(item, "it has no SeriesInstanceUID")
+            fault = "it has no SeriesInstanceUID"
+            raise DataError("E401", f"{name} cannot be read as DICOM: {fault}. Export it again.")
         return tags
 
 
@@ -143,7 +127,12 @@ def stack_series(series: Series) -> Volume:
     Raises DataError: E401 for damaged files and missing planes, E403 for colours and for compressed pixels
     that need another package, E404 for a series with images that do not form one stack.
     """
-    stack = _sort_planes(series, [plane for item in series.items for plane in _read_planes(item)])
+    planes = [
+        plane
+        for i, path in enumerate(series.paths)
+        for plane in _read_planes(path, f"{series}, file {i + 1:,}")
+    ]
+    stack = _sort_planes(series, planes)
     values = np.stack([plane.values.T for plane in stack], axis=2)  # columns, rows, planes: x, y, z of NIfTI
     if not np.isfinite(values).all():
         raise DataError("E401", f"{series}: rescaled, some of its values are not finite; export it again.")
@@ -156,34 +145,22 @@ def stack_series(series: Series) -> Volume:
     return canonical_volume(Path(series.name), values, _affine(series, stack))
 
 
-def _read_planes(item: DicomFile) -> list[Plane]:
+def _read_planes(path: Path, name: str) -> list[Plane]:
     """The planes of a file."""
-    with quiet_pydicom(item) as pydicom:
-        tags = pydicom.dcmread(item.path)
+    with quiet_pydicom(name) as pydicom:
+        tags = pydicom.dcmread(path)
         light = str(tags.get("PhotometricInterpretation", ""))
         if int(tags.get("SamplesPerPixel") or 1) != 1 or light not in ("MONOCHROME1", "MONOCHROME2"):
-            raise DataError(
-                "E403",
-                f"{item.name} holds colours; give grey images, one number a voxel, or leave it out (image=).",
-            )
+            raise DataError("E403", f"{name} holds colours; give grey images, or leave it out (image=).")
         syntax = tags.file_meta.TransferSyntaxUID
         if syntax.is_encapsulated and not pydicom.pixels.get_decoder(syntax).is_available:
-            raise DataError(
-                "E403", f"{item.name} is packed as {syntax.name}; {PLUGINS}, or export it unpacked."
-            )
+            raise DataError("E403", f"{name} is packed as {syntax.name}; {PLUGINS}, or export it unpacked.")
         stored = np.asarray(tags.pixel_array).reshape(-1, int(tags.Rows), int(tags.Columns))
-        if light == "MONOCHROME1":
-            stored = _inverted(tags, stored)
+        if light == "MONOCHROME1":  # high numbers mean dark
+            bits = int(tags.get("BitsStored") or 8 * stored.dtype.itemsize)
+            total = {"u": (1 << bits) - 1, "i": -1}.get(stored.dtype.kind, 0)  # the lowest plus the highest
+            stored = total - stored.astype(np.int64 if total else stored.dtype)
         return [_plane_of(tags, values_RC, i) for i, values_RC in enumerate(stored)]
-
-
-def _inverted(tags: Any, stored: np.ndarray) -> np.ndarray:
-    """Values of which high ones mean dark, inverted."""
-    if stored.dtype.kind not in "iu":
-        return -stored
-    bits = int(tags.get("BitsStored") or 8 * stored.dtype.itemsize)
-    total = -1 if stored.dtype.kind == "i" else (1 << bits) - 1  # the lowest and the highest number together
-    return total - stored.astype(np.int64)
 
 
 def _plane_of(tags: Any, values_RC: np.ndarray, i: int) -> Plane:
@@ -222,37 +199,33 @@ def _plane_of(tags: Any, values_RC: np.ndarray, i: int) -> Plane:
     )
 
 
-def _stack_error(series: Series, fault: str) -> DataError:
-    return DataError(
-        "E404", f"{series} {fault}, as scouts and localisers do; leave them out, or export a series for each."
-    )
-
-
 def _sort_planes(series: Series, stack: Sequence[Plane]) -> list[Plane]:
     """The planes along their normal, or by their numbers. Raises DataError: E404 for planes that do not form
     one stack, E401 for missing ones."""
+
+    def error(fault: str) -> DataError:
+        remedy = "as scouts and localisers do; leave them out, or export a series for each"
+        return DataError("E404", f"{series} {fault}, {remedy}.")
+
     first = stack[0]
     for plane in stack[1:]:
         first_shape, shape = (" x ".join(map(str, p.values.shape)) for p in (first, plane))
         if first_shape != shape:
-            raise _stack_error(series, f"holds images of {first_shape} and of {shape}")
+            raise error(f"holds images of {first_shape} and of {shape}")
         for noun in ("position", "directions", "spacing"):
             a, b = getattr(first, noun), getattr(plane, noun)
-            if (a is None) != (b is None) or (
-                noun != "position" and a is not None and np.abs(a - b).max() > 1e-3
-            ):
-                raise _stack_error(series, f"holds images that differ in their {noun}")
+            differ = noun != "position" and a is not None and b is not None and np.abs(a - b).max() > 1e-3
+            if (a is None) != (b is None) or differ:
+                raise error(f"holds images that differ in their {noun}")
     if first.position is None or first.directions is None:
-        if len(series.items) == 1:  # the frames of one file are in order
+        if len(series.paths) == 1:  # the frames of one file are in order
             return list(stack)
         numbers = [plane.number for plane in stack]
         if None in numbers or len(set(numbers)) < len(numbers):
-            raise _stack_error(series, "has neither positions nor an image number of its own for each image")
+            raise error("has neither positions nor an image number of its own for each image")
         return sorted(stack, key=lambda plane: plane.number or 0)
     if first.spacing is None:
-        raise DataError(
-            "E401", f"{series} has no PixelSpacing, so its proportions are not known; export it again."
-        )
+        raise DataError("E401", f"{series} has no PixelSpacing; export it again.")
     normal = np.cross(*first.directions)
     along = np.array([normal @ p.position for p in stack])
     order = np.argsort(along, kind="stable")

@@ -45,32 +45,19 @@ def check_fits(image: Volume, mask: Volume) -> None:
     are no labels."""
     if image.values.shape != mask.values.shape:
         mask_shape, image_shape = (" x ".join(map(str, v.values.shape)) for v in (mask, image))
-        raise DataError(
-            "E404",
-            f"{mask.path} is {mask_shape}, its image {image.path} {image_shape}; resample the mask to its"
-            " image's voxels.",
-        )
+        fault = f"{mask.path} is {mask_shape}, its image {image.path} {image_shape}"
+        raise DataError("E404", f"{fault}; resample the mask to its image's voxels.")
     ends = np.array([[0, 0, 0, 1], [*(n - 1 for n in image.values.shape), 1]]).T
     distance = float(np.abs((image.affine - mask.affine) @ ends).max())
     if distance > TOLERANCE:
-        raise DataError(
-            "E404",
-            f"{mask.path} lies {distance:.3g} mm from its image {image.path}, by the affines in their"
-            " headers;"
-            " resample the mask to its image, or copy the image's affine if only the header is wrong.",
-        )
-    if (
-        not np.isfinite(mask.values).all()
-        or (mask.values != np.round(mask.values)).any()
-        or mask.values.min() < 0
-    ):
-        odd = mask.values[(mask.values != np.round(mask.values)) | (mask.values < 0)]
+        fault = f"{mask.path} lies {distance:.3g} mm from its image {image.path}, by the affines"
+        remedy = "resample the mask, or copy the image's affine if only the header is wrong"
+        raise DataError("E404", f"{fault}; {remedy}.")
+    odd = mask.values[(mask.values != np.round(mask.values)) | (mask.values < 0)]
+    if odd.size or not np.isfinite(mask.values).all():
         example = f", such as {odd[0]:.4g}" if odd.size else " that are not finite"
-        raise DataError(
-            "E404",
-            f"{mask.path} holds values{example}; labels are whole numbers from 0: was it resampled with"
-            " interpolation, or does it hold probabilities? Use nearest neighbours, or threshold it.",
-        )
+        remedy = "labels are whole numbers from 0: resample by nearest neighbours, or threshold it"
+        raise DataError("E404", f"{mask.path} holds values{example}; {remedy}.")
 
 
 def read_nifti(path: Path) -> Volume:
@@ -87,9 +74,7 @@ def read_nifti(path: Path) -> Volume:
             fault = f"{len(shape)}-D, {' x '.join(map(str, shape))}"
             raise DataError("E403", f"{path} is {fault}; give one volume with three axes a file.")
         if dtype.kind not in "biuf":
-            raise DataError(
-                "E403", f"{path} holds colours or complex numbers ({dtype}); give one number a voxel."
-            )
+            raise DataError("E403", f"{path} holds {dtype}; give one number a voxel.")
         volume = _turned(path, image, bool(image.header["sform_code"] or image.header["qform_code"]))
         check_numbers(volume.values, str(path))
     except DataError:
