@@ -127,11 +127,10 @@ def decode_image(
     try:
         with Image.open(file) as image:
             wide = deep_colours(file, image)
-            pixels, depth = (
-                pixels_of(image, size, fit, name, bits)
-                if wide is None
-                else _deep_pixels(wide, size, fit, name, bits)
-            )
+            if wide is None:
+                pixels, depth = pixels_of(image, size, fit, name, bits)
+            else:
+                pixels, depth = _deep_pixels(wide, size, fit, name, bits)
             return pixels, ImageInfo(image.size, depth, getattr(image, "n_frames", 1))
     except DataError:
         raise
@@ -169,11 +168,11 @@ def channels_first(x: Any) -> np.ndarray:
 def read_each(files: Sequence[object], read: Callable[[int], T]) -> list[T]:
     """The results of `read` for each of these files, by number. Raises its DataError, with all files that
     cannot be read."""
-    read_files: list[T] = []
+    results: list[T] = []
     errors: list[tuple[object, DataError]] = []
     for i, file in enumerate(files):
         try:
-            read_files.append(read(i))
+            results.append(read(i))
         except DataError as error:
             if error.code != "E401":
                 raise
@@ -182,34 +181,32 @@ def read_each(files: Sequence[object], read: Callable[[int], T]) -> list[T]:
         raise errors[0][1]
     if errors:
         others = abbreviate([str(file) for file, _ in errors[1:]])
-        raise DataError(
-            "E401",
-            f"{errors[0][1].text} {len(errors):,} of {len(files):,} files cannot be read; also {others}.",
-        )
-    return read_files
+        count = f"{len(errors):,} of {len(files):,} files cannot be read; also {others}."
+        raise DataError("E401", f"{errors[0][1].text} {count}")
+    return results
 
 
 def size_notes(forms: Sequence[ImageInfo], size: int, fit: Fit, bits: int) -> list[Note]:
     """Notes on the images' sizes, bit depths and further frames."""
-    shapes = Counter(f.shape for f in forms)
-    others = [shape for shape, _ in shapes.most_common() if shape != (size, size)]
     notes: list[Note] = []
-    if others:
-        width, height = others[0]
+    if others := [
+        shape for shape, _ in Counter(f.shape for f in forms).most_common() if shape != (size, size)
+    ]:
         also = f" and {quantity(len(others) - 1, 'other size')}" if others[1:] else ""
-        notes.append(
-            ("scaled", f"images of {width} x {height}{also} were resized to {size} x {size} (size={size})")
+        text = (
+            f"images of {others[0][0]} x {others[0][1]}{also} were resized to {size} x {size} (size={size})"
         )
+        notes.append(("scaled", text))
     if n := sum(f.shape[0] != f.shape[1] for f in forms):
         treatment = {"pad": "padded with black", "crop": "cut to their middle", "squash": "squashed"}[fit]
         notes.append(("scaled", f"{quantity(n, 'image')} not square, {treatment} (fit={fit})"))
+    how = {
+        "8 bit": "divided by 255",
+        "16 bit": f"divided by {(1 << bits) - 1:,}",
+        "float": "taken as they are",
+    }
     for depth, n in Counter(f.depth for f in forms).items():
-        how = {
-            "8 bit": "divided by 255",
-            "16 bit": f"divided by {(1 << bits) - 1:,}",
-            "float": "taken as they are",
-        }[depth]
-        notes.append(("scaled", f"{quantity(n, 'image')} of {depth}, {how}"))
+        notes.append(("scaled", f"{quantity(n, 'image')} of {depth}, {how[depth]}"))
     if n := sum(f.frames > 1 for f in forms):
         notes.append(("left out", f"all frames but the first of {quantity(n, 'image')}"))
     return notes
@@ -223,20 +220,13 @@ def depth_warnings(forms: Sequence[ImageInfo], sites: Sequence[str] | None, bits
     """
     notes: list[Note] = []
     for site in sorted({*sites}) if sites else [""]:
-        site_forms = [f for k, f in enumerate(forms) if not sites or sites[k] == site]
-        depths = Counter(f.depth for f in site_forms)
+        depths = Counter(f.depth for k, f in enumerate(forms) if not sites or sites[k] == site)
         if len(depths) < 2 or (bits < 16 and "float" not in depths):
             continue
         kinds = " and ".join(f"{n:,} of {depth}" for depth, n in sorted(depths.items(), reverse=True))
         subject = f"{excerpt(site, 40)} has " if site else ""
-        text = (
-            f"{subject}images of several kinds, {kinds}, and each is scaled by its own: what was stored"
-            " otherwise"
-            " is as much brighter"
-        )
-        notes.append(
-            ("warning", f"{text} or darker; bring all to one kind (bits=12 where files of 16 bits use 12)")
-        )
+        text = f"{subject}images of several kinds, {kinds}, each scaled by its own, so some may be darker"
+        notes.append(("warning", f"{text}; bring all to one kind (bits=12 where files of 16 bits use 12)"))
     return notes[:SITES_WARNED]
 
 
@@ -245,49 +235,35 @@ def image_error(file: Path | str, error: Exception) -> DataError:
     reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     if reason.startswith("cannot identify"):  # the rest of the message repeats the file
         reason = "it is none of a kind that is known, or cut off"
-    return DataError(
-        "E401", f"{file} cannot be read as an image: {reason}; save it again, as PNG, or take it away."
-    )
+    return DataError("E401", f"{file} cannot be read as an image: {reason}; save it again, as PNG.")
 
 
 def _deep_grey(image: Any, name: str, bits: int) -> tuple[np.ndarray, str]:
-    """(values, "16 bit" or "float") of an image with more than 8 bits, float32 [H, W]; whole numbers are
-    scaled to [0, 1]."""
+    """(values, "16 bit" or "float") of an image with more than 8 bits, float32 [H, W]."""
     values = np.asarray(image)
     if image.mode == "F":
         check_numbers(values, name)
         return values.astype(np.float32), "float"
-    values = _check_bits(values, name, bits)
-    if white_is_zero(image):  # Pillow regards this tag in images of 8 bits only
-        values = (1 << bits) - 1 - values
-    return _unit_values(values, bits), "16 bit"
+    shares = _unit_values(values, name, bits)
+    return (1 - shares if white_is_zero(image) else shares), "16 bit"  # Pillow regards the tag in 8 bits only
 
 
 def _deep_pixels(colours: np.ndarray, size: int, fit: Fit, name: str, bits: int) -> tuple[np.ndarray, str]:
     """`pixels_of` for colours of 16 bits, [H, W, 3]."""
     from PIL import Image
 
-    shares = _unit_values(_check_bits(colours, name, bits), bits).transpose(2, 0, 1)
-    planes = [
-        fit_square(Image.fromarray(np.ascontiguousarray(c)), size, fit, Image.Resampling.BICUBIC)
-        for c in shares
-    ]
+    shares = np.ascontiguousarray(_unit_values(colours, name, bits).transpose(2, 0, 1))
+    planes = [fit_square(Image.fromarray(c), size, fit, Image.Resampling.BICUBIC) for c in shares]
     return np.stack([np.asarray(c, dtype=np.float32) for c in planes]).clip(0, 1), "16 bit"
 
 
-def _check_bits(values: np.ndarray, name: str, bits: int) -> np.ndarray:
-    """Whole numbers of at most `bits` bits, int64. Raises DataError (E401) for larger ones."""
+def _unit_values(values: np.ndarray, name: str, bits: int) -> np.ndarray:
+    """Whole numbers of at most `bits` bits as float32 in [0, 1]."""
     largest = (1 << bits) - 1
     if values.min() < 0 or values.max() > largest:
-        remedy = "images of 8 or 16 bits are read: shift these values, or save them as floats (TIFF)"
-        remedy = remedy if bits == 16 else f"bits={bits} allows {largest:,} at most"
+        remedy = f"bits={bits} allows {largest:,} at most; shift these values, or save them as floats (TIFF)"
         raise DataError("E401", f"{name} holds values from {values.min()} to {values.max()}; {remedy}.")
-    return values.astype(np.int64)
-
-
-def _unit_values(values: np.ndarray, bits: int) -> np.ndarray:
-    """Whole numbers of `bits` bits as float32 in [0, 1]."""
-    return values.astype(np.float32) / np.float32((1 << bits) - 1)
+    return values.astype(np.float32) / np.float32(largest)
 
 
 def white_is_zero(image: Any) -> bool:

@@ -149,8 +149,7 @@ def _read_volume(source: Path | Series) -> Volume:
 
 
 def _cut_all(name: str, scans: Sequence[Scan], axis: Axis, size: int, drop: bool) -> list[_Slices]:
-    """The slices of every volume. Raises DataError (E403) as soon as they exceed the limit of memory, and
-    as `_cut_volume` does."""
+    """The slices of every volume."""
     limit, count = LARGEST_SLICES // (4 * size**2), 0
 
     def cut(i: int) -> _Slices:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 
@@ -85,22 +84,6 @@ def file_column(sheet: Sheet, names: FileNames, excluded: set[str], folder: Path
     return key
 
 
-def match_rows(path: Path, sheet: Sheet, key: str, names: FileNames) -> dict[int, File]:
-    """The file of each row that names one. Raises DataError (E404) if a name is ambiguous."""
-    rows: dict[int, File] = {}
-    for i, text in enumerate(sheet.columns[key].tolist()):
-        matches = names.matches(text, path.parent)
-        if len(matches) > 1:
-            several = (
-                f"{excerpt(text, 60)} {sheet.where(i)} of {path} may be {matches[0].path} or"
-                f" {matches[1].path}"
-            )
-            raise DataError("E404", f"{several}; write the path of each file, from {path.parent} on.")
-        if matches:
-            rows[i] = matches[0]
-    return rows
-
-
 @dataclass(frozen=True)
 class Listing:
     """A table and the files that its rows name.
@@ -129,29 +112,31 @@ def find_listing(tree: FolderTree, files: Sequence[File], roles: Sequence[str] =
         excluded = {*roles, label_column_in(sheet.columns), site_column_in(sheet.columns)}
         if key := file_column(sheet, names, excluded, path.parent):
             listings.append((path, sheet, key))
+    named = {*roles} - {""}
+    listings = [listing for listing in listings if named <= listing[1].columns.keys()] or listings
+    if not listings:
+        return None
     if len(listings) > 1:
-        listings = [
-            listing for listing in listings if {*roles} - {""} <= listing[1].columns.keys()
-        ] or listings
-    if len(listings) > 1:
-        text = f"both {listings[0][0]} and {listings[1][0]} list files"
         remedy = "put their rows into one table, with a column split of train and test where they are parts"
-        raise DataError("E404", f"{text}; {remedy}.")
-    return _listing_in(*listings[0], names) if listings else None
-
-
-def _listing_in(path: Path, sheet: Sheet, key: str, names: FileNames) -> Listing:
-    file_of = match_rows(path, sheet, key, names)
+        raise DataError("E404", f"both {listings[0][0]} and {listings[1][0]} list files; {remedy}.")
+    path, sheet, key = listings[0]
+    file_of: dict[int, File] = {}
+    for i, text in enumerate(sheet.columns[key].tolist()):
+        matches = names.matches(text, path.parent)
+        if len(matches) > 1:
+            fault = f"{excerpt(text, 60)} {sheet.where(i)} of {path} may be {matches[0].path} or"
+            remedy = f"write the path of each file, from {path.parent} on"
+            raise DataError("E404", f"{fault} {matches[1].path}; {remedy}.")
+        if matches:
+            file_of[i] = matches[0]
     rows = sorted(file_of, key=lambda row: (file_of[row].path, row))
     columns = {name: values[rows] for name, values in sheet.columns.items() if name != key}
-    with_files = replace(sheet, columns=columns, places=[sheet.places[row] for row in rows])
     notes = list[Note]()
-    for n, noun, reason in (
-        (len(sheet.places) - len(rows), "row", f"in {path.name} without a file"),
-        (names.count - len({file_of[row].path for row in rows}), "file", f"that {path.name} does not list"),
-    ):
-        if n:
-            notes.append(("left out", f"{quantity(n, noun)} {reason}"))
+    if n := len(sheet.places) - len(rows):
+        notes.append(("left out", f"{quantity(n, 'row')} in {path.name} without a file"))
+    if n := len(files) - len({file_of[row].path for row in rows}):
+        notes.append(("left out", f"{quantity(n, 'file')} that {path.name} does not list"))
+    with_files = replace(sheet, columns=columns, places=[sheet.places[row] for row in rows])
     return Listing(path, key, with_files, tuple(file_of[row] for row in rows), tuple(notes))
 
 
@@ -166,46 +151,46 @@ def read_listing(
     Raises DataError: E404 if the labels cannot be identified and for a file in two rows that differ, E403 for
     columns that do not exist and for missing sites, E404 for labels, E405 for inputs with missing values.
     """
-    name, notes = listing.path.name, [*listing.notes]
-    notes.append(("labels", f"{name} lists the files, by '{listing.key}'"))
-    label, site, group = roles
+    name, (label, site, group) = listing.path.name, roles
+    notes: list[Note] = [*listing.notes, ("labels", f"{name} lists the files, by '{listing.key}'")]
     if not (label or aim or label_column_in(listing.sheet.columns)):
-        fault = (
-            "no column is called label, class, category or target; it has:"
-            f" {abbreviate(list(listing.sheet.columns), 12)}"
-        )
-        raise DataError("E404", f"{listing.path} lists files but {fault}. Name it: label=COLUMN.")
+        fault = "lists files, and no column is called label, class, category or target"
+        names = abbreviate(list(listing.sheet.columns), 12)
+        raise DataError("E404", f"{listing.path} {fault}; it has: {names}. Name it: label=COLUMN.")
     sheet, files = _drop_validation(listing, label, notes)
     labels, y = read_label_columns(sheet, label, None, aim, notes)
     remaining = [column for column in sheet.columns if column not in labels]
     site = site_column_of(sheet, remaining, site, group)
-    sites = check_sites(sheet, site, sheet.columns[site]) if site else None
-    further = [column_named(dict.fromkeys(remaining), name, sheet.name) for name in inputs]
+    sites = check_sites(sheet, site).astype(str) if site else None
+    further = [column_named(remaining, name, sheet.name) for name in inputs]
     input_values, used = encode_inputs(sheet, further, notes)
     facts = [
         y,
-        np.array([file.part for file in files]),
+        np.array([f.part for f in files]),
         *([] if sites is None else [sites]),
         *input_values.values(),
     ]
     rows = _first_rows(listing.path, sheet, files, facts)
     if n := len(files) - len(rows):
-        notes.append(
-            ("left out", f"{quantity(n, 'row')} in {name} that list{'s' if n == 1 else ''} a file again")
-        )
-    classes, y = _number_labels(y[rows])
+        notes.append(("left out", f"{quantity(n, 'row')} in {name} that list a file again"))
+    classes, y = (), y[rows]
+    if y.dtype.kind in "OUS":
+        classes = sort_classes(set(map(str, y.tolist())))
+        y = np.array([classes.index(str(word)) for word in y.tolist()], dtype=np.int64)
     columns = {column: sheet.columns[column][rows] for column in remaining if column != "site"}
+    # clients can be formed by columns that have no missing values and do not number the files
+    of_clients = {
+        column: values
+        for column, values in columns.items()
+        if column == group or not (cells.missing(values).any() or is_row_number(column, values))
+    }
     return LabelledFiles(
         tuple(files[row] for row in rows),
         classes,
         y,
-        None if sites is None else tuple(map(str, sites[rows].tolist())),
+        None if sites is None else tuple(sites[rows].tolist()),
         tuple(notes),
-        facts={
-            column: values
-            for column, values in columns.items()
-            if column == group or _is_fact(column, values)
-        },
+        facts=of_clients,
         target=aim,
         beside={column: values[rows] for column, values in input_values.items()},
         used=used,
@@ -227,39 +212,16 @@ def _drop_validation(listing: Listing, label: str, notes: list[Note]) -> tuple[S
     return remaining, [File(files[row].path, str(parts[row]), files[row].folders) for row in rows]
 
 
-def _number_labels(y: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
-    """(the class names of labels that are words, () for other labels; the labels, words as numbers)."""
-    if y.dtype.kind not in "OUS":
-        return (), y
-    classes = sort_classes(set(map(str, y.tolist())))
-    number = {word: i for i, word in enumerate(classes)}
-    return classes, np.array([number[str(word)] for word in y.tolist()], dtype=np.int64)
-
-
 def _first_rows(path: Path, sheet: Sheet, files: Sequence[File], facts: Sequence[np.ndarray]) -> list[int]:
-    """The first row of each file. facts: values of each row that must agree within a file. Raises
-    DataError (E404) otherwise."""
+    """The first row of each file. Raises DataError (E404) for rows of one file that differ in a fact."""
     first: dict[Path, int] = {}
     for row, file in enumerate(files):
         before = first.setdefault(file.path, row)
         for values in facts:
-            first_value, two = _python_value(values[before]), _python_value(values[row])
-            if first_value != two:
-                first_text, text = (
-                    f"{sheet.where(line)} as {excerpt(value, 40)}"
-                    for line, value in ((before, first_value), (row, two))
+            if np.any(values[before] != values[row]):
+                one, other = (
+                    f"{sheet.where(r)} as {excerpt(np.asarray(values[r]).tolist(), 40)}"
+                    for r in (before, row)
                 )
-                raise DataError(
-                    "E404", f"{path} lists {file.path.name} {first_text} and {text}; keep one of them."
-                )
+                raise DataError("E404", f"{path} lists {file.path.name} {one} and {other}; keep one of them.")
     return list(first.values())
-
-
-def _python_value(value: Any) -> Any:
-    """A label, part, site or number as a Python value."""
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-
-
-def _is_fact(name: str, values: np.ndarray) -> bool:
-    """Whether clients can be formed by a column: it has no missing values and does not number the files."""
-    return not cells.missing(values).any() and not is_row_number(name, values)

@@ -200,8 +200,7 @@ def _plane_of(tags: Any, values_RC: np.ndarray, i: int) -> Plane:
 
 
 def _sort_planes(series: Series, stack: Sequence[Plane]) -> list[Plane]:
-    """The planes along their normal, or by their numbers. Raises DataError: E404 for planes that do not form
-    one stack, E401 for missing ones."""
+    """The planes along their normal, or by their numbers."""
 
     def error(fault: str) -> DataError:
         remedy = "as scouts and localisers do; leave them out, or export a series for each"
@@ -237,10 +236,7 @@ def _sort_planes(series: Series, stack: Sequence[Plane]) -> list[Plane]:
 
 
 def _affine(series: Series, stack: Sequence[Plane]) -> np.ndarray:
-    """The matrix from [column, row, plane] to millimetres to the right, front and head, [4, 4].
-
-    Raises DataError (E401) if planes are not on a line at equal steps.
-    """
+    """The matrix from [column, row, plane] to millimetres to the right, front and head, [4, 4]."""
     directions, spacing = stack[0].directions, stack[0].spacing
     assert directions is not None and spacing is not None  # noqa: PT018
     positions = np.array([plane.position for plane in stack])

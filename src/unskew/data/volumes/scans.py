@@ -259,6 +259,7 @@ def _regular_files(root: Path) -> list[Path]:
 
 def _place_series(root: Path, members: list[list[tuple[Path, str, str]]]) -> list[SeriesPlace]:
     """Each series with its patient and its place. Raises DataError (E404) for a series of two patients."""
+    root = root if root.is_dir() else root.parent
     within: dict[tuple[str, ...], set[int]] = {}
     for number, items in enumerate(members):
         for path, _, _ in items:
@@ -333,8 +334,7 @@ def _scan_of(place: SeriesPlace, split: bool, site: str = "", label: int = -1) -
 def _match_series(
     tree: FolderTree, series: Sequence[SeriesPlace], image: str, notes: list[Note]
 ) -> ScanLayout:
-    """Images with masks. Raises DataError (E404) for images without one mask, and masks of another
-    patient."""
+    """Images with masks."""
     try:
         layout = read_scans(tree, image)
     except DataError:  # its text names folders
@@ -372,8 +372,7 @@ def _are_patients(names: Sequence[str], patients: Sequence[str]) -> bool:
 
 
 def _scans_by_class(series: Sequence[SeriesPlace], split: bool, notes: list[Note]) -> ScanLayout:
-    """Volumes with the class, and the site, of their outermost folders. Raises DataError (E404) without
-    classes."""
+    """Volumes with the class, and the site, of their outermost folders."""
     folders = [split_part(one.folder)[1] if split else one.folder for one in series]
     if not all(folders):
         raise DataError(
