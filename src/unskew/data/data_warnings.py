@@ -118,11 +118,11 @@ def leaks(dataset: Dataset | Federation) -> str:
         columns = _leaking(dataset.x, dataset.y, columns, bool(dataset.target))
     if not columns:
         return ""
-    tells = "having a value of its own for each class"
+    tells = "has a value of its own for each class"
     if dataset.several or dataset.target:
-        tells = "telling a label by itself" if dataset.several else "being the target in another unit"
+        tells = "tells a label by itself" if dataset.several else "is the target in another unit"
     names = abbreviate([name for name, *_ in columns])
-    text = f"{names} may be made from the labels, {tells} in all training samples"
+    text = f"{'each of ' if len(columns) > 1 else ''}{names} {tells} in all training samples"
     return f"{text}: leave out what was made from the labels, or scores mean nothing"
 
 

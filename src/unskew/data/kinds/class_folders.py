@@ -15,6 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from unskew.data.files.tree import (
+    IMAGE_FOLDERS,
+    MASK_FOLDERS,
     MASK_SUFFIXES,
     File,
     FolderTree,
@@ -39,11 +41,10 @@ def check_no_masks(files: Sequence[File], place: int) -> None:
     folders: dict[tuple[object, ...], dict[str, dict[str, Path]]] = {}
     by_name = {(f.path.parent, f.path.stem.lower()): f.path for f in files}
     for f in files:
-        image = by_name.get((f.path.parent, _stem(f.path)))
-        if image and image != f.path and _is_mask(f.path, image):
-            raise DataError(
-                "E404", f"{f.path} looks like the mask of {image} beside it; {MASK_FOLDERS_HINT}."
-            )
+        stems = IMAGE_FOLDERS if f.path.stem.lower() in MASK_FOLDERS else {_stem(f.path)}
+        image = next((by_name[f.path.parent, s] for s in stems if (f.path.parent, s) in by_name), f.path)
+        if image != f.path and _is_mask(f.path, image):
+            raise DataError("E404", f"{f.path} looks like the mask of {image}; {MASK_FOLDERS_HINT}.")
         key = (f.part, *f.folders[:place], *f.folders[place + 1 :])
         folders.setdefault(key, {}).setdefault(f.folders[place], {})[_stem(f.path)] = f.path
     for classes in folders.values():

@@ -55,7 +55,8 @@ def are_black_and_white(masks: Sequence[np.ndarray]) -> bool:
     share = between.sum() / max(1, counts.sum())
     if not black.any() or not white.any() or share > BETWEEN_SHARE:
         return False
-    most = np.convolve(between, np.ones(CLASS_WIDTH)).max()
+    inner = between[CLASS_WIDTH // 2 : -CLASS_WIDTH // 2]  # greys at the ends are noise of compression
+    most = np.convolve(inner, np.ones(CLASS_WIDTH)).max()
     blurred = (counts > 0).sum() >= LEAST_GREYS and most <= CLASS_SHARE * between.sum()
     return bool(share <= CHANCE_SHARE or blurred)
 
@@ -304,10 +305,9 @@ def mask_classes(
         return values, notes if len(colours) > 2 else []
     if len(colours) > 2:
         example = next(file for m, file in zip(masks, files) if m.colours)
-        hold = (
-            f"masks in colour hold {len(colours):,}, such as {abbreviate([*map(_colour_name, colours)], 4)}"
-        )
-        raise DataError("E404", f"{name}: {hold} ({example}), and files differ in their numbers; {REMEDY}.")
+        hold = f"hold {len(colours):,} colours, such as {abbreviate([*map(_colour_name, colours)], 4)}"
+        fault = f"masks in colour {hold} ({example}), and nothing says which number a class has"
+        raise DataError("E404", f"{name}: {fault}; {REMEDY}.")
     number = {colour: k for k, colour in enumerate(colours)}
     if len(colours) == 1:
         number = {colours[0]: int(_brightness(colours[0]) >= FOREGROUND_BRIGHTNESS)}
