@@ -225,12 +225,10 @@ def test_columns_are_inputs_beside_the_image(tmp_path):
     (new / "list.csv").unlink()
     with pytest.raises(
         DataError,
-        match=r"E403 .*new holds no CSV that lists its files, beside which the model takes age, sex",
+        match=r"E403 .*new holds no CSV that lists its files, and the model takes age, sex",
     ):
         prediction_inputs.read_inputs(new, result.federation.intake.form, result.federation.layout)
-    with pytest.raises(
-        DataError, match=r"E403 .*00.png is no folder with a CSV that lists files; .*holds age float32"
-    ):
+    with pytest.raises(DataError, match=r"E403 .*00.png is not a folder with a CSV"):
         prediction_inputs.read_inputs(
             new / "files" / "a" / "00.png", result.federation.intake.form, result.federation.layout
         )

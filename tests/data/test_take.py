@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import nn
 from torch.utils.data import (
     ConcatDataset,
     DataLoader,
@@ -241,10 +240,10 @@ class Growing(Pictures):
         ((X, Y[:7]), "40 samples but 7 labels"),
         (Broken(), "sample 0 failed: OSError: no such image"),
         (Triples(), r"sample 0 is 3 values; it should be a pair \(x, y\)"),
-        (Growing(), r"sample 0 is \[3\], sample 1 is \[4\]"),
+        (Growing(), r"sample 0 is .*\[3\], sample 1 is .*\[4\]"),
         (7, "cannot read a int as data: 7"),
         ([], "an empty list"),
-        ({"a": (X, Y), "b": 3}, "'b' is a int"),
+        ({"a": (X, Y), "b": 3}, "'b' should be a set"),
         ({"a": (X, Y), "b": (X[:, :2], Y)}, r"samples of 'a' are \[4\], those of 'b' \[2\]"),
         ({"a": (X, Y, X, Y), "b": (X, Y)}, "'b' brings no test set"),
     ],
@@ -278,28 +277,6 @@ class Mine(unskew.Part):
     name = "mine"
 
 
-@pytest.mark.parametrize(
-    ("methods", "options", "says"),
-    [
-        ([Mine()], {}, "E109 'mine' is a Part of this process alone.*put the Part into a file"),
-        (["fedavg"], {"model": nn.Linear(4, 2)}, "E109 a Linear was given as model.*my_model.py:function"),
-        (
-            ["fedavg"],
-            {"data": unskew.run("fedavg", (X, Y), **SETTINGS).federation},
-            "E109 a Federation is dealt out",
-        ),
-        ("fedavg", {}, "E109 compare takes a list of methods"),
-        (["fedavg"], {"data": np.zeros((300, 300))}, "E403 an array of"),
-    ],
-)
-def test_compare_refuses_what_other_processes_cannot_have(tmp_path, methods, options, says):
-    """D5: one short sentence that says what to write instead."""
-    with pytest.raises(UnskewError, match=says) as refused:
-        unskew.compare(methods, **{"data": (X, Y), **options}, folder=tmp_path, seeds=1, rounds=1)
-    assert len(str(refused.value)) < 400
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_kept_set_is_the_same_set(tmp_path):
     """D5: what is handed to other processes keeps every fact."""
     d = taken({"north": (X[:30], Y[:30]), "south": (X[30:], Y[30:])}).with_constants().standardised()
@@ -319,16 +296,14 @@ def test_a_federation_and_a_dataset_pass_as_they_are():
     assert isinstance(federation, Federation)
     assert data.take(ONE) is ONE
     with pytest.raises(
-        DataError, match=r"E403 site='client' was given, but a Federation is dealt out already"
+        DataError, match=r"E403 site='client' was given, and a Federation is dealt out already"
     ):
         data.take(federation, site="client")
-    with pytest.raises(
-        DataError, match=r"E403 label='y' names a column of a table, and these data come with"
-    ):
+    with pytest.raises(DataError, match=r"E403 label='y' names a column, and these data come with"):
         data.take(ONE, label="y")
     with pytest.raises(DataError, match=r"E403 .*no column 'clinic'"):
         data.take(ONE, site="clinic")
-    with pytest.raises(DataError, match=r"E403 label='y' names classes, and target='z' a number"):
+    with pytest.raises(DataError, match="E403 label='y' and target='z' are given"):
         data.take((X, Y), label="y", target="z")
 
 
@@ -338,9 +313,9 @@ TRAIN, TEST = (TensorDataset(torch.tensor(x), torch.tensor(y)) for x, y in ((X, 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ((TRAIN, TEST, TEST), "a tuple of 3 was given.*val"),
+        ((TRAIN, TEST, TEST), "3 parts is for cannot be told.*val"),
         (TensorDataset, r"TensorDataset is a class.*TensorDataset\(\.\.\.\)"),
-        ({}, "an empty dictionary"),
+        ({}, "it has nothing"),
         (
             (torch.tensor(X).to_sparse(), Y),
             r"sparse_coo tensor cannot be read as plain numbers; give x\.to_dense\(\)",

@@ -1,12 +1,8 @@
 """Image files as samples: one size, any bit depth, values in [0, 1].
 
-8 bits are divided by 255, and 16 bits by 65,535 or by the largest value of the bits in use; floats stay as
-they are. An image that is not square is scaled until its longer side fits and padded with black, and its mask
-with it.
-
-Pillow keeps only the upper byte of colours of 16 bits, so such a file is read twice, once for each byte:
-Pillow's decoders take the order of bytes as an argument, such as `RGB;16B`, and in the other order they keep
-the lower byte.
+8 bits are divided by 255, and 16 bits of grey by 65,535 or by the largest value of the bits in use; floats
+stay as they are. Colours of 16 bits are refused, because Pillow keeps only their upper bytes. An image that
+is not square is scaled until its longer side fits and padded with black, and its mask with it.
 
 Arrays of images are resized by the mean over the area of each new pixel, and masks by the nearest pixel.
 Letters: N images, H height, W width, S the new side.
@@ -14,7 +10,6 @@ Letters: N images, H height, W width, S the new side.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,62 +24,18 @@ from unskew.data.samples.dataset import check_numbers
 from unskew.data.samples.intake import Note, abbreviate, quantity
 from unskew.errors import DataError, excerpt
 
-PLANES, BITS = 284, 258
-"""TIFF's tags for separate planes (2) and for the bits of each colour."""
-BYTE_SWAPS = {";16B": ";16L", ";16L": ";16B", ";16N": ";16B" if sys.byteorder == "little" else ";16L"}
+
+def check_depth(image: Any, name: str) -> None:
+    """Raises DataError (E401) for an image of Pillow's with colours of 16 bits, which is not loaded yet."""
+    modes = [str(args[0] if isinstance(args, tuple) and args else args) for *_, args in image.tile]
+    deep = 16 in getattr(image, "tag_v2", {}).get(BITS, ()) or any(mode[-4:-1] == ";16" for mode in modes)
+    if image.mode in ("RGB", "RGBA") and deep:
+        remedy = "save it with 8 bits, or in grey"
+        raise DataError("E401", f"{name} holds colours of 16 bits, of which 8 would be lost; {remedy}.")
 
 
-def deep_colours(file: Path | IO[bytes], image: Any) -> np.ndarray | None:
-    """Red, green and blue, uint16 [H, W, 3], of an image that Pillow has opened but not loaded; None for
-    other images, such as those with premultiplied alpha.
-
-    Raises ValueError for a compressed TIFF, if its lower bytes cannot be read.
-    """
-    from PIL import Image
-
-    if image.mode not in ("RGB", "RGBA"):
-        return None
-    suffix = _plane_mode(image)
-    modes = [_raw_mode(tile) + suffix for tile in image.tile]
-    if not modes or any(mode[-4:] not in BYTE_SWAPS or mode.startswith("RGBa") for mode in modes):
-        return None
-    if modes[0] == "LA;16B":  # PNG: two numbers a pixel, in as many bytes as RGBA has
-        bytes_ = _read_raw(image, ["RGBA"] * len(modes)).astype(np.uint16)
-        return np.repeat((bytes_[..., :1] << 8) | bytes_[..., 1:2], 3, axis=2)
-    upper = _read_raw(image, modes)
-    if not isinstance(file, Path):
-        file.seek(0)
-    with Image.open(file) as reopened:
-        lower = _read_raw(reopened, [mode[:-4] + BYTE_SWAPS[mode[-4:]] for mode in modes])
-    return (upper[..., :3].astype(np.uint16) << 8) | lower[..., :3]
-
-
-def _raw_mode(tile: Any) -> str:
-    """Pillow's raw mode of a tile of an image."""
-    args = tile[3]
-    return str(args[0] if isinstance(args, tuple) and args else args)
-
-
-def _plane_mode(image: Any) -> str:
-    """The raw mode of 16-bit colours in a TIFF with separate planes, which Pillow reads as 8 bits; "" for
-    other images."""
-    tags: Any = getattr(image, "tag_v2", {})
-    if tags.get(PLANES) != 2 or {*tags.get(BITS, ())} != {16}:
-        return ""
-    if any(tile[0] != "raw" for tile in image.tile):
-        raise ValueError("its colours of 16 bits lie one after another and are packed")
-    return ";16B" if tags.prefix == b"MM" else ";16L"
-
-
-def _read_raw(image: Any, modes: list[str]) -> np.ndarray:
-    """The bytes of an image read with these raw modes, [H, W, channels]."""
-    tiles = []
-    for tile, mode in zip(image.tile, modes):
-        args = mode if isinstance(tile[3], str) else (mode, *tile[3][1:])
-        tiles.append(tile._replace(args=args) if hasattr(tile, "_replace") else (*tile[:3], args))
-    image.tile = tiles
-    image.load()
-    return np.asarray(image)
+BITS = 258
+"""TIFF's tag for the bits of each colour."""
 
 
 T = TypeVar("T")
@@ -126,11 +77,8 @@ def decode_image(
 
     try:
         with Image.open(file) as image:
-            wide = deep_colours(file, image)
-            if wide is None:
-                pixels, depth = pixels_of(image, size, fit, name, bits)
-            else:
-                pixels, depth = _deep_pixels(wide, size, fit, name, bits)
+            check_depth(image, name)
+            pixels, depth = pixels_of(image, size, fit, name, bits)
             return pixels, ImageInfo(image.size, depth, getattr(image, "n_frames", 1))
     except DataError:
         raise
@@ -240,30 +188,16 @@ def image_error(file: Path | str, error: Exception) -> DataError:
 
 def _deep_grey(image: Any, name: str, bits: int) -> tuple[np.ndarray, str]:
     """(values, "16 bit" or "float") of an image with more than 8 bits, float32 [H, W]."""
-    values = np.asarray(image)
+    values, largest = np.asarray(image), (1 << bits) - 1
     if image.mode == "F":
         check_numbers(values, name)
         return values.astype(np.float32), "float"
-    shares = _unit_values(values, name, bits)
-    return (1 - shares if white_is_zero(image) else shares), "16 bit"  # Pillow regards the tag in 8 bits only
-
-
-def _deep_pixels(colours: np.ndarray, size: int, fit: Fit, name: str, bits: int) -> tuple[np.ndarray, str]:
-    """`pixels_of` for colours of 16 bits, [H, W, 3]."""
-    from PIL import Image
-
-    shares = np.ascontiguousarray(_unit_values(colours, name, bits).transpose(2, 0, 1))
-    planes = [fit_square(Image.fromarray(c), size, fit, Image.Resampling.BICUBIC) for c in shares]
-    return np.stack([np.asarray(c, dtype=np.float32) for c in planes]).clip(0, 1), "16 bit"
-
-
-def _unit_values(values: np.ndarray, name: str, bits: int) -> np.ndarray:
-    """Whole numbers of at most `bits` bits as float32 in [0, 1]."""
-    largest = (1 << bits) - 1
     if values.min() < 0 or values.max() > largest:
         remedy = f"bits={bits} allows {largest:,} at most; shift these values, or save them as floats (TIFF)"
         raise DataError("E401", f"{name} holds values from {values.min()} to {values.max()}; {remedy}.")
-    return values.astype(np.float32) / np.float32(largest)
+    if white_is_zero(image):  # Pillow regards this tag in images of 8 bits only
+        values = largest - values.astype(np.int64)
+    return values.astype(np.float32) / np.float32(largest), "16 bit"
 
 
 def white_is_zero(image: Any) -> bool:

@@ -28,7 +28,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from unskew.data.kinds.images import Fit, ImageInfo, deep_colours, fit_square, image_error, white_is_zero
+from unskew.data.kinds.images import Fit, ImageInfo, check_depth, fit_square, image_error, white_is_zero
 from unskew.data.samples.intake import Note, abbreviate, quantity
 from unskew.errors import DataError
 
@@ -329,9 +329,7 @@ def _check_fits(file: Path, image: Any, form: ImageInfo) -> None:
 
 def _file_numbers(file: Path, image: Any) -> tuple[np.ndarray, dict[int, Colour], bool]:
     """(the numbers in a mask file [H, W], the colours of the numbers, whether the file has a palette)."""
-    if (wide := deep_colours(file, image)) is not None:
-        opaque = np.full((*wide.shape[:2], 1), OPAQUE, wide.dtype)
-        return _colour_numbers(np.concatenate([wide, opaque], axis=2), wide[..., 0], file)
+    check_depth(image, str(file))
     if image.mode in ("1", "L", "F") or image.mode.startswith("I"):
         return np.asarray(image), {}, False
     seen_HW4 = np.asarray(image.convert("RGBA"))
