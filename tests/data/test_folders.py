@@ -3,18 +3,15 @@ out."""
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from PIL import Image
 from scipy.io import wavfile
 
 import unskew
-from tests.cli.calling import call
 from unskew import data
 from unskew.data.files.tree import read_tree
-from unskew.data.readers.listing import find_listing, read_listing
+from unskew.data.readers.from_folder import find_listing, read_listing
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError, UsageError
 
@@ -302,32 +299,6 @@ def test_paths_may_have_brackets_and_arguments(tmp_path, monkeypatch):
 X, Y = np.random.default_rng(0).random((20, 3)).astype(np.float32), np.arange(20) % 2
 
 
-def test_archives_as_people_save_them(tmp_path):
-    """D10: a training part alone, words, and arrays that are no columns."""
-    np.savez(tmp_path / "a.npz", x_train=X, y_train=np.array(["no", "yes"])[Y], extra=np.zeros(3))
-    d = data.npz(tmp_path / "a.npz")
-    assert (len(d.y), len(d.y_test), d.classes) == (16, 4, ("no", "yes"))
-    assert "left out: arrays that are no columns: extra [3]" in notes(d)
-
-
-@pytest.mark.parametrize("part", ["", "_train"])
-@pytest.mark.parametrize("many", [False, True])
-def test_a_test_set_beside_the_samples_is_the_test_set(tmp_path, part, many):
-    """Beside x and y it was passed over in silence, and a fifth of x was held out in its place."""
-    arrays = {f"x{part}": X, f"y{part}": Y, "x_test": X[:6] + 1, "y_test": Y[:6]}
-    arrays |= {f"ward{part}": Y * 2, "ward_test": Y[:6] * 2, "classes": np.array(["no", "yes"])}
-    if many:
-        for name, values in arrays.items():
-            np.save(tmp_path / f"{name}.npy", values)
-    else:
-        np.savez(tmp_path / "a.npz", **arrays)
-    d = data.read(tmp_path if many else tmp_path / "a.npz")
-    assert np.array_equal(d.x, X.astype(np.float32))
-    assert np.array_equal(d.x_test, (X[:6] + 1).astype(np.float32))
-    assert np.array_equal(d.test_columns["ward"], Y[:6] * 2)
-    assert set(d.columns) == {"ward"}
-
-
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
@@ -350,17 +321,6 @@ def test_archives_that_lack_something_say_what(tmp_path, arrays, says):
         data.read(tmp_path / "a.npz")
 
 
-def test_samples_are_held_out_of_every_class_at_every_site():
-    """D10: the test set has a fifth of each class of each site."""
-    site = np.repeat(["a", "b"], 50)
-    x, y = np.random.default_rng(0).random((100, 3)), np.tile([0, 1, 1, 1, 1], 20)
-    d = data.arrays(x, y, columns={"site": site})
-    held = np.stack([d.test_columns["site"], d.y_test])
-    kinds, counts = np.unique(held, axis=1, return_counts=True)
-    assert kinds.T.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
-    assert counts.tolist() == [2, 8, 2, 8]
-
-
 def test_arrays_by_path_are_a_set(tmp_path):
     """D8: .npy files beside each other; the file of the samples stands for their folder."""
     for name, array in (("x_train", X), ("y_train", Y), ("x_test", X[:5]), ("y_test", Y[:5])):
@@ -372,30 +332,6 @@ def test_arrays_by_path_are_a_set(tmp_path):
     np.save(tmp_path / "samples.npy", X)
     with pytest.raises(DataError, match=r"E401 .*samples.npy holds an array without labels"):
         data.read(tmp_path / "samples.npy")
-
-
-def test_data_check_prints_what_was_understood(tmp_path):
-    """D7: `unskew data check` shows samples, values, classes, sites and what is done to them, and trains
-    nothing."""
-    pictures(tmp_path / "d", "berlin/a", "berlin/b", "lyon/a", "lyon/b")
-    (tmp_path / "d" / "lyon" / "a" / "Thumbs.db").write_bytes(b"?")
-    done = call("data", "check", f"{tmp_path / 'd'}(size=8)")
-    assert done.code == 0, done.err
-    for words in (
-        "samples  16 for training, 4 for testing",
-        "each     3 channels of 8 x 8",
-        "values   0 to ",
-        "classes  2: a 8, b 8",
-        "sites    2: berlin 8, lyon 8; --skew column:site",
-        "left out 1 hidden or system file",
-    ):
-        assert words in done.out
-    facts = json.loads(call("data", "check", str(tmp_path / "d"), "--json").out)
-    assert facts["samples"] == {"train": 16, "test": 4}
-    refused = call("data", "check", str(tmp_path / "nothing"))
-    assert (refused.code, refused.out) == (3, "")
-    assert refused.err.startswith("E402 there is no /")
-    assert "Traceback" not in refused.err
 
 
 def table_of_files(folder, lines, files):

@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from unskew import data
-from unskew.data.kinds.images import area_weights, resize_images, resize_masks
 from unskew.errors import DataError, UsageError
 
 
@@ -127,17 +126,6 @@ def test_what_the_server_holds_back_stays_itself_under_feature_skew():
     )
     assert np.array_equal(shifted.x[shifted.reserved], d.x[plain.reserved])
     assert np.bincount(shifted.y[shifted.reserved]).tolist() == [3, 3]
-
-
-def test_areas_and_nearest_pixels():
-    x = rng().random((2, 1, 10, 10)).astype(np.float32)
-    half = resize_images(x, 5)
-    np.testing.assert_allclose(half, x.reshape(2, 1, 5, 2, 5, 2).mean((3, 5)), rtol=1e-5)
-    np.testing.assert_allclose(resize_images(x, 4).mean((2, 3)), x.mean((2, 3)), rtol=1e-5)
-    np.testing.assert_allclose(area_weights(5, 2), [[0.4, 0.4, 0.2, 0, 0], [0, 0, 0.2, 0.4, 0.4]], rtol=1e-6)
-    assert resize_images(x, 10) is x
-    y = np.arange(100).reshape(1, 10, 10)
-    assert resize_masks(y, 5)[0, :2].tolist() == [[11, 13, 15, 17, 19], [31, 33, 35, 37, 39]]
 
 
 @pytest.fixture

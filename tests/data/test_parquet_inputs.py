@@ -81,18 +81,6 @@ def test_a_column_of_lists_may_hold_a_label_for_every_place_of_an_input(tmp_path
     assert len(both[0]) == N
 
 
-def test_shards_of_training_and_test_rows_stay_what_they_are(tmp_path):
-    arrow.write(tmp_path / "s" / "train-0.parquet", columns(slice(0, 30)))
-    arrow.write(tmp_path / "s" / "test-0.parquet", columns(slice(30, N)))
-    ours = data.read(f"{tmp_path}/s{SETTING}")
-    theirs = data.arrays(
-        {n: v[:30] for n, v in GIVEN.items()}, Y[:30], {n: v[30:] for n, v in GIVEN.items()}, Y[30:]
-    )
-    assert np.array_equal(ours.x, theirs.x)
-    assert np.array_equal(ours.x_test, theirs.x_test)
-    assert np.array_equal(ours.y_test, theirs.y_test)
-
-
 def test_a_run_is_trained_and_predicts_from_such_files(tmp_path):
     arrow.write(tmp_path / "p.parquet", columns())
     new = columns()

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from unskew import data
-from unskew.data.kinds.images import decode_image, size_notes
+from unskew.data.kinds.images import size_notes
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (20, 8, 8, 3)).astype(np.uint8)
@@ -41,11 +41,6 @@ def saved(image, form="PNG", **more):
     buffer = io.BytesIO()
     image.save(buffer, form, **more)
     return io.BytesIO(buffer.getvalue())
-
-
-def seen(image, form="PNG", **more):
-    _, what = decode_image(saved(image, form, **more), "it", 8, "pad", 16)
-    return what
 
 
 def notes(*forms):

@@ -272,26 +272,6 @@ def dealt(x, **options):
     return unskew.run("fedavg", (x, Y), rounds=1, epochs=1, skew="iid", clients=2, **options).federation
 
 
-def test_columns_on_different_scales_are_standardised():
-    """A column a thousand times smaller than another, both small, was left as it was, and never learned
-    from."""
-    apart = dealt(X * np.array([1, 1, 0.001], dtype=np.float32))
-    np.testing.assert_allclose(apart.x.std(0), 1, atol=0.01)
-    assert "columns 2 and" in "; ".join(t for _, t in apart.intake.notes)  # type: ignore[union-attr]
-    together = dealt(X * np.array([1, 1, 0.1], dtype=np.float32))
-    assert together.x[:, 2].std() < 0.2
-    rare = np.concatenate([X, np.eye(N)[:, :1]], 1).astype(np.float32)
-    assert set(np.unique(dealt(rare).x[:, 3])) <= {0.0, 1.0}
-
-
-def test_bytes_in_columns_are_no_pixels():
-    """Ages kept as uint8 were divided by 255, as pixels are."""
-    ages = np.random.default_rng(0).integers(18, 90, (N, 2)).astype(np.uint8)
-    d = data.arrays(ages, Y)
-    assert d.x.max() > 50
-    assert "divided" not in notes(d)
-
-
 def test_names_in_two_unicode_forms_are_one(read):
     """A site whose name came from two systems became two sites, which look the same."""
     forms = [unicodedata.normalize(form, "Köln") for form in ("NFC", "NFD")]

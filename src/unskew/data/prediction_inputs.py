@@ -45,9 +45,9 @@ from unskew.data.parquet.table import (
     holds_parquet,
     read_table,
 )
+from unskew.data.readers.from_folder import find_listing
 from unskew.data.readers.from_tables import CSV_ENDINGS, table_ending
 from unskew.data.readers.from_volumes import prediction_slices
-from unskew.data.readers.listing import find_listing
 from unskew.data.samples.conversion import map_npy
 from unskew.data.samples.intake import abbreviate
 from unskew.data.samples.packing import archive_inputs, archive_inputs_for, pack_to_layout

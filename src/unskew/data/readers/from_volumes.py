@@ -19,7 +19,6 @@ from unskew.data.kinds.masks import MaskOrigin, as_masks
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.samples.dataset import Dataset
 from unskew.data.samples.intake import Intake, Note, quantity
-from unskew.data.volumes.dicom import DICOM, Series, stack_series
 from unskew.data.volumes.scans import (
     Scan,
     ScanLayout,
@@ -30,7 +29,17 @@ from unskew.data.volumes.scans import (
     read_dicom_scans,
     read_scans,
 )
-from unskew.data.volumes.volume import Axis, Volume, check_fits, cut_mask, cut_slices, read_nifti
+from unskew.data.volumes.volume import (
+    DICOM,
+    Axis,
+    Series,
+    Volume,
+    check_fits,
+    cut_mask,
+    cut_slices,
+    read_nifti,
+    stack_series,
+)
 from unskew.errors import DataError
 
 LARGEST_SLICES = 4 << 30
