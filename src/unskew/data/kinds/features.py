@@ -171,10 +171,6 @@ def stack_columns(columns: list[np.ndarray]) -> np.ndarray:
     return np.stack([np.asarray(v, dtype=np.float64) for v in columns], axis=1).astype(np.float32)
 
 
-def _is_id(column: str) -> bool:
-    return "id" in (w.lower() for w in NAME_SEPARATOR.split(column))
-
-
 def is_row_number(column: str, values: np.ndarray) -> bool:
     """Whether a column numbers the rows: by its name if its values differ, or as consecutive whole
     numbers."""

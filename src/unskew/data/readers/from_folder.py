@@ -247,12 +247,13 @@ def _dataset_of(
 
     def part(rows: np.ndarray) -> tuple[Any, np.ndarray]:
         inputs = {file_input(labelled.files): x, **labelled.beside}
-        chosen = {name: select_samples(values, rows) for name, values in inputs.items()}
-        return (chosen if labelled.beside else next(iter(chosen.values()))), labelled.labels[rows]
+        if not rows.all():
+            inputs = {name: select_samples(values, rows) for name, values in inputs.items()}
+        return (inputs if labelled.beside else next(iter(inputs.values()))), labelled.labels[rows]
 
     beside = {"beside": [[column, kinds] for column, kinds in labelled.used.items()]}
     dataset = arrays(
-        *(part(~test) if tested is not None else (part(np.full(len(test), True)))),
+        *part(~test),
         *(part(test) if tested is not None else ()),
         classes=labelled.classes or None,
         columns={n: v[~test] for n, v in columns.items()},
@@ -411,7 +412,8 @@ def read_listing(
     classes, y = (), y[rows]
     if y.dtype.kind in "OUS":
         classes = sort_classes(set(map(str, y.tolist())))
-        y = np.array([classes.index(str(word)) for word in y.tolist()], dtype=np.int64)
+        number = {word: i for i, word in enumerate(classes)}
+        y = np.array([number[str(word)] for word in y.tolist()], dtype=np.int64)
     columns = {column: sheet.columns[column][rows] for column in remaining if column != "site"}
     # clients can be formed by columns that have no missing values and do not number the files
     of_clients = {

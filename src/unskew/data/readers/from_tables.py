@@ -354,6 +354,8 @@ SCALAR_FEATURES = frozenset(("Value", "ClassLabel"))
 def is_frame(data: Any) -> bool:
     """Whether this is a table of columns: pandas' and polars' DataFrames, pyarrow's Tables, and Hugging
     Face's Datasets with one value a row in all columns."""
+    if isinstance(data, type):
+        return False
     if hasattr(data, "columns") and any(hasattr(data, n) for n in ("iloc", "to_dicts", "to_pydict")):
         return True
     kinds = [type(feature).__name__ for feature in _dataset_features(data).values()]
@@ -373,8 +375,9 @@ def frame_columns(frame: Any, name: str = "table") -> dict[str, np.ndarray]:
         if word in columns:
             raise DataError("E403", f"{name} has two columns called {excerpt(word)}; give each another name.")
         if classes := getattr(features.get(column), "names", None):
-            names = [None if v is None else dict(enumerate(classes)).get(int(v)) for v in values.tolist()]
-            values = np.array(names, dtype=object)
+            names = dict(enumerate(classes))
+            words = [None if v is None else names.get(int(v)) for v in values.tolist()]
+            values = np.array(words, dtype=object)
         is_object = values.dtype.kind == "O"
         if is_object and (several := [i for i, v in enumerate(values.tolist()) if np.ndim(v)]):
             fault = f"column '{word}' holds several values in row {several[0]}"
