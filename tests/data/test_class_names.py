@@ -116,7 +116,7 @@ def test_names_that_do_not_say_which_class_is_meant_are_refused():
     assert data.take((crane, crane)).classes == ("crane", "ant", "crane")
     with pytest.raises(
         DataError,
-        match="E404 two classes of 'train' are called 'crane'",
+        match="E404 the classes of 'train' and of others differ, and two are called 'crane'",
     ):
         data.take((crane, other))
     with pytest.raises(

@@ -234,7 +234,7 @@ def test_groups_that_do_not_fit_are_refused(tmp_path):
         ((X, Y), PATIENT[1:], r"E403 .*\[79\] for 80 samples"),
         ((X, Y), "patient", "E403 .*names a column, and these samples have none"),
         (FRAME, PATIENT[1:], r"E403 .*80 rows, and .*\[79\]"),
-        (Frame({**FRAME, "group": Y}), PATIENT, "E403 .*column 'group', too"),
+        (Frame({**FRAME, "group": Y}), PATIENT, "E403 .*column 'group' is in the table, too"),
         (path, "patients", "E403 .*no column 'patients'.*'patient'"),
         (path, PATIENT, "E403 .*data are a path"),
         (f"{tmp_path}/scans(size=8)", "person", "E404 .*found in no part of P01_0.png .80 such files"),

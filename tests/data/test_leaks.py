@@ -29,7 +29,7 @@ def of(*columns, y=Y, **more):
 @pytest.mark.parametrize("copy", [Y, 7 - 2.5 * Y, np.array([4, 1, 9])[Y]])
 def test_a_copy_of_the_labels_is_told(copy):
     assert of(A, copy) == f"column 1 {SAYS}, or scores mean nothing"
-    assert of(A, copy, copy).startswith("column 1, column 2 have a value of their own")
+    assert of(A, copy, copy).startswith("each of column 1, column 2 has a value of its own")
     assert of(A, copy, y=WORDS[Y]).startswith(f"column 1 {SAYS}")
 
 

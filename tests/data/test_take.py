@@ -229,7 +229,7 @@ def test_a_federation_and_a_dataset_pass_as_they_are():
         data.take(ONE, label="y")
     with pytest.raises(DataError, match=r"E403 .*no column 'clinic'"):
         data.take(ONE, site="clinic")
-    with pytest.raises(DataError, match="E403 label='y' and target='z' are given"):
+    with pytest.raises(DataError, match="E403 label='y' and target='z' exclude each other"):
         data.take((X, Y), label="y", target="z")
 
 

@@ -132,7 +132,8 @@ def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
     classes = tuple(sorted(names))
     if len(classes) < 2:
         fault = f"{tree.root} holds {quantity(len(classes), 'class folder')}"
-        remedy = f"put files into {tree.root}/CLASS/, at least two classes (a folder may be empty)"
+        remedy = f"put files into {tree.root}/CLASS/, at least two"
+        remedy += " (an empty folder for one of which there are no samples)"
         masks = f"images with masks into {tree.root}/images/ and {tree.root}/masks/"
         raise DataError("E404", f"{fault}; {remedy}, and {masks}.")
     check_no_masks(files, place)
