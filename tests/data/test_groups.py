@@ -240,7 +240,7 @@ def test_groups_that_do_not_fit_are_refused(tmp_path):
         (f"{tmp_path}/scans(size=8)", "person", "E404 .*found in no part of P01_0.png .80 such files"),
         (f"{tmp_path}/scans(size=8)", "P(", "E125 .*regular expression"),
         (take((X, Y)), PATIENT, "E403 .*divided already"),
-        ([(X, Y), (X, Y)], PATIENT, "E403 .*clients have"),
+        ([(X, Y), (X, Y)], PATIENT, "E403 .*each client"),
     ):
         with pytest.raises((DataError, UsageError), match=text):
             take(given, group=group)
