@@ -208,7 +208,7 @@ def _hold_out(dataset: Dataset, share: float) -> Dataset:
     copies = 0 if first is None else int((first != np.arange(len(first))).sum())
     if copies and not notes:
         text = f"{quantity(copies, 'sample')} of {len(x):,} identical to another; they are on one side of"
-        notes = [("note", f"{text} the test split")]
+        notes.append(("note", f"{text} the test split"))
     return split.with_notes(*notes)
 
 

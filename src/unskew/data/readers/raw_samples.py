@@ -267,7 +267,7 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
         origins = [MaskOrigin(np.array(names)[of], lambda _: "given as arrays") for _, _, of in parts]
         ys, classes = as_masks("clients", [y for _, y, _ in parts], classes, notes, origins)
         y, test = ys[0], [(x, y, of) for (x, _, of), y in zip(test, ys[1:])]
-    orders = sorted({raw.layout for raw in raws}, key=("auto", "channels first").count)
+    orders: list[AxisOrder] = sorted({raw.layout for raw in raws}, key=["auto", "channels first"].count)
     if len(orders) > 1 and orders[0] not in ("auto", "channels first"):
         fault = f"layout='{orders[0]}' orders axes of arrays, and some clients' are read already"
         raise DataError("E403", f"{fault}.")
