@@ -216,7 +216,7 @@ def test_columns_are_inputs_beside_the_image(tmp_path):
         match=r"E403 .*new holds no CSV that lists its files, and the model takes age, sex",
     ):
         prediction_inputs.read_inputs(new, result.federation.intake.form, result.federation.layout)
-    with pytest.raises(DataError, match=r"E403 .*00.png is not a folder with a CSV"):
+    with pytest.raises(DataError, match=r"E403 .*00.png is no folder with a CSV"):
         prediction_inputs.read_inputs(
             new / "files" / "a" / "00.png", result.federation.intake.form, result.federation.layout
         )

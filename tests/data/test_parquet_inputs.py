@@ -145,7 +145,7 @@ def test_words_become_the_numbers_that_they_were_in_training(tmp_path):
     ):
         prediction_inputs.read_inputs(tmp_path / "odd.parquet", numbers.intake.form, numbers.layout)
     (tmp_path / "xrays").mkdir()
-    with pytest.raises(DataError, match=r"E403 .*xrays is not an .npz"):
+    with pytest.raises(DataError, match=r"E403 .*xrays is no .npz"):
         prediction_inputs.read_inputs(tmp_path / "xrays", federation.intake.form, federation.layout)
 
 

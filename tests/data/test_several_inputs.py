@@ -141,7 +141,7 @@ def test_samples_to_predict_are_read_by_name_or_in_order(tmp_path):
     with pytest.raises(DataError, match=r"E403 .*turned.npz: input 1 is \[\] in a sample"):
         prediction_inputs.read_inputs(tmp_path / "turned.npz", {}, placed)
     np.save(tmp_path / "x.npy", SCANS)
-    with pytest.raises(DataError, match=r"E403 .*x.npy is not an .npz"):
+    with pytest.raises(DataError, match=r"E403 .*x.npy is no .npz"):
         prediction_inputs.read_inputs(tmp_path / "x.npy", {}, placed)
 
 

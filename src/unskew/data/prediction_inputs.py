@@ -181,8 +181,8 @@ def _pack_inputs(path: Path, layout: Layout, form: Mapping[str, Any]) -> NamedSa
     if path.is_dir() and has_listing:
         return _read_with_columns(path, form)
     if path.suffix.lower() != ".npz":
-        expected = "a folder with a CSV that lists files, or an .npz" if has_listing else "an .npz"
-        raise DataError("E403", f"{path} is not {expected}, from which samples with {layout} are read.")
+        expected = "folder with a CSV that lists files" if has_listing else ".npz"
+        raise DataError("E403", f"{path} is no {expected}; samples with {layout} are read from one.")
     archive = dict(read_archive(path))
     x = archive_inputs_for(layout, archive, path) if layout.named else tuple(archive.values())
     return [str(i) for i in range(len(pack_to_layout(layout, x, str(path))))], x
