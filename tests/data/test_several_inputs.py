@@ -215,7 +215,7 @@ class Odd:
         ),
         (
             lambda: (BY_NAME, IDS),
-            "E404 arrays: labels are ",
+            r"E404 arrays: labels are .*several inputs",
         ),
         (
             lambda: (BY_NAME, Y, {"age": AGES, "image": SCANS.astype(np.float64)[:, :, :4]}, Y),

@@ -301,7 +301,7 @@ def check_answers(name: str, y: np.ndarray, layout: Layout) -> None:
     flags = y.dtype.kind in "biuf" and y.ndim == 2 and bool(((y == 0) | (y == 1)).all())
     if y.ndim < 2 or flags or (y.ndim == 2 and y.dtype.kind in "iu" and y.shape[1] in layout.lengths):
         return
-    fault = f"labels are {list(y.shape)} for samples with several inputs ({layout})"
+    fault = f"labels are {list(y.shape)}, and samples with several inputs ({layout}) have other labels"
     remedy = "give [N], rows of zeros and ones, or a whole number for every place of an input"
     raise DataError("E404", f"{name}: {fault}; {remedy}.")
 
