@@ -159,9 +159,9 @@ def _without_one_hot(name: str, y: np.ndarray, ndim: int, notes: list[Note]) -> 
         raise DataError("E404", f"{name}: labels are {y.dtype} {list(y.shape)}; {remedy}.")
     if y.dtype.kind in "US" or not np.isin(y, (0, 1)).all():
         row, column = np.argwhere(~np.isin(y, (0, 1)))[0].tolist()
-        fault = f"column {column} of sample {row} is {excerpt(str(y[row, column]))}"
+        fault = f"but not zeros and ones: column {column} of sample {row} is {excerpt(str(y[row, column]))}"
         remedy = "write 1 for each label that the sample has and 0 elsewhere, or give one class a sample, [N]"
-        raise DataError("E404", f"{name}: labels are {y.dtype} {list(y.shape)}, and {fault}; {remedy}.")
+        raise DataError("E404", f"{name}: labels are {y.dtype} {list(y.shape)}, {fault}; {remedy}.")
     notes.append(("labels", f"one-hot rows of {y.shape[1]} columns were read as classes"))
     return y.argmax(1)
 
@@ -315,7 +315,8 @@ def _token_labels(name: str, y: np.ndarray, x: np.ndarray) -> np.ndarray:
         raise DataError("E404", f"{name}: {text}; give a whole number for every place of each sample.")
     y = np.where(y == IGNORE_INDEX, NO_LABEL, y).astype(np.int64)
     if len(nothing := np.flatnonzero((y == NO_LABEL).all(1))):
-        raise DataError("E404", f"{name}: no place of sample {int(nothing[0])} has a label; leave it out.")
+        fault = f"no place of sample {int(nothing[0])} has a label"
+        raise DataError("E404", f"{name}: {fault}; leave the sample out.")
     return y
 
 
