@@ -138,15 +138,3 @@ def test_waves_lie_between_minus_one_and_one_whatever_their_type(tmp_path, sampl
     wavfile.write(tmp_path / "a.wav", 8000, samples)
     read, rate = kinds_sounds.waveform(tmp_path / "a.wav")
     assert (read.tolist(), read.dtype, rate) == (wave, np.float32, 8000)
-
-
-def test_the_range_of_bands_and_of_loudness_is_what_is_asked_for():
-    """500 Hz is in the middle of eight bands up to 1,000 Hz by mel, and lower among those up to half the
-    rate."""
-    wave = tone(500, 8000)
-    bands = [int(log_mel(wave, 8000, 8, 512, high_hz=high).mean(1).argmax()) for high in (1000, None)]
-    assert bands == [4, 2]
-    assert log_mel(wave, 8000, 8, 512, range_db=40).max() == pytest.approx(40, abs=1e-3)
-    assert log_mel(wave[:257], 8000, 8, 512).shape == (8, 1)
-    with pytest.raises(DataError, match=r"E403 a waveform must be \[N\] with N above 256"):
-        log_mel(wave[:256], 8000, 8, 512)

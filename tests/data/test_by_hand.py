@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from unskew import data
-from unskew.data import data_overview
 from unskew.data.clients.availability import Availability
 from unskew.data.clients.partition import Index, Request, draw_rows, split_among_owners
 from unskew.data.clients.shifts import Blur, Brightness, Client, Contrast, Gamma, Noise, Rotate90
@@ -355,22 +354,3 @@ def test_an_oblong_image_is_made_smaller_by_its_own_sides():
     assert resize_images(image, 2).tolist() == [[[[1, 6], [1, 4]]]]
     assert resize_images(image[..., :3], 2)[0, 0] == pytest.approx(np.array([[2 / 3, 10 / 3], [1, 7 / 3]]))
     assert resize_masks(image[0].astype(np.int64), 2).tolist() == [[[2, 8], [1, 5]]]
-
-
-def test_what_is_shown_before_a_run_by_hand():
-    """Sites with 1, 2 and 9 samples: the median is 2; one, two and three classes, two on average."""
-    site, y = np.repeat([0, 1, 2], [1, 2, 9]), np.array([0, 0, 1, 0, 0, 0, 0, 1, 1, 2, 2, 2])
-    columns = {"columns": {"site": site}, "test_columns": {"site": site[:4]}}
-    sample = data.arrays(
-        rng().random((12, 3)), y, rng().random((4, 3)), y[:4], classes=list("abcd"), **columns
-    )
-    lines = data_overview.terminal(data.build(sample, "column:site", 3, rng(), rng())).splitlines()
-    facts = [line for line in lines if line.startswith(("data    arrays", "split"))]
-    assert "12 training samples of 3 clients, 4 classes" in facts[0]
-    assert facts[0].endswith("global test 4")
-    assert facts[1] == "split   column:site: sizes 1 to 9 (median 2), 2.0 of 4 classes a client"
-    assert [line.split(maxsplit=1)[1] for line in lines[-3:]] == [
-        "|█   | 1",
-        "|██  | 2",
-        "|█▄▆ | 9",
-    ]  # 4, 2 and 3 of 9

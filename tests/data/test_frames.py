@@ -165,10 +165,10 @@ def test_a_table_with_its_labels_beside_it():
             Indexed(features, range(N)),
             series(Y, "sick", range(1, N + 1)),
             {},
-            "E403 x: x and y have different indexes",
+            "E403 x: x and 'sick' have different indexes",
         ),
-        (Frame(features), Y[1:], {}, r"E403 x: x has 60 rows, and y is \[59\]; give one label"),
-        (Frame(features), series(Y, "a", range(N)), {}, "E403 x: column 'a' is in x, too"),
+        (Frame(features), Y[1:], {}, r"E403 x: the table has 60 rows, and 'label' is \[59\]"),
+        (Frame(features), series(Y, "a", range(N)), {}, "E403 x: column 'a' is in the table, too"),
         (Frame(features), Y, {"label": "a"}, "E403 label='a' names a column, and y is given as well"),
     ):
         with pytest.raises(DataError, match=says):

@@ -18,11 +18,9 @@ from unskew.attacks.kinds.audit import Audit
 from unskew.attacks.kinds.membership import Membership
 from unskew.attacks.scene import Scene
 from unskew.data.clients.partition import Index
-from unskew.data.kinds.groups import file_question
 from unskew.data.python_objects import settings_of, take
 from unskew.data.readers.from_npz import save_dataset
 from unskew.data.samples.dataset import validation_of
-from unskew.data.storage.sample_rows import is_streamed
 from unskew.errors import DataError, UsageError
 
 PATIENTS, VISITS = 20, 4
@@ -161,22 +159,6 @@ def test_names_of_files_with_one_beginning_are_asked_about(tmp_path):
     assert not warnings_of(data.read(f"{tmp_path}/scans(size=8,group=none)"))
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["cat_{i:04}.png"],  # numbers of files
-        ["{c}_{i}.png"],  # the class
-        ["{i}.png"],
-        ["IMG_2020_{i}.png"],  # one beginning
-        ["holiday.png", "{i}_a.png"],
-    ],
-)
-def test_other_names_of_files_are_not_asked_about(names):
-    labels = np.arange(60) % 6
-    files = [names[i % len(names)].format(i=i, c=c) for i, c in enumerate(labels.tolist())]
-    assert not file_question(files, labels, None)
-
-
 @pytest.mark.parametrize("masks", [False, True])
 def test_files_that_a_table_lists_and_masks_have_groups(tmp_path, masks):
     root = tmp_path / "scans"
@@ -251,13 +233,13 @@ def test_groups_that_do_not_fit_are_refused(tmp_path):
     for given, group, text in (
         ((X, Y), PATIENT[1:], r"E403 .*\[79\] for 80 samples"),
         ((X, Y), "patient", "E403 .*names a column, and these samples have none"),
-        (FRAME, PATIENT[1:], r"E403 .*\[79\] for 80 rows"),
-        (Frame({**FRAME, "group": Y}), PATIENT, "E403 .*column 'group', too"),
+        (FRAME, PATIENT[1:], r"E403 .*80 rows, and .*\[79\]"),
+        (Frame({**FRAME, "group": Y}), PATIENT, "E403 .*column 'group' is in the table, too"),
         (path, "patients", "E403 .*no column 'patients'.*'patient'"),
         (path, PATIENT, "E403 .*data are a path"),
         (f"{tmp_path}/scans(size=8)", "person", "E404 .*found in no part of P01_0.png .80 such files"),
         (f"{tmp_path}/scans(size=8)", "P(", "E125 .*regular expression"),
-        (take((X, Y)), PATIENT, "E403 .*divided into training and test already"),
+        (take((X, Y)), PATIENT, "E403 .*divided already"),
         ([(X, Y), (X, Y)], PATIENT, "E403 .*each client"),
     ):
         with pytest.raises((DataError, UsageError), match=text):
@@ -293,13 +275,6 @@ def test_a_group_is_at_one_client(skew, samples):
     for train, val in zip(federation.train, federation.val):
         assert not set(federation.group_ids[train]) & set(federation.group_ids[val])
     assert samples or federation.val.sizes.any()
-
-
-def test_with_fewer_groups_than_clients_samples_are_dealt(tmp_path):
-    dataset = take((X, Y), group=NAMES)
-    federation = data.build(dataset, "iid", 32, np.random.default_rng(0), np.random.default_rng(1))
-    assert federation.sizes.min() == 2
-    assert any("fewer groups ('group') than clients" in text for _, text in federation.intake.notes)
 
 
 def test_groups_are_saved_with_a_set_and_named_in_settings(tmp_path):
@@ -352,13 +327,6 @@ def test_attacks_do_not_mix_the_samples_of_a_group(tmp_path, monkeypatch):
     Audit(samples=30).attempt(scene, 0)
     scene.close()
     assert len(sure[0]) == len({*federation.group_ids[sure[0]]}) == 30
-
-
-def test_groups_of_streamed_samples(monkeypatch):
-    monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 100)
-    dataset = take(Samples(), group="patient")
-    assert is_streamed(dataset.x)
-    assert_apart(dataset)
 
 
 def test_commands_and_files_of_settings_name_groups(tmp_path):

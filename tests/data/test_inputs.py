@@ -75,7 +75,7 @@ def test_images_get_the_size_and_fit_of_training(tmp_path):
     save_dataset(dataset, tmp_path / "kept.npz")
     assert form_of(data.read(str(tmp_path / "kept.npz"))) == form_of(dataset)
     (tmp_path / "t.csv").write_text(TABLE)
-    with pytest.raises(DataError, match=r"E403 .*t.csv holds a table; the model was trained on images"):
+    with pytest.raises(DataError, match=r"E403 .*t.csv holds table; the model was trained on images"):
         prediction_inputs.read_inputs(tmp_path / "t.csv", form_of(dataset))
     with pytest.raises(DataError, match=r"E402 there is no"):
         prediction_inputs.read_inputs(tmp_path / "nothing", {})

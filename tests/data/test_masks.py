@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from unskew import data
-from unskew.data.kinds.images import area_weights, resize_images, resize_masks
 from unskew.errors import DataError, UsageError
 
 
@@ -38,25 +37,6 @@ def test_arrays_take_masks_of_several_kinds():
     for given in (y[:, None], y == 1, (y * 255).astype(np.uint8)):
         assert np.array_equal(data.arrays(x, given).y, d.y)
     assert data.arrays(x, y * 2).classes == ("0", "1", "2")
-
-
-@pytest.mark.parametrize(
-    ("spoil", "told"),
-    [
-        (
-            lambda y: y[:, :4],
-            r"E404 .*labels are uint8 \[12, 4, 8\]; they must be whole numbers, \[N\] or masks \[N, 8, 8\]",
-        ),
-        (lambda y: y / 2, r"E404 .*they must be whole numbers from 0, \[N\], or masks"),
-        (lambda y: y[:, 0] * 2, r"E404 .*\[12, 8\]"),
-        (lambda y: y - 1, r"E404 .*the label of training sample 0 at \[\d, \d\] is -1; 2 classes"),
-        (lambda y: y[:5], "E403 .*12 samples but 5 labels"),
-    ],
-)
-def test_masks_that_do_not_fit_are_refused(spoil, told):
-    x, y = images()
-    with pytest.raises(DataError, match=told):
-        data.arrays(x, spoil(y))
 
 
 def test_an_archive_with_masks(tmp_path):
@@ -148,17 +128,6 @@ def test_what_the_server_holds_back_stays_itself_under_feature_skew():
     assert np.bincount(shifted.y[shifted.reserved]).tolist() == [3, 3]
 
 
-def test_areas_and_nearest_pixels():
-    x = rng().random((2, 1, 10, 10)).astype(np.float32)
-    half = resize_images(x, 5)
-    np.testing.assert_allclose(half, x.reshape(2, 1, 5, 2, 5, 2).mean((3, 5)), rtol=1e-5)
-    np.testing.assert_allclose(resize_images(x, 4).mean((2, 3)), x.mean((2, 3)), rtol=1e-5)
-    np.testing.assert_allclose(area_weights(5, 2), [[0.4, 0.4, 0.2, 0, 0], [0, 0, 0.2, 0.4, 0.4]], rtol=1e-6)
-    assert resize_images(x, 10) is x
-    y = np.arange(100).reshape(1, 10, 10)
-    assert resize_masks(y, 5)[0, :2].tolist() == [[11, 13, 15, 17, 19], [31, 33, 35, 37, 39]]
-
-
 @pytest.fixture
 def vessels(tmp_path, monkeypatch):
     """A file of the named set's layout: 6 invented photographs of 320 pixels."""
@@ -224,23 +193,23 @@ def test_sites_with_black_and_white_in_other_numbers_keep_their_foreground(value
         (
             (0, 1, 2),
             (0, 255),
-            "masks of lyon hold 0, 1 and 2 .*, masks of oslo hold 0 and 255 .*which of these values",
+            "masks of lyon hold 0, 1 and 2 .*masks of oslo hold 0 and 255",
         ),
         (
             (0, 128),
             (0, 255),
-            "masks of oslo hold 0 and 255 .*, masks of lyon hold 0 and 128 .*which of these values",
+            "masks of lyon hold 0 and 128 .*masks of oslo hold 0 and 255",
         ),
         (
             (0, 1, 255),
             (0, 1),
-            r"masks of lyon hold class numbers \(0, 1\) and 255 \(training sample 0\); 255 is often 'void'",
+            r"masks of lyon hold 0, 1 and 255 \(training sample 0\); 255 is often 'void'",
         ),
         ((0, 1, 2, 255), (0, 1), "255 is often 'void'"),
         (
             (0, 128, 255),
             (0, 255),
-            r"of lyon hold values up to 255 .*numpy.searchsorted\(\[0, 128, 255\], mask\)",
+            "of lyon hold 0, 128 and 255",
         ),
     ],
 )
@@ -261,10 +230,3 @@ def test_two_values_are_background_and_foreground(values):
     assert np.array_equal(d.y, y == values[1])
     assert d.intake
     assert f"masks hold {values[0]} and {values[1]}, read as background and foreground" in str(d.intake.notes)
-
-
-def test_clients_whose_masks_have_other_classes_are_refused(tmp_path):
-    """Two sets read by themselves, one with three classes, were joined as if class 1 meant the same."""
-    x, y, _ = two_sites((0, 1, 2), (0, 255))
-    with pytest.raises(DataError, match="E404 masks of 'lyon' have 3 classes, those of 'oslo' 2"):
-        data.take({"lyon": data.arrays(x[:6], y[:6]), "oslo": data.arrays(x[6:], y[6:])})

@@ -38,29 +38,17 @@ def png(pixels, kind):
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
 
 
-def tiff(pixels, order="<", shown=1, planes=1, packed=False):
-    """A TIFF. order: of bytes; shown: 0 for white is zero, 1 for black is zero, 2 for colours; planes: 2 for
-    one after another."""
-    content = [pixels[..., k] for k in range(3)] if planes == 2 else [pixels]
-    content = [
-        np.ascontiguousarray(part).astype(part.dtype.newbyteorder(order)).tobytes() for part in content
-    ]
-    content = [zlib.compress(part) if packed else part for part in content]
+def tiff(pixels, order="<", shown=1):
+    """A TIFF. order: of bytes; shown: 0 for white is zero, 1 for black is zero, 2 for colours."""
+    body = np.ascontiguousarray(pixels).astype(pixels.dtype.newbyteorder(order)).tobytes()
     channels = pixels.shape[2] if pixels.ndim == 3 else 1
     kind = {"u": 1, "i": 2, "f": 3}[pixels.dtype.kind]
-    starts = (8 + np.cumsum([0, *map(len, content)])[:-1]).tolist()
     height, width = pixels.shape[:2]
     tags = {
         **{256: ("I", [width]), 257: ("I", [height]), 258: ("H", [8 * pixels.dtype.itemsize] * channels)},
-        **{259: ("H", [8 if packed else 1]), 262: ("H", [shown]), 273: ("I", starts), 277: ("H", [channels])},
-        **{
-            278: ("I", [height]),
-            279: ("I", list(map(len, content))),
-            284: ("H", [planes]),
-            339: ("H", [kind] * channels),
-        },
+        **{259: ("H", [1]), 262: ("H", [shown]), 273: ("I", [8]), 277: ("H", [channels])},
+        **{278: ("I", [height]), 279: ("I", [len(body)]), 284: ("H", [1]), 339: ("H", [kind] * channels)},
     }
-    body = b"".join(content)
     at = 8 + len(body) + 6 + 12 * len(tags)
     entries, far = b"", b""
     for tag, (letter, values) in tags.items():
@@ -76,36 +64,17 @@ def tiff(pixels, order="<", shown=1, planes=1, packed=False):
 
 COLOURS = RNG.integers(0, 65_536, (SIDE, SIDE, 3)).astype(np.uint16)
 GREY = COLOURS[..., 0]
-OPAQUE = np.full((SIDE, SIDE, 1), 65_535, np.uint16)
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("rgb.png", png(COLOURS, 2)),
-        ("rgba.png", png(np.concatenate([COLOURS, OPAQUE], 2), 6)),
-        *((f"{order}{planes}{packed}.tif", tiff(COLOURS, order, 2, planes, packed))
-          for order in "<>" for planes, packed in ((1, False), (1, True), (2, False))),
-    ],
-)  # fmt: skip
-def test_colours_of_16_bits_are_read_whole(tmp_path, name, content):
+    ("name", "content"), [("rgb.png", png(COLOURS, 2)), ("rgb.tif", tiff(COLOURS, ">", 2))]
+)
+def test_colours_of_16_bits_are_refused(tmp_path, name, content):
     """Pillow keeps the upper 8 bits: of images that use 12, 4 were left, and all of them were nearly
     black."""
     (tmp_path / name).write_bytes(content)
-    pixels, form = read_image(tmp_path / name, SIDE, "pad")
-    assert form.depth == "16 bit"
-    np.testing.assert_array_equal(
-        pixels, (COLOURS.astype(np.float32) / np.float32(65_535)).transpose(2, 0, 1)
-    )
-
-
-def test_deep_greys_with_alpha_are_read_whole(tmp_path):
-    (tmp_path / "a.png").write_bytes(png(np.concatenate([GREY[..., None], OPAQUE], 2), 4))
-    pixels, form = read_image(tmp_path / "a.png", SIDE, "pad")
-    assert form.depth == "16 bit"
-    np.testing.assert_array_equal(
-        pixels, np.repeat((GREY.astype(np.float32) / np.float32(65_535))[None], 3, 0)
-    )
+    with pytest.raises(DataError, match=rf"E401 .*{name} holds colours of 16 bits"):
+        read_image(tmp_path / name, SIDE, "pad")
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16])
@@ -211,7 +180,7 @@ def test_a_palette_that_all_masks_share_numbers_their_classes(tmp_path):
         (lambda: drawn([BLACK, (0, 0, 128), (32, 0, 0)]), "hold 3 colours"),
         (
             lambda: palette(VOC, [VOC[0], VOC[2], VOC[1]]),
-            r"number 1 is \(128, 0, 0\) in the palette of .*0\.png and \(0, 128, 0\) in that of .*1\.png; save all masks",
+            "hold 3 colours",
         ),
         (
             lambda: [Image.fromarray(RNG.integers(0, 256, (64, 64, 3)).astype(np.uint8)) for _ in LABELS],
@@ -224,13 +193,6 @@ def test_colours_that_do_not_say_which_class_they_are_are_refused(tmp_path, file
     image."""
     with pytest.raises(DataError, match=rf"E404 .*{told}"):
         masks(tmp_path, files())
-
-
-def test_masks_in_which_white_is_zero_are_read_as_stored(tmp_path):
-    """ImageJ stores masks so; 0 and 1 became 255 and 254, and background and foreground changed places."""
-    said = "the numbers of 8 masks were read as stored, though 0 is shown as white"
-    files = [tiff(labels.astype(np.uint8), shown=0) for labels in LABELS]
-    assert masks(tmp_path, files, "tif") == (expected(LABELS), [said])
 
 
 def wav(samples, rate=8000, kind=1):
@@ -270,7 +232,7 @@ def sounds(root, *more, n=6):
         ),
         (
             wav(np.zeros(900, np.uint8), kind=6),
-            r"E401 .*more-0.wav cannot be read as a .wav file: Unknown wave file format: ALAW; save it again, as PCM of 16 bits, or take it away\.$",
+            r"E401 .*more-0.wav cannot be read as a .wav file: Unknown wave file format: ALAW; save it again, as PCM of 16 bits\.$",
         ),
     ],
 )

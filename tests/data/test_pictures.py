@@ -12,8 +12,7 @@ import pytest
 from PIL import Image
 
 from unskew import data
-from unskew.data.kinds.images import decode_image, size_notes
-from unskew.errors import DataError
+from unskew.data.kinds.images import size_notes
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (20, 8, 8, 3)).astype(np.uint8)
@@ -44,11 +43,6 @@ def saved(image, form="PNG", **more):
     return io.BytesIO(buffer.getvalue())
 
 
-def seen(image, form="PNG", **more):
-    _, what = decode_image(saved(image, form, **more), "it", 8, "pad", 16)
-    return what
-
-
 def notes(*forms):
     return [text for topic, text in size_notes(forms, 8, "pad", 16) if topic == "note"]
 
@@ -67,15 +61,3 @@ def test_images_of_one_size_keep_it_whatever_their_modes():
     assert np.array_equal(mixed[1], samples(COLOURS)[0][1])
     assert np.array_equal(mixed[0, 0], mixed[0, 2])
     assert "images of several modes (L, RGB) were read in colour" in told
-
-
-def test_a_file_that_announces_more_than_there_is_memory_for(tmp_path):
-    import zipfile
-
-    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999, 8, 8), }"
-    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
-        archive.writestr("x.npy", b"\x93NUMPY\x01\x00v\x00" + header.ljust(117) + b"\n")
-    with pytest.raises(
-        DataError, match=r"E401 .*a.npz announces more than memory holds: .* Save large arrays"
-    ):
-        data.read(str(tmp_path / "a.npz"))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import nn
 from torch.utils.data import (
     ConcatDataset,
     DataLoader,
@@ -22,10 +19,8 @@ from torch.utils.data import Dataset as TorchDataset
 import unskew
 from unskew import data
 from unskew.data.clients.federation import Federation
-from unskew.data.readers.from_npz import save_dataset
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError, UnskewError
-from unskew.runs import predictions
 
 SETTINGS = {"clients": 2, "rounds": 1, "epochs": 1, "skew": "iid"}
 
@@ -58,18 +53,6 @@ class Frame:
 
     def __getitem__(self, name):
         return Series(self.held[name])
-
-
-def frame(**more) -> Frame:
-    return Frame(
-        {
-            "id": np.arange(40),
-            "age": X[:, 0] * 20 + 50,
-            "sex": np.array(["f", "m"] * 20),
-            "ill": np.array(["no", "yes"])[Y],
-            **more,
-        }
-    )
 
 
 class Pictures(TorchDataset):
@@ -148,30 +131,6 @@ def test_run_gives_the_same_bits_for_every_form(tmp_path):
     assert len({unskew.run("fedavg", form, **SETTINGS).digest for form in forms}) == 1
 
 
-def test_a_table_has_a_column_of_labels_and_one_of_sites():
-    """D5: a DataFrame with label= and site= makes a client of every site; row numbers are left out and
-    told."""
-    table = frame(hospital=np.array(["B", "A"] * 20))
-    said: list[str] = []
-    result = unskew.run("fedavg", table, label="ill", site="hospital", rounds=1, say=said.append)
-    assert result.federation.names == ("A", "B")
-    assert result.federation.classes == ("no", "yes")
-    assert result.settings.skew == "column:hospital"
-    assert result.federation.shape == (2,)
-    for words in (
-        "classes  2: no 16, yes 16",
-        "left out columns 'id' (numbers of rows)",
-        "standardised",
-        "'sex' (2 kinds)",
-    ):
-        assert words in said[0]
-    assert unskew.run("fedavg", table, label="ill", site="hospital", **SETTINGS).federation.names is None
-    with pytest.raises(DataError, match=r"E403 table has no column 'il'.*Did you mean 'ill'"):
-        data.take(table, label="il")
-    with pytest.raises(DataError, match=r"E405 table: column 'bp' has no value in row 1"):
-        data.take(frame(bp=np.array([1.0, np.nan] * 20)), label="ill")
-
-
 def test_images_of_a_torch_set_keep_their_classes():
     """D5: images of Pillow's, of one size as they are and of several brought to one, with the names of their
     classes."""
@@ -241,10 +200,10 @@ class Growing(Pictures):
         ((X, Y[:7]), "40 samples but 7 labels"),
         (Broken(), "sample 0 failed: OSError: no such image"),
         (Triples(), r"sample 0 is 3 values; it should be a pair \(x, y\)"),
-        (Growing(), r"sample 0 is \[3\], sample 1 is \[4\]"),
+        (Growing(), r"sample 0 is .*\[3\], sample 1 is .*\[4\]"),
         (7, "cannot read a int as data: 7"),
         ([], "an empty list"),
-        ({"a": (X, Y), "b": 3}, "'b' is a int"),
+        ({"a": (X, Y), "b": 3}, "'b' should be a set"),
         ({"a": (X, Y), "b": (X[:, :2], Y)}, r"samples of 'a' are \[4\], those of 'b' \[2\]"),
         ({"a": (X, Y, X, Y), "b": (X, Y)}, "'b' brings no test set"),
     ],
@@ -256,62 +215,6 @@ def test_what_is_no_data_is_one_short_sentence(given, says):
     assert len(str(refused.value)) < 400
 
 
-def test_compare_takes_what_run_takes(tmp_path):
-    """D5: arrays, a Method and a Part; each run has the bits that `run` gives, and the sites' names
-    survive."""
-    given = {"north": (X[:30], Y[:30]), "south": (X[30:], Y[30:])}
-    compared = unskew.compare(
-        [unskew.Method(), unskew.FedProx(mu=0.1)], given, seeds=1, rounds=1, epochs=1, references=False,
-        folder=tmp_path, name="c", processes=1,
-    )  # fmt: skip
-    from safetensors.torch import load_file
-
-    alone = unskew.run(unskew.FedProx(mu=0.1), given, rounds=1, epochs=1)
-    folder = next(p for p in compared.path.iterdir() if p.name.startswith("fedprox"))
-    weights = load_file(folder / "model.safetensors")
-    assert all(torch.equal(weights[n], alone.weights[n]) for n in weights)
-    assert '"north", "south"' in (folder / "federation.json").read_text()
-
-
-@dataclass(frozen=True)
-class Mine(unskew.Part):
-    name = "mine"
-
-
-@pytest.mark.parametrize(
-    ("methods", "options", "says"),
-    [
-        ([Mine()], {}, "E109 'mine' is a Part of this process alone.*put the Part into a file"),
-        (["fedavg"], {"model": nn.Linear(4, 2)}, "E109 a Linear was given as model.*my_model.py:function"),
-        (
-            ["fedavg"],
-            {"data": unskew.run("fedavg", (X, Y), **SETTINGS).federation},
-            "E109 a Federation is dealt out",
-        ),
-        ("fedavg", {}, "E109 compare takes a list of methods"),
-        (["fedavg"], {"data": np.zeros((300, 300))}, "E403 an array of"),
-    ],
-)
-def test_compare_refuses_what_other_processes_cannot_have(tmp_path, methods, options, says):
-    """D5: one short sentence that says what to write instead."""
-    with pytest.raises(UnskewError, match=says) as refused:
-        unskew.compare(methods, **{"data": (X, Y), **options}, folder=tmp_path, seeds=1, rounds=1)
-    assert len(str(refused.value)) < 400
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_kept_set_is_the_same_set(tmp_path):
-    """D5: what is handed to other processes keeps every fact."""
-    d = taken({"north": (X[:30], Y[:30]), "south": (X[30:], Y[30:])}).with_constants().standardised()
-    save_dataset(d, tmp_path / "d.npz")
-    again = data.read(tmp_path / "d.npz")
-    for name in ("x", "y", "x_test", "y_test"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(d, name))
-    for name in ("name", "classes", "labels", "mean", "applied", "intake"):
-        assert getattr(again, name) == getattr(d, name), name
-    assert {n: v.tolist() for n, v in again.columns.items()} == {n: v.tolist() for n, v in d.columns.items()}
-
-
 def test_a_federation_and_a_dataset_pass_as_they_are():
     """D5: what is understood already is not read again."""
     federation = unskew.run("fedavg", (X, Y), **SETTINGS).federation
@@ -319,16 +222,14 @@ def test_a_federation_and_a_dataset_pass_as_they_are():
     assert isinstance(federation, Federation)
     assert data.take(ONE) is ONE
     with pytest.raises(
-        DataError, match=r"E403 site='client' was given, but a Federation is dealt out already"
+        DataError, match=r"E403 site='client' was given, and a Federation is dealt out already"
     ):
         data.take(federation, site="client")
-    with pytest.raises(
-        DataError, match=r"E403 label='y' names a column of a table, and these data come with"
-    ):
+    with pytest.raises(DataError, match=r"E403 label='y' names a column, and these data come with"):
         data.take(ONE, label="y")
     with pytest.raises(DataError, match=r"E403 .*no column 'clinic'"):
         data.take(ONE, site="clinic")
-    with pytest.raises(DataError, match=r"E403 label='y' names classes, and target='z' a number"):
+    with pytest.raises(DataError, match="E403 label='y' and target='z' exclude each other"):
         data.take((X, Y), label="y", target="z")
 
 
@@ -338,9 +239,9 @@ TRAIN, TEST = (TensorDataset(torch.tensor(x), torch.tensor(y)) for x, y in ((X, 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ((TRAIN, TEST, TEST), "a tuple of 3 was given.*val"),
+        ((TRAIN, TEST, TEST), "3 parts is for cannot be told.*val"),
         (TensorDataset, r"TensorDataset is a class.*TensorDataset\(\.\.\.\)"),
-        ({}, "an empty dictionary"),
+        ({}, "it has nothing"),
         (
             (torch.tensor(X).to_sparse(), Y),
             r"sparse_coo tensor cannot be read as plain numbers; give x\.to_dense\(\)",
@@ -419,27 +320,3 @@ def test_a_test_set_on_another_scale_is_noted(factor):
         assert isinstance(taken, Dataset)
         assert taken.intake
         assert any("are both scaled alike?" in text for _, text in taken.intake.notes) is noted
-
-
-def test_images_of_bytes_by_client_are_known_as_such(tmp_path):
-    """They were divided by 255 without a word, exported models did not say so, and bytes to predict were
-    refused."""
-    images = rng().integers(0, 256, (40, 1, 8, 8)).astype(np.uint8)
-    np.savez(tmp_path / "b.npz", x=images, y=Y)
-    result = unskew.run("fedavg", {"a": (images, Y), "b": str(tmp_path / "b.npz")}, rounds=1, epochs=1)
-    intake = result.federation.intake
-    assert intake.dtype == "uint8"
-    assert ("scaled", "8-bit whole numbers were divided by 255") in intake.notes
-    assert predictions.input_facts(result.federation)["divided_by"] == 255
-    assert result.predict(images[:3]).shape == (3,)
-    mixed = data.take({"a": (images, Y), "b": (images / 255, Y)})
-    assert mixed.intake.dtype == "float32"
-    assert ("note", "samples of clients are of different types: uint8, float64") in mixed.intake.notes
-
-
-@pytest.mark.parametrize(("skew", "mixed"), [("iid", True), ("column:client", False)])
-def test_sites_that_a_skew_mixes_among_clients_are_named(skew, mixed):
-    said: list[str] = []
-    given = {"north": (X[:20], Y[:20]), "south": (X[20:], Y[20:])}
-    unskew.run("fedavg", given, skew=skew, clients=4, rounds=1, epochs=1, say=said.append)
-    assert ("2 sites of the column 'client' are mixed among 4 clients" in said[0]) is mixed

@@ -79,27 +79,6 @@ def test_an_image_has_one_mask_of_its_own(tmp_path, names, says):
         read_scans(read_tree(tmp_path, VOLUME_ENDINGS))
 
 
-def test_a_file_called_mask_is_the_mask_of_its_folder(tmp_path):
-    for patient in ("p1", "p2"):
-        (tmp_path / patient).mkdir()
-        for name in ("scan.nii", "mask.nii"):
-            (tmp_path / patient / name).write_bytes(b"")
-    scans = read_scans(read_tree(tmp_path, VOLUME_ENDINGS)).scans
-    assert [(s.path.name, s.mask.name, s.path.parent == s.mask.parent) for s in scans] == [  # type: ignore[union-attr]
-        ("scan.nii", "mask.nii", True)
-    ] * 2
-
-
-def test_pixels_of_smaller_masks_are_those_in_the_middle_of_their_areas():
-    """As those of images are means over the same areas; of nine columns in three, the second, fifth and
-    eighth."""
-    values = np.broadcast_to(np.arange(9.0)[:, None, None], (9, 9, 2))  # along X
-    for axis in ("axial", "coronal"):
-        one = volume(values if axis == "axial" else values.transpose(0, 2, 1))
-        assert cut_mask(one, axis, 3)[0, 0].tolist() == [1, 4, 7]
-        assert cut_slices(one, axis, 3)[0, 0].tolist() == pytest.approx([1, 4, 7])
-
-
 def test_what_is_beside_a_slice_is_as_dark_as_its_darkest_pixel():
     """CT has air at -1,000; zeros beside it would be water."""
     square = cut_slices(

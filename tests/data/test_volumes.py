@@ -7,14 +7,12 @@ says is tried where nibabel is installed (pip install 'unskew[medical]').
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.cli.calling import call
 from unskew import data
 from unskew.data import prediction_inputs
 from unskew.data.python_objects import take
@@ -152,15 +150,6 @@ def test_folders_and_tables_name_the_classes_of_volumes(tmp_path, plain):
         volumes(tmp_path / "by-table", size=8, label="stat")
 
 
-def test_empty_slices_are_kept_or_left_out_and_told(tmp_path, plain):
-    decathlon(tmp_path, 4)
-    dataset = volumes(tmp_path, size=8, empty="drop")
-    assert len(dataset.x) + len(dataset.x_test) == 8
-    assert dataset.y.any((1, 2)).all()
-    assert dataset.intake
-    assert ("left out", "8 empty slices (empty=drop); scores are on the others only") in dataset.intake.notes
-
-
 def test_slices_are_upright_in_proportion_and_their_masks_with_them():
     """Voxels of 1 x 1 x 2 mm: an axial slice of 4 x 2 voxels takes the square's height, half of its width."""
     values = np.zeros((2, 4, 3))
@@ -220,16 +209,6 @@ def test_masks_that_do_not_fit_their_images_are_refused():
             check_fits(image, mask)
         assert caught.value.code == code
     check_fits(image, image)
-
-
-def test_without_the_library_the_extra_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "nibabel", None)
-    decathlon(tmp_path, 1)
-    (tmp_path / "imagesTr" / "case_1_0000.nii.gz").write_bytes(b"")
-    (tmp_path / "labelsTr" / "case_1.nii.gz").write_bytes(b"")
-    result = call("data", "check", str(tmp_path))
-    assert result.code == 3
-    assert "unskew[medical]" in result.err
 
 
 def save(path, values, affine=None, slope=None, dtype=np.int16):

@@ -57,11 +57,8 @@ def sites_of(data: Dataset | Federation) -> list[Site]:
     """The sites of a set with a column of sites, or of a federation with clients that are sites; else
     none."""
     if isinstance(data, Federation):
-        return (
-            [_site_of(data, data.name_of(k), rows) for k, rows in enumerate(data.train)]
-            if data.natural
-            else []
-        )
+        clients = enumerate(data.train) if data.natural else ()
+        return [_site_of(data, data.name_of(k), rows) for k, rows in clients]
     column = site_column(data)
     if not column:
         return []
@@ -92,11 +89,9 @@ def _site_of(data: Dataset | Federation, name: str, rows: np.ndarray) -> Site:
 def different_ranges(sites: list[Site]) -> tuple[Site, Site] | None:
     """The sites of the smallest and the largest range of values, if these differ more than fourfold."""
     by_spread = sorted((site for site in sites if site.spread > 0), key=lambda site: site.spread)
-    return (
-        (by_spread[0], by_spread[-1])
-        if by_spread and by_spread[-1].spread > RANGE_RATIO * by_spread[0].spread
-        else None
-    )
+    if not by_spread or by_spread[-1].spread <= RANGE_RATIO * by_spread[0].spread:
+        return None
+    return by_spread[0], by_spread[-1]
 
 
 LEAK_SAMPLES, LEAK_VALUES = 5_000, 1 << 22
@@ -113,34 +108,22 @@ def leaks(dataset: Dataset | Federation) -> str:
     numbers."""
     if dataset.x.ndim != 2 or dataset.masks or len(dataset.y) < LEAK_MINIMUM:
         return ""
-    rows, columns = _leak_samples(dataset.x), list(_column_spans(dataset))
+    columns = list(_column_spans(dataset))
     if not columns:
         return ""
-    x_nD = np.stack(
-        [_column_codes(part) for _, part in _column_parts(select_samples(dataset.x, rows)[:], columns)],
-        axis=1,
-    )
-    leaking = _leaking(x_nD, dataset.y[rows], bool(dataset.target))
-    if not is_streamed(dataset.x) and leaking.any():  # confirm the suspects with all samples
-        suspects = [column for column, tells in zip(columns, leaking) if tells]
-        whole_nD = np.stack([_column_codes(part) for _, part in _column_parts(dataset.x, suspects)], axis=1)
-        leaking[leaking] = _leaking(whole_nD, dataset.y, bool(dataset.target))
-    names = [name for (name, *_), tells in zip(columns, leaking) if tells]
-    if not names:
+    limit = min(LEAK_SAMPLES, max(LEAK_MINIMUM, LEAK_VALUES // max(1, dataset.x.shape[1])))
+    rows = np.unique(np.linspace(0, len(dataset.x) - 1, min(limit, len(dataset.x))).astype(np.int64))
+    columns = _leaking(select_samples(dataset.x, rows)[:], dataset.y[rows], columns, bool(dataset.target))
+    if columns and not is_streamed(dataset.x):  # confirm the suspects with all samples
+        columns = _leaking(dataset.x, dataset.y, columns, bool(dataset.target))
+    if not columns:
         return ""
-    if dataset.several:
-        singular, plural = "tells a label by itself", "tell a label by themselves"
-    elif dataset.target:
-        singular, plural = "is the target in another unit", "are the target in another unit"
-    else:
-        singular, plural = "has a value of its own for each class", "have a value of their own for each class"
-    text = f"{abbreviate(names)} {singular if len(names) == 1 else plural} in all training samples"
+    tells = "has a value of its own for each class"
+    if dataset.several or dataset.target:
+        tells = "tells a label by itself" if dataset.several else "is the target in another unit"
+    names = abbreviate([name for name, *_ in columns])
+    text = f"{'each of ' if len(columns) > 1 else ''}{names} {tells} in all training samples"
     return f"{text}: leave out what was made from the labels, or scores mean nothing"
-
-
-def _leak_samples(x: np.ndarray) -> np.ndarray:
-    limit = min(LEAK_SAMPLES, max(LEAK_MINIMUM, LEAK_VALUES // max(1, x.shape[1])))
-    return np.unique(np.linspace(0, len(x) - 1, min(limit, len(x))).astype(np.int64))
 
 
 def _column_spans(dataset: Dataset | Federation) -> Iterator[tuple[str, int, int]]:
@@ -165,23 +148,20 @@ def column_width(kinds: Sequence[str]) -> int:
     return 1 if len(kinds) in (0, 2) else len(kinds)
 
 
-def _column_parts(x: np.ndarray, columns: list[tuple[str, int, int]]) -> Iterator[tuple[str, np.ndarray]]:
-    return ((name, x[:, start:end]) for name, start, end in columns)
-
-
 def _column_codes(part: np.ndarray) -> np.ndarray:
     """One number for each sample, [n]: the column's number, or the index of its word."""
     return part[:, 0] if part.shape[1] == 1 else part.argmax(1).astype(np.float32)
 
 
-def _leaking(x_nD: np.ndarray, y: np.ndarray, numbers: bool) -> np.ndarray:
-    """Which columns give the labels away, bool [D]; with several labels a sample, any one of the labels."""
-    if numbers:
-        return _are_linear(x_nD, y)
-    tells = np.zeros(x_nD.shape[1], bool)
-    for labels in y.T if y.ndim > 1 else [y]:
+def _leaking(
+    x: np.ndarray, y: np.ndarray, columns: list[tuple[str, int, int]], numbers: bool
+) -> list[tuple[str, int, int]]:
+    """The columns that give the labels away; with several labels a sample, any one of the labels."""
+    x_nD = np.stack([_column_codes(x[:, start:end]) for _, start, end in columns], axis=1)
+    tells = _are_linear(x_nD, y) if numbers else np.zeros(len(columns), bool)
+    for labels in () if numbers else np.atleast_2d(y.T):
         tells |= _one_value_each(x_nD, labels)
-    return tells
+    return [column for column, flag in zip(columns, tells) if flag]
 
 
 def _one_value_each(x_nD: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -223,11 +203,10 @@ def class_imbalance(data: Dataset | Federation) -> str:
         return ""
     often, present = int(counts.argmax()), np.flatnonzero(counts)
     rare = int(present[counts[present].argmin()])
-    return (
-        f"{share:.1%} of the training samples are of class {excerpt(data.classes[often], 40)}, so a model"
-        f" that always answers so has that accuracy; {excerpt(data.classes[rare], 40)} has {counts[rare]:,}."
-        f" Look at --metrics {IMBALANCE_METRICS} as well"
-    )
+    text = f"{share:.1%} of the training samples are of class {excerpt(data.classes[often], 40)}, so a model"
+    rarest = f"{excerpt(data.classes[rare], 40)} has {counts[rare]:,}"
+    hint = f"Look at --metrics {IMBALANCE_METRICS} as well"
+    return f"{text} that always answers so has that accuracy; {rarest}. {hint}"
 
 
 def partition_warnings(federation: Federation) -> list[str]:
@@ -246,12 +225,9 @@ def partition_warnings(federation: Federation) -> list[str]:
         which = f"{noun} {abbreviate([excerpt(names[c], 40) for c in absent])}"
         tests = int(np.isin(test_groups, absent).sum())
         more = f", and the common test set has {quantity(tests, 'sample')} of them" if tests else ""
-        texts.append(
-            f"no client holds {which}: {counts[absent].sum():,} of {len(y):,} training samples are left"
-            f" out{more}; take more clients, more classes for each, or another skew"
-        )
+        lost = f"{counts[absent].sum():,} of {len(y):,} training samples are left out{more}"
+        remedy = "take more clients, more classes for each, or another skew"
+        texts.append(f"no client holds {which}: {lost}; {remedy}")
     if empty := int((federation.sizes == 0).sum()):
-        verb = "has" if empty == 1 else "have"
-        clients = quantity(empty, "client")
-        texts.append(f"{clients} {verb} no samples: they receive the model and send nothing")
+        texts.append(f"{quantity(empty, 'client')} without samples: they receive the model and send nothing")
     return texts

@@ -13,9 +13,9 @@ Letters: N samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -45,9 +45,9 @@ from unskew.data.parquet.table import (
     holds_parquet,
     read_table,
 )
+from unskew.data.readers.from_folder import find_listing
 from unskew.data.readers.from_tables import CSV_ENDINGS, table_ending
 from unskew.data.readers.from_volumes import prediction_slices
-from unskew.data.readers.listing import find_listing
 from unskew.data.samples.conversion import map_npy
 from unskew.data.samples.intake import abbreviate
 from unskew.data.samples.packing import archive_inputs, archive_inputs_for, pack_to_layout
@@ -55,11 +55,10 @@ from unskew.data.volumes.scans import find_series, holds_dicom, is_in_mask_folde
 from unskew.errors import DataError, excerpt
 from unskew.formats.input_layout import Layout
 
-PARQUET_KINDS = ("table", "arrays", "images", "sounds")
 TABLE_KINDS = ("number", "text", "value")
 
 
-def read_parquet(path: Path, form: Mapping[str, Any], layout: Layout | None = None) -> tuple[list[str], Any]:
+def read_parquet(path: Path, form: Mapping[str, Any], layout: Layout | None = None) -> NamedSamples:
     """(place of each sample, the samples [N, ...], or a dictionary of several inputs).
 
     form: how the training samples were made (`Intake.form`). layout: of samples with several inputs; columns
@@ -70,29 +69,33 @@ def read_parquet(path: Path, form: Mapping[str, Any], layout: Layout | None = No
     names, axis_order = list(RowNames(table)), form.get("layout", "auto")
     if layout:
         if not layout.named:
-            raise DataError(
-                "E403", f"{path} names its columns, and this model takes inputs by place; give an .npz."
-            )
-        columns = [
-            column_named(dict.fromkeys(table.columns), item.name, table.name) for item in layout.inputs
-        ]
+            raise DataError("E403", f"{path} names its columns, and this model takes inputs by place.")
+        columns = [column_named(table.columns, item.name, table.name) for item in layout.inputs]
         words = {column: list(kinds) for column, kinds in form.get("beside", ())}
         words |= {c: [] for c in columns if table.columns[c].kind == "text" and c not in words}
         sheet = Sheet(table.name, LazyColumns(table, [c for c in columns if c in words]), RowNames(table))
         inputs = raw_inputs(table, [c for c in columns if c not in words], axis_order, form.get("files", {}))
         return names, inputs | encode_inputs_as(sheet, {c: words[c] for c in columns if c in words})
-    kind = str(form.get("kind", "arrays"))
+    kind, trained_column = str(form.get("kind", "arrays")), str(form.get("column", ""))
     if kind == "table":
         plain = [n for n, column in table.columns.items() if column.kind in TABLE_KINDS]
         sheet = Sheet(table.name, LazyColumns(table, plain), RowNames(table))
         return names, encode_as(sheet, dict(form["columns"]))
-    trained_column = str(form.get("column", ""))
-    if kind in ("images", "sounds"):
-        into = {name: value for name, value in form.items() if name != "column"}
-        return names, read_file_column(
-            table, _sample_column(table, trained_column, "packed"), into, [], in_memory=True
-        )
-    return names, raw_lists(table, _sample_column(table, trained_column, "list"), axis_order)
+    packed = kind in ("images", "sounds")
+    usable = [n for n, column in table.columns.items() if column.kind == ("packed" if packed else "list")]
+    if trained_column not in usable and len(usable) != 1:
+        fault = f"has as columns of {'files' if packed else 'lists'} {abbreviate(usable, 8) or 'none'}"
+        remedy = f"the samples of training were in '{trained_column or 'x'}': give that column its name"
+        raise DataError("E403", f"{table.name} {fault}; {remedy}.")
+    column = trained_column if trained_column in usable else usable[0]
+    if not packed:
+        return names, raw_lists(table, column, axis_order)
+    into = {name: value for name, value in form.items() if name != "column"}
+    return names, read_file_column(table, column, into, [], in_memory=True)
+
+
+NamedSamples: TypeAlias = tuple[list[str], Any]
+"""(name of each sample, the samples [N, ...], or a dictionary or tuple of them for several inputs)."""
 
 
 def _sample_column(table: ShardTable, trained_column: str, kind: str) -> str:
@@ -105,10 +108,6 @@ def _sample_column(table: ShardTable, trained_column: str, kind: str) -> str:
         noun = {"list": "lists", "packed": "files"}[kind]
         raise DataError("E403", f"{table.name} has as columns of {noun} {text}: give that column its name.")
     return usable[0]
-
-
-NamedSamples = tuple[list[str], Any]
-"""(name of each sample, the samples [N, ...], or a dictionary or tuple of them for several inputs)."""
 
 
 def read_inputs(path: Path, form: Mapping[str, Any], layout: Layout | None = None) -> NamedSamples:
@@ -124,47 +123,41 @@ def read_inputs(path: Path, form: Mapping[str, Any], layout: Layout | None = Non
         raise DataError("E402", f"there is no {path}.")
     if layout:
         return _pack_inputs(path, layout, form)
-    kind = str(form.get("kind", "arrays"))
-    source_kind = _kind_of(path)
-    if source_kind not in ("arrays", kind) and not (source_kind == "parquet" and kind in PARQUET_KINDS):
-        expects = {"table": "a table"}.get(kind, kind)
-        noun = {"": "no samples that are read", "table": "a table", "parquet": "Parquet"}.get(
-            source_kind, source_kind
-        )
-        raise DataError(
-            "E403", f"{path} holds {noun}; the model was trained on {expects}, and also reads .npy and .npz."
-        )
-    return READERS[source_kind](path, form)
+    kind, source_kind = str(form.get("kind", "arrays")), _kind_of(path)
+    if source_kind not in ("arrays", kind) and (source_kind != "parquet" or kind == "volumes"):
+        fault = f"{path} holds {source_kind or 'no samples that are read'}"
+        raise DataError("E403", f"{fault}; the model was trained on {kind}, and also reads .npy and .npz.")
+    if source_kind in DECODERS:
+        files, names = _files_below(path, IMAGE_ENDINGS if source_kind == "images" else SOUND_ENDINGS)
+        return names, DECODERS[source_kind](files, form)
+    readers = {
+        "arrays": _read_arrays,
+        "table": _read_table,
+        "parquet": read_parquet,
+        "volumes": _read_volumes,
+    }
+    return readers.get(source_kind, read_parquet)(path, form)
 
 
 def _kind_of(path: Path) -> str:
     """One of the words "arrays", "table", "parquet", "images", "sounds" and "volumes"; "" for other files."""
     if path.suffix.lower() == PARQUET_ENDING or (path.is_dir() and holds_parquet(path)):
         return "parquet"
+    suffixes = {file_ending(path)}
     if path.is_dir():
-        kinds = {
-            f.kind
-            for f in read_tree(path, IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS, validation=True).files
-        }
-        if not kinds & VOLUME_ENDINGS and holds_dicom(path):
-            return "volumes"
-        if kinds & SOUND_ENDINGS:
-            return "sounds"
-        if kinds & IMAGE_ENDINGS:
-            return "images"
-        return "volumes" if kinds else ""
-    suffix = file_ending(path)
-    if suffix in (".npy", ".npz"):
-        return "arrays"
-    if table_ending(path) in CSV_ENDINGS:
+        endings = IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS
+        suffixes = {f.kind for f in read_tree(path, endings, validation=True).files}
+    elif table_ending(path) in CSV_ENDINGS:
         return "table"
-    kinds = {"images": IMAGE_ENDINGS, "sounds": SOUND_ENDINGS, "volumes": VOLUME_ENDINGS}
-    return next(
-        (kind for kind, endings in kinds.items() if suffix in endings), "volumes" if holds_dicom(path) else ""
-    )
+    elif suffixes & {".npy", ".npz"}:
+        return "arrays"
+    if not suffixes & VOLUME_ENDINGS and holds_dicom(path):
+        return "volumes"
+    kinds = {"sounds": SOUND_ENDINGS, "images": IMAGE_ENDINGS, "volumes": VOLUME_ENDINGS}
+    return next((kind for kind, endings in kinds.items() if suffixes & endings), "")
 
 
-def _read_arrays(path: Path, form: Mapping[str, Any]) -> NamedSamples:
+def _read_arrays(path: Path, _form: Mapping[str, Any]) -> NamedSamples:
     if path.suffix.lower() == ".npy":
         x = map_npy(path)
     else:
@@ -172,10 +165,8 @@ def _read_arrays(path: Path, form: Mapping[str, Any]) -> NamedSamples:
         archive_inputs(archive, "x", path)
         names = [name for name in ("x", "x_test") if name in archive] or list(archive)
         if len(names) != 1 and "x" not in names:
-            raise DataError(
-                "E403",
-                f"{path} holds {abbreviate(names, 8) or 'no arrays'}; call the one to predict from 'x'.",
-            )
+            holds = abbreviate(names, 8) or "no arrays"
+            raise DataError("E403", f"{path} holds {holds}; call the one to predict from 'x'.")
         x = archive[names[0]]
     if not x.ndim:
         raise DataError("E403", f"{path} holds a single value; samples are [N, ...].")
@@ -190,10 +181,8 @@ def _pack_inputs(path: Path, layout: Layout, form: Mapping[str, Any]) -> NamedSa
     if path.is_dir() and has_listing:
         return _read_with_columns(path, form)
     if path.suffix.lower() != ".npz":
-        lacks = "no folder with a CSV that lists files" if has_listing else "no .npz"
-        raise DataError(
-            "E403", f"{path} is {lacks}; samples with several inputs are read from one that holds {layout}."
-        )
+        expected = "folder with a CSV that lists files" if has_listing else ".npz"
+        raise DataError("E403", f"{path} is no {expected}; samples with {layout} are read from one.")
     archive = dict(read_archive(path))
     x = archive_inputs_for(layout, archive, path) if layout.named else tuple(archive.values())
     return [str(i) for i in range(len(pack_to_layout(layout, x, str(path))))], x
@@ -205,15 +194,11 @@ def _read_with_columns(path: Path, form: Mapping[str, Any]) -> NamedSamples:
     columns = {column: list(kinds) for column, kinds in form["beside"]}
     listing = find_listing(tree, tree.files, list(columns))
     if listing is None:
-        text = (
-            f"{path} holds no CSV that lists its files, beside which the model takes"
-            f" {abbreviate(list(columns), 8)}"
-        )
-        raise DataError("E403", f"{text}; write one, as in training.")
+        needs = f"the model takes {abbreviate(list(columns), 8)} beside files"
+        raise DataError("E403", f"{path} holds no CSV that lists its files, and {needs}; write one.")
     names = [str(file.path.relative_to(path)) for file in listing.files]
     pixels = DECODERS[form["kind"]]([file.path for file in listing.files], form)
-    key = {"images": "image", "sounds": "sound"}[form["kind"]]
-    return names, {key: pixels, **encode_inputs_as(listing.sheet, columns)}
+    return names, {form["kind"].removesuffix("s"): pixels, **encode_inputs_as(listing.sheet, columns)}
 
 
 def _read_table(path: Path, form: Mapping[str, Any]) -> NamedSamples:
@@ -221,21 +206,11 @@ def _read_table(path: Path, form: Mapping[str, Any]) -> NamedSamples:
     return [place.removeprefix("line ") for place in sheet.places], encode_as(sheet, dict(form["columns"]))
 
 
-def _read_images(path: Path, form: Mapping[str, Any]) -> NamedSamples:
-    files, names = _files_below(path, IMAGE_ENDINGS)
-    return names, _decode_images(files, form)
-
-
 def _decode_images(files: list[Path], form: Mapping[str, Any]) -> np.ndarray:
     pictures = read_each(
         files, lambda i: read_image(files[i], int(form["size"]), form["fit"], int(form["bits"]))
     )
     return np.stack([pixels for pixels, _ in pictures])
-
-
-def _read_sounds(path: Path, form: Mapping[str, Any]) -> NamedSamples:
-    files, names = _files_below(path, SOUND_ENDINGS)
-    return names, _decode_sounds(files, form)
 
 
 def _decode_sounds(files: list[Path], form: Mapping[str, Any]) -> np.ndarray:
@@ -266,8 +241,7 @@ def _files_below(path: Path, kinds: frozenset[str]) -> tuple[list[Path], list[st
 
 
 def _without_masks(tree: FolderTree) -> Sequence[File]:
-    """The files of a folder without the masks next to images as in training; all files if no other is
-    left."""
+    """The files of a folder without the masks next to images as in training."""
     has_masks = has_mask_folders(tree)
     images = [
         file
@@ -278,14 +252,5 @@ def _without_masks(tree: FolderTree) -> Sequence[File]:
     return images or tree.files
 
 
-READERS: Mapping[str, Callable[[Path, Mapping[str, Any]], NamedSamples]] = {
-    "arrays": _read_arrays,
-    "table": _read_table,
-    "parquet": read_parquet,
-    "images": _read_images,
-    "sounds": _read_sounds,
-    "volumes": _read_volumes,
-}
-"""The reader of each kind of input."""
 DECODERS = {"images": _decode_images, "sounds": _decode_sounds}
 """The decoder of each kind of file."""

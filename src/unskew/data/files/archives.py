@@ -85,8 +85,7 @@ def read_archive(path: Path) -> Archive:
 
 
 def _plain_array(z: Any, name: str, path: Path) -> np.ndarray:
-    """An array of the archive. Raises DataError (E401) for another entry, and for Python objects, which are
-    never unpickled."""
+    """An array of the archive."""
     try:
         content = z[name]
     except ValueError as error:

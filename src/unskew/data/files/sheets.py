@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import IO
 
@@ -49,6 +50,12 @@ class Sheet:
         """`at line 17`, or `in row 15` (from 0) of a table in memory."""
         return f"at {self.places[row]}" if self.places else f"in row {row}"
 
+    def plain_numbers(self, texts: Sequence[str]) -> list[str]:
+        """Numbers in this table's format as programs write them; other words stay."""
+        if self.numbers:
+            return self.numbers.plain(texts)
+        return cells.with_decimal_points(texts) if self.decimal_commas else list(texts)
+
     def ambiguous_number(self, texts: Sequence[str]) -> int | None:
         """The position of the first number of a column, such as 1.234, that may be 1234; None if there is
         none, or if other columns show what points mean."""
@@ -87,8 +94,10 @@ def read_csv(path: Path, numbers: cells.NumberFormat | None = None) -> Sheet:
     Raises DataError: E402 for a missing file, E401 for a file that is no table, E142 for a table that memory
     does not hold.
     """
+    encoding = f"{path} is not written in UTF-8; save it as UTF-8 (in Excel: 'CSV UTF-8')."
+    opened = gzip.open if path.suffix.lower() == ".gz" else open
     try:
-        with _open_text(path) as file:
+        with opened(path, "rt", newline="", encoding="utf-8-sig") as file:
             first = file.readline()
             file.seek(0)
             delimiter = max(DELIMITERS, key=first.count)
@@ -98,13 +107,11 @@ def read_csv(path: Path, numbers: cells.NumberFormat | None = None) -> Sheet:
     except FileNotFoundError:
         raise DataError("E402", f"there is no {path}.") from None
     except UnicodeDecodeError:
-        raise DataError(
-            "E401", f"{path} is not written in UTF-8; save it as UTF-8 (in Excel: 'CSV UTF-8')."
-        ) from None
+        raise DataError("E401", encoding) from None
     except (OSError, EOFError, zlib.error, ValueError, csv.Error) as error:
         raise DataError("E401", f"{path} cannot be read as a table with a header line: {error}.") from error
     if "\0" in first:
-        raise DataError("E401", f"{path} is not written in UTF-8; save it as UTF-8 (in Excel: 'CSV UTF-8').")
+        raise DataError("E401", encoding)
     if len(rows) < 2:
         raise DataError("E401", f"{path} holds no rows below its header line.")
     _check_shape(path, rows, lines)
@@ -127,17 +134,20 @@ def read_sheet(path: Path, numbers: cells.NumberFormat | None) -> Sheet:
     return sheet
 
 
-def _open_text(path: Path) -> IO[str]:
-    if path.suffix.lower() == ".gz":
-        return gzip.open(path, "rt", newline="", encoding="utf-8-sig")
-    return open(path, newline="", encoding="utf-8-sig")
-
-
 def _text_rows(path: Path, file: IO[str], delimiter: str) -> tuple[list[list[str]], list[int]]:
-    """(rows that are not blank, the line at which each begins). Raises DataError (E142) if memory does not
-    hold them."""
+    """(rows that are not blank, the line at which each begins)."""
     limit = usable_memory() // CHARACTER_BYTES
-    reader = csv.reader(_limit_lines(path, file, limit), delimiter=delimiter)
+
+    def limited_lines() -> Iterator[str]:
+        length = 0
+        for line in file:
+            length += len(line)
+            if length > limit:
+                fault = f"{path} holds more than {limit:,} characters, for which memory is too small"
+                raise DataError("E142", f"{fault}; save it as Parquet, which is read in pieces.")
+            yield line
+
+    reader = csv.reader(limited_lines(), delimiter=delimiter)
     rows, lines, begin = [], [], 1
     for row in reader:
         if row:
@@ -145,23 +155,6 @@ def _text_rows(path: Path, file: IO[str], delimiter: str) -> tuple[list[list[str
             lines.append(begin)
         begin = reader.line_num + 1
     return rows, lines
-
-
-def _limit_lines(path: Path, file: IO[str], limit: int) -> Iterator[str]:
-    """The lines of a table, each at most `limit` characters long."""
-    length = 0
-    for line in file:
-        length += len(line)
-        if length > limit:
-            text = (
-                f"{path} holds more than {limit:,} characters, and a table in text is read into memory, where"
-                f" it takes {CHARACTER_BYTES}"
-            )
-            raise DataError(
-                "E142",
-                f"{text} times as much; save it as Parquet, which is read in pieces, or take fewer rows.",
-            )
-        yield line
 
 
 def _text_column(texts: list[str]) -> np.ndarray:
@@ -172,23 +165,17 @@ def _text_column(texts: list[str]) -> np.ndarray:
 
 def _check_shape(path: Path, rows: list[list[str]], lines: list[int]) -> None:
     """Raises DataError (E401) unless every row has a value for every name, and the names differ."""
-    header = rows[0]
-    names = [cells.word(h) for h in header]
+    names = [cells.word(h) for h in rows[0]]
     if twice := sorted({n for n in names if names.count(n) > 1}):
         check_header(str(path), names)
         raise DataError("E401", f"{path} has two columns called {excerpt(twice[0])}.")
     for line, row in zip(lines, rows):
-        if len(row) != len(header):
-            raise DataError(
-                "E401",
-                f"{path} line {line} has {len(row)} values; the header, line 1, has {len(header)}.",
-            )
-    if len(header) == 1 and len(header[0].split()) > 1:
-        raise DataError(
-            "E401",
-            f"{path} has one column, {excerpt(names[0], 40)}; separate columns by commas, semicolons, tabs"
-            " or |.",
-        )
+        if len(row) != len(names):
+            fault = f"has {len(row)} values; the header, line 1, has {len(names)}"
+            raise DataError("E401", f"{path} line {line} {fault}.")
+    if len(names) == 1 and len(names[0].split()) > 1:
+        remedy = "separate columns by commas, semicolons, tabs or |"
+        raise DataError("E401", f"{path} has one column, {excerpt(names[0], 40)}; {remedy}.")
 
 
 def check_header(name: str, names: list[str]) -> None:
@@ -200,12 +187,9 @@ def check_header(name: str, names: list[str]) -> None:
     counted = len(numbers) >= COUNTED_NAMES and numbers == [str(i) for i in range(len(numbers))]
     as_data = [n for n in names if not n or n in numbers or cells.is_date(n)]
     if not counted and (len(numbers) >= NUMBER_NAMES or len(as_data) == len(names)):
-        raise DataError(
-            "E401",
-            f"{name}: the first line looks like data"
-            f" ({abbreviate([excerpt(n, 20)[1:-1] or 'an empty name' for n in as_data])}); put the names of"
-            " the columns above it.",
-        )
+        values = abbreviate([excerpt(n, 20)[1:-1] or "an empty name" for n in as_data])
+        fault = f"the first line looks like data ({values})"
+        raise DataError("E401", f"{name}: {fault}; put the names of the columns above it.")
 
 
 def join_sheets(train: Sheet, test: Sheet) -> Sheet:
@@ -215,13 +199,10 @@ def join_sheets(train: Sheet, test: Sheet) -> Sheet:
     part and ambiguous points in the other.
     """
     if lacking := [c for c in train.columns if c not in test.columns]:
-        raise DataError(
-            "E403",
-            f"{test.name} has no column '{lacking[0]}', which {train.name} has; it has:"
-            f" {abbreviate(list(test.columns), 12)}.",
-        )
-    if train.decimal_commas != test.decimal_commas:
-        check_points(*((train, test) if train.decimal_commas else (test, train)))
+        names = abbreviate(list(test.columns), 12)
+        fault = f"{test.name} has no column '{lacking[0]}', which {train.name} has"
+        raise DataError("E403", f"{fault}; it has: {names}.")
+    check_points([train, test], train.columns)
     columns = {c: np.concatenate([v, test.columns[c]]) for c, v in train.columns.items()}
     places = tuple(f"{place} of {sheet.name}" for sheet in (train, test) for place in sheet.places)
     is_test = np.arange(len(places)) >= len(train.places)
@@ -229,15 +210,14 @@ def join_sheets(train: Sheet, test: Sheet) -> Sheet:
     return Sheet(train.name, columns, places, commas, is_test, semicolons=semicolons, numbers=train.numbers)
 
 
-def check_points(with_commas: Sheet, with_points: Sheet) -> None:
-    """Raises DataError (E405) for a number such as 1.234 in a column that has decimal commas in the other
-    table."""
-    for column, values in with_commas.columns.items():
-        texts = [str(v).strip() for v in with_points.columns[column].tolist()]
-        row = next((i for i, t in enumerate(texts) if "." in t and cells.THOUSANDS.fullmatch(t)), None)
-        if row is not None and cells.has_decimal_commas(values.tolist()):
-            raise DataError(
-                "E405",
-                f"{with_points.name}: column '{column}' holds {texts[row]} {with_points.where(row)}, and"
-                f" {with_commas.name} has decimal commas there; write the numbers of both in one way.",
-            )
+def check_points(sheets: Sequence[Sheet], columns: Iterable[str]) -> None:
+    """Raises DataError (E405) for a number such as 1.234 in one of these columns that has decimal commas in
+    another table."""
+    for one, other in permutations(sheets, 2):
+        for column in columns if one.decimal_commas and not other.decimal_commas else ():
+            texts = [str(v).strip() for v in other.columns[column].tolist()]
+            row = next((i for i, t in enumerate(texts) if "." in t and cells.THOUSANDS.fullmatch(t)), None)
+            if row is not None and cells.has_decimal_commas(one.columns[column].tolist()):
+                fault = f"column '{column}' holds {texts[row]} {other.where(row)}, and {one.name} has decimal"
+                remedy = "commas there; write the numbers of both in one way"
+                raise DataError("E405", f"{other.name}: {fault} {remedy}.")

@@ -105,7 +105,7 @@ def read_tree(
             " samples"
         )
         notes.append(("left out", f"{text} (validation=0.1)"))
-    inner = frozenset(_without_parts(names) if split else names for names in folders)
+    inner = frozenset(split_part(names)[1] if split else names for names in folders)
     return FolderTree(
         root, tuple(f for f in data_files if validation or f.part != "val"), inner, tuple(notes)
     )
@@ -116,17 +116,10 @@ def empty_folder_notes(tree: FolderTree, depth: int = 0) -> list[Note]:
     the outermost."""
     full = {f.folders[:i] for f in tree.files for i in range(len(f.folders) + 1)}
     empty = sorted(d for d in tree.folders - full if d[:-1] in full and depth in (0, len(d)))
-    if not empty:
-        return []
-    return [
-        (
-            "left out",
-            (
-                f"{quantity(len(empty), 'folder')} without images or sounds:"
-                f" {abbreviate(['/'.join(d) for d in empty])}"
-            ),
-        )
-    ]
+    names = abbreviate(["/".join(d) for d in empty])
+    return (
+        [("left out", f"{quantity(len(empty), 'folder')} without images or sounds: {names}")] if empty else []
+    )
 
 
 def _walk(root: Path) -> tuple[list[Path], list[tuple[str, ...]], list[str]]:
@@ -160,45 +153,23 @@ def is_system_file(name: str) -> bool:
 
 def split_part(names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """(the part of the data that folders name, "" without one; the other names)."""
-    return next((PART_NAMES[n.lower()] for n in names if n.lower() in PART_NAMES), ""), _without_parts(names)
-
-
-def _without_parts(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names without the first name of a part."""
-    place = next((i for i, n in enumerate(names) if n.lower() in PART_NAMES), None)
-    return names if place is None else (*names[:place], *names[place + 1 :])
+    for i, name in enumerate(names):
+        if part := PART_NAMES.get(name.lower()):
+            return part, (*names[:i], *names[i + 1 :])
+    return "", names
 
 
 IMAGE_FOLDERS = frozenset(
     (
-        "images",
-        "image",
-        "imgs",
-        "img",
-        "scans",
-        "scan",
-        "slices",
-        "pictures",
-        "photos",
-        "imagestr",
-        "images_tr",
+        *("images", "image", "imgs", "img", "scans", "scan", "slices", "pictures", "photos"),
+        *("imagestr", "images_tr"),
     )
 )
 MASK_FOLDERS = frozenset(
     (
-        *(
-            "masks",
-            "mask",
-            "labels",
-            "label",
-            "annotations",
-            "annotation",
-            "segmentations",
-            "segmentation",
-            "segs",
-            "seg",
-        ),
-        *("contours", "contour", "gt", "ground_truth", "groundtruth", "manual", "labelstr", "labels_tr"),
+        *("masks", "mask", "labels", "label", "annotations", "annotation", "contours", "contour"),
+        *("segmentations", "segmentation", "segs", "seg", "gt", "ground_truth", "groundtruth", "manual"),
+        *("labelstr", "labels_tr"),
     )
 )
 MASK_SUFFIXES = ("_mask", "_masks", "_seg", "_segmentation", "_label", "_gt", "-mask", "-seg")
@@ -213,19 +184,6 @@ class Pair:
     image: File
     mask: File
     site: str
-
-
-@dataclass(frozen=True)
-class _Place:
-    """The place of a file. above, below: the folders on either side of images/ or masks/."""
-
-    file: File
-    kind: str
-    above: tuple[str, ...]
-    below: tuple[str, ...]
-
-    def key(self, stem: str) -> tuple[str, tuple[str, ...], tuple[str, ...], str]:
-        return self.file.part, self.above, self.below, stem
 
 
 def plain_name(name: str) -> str:
@@ -244,28 +202,40 @@ def pair_masks(tree: FolderTree) -> tuple[list[Pair], list[Note]]:
 
     Raises DataError (E404) for images without a mask or with two, and if only some images have a site.
     """
-    places = [_place_of(file) for file in tree.files]
-    images = [p for p in places if plain_name(p.kind) in IMAGE_FOLDERS]
-    masks: dict[object, list[_Place]] = {}
-    for p in places:
-        if plain_name(p.kind) in MASK_FOLDERS:
-            masks.setdefault(p.key(p.file.stem), []).append(p)
-    unplaced = [p.file for p in places if not p.kind]
+    images: dict[tuple[object, ...], File] = {}
+    masks: dict[tuple[object, ...], list[File]] = {}
+    unplaced: list[File] = []
+    for file in tree.files:
+        kind, *place = _mask_place(file)
+        key = (file.part, *place, file.stem)
+        if not kind:
+            unplaced.append(file)
+        elif kind in MASK_FOLDERS:
+            masks.setdefault(key, []).append(file)
+        elif images.setdefault(key, file) is not file:
+            raise DataError("E404", f"{images[key].path} and {file.path} would share one mask; keep one.")
     if not images:
         raise DataError("E404", f"{tree.root} holds no images in images/.")
-    stems: dict[object, _Place] = {}
-    for p in images:
-        twin = stems.setdefault(p.key(p.file.stem), p)
-        if twin is not p:
-            raise DataError(
-                "E404", f"{twin.file.path} and {p.file.path} would share one mask; keep one of them."
-            )
-    matches = [_masks_of(p, masks, stems) for p in images]
-    _check_each_has_one(images, matches, unplaced)
-    sites = _pair_sites(images)
-    pairs = [Pair(p.file, ms[0].file, site) for p, ms, site in zip(images, matches, sites)]
-    mask_paths = {pair.mask.path for pair in pairs}
-    idle = [p.file for ms in masks.values() for p in ms if p.file.path not in mask_paths]
+    chosen, bare = list[File](), list[str]()
+    for (*place, stem), file in images.items():
+        variants = [f"{stem}{suffix}" for suffix in MASK_SUFFIXES] + [f"mask_{stem}"]
+        if file.stem.endswith(CHANNEL_SUFFIX):
+            variants.append(file.stem.removesuffix(CHANNEL_SUFFIX))
+        names = [stem, *(name for name in variants if (*place, name) not in images)]
+        of_image = [mask for name in names for mask in masks.get((*place, name), ())]
+        if len(of_image) > 1:
+            both = f"{of_image[0].path} and {of_image[1].path}"
+            raise DataError("E404", f"{both} are masks of one image; keep one of them.")
+        chosen += of_image
+        bare += [] if of_image else [str(file.path)]
+    if bare:
+        fault = f"{bare[0]} has no mask: nothing of its name is in masks/ beside its folder"
+        fault += f"; {len(bare):,} of {len(images):,} images have none" if bare[1:] else ""
+        fault += f"; {unplaced[0].path} lies in neither images/ nor masks/" if unplaced else ""
+        raise DataError("E404", f"{fault}.")
+    pairs = [Pair(*pair) for pair in zip(images.values(), chosen, _pair_sites(list(images.values())))]
+    paired = {pair.mask.path for pair in pairs}
+    idle = [file for files in masks.values() for file in files if file.path not in paired]
     notes: list[Note] = []
     for files, noun, reason in (
         (unplaced, "image", "in neither images/ nor masks/"),
@@ -277,69 +247,24 @@ def pair_masks(tree: FolderTree) -> tuple[list[Pair], list[Note]]:
     return pairs, notes
 
 
-def _place_of(file: File) -> _Place:
-    position = next(
-        (
-            i
-            for i in reversed(range(len(file.folders)))
-            if plain_name(file.folders[i]) in IMAGE_FOLDERS | MASK_FOLDERS
-        ),
-        None,
-    )
-    if position is None:
-        return _Place(file, "", file.folders, ())
-    return _Place(file, file.folders[position], file.folders[:position], file.folders[position + 1 :])
+def _mask_place(file: File) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """(the plain name of the last folder of images or masks above a file, "" without one; the folders on
+    either side of it)."""
+    for i in reversed(range(len(file.folders))):
+        if (kind := plain_name(file.folders[i])) in IMAGE_FOLDERS | MASK_FOLDERS:
+            return kind, file.folders[:i], file.folders[i + 1 :]
+    return "", file.folders, ()
 
 
-def _masks_of(image: _Place, masks: dict[object, list[_Place]], images: dict[object, _Place]) -> list[_Place]:
-    """The masks with an image's name, or that name with a usual suffix unless it is another image's name."""
-    stem = image.file.stem
-    variants = [stem + suffix for suffix in MASK_SUFFIXES] + [f"mask_{stem}"]
-    if stem.endswith(CHANNEL_SUFFIX):
-        variants.append(stem.removesuffix(CHANNEL_SUFFIX))
-    names = [stem, *(name for name in variants if image.key(name) not in images)]
-    return [mask for name in names for mask in masks.get(image.key(name), ())]
-
-
-def _check_each_has_one(
-    images: Sequence[_Place], matches: Sequence[Sequence[_Place]], unplaced: Sequence[File]
-) -> None:
-    """Raises DataError (E404) for images with no mask or several."""
-    bare = [p.file.path for p, masks in zip(images, matches) if not masks]
-    if bare:
-        text = (
-            f"{bare[0]} has no mask: there is no {bare[0].stem} with any ending in masks/ beside"
-            f" {bare[0].parent.name}/."
-        )
-        if bare[1:]:
-            text += (
-                f" {len(bare):,} of {len(images):,} images have none, also"
-                f" {abbreviate(list(map(str, bare[1:])))}."
-            )
-        if unplaced:
-            text += (
-                f" {unplaced[0].path} lies in neither images/ nor masks/; does its folder have another name?"
-            )
-        raise DataError("E404", text)
-    twice = next((masks for masks in matches if len(masks) > 1), None)
-    if twice:
-        raise DataError(
-            "E404", f"{twice[0].file.path} and {twice[1].file.path} are masks of one image; keep one of them."
-        )
-
-
-def _pair_sites(images: Sequence[_Place]) -> list[str]:
+def _pair_sites(images: Sequence[File]) -> list[str]:
     """The site of each image, "" if no image has one. Raises DataError (E404) if only some have one."""
-    above = any(p.above for p in images)
-    names = [p.above if above else p.below[:1] for p in images]
-    without = next((p for p, name in zip(images, names) if not name), None)
-    if without and any(names):
-        first = next(p for p, name in zip(images, names) if name)
-        raise DataError(
-            "E404",
-            f"{first.file.path} lies in the folder of a site, {without.file.path} does not; put all images"
-            " into SITE/images/, or none.",
-        )
+    places = [_mask_place(file)[1:] for file in images]
+    above = any(place[0] for place in places)
+    names = [place[0] if above else place[1][:1] for place in places]
+    if any(names) and not all(names):
+        first, without = images[list(map(bool, names)).index(True)], images[names.index(())]
+        fault = f"{first.path} lies in the folder of a site, {without.path} does not"
+        raise DataError("E404", f"{fault}; put all images into SITE/images/, or none.")
     while all(len(name) > 1 for name in names) and len({name[0] for name in names}) == 1:
         names = [name[1:] for name in names]
     return ["/".join(name) for name in names]

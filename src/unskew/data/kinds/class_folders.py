@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,6 @@ from unskew.data.files.tree import (
     File,
     FolderTree,
     empty_folder_notes,
-    plain_name,
 )
 from unskew.data.kinds.features import Kinds
 from unskew.data.kinds.masks import UNNAMED_CLASSES, are_black_and_white
@@ -36,53 +36,26 @@ MASK_FOLDERS_HINT = (
 
 
 def check_no_masks(files: Sequence[File], place: int) -> None:
-    """Raises DataError (E404) for files that look like masks of others. place: position of the class among
-    a file's folders."""
-    _check_folder(files)
+    """Raises DataError (E404) for files that look like masks of others: x_mask.png next to x.png, or a class
+    folder with the file names of another. place: position of the class among a file's folders."""
     folders: dict[tuple[object, ...], dict[str, dict[str, Path]]] = {}
+    by_name = {(f.path.parent, f.path.stem.lower()): f.path for f in files}
     for f in files:
+        stems = IMAGE_FOLDERS if f.path.stem.lower() in MASK_FOLDERS else {_stem(f.path)}
+        image = next((by_name[f.path.parent, s] for s in stems if (f.path.parent, s) in by_name), f.path)
+        if image != f.path and _is_mask(f.path, image):
+            raise DataError("E404", f"{f.path} looks like the mask of {image}; {MASK_FOLDERS_HINT}.")
         key = (f.part, *f.folders[:place], *f.folders[place + 1 :])
         folders.setdefault(key, {}).setdefault(f.folders[place], {})[_stem(f.path)] = f.path
     for classes in folders.values():
-        _check_classes(classes)
-
-
-def _check_folder(files: Sequence[File]) -> None:
-    """Raises DataError (E404) for one folder with x.png and x_mask.png, or image.png and mask.png."""
-    stems = {(f.path.parent, f.path.stem.lower()): f.path for f in files}
-    for (folder, stem), path in stems.items():
-        image = stems.get(
-            (folder, next((stem.removesuffix(s) for s in MASK_SUFFIXES if stem.endswith(s)), ""))
-        )
-        if stem in MASK_FOLDERS:
-            image = image or next(
-                (stems[folder, name] for name in sorted(IMAGE_FOLDERS) if (folder, name) in stems), None
-            )
-        if image and _is_mask(path, image):
-            raise DataError(
-                "E404",
-                f"{path} looks like the mask of {image} beside it; {MASK_FOLDERS_HINT}, or take masks away to"
-                " learn classes.",
-            )
-
-
-def _check_classes(classes: dict[str, dict[str, Path]]) -> None:
-    """Raises DataError (E404) if one class folder holds the masks of another. classes: files by stem, by
-    class."""
-    for name, masks in classes.items():
-        for image_class, images in classes.items():
+        for (name, masks), (image_class, images) in permutations(classes.items(), 2):
             stems = sorted(masks.keys() & images.keys())
-            if image_class == name or len(stems) < 2 or len(stems) < 0.8 * len(masks):
+            if len(stems) < 2 or len(stems) < 0.8 * len(masks):
                 continue
             pairs = [(masks[stem], images[stem]) for stem in stems[:: max(1, len(stems) // FILES_PROBED)]]
-            if all(_is_mask(*pair) for pair in pairs) and (
-                plain_name(name) in MASK_FOLDERS or not any(_is_mask(image, mask) for mask, image in pairs)
-            ):
-                raise DataError(
-                    "E404",
-                    f"{pairs[0][0]} looks like the mask of {pairs[0][1]}, but '{name}' would be a class like"
-                    f" '{image_class}'; {MASK_FOLDERS_HINT}.",
-                )
+            if all(_is_mask(*pair) for pair in pairs) and not any(_is_mask(*pair[::-1]) for pair in pairs):
+                fault = f"looks like the mask of {pairs[0][1]}, but '{name}' would be a class like"
+                raise DataError("E404", f"{pairs[0][0]} {fault} '{image_class}'; {MASK_FOLDERS_HINT}.")
 
 
 def _stem(path: Path) -> str:
@@ -138,36 +111,31 @@ def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
     Raises DataError (E404) for fewer than two classes, for files at different depths and for masks among the
     files.
     """
+    remedy = "put all files into CLASS/, or into SITE/CLASS/"
     depths = {len(f.folders): f for f in files}
     if len(depths) > 1:
         first, second = (f.path for f in list(depths.values())[:2])
-        raise DataError(
-            "E404",
-            f"{tree.root}: {first} and {second} lie at different depths; put all files into CLASS/, or into"
-            " SITE/CLASS/.",
-        )
+        raise DataError("E404", f"{tree.root}: {first} and {second} lie at different depths; {remedy}.")
     depth = next(iter(depths), 1)
     if depth == 0 or depth > 2:
         position = "directly in it" if depth == 0 else f"{depth} folders deep, such as {files[0].path}"
-        raise DataError(
-            "E404",
-            f"{tree.root} holds its files {position}; put them into CLASS/, or into SITE/CLASS/, to name"
-            " classes.",
-        )
-    inner = depth == 2 and _second_is_class(files)
+        raise DataError("E404", f"{tree.root} holds its files {position}; {remedy}.")
+    below: dict[str, set[str]] = {}
+    for f in files:
+        below.setdefault(f.folders[0], set()).add(f.folders[-1])
+    total = sum(map(len, below.values()))
+    recurring = total - len(set().union(*below.values()))
+    # in a/b/file, b is the class if its names recur below most of a
+    inner = depth == 2 and (len(below) == 1 or recurring * 2 >= total / len(below))
     place = 1 if inner else 0
     names = {f.folders[place] for f in files} | {d[place] for d in tree.folders if len(d) == depth}
     classes = tuple(sorted(names))
     if len(classes) < 2:
-        text = (
-            f"{tree.root} holds {quantity(len(classes), 'class folder')}; put images or sounds into"
-            f" {tree.root}/CLASS/, at least"
-        )
-        second = (
-            "two classes (an empty folder for one of which there are no samples, as a site may lack some)"
-        )
+        fault = f"{tree.root} holds {quantity(len(classes), 'class folder')}"
+        remedy = f"put files into {tree.root}/CLASS/, at least two"
+        remedy += " (an empty folder for one of which there are no samples)"
         masks = f"images with masks into {tree.root}/images/ and {tree.root}/masks/"
-        raise DataError("E404", f"{text} {second}, and {masks}.")
+        raise DataError("E404", f"{fault}; {remedy}, and {masks}.")
     check_no_masks(files, place)
     number = {name: i for i, name in enumerate(classes)}
     sorted_files = sorted(files, key=lambda f: (number[f.folders[place]], f.path))
@@ -177,13 +145,3 @@ def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
     note: Note = ("sites", f"folders were read as {'site/class' if inner else 'class/site'}")
     sites = tuple(f.folders[1 - place] for f in sorted_files)
     return LabelledFiles(tuple(sorted_files), classes, labels, sites, (note, *empty_folder_notes(tree, 1)))
-
-
-def _second_is_class(files: Sequence[File]) -> bool:
-    """Whether b is the class in paths a/b/file: its names then recur below most of a. Otherwise a is the
-    class."""
-    below: dict[str, set[str]] = {}
-    for file in files:
-        below.setdefault(file.folders[0], set()).add(file.folders[1])
-    recurring = sum(len(names) for names in below.values()) - len(set().union(*below.values()))
-    return len(below) == 1 or recurring * 2 >= sum(len(names) for names in below.values()) / len(below)

@@ -23,7 +23,7 @@ from unskew.data.kinds.features import column_of_numbers, is_row_number
 from unskew.data.kinds.labels import SPELLINGS, label_names
 from unskew.data.samples.conversion import array_of, is_mapped
 from unskew.data.samples.dataset import Target
-from unskew.data.samples.intake import Note, abbreviate, quantity
+from unskew.data.samples.intake import Note, abbreviate
 from unskew.errors import DataError, excerpt, suggestion
 
 SITE_NAMES = (
@@ -33,7 +33,7 @@ SITE_NAMES = (
 """Usual names of columns of sites; the first that a set has counts as its sites."""
 
 
-def site_column_in(columns: Mapping[str, Any]) -> str:
+def site_column_in(columns: Iterable[str]) -> str:
     """The column of sites by usual names, "" without one."""
     lower = {name.lower(): name for name in columns}
     return next((lower[name] for name in SITE_NAMES if name in lower), "")
@@ -42,9 +42,9 @@ def site_column_in(columns: Mapping[str, Any]) -> str:
 def site_column_of(sheet: Sheet, columns: Sequence[str], site: str, group: str) -> str:
     """The column of sites among these: the one that is named, else one with a usual name that is not that of
     groups; "" without one. Raises DataError (E403) for a column that does not exist."""
-    if site:
-        return column_named(dict.fromkeys(columns), site, sheet.name)
-    return site_column_in(dict.fromkeys(c for c in columns if c != group))
+    return (
+        column_named(columns, site, sheet.name) if site else site_column_in(c for c in columns if c != group)
+    )
 
 
 def number_columns(
@@ -73,16 +73,12 @@ def _check_column(name: str, column: str, values: Any) -> np.ndarray:
     v = array_of(values)
     v = np.array(v) if is_mapped(v) else v
     if v.ndim != 1:
-        raise DataError(
-            "E403", f"{name}: column '{column}' is {list(v.shape)}; it must hold one value per sample, [N]."
-        )
-    missing = cells.missing(v)
-    if missing.any():
-        raise DataError(
-            "E403",
-            f"{name}: column '{column}' has no value for sample {int(np.argmax(missing))} "
-            f"({int(missing.sum()):,} are missing); fill it, or leave these samples out.",
-        )
+        remedy = "it must hold one value per sample, [N]"
+        raise DataError("E403", f"{name}: column '{column}' is {list(v.shape)}; {remedy}.")
+    if (missing := cells.missing(v)).any():
+        fault = f"column '{column}' has no value for sample {int(np.argmax(missing))}"
+        remedy = f"({int(missing.sum()):,} are missing); fill it, or leave these samples out"
+        raise DataError("E403", f"{name}: {fault} {remedy}.")
     if v.dtype.kind == "f" and (v == np.round(v)).all():
         return v.astype(np.int64)
     return cells.words(v) if v.dtype.kind in "OUS" else v
@@ -99,55 +95,38 @@ def part_column(
     A column with such a name but none of these words is an ordinary column. excluded: columns with another
     purpose. name: name of the table. Raises DataError (E403) if the column also has other words.
     """
-    for column in (
-        c
-        for c in columns
-        if c.lower() in PART_COLUMNS and c not in excluded and columns[c].dtype.kind in "OUS"
-    ):
+    for column in (c for c in columns if c.lower() in PART_COLUMNS and c not in excluded):
+        if columns[column].dtype.kind not in "OUS":
+            continue
         words = cells.words(columns[column])
         kinds = {word: PART_NAMES.get(word.strip().lower(), "") for word in set(words.tolist())}
         if not any(kinds.values()):
             continue
         if unknown := sorted(word for word, part in kinds.items() if not part):
-            text = (
-                f"column '{column}' divides the rows, and holds {excerpt(unknown[0], 30)} beside train and"
-                " test"
-            )
-            raise DataError("E403", f"{name}: {text}; write train, test or val.")
+            fault = f"column '{column}' divides the rows, and holds {excerpt(unknown[0], 30)}"
+            raise DataError("E403", f"{name}: {fault} beside train and test; write train, test or val.")
         return column, np.array([kinds[word] for word in words.tolist()])
     return "", None
 
 
-def validation_notes(validation: int) -> list[Note]:
-    """The note that a number of rows are for validation."""
-    return (
-        [("left out", f"{quantity(validation, 'row')} for validation: choose settings with validation=0.1")]
-        if validation
-        else []
-    )
-
-
 LABEL_NAMES = ("label", "target", "class", "y", "category", "labels", "diagnosis", "outcome")
 """Usual names of a column of labels, the likeliest first."""
-NEIGHBOURS = 50
-"""Number of columns before and behind the labels that are compared with them."""
-BINARY_WORDS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 
 
-def label_column_in(columns: Mapping[str, Any]) -> str:
+def label_column_in(columns: Iterable[str]) -> str:
     """The column of labels by usual names, "" without one."""
     lower = {str(c).lower(): c for c in columns}
     return next((lower[n] for n in LABEL_NAMES if n in lower), "")
 
 
-def column_named(columns: Mapping[str, Any], column: str, name: str) -> str:
+def column_named(columns: Iterable[str], column: str, name: str) -> str:
     """The column of this name. Raises DataError (E403) if there is none."""
+    columns = list(columns)
     column = column if column in columns else cells.word(column)
     if column not in columns:
         names = abbreviate(list(map(str, columns)), 12)
-        raise DataError(
-            "E403", f"{name} has no column '{column}'; it has: {names}.{suggestion(column, columns)}"
-        )
+        hint = suggestion(column, columns)
+        raise DataError("E403", f"{name} has no column '{column}'; it has: {names}.{hint}")
     return column
 
 
@@ -159,140 +138,47 @@ def label_column(
     label: the column that the user names, or "". classes: names of all classes if they are known.
     Raises DataError: E403 for a column that does not exist, E404 for values that cannot be classes.
     """
-    columns = sheet.columns
-    column = (
-        column_named(columns, label, sheet.name) if label else label_column_in(columns) or list(columns)[-1]
-    )
-    values = columns[column]
-    _check_one_hot(sheet, column)
-    _check_missing(sheet, column, classes)
-    is_guess = not label and not label_column_in(columns)
-    if values.dtype.kind in "US" or (
-        values.dtype.kind == "O" and all(isinstance(v, str) for v in values.tolist())
-    ):
-        values = cells.words(values)
-        if classes is None:
-            values = _numbers_in_one_spelling(sheet, column, values, is_guess, notes)
-    if is_guess:
-        _check_guess(sheet, column, values)
-    rivals = [c for c in columns if c.lower() in LABEL_NAMES and c != column] if not label else []
-    source = f"from the column '{column}'"
-    if is_guess:
-        source += ", the last; label=NAME chooses another"
-    elif rivals:
-        source += f"; '{abbreviate(rivals)}' counts as a feature, label={rivals[0]} chooses it"
-    notes.append(("labels", source))
-    return column, values
-
-
-def _check_missing(sheet: Sheet, column: str, classes: Sequence[str] | None) -> None:
-    values = sheet.columns[column]
+    columns, usual = sheet.columns, label_column_in(sheet.columns)
+    column = column_named(columns, label, sheet.name) if label else usual or list(columns)[-1]
+    values, is_guess = columns[column], not label and not usual
     missing = cells.missing(values)
     if missing.any():
         missing &= ~np.isin(values.astype(str), list(map(str, classes or ())))
     if missing.any():
         row = int(np.argmax(missing))
-        raise DataError(
-            "E404",
-            f"{sheet.name}: column '{column}' has no label {sheet.where(row)}{_cell_text(values[row])}"
-            f" ({int(missing.sum()):,} are missing); fill it in, or leave these rows out.",
-        )
-
-
-def _cell_text(value: Any) -> str:
-    return f", only {excerpt(str(value), 20)}" if isinstance(value, str) and value.strip() else ""
-
-
-def _numbers_in_one_spelling(
-    sheet: Sheet, column: str, values: np.ndarray, is_guess: bool, notes: list[Note]
-) -> np.ndarray:
-    """Labels as words; if all are whole numbers, `01` and `1.0` become `1`. Raises DataError (E404) for
-    fractions."""
-    texts = values.tolist()
-    if sheet.numbers:
-        texts = sheet.numbers.plain(texts)
-    elif sheet.decimal_commas:
-        texts = cells.with_decimal_points(texts)
-    if not cells.are_plain(texts).all():
-        return values
-    fraction = next((i for i, t in enumerate(texts) if float(t) % 1), None)
-    if fraction is not None:
-        hint = (
-            f" Or name the column of labels, label=COLUMN, out of {abbreviate(list(sheet.columns), 12)}."
-            if is_guess
-            else ""
-        )
-        raise DataError(
-            "E404",
-            f"{sheet.name}: the label {sheet.where(fraction)}, column '{column}', is"
-            f" {excerpt(texts[fraction], 20)}; numbers with fractions ask for regression: name the column as"
-            f" the target, target={column}.{hint}",
-        )
-    plain = np.array([cells.canonical(t) for t in texts])
-    if len(set(plain.tolist())) < len(set(texts)):
-        notes.append(("labels", SPELLINGS))
-    return plain
-
-
-def _check_guess(sheet: Sheet, column: str, values: np.ndarray) -> None:
-    """Raises DataError (E404) if the last column cannot be one of labels."""
-    kinds = len(set(values.tolist()))
-    too_many = kinds > max(2, len(values) / 2)
-    dates = values.dtype.kind == "M" or all(cells.is_date(str(v)) for v in values.tolist())
-    if too_many or dates or is_row_number(column, values):
-        reason = "holds dates" if dates else f"has {kinds:,} different values in {len(values):,} rows"
-        raise DataError(
-            "E404",
-            f"{sheet.name} has no column called label, target, class or y, and the last, '{column}',"
-            f" {reason};"
-            f" name the column of labels, label=COLUMN, out of {abbreviate(list(sheet.columns), 12)}.",
-        )
-
-
-def _check_one_hot(sheet: Sheet, column: str) -> None:
-    """Raises DataError (E404) if the labels are one of several one-hot columns."""
-    group = _one_hot_columns(sheet.columns, column)
-    if group:
-        raise DataError(
-            "E404",
-            f"{sheet.name}: '{column}' is one of {len(group)} columns ({abbreviate(group, 4)}) of which every"
-            " row has a single 1, so they hold one label together; put the name of the class into one"
-            " column, in pandas: frame['label'] = frame[COLUMNS].idxmax(axis=1), and remove them.",
-        )
-
-
-def _one_hot_columns(columns: Mapping[str, np.ndarray], label: str) -> list[str]:
-    """The neighbouring columns of 0 and 1, including the labels, that sum to one in every row; [] without
-    any. Of several such runs, that of the first and the most columns."""
-    names = list(columns)
-    position = names.index(label)
-    label_bits = _binary_column(columns[label])
-    if label_bits is None or len(np.unique(label_bits)) < 2:
-        return []
-    bits = {position: label_bits}
-    for step in (-1, 1):
-        for place in range(position + step, position + step * (NEIGHBOURS + 1), step):
-            if not 0 <= place < len(names) or (column := _binary_column(columns[names[place]])) is None:
-                break
-            bits[place] = column
-    first, bits_CN = min(bits), np.stack([bits[place] for place in sorted(bits)])
-    for begin in range(first, position + 1):
-        sums_CN = np.cumsum(bits_CN[begin - first :], axis=0)
-        for end in range(first + len(bits), max(position, begin + 1), -1):
-            if (sums_CN[end - begin - 1] == 1).all():
-                return names[begin:end]
-    return []
-
-
-def _binary_column(values: np.ndarray) -> np.ndarray | None:
-    """A column of 0 and 1, or of False and True, as int16 [N]; None for any other."""
-    if values.dtype.kind in "biuf":
-        plain = ((values == 0) | (values == 1)).all() and not (
-            values.dtype.kind == "f" and np.signbit(values).any()
-        )
-        return values.astype(np.int16) if plain else None
-    bits = [BINARY_WORDS.get(str(v).lower()) for v in values.tolist()]
-    return None if None in bits else np.array(bits, dtype=np.int16)
+        cell = f", only {excerpt(str(values[row]), 20)}" if str(values[row]).strip() else ""
+        fault = f"column '{column}' has no label {sheet.where(row)}{cell}"
+        remedy = f"({int(missing.sum()):,} are missing); fill it in, or leave these rows out"
+        raise DataError("E404", f"{sheet.name}: {fault} {remedy}.")
+    others = f"out of {abbreviate(list(columns), 12)}"
+    if values.dtype.kind in "US" or all(isinstance(v, str) for v in values.tolist()):
+        values = cells.words(values)
+        texts = sheet.plain_numbers(values.tolist()) if classes is None else [""]
+        if cells.are_plain(texts).all():
+            fraction = next((i for i, t in enumerate(texts) if float(t) % 1), None)
+            if fraction is not None:
+                fault = f"the label {sheet.where(fraction)}, column '{column}', is {texts[fraction]}"
+                remedy = (
+                    f"a number with fractions is a target, target={column}; or name the column of labels,"
+                )
+                raise DataError("E404", f"{sheet.name}: {fault}; {remedy} label=COLUMN, {others}.")
+            values = np.array([cells.canonical(t) for t in texts])
+            if len(set(values.tolist())) < len(set(texts)):
+                notes.append(("labels", SPELLINGS))
+    source = f"from the column '{column}'"
+    if is_guess:
+        kinds = len(set(values.tolist()))
+        dates = values.dtype.kind == "M" or all(cells.is_date(str(v)) for v in values.tolist())
+        if dates or kinds > max(2, len(values) / 2) or is_row_number(column, values):
+            fault = f"no column called label, target, class or y, and the last, '{column}',"
+            reason = "holds dates" if dates else f"has {kinds:,} different values in {len(values):,} rows"
+            remedy = "name the column of labels, label=COLUMN"
+            raise DataError("E404", f"{sheet.name} has {fault} {reason}; {remedy}, {others}.")
+        source += ", the last; label=NAME chooses another"
+    elif rivals := [c for c in columns if c.lower() in LABEL_NAMES and c != column and not label]:
+        source += f"; '{abbreviate(rivals)}' counts as a feature, label={rivals[0]} chooses it"
+    notes.append(("labels", source))
+    return column, values
 
 
 def names_columns(columns: Mapping[str, Any], target: str) -> bool:
@@ -309,13 +195,9 @@ def multilabel_columns(sheet: Sheet, target: str) -> tuple[tuple[str, ...], np.n
     columns = tuple(column_named(sheet.columns, name, sheet.name) for name in label_names(target))
     if twice := next((c for c in columns if columns.count(c) > 1), ""):
         raise DataError("E404", f"{sheet.name}: the target names the column '{twice}' twice.")
-    values = [column_of_numbers(sheet, c, sheet.columns[c]) for c in columns]
-    if words := next((c for c, v in zip(columns, values) if v is None), ""):
-        raise DataError(
-            "E404",
-            f"{sheet.name}: the label '{words}' holds words; write 1 where it is there and 0 elsewhere.",
-        )
-    return columns, np.stack([v for v in values if v is not None], axis=1)
+    return columns, np.stack(
+        [target_numbers(sheet, c, "1 where it is there and 0 elsewhere") for c in columns], 1
+    )
 
 
 def target_column(sheet: Sheet, target: Target) -> tuple[str, np.ndarray]:
@@ -325,12 +207,14 @@ def target_column(sheet: Sheet, target: Target) -> tuple[str, np.ndarray]:
     mistaken values.
     """
     column = column_named(sheet.columns, target.name, sheet.name)
+    return column, target_numbers(sheet, column, f"a number; words are classes: label={column}")
+
+
+def target_numbers(sheet: Sheet, column: str, remedy: str) -> np.ndarray:
+    """The numbers of a column of targets, float64 [N]. Raises DataError: E404 for words, E405 for missing
+    values."""
     values = column_of_numbers(sheet, column, sheet.columns[column])
     if values is None:
-        raise DataError(
-            "E404",
-            f"{sheet.name}: the target '{column}' holds words, such as"
-            f" {excerpt(str(sheet.columns[column][0]), 30)}; a target is a number. Words are classes:"
-            f" label={column}.",
-        )
-    return column, values
+        example = excerpt(str(sheet.columns[column][0]), 30)
+        raise DataError("E404", f"{sheet.name}: '{column}' holds words, such as {example}; write {remedy}.")
+    return values

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -129,11 +129,11 @@ def encode_as(sheet: Sheet, used: Kinds) -> np.ndarray:
     """
     parts: list[np.ndarray] = []
     for column, kinds in used.items():
+        name = excerpt(column, 40)
         if column not in sheet.columns:
             names = abbreviate([excerpt(name, 40) for name in sheet.columns], 12)
             raise DataError(
-                "E403",
-                f"{sheet.name} has no column {excerpt(column, 40)}, which the model reads; it has {names}.",
+                "E403", f"{sheet.name} has no column {name}, which the model reads; it has {names}."
             )
         values = sheet.columns[column]
         if kinds:
@@ -141,31 +141,23 @@ def encode_as(sheet: Sheet, used: Kinds) -> np.ndarray:
         elif (numbers := column_of_numbers(sheet, column, values)) is not None:
             parts.append(numbers)
         else:
-            text = (
-                f"{sheet.name}: column {excerpt(column, 40)} holds words such as"
-                f" {excerpt(cells.word(values[0]), 30)}"
-            )
-            raise DataError("E405", f"{text}; the model was trained on numbers there.")
+            fault = f"column {name} holds words such as {excerpt(cells.word(values[0]), 30)}"
+            raise DataError("E405", f"{sheet.name}: {fault}; the model was trained on numbers there.")
     return stack_columns(parts)
 
 
 def _words_in(sheet: Sheet, column: str, kinds: list[str]) -> np.ndarray:
-    """A column of words, [N]. Raises DataError (E405) for missing words, and for words that training did
-    not have."""
+    """A column of words, [N]."""
     _check_complete(sheet, column, sheet.columns[column])
     texts = cells.words(sheet.columns[column])
     unknown = ~np.isin(texts, kinds)
     if unknown.any():
         row = int(np.argmax(unknown))
-        fault = (
-            f"holds {excerpt(str(texts[row]), 30)} {sheet.where(row)}"
-            f" ({quantity(int(unknown.sum()), 'such cell')})"
-        )
-        raise DataError(
-            "E405",
-            f"{sheet.name}: column {excerpt(column, 40)} {fault}, which the model has never seen; it knows "
-            f"{abbreviate([excerpt(kind, 30) for kind in kinds], 12)}.",
-        )
+        fault = f"column {excerpt(column, 40)} holds {excerpt(str(texts[row]), 30)} {sheet.where(row)}"
+        known = abbreviate([excerpt(kind, 30) for kind in kinds], 12)
+        count = quantity(int(unknown.sum()), "such cell")
+        remedy = f"({count}), which the model has never seen; it knows {known}"
+        raise DataError("E405", f"{sheet.name}: {fault} {remedy}.")
     return texts
 
 
@@ -179,38 +171,23 @@ def stack_columns(columns: list[np.ndarray]) -> np.ndarray:
     return np.stack([np.asarray(v, dtype=np.float64) for v in columns], axis=1).astype(np.float32)
 
 
-def names_rows(column: str) -> bool:
-    """Whether a column's name says that it numbers rows, if its values differ."""
-    return _is_id(column) or column.strip().lower() in ROW_NUMBERS
-
-
-def _is_id(column: str) -> bool:
-    return "id" in (w.lower() for w in NAME_SEPARATOR.split(column))
-
-
 def is_row_number(column: str, values: np.ndarray) -> bool:
     """Whether a column numbers the rows: by its name if its values differ, or as consecutive whole
     numbers."""
     count = len(values)
     if count < 2:
         return False
-    numbers = values.dtype.kind in "biuf"
-    kinds = len(np.unique(values, equal_nan=False)) if numbers else len(set(values.tolist()))
-    if kinds <= NUMBER_SHARE * count:
-        return False
-    if _is_id(column):
-        return True
+    is_number = values.dtype.kind in "biuf"
+    kinds = len(np.unique(values, equal_nan=False)) if is_number else len(set(values.tolist()))
+    if "id" in (w.lower() for w in NAME_SEPARATOR.split(column)):
+        return kinds > NUMBER_SHARE * count
     if kinds < count:
         return False
-    if column.strip().lower() in ROW_NUMBERS:
-        return True
-    if values.dtype.kind in "iu":
-        return int(values.max()) - int(values.min()) == count - 1
     texts = values.tolist() if values.dtype.kind in "US" else []
-    if not texts or not all(t.isascii() and t.isdigit() and len(t) < 19 for t in texts):
-        return False
-    integers = [int(t) for t in texts]
-    return max(integers) - min(integers) == count - 1
+    if texts and all(t.isascii() and t.isdigit() and len(t) < 19 for t in texts):
+        values = values.astype(np.int64)
+    consecutive = values.dtype.kind in "iu" and int(values.max()) - int(values.min()) == count - 1
+    return consecutive or column.strip().lower() in ROW_NUMBERS
 
 
 def column_of_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray | None:
@@ -218,68 +195,53 @@ def column_of_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarr
     if values.dtype.kind not in "biufOUS":
         return None
     _check_complete(sheet, column, values)
-    numbers = (
-        values.astype(np.float64) if values.dtype.kind in "biuf" else _parse_numbers(sheet, column, values)
-    )
+    is_number = values.dtype.kind in "biuf"
+    numbers = values.astype(np.float64) if is_number else _parse_numbers(sheet, column, values)
     if numbers is None:
         return None
     with np.errstate(invalid="ignore"):
         large = np.abs(numbers) > LARGEST_FLOAT32
     if large.any():
         row = int(np.argmax(large))
-        value: Any = values[row]
-        fault = (
-            "which is no finite number" if "inf" in str(value).lower() else "which is too large for float32"
-        )
-        raise DataError(
-            "E405",
-            f"{sheet.name}: column '{column}' holds {value} {sheet.where(row)}, {fault}"
-            f" ({quantity(int(large.sum()), 'such cell')}); correct it, or leave the row out.",
-        )
+        fault = f"column '{column}' holds {values[row]} {sheet.where(row)}, which is too large for float32"
+        count = quantity(int(large.sum()), "such cell")
+        raise DataError("E405", f"{sheet.name}: {fault} ({count}); correct it, or leave the row out.")
     return numbers
 
 
 def _check_complete(sheet: Sheet, column: str, values: np.ndarray) -> None:
     """Raises DataError (E405) for missing values."""
     if (missing := cells.missing(values)).any():
-        row = int(np.argmax(missing))
-        raise DataError(
-            "E405",
-            f"{sheet.name}: column '{column}' has no value {sheet.where(row)} ({int(missing.sum()):,} are"
-            " missing); fill it, or leave these rows or the column out.",
-        )
+        fault = f"column '{column}' has no value {sheet.where(int(np.argmax(missing)))}"
+        remedy = "fill it, or leave these rows or the column out"
+        raise DataError("E405", f"{sheet.name}: {fault} ({int(missing.sum()):,} are missing); {remedy}.")
 
 
 def _parse_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray | None:
     """The numbers in a column of texts, float64 [N], None for a column of words."""
     texts = [str(v).strip() for v in values.tolist()]
     if (row := sheet.ambiguous_number(texts)) is not None:
-        text = (
-            f"column '{column}' holds {texts[row]} {sheet.where(row)}, which may be {float(texts[row]):g} or"
+        digits, where = texts[row].replace(".", ""), sheet.where(row)
+        fault = (
+            f"column '{column}' holds {texts[row]} {where}, which may be {float(texts[row]):g} or {digits}"
         )
-        digits = texts[row].replace(".", "")
-        how = "name the format, FILE(decimal='.') or FILE(thousands='.')"
-        raise DataError("E405", f"{sheet.name}: {text} {digits}; {how}, or write plain numbers.")
-    rewritten = texts
-    if sheet.numbers:
-        rewritten = sheet.numbers.plain(texts)
-    elif sheet.decimal_commas:
-        rewritten = cells.with_decimal_points(texts)
+        remedy = "name the format, FILE(decimal='.') or FILE(thousands='.'), or write plain numbers"
+        raise DataError("E405", f"{sheet.name}: {fault}; {remedy}.")
+    rewritten = sheet.plain_numbers(texts)
     plain = cells.are_plain(rewritten)
     if plain.all():
         return np.array(rewritten).astype(np.float64)
-    numeric = cells.look_like_numbers(texts)
-    if numeric.mean() <= NUMBER_SHARE:
+    if cells.look_like_numbers(texts).mean() <= NUMBER_SHARE:
         return None
     row = int(np.argmin(plain))
-    count = int((~plain).sum())
-    raise DataError(
-        "E405",
-        f"{sheet.name}: column '{column}' holds numbers but {excerpt(str(values[row]), 30)}"
-        f" {sheet.where(row)} ({quantity(count, 'such cell')} of {len(texts):,}); write plain numbers such"
-        " as 1234.5, name their format, such as FILE(decimal=',', thousands='.'), or leave the rows or the"
-        " column out.",
+    count = quantity(int((~plain).sum()), "such cell")
+    fault = (
+        f"column '{column}' holds numbers but {excerpt(str(values[row]), 30)} {sheet.where(row)} ({count})"
     )
+    remedy = (
+        "write plain numbers such as 1234.5, or name their format, such as FILE(decimal=',', thousands='.')"
+    )
+    raise DataError("E405", f"{sheet.name}: {fault}; {remedy}.")
 
 
 def encode_inputs(

@@ -11,7 +11,7 @@ Letters: N samples, G groups.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -60,36 +60,28 @@ def overlap_warning(groups: np.ndarray, test_groups: np.ndarray, column: str) ->
     return [("warning", text)]
 
 
-def column_question(
-    columns: Mapping[str, np.ndarray], test: np.ndarray | None = None, reserved: Iterable[str] = ()
-) -> list[Note]:
+def column_question(columns: Mapping[str, np.ndarray], test: np.ndarray | None = None) -> list[Note]:
     """The question whether the values of a column are groups; of several such columns, that with the fewest
     values.
 
     columns: values of all samples, [N] each. test: which samples are in the given test set, bool [N], None
-    without one. reserved: columns with another purpose.
+    without one.
     """
-    numbers = {
-        column: len(np.unique(_codes(values)))
+    ids = {
+        column: values.astype(str) if values.dtype.kind in "OUS" else values
         for column, values in columns.items()
-        if column not in reserved and is_id_name(column) and values.dtype.kind in "biuOUS"
+        if is_id_name(column) and values.dtype.kind in "biuOUS"
     }
+    numbers = {column: len(np.unique(values)) for column, values in ids.items()}
     for column in sorted(numbers, key=numbers.__getitem__):
-        values = _codes(columns[column])
-        if numbers[column] > 2 and (note := _question(values, test, "row", f"values in '{column}'", column)):
+        kind = f"values in '{column}'"
+        if numbers[column] > 2 and (note := _question(ids[column], test, "row", kind, column)):
             return [note]
     return []
 
 
-def _codes(values: np.ndarray) -> np.ndarray:
-    return values.astype(str) if values.dtype.kind in "OUS" else values
-
-
 def _question(ids: np.ndarray, test: np.ndarray | None, noun: str, kind: str, choice: str) -> Note | None:
-    """The question about these ids, [N]; None if few repeat, or if no test sample has one that is trained on.
-
-    noun: what a sample is. kind: what the ids are. choice: the value of `group` that chooses them.
-    """
+    """The question about these ids, [N]."""
     _, counts = np.unique(ids, return_counts=True)
     if counts[counts > 1].sum() < REPEATED_SHARE * len(ids):
         return None
@@ -110,18 +102,16 @@ def file_groups(names: Sequence[str], pattern: str, where: str) -> np.ndarray:
     Raises UsageError (E125) for a pattern that is no regular expression, DataError (E404) for names without a
     match.
     """
+    setting = f"group={excerpt(pattern, 40)} is no column"
     try:
         matches = [re.search(pattern, name) for name in names]
     except re.error as error:
-        text = f"group={excerpt(pattern, 40)} is neither a column nor a regular expression ({error})"
-        raise UsageError("E125", f"{where}: {text}; write what the file names of one group share.") from None
+        raise UsageError("E125", f"{where}: {setting}, and no regular expression ({error}).") from None
     if unmatched := [name for name, match in zip(names, matches) if match is None]:
-        text = f"group={excerpt(pattern, 40)} is no column, and is found in no part of {unmatched[0]}"
-        raise DataError(
-            "E404",
-            f"{where}: {text} ({quantity(len(unmatched), 'such file')} of {len(names):,}); write a regular"
-            " expression for what the file names of one group share, such as 'P[0-9]+'.",
-        )
+        fault = f"{setting}, and is found in no part of {unmatched[0]}"
+        count = f"{quantity(len(unmatched), 'such file')} of {len(names):,}"
+        remedy = "write a regular expression for what the file names of one group share, such as 'P[0-9]+'"
+        raise DataError("E404", f"{where}: {fault} ({count}); {remedy}.")
     return np.array([match[match.re.groups and 1] for match in matches if match])
 
 

@@ -1,12 +1,8 @@
 """Image files as samples: one size, any bit depth, values in [0, 1].
 
-8 bits are divided by 255, and 16 bits by 65,535 or by the largest value of the bits in use; floats stay as
-they are. An image that is not square is scaled until its longer side fits and padded with black, and its mask
-with it.
-
-Pillow keeps only the upper byte of colours of 16 bits, so such a file is read twice, once for each byte:
-Pillow's decoders take the order of bytes as an argument, such as `RGB;16B`, and in the other order they keep
-the lower byte.
+8 bits are divided by 255, and 16 bits of grey by 65,535 or by the largest value of the bits in use; floats
+stay as they are. Colours of 16 bits are refused, because Pillow keeps only their upper bytes. An image that
+is not square is scaled until its longer side fits and padded with black, and its mask with it.
 
 Arrays of images are resized by the mean over the area of each new pixel, and masks by the nearest pixel.
 Letters: N images, H height, W width, S the new side.
@@ -14,7 +10,6 @@ Letters: N images, H height, W width, S the new side.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,62 +24,18 @@ from unskew.data.samples.dataset import check_numbers
 from unskew.data.samples.intake import Note, abbreviate, quantity
 from unskew.errors import DataError, excerpt
 
-PLANES, BITS = 284, 258
-"""TIFF's tags for separate planes (2) and for the bits of each colour."""
-BYTE_SWAPS = {";16B": ";16L", ";16L": ";16B", ";16N": ";16B" if sys.byteorder == "little" else ";16L"}
+
+def check_depth(image: Any, name: str) -> None:
+    """Raises DataError (E401) for an image of Pillow's with colours of 16 bits, which is not loaded yet."""
+    modes = [str(args[0] if isinstance(args, tuple) and args else args) for *_, args in image.tile]
+    deep = 16 in getattr(image, "tag_v2", {}).get(BITS, ()) or any(mode[-4:-1] == ";16" for mode in modes)
+    if image.mode in ("RGB", "RGBA") and deep:
+        remedy = "save it with 8 bits, or in grey"
+        raise DataError("E401", f"{name} holds colours of 16 bits, of which 8 would be lost; {remedy}.")
 
 
-def deep_colours(file: Path | IO[bytes], image: Any) -> np.ndarray | None:
-    """Red, green and blue, uint16 [H, W, 3], of an image that Pillow has opened but not loaded; None for
-    other images, such as those with premultiplied alpha.
-
-    Raises ValueError for a compressed TIFF, if its lower bytes cannot be read.
-    """
-    from PIL import Image
-
-    if image.mode not in ("RGB", "RGBA"):
-        return None
-    suffix = _plane_mode(image)
-    modes = [_raw_mode(tile) + suffix for tile in image.tile]
-    if not modes or any(mode[-4:] not in BYTE_SWAPS or mode.startswith("RGBa") for mode in modes):
-        return None
-    if modes[0] == "LA;16B":  # PNG: two numbers a pixel, in as many bytes as RGBA has
-        bytes_ = _read_raw(image, ["RGBA"] * len(modes)).astype(np.uint16)
-        return np.repeat((bytes_[..., :1] << 8) | bytes_[..., 1:2], 3, axis=2)
-    upper = _read_raw(image, modes)
-    if not isinstance(file, Path):
-        file.seek(0)
-    with Image.open(file) as reopened:
-        lower = _read_raw(reopened, [mode[:-4] + BYTE_SWAPS[mode[-4:]] for mode in modes])
-    return (upper[..., :3].astype(np.uint16) << 8) | lower[..., :3]
-
-
-def _raw_mode(tile: Any) -> str:
-    """Pillow's raw mode of a tile of an image."""
-    args = tile[3]
-    return str(args[0] if isinstance(args, tuple) and args else args)
-
-
-def _plane_mode(image: Any) -> str:
-    """The raw mode of 16-bit colours in a TIFF with separate planes, which Pillow reads as 8 bits; "" for
-    other images."""
-    tags: Any = getattr(image, "tag_v2", {})
-    if tags.get(PLANES) != 2 or {*tags.get(BITS, ())} != {16}:
-        return ""
-    if any(tile[0] != "raw" for tile in image.tile):
-        raise ValueError("its colours of 16 bits lie one after another and are packed")
-    return ";16B" if tags.prefix == b"MM" else ";16L"
-
-
-def _read_raw(image: Any, modes: list[str]) -> np.ndarray:
-    """The bytes of an image read with these raw modes, [H, W, channels]."""
-    tiles = []
-    for tile, mode in zip(image.tile, modes):
-        args = mode if isinstance(tile[3], str) else (mode, *tile[3][1:])
-        tiles.append(tile._replace(args=args) if hasattr(tile, "_replace") else (*tile[:3], args))
-    image.tile = tiles
-    image.load()
-    return np.asarray(image)
+BITS = 258
+"""TIFF's tag for the bits of each colour."""
 
 
 T = TypeVar("T")
@@ -126,12 +77,8 @@ def decode_image(
 
     try:
         with Image.open(file) as image:
-            wide = deep_colours(file, image)
-            pixels, depth = (
-                pixels_of(image, size, fit, name, bits)
-                if wide is None
-                else _deep_pixels(wide, size, fit, name, bits)
-            )
+            check_depth(image, name)
+            pixels, depth = pixels_of(image, size, fit, name, bits)
             return pixels, ImageInfo(image.size, depth, getattr(image, "n_frames", 1))
     except DataError:
         raise
@@ -169,11 +116,11 @@ def channels_first(x: Any) -> np.ndarray:
 def read_each(files: Sequence[object], read: Callable[[int], T]) -> list[T]:
     """The results of `read` for each of these files, by number. Raises its DataError, with all files that
     cannot be read."""
-    read_files: list[T] = []
+    results: list[T] = []
     errors: list[tuple[object, DataError]] = []
     for i, file in enumerate(files):
         try:
-            read_files.append(read(i))
+            results.append(read(i))
         except DataError as error:
             if error.code != "E401":
                 raise
@@ -182,34 +129,32 @@ def read_each(files: Sequence[object], read: Callable[[int], T]) -> list[T]:
         raise errors[0][1]
     if errors:
         others = abbreviate([str(file) for file, _ in errors[1:]])
-        raise DataError(
-            "E401",
-            f"{errors[0][1].text} {len(errors):,} of {len(files):,} files cannot be read; also {others}.",
-        )
-    return read_files
+        count = f"{len(errors):,} of {len(files):,} files cannot be read; also {others}."
+        raise DataError("E401", f"{errors[0][1].text} {count}")
+    return results
 
 
 def size_notes(forms: Sequence[ImageInfo], size: int, fit: Fit, bits: int) -> list[Note]:
     """Notes on the images' sizes, bit depths and further frames."""
-    shapes = Counter(f.shape for f in forms)
-    others = [shape for shape, _ in shapes.most_common() if shape != (size, size)]
     notes: list[Note] = []
-    if others:
-        width, height = others[0]
+    if others := [
+        shape for shape, _ in Counter(f.shape for f in forms).most_common() if shape != (size, size)
+    ]:
         also = f" and {quantity(len(others) - 1, 'other size')}" if others[1:] else ""
-        notes.append(
-            ("scaled", f"images of {width} x {height}{also} were resized to {size} x {size} (size={size})")
+        text = (
+            f"images of {others[0][0]} x {others[0][1]}{also} were resized to {size} x {size} (size={size})"
         )
+        notes.append(("scaled", text))
     if n := sum(f.shape[0] != f.shape[1] for f in forms):
         treatment = {"pad": "padded with black", "crop": "cut to their middle", "squash": "squashed"}[fit]
         notes.append(("scaled", f"{quantity(n, 'image')} not square, {treatment} (fit={fit})"))
+    how = {
+        "8 bit": "divided by 255",
+        "16 bit": f"divided by {(1 << bits) - 1:,}",
+        "float": "taken as they are",
+    }
     for depth, n in Counter(f.depth for f in forms).items():
-        how = {
-            "8 bit": "divided by 255",
-            "16 bit": f"divided by {(1 << bits) - 1:,}",
-            "float": "taken as they are",
-        }[depth]
-        notes.append(("scaled", f"{quantity(n, 'image')} of {depth}, {how}"))
+        notes.append(("scaled", f"{quantity(n, 'image')} of {depth}, {how[depth]}"))
     if n := sum(f.frames > 1 for f in forms):
         notes.append(("left out", f"all frames but the first of {quantity(n, 'image')}"))
     return notes
@@ -223,20 +168,13 @@ def depth_warnings(forms: Sequence[ImageInfo], sites: Sequence[str] | None, bits
     """
     notes: list[Note] = []
     for site in sorted({*sites}) if sites else [""]:
-        site_forms = [f for k, f in enumerate(forms) if not sites or sites[k] == site]
-        depths = Counter(f.depth for f in site_forms)
+        depths = Counter(f.depth for k, f in enumerate(forms) if not sites or sites[k] == site)
         if len(depths) < 2 or (bits < 16 and "float" not in depths):
             continue
         kinds = " and ".join(f"{n:,} of {depth}" for depth, n in sorted(depths.items(), reverse=True))
         subject = f"{excerpt(site, 40)} has " if site else ""
-        text = (
-            f"{subject}images of several kinds, {kinds}, and each is scaled by its own: what was stored"
-            " otherwise"
-            " is as much brighter"
-        )
-        notes.append(
-            ("warning", f"{text} or darker; bring all to one kind (bits=12 where files of 16 bits use 12)")
-        )
+        text = f"{subject}images of several kinds, {kinds}, each scaled by its own, so some may be darker"
+        notes.append(("warning", f"{text}; bring all to one kind (bits=12 where files of 16 bits use 12)"))
     return notes[:SITES_WARNED]
 
 
@@ -245,49 +183,21 @@ def image_error(file: Path | str, error: Exception) -> DataError:
     reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     if reason.startswith("cannot identify"):  # the rest of the message repeats the file
         reason = "it is none of a kind that is known, or cut off"
-    return DataError(
-        "E401", f"{file} cannot be read as an image: {reason}; save it again, as PNG, or take it away."
-    )
+    return DataError("E401", f"{file} cannot be read as an image: {reason}; save it again, as PNG.")
 
 
 def _deep_grey(image: Any, name: str, bits: int) -> tuple[np.ndarray, str]:
-    """(values, "16 bit" or "float") of an image with more than 8 bits, float32 [H, W]; whole numbers are
-    scaled to [0, 1]."""
-    values = np.asarray(image)
+    """(values, "16 bit" or "float") of an image with more than 8 bits, float32 [H, W]."""
+    values, largest = np.asarray(image), (1 << bits) - 1
     if image.mode == "F":
         check_numbers(values, name)
         return values.astype(np.float32), "float"
-    values = _check_bits(values, name, bits)
-    if white_is_zero(image):  # Pillow regards this tag in images of 8 bits only
-        values = (1 << bits) - 1 - values
-    return _unit_values(values, bits), "16 bit"
-
-
-def _deep_pixels(colours: np.ndarray, size: int, fit: Fit, name: str, bits: int) -> tuple[np.ndarray, str]:
-    """`pixels_of` for colours of 16 bits, [H, W, 3]."""
-    from PIL import Image
-
-    shares = _unit_values(_check_bits(colours, name, bits), bits).transpose(2, 0, 1)
-    planes = [
-        fit_square(Image.fromarray(np.ascontiguousarray(c)), size, fit, Image.Resampling.BICUBIC)
-        for c in shares
-    ]
-    return np.stack([np.asarray(c, dtype=np.float32) for c in planes]).clip(0, 1), "16 bit"
-
-
-def _check_bits(values: np.ndarray, name: str, bits: int) -> np.ndarray:
-    """Whole numbers of at most `bits` bits, int64. Raises DataError (E401) for larger ones."""
-    largest = (1 << bits) - 1
     if values.min() < 0 or values.max() > largest:
-        remedy = "images of 8 or 16 bits are read: shift these values, or save them as floats (TIFF)"
-        remedy = remedy if bits == 16 else f"bits={bits} allows {largest:,} at most"
+        remedy = f"bits={bits} allows {largest:,} at most; shift these values, or save them as floats (TIFF)"
         raise DataError("E401", f"{name} holds values from {values.min()} to {values.max()}; {remedy}.")
-    return values.astype(np.int64)
-
-
-def _unit_values(values: np.ndarray, bits: int) -> np.ndarray:
-    """Whole numbers of `bits` bits as float32 in [0, 1]."""
-    return values.astype(np.float32) / np.float32((1 << bits) - 1)
+    if white_is_zero(image):  # Pillow regards this tag in images of 8 bits only
+        values = largest - values.astype(np.int64)
+    return values.astype(np.float32) / np.float32(largest), "16 bit"
 
 
 def white_is_zero(image: Any) -> bool:

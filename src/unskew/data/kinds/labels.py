@@ -76,13 +76,7 @@ def read_labels(
     names = None if classes is None else tuple(str(c) for c in classes)
     notes: list[Note] = []
     if _are_several(name, parts, ndim):
-        y, *test = [part.astype(bool) for part in parts]
-        columns = names or tuple(map(str, range(y.shape[1])))
-        text = (
-            f"rows of {y.shape[1]} zeros and ones were read as labels, of which a sample has"
-            f" {y.sum(1).mean():.2f}"
-        )
-        return Labels(y, test[0] if test else y[:0], columns, (("labels", text),))
+        return read_multilabels(name, ys, names or tuple(map(str, range(parts[0].shape[1]))))
     width = max((y.shape[1] for y in parts if _are_flags(y, ndim)), default=0)
     parts, counted = [_without_one_hot(name, y, ndim, notes) for y in parts], False
     if any(y.ndim > 1 for y in parts):
@@ -91,10 +85,10 @@ def read_labels(
         parts, names = _word_labels(name, parts, names, notes)
     else:
         parts, counted = [_whole_labels(name, y, notes) for y in parts], not width
-        if names is None:
-            parts, names = (
-                (parts, tuple(map(str, range(width)))) if width else _number_labels(name, parts, notes)
-            )
+        if width and names is None:
+            names = tuple(map(str, range(width)))
+        elif names is None:
+            parts, names = _number_labels(name, parts, notes)
     y_test = parts[1] if len(parts) > 1 else parts[0][:0]
     _note_missing(parts, names, notes)
     return Labels(parts[0], y_test, names, tuple(notes), unnamed=classes is None and counted)
@@ -108,16 +102,11 @@ def label_array(name: str, y: Any) -> np.ndarray:
     """
     rows = y if isinstance(y, list | tuple) else ()
     if len({len(row) if isinstance(row, list | tuple | set) else -1 for row in rows}) > 1:
-        text = "the labels of some samples are more than of others"
-        raise DataError(
-            "E404", f"{name}: {text}; write a row of as many zeros and ones for each sample, [N, labels]."
-        )
+        remedy = "write a row of as many zeros and ones for each sample, [N, labels]"
+        raise DataError("E404", f"{name}: some samples have more labels than others; {remedy}.")
     values = array_of(y)
     if values.ndim > 1 and len(values) and not values.shape[1]:
-        raise DataError(
-            "E404",
-            f"{name}: labels are {list(values.shape)}, so no sample has any; give one column for each.",
-        )
+        raise DataError("E404", f"{name}: labels are {list(values.shape)}; give one column for each.")
     return values
 
 
@@ -126,27 +115,20 @@ def _flat_labels(name: str, y: np.ndarray, ndim: int) -> np.ndarray:
     if y.ndim > 1 and y.shape[1] == 1 and y.ndim in (2, ndim) and y.size:
         y = y.squeeze(1)
     if y.dtype.kind == "O":
-        empty = next((i for i, v in enumerate(y.reshape(-1).tolist()) if v is None or v != v), None)
+        values = y.reshape(-1).tolist()
+        empty = next((i for i, v in enumerate(values) if v is None or v != v), None)
         if empty is not None:
-            raise DataError(
-                "E404", f"{name}: sample {empty} has no label; fill it in, or leave the sample out."
-            )
-        kinds = {type(v) for v in y.reshape(-1).tolist()}
-        y = y.astype(np.float64 if kinds <= {int, float, bool} else str)
+            raise DataError("E404", f"{name}: sample {empty} has no label; {FILL_IN}.")
+        y = y.astype(np.float64 if {type(v) for v in values} <= {int, float, bool} else str)
     if not y.size:
         return y.astype(np.int64) if y.ndim == 1 else y
     if y.dtype.kind not in "biufUS":
-        raise DataError(
-            "E404", f"{name}: labels are {y.dtype}; they must be whole numbers from 0, [N], or words."
-        )
+        raise DataError("E404", f"{name}: labels are {y.dtype}; write whole numbers from 0, [N], or words.")
     return y
 
 
 def _are_several(name: str, parts: Sequence[np.ndarray], ndim: int) -> bool:
-    """Whether rows [N, L] of zeros and ones are several labels a sample: not every row has a single one.
-
-    Raises DataError (E404) for one-hot rows of which a few are damaged, and for two parts of different forms.
-    """
+    """Whether rows [N, L] of zeros and ones are several labels a sample: not every row has a single one."""
     flags = [y for y in parts if _are_flags(y, ndim)]
     single = np.concatenate([y.sum(1) == 1 for y in flags] or [np.ones(0, bool)])
     if single.all():
@@ -156,15 +138,9 @@ def _are_several(name: str, parts: Sequence[np.ndarray], ndim: int) -> bool:
         raise DataError("E404", f"{name}: labels are {forms}; give both as rows of as many zeros and ones.")
     if single.mean() > ONE_HOT_SHARE:
         row = int(np.argmin(single))
-        text = (
-            f"sample {row} has {int(np.concatenate(flags)[row].sum())} classes, and {single.mean():.1%} of"
-            " all have one"
-        )
-        remedy = (
-            "mend it, or, where a sample may have several labels, name them with target, such as"
-            " target='a,b,c'"
-        )
-        raise DataError("E404", f"{name}: {text}; {remedy}.")
+        fault = f"sample {row} has {int(np.concatenate(flags)[row].sum())} classes"
+        remedy = "mend it, or, where a sample may have several labels, name them, such as target='a,b,c'"
+        raise DataError("E404", f"{name}: {fault}, and {single.mean():.1%} of all have one; {remedy}.")
     return True
 
 
@@ -176,23 +152,16 @@ def _without_one_hot(name: str, y: np.ndarray, ndim: int, notes: list[Note]) -> 
     """One-hot labels [N, C] as [N], and one-hot masks [N, C, H, W] as [N, H, W]."""
     if y.ndim == ndim and y.ndim > 2 and y.dtype.kind in "biuf":
         return one_hot_masks(name, y, notes)
-    if y.ndim != 2 or ndim == 3:
-        if y.ndim not in (1, ndim - 1):
-            raise DataError(
-                "E404",
-                f"{name}: labels are {y.dtype} {list(y.shape)}; they must be whole numbers from 0, [N], or"
-                " masks [N, H, W].",
-            )
+    if y.ndim == 1 or (y.ndim == ndim - 1 and ndim > 3):
         return y
+    if y.ndim != 2 or ndim == 3:
+        remedy = "they must be whole numbers from 0, [N], or masks [N, H, W]"
+        raise DataError("E404", f"{name}: labels are {y.dtype} {list(y.shape)}; {remedy}.")
     if y.dtype.kind in "US" or not np.isin(y, (0, 1)).all():
         row, column = np.argwhere(~np.isin(y, (0, 1)))[0].tolist()
-        value = excerpt(str(y[row, column])) if y.dtype.kind in "US" else f"{y[row, column]:g}"
-        raise DataError(
-            "E404",
-            f"{name}: labels are {y.dtype} {list(y.shape)}, but not zeros and ones: column {column} of sample"
-            f" {row} is {value}; write 1 for each label that the sample has and 0 elsewhere, or give one"
-            " class a sample, [N].",
-        )
+        fault = f"but not zeros and ones: column {column} of sample {row} is {excerpt(str(y[row, column]))}"
+        remedy = "write 1 for each label that the sample has and 0 elsewhere, or give one class a sample, [N]"
+        raise DataError("E404", f"{name}: labels are {y.dtype} {list(y.shape)}, {fault}; {remedy}.")
     notes.append(("labels", f"one-hot rows of {y.shape[1]} columns were read as classes"))
     return y.argmax(1)
 
@@ -202,48 +171,34 @@ def _word_labels(
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
     """Words numbered by their class."""
     texts = [cells.words(y.astype(str)) for y in parts]
+    kinds = {w for y in texts for w in np.unique(y).tolist()}
     if classes is not None:
         classes = tuple(cells.word(c) for c in classes)
-    elif len(kinds := {w for y in texts for w in np.unique(y).tolist()}) and all(
-        map(cells.WHOLE_NUMBER.fullmatch, kinds)
-    ):
+    elif kinds and all(map(cells.WHOLE_NUMBER.fullmatch, kinds)):
         texts = [np.array([cells.canonical(w) for w in y.tolist()], dtype=str) for y in texts]
         if len({w for y in texts for w in np.unique(y).tolist()}) < len(kinds):
             notes.append(("labels", SPELLINGS))
-    vocabulary = (
-        classes if classes is not None else sort_classes({w for y in texts for w in np.unique(y).tolist()})
-    )
+    vocabulary = classes or sort_classes({w for y in texts for w in np.unique(y).tolist()})
     place = {word: i for i, word in enumerate(vocabulary)}
     for y in texts:
         for row, word in enumerate(y.tolist()):
-            if word.lower() in cells.MISSING and (classes is None or word not in classes):
-                cell = f", only {excerpt(word)}" if word else ""
+            if word.lower() in cells.MISSING and word not in (classes or ()):
                 count = sum(w.lower() in cells.MISSING for w in y.tolist())
+                cell = f", only {excerpt(word)}" if word else ""
                 raise DataError(
-                    "E404",
-                    f"{name}: sample {row} has no label{cell} ({count:,} are missing); fill it in, or"
-                    " leave the sample out.",
+                    "E404", f"{name}: sample {row} has no label{cell} ({count:,} are missing); {FILL_IN}."
                 )
             if word not in place:
-                hint = suggestion(word, vocabulary)
-                raise DataError(
-                    "E404",
-                    f"{name}: the label of sample {row} is {excerpt(word)}, which is none of the"
-                    f" classes.{hint}",
-                )
-    if len(vocabulary) > 50 and len(vocabulary) * 2 > sum(map(len, texts)):
-        raise DataError(
-            "E404",
-            f"{name}: {len(vocabulary):,} different labels for {sum(map(len, texts)):,} samples, such as "
-            f"{excerpt(vocabulary[0], 40)}; is this the column of labels? Name another, or give classes.",
-        )
+                fault = f"the label of sample {row} is {excerpt(word)}, which is none of the classes"
+                raise DataError("E404", f"{name}: {fault}.{suggestion(word, vocabulary)}")
+    samples = sum(map(len, texts))
+    if len(vocabulary) > 50 and len(vocabulary) * 2 > samples:
+        fault = f"{len(vocabulary):,} different labels for {samples:,} samples, such as"
+        remedy = "is this the column of labels? Name another, or give classes"
+        raise DataError("E404", f"{name}: {fault} {excerpt(vocabulary[0], 40)}; {remedy}.")
     if classes is None:
-        notes.append(
-            (
-                "labels",
-                f"labels that are words were numbered in this order: {abbreviate(list(vocabulary), 10)}",
-            )
-        )
+        order = abbreviate(list(vocabulary), 10)
+        notes.append(("labels", f"labels that are words were numbered in this order: {order}"))
     return [np.array([place[w] for w in y.tolist()], dtype=np.int64) for y in texts], tuple(vocabulary)
 
 
@@ -256,28 +211,23 @@ def sort_classes(words: set[str]) -> tuple[str, ...]:
 
 def _whole_labels(name: str, y: np.ndarray, notes: list[Note]) -> np.ndarray:
     """Whole numbers of any type as int64 [N]."""
-    if y.dtype.kind == "u" and len(y) and int(y.max()) > np.iinfo(np.int64).max:
-        row = int(y.argmax())
-        text = f"the label of sample {row} is {y[row]}, which is no number of a class"
-        raise DataError("E404", f"{name}: {text}; number classes from 0, or write them as words.")
     if y.dtype.kind != "f":
+        if y.dtype.kind == "u" and len(y) and int(y.max()) > np.iinfo(np.int64).max:
+            fault = f"the label of sample {int(y.argmax())} is {y.max()}, which is no number of a class"
+            raise DataError("E404", f"{name}: {fault}; number classes from 0, or write them as words.")
         return y.astype(np.int64)
     if not np.isfinite(y).all():
-        raise DataError(
-            "E404",
-            f"{name}: sample {int(np.argmin(np.isfinite(y)))} has no label; fill it in, or leave the sample"
-            " out.",
-        )
-    fractions = y != np.round(y)
-    if fractions.any():
+        raise DataError("E404", f"{name}: sample {int(np.argmin(np.isfinite(y)))} has no label; {FILL_IN}.")
+    if (fractions := y != np.round(y)).any():
         row = int(np.argmax(fractions))
-        raise DataError(
-            "E404",
-            f"{name}: the label of sample {row} is {y[row]:g}; numbers with fractions ask for regression:"
-            " name the target, target='price'. Classes are whole numbers from 0 or words.",
-        )
+        fault = f"the label of sample {row} is {y[row]:g}; numbers with fractions ask for regression"
+        remedy = "name the target, target='price'. Classes are whole numbers from 0 or words"
+        raise DataError("E404", f"{name}: {fault}: {remedy}.")
     notes.append(("labels", f"{y.dtype} labels, all whole, were read as classes"))
     return y.astype(np.int64)
+
+
+FILL_IN = "fill it in, or leave the sample out"
 
 
 def _number_labels(
@@ -291,35 +241,27 @@ def _number_labels(
     if top < 0:
         raise DataError("E404", f"{name}: all labels are below 0, such as {top}; number classes from 0.")
     if len(present) == top > 1 and present.min() == 1:
-        notes.append(
-            ("labels", f"labels 1 to {top} were read as classes 0 to {top - 1}, named '1' to '{top}'")
-        )
+        text = f"labels 1 to {top} were read as classes 0 to {top - 1}, named '1' to '{top}'"
+        notes.append(("labels", text))
         return [y - 1 for y in parts], tuple(map(str, range(1, top + 1)))
     if top + 1 > MOST_GAPS * len(present):
-        raise DataError(
-            "E404",
-            f"{name}: only {len(present):,} different labels, but the largest is {top}, which would make"
-            f" {top + 1:,} classes. Number them from 0: y = numpy.unique(y, return_inverse=True)[1]; or give"
-            " classes.",
-        )
+        fault = f"only {len(present):,} different labels, but the largest is {top}"
+        remedy = "number them from 0: y = numpy.unique(y, return_inverse=True)[1]; or give classes"
+        raise DataError("E404", f"{name}: {fault}; {remedy}.")
     return parts, tuple(map(str, range(top + 1)))
 
 
 def _note_missing(parts: list[np.ndarray], classes: tuple[str, ...], notes: list[Note]) -> None:
     """Notes on classes without training or test samples, and on a single class."""
     if len(classes) == 1 and parts[0].size:
-        notes.append(
-            ("labels", f"all samples are of one class, {classes[0]}, so there is nothing to tell apart")
-        )
+        notes.append(("labels", f"all samples are of one class, {classes[0]}: there is nothing to learn"))
     for part, y in zip(("training", "test"), parts):
         if not y.size or y.min() < 0 or y.max() >= len(classes):
             continue
-        absent = np.setdiff1d(np.arange(len(classes)), np.unique(y)).tolist()
-        if absent:
+        if absent := np.setdiff1d(np.arange(len(classes)), np.unique(y)).tolist():
             unit = "pixel" if y.ndim > 1 else "sample"
-            notes.append(
-                ("labels", f"no {part} {unit} of class {abbreviate([classes[c] for c in absent], 5)}")
-            )
+            names = abbreviate([classes[c] for c in absent], 5)
+            notes.append(("labels", f"no {part} {unit} of class {names}"))
 
 
 IGNORE_INDEX = -100
@@ -356,16 +298,14 @@ def read_token_labels(
         text = f"only {len(present):,} different labels, but the largest is {top}"
         raise DataError("E404", f"{name}: {text}; give classes, such as the model's whole vocabulary.")
     names = tuple(map(str, range(top + 1) if classes is None else classes))
-    left_out = sum(int((y == NO_LABEL).sum()) for y in parts)
     notes: list[Note] = [("labels", f"a label for each of {parts[0].shape[1]} places of a sample")]
-    if left_out:
+    if left_out := sum(int((y == NO_LABEL).sum()) for y in parts):
         notes.append(("labels", f"{quantity(left_out, 'place')} without a label, which count nowhere"))
     return Labels(parts[0], parts[1] if len(parts) > 1 else parts[0][:0], names, tuple(notes))
 
 
 def _repeats_tokens(y: np.ndarray, x: np.ndarray) -> bool:
-    """Whether every label is the token at its place; samples that are read from disk are compared block by
-    block."""
+    """Whether every label is the token at its place."""
     return all(bool(((y[rows] == NO_LABEL) | (y[rows] == x[rows])).all()) for rows in row_blocks(x.shape))
 
 
@@ -374,11 +314,9 @@ def _token_labels(name: str, y: np.ndarray, x: np.ndarray) -> np.ndarray:
         text = f"labels are {y.dtype} {list(y.shape)} for samples {list(x.shape)}"
         raise DataError("E404", f"{name}: {text}; give a whole number for every place of each sample.")
     y = np.where(y == IGNORE_INDEX, NO_LABEL, y).astype(np.int64)
-    nothing = np.flatnonzero((y == NO_LABEL).all(1))
-    if len(nothing):
-        raise DataError(
-            "E404", f"{name}: no place of sample {int(nothing[0])} has a label; leave the sample out."
-        )
+    if len(nothing := np.flatnonzero((y == NO_LABEL).all(1))):
+        fault = f"no place of sample {int(nothing[0])} has a label"
+        raise DataError("E404", f"{name}: {fault}; leave the sample out.")
     return y
 
 
@@ -434,16 +372,12 @@ def read_targets(name: str, ys: tuple[Any, Any], classes: Any, target: str | Tar
 
 
 def _target_numbers(name: str, y: np.ndarray) -> np.ndarray:
-    """float64 [N]. Raises DataError (E404) for words and for several numbers a sample."""
+    """float64 [N]."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    if y.dtype.kind == "O" and all(
-        isinstance(v, int | float | np.number) or v is None for v in y.reshape(-1).tolist()
-    ):
+    if y.dtype.kind == "O" and all(isinstance(v, int | float | np.number | None) for v in y.ravel()):
         y = y.astype(np.float64)  # None as NaN, which is refused by its row
     if y.ndim != 1 or y.dtype.kind not in "biuf":
-        raise DataError(
-            "E404",
-            f"{name}: targets are {y.dtype} {list(y.shape)}; a regression takes one number a sample, [N].",
-        )
+        fault = f"targets are {y.dtype} {list(y.shape)}"
+        raise DataError("E404", f"{name}: {fault}; a regression takes one number a sample, [N].")
     return y.astype(np.float64)

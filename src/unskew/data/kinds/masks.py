@@ -9,8 +9,7 @@ mostly near 0 and near 255       thresholded at 128: compression and smooth edge
 class numbers and 255            refused: 255 often marks pixels to be left out
 others                           refused, unless the classes are named
 
-Greys count as blurred edges unless a separate class shows in their histogram, as a hump that holds most of
-them or fills areas. Image files in colour are read as follows:
+Greys count as blurred edges unless a narrow range of them holds a third of all. Image files in colour:
 
 greys                            their numbers, as they are stored
 a palette that all masks share   its numbers, if they are those of classes, as VOC writes them
@@ -29,7 +28,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from unskew.data.kinds.images import Fit, ImageInfo, deep_colours, fit_square, image_error, white_is_zero
+from unskew.data.kinds.images import Fit, ImageInfo, check_depth, fit_square, image_error, white_is_zero
 from unskew.data.samples.intake import Note, abbreviate, quantity
 from unskew.errors import DataError
 
@@ -38,67 +37,28 @@ EDGE_GREYS = 32
 BETWEEN_SHARE = 0.3
 """The largest share of pixels that may be such edges."""
 CHANCE_SHARE = 0.001
-"""A hump with a smaller share of the pixels is chance."""
+"""With a smaller share of the pixels, greys are chance."""
 LEAST_GREYS = 8
 """The smallest number of greys of blurred masks, unless all are nearly black or white."""
-SMOOTHING_WIDTH = 17
-"""Number of greys over which the histogram is smoothed; a hump is twice as wide."""
-
-
-def are_black_and_white(masks: Sequence[np.ndarray]) -> bool:
-    """Whether these masks, uint8 values [N, H, W] each, are black and white areas with blurred edges."""
-    counts = _histogram(masks)
-    between = counts[EDGE_GREYS : 256 - EDGE_GREYS].sum()
-    if (
-        not counts[:EDGE_GREYS].any()
-        or not counts[256 - EDGE_GREYS :].any()
-        or between > BETWEEN_SHARE * counts.sum()
-    ):
-        return False
-    if between <= CHANCE_SHARE * counts.sum():
-        return True
-    share, place = _histogram_hump(counts)
-    if (counts > 0).sum() < LEAST_GREYS or share > 0.5:
-        return False
-    areas = _histogram([mask[_inner_greys(mask)] for mask in masks])[
-        place - SMOOTHING_WIDTH + 1 : place + SMOOTHING_WIDTH
-    ]
-    return share <= 0.25 or areas.sum() <= CHANCE_SHARE * counts.sum()
-
-
-def _histogram(values: Sequence[np.ndarray]) -> np.ndarray:
-    """The number of pixels of each value, [256]."""
-    return sum((np.bincount(v.reshape(-1), minlength=256) for v in values), np.zeros(256, np.int64))
-
-
-def _inner_greys(masks: np.ndarray) -> np.ndarray:
-    """Pixels between black and white with eight neighbours of that kind, bool [N, H, W]."""
-    grey = (masks >= EDGE_GREYS) & (masks < 256 - EDGE_GREYS)
-    padded = np.pad(grey, ((0, 0), (1, 1), (1, 1)))
-    height, width = masks.shape[1:]
-    for i in range(3):
-        for j in range(3):
-            grey = grey & padded[:, i : i + height, j : j + width]
-    return grey
-
-
-def _histogram_hump(counts: np.ndarray) -> tuple[float, int]:
-    """(the largest share of the greys in between that form a hump with valleys on both sides, the value at
-    its top)."""
-    smooth = np.convolve(counts, np.ones(SMOOTHING_WIDTH), mode="same")
-    total, share, top = max(1, counts[EDGE_GREYS : 256 - EDGE_GREYS].sum()), 0.0, 128
-    for place in range(EDGE_GREYS + SMOOTHING_WIDTH // 2, 256 - EDGE_GREYS - SMOOTHING_WIDTH // 2):
-        valley = max(smooth[EDGE_GREYS : place + 1].min(), smooth[place : 256 - EDGE_GREYS].min())
-        mass = float(counts[place - SMOOTHING_WIDTH + 1 : place + SMOOTHING_WIDTH].sum() / total)
-        if smooth[place] > 3 * valley and mass > share:
-            share, top = mass, place
-    return share, top
-
-
+CLASS_WIDTH, CLASS_SHARE = 32, 1 / 3
+"""Greys are a class if a range as wide as this holds more than this share of all greys."""
 UNNAMED_CLASSES = 20
 """Maximal number of classes of masks without names."""
 WHITE_VALUES = (254, 255, 65_535)
 """Values that sites use alike for the foreground."""
+
+
+def are_black_and_white(masks: Sequence[np.ndarray]) -> bool:
+    """Whether these masks, uint8 values [N, H, W] each, are black and white areas with blurred edges."""
+    counts = sum((np.bincount(m.reshape(-1), minlength=256) for m in masks), np.zeros(256, np.int64))
+    black, between, white = np.split(counts, [EDGE_GREYS, 256 - EDGE_GREYS])
+    share = between.sum() / max(1, counts.sum())
+    if not black.any() or not white.any() or share > BETWEEN_SHARE:
+        return False
+    inner = between[CLASS_WIDTH // 2 : -CLASS_WIDTH // 2]  # greys at the ends are noise of compression
+    most = np.convolve(inner, np.ones(CLASS_WIDTH)).max()
+    blurred = (counts > 0).sum() >= LEAST_GREYS and most <= CLASS_SHARE * between.sum()
+    return bool(share <= CHANCE_SHARE or blurred)
 
 
 @dataclass(frozen=True)
@@ -128,24 +88,25 @@ class _SiteMasks:
             return "void"
         if values[0] >= 0 and len(values) <= 2:
             return "two values"
-        if (
-            values[0] >= 0
-            and values[-1] < 256
-            and are_black_and_white([m.astype(np.uint8) for m in self.masks])
-        ):
+        whole_bytes = values[0] >= 0 and values[-1] < 256
+        if whole_bytes and are_black_and_white([m.astype(np.uint8) for m in self.masks]):
             return "greys"
         return "unclear"
 
     @property
-    def of_site(self) -> str:
-        return f" of {self.site}" if self.site else ""
+    def foreground(self) -> tuple[int, int]:
+        """(value of the background, of the foreground); all white values count as one."""
+        if self.kind == "greys" or self.values[-1] in WHITE_VALUES:
+            return (0 if self.kind == "greys" or len(self.values) < 2 else int(self.values[0])), 255
+        return (int(self.values[0]) if len(self.values) == 2 else 0), int(self.values[-1])
 
-    def example(self, value: int, origins: Sequence[MaskOrigin]) -> str:
-        """The first sample in which a value occurs."""
+    def text(self, origins: Sequence[MaskOrigin]) -> str:
+        """The values, with an example of the highest: `masks of north hold 0 and 30 (sample 3)`."""
         for masks, rows, origin in zip(self.masks, self.rows, origins):
-            hit = (masks == value).any((1, 2))
-            if hit.any():
-                return origin.name_of(int(rows[hit.argmax()]))
+            if (hit := (masks == self.values[-1]).any((1, 2))).any():
+                of_site = f" of {self.site}" if self.site else ""
+                example = origin.name_of(int(rows[hit.argmax()]))
+                return f"masks{of_site} hold {_value_list(self.values)} ({example})"
         return ""
 
 
@@ -161,18 +122,12 @@ def as_masks(
     Raises DataError (E404) for values that are not whole, for more than 20 classes without names, and for
     sites with values that contradict each other.
     """
-    origins = origins or [MaskOrigin()] * len(parts)
     parts = [_whole_masks(name, y) for y in parts]
     top = max((int(y.max()) for y in parts if y.size), default=0)
-    if top and not (classes is not None and (top < len(classes) or len(classes) > 2)):
-        groups = _masks_by_site(parts, origins)
-        kinds = [group.kind for group in groups]
-        for group, kind in zip(groups, kinds):
-            _check_site(name, group, kind, origins)
-        _check_sites(name, groups, kinds, origins)
-        notes += _value_notes(groups, kinds)
-        parts = _class_numbers(parts, groups, kinds)
-    parts = [_smallest_type(y) for y in parts]
+    if top and (classes is None or len(classes) <= min(top, 2)):
+        parts = _class_numbers(name, parts, origins or [MaskOrigin()] * len(parts), notes)
+    wide = any(y.size and (y.min() < 0 or y.max() > 255) for y in parts)
+    parts = [y.astype(np.int64 if wide else np.uint8) for y in parts]
     count = max((int(y.max()) + 1 for y in parts if y.size), default=0)
     if classes is None:
         classes = ("background", "foreground") if count <= 2 else tuple(map(str, range(count)))
@@ -182,11 +137,8 @@ def as_masks(
 def one_hot_masks(name: str, y: np.ndarray, notes: list[Note]) -> np.ndarray:
     """One-hot masks [N, C, H, W] as [N, H, W]. Raises DataError (E404) for others."""
     if not np.isin(y, (0, 1)).all() or not (y.sum(1) == 1).all():
-        raise DataError(
-            "E404",
-            f"{name}: masks are {list(y.shape)}, but not one class per pixel; give masks [N, H, W] of class"
-            " numbers.",
-        )
+        fault = f"masks are {list(y.shape)}, but not one class per pixel"
+        raise DataError("E404", f"{name}: {fault}; give masks [N, H, W] of class numbers.")
     notes.append(("labels", f"one-hot masks of {y.shape[1]} channels were read as class numbers"))
     return y.argmax(1)
 
@@ -195,11 +147,8 @@ def _whole_masks(name: str, y: np.ndarray) -> np.ndarray:
     if y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.round(y)).all():
         return y.astype(np.int64)
     if y.dtype.kind not in "biu":
-        raise DataError(
-            "E404",
-            f"{name}: masks are {y.dtype} with fractions; they must be whole numbers from 0, [N], or masks"
-            " [N, H, W] of them: threshold them, such as y > 0.5.",
-        )
+        remedy = "they must be whole numbers from 0: threshold them, such as y > 0.5"
+        raise DataError("E404", f"{name}: masks are {y.dtype} with fractions; {remedy}.")
     return y
 
 
@@ -218,123 +167,66 @@ def _masks_by_site(parts: Sequence[np.ndarray], origins: Sequence[MaskOrigin]) -
     return groups
 
 
-def _check_site(name: str, group: _SiteMasks, kind: str, origins: Sequence[MaskOrigin]) -> None:
-    """Raises DataError (E404) for a site with values that cannot be interpreted."""
-    top = int(group.values[-1]) if len(group.values) else 0
-    file = group.example(top, origins) if kind in ("void", "unclear") else ""
-    if kind == "void":
-        below = group.values[:-1]
-        with_classes = [(m == top).any((1, 2)) & ((m > 0) & (m < top)).any((1, 2)) for m in group.masks]
-        reason = (
-            "255 is often 'void', pixels to be left out, but here every pixel is scored; set it to a class,"
-            " such as mask[mask == 255] = 0"
-            if any(flags.any() for flags in with_classes)
-            else "no mask has both; save all of them with class numbers, such as mask // 255"
-        )
-        raise DataError(
-            "E404",
-            f"{name}: masks{group.of_site} hold class numbers ({abbreviate(list(map(str, below)), 5)}) and"
-            f" 255 ({file}); {reason}.",
-        )
-    if kind == "unclear":
-        values = group.values.tolist()
-        how = (
-            f": numpy.searchsorted({values}, mask)."
-            if len(values) <= UNNAMED_CLASSES
-            else ", saved without loss (PNG, not JPEG). Or were images and masks swapped?"
-        )
-        raise DataError(
-            "E404",
-            f"{name}: masks{group.of_site} hold values up to {top} ({_value_list(group.values)}; {file}),"
-            f" which would make {top + 1:,} classes; above {UNNAMED_CLASSES} give classes, or masks whose"
-            f" values are the numbers of the classes{how}",
-        )
-
-
-def _check_sites(
-    name: str, groups: list[_SiteMasks], kinds: Sequence[str], origins: Sequence[MaskOrigin]
-) -> None:
-    """Raises DataError (E404) if the values of two sites cannot be matched."""
-    unnumbered = [group for group, kind in zip(groups, kinds) if kind != "numbers"]
+def _class_numbers(
+    name: str, parts: list[np.ndarray], origins: Sequence[MaskOrigin], notes: list[Note]
+) -> list[np.ndarray]:
+    """The masks as class numbers, converted by the rule of each site; adds to the notes."""
+    groups = _masks_by_site(parts, origins)
+    kinds = [group.kind for group in groups]
+    for group, kind in zip(groups, kinds):
+        if kind == "void":
+            remedy = "255 is often 'void', pixels to be left out, but here every pixel is scored: set it to a"
+            remedy += " class, such as mask[mask == 255] = 0, or give every mask class numbers, mask // 255"
+            raise DataError("E404", f"{name}: {group.text(origins)}; {remedy}.")
+        if kind == "unclear":
+            remedy = f"above {UNNAMED_CLASSES} give classes, or masks of class numbers, saved without loss"
+            remedy += " (PNG, not JPEG). Or were images and masks swapped?"
+            raise DataError("E404", f"{name}: {group.text(origins)}; {remedy}")
+    values = [group for group, kind in zip(groups, kinds) if kind != "numbers"]
     numbers = [
         g for g, kind in zip(groups, kinds) if kind == "numbers" and len(g.values) and g.values[-1] > 1
     ]
-    if not unnumbered:
-        return
-    first, others = unnumbered[0], (numbers or unnumbered)
-    conflict = next((g for g in others if g in numbers or _two_values(g) != _two_values(first)), None)
-    if conflict is not None:
-        texts = [
-            f"masks{g.of_site} hold {_value_list(g.values)} ({g.example(int(g.values[-1]), origins)})"
-            for g in (conflict, first)
-        ]
-        raise DataError(
-            "E404",
-            f"{name}: {texts[0]}, {texts[1]}; which of these values mean the same is not to be seen. Save all"
-            " masks with the numbers of their classes.",
-        )
-
-
-def _two_values(group: _SiteMasks) -> tuple[int, int]:
-    """(value of the background, of the foreground) of a site with two values or greys; all white values
-    count as one."""
-    top = int(group.values[-1])
-    low = int(group.values[0]) if len(group.values) == 2 else 0
-    return low, 255 if top in WHITE_VALUES or len(group.values) > 2 else top
-
-
-def _value_notes(groups: list[_SiteMasks], kinds: Sequence[str]) -> list[Note]:
-    """Notes on the conversion of values that are no class numbers, by site if sites differ."""
-    notes: list[Note] = []
-    rules: dict[str, list[_SiteMasks]] = {}
-    for group, kind in zip(groups, kinds):
-        if kind == "greys":
-            rules.setdefault("greys", []).append(group)
-        elif len(group.values) and group.values[-1] > 0:
-            rules.setdefault(_value_list(group.values) if kind == "two values" else "numbers", []).append(
-                group
-            )
-    for rule, members in rules.items():
-        sites = f" of {abbreviate([g.site for g in members], 5)}" if len(rules) > 1 else ""
-        if rule == "greys":
-            masks = [m for g in members for m in g.masks]
-            share = 100 * sum(((m > 0) & (m < 255)).sum() for m in masks) / sum(m.size for m in masks)
-            text = (
-                f"were thresholded at 128: nearly black and white, but {share:.1f} % of the pixels are grey"
-            )
-            notes.append(("labels", f"masks{sites} {text}"))
-        elif rule == "numbers" and len(rules) > 1:
-            notes.append(("labels", f"masks{sites} hold class numbers, which were kept"))
-        elif rule != "numbers" and (len(rules) > 1 or rule != "0 and 255"):
-            notes.append(("labels", f"masks{sites} hold {rule}, read as background and foreground"))
-    return notes
-
-
-def _class_numbers(
-    parts: list[np.ndarray], groups: list[_SiteMasks], kinds: Sequence[str]
-) -> list[np.ndarray]:
-    """The masks as class numbers, converted by the rule of each site."""
-    if all(kind == "numbers" for kind in kinds):
+    other = next((g for g in values if numbers or g.foreground != values[0].foreground), None)
+    if other:
+        texts = " and ".join(group.text(origins) for group in (numbers[:1] or values[:1]) + [other])
+        remedy = "which of them mean the same is not to be seen. Save all masks with the numbers of classes"
+        raise DataError("E404", f"{name}: {texts}; {remedy}.")
+    _add_notes(groups, kinds, notes)
+    if not values:
         return parts
     numbered = [np.zeros(y.shape, np.uint8) for y in parts]
     for group, kind in zip(groups, kinds):
         border = UNNAMED_CLASSES if len(group.values) < 2 else int(group.values[-1])
+        border = 128 if kind == "greys" else border
         for y, masks, rows in zip(numbered, group.masks, group.rows):
-            y[rows] = masks if kind == "numbers" else masks >= (128 if kind == "greys" else border)
+            y[rows] = masks if kind == "numbers" else masks >= border
     return numbered
 
 
+def _add_notes(groups: list[_SiteMasks], kinds: Sequence[str], notes: list[Note]) -> None:
+    """Adds notes on the conversion of values that are no class numbers, by site if sites differ."""
+    sites: dict[str, list[str]] = {}
+    for group, kind in zip(groups, kinds):
+        rule = f"hold {_value_list(group.values)}, read as background and foreground"
+        if kind == "greys":
+            rule = "were thresholded at 128: they are black and white, with greys at the edges"
+        elif kind == "numbers":
+            rule = "hold class numbers, which were kept"
+        if len(group.values) and group.values[-1] > 0:
+            sites.setdefault(rule, []).append(group.site)
+    for rule, names in sites.items():
+        if len(sites) > 1:
+            notes.append(("labels", f"masks of {abbreviate(names, 5)} {rule}"))
+        elif not rule.startswith(("hold class", "hold 0 and 255,")):
+            notes.append(("labels", f"masks {rule}"))
+
+
 def _value_list(values: np.ndarray) -> str:
-    """A list of values as text: `0 and 255`, `0, 128 and 255`, `0, 1, 2, 3, 4 and 30 more`."""
+    """`0 and 255`, `0, 128 and 255`, `0, 1, 2, 3, 4 and 30 more`."""
     texts = list(map(str, values.tolist()))
     if len(texts) == 1 or len(texts) > 5:
         return abbreviate(texts, 5)
     return f"{', '.join(texts[:-1])} and {texts[-1]}"
-
-
-def _smallest_type(y: np.ndarray) -> np.ndarray:
-    """The array as uint8 if that holds every value, else as int64."""
-    return y.astype(np.int64 if y.size and (y.min() < 0 or y.max() > 255) else np.uint8)
 
 
 Colour: TypeAlias = tuple[int, int, int, int]
@@ -358,14 +250,12 @@ class MaskFile:
     file.
 
     colours: the colour of each number, {} for greys. numbered: whether the file has a palette with numbers.
-    inverted: whether 0 is shown as white.
     """
 
     values: np.ndarray
     shape: tuple[int, int]
     colours: Mapping[int, Colour] = field(default_factory=dict[int, Colour])
     numbered: bool = False
-    inverted: bool = False
 
 
 def read_mask(file: Path, size: int, fit: Fit, form: ImageInfo) -> MaskFile:
@@ -381,18 +271,17 @@ def read_mask(file: Path, size: int, fit: Fit, form: ImageInfo) -> MaskFile:
             _check_fits(file, image, form)
             original = image.size
             values, colours, numbered = _file_numbers(file, image)
-            inverted = image.mode == "L" and white_is_zero(image)  # Pillow has inverted these
+            if image.mode == "L" and white_is_zero(image):  # Pillow has inverted these
+                values = 255 - values
     except DataError:
         raise
     except Exception as error:  # Pillow's readers raise many kinds of error for damaged files
         raise image_error(file, error) from error
-    values = 255 - values if inverted else values
     shift = -PADDING if colours else 0  # the padding of an image becomes 0
-    is_integer = values.dtype.kind != "f"
-    plain = Image.fromarray(values.astype(np.int32 if is_integer else np.float32) + shift)
+    plain = Image.fromarray(values.astype(np.float32 if values.dtype.kind == "f" else np.int32) + shift)
     small = np.asarray(fit_square(plain, size, fit, Image.Resampling.NEAREST)) - shift
     one_byte = values.dtype.itemsize == 1 and not colours
-    return MaskFile(small.astype(np.uint8) if one_byte else small, original, colours, numbered, inverted)
+    return MaskFile(small.astype(np.uint8) if one_byte else small, original, colours, numbered)
 
 
 def mask_classes(
@@ -402,70 +291,53 @@ def mask_classes(
 
     Raises DataError (E404) if the colours do not identify the classes.
     """
-    notes = list[Note]()
-    if n := sum(m.inverted for m in masks):
-        notes.append(
-            (
-                "labels",
-                f"the numbers of {quantity(n, 'mask')} were read as stored, though 0 is shown as white",
-            )
-        )
-    coloured = [(m, file) for m, file in zip(masks, files) if m.colours]
+    coloured = [m for m in masks if m.colours]
     if not coloured:
-        return [m.values for m in masks], notes
-    colours = sorted({colour for m, _ in coloured for colour in m.colours.values()}, key=_brightness)
-    difference, in_order = _palette_difference(coloured), _is_ascending(coloured, colours)
-    by_number = len(colours) > 2 or in_order or sum(colours[0][:3]) > 0  # black is never the foreground
-    if not difference and all(m.numbered for m, _ in coloured) and by_number:
-        if len(colours) > 2 or not in_order:
-            first = ", ".join(
-                f"{n} is {_colour_name(colour)}"
-                for n, colour in sorted(_palette_numbers(coloured).items())[:4]
-            )
-            notes.append(("labels", f"masks have a palette, whose numbers were read: {first}"))
-        return [np.maximum(m.values, 0) if m.colours else m.values for m in masks], notes
+        return [m.values for m in masks], []
+    meanings = sorted({item for m in coloured for item in m.colours.items()})
+    colours = sorted({colour for _, colour in meanings}, key=_brightness)
+    one_palette = all(m.numbered for m in coloured) and len({n for n, _ in meanings}) == len(meanings)
+    ascending = [colour for _, colour in meanings] == colours and (colours[1:] or meanings[0][0] == 0)
+    if one_palette and (len(colours) > 2 or ascending):
+        first = ", ".join(f"{n} is {_colour_name(colour)}" for n, colour in meanings[:4])
+        notes: list[Note] = [("labels", f"masks have a palette, whose numbers were read: {first}")]
+        values = [np.maximum(m.values, 0) if m.colours else m.values for m in masks]
+        return values, notes if len(colours) > 2 else []
     if len(colours) > 2:
-        hold = f"hold {len(colours):,} colours, such as {abbreviate(list(map(_colour_name, colours)), 4)}"
-        reason = (
-            difference
-            or f"masks in colour {hold} ({coloured[0][1]}), and nothing says which number a class has"
-        )
-        raise DataError("E404", f"{name}: {reason}; {REMEDY}.")
-    number = {
-        colour: k if colours[1:] else int(_brightness(colour) >= FOREGROUND_BRIGHTNESS)
-        for k, colour in enumerate(colours)
-    }
-    text = " and ".join(
-        f"{_colour_name(colour)} is {'foreground' if k else 'background'}" for colour, k in number.items()
-    )
-    notes.append(("labels", f"{quantity(len(coloured), 'mask')} in colour: {text}"))
-    return [_recolour(m, number) if m.colours else m.values for m in masks], notes
+        example = next(file for m, file in zip(masks, files) if m.colours)
+        hold = f"hold {len(colours):,} colours, such as {abbreviate([*map(_colour_name, colours)], 4)}"
+        fault = f"masks in colour {hold} ({example}), and nothing says which number a class has"
+        raise DataError("E404", f"{name}: {fault}; {REMEDY}.")
+    number = {colour: k for k, colour in enumerate(colours)}
+    if len(colours) == 1:
+        number = {colours[0]: int(_brightness(colours[0]) >= FOREGROUND_BRIGHTNESS)}
+    kinds = [f"{_colour_name(c)} is {('background', 'foreground')[k]}" for c, k in number.items()]
+    note: Note = ("labels", f"{quantity(len(coloured), 'mask')} in colour: {' and '.join(kinds)}")
+    return [_recolour(m, number) if m.colours else m.values for m in masks], [note]
 
 
 def _check_fits(file: Path, image: Any, form: ImageInfo) -> None:
     """Raises DataError (E404) for a mask that does not fit its image."""
     (width, height), frames = form.shape, getattr(image, "n_frames", 1)
     if abs(image.width * height - image.height * width) > max(*image.size, *form.shape):
-        text = f"{file} is {image.width} x {image.height}, its image {width} x {height}"
-        raise DataError("E404", f"{text}; they must fit.")
+        sizes = f"{image.width} x {image.height}, its image {width} x {height}"
+        raise DataError("E404", f"{file} is {sizes}; they must fit.")
     if frames > 1 and frames != form.frames:
-        text = f"{file} holds {frames} pages, and its image {form.frames}"
-        raise DataError("E404", f"{text}; a mask is one page with the numbers of all classes.")
+        remedy = "a mask is one page with the numbers of all classes"
+        raise DataError("E404", f"{file} holds {frames} pages, and its image {form.frames}; {remedy}.")
 
 
 def _file_numbers(file: Path, image: Any) -> tuple[np.ndarray, dict[int, Colour], bool]:
     """(the numbers in a mask file [H, W], the colours of the numbers, whether the file has a palette)."""
-    if (wide := deep_colours(file, image)) is not None:
-        opaque = np.full((*wide.shape[:2], 1), OPAQUE, wide.dtype)
-        return _colour_numbers(np.concatenate([wide, opaque], axis=2), wide[..., 0], file)
+    check_depth(image, str(file))
     if image.mode in ("1", "L", "F") or image.mode.startswith("I"):
         return np.asarray(image), {}, False
     seen_HW4 = np.asarray(image.convert("RGBA"))
     if image.mode != "P":
         return _colour_numbers(seen_HW4, np.asarray(image.convert("L")), file)
     values = np.asarray(image)
-    numbers = np.flatnonzero(np.bincount(values.reshape(-1))).tolist()
-    colours = {n: _colour_of(seen_HW4.reshape(-1, 4)[(values.reshape(-1) == n).argmax()]) for n in numbers}
+    numbers, first = np.unique(values, return_index=True)
+    colours = {int(n): _colour_of(seen_HW4.reshape(-1, 4)[i]) for n, i in zip(numbers, first)}
     greys = all(colour == (n, n, n, OPAQUE) for n, colour in colours.items())
     return values, {} if greys else colours, not greys
 
@@ -473,8 +345,7 @@ def _file_numbers(file: Path, image: Any) -> tuple[np.ndarray, dict[int, Colour]
 def _colour_numbers(
     rgba_HW4: np.ndarray, grey_HW: np.ndarray, file: Path
 ) -> tuple[np.ndarray, dict[int, Colour], bool]:
-    """`_file_numbers` for a file of colours: greys if they are grey, else numbers in no order. grey_HW:
-    each pixel's brightness."""
+    """`_file_numbers` for a file of colours: greys if they are grey, else numbers in no order."""
     clear_HW = rgba_HW4[..., 3] == 0
     rgba_HW4 = np.where(clear_HW[..., None], 0, rgba_HW4)
     spread = int((rgba_HW4[..., :3].max(2) - rgba_HW4[..., :3].min(2)).max())
@@ -485,11 +356,8 @@ def _colour_numbers(
     codes = (rgba_HW4.astype(np.uint64) << np.array([48, 32, 16, 0], np.uint64)).sum(2, dtype=np.uint64)
     colours_C, first, numbers = np.unique(codes, return_index=True, return_inverse=True)
     if len(colours_C) > MOST_COLOURS:
-        text = (
-            f"{file} holds {len(colours_C):,} colours, as photographs and masks in colour that were saved"
-            " with loss do"
-        )
-        raise DataError("E404", f"{text}; {REMEDY}. Or were images and masks swapped?")
+        fault = f"holds {len(colours_C):,} colours, as photographs and masks saved with loss do"
+        raise DataError("E404", f"{file} {fault}; {REMEDY}. Or were images and masks swapped?")
     colours = {n: _colour_of(pixel) for n, pixel in enumerate(rgba_HW4.reshape(-1, 4)[first])}
     return numbers.reshape(codes.shape), colours, False
 
@@ -497,35 +365,6 @@ def _colour_numbers(
 def _colour_of(pixel: np.ndarray) -> Colour:
     red, green, blue, opaque = pixel.tolist()
     return (red, green, blue, opaque) if opaque else (0, 0, 0, 0)
-
-
-def _palette_difference(coloured: Sequence[tuple[MaskFile, Path]]) -> str:
-    """A description of two files' palettes with different colours for one number; "" if there are none."""
-    first_uses: dict[int, tuple[Colour, Path]] = {}
-    for m, file in coloured:
-        for number, colour in m.colours.items() if m.numbered else ():
-            first, first_file = first_uses.setdefault(number, (colour, file))
-            if first != colour:
-                return (
-                    f"number {number} is {_colour_name(first)} in the palette of {first_file} and"
-                    f" {_colour_name(colour)} in that of {file}"
-                )
-    return ""
-
-
-def _palette_numbers(coloured: Sequence[tuple[MaskFile, Path]]) -> dict[int, Colour]:
-    return {number: colour for m, _ in coloured for number, colour in m.colours.items()}
-
-
-def _is_ascending(coloured: Sequence[tuple[MaskFile, Path]], colours: Sequence[Colour]) -> bool:
-    """Whether the darker of two colours has the lower number; for a single colour, whether its number is
-    0."""
-    numbers = sorted(
-        _palette_numbers(coloured), key=lambda number: colours.index(_palette_numbers(coloured)[number])
-    )
-    return (
-        numbers == sorted(numbers) and len(numbers) == len(colours) and (len(colours) > 1 or numbers == [0])
-    )
 
 
 def _recolour(m: MaskFile, number: Mapping[Colour, int]) -> np.ndarray:

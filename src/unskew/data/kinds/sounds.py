@@ -154,17 +154,17 @@ class AudioInfo:
     silent: bool
 
 
-def spectrogram(file: Path | io.BytesIO, format: SoundFormat, name: str = "") -> np.ndarray:
-    """The log-mel spectrogram of a file, float32 [64, T]: resampled, then cut or padded with zeros at its
-    end.
-
-    name: name of a file in memory. Raises DataError as `waveform` does.
-    """
-    return read_sound(file, format, name)[0]
+def spectrogram(file: Path | io.BytesIO, format: SoundFormat) -> np.ndarray:
+    """The log-mel spectrogram of a file, float32 [64, T]; see `read_sound`."""
+    return read_sound(file, format)[0]
 
 
 def read_sound(file: Path | io.BytesIO, format: SoundFormat, name: str = "") -> tuple[np.ndarray, AudioInfo]:
-    """(the spectrogram of a file, its properties); arguments as of `spectrogram`."""
+    """(the log-mel spectrogram of a file, float32 [64, T], its properties).
+
+    The sound is resampled, then cut or padded with zeros at its end. name: name of a file in memory. Raises
+    DataError as `waveform` does.
+    """
     from scipy.signal import resample_poly
 
     wave, rate = waveform(file, name)
@@ -182,18 +182,14 @@ def sound_notes(sounds: Sequence[AudioInfo], format: SoundFormat) -> list[Note]:
     """Notes on sounds that are longer than others, of other rates, or silent."""
     notes: list[Note] = [("scaled", f"sounds became {format}")]
     if n := sum(sound.seconds > format.seconds + 1 / format.rate for sound in sounds):
-        longest = f"{'up to ' if n > 1 else ''}{max(sound.seconds for sound in sounds):.4g} s long"
-        notes.append(
-            ("left out", f"what comes after {format.seconds:g} s of {quantity(n, 'sound')}, {longest}")
-        )
+        longest = f"up to {max(sound.seconds for sound in sounds):.4g} s long"
+        text = f"what comes after {format.seconds:g} s of {quantity(n, 'sound')}, {longest}"
+        notes.append(("left out", text))
     if other_rates := Counter(sound.rate for sound in sounds if sound.rate != format.rate):
         rates = abbreviate([f"{n:,} of {rate:,} Hz" for rate, n in other_rates.most_common()], 4)
-        low = (
-            "; those of a lower rate have nothing in the upper bands"
-            if min(other_rates) < format.rate
-            else ""
-        )
-        notes.append(("note", f"sounds of other rates were resampled to {format.rate:,} Hz: {rates}{low}"))
+        low = min(other_rates) < format.rate
+        hint = "; those of a lower rate have nothing in the upper bands" if low else ""
+        notes.append(("note", f"sounds of other rates were resampled to {format.rate:,} Hz: {rates}{hint}"))
     if n := sum(sound.silent for sound in sounds):
         notes.append(("note", f"{quantity(n, 'sound')} without anything to hear"))
     return notes
@@ -215,52 +211,48 @@ def waveform(file: Path | io.BytesIO, name: str = "") -> tuple[np.ndarray, int]:
     file: on a disk, or in memory and then called `name` in messages. Raises DataError: E401 for a file that
     cannot be read or is truncated, E403 for one without a sample.
     """
-    if not (file.suffix.lower() == ".wav" if isinstance(file, Path) else file.getvalue()[:4] in RIFF):
-        return _read_compressed(file, name)
-    from scipy.io import wavfile
-
     name = name or str(file)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # about chunks without sound
-            # a truncated file would otherwise count as whole
-            warnings.filterwarnings("error", "Reached EOF prematurely")
-            rate, wave = wavfile.read(file)
-    except Exception as error:  # SciPy's reader raises many kinds of error for damaged files
-        reason = str(error).partition(". ")[0].rstrip(".")
-        text = (
-            f"{name} cannot be read as a .wav file: {reason}; save it again, as PCM of 16 bits, or take it"
-            " away"
-        )
-        raise DataError("E401", f"{text}.") from error
-    if not LOWEST_HZ <= rate <= HIGHEST_HZ:
-        expected = f"expected {LOWEST_HZ:,} to {HIGHEST_HZ:,}"
-        raise DataError(
-            "E401", f"{name} cannot be read as a .wav file: {rate:,} samples per second, {expected}."
-        )
-    if np.issubdtype(wave.dtype, np.integer):
-        info = np.iinfo(wave.dtype)
-        middle = 128 if info.min == 0 else 0  # bytes have no sign
-        wave = (wave.astype(np.float32) - middle) / (128 if info.min == 0 else -float(info.min))
+    if not (file.suffix.lower() == ".wav" if isinstance(file, Path) else file.getvalue()[:4] in RIFF):
+        wave, rate = _read_compressed(file, name)
+    else:
+        wave, rate = _read_wav(file, name)
     if not wave.size:
         raise DataError("E403", f"{name} holds no sound.")
     check_numbers(wave, name)
     return (wave.mean(1) if wave.ndim > 1 else wave).astype(np.float32), int(rate)
 
 
+def _read_wav(file: Path | io.BytesIO, name: str) -> tuple[np.ndarray, int]:
+    """(the numbers in a .wav file, whole ones in [-1, 1]; samples per second)."""
+    from scipy.io import wavfile
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # about chunks without sound
+            # a truncated file would otherwise count as whole
+            warnings.filterwarnings("error", "Reached EOF prematurely")
+            rate, wave = wavfile.read(file)
+        if not LOWEST_HZ <= rate <= HIGHEST_HZ:
+            raise ValueError(f"{rate:,} samples per second")
+    except Exception as error:  # SciPy's reader raises many kinds of error for damaged files
+        reason = str(error).partition(". ")[0].rstrip(".")
+        remedy = "save it again, as PCM of 16 bits"
+        raise DataError("E401", f"{name} cannot be read as a .wav file: {reason}; {remedy}.") from error
+    if np.issubdtype(wave.dtype, np.integer):
+        info = np.iinfo(wave.dtype)
+        middle = 128 if info.min == 0 else 0  # bytes have no sign
+        wave = (wave.astype(np.float32) - middle) / (128 if info.min == 0 else -float(info.min))
+    return wave, rate
+
+
 def _read_compressed(file: Path | io.BytesIO, name: str) -> tuple[np.ndarray, int]:
-    """`waveform` for a file that the optional package soundfile reads (.ogg, .flac, .mp3, .aiff)."""
-    how = "save its sounds as .wav"
-    if isinstance(file, Path):
-        name, how = str(file), f"convert it (ffmpeg -i {file.name} {file.stem}.wav)"
+    """`_read_wav` for a file that the optional package soundfile reads (.ogg, .flac, .mp3, .aiff)."""
     try:
         soundfile: Any = importlib.import_module("soundfile")
     except ImportError:
-        raise DataError("E401", f"{name} is compressed; {how}, or pip install soundfile.") from None
+        remedy = "convert it (ffmpeg -i FILE FILE.wav), or pip install soundfile"
+        raise DataError("E401", f"{name} is compressed; {remedy}.") from None
     try:
-        wave, rate = soundfile.read(file, dtype="float32", always_2d=True)
+        return soundfile.read(file, dtype="float32", always_2d=True)
     except Exception as error:  # soundfile raises errors of its own
         raise DataError("E401", f"{name} cannot be read as a sound: {str(error).rstrip('.')}.") from error
-    if not wave.size:
-        raise DataError("E403", f"{name} holds no sound.")
-    return wave.mean(1), int(rate)

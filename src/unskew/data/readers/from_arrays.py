@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from unskew.data.samples.conversion import (
     scale_samples,
 )
 from unskew.data.samples.dataset import Dataset, Target, with_test_set
-from unskew.data.samples.intake import Intake, Note, prefix_notes, quantity
+from unskew.data.samples.intake import Intake, Note, quantity
 from unskew.data.samples.packing import are_inputs, input_column, layout_difference, pack
 from unskew.data.storage.duplicates import are_among, first_duplicates
 from unskew.errors import DataError
@@ -82,7 +81,10 @@ def arrays(
     otherwise a column that looks like one of groups is pointed out.
     Raises DataError: E403 for shapes, E404 for labels, E405 for NaN and infinity, E401 and E402 for files.
     """
-    _check_parts(name, (x, y), (x_test, y_test), test)
+    if x is None or y is None or (x_test is None) != (y_test is None):
+        raise DataError("E403", f"{name}: x and y belong together, and x_test and y_test; give both.")
+    if not 0 <= test < 1:
+        raise DataError("E403", f"{name}: test must be at least 0 and below 1; got {test}.")
     samples, inputs, pack_notes = sample_parts(name, (x, y), (x_test, y_test), layout != "auto")
     y, y_test = label_array(name, y), None if y_test is None else label_array(name, y_test)
     if inputs:  # each input has been checked
@@ -97,28 +99,33 @@ def arrays(
             check_axes(name, part, masks=labels.y.ndim == 3)
     x, *tests = [scale_samples(part, name) for part in samples]
     columns, test_columns, group = with_groups(name, group, columns, test_columns, list(map(len, samples)))
-    y, facts = labels.y, number_columns(name, columns, test_columns)
+    facts = number_columns(name, columns, test_columns)
     dtype = "" if inputs else str(samples[0].dtype.newbyteorder("="))
     notes = (*notes, *pack_notes, *_scaling_notes(samples), *labels.notes)
     form = {"axes": layout} if layout in ("channels last", "time first") else {}
     notes += tuple(_group_notes(facts, group, tested=bool(tests)))
-    group = "" if group == INDEPENDENT else group
     intake = Intake(dtype, notes, form=form, unnamed=labels.unnamed)
     if tests:
         intake = intake.with_notes(*_duplicate_notes(x, tests[0]), *_scale_notes(x, tests[0], inputs))
-        parts = (x, y, tests[0], labels.y_test)
-        return Dataset(
-            name,
-            *parts,
-            labels.classes,
-            *facts,
-            intake=intake,
-            target=labels.target,
-            layout=inputs,
-            group_column=group,
-        )
-    dataset = _without_test_set(name, x, labels, facts, intake, layout=inputs)
-    return _hold_out(replace(dataset, group_column=group), test)
+    elif len(x) != len(labels.y):
+        fault = f"{len(x)} samples but {len(labels.y)} labels"
+        raise DataError("E403", f"{name}: {fault}; give one label per sample.")
+    else:
+        facts = (facts[0], {n: v[:0] for n, v in facts[0].items()}, facts[2])
+    dataset = Dataset(
+        name,
+        x,
+        labels.y,
+        tests[0] if tests else x[:0],
+        labels.y_test if tests else labels.y[:0],
+        labels.classes,
+        *facts,
+        intake=intake,
+        target=labels.target,
+        layout=inputs,
+        group_column="" if group == INDEPENDENT else group,
+    )
+    return dataset if tests or not test else _hold_out(dataset, test)
 
 
 Columns = Mapping[str, Any] | None
@@ -137,8 +144,8 @@ def with_groups(
         return columns, test_columns, column_named(columns or {}, group, name) if named else group
     values = array_of(group)
     if values.ndim != 1 or len(values) not in (sizes[0], sum(sizes)):
-        text = f"group is {list(values.shape)} for {' and '.join(map(str, sizes))} samples"
-        raise DataError("E403", f"{name}: {text}; give the group of each sample, [N].")
+        fault = f"group is {list(values.shape)} for {' and '.join(map(str, sizes))} samples"
+        raise DataError("E403", f"{name}: {fault}; give the group of each sample, [N].")
     if len(values) > sizes[0]:
         test_columns = {**(test_columns or {}), GROUP_COLUMN: values[sizes[0] :]}
     return {**(columns or {}), GROUP_COLUMN: values[: sizes[0]]}, test_columns, GROUP_COLUMN
@@ -150,8 +157,7 @@ def _group_notes(
     *,
     tested: bool,
 ) -> list[Note]:
-    """The number of groups, and a warning if the test set divides them; or the question whether a column is
-    one of groups."""
+    """The number of groups, and a warning if the test set divides them."""
     train, test, _ = facts
     if group == INDEPENDENT:
         return []
@@ -166,36 +172,6 @@ def _group_notes(
     number = len(np.unique(train[group]))
     text = f"{quantity(len(train[group]), 'sample')} of {quantity(number, 'group')} ('{group}')"
     return [("note", f"{text}, which no split divides")]
-
-
-def _without_test_set(
-    name: str,
-    x: np.ndarray,
-    labels: Labels,
-    facts: tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, tuple[str, ...]]],
-    intake: Intake,
-    *,
-    layout: Layout | None,
-) -> Dataset:
-    """The set without a test part. Raises DataError (E403) for unequal lengths."""
-    if len(x) != len(labels.y):
-        raise DataError(
-            "E403", f"{name}: {len(x)} samples but {len(labels.y)} labels; give one label per sample."
-        )
-    columns, _, words = facts
-    nothing = {n: v[:0] for n, v in columns.items()}
-    parts = (x, labels.y, x[:0], labels.y[:0])
-    return Dataset(
-        name,
-        *parts,
-        labels.classes,
-        columns,
-        nothing,
-        words,
-        intake=intake,
-        target=labels.target,
-        layout=layout,
-    )
 
 
 def _read_labels(
@@ -219,29 +195,20 @@ def _read_labels(
 
 
 def _hold_out(dataset: Dataset, share: float) -> Dataset:
-    """The set with a share of it as test set, unless the share is 0.
-
-    Identical images stay on one side; other identical samples get a note.
-    """
-    if not share:
-        return dataset
-    _check_copy(dataset.name, dataset.x)
-    site = site_column_in({c: v for c, v in dataset.columns.items() if c != dataset.group_column})
-    if dataset.x.ndim == 2 and not (
-        dataset.layout and any(len(item.shape) > 1 for item in dataset.layout.inputs)
-    ):
-        split = with_test_set(dataset, share, site)
-        return split.with_notes(*_duplicate_notes(split.x, split.x_test))
-    first = first_duplicates(dataset.x)
+    """The set with a share of it as test set; identical images stay on one side."""
+    x = dataset.x
+    if isinstance(x, np.memmap) and x.nbytes > LARGE:
+        fault = f"{x.nbytes:,} bytes are mapped from a file, and holding out a test set would copy them"
+        raise DataError("E403", f"{dataset.name}: {fault}; give x_test and y_test, or test=0.")
+    site = site_column_in(c for c in dataset.columns if c != dataset.group_column)
+    arrays_within = dataset.layout and any(len(item.shape) > 1 for item in dataset.layout.inputs)
+    first = None if x.ndim == 2 and not arrays_within else first_duplicates(x)
     split = with_test_set(dataset, share, site, first)
-    copies, notes = int((first != np.arange(len(first))).sum()), _duplicate_notes(split.x, split.x_test)
+    notes = _duplicate_notes(split.x, split.x_test)
+    copies = 0 if first is None else int((first != np.arange(len(first))).sum())
     if copies and not notes:
-        text = (
-            f"{quantity(copies, 'sample')} of {len(first):,} identical to another; they are on one side of"
-            " the"
-            " test split"
-        )
-        return split.with_notes(("note", text))
+        text = f"{quantity(copies, 'sample')} of {len(x):,} identical to another; they are on one side of"
+        notes.append(("note", f"{text} the test split"))
     return split.with_notes(*notes)
 
 
@@ -256,39 +223,16 @@ def _origins(
     return MaskOrigin(train, "training sample {}".format), MaskOrigin(test, "test sample {}".format)
 
 
-def _check_copy(name: str, x: np.ndarray) -> None:
-    """Raises DataError (E403) for samples that are too large to split off a test set."""
-    if isinstance(x, np.memmap) and x.nbytes > LARGE:
-        raise DataError(
-            "E403",
-            f"{name}: {x.nbytes:,} bytes are mapped from a file, and holding out a test set would copy them; "
-            "give x_test and y_test, or test=0.",
-        )
-
-
-def _check_parts(name: str, train: tuple[Any, Any], given_test: tuple[Any, Any], test: float) -> None:
-    """Raises DataError (E403) for samples without labels or labels without samples, and for a share out of
-    range."""
-    if any(part is None for part in train):
-        raise DataError(
-            "E403", f"{name}: x and y are both needed, and {'x' if train[0] is None else 'y'} is None."
-        )
-    if (given_test[0] is None) != (given_test[1] is None):
-        raise DataError("E403", f"{name}: x_test and y_test belong together; give both or neither.")
-    if not 0 <= test < 1:
-        raise DataError("E403", f"{name}: test must be at least 0 and below 1; got {test}.")
-
-
 def _scaling_notes(parts: Sequence[np.ndarray]) -> list[Note]:
     """Notes on the scaling of samples of these types."""
-    depths = {bits: None for x in parts if (bits := bits_of(x))}
     notes: list[Note] = [
-        ("scaled", f"{bits}-bit whole numbers were divided by {(1 << bits) - 1:,}") for bits in depths
+        ("scaled", f"{bits}-bit whole numbers were divided by {(1 << bits) - 1:,}")
+        for bits in dict.fromkeys(map(bits_of, parts))
+        if bits
     ]
     if len(kinds := {str(x.dtype.newbyteorder("=")) for x in parts}) > 1:
-        notes.append(
-            ("note", f"training and test samples are of different types: {' and '.join(sorted(kinds))}")
-        )
+        text = f"training and test samples are of different types: {' and '.join(sorted(kinds))}"
+        notes.append(("note", text))
     return notes
 
 
@@ -297,42 +241,29 @@ def _duplicate_notes(x: np.ndarray, x_test: np.ndarray) -> list[Note]:
     if not len(x_test) or x.shape[1:] != x_test.shape[1:]:
         return []
     twice = int(are_among(x_test, x).sum())
-    return (
-        [("note", f"{quantity(twice, 'test sample')} of {len(x_test):,} also among the training samples")]
-        if twice
-        else []
-    )
+    text = f"{quantity(twice, 'test sample')} of {len(x_test):,} also among the training samples"
+    return [("note", text)] if twice else []
 
 
 def _scale_notes(x: np.ndarray, x_test: np.ndarray, inputs: Layout | None) -> list[Note]:
-    """The notes of `_scale_note`, one for each float input."""
-    if inputs is None:
-        return _scale_note(x, x_test)
-    floats = [i for i, item in enumerate(inputs.inputs) if item.kind == "float32"]
-    pair = _evenly_spaced(x), _evenly_spaced(x_test)
-    columns = ((inputs.inputs[i].name, *(input_column(inputs, part, i) for part in pair)) for i in floats)
-    return [note for name, *parts in columns for note in prefix_notes(f"input {name}", _scale_note(*parts))]
-
-
-def _scale_note(x: np.ndarray, x_test: np.ndarray) -> list[Note]:
-    """A note on test samples of far larger or smaller numbers than the training samples, judged by a
-    sample of both."""
+    """Notes on test samples, or float inputs, of far larger or smaller numbers than the training samples."""
     if not len(x) or not len(x_test):
         return []
-    sizes = [float(np.abs(_evenly_spaced(part)).mean(dtype=np.float64)) for part in (x, x_test)]
-    low, high = sorted(sizes)
-    if high <= SCALE_RATIO * low:
-        return []
-    text = (
-        f"test samples are {sizes[1]:.3g} in mean size, training samples {sizes[0]:.3g}: are both scaled"
-        " alike?"
-    )
-    return [("note", text)]
-
-
-def _evenly_spaced(x: np.ndarray) -> np.ndarray:
-    """Evenly spaced samples of a large set; all samples of a small one."""
-    return x[:: max(1, len(x) // COMPARED_SCALES)]
+    pair = [part[:: max(1, len(part) // COMPARED_SCALES)] for part in (x, x_test)]
+    columns: dict[str, Sequence[np.ndarray]] = {"": pair}
+    if inputs:
+        floats = [i for i, item in enumerate(inputs.inputs) if item.kind == "float32"]
+        columns = {
+            f"input {inputs.inputs[i].name}: ": [input_column(inputs, part, i) for part in pair]
+            for i in floats
+        }
+    notes = list[Note]()
+    for name, parts in columns.items():
+        train, test = (float(np.abs(part).mean(dtype=np.float64)) for part in parts)
+        if max(train, test) > SCALE_RATIO * min(train, test):
+            text = f"{name}test samples are {test:.3g} in mean size, training samples {train:.3g}"
+            notes.append(("note", f"{text}: are both scaled alike?"))
+    return notes
 
 
 SamplesWithLabels = tuple[Any, Any]
@@ -354,19 +285,13 @@ def sample_parts(
     if not any(several):
         return [sample_array(x, name) for x, _ in parts], None, ()
     if not all(several):
-        train_form, test_form = ("several inputs", "one") if several[0] else ("one input", "several")
-        raise DataError(
-            "E403",
-            f"{name}: training samples have {train_form} and test samples {test_form}; give both alike.",
-        )
+        raise DataError("E403", f"{name}: only one of training and test samples has several inputs.")
     rows = [pack(x, label, as_is) for (x, _), label in zip(parts, (name, f"{name}, test samples"))]
     for _, y in parts:
         check_answers(name, label_array(name, y), rows[0].layout)
     if rows[0].layout != rows[-1].layout:
-        text = layout_difference(rows[0].layout, rows[-1].layout)
-        raise DataError(
-            "E403", f"{name}: training and test samples have other inputs: {text}; give both alike."
-        )
+        fault = f"training and test samples differ: {layout_difference(rows[0].layout, rows[-1].layout)}"
+        raise DataError("E403", f"{name}: {fault}; give both alike.")
     return [part.x for part in rows], rows[0].layout, rows[0].notes
 
 
@@ -376,13 +301,9 @@ def check_answers(name: str, y: np.ndarray, layout: Layout) -> None:
     flags = y.dtype.kind in "biuf" and y.ndim == 2 and bool(((y == 0) | (y == 1)).all())
     if y.ndim < 2 or flags or (y.ndim == 2 and y.dtype.kind in "iu" and y.shape[1] in layout.lengths):
         return
-    text = (
-        f"labels are {list(y.shape)}, and samples with several inputs ({layout}) have one class, several"
-        " labels or a number each"
-    )
-    raise DataError(
-        "E404", f"{name}: {text}, or a whole number for every place of an input; give [N], or rows of such."
-    )
+    fault = f"labels are {list(y.shape)}, and samples with several inputs ({layout}) have other labels"
+    remedy = "give [N], rows of zeros and ones, or a whole number for every place of an input"
+    raise DataError("E404", f"{name}: {fault}; {remedy}.")
 
 
 def token_input(x: np.ndarray, layout: Layout, y: np.ndarray) -> np.ndarray:

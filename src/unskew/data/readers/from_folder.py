@@ -1,4 +1,5 @@
-"""A data set from files in folders: images by class, images with masks, sounds by class, or a CSV's files.
+"""A data set from files in folders: images by class, images with masks, sounds by class, or files that a
+table lists by name, with labels, sites and further columns.
 
 Each file is decoded once. If the samples do not fit into memory they go to a scratch file.
 Letters: N files.
@@ -6,14 +7,19 @@ Letters: N files.
 
 from __future__ import annotations
 
+import unicodedata
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
-from pathlib import Path
+from itertools import takewhile
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
+from unskew.data.files import cells
+from unskew.data.files.sheets import Sheet, read_csv
 from unskew.data.files.tree import (
     SOUND_ENDINGS,
     File,
@@ -24,6 +30,14 @@ from unskew.data.files.tree import (
     read_tree,
 )
 from unskew.data.kinds.class_folders import LabelledFiles, files_by_class
+from unskew.data.kinds.column_roles import (
+    column_named,
+    label_column_in,
+    part_column,
+    site_column_in,
+    site_column_of,
+)
+from unskew.data.kinds.features import encode_inputs, is_row_number
 from unskew.data.kinds.groups import (
     GROUP_COLUMN,
     INDEPENDENT,
@@ -34,7 +48,6 @@ from unskew.data.kinds.groups import (
 )
 from unskew.data.kinds.images import (
     BitsSetting,
-    Fit,
     FitSetting,
     ImageInfo,
     SizeSetting,
@@ -43,25 +56,24 @@ from unskew.data.kinds.images import (
     read_image,
     size_notes,
 )
-from unskew.data.kinds.labels import label_names
+from unskew.data.kinds.labels import label_names, sort_classes
 from unskew.data.kinds.masks import MaskOrigin, as_masks, mask_classes, read_mask
 from unskew.data.kinds.sounds import (
     AudioInfo,
-    SoundFormat,
     format_of,
     read_sound,
     sound_notes,
     spectrogram_shape,
 )
+from unskew.data.parquet.row_decoding import ImageSettings
 from unskew.data.readers.from_arrays import arrays
-from unskew.data.readers.from_tables import target_of
-from unskew.data.readers.listing import find_listing, read_listing
-from unskew.data.samples.dataset import Dataset
-from unskew.data.samples.intake import Intake, Note, quantity
+from unskew.data.readers.from_tables import check_sites, read_label_columns, target_of
+from unskew.data.samples.dataset import Dataset, Target
+from unskew.data.samples.intake import Intake, Note, abbreviate, quantity
 from unskew.data.samples.memory_budget import fits_memory
 from unskew.data.storage.sample_rows import select_samples
 from unskew.data.storage.scratch import ScratchFile, scratch_note
-from unskew.errors import DataError
+from unskew.errors import DataError, excerpt
 
 S = TypeVar("S")
 Decode = Callable[[Path], tuple[np.ndarray, S]]
@@ -129,7 +141,7 @@ def folder(
     SITE/CLASS/*         either of them with a site, which becomes the column `site`
     images/ and masks/   images with masks of equal file names (endings may differ), resized alike; also
                          SITE/images/ ...; see unskew.data.files.tree for other spellings
-    any folders + *.csv  files that a table lists by name, with labels: see unskew.data.readers.listing
+    any folders + *.csv  files that a table lists by name, with labels, sites and further columns
 
     group: what files of one patient or recording share, which no split separates: a column of the CSV that
     lists them, `site`, or a regular expression; its match in a file's name, or the part of the match in
@@ -139,198 +151,314 @@ def folder(
     listed table also E403, E404 and E405 as `read_table` does.
     """
     aim = target_of(target, label, center, scale)
-    columns = {
-        name: value
-        for name, value in {"label": label, "site": site, "x": x, "target": target}.items()
-        if value
-    }
+    named = {"label": label, "site": site, "x": x, "target": target}
+    columns = ", ".join(f"{setting}={name}" for setting, name in named.items() if name)
     tree, group = read_tree(Path(path)), group_setting(group, site)
     if not tree.files:
-        raise DataError("E404", f"{tree.root} holds no images and no sounds.{_left_out_notes(tree)}")
+        left_out = "".join(f" Left out: {text}." for topic, text in tree.notes if topic == "left out")
+        raise DataError("E404", f"{tree.root} holds no images and no sounds.{left_out}")
+    images = ImageSettings(size, fit, bits)
     if has_mask_folders(tree):
-        _check_columns(tree, columns, "images and masks take none from a table")
-        return _read_masks(tree, size, fit, bits, group)
-    tree, files = _one_kind(tree)
-    sounds = files[0].kind in SOUND_ENDINGS
-    inputs = _further_inputs(tree, "sound" if sounds else "image", x)
+        if columns:
+            raise DataError("E404", f"{tree.root}: images with masks take no columns; leave out {columns}.")
+        return _read_masks(tree, images, group)
+    files = tuple(f for f in tree.files if f.kind in SOUND_ENDINGS) or tree.files
+    if len(files) < len(tree.files):
+        note: Note = ("left out", f"{quantity(len(tree.files) - len(files), 'image')} beside sounds")
+        tree = replace(tree, files=files, notes=(*tree.notes, note))
+    kind, names = file_input(files), label_names(x)
+    if x and (kind not in names or len(names) < 2 or len({*names}) < len(names)):
+        fault = f"x='{x}' names the inputs of a sample, which are the {kind} and columns beside it, each once"
+        raise DataError("E403", f"{tree.root}: {fault}: x='{kind},COLUMN'.")
+    inputs = tuple(name for name in names if name != kind)
     listing = find_listing(tree, files, [label, site, *label_names(target), *inputs])
-    if listing is None:
-        _check_columns(tree, columns, "no CSV below it lists its files")
-        labelled = files_by_class(tree, files)
-    else:
+    if listing:
         labelled = read_listing(listing, (label, site, group), aim, inputs)
+    elif columns:
+        raise DataError("E404", f"{tree.root}: no CSV below it lists its files; leave out {columns}.")
+    else:
+        labelled = files_by_class(tree, files)
     labelled = replace(labelled, group=group)
-    return _read_sounds(tree, labelled) if sounds else _read_images(tree, labelled, size, fit, bits)
+    notes, paths = [*tree.notes, *labelled.notes], [f.path for f in labelled.files]
+    if kind == "image":
+        x_N, _, image_notes = _read_images(tree, paths, images, labelled.sites)
+        return _dataset_of(tree, labelled, x_N, [*notes, *image_notes], {"kind": "images", **asdict(images)})
+    # the format is that of the training files, so that test files cannot change it
+    format, streamed = format_of([f.path for f in labelled.files if f.part == "train"]), list[Note]()
+
+    def read(file: Path) -> tuple[np.ndarray, AudioInfo]:
+        pixels, info = read_sound(file, format)
+        return pixels[None], info
+
+    x_N, sounds = decode_files(tree.root.name, paths, (1, *spectrogram_shape(format)), read, streamed)
+    notes += sound_notes(sounds, format)
+    form = {"kind": "sounds", **asdict(format)}
+    if labelled.beside:  # each of several inputs is judged by itself
+        return _dataset_of(tree, labelled, x_N, [*notes, *streamed], form)
+    notes += [("scaled", "spectrograms were standardised"), *streamed]
+    return _dataset_of(tree, labelled, x_N, notes, form).with_constants()
 
 
-def _one_kind(tree: FolderTree) -> tuple[FolderTree, Sequence[File]]:
-    """(the tree, its sounds, or its images if it has none); images next to sounds are left out, with a
-    note."""
-    sounds = tuple(f for f in tree.files if f.kind in SOUND_ENDINGS)
-    if sounds and len(sounds) < len(tree.files):
-        rest = quantity(len(tree.files) - len(sounds), "image")
-        tree = FolderTree(
-            tree.root, sounds, tree.folders, (*tree.notes, ("left out", f"{rest} beside sounds"))
-        )
-    return tree, sounds or tree.files
+def file_input(files: Sequence[File]) -> str:
+    """The name of the files among the inputs of a sample: `image` or `sound`."""
+    return "sound" if files[0].kind in SOUND_ENDINGS else "image"
 
 
-def _check_columns(tree: FolderTree, columns: Mapping[str, str], reason: str) -> None:
-    """Raises DataError (E404) if columns are named in a folder that has no table."""
-    for setting, name in columns.items():
-        raise DataError("E404", f"{tree.root}: {setting}={name} names a column, and {reason}; leave it out.")
+def _read_images(
+    tree: FolderTree, files: Sequence[Path], images: ImageSettings, sites: Sequence[str] | None
+) -> tuple[np.ndarray, list[ImageInfo], list[Note]]:
+    """(image files as samples, the format of each, notes on them)."""
+    streamed, (size, fit, bits) = list[Note](), astuple(images)
+    read = partial(read_image, size=size, fit=fit, bits=bits)
+    x, forms = decode_files(tree.root.name, files, (3, size, size), read, streamed)
+    return x, forms, [*size_notes(forms, size, fit, bits), *streamed, *depth_warnings(forms, sites, bits)]
 
 
-def _further_inputs(tree: FolderTree, file: str, x: str) -> tuple[str, ...]:
-    """The columns that are inputs next to the files. file: the name of the files among the inputs.
-
-    Raises DataError (E403) unless the file is one of several inputs, each named once.
-    """
-    names = label_names(x)
-    if x and (file not in names or len(names) < 2 or len({*names}) < len(names)):
-        text = f"x='{x}' names the inputs of a sample, which are the {file} and columns beside it, each once"
-        raise DataError("E403", f"{tree.root}: {text}: x='{file},COLUMN'.")
-    return tuple(name for name in names if name != file)
-
-
-def _left_out_notes(tree: FolderTree) -> str:
-    return "".join(f" Left out: {text}." for topic, text in tree.notes if topic == "left out")
-
-
-def _read_images(tree: FolderTree, labelled: LabelledFiles, size: int, fit: Fit, bits: int) -> Dataset:
-    streamed: list[Note] = []
-    x, forms = _decode_images(tree, [f.path for f in labelled.files], size, fit, bits, streamed)
-    notes = (*tree.notes, *labelled.notes, *size_notes(forms, size, fit, bits), *streamed)
-    notes += tuple(depth_warnings(forms, labelled.sites, bits))
-    form = {"kind": "images", "size": size, "fit": fit, "bits": bits}
-    return _with_form(_dataset_of(tree, labelled, x, notes), form, labelled)
-
-
-def _decode_images(
-    tree: FolderTree, files: Sequence[Path], size: int, fit: Fit, bits: int, notes: list[Note]
-) -> tuple[np.ndarray, list[ImageInfo]]:
-    """(image files as samples, the format of each)."""
-    return decode_files(
-        tree.root.name, files, (3, size, size), partial(read_image, size=size, fit=fit, bits=bits), notes
-    )
-
-
-def _read_sounds(tree: FolderTree, labelled: LabelledFiles) -> Dataset:
-    """Log-mel spectrograms, in the format of the training files, so that test files cannot change it."""
-    format = format_of([f.path for f in labelled.files if f.part == "train"])
-    files = [f.path for f in labelled.files]
-    streamed: list[Note] = []
-    x, sounds = decode_files(
-        tree.root.name,
-        files,
-        (1, *spectrogram_shape(format)),
-        partial(_decode_sound, format=format),
-        streamed,
-    )
-    scaled = sound_notes(sounds, format)
-    if not labelled.beside:  # each of several inputs is judged by itself
-        scaled.append(("scaled", "spectrograms were standardised"))
-    dataset = _dataset_of(tree, labelled, x, (*tree.notes, *labelled.notes, *scaled, *streamed))
-    dataset = dataset if labelled.beside else dataset.with_constants()
-    return _with_form(dataset, {"kind": "sounds", **asdict(format)}, labelled)
-
-
-def _decode_sound(file: Path, format: SoundFormat) -> tuple[np.ndarray, AudioInfo]:
-    """The spectrogram of a file with a channel axis, [1, 64, T], and the file's properties."""
-    pixels, info = read_sound(file, format)
-    return pixels[None], info
-
-
-def _read_masks(tree: FolderTree, size: int, fit: Fit, bits: int, group: str) -> Dataset:
+def _read_masks(tree: FolderTree, images: ImageSettings, group: str) -> Dataset:
     pairs, left_out = pair_masks(tree)
-    images, mask_files = [p.image.path for p in pairs], [p.mask.path for p in pairs]
-    streamed: list[Note] = []
-    x, forms = _decode_images(tree, images, size, fit, bits, streamed)
-    masks = read_each(mask_files, lambda i: read_mask(mask_files[i], size, fit, forms[i]))
-    notes = [
-        *tree.notes,
-        *empty_folder_notes(tree),
-        *left_out,
-        *size_notes(forms, size, fit, bits),
-        *streamed,
-    ]
-    smaller = [i for i, (m, form) in enumerate(zip(masks, forms)) if m.shape != form.shape]
-    if smaller:
-        i = smaller[0]
-        sizes = "{} x {} for {} x {}".format(*masks[i].shape, *forms[i].shape)
-        notes.append(
-            (
-                "scaled",
-                f"{quantity(len(smaller), 'mask')} of another size than the image ({sizes}, {mask_files[i]})",
-            )
-        )
     sites = tuple(p.site for p in pairs) if any(p.site for p in pairs) else None
-    notes += depth_warnings(forms, sites, bits)
+    paths, mask_files = [p.image.path for p in pairs], [p.mask.path for p in pairs]
+    x, forms, image_notes = _read_images(tree, paths, images, sites)
+    masks = read_each(mask_files, lambda i: read_mask(mask_files[i], images.size, images.fit, forms[i]))
+    notes = [*tree.notes, *empty_folder_notes(tree), *left_out, *image_notes]
     values, colour_notes = mask_classes(masks, mask_files, tree.root.name)
     notes += colour_notes
     origin = MaskOrigin(None if sites is None else np.array(sites), lambda i: str(mask_files[i]))
     (y,), classes = as_masks(tree.root.name, [np.stack(values)], None, notes, [origin])
     labelled = LabelledFiles(tuple(p.image for p in pairs), classes, y, sites, group=group)
-    dataset = _dataset_of(tree, labelled, x, notes)
-    return _with_form(dataset, {"kind": "images", "size": size, "fit": fit, "bits": bits}, labelled)
+    return _dataset_of(tree, labelled, x, notes, {"kind": "images", **asdict(images)})
 
 
-def _with_form(dataset: Dataset, form: Mapping[str, Any], labelled: LabelledFiles) -> Dataset:
-    """The set with a record of how its files, and the columns next to them, became samples."""
-    if labelled.used:
-        form = {**form, "beside": [[column, kinds] for column, kinds in labelled.used.items()]}
-    return replace(dataset, intake=replace(dataset.intake or Intake(), form=form))
-
-
-def _dataset_of(tree: FolderTree, labelled: LabelledFiles, x: np.ndarray, notes: Sequence[Note]) -> Dataset:
-    """The set of these samples, with the test part that folders or the table name."""
+def _dataset_of(
+    tree: FolderTree, labelled: LabelledFiles, x: np.ndarray, notes: list[Note], form: Mapping[str, Any]
+) -> Dataset:
+    """The set of these samples, with the test part that folders or the table name. form: how files became
+    samples."""
     test = np.array([f.part == "test" for f in labelled.files], dtype=bool)
-    train = ~test
-    if not train.any():
+    if test.all():
         raise DataError("E404", f"{tree.root} holds no training files.")
     columns = {**labelled.facts, **({} if labelled.sites is None else {"site": np.array(labelled.sites)})}
-    group, notes = _add_groups(tree, labelled, columns, notes)
-    samples: Any = x
-    if labelled.beside:
-        samples = {"sound" if labelled.files[0].kind in SOUND_ENDINGS else "image": x, **labelled.beside}
-    y = labelled.labels
-    parts = (
-        (_select(samples, train), y[train], _select(samples, test), y[test]) if test.any() else (samples, y)
-    )
-    return arrays(
-        *parts,
+    names, group, tested = [f.path.name for f in labelled.files], labelled.group, test if test.any() else None
+    if not group:
+        notes += column_question(columns, tested) or file_question(names, labelled.labels, tested)
+        group = INDEPENDENT
+    elif group not in columns and group != INDEPENDENT:
+        columns[GROUP_COLUMN], group = file_groups(names, group, str(tree.root)), GROUP_COLUMN
+
+    def part(rows: np.ndarray) -> tuple[Any, np.ndarray]:
+        inputs = {file_input(labelled.files): x, **labelled.beside}
+        if not rows.all():
+            inputs = {name: select_samples(values, rows) for name, values in inputs.items()}
+        return (inputs if labelled.beside else next(iter(inputs.values()))), labelled.labels[rows]
+
+    beside = {"beside": [[column, kinds] for column, kinds in labelled.used.items()]}
+    dataset = arrays(
+        *part(~test),
+        *(part(test) if tested is not None else ()),
         classes=labelled.classes or None,
-        columns={n: v[train] for n, v in columns.items()},
-        test_columns={n: v[test] for n, v in columns.items()} if test.any() else None,
+        columns={n: v[~test] for n, v in columns.items()},
+        test_columns={n: v[test] for n, v in columns.items()} if tested is not None else None,
         name=tree.root.resolve().name,
         notes=notes,
         layout="channels first",
         target=labelled.target,
         group=group,
     )
+    form = {**form, **(beside if labelled.used else {})}
+    return replace(dataset, intake=replace(dataset.intake or Intake(), form=form))
 
 
-def _add_groups(
-    tree: FolderTree, labelled: LabelledFiles, columns: dict[str, np.ndarray], notes: Sequence[Note]
-) -> tuple[str, Sequence[Note]]:
-    """(the column of groups, or `none`; the notes, with the question whether files belong together); adds
-    groups by file name to the columns, [N] each."""
-    names, group = [file.path.name for file in labelled.files], labelled.group
-    if not group:
-        test = np.array([file.part == "test" for file in labelled.files], dtype=bool)
-        part = test if test.any() else None
-        question = column_question(columns, part) or file_question(names, labelled.labels, part)
-        return INDEPENDENT, [*notes, *question]
-    if group in columns or group == INDEPENDENT:
-        return group, notes
-    columns[GROUP_COLUMN] = file_groups(names, group, str(tree.root))
-    return GROUP_COLUMN, notes
+LISTED_SHARE = 0.5
+"""The share of a column's values that must be names of files for the column to count as file names."""
 
 
-def _select(samples: Any, rows: np.ndarray) -> Any:
-    """The samples, of one or of several inputs, at these rows, bool [N]."""
-    return (
-        {name: select_samples(x, rows) for name, x in samples.items()}
-        if isinstance(samples, dict)
-        else select_samples(samples, rows)
+class FileNames:
+    """Files by the names that a table may use: name or path, with or without the ending, in any case if
+    that is unique."""
+
+    def __init__(self, files: Sequence[File]):
+        self.count, self._known = len(files), defaultdict[str, list[File]](list)
+        for file in files:
+            for name in {file.path.name, file.path.stem}:
+                self._known[_plain_path(name)].append(file)
+
+    def matches(self, text: str, folder: Path) -> list[File]:
+        """The files that a text may name, of which those that fit best. folder: the table's folder."""
+        parts = PurePosixPath(_plain_path(text)).parts
+        matches = self._known.get(parts[-1], []) if parts else []
+        text = unicodedata.normalize("NFC", text)
+        fits: tuple[Callable[[File], int], ...] = (
+            lambda file: _common_folders(file.path.parent, parts[:-1]),
+            lambda file: _plain_path(file.path.name) == parts[-1],
+            lambda file: text.endswith(unicodedata.normalize("NFC", file.path.name)),
+            lambda file: file.path.is_relative_to(folder),
+        )
+        for fit in fits:
+            if len(matches) > 1:
+                best = max(map(fit, matches))
+                matches = [file for file in matches if fit(file) == best]
+        return matches
+
+
+def _common_folders(folder: Path, names: tuple[str, ...]) -> int:
+    """The number of these names, counted from the last, that equal the folder and the folders above it."""
+    pairs = zip(reversed(folder.parts), reversed(names))
+    return sum(1 for _ in takewhile(lambda pair: _plain_path(pair[0]) == pair[1], pairs))
+
+
+def _plain_path(name: str) -> str:
+    return unicodedata.normalize("NFC", name).replace("\\", "/").lower()
+
+
+def file_column(sheet: Sheet, names: FileNames, excluded: set[str], folder: Path) -> str:
+    """The column that names the most files, "" if none does. excluded: columns with another purpose."""
+    largest, key = 0, ""
+    for column, values in sheet.columns.items():
+        paths = [file.path for v in values.tolist() for file in names.matches(v, folder)[:1]]
+        if column not in excluded and len(paths) >= LISTED_SHARE * len(values) and len({*paths}) > largest:
+            largest, key = len({*paths}), column
+    return key
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A table and the files that its rows name.
+
+    sheet: the rows that have a file, in the order of the files' paths, without the column `key` of names.
+    files: the file of each row; rows may share one. notes: on rows without files and files without rows.
+    """
+
+    path: Path
+    key: str
+    sheet: Sheet
+    files: tuple[File, ...]
+    notes: tuple[Note, ...]
+
+
+def find_listing(tree: FolderTree, files: Sequence[File], roles: Sequence[str] = ()) -> Listing | None:
+    """The CSV below the folder that lists the files, None without one; of several, the one with all named
+    columns.
+
+    roles: columns that are named, which are not searched for names of files. Raises DataError (E404) if
+    several CSVs are possible, and if a name may be that of several files.
+    """
+    names, listings = FileNames(files), list[tuple[Path, Sheet, str]]()
+    for path in sorted(tree.root.rglob("*.csv")):
+        sheet = read_csv(path)
+        excluded = {*roles, label_column_in(sheet.columns), site_column_in(sheet.columns)}
+        if key := file_column(sheet, names, excluded, path.parent):
+            listings.append((path, sheet, key))
+    named = {*roles} - {""}
+    listings = [listing for listing in listings if named <= listing[1].columns.keys()] or listings
+    if not listings:
+        return None
+    if len(listings) > 1:
+        remedy = "put their rows into one table, with a column split of train and test where they are parts"
+        raise DataError("E404", f"both {listings[0][0]} and {listings[1][0]} list files; {remedy}.")
+    path, sheet, key = listings[0]
+    file_of: dict[int, File] = {}
+    for i, text in enumerate(sheet.columns[key].tolist()):
+        matches = names.matches(text, path.parent)
+        if len(matches) > 1:
+            fault = f"{excerpt(text, 60)} {sheet.where(i)} of {path} may be {matches[0].path} or"
+            remedy = f"write the path of each file, from {path.parent} on"
+            raise DataError("E404", f"{fault} {matches[1].path}; {remedy}.")
+        if matches:
+            file_of[i] = matches[0]
+    rows = sorted(file_of, key=lambda row: (file_of[row].path, row))
+    columns = {name: values[rows] for name, values in sheet.columns.items() if name != key}
+    notes = list[Note]()
+    if n := len(sheet.places) - len(rows):
+        notes.append(("left out", f"{quantity(n, 'row')} in {path.name} without a file"))
+    if n := len(files) - len({file_of[row].path for row in rows}):
+        notes.append(("left out", f"{quantity(n, 'file')} that {path.name} does not list"))
+    with_files = replace(sheet, columns=columns, places=[sheet.places[row] for row in rows])
+    return Listing(path, key, with_files, tuple(file_of[row] for row in rows), tuple(notes))
+
+
+def read_listing(
+    listing: Listing, roles: tuple[str, str, str], aim: Target | None = None, inputs: Sequence[str] = ()
+) -> LabelledFiles:
+    """The listed files with their labels, sites and further facts.
+
+    roles: the columns of labels and sites, "" to search for usual names, and of groups.
+    aim: the target, if one is named.
+    inputs: columns that are inputs next to the file.
+    Raises DataError: E404 if the labels cannot be identified and for a file in two rows that differ, E403 for
+    columns that do not exist and for missing sites, E404 for labels, E405 for inputs with missing values.
+    """
+    name, (label, site, group) = listing.path.name, roles
+    notes: list[Note] = [*listing.notes, ("labels", f"{name} lists the files, by '{listing.key}'")]
+    if not (label or aim or label_column_in(listing.sheet.columns)):
+        fault = "lists files, and no column is called label, class, category or target"
+        names = abbreviate(list(listing.sheet.columns), 12)
+        raise DataError("E404", f"{listing.path} {fault}; it has: {names}. Name it: label=COLUMN.")
+    sheet, files = _drop_validation(listing, label, notes)
+    labels, y = read_label_columns(sheet, label, None, aim, notes)
+    remaining = [column for column in sheet.columns if column not in labels]
+    site = site_column_of(sheet, remaining, site, group)
+    sites = check_sites(sheet, site).astype(str) if site else None
+    further = [column_named(remaining, name, sheet.name) for name in inputs]
+    input_values, used = encode_inputs(sheet, further, notes)
+    facts = [
+        y,
+        np.array([f.part for f in files]),
+        *([] if sites is None else [sites]),
+        *input_values.values(),
+    ]
+    rows = _first_rows(listing.path, sheet, files, facts)
+    if n := len(files) - len(rows):
+        notes.append(("left out", f"{quantity(n, 'row')} in {name} that list a file again"))
+    classes, y = (), y[rows]
+    if y.dtype.kind in "OUS":
+        classes = sort_classes(set(map(str, y.tolist())))
+        number = {word: i for i, word in enumerate(classes)}
+        y = np.array([number[str(word)] for word in y.tolist()], dtype=np.int64)
+    columns = {column: sheet.columns[column][rows] for column in remaining if column != "site"}
+    # clients can be formed by columns that have no missing values and do not number the files
+    of_clients = {
+        column: values
+        for column, values in columns.items()
+        if column == group or not (cells.missing(values).any() or is_row_number(column, values))
+    }
+    return LabelledFiles(
+        tuple(files[row] for row in rows),
+        classes,
+        y,
+        None if sites is None else tuple(sites[rows].tolist()),
+        tuple(notes),
+        facts=of_clients,
+        target=aim,
+        beside={column: values[rows] for column, values in input_values.items()},
+        used=used,
     )
+
+
+def _drop_validation(listing: Listing, label: str, notes: list[Note]) -> tuple[Sheet, list[File]]:
+    """(the rows for training or the test, their files), with the part of each that the table or a folder
+    names."""
+    sheet, files = listing.sheet, listing.files
+    split, parts = part_column(sheet.columns, {label}, sheet.name)
+    parts = np.array([f.part for f in files]) if parts is None else parts
+    rows = [row for row, part in enumerate(parts.tolist()) if part != "val"]
+    if n := len(files) - len(rows):
+        notes.append(("left out", f"{quantity(n, 'file')} for validation in {listing.path.name}"))
+    columns = {name: values[rows] for name, values in sheet.columns.items() if name != split}
+    places = [sheet.places[row] for row in rows]
+    remaining = replace(sheet, columns=columns, places=places, test=parts[rows] == "test")
+    return remaining, [File(files[row].path, str(parts[row]), files[row].folders) for row in rows]
+
+
+def _first_rows(path: Path, sheet: Sheet, files: Sequence[File], facts: Sequence[np.ndarray]) -> list[int]:
+    """The first row of each file. Raises DataError (E404) for rows of one file that differ in a fact."""
+    first: dict[Path, int] = {}
+    for row, file in enumerate(files):
+        before = first.setdefault(file.path, row)
+        for values in facts:
+            if np.any(values[before] != values[row]):
+                one, other = (
+                    f"{sheet.where(r)} as {excerpt(np.asarray(values[r]).tolist(), 40)}"
+                    for r in (before, row)
+                )
+                raise DataError("E404", f"{path} lists {file.path.name} {one} and {other}; keep one of them.")
+    return list(first.values())

@@ -19,7 +19,7 @@ from unskew.data.files.archives import Archive, read_archive
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.samples.conversion import AxisOrder, map_npy
 from unskew.data.samples.dataset import Dataset, Target
-from unskew.data.samples.intake import Intake, Note, Topic, abbreviate
+from unskew.data.samples.intake import Intake, Note, abbreviate
 from unskew.data.samples.packing import archive_inputs
 from unskew.data.storage.npy_rows import is_unchanged_file, read_rows, write_rows
 from unskew.data.storage.sample_rows import Rows, is_streamed
@@ -82,13 +82,22 @@ def load_dataset(archive: Archive) -> Dataset:
     """The set that `save_dataset` has written. Only files next to the archive are read, even if its facts
     name others."""
     facts = json.loads(str(archive[FACTS_ARRAY]))
-    intake, applied = facts["intake"], facts["applied"]
     rows = {
         name: read_rows(how, _rows_path(archive.path, name), archive.get(f"rows {name}"))
-        for name, how in facts.get("stored", {}).items()
+        for name, how in facts["stored"].items()
         if name in _SAMPLE_ARRAYS
     }
     x, y, x_test, y_test = (rows[name] if name in rows else archive[name] for name in _SAMPLE_ARRAYS)
+
+    def columns(prefix: str) -> dict[str, np.ndarray]:
+        return {n.removeprefix(prefix): v for n, v in archive.items() if n.startswith(prefix)}
+
+    def constants(values: list[float] | None) -> tuple[float, ...] | None:
+        return None if values is None else tuple(values)
+
+    intake, applied = facts["intake"], facts["applied"]
+    if intake:
+        intake["notes"] = tuple((topic, text) for topic, text in intake["notes"])
     dataset = Dataset(
         facts["name"],
         x,
@@ -96,42 +105,30 @@ def load_dataset(archive: Archive) -> Dataset:
         x_test,
         y_test,
         tuple(facts["classes"]),
-        columns={n.removeprefix("column "): v for n, v in archive.items() if n.startswith("column ")},
-        test_columns={
-            n.removeprefix("test column "): v for n, v in archive.items() if n.startswith("test column ")
-        },
+        columns=columns("column "),
+        test_columns=columns("test column "),
         labels={n: tuple(v) for n, v in facts["labels"].items()},
-        mean=_tuple_or_none(facts["mean"]),
-        std=_tuple_or_none(facts["std"]),
+        mean=constants(facts["mean"]),
+        std=constants(facts["std"]),
         source=facts["source"],
         applied=(tuple(applied[0]), tuple(applied[1])) if applied else None,
-        intake=_intake_of(**intake) if intake else None,
-        target=Target(**facts["target"]) if facts.get("target") else None,
-        layout=Layout.from_json(facts["layout"], x.shape[1]) if facts.get("layout") else None,
-        group_column=str(facts.get("group", "")),
+        intake=Intake(**intake) if intake else None,
+        target=Target(**facts["target"]) if facts["target"] else None,
+        layout=Layout.from_json(facts["layout"], x.shape[1]) if facts["layout"] else None,
+        group_column=str(facts["group"]),
     )
     if dataset.group_column and dataset.group_column not in dataset.columns:
         raise ValueError("groups in no column")
-    for constants in (dataset.mean, dataset.std, *(dataset.applied or ())):
+    for values in (dataset.mean, dataset.std, *(dataset.applied or ())):
         channels = dataset.layout.channels if dataset.layout else x.shape[1]
-        if constants is not None and len(constants) != channels:
-            raise ValueError(f"{len(constants)} constants for samples of {channels} channels")
+        if values is not None and len(values) != channels:
+            raise ValueError(f"{len(values)} constants for samples of {channels} channels")
     return dataset
 
 
 def _rows_path(path: Path, name: str) -> Path:
     """The file of samples that are not in the archive."""
     return path.with_suffix(f".{name}.npy")
-
-
-def _intake_of(
-    dtype: str, notes: list[tuple[Topic, str]], divided: str, form: Mapping[str, Any], unnamed: bool = False
-) -> Intake:
-    return Intake(dtype, tuple((topic, text) for topic, text in notes), divided, form, unnamed is True)
-
-
-def _tuple_or_none(values: list[float] | None) -> tuple[float, ...] | None:
-    return None if values is None else tuple(values)
 
 
 GROUP_ARRAYS = ("group", "groups")
@@ -189,11 +186,8 @@ def npy(
         if not root.is_file():
             raise DataError("E402", f"there is no {root}.")
         if root.stem not in ("x", "x_train"):
-            raise DataError(
-                "E401",
-                f"{root} holds an array without labels; call it x.npy with y.npy beside it, or give both in"
-                f" Python: unskew.data.arrays('{root.name}', y).",
-            )
+            remedy = f"call it x.npy with y.npy beside it, or unskew.data.arrays('{root.name}', y)"
+            raise DataError("E401", f"{root} holds an array without labels; {remedy}.")
         root = root.parent
     files = {file.stem: map_npy(file) for file in sorted(root.glob("*.npy"))}
     if "classes" in files:
@@ -215,48 +209,42 @@ def _dataset_of(
     group: str = "",
     layout: AxisOrder = "auto",
 ) -> Dataset:
-    classes = tuple(str(c) for c in archive["classes"]) if "classes" in archive else None
-    part = "_train" if _sample_arrays(archive, "x_train", path) is not None else ""
-    if part and (_sample_arrays(archive, "x", path) is not None or "y" in archive):
-        raise DataError(
-            "E401", f"{path} holds both x and x_train, or y and y_train; keep those of the training samples."
-        )
-    x, y = _sample_arrays(archive, f"x{part}", path), archive.get(f"y{part}")
+    """The set in these arrays."""
+
+    def samples(array: str) -> Any:
+        """The array of this name, or several inputs such as `x.image` and `x.age`; None for neither."""
+        return archive.get(array, archive_inputs(archive, array, path) or None)
+
+    part = "_train" if samples("x_train") is not None else ""
+    if part and (samples("x") is not None or "y" in archive):
+        raise DataError("E401", f"{path} holds both x and x_train, or y and y_train; keep one of them.")
+    x, y = samples(f"x{part}"), archive.get(f"y{part}")
     if x is None or y is None:
-        raise DataError(
-            "E401",
-            f"{path} holds {abbreviate(list(archive), 8) or 'no arrays'}; it needs x and y, or x_train and"
-            " y_train, and, if there is a test set, x_test and y_test; of samples with several inputs,"
-            " x.NAME for each.",
-        )
+        holds = abbreviate(list(archive), 8) or "no arrays"
+        needs = "it needs x and y, or x_train and y_train, and, if there is a test set, x_test and y_test"
+        raise DataError("E401", f"{path} holds {holds}; {needs}; several inputs are x.NAME each.")
     if single := [n for n in ARRAY_NAMES if n in archive and not np.ndim(archive[n])]:
-        raise DataError(
-            "E401", f"{path}: the array '{single[0]}' is a single value; it must hold one for each sample."
-        )
-    test: tuple[Any, Any] = _sample_arrays(archive, "x_test", path), archive.get("y_test")
-    tested = test[1] is not None
-    columns, left_out = _fact_columns(archive, part, len(y), tested)
-    notes = list[Note]()
-    if left_out:
-        shapes = [f"{k} {list(archive[k].shape)}" for k in left_out]
-        notes.append(("left out", f"arrays that are no columns: {abbreviate(shapes)}"))
-    in_both: dict[str, np.ndarray] | None = None
-    if tested:
-        test_columns, unlike = _fact_columns(archive, "_test", len(test[1]), tested)
-        if wrong := next(
-            (k for k in unlike if k.endswith("_test") and k.removesuffix("_test") in columns), ""
-        ):
-            text = f"the array '{wrong}' is {list(archive[wrong].shape)} for {len(test[1])} test samples"
-            raise DataError("E403", f"{path}: {text}; give one value per sample, or leave it out.")
-        in_both = {n: test_columns[n] for n in columns.keys() & test_columns.keys()}
+        raise DataError("E401", f"{path}: the array '{single[0]}' is a single value; give one each sample.")
+    y_test = archive.get("y_test")
+    columns, left_out = _fact_columns(archive, part, len(y), y_test is not None)
+    shapes = [f"{k} {list(archive[k].shape)}" for k in left_out]
+    notes: list[Note] = [("left out", f"arrays that are no columns: {abbreviate(shapes)}")] if shapes else []
+    test_columns: dict[str, np.ndarray] | None = None
+    if y_test is not None:
+        test_columns, unlike = _fact_columns(archive, "_test", len(y_test), True)
+        if wrong := [k for k in unlike if k.endswith("_test") and k.removesuffix("_test") in columns]:
+            fault = f"the array '{wrong[0]}' is {list(archive[wrong[0]].shape)}"
+            raise DataError("E403", f"{path}: {fault} for {len(y_test)} test samples; give one value each.")
+        test_columns = {n: test_columns[n] for n in columns.keys() & test_columns.keys()}
     return arrays(
         x,
         y,
-        *test,
+        samples("x_test"),
+        y_test,
         name=name,
-        classes=classes,
+        classes=tuple(str(c) for c in archive["classes"]) if "classes" in archive else None,
         columns=columns,
-        test_columns=in_both,
+        test_columns=test_columns,
         notes=notes,
         target=target,
         layout=layout,
@@ -264,17 +252,10 @@ def _dataset_of(
     )
 
 
-def _sample_arrays(archive: Mapping[str, np.ndarray], name: str, path: Path) -> Any:
-    """The array of this name, or several inputs such as `x.image` and `x.age`; None for neither."""
-    inputs = archive_inputs(archive, name, path)
-    return archive.get(name, inputs or None)
-
-
 def _fact_columns(
     archive: Mapping[str, np.ndarray], part: str, n: int, tested: bool
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """(the columns of a part by name, arrays that are none). part: "_train", "_test" or "". tested:
-    whether there is a test set, so that `NAME_test` is a column of it."""
+    """(the columns of a part by name, arrays that are none)."""
     inputs = (
         key for key in archive for name in ARRAY_NAMES if name not in archive and key.startswith(f"{name}.")
     )

@@ -85,154 +85,116 @@ def parquet(
     columns and for shapes that differ, E404 for labels, E405 for missing values, E142 for anything that does
     not fit into memory.
     """
-    aim = target_of(target, label, center, scale)
-    return dataset_of_table(
-        read_table(Path(path)), (x, label, site, group), layout, ImageSettings(size, fit, bits), aim
-    )
+    aim, images = target_of(target, label, center, scale), ImageSettings(size, fit, bits)
+    return dataset_of_table(read_table(Path(path)), x, (label, site, group), layout, images, aim)
 
 
 def dataset_of_table(
     table: ShardTable,
-    roles: tuple[str, str, str, str],
-    layout: AxisOrder,
-    images: ImageSettings,
-    aim: Target | None,
-) -> Dataset:
-    """The set in a table, as `parquet` describes it. roles: the columns of samples, labels, sites and groups,
-    "" to search for one."""
-    x, *facts = roles
-    label, site, group = facts
-    target = aim.name if aim else ""
-    if len(inputs := label_names(x)) > 1 and x not in table.columns:
-        return _read_inputs(table, inputs, (label, site, group), layout, images, aim)
-    column = _sample_column(table, x, {label, *label_names(target)})
-    heavy = [n for n in table.columns if table.is_heavy(n) and n not in {*facts, *label_names(target)}]
-    names = [n for n, c in table.columns.items() if n not in heavy and (not column or c.kind in TABLE_KINDS)]
-    sheet = Sheet(table.name, LazyColumns(table, names), RowNames(table), test=table.test())
-    left_out = [*table.omissions, *(f"column '{n}', whose words take too much memory" for n in heavy)]
-    notes: tuple[Note, ...] = (("left out", abbreviate(left_out)),) if left_out else ()
-    if not column:
-        dataset = sheet_set(sheet, (label, site, group), None, aim, features=partial(encode_table, table))
-        return dataset.with_notes(*notes)
-    if table.columns[column].kind == "list":
-        return _read_lists(table, sheet, (column, label, site, group), layout, aim).with_notes(*notes)
-    return _read_files(table, sheet, (column, label, site, group), images, aim).with_notes(*notes)
-
-
-def _sample_column(table: ShardTable, x: str, labels: set[str]) -> str:
-    """The column of lists or files that holds the samples, "" for a table of features. x: the column that the
-    user names.
-
-    Raises DataError (E403) if several columns are possible, and if the named column holds neither lists nor
-    files.
-    """
-    if x:
-        x = column_named(dict.fromkeys(table.columns), x, table.name)
-        if table.columns[x].kind not in ("list", "packed"):
-            form = excerpt(table.columns[x].form, 40)[1:-1]
-            text = f"{table.name}: x={x} names a column of {form}; samples are lists of numbers, or files"
-            raise DataError("E403", f"{text}: leave x out, and every column is a feature.")
-        return x
-    label = "" if labels - {""} else label_column_in(table.columns)
-    rich = [n for n, c in table.columns.items() if c.kind in ("list", "packed") and n not in {*labels, label}]
-    if len(rich) < 2:
-        return rich[0] if rich else ""
-    usual = [n for n in rich if n.lower() in INPUT_KEYS]
-    if len(usual) != 1:
-        raise DataError(
-            "E403",
-            f"{table.name} has several columns of samples, {abbreviate(rich)}: name one, x={rich[0]}, or for"
-            f" a model that takes several inputs all of them, x='{rich[0]},{rich[1]}'.",
-        )
-    return usual[0]
-
-
-def _read_inputs(
-    table: ShardTable,
-    names: tuple[str, ...],
+    x: str,
     roles: Roles,
     layout: AxisOrder,
     images: ImageSettings,
     aim: Target | None,
 ) -> Dataset:
+    """The set in a table, as `parquet` describes it. x: the column of samples, or several for several inputs;
+    "" to search for one."""
+    target = label_names(aim.name if aim else "")
+    inputs = label_names(x)
+    if len(inputs) < 2 or x in table.columns:
+        column = _sample_column(table, x, {roles[0], *target})
+        inputs = (column,) if column else ()
+    heavy = [n for n in table.columns if table.is_heavy(n) and n not in {*roles, *target, *inputs}]
+    names = [
+        n
+        for n, c in table.columns.items()
+        if n not in (*heavy, *inputs) and (not inputs or c.kind in TABLE_KINDS)
+    ]
+    sheet = Sheet(table.name, LazyColumns(table, names), RowNames(table), test=table.test())
+    left_out = [*table.omissions, *(f"column '{n}', whose words take too much memory" for n in heavy)]
+    notes: list[Note] = [("left out", abbreviate(left_out))] if left_out else []
+    if not inputs:
+        return sheet_set(sheet, roles, None, aim, features=partial(encode_table, table)).with_notes(*notes)
+    if len(inputs) > 1:
+        return _read_inputs(table, sheet, inputs, roles, layout, images, aim, notes)
+    (column,) = inputs
+    raw, sheet = _read_facts(table, sheet, (column,), roles, aim, notes)
+    if table.columns[column].kind == "packed":
+        form = file_settings(table, column, images)
+        samples, dtype = read_file_column(table, column, form, notes), ""
+        if form["kind"] == "sounds":
+            notes.append(("scaled", "spectrograms were standardised"))
+    else:
+        lists = ListColumn(table, column, layout)
+        samples, form, dtype = lists.samples(notes), {"kind": "arrays", "layout": layout}, str(lists.kind)
+        _check_layout(table.name, layout, {column: samples})
+        if lists.full:
+            kind = f"{lists.kind.itemsize * 8}-bit whole numbers"
+            notes.append(("scaled", f"{kind} were divided by {lists.full:,}"))
+    dataset = _dataset_of(table, divide_by_part(replace(raw, x=samples), sheet), notes)
+    dataset = dataset.with_constants() if form["kind"] == "sounds" else dataset
+    intake = dataset.intake or Intake()
+    form = {**form, "column": column}
+    return replace(dataset, intake=replace(intake, dtype=dtype or intake.dtype, form=form, divided=roles[1]))
+
+
+def _sample_column(table: ShardTable, x: str, labels: set[str]) -> str:
+    """The column of lists or files that holds the samples, "" for a table of features."""
+    if x:
+        x = column_named(table.columns, x, table.name)
+        if table.columns[x].kind not in ("list", "packed"):
+            fault = f"x={x} names a column of {excerpt(table.columns[x].form, 40)[1:-1]}"
+            remedy = "samples are lists of numbers, or files: leave x out, and every column is a feature"
+            raise DataError("E403", f"{table.name}: {fault}; {remedy}.")
+        return x
+    label = "" if labels - {""} else label_column_in(table.columns)
+    rich = [n for n, c in table.columns.items() if c.kind in ("list", "packed") and n not in {*labels, label}]
+    usual = [n for n in rich if n.lower() in INPUT_KEYS]
+    if len(rich) > 1 and len(usual) != 1:
+        remedy = f"name one, x={rich[0]}, or, for several inputs, all of them, x='{rich[0]},{rich[1]}'"
+        raise DataError("E403", f"{table.name} has several columns of samples, {abbreviate(rich)}: {remedy}.")
+    return (usual if len(rich) > 1 else [*rich, ""])[0]
+
+
+def _read_inputs(
+    table: ShardTable,
+    sheet: Sheet,
+    names: tuple[str, ...],
+    roles: Roles,
+    layout: AxisOrder,
+    images: ImageSettings,
+    aim: Target | None,
+    notes: list[Note],
+) -> Dataset:
     """A set with several inputs a sample, each a column."""
-    columns = [column_named(dict.fromkeys(table.columns), name, table.name) for name in names]
+    columns = tuple(column_named(table.columns, name, table.name) for name in names)
     if twice := next((column for column in columns if columns.count(column) > 1), ""):
         raise DataError("E403", f"{table.name}: x names the column '{twice}' twice; name each input once.")
     labels = {roles[0], *label_names(aim.name if aim else "")} - {""} or {label_column_in(table.columns)}
     if labels == {""}:
-        text = (
-            f"which column holds the labels is not said, and none of {abbreviate(list(table.columns), 8)} has"
-            " a usual name"
-        )
-        raise DataError("E403", f"{table.name}: {text}; name it, label=COLUMN.")
+        fault = f"none of {abbreviate(list(table.columns), 8)} has a usual name of labels"
+        raise DataError("E403", f"{table.name}: {fault}; name it, label=COLUMN.")
     if overlap := [column for column in columns if column in labels]:
         raise DataError("E403", f"{table.name}: column '{overlap[0]}' holds the labels; leave it out of x.")
-    plain = [n for n, c in table.columns.items() if c.kind in TABLE_KINDS and n not in columns]
-    sheet = Sheet(table.name, LazyColumns(table, plain), RowNames(table), test=table.test())
-    notes = list[Note]()
-    if table.omissions:
-        notes.append(("left out", abbreviate(list(table.omissions))))
-    raw, sheet = _read_facts(table, sheet, (tuple(columns), *roles), aim, notes)
+    raw, sheet = _read_facts(table, sheet, columns, roles, aim, notes)
     files = {c: file_settings(table, c, images) for c in columns if table.columns[c].kind == "packed"}
     words = [c for c in columns if table.columns[c].kind == "text"]
     encodings, used = encode_inputs(replace(sheet, columns=LazyColumns(table, words)), words, notes)
-    values = (
-        row_decoding.raw_inputs(table, [c for c in columns if c not in words], layout, files, notes)
-        | encodings
-    )
-    for column in columns:
-        if layout == "auto" and table.columns[column].kind == "list":
-            _check_layout(table.name, column, values[column])
+    arrays = [c for c in columns if c not in words]
+    values = row_decoding.raw_inputs(table, arrays, layout, files, notes) | encodings
+    _check_layout(table.name, layout, {c: values[c] for c in columns if table.columns[c].kind == "list"})
     split = divide_by_part(replace(raw, x=np.arange(len(table))), sheet)
-    parts = [None if rows is None else _select(values, rows) for rows in (split.x, split.x_test)]
-    dataset = _dataset_of(table, replace(split, x=parts[0], x_test=parts[1]), notes)
+
+    def select(rows: np.ndarray | None) -> dict[str, np.ndarray] | None:
+        """The inputs of the samples at these rows; unchanged if these are all rows."""
+        if rows is None or len(rows) == len(table):
+            return None if rows is None else values
+        return {name: select_samples(x, rows) for name, x in values.items()}
+
+    dataset = _dataset_of(table, replace(split, x=select(split.x), x_test=select(split.x_test)), notes)
     form = {"kind": "arrays", "layout": layout, **({"files": files} if files else {})}
     form |= {"beside": [[column, kinds] for column, kinds in used.items()]} if used else {}
     return replace(dataset, intake=replace(dataset.intake or Intake(), form=form, divided=roles[1]))
-
-
-def _select(values: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
-    """The inputs of the samples at these rows; unchanged if these are all rows."""
-    return {name: x if len(rows) == len(x) else select_samples(x, rows) for name, x in values.items()}
-
-
-def _read_lists(
-    table: ShardTable, sheet: Sheet, roles: tuple[str, str, str, str], layout: AxisOrder, aim: Target | None
-) -> Dataset:
-    """A set with lists as samples. roles: the columns of samples, labels, sites and groups."""
-    notes = list[Note]()
-    raw, sheet = _read_facts(table, sheet, ((roles[0],), *roles[1:]), aim, notes)
-    form = ListColumn(table, roles[0], layout)
-    x = form.samples(notes)
-    if layout == "auto":
-        _check_layout(table.name, roles[0], x)
-    if form.full:
-        notes.append(("scaled", f"{form.kind.itemsize * 8}-bit whole numbers were divided by {form.full:,}"))
-    dataset = _dataset_of(table, divide_by_part(replace(raw, x=x), sheet), notes)
-    intake_form = {"kind": "arrays", "column": roles[0], "layout": layout}
-    intake = replace(dataset.intake or Intake(), dtype=str(form.kind), divided=roles[2], form=intake_form)
-    return replace(dataset, intake=intake)
-
-
-def _read_files(
-    table: ShardTable,
-    sheet: Sheet,
-    roles: tuple[str, str, str, str],
-    images: ImageSettings,
-    aim: Target | None,
-) -> Dataset:
-    """A set with images or sounds as samples. roles: the columns of samples, labels, sites and groups."""
-    notes = list[Note]()
-    raw, sheet = _read_facts(table, sheet, ((roles[0],), *roles[1:]), aim, notes)
-    into = file_settings(table, roles[0], images)
-    x = read_file_column(table, roles[0], into, notes)
-    if into["kind"] == "sounds":
-        notes.append(("scaled", "spectrograms were standardised"))
-    dataset = _dataset_of(table, divide_by_part(replace(raw, x=x), sheet), notes)
-    dataset = dataset.with_constants() if into["kind"] == "sounds" else dataset
-    form = {**into, "column": roles[0]}
-    return replace(dataset, intake=replace(dataset.intake or Intake(), form=form, divided=roles[2]))
 
 
 def _dataset_of(table: ShardTable, raw: RawSamples, notes: list[Note]) -> Dataset:
@@ -256,12 +218,13 @@ def _dataset_of(table: ShardTable, raw: RawSamples, notes: list[Note]) -> Datase
 def _read_facts(
     table: ShardTable,
     sheet: Sheet,
-    roles: tuple[tuple[str, ...], str, str, str],
+    sample_columns: tuple[str, ...],
+    roles: Roles,
     aim: Target | None,
     notes: list[Note],
 ) -> tuple[RawSamples, Sheet]:
     """(labels and facts besides the samples, the sheet with its parts); adds to the notes."""
-    sample_columns, label, site, group = roles
+    label, site, group = roles
     lists = label or ("" if aim else label_column_in(table.columns))
     if lists in table.columns and table.columns[lists].kind == "list":
         sheet = apply_split(sheet, lists, notes)
@@ -279,30 +242,26 @@ def _read_facts(
     remaining = [c for c in sheet.columns if c not in labels]
     group = group_column(sheet, remaining, group_setting(group, site), notes)
     site = site_column_of(sheet, remaining, site, group)
+    known = (*labels, *sample_columns)
+    left_out = [n for n, c in table.columns.items() if n not in known and c.kind not in TABLE_KINDS]
     facts: dict[str, np.ndarray] = {}
-    left_out = [
-        c
-        for c, one in table.columns.items()
-        if c not in (*labels, *sample_columns) and one.kind not in TABLE_KINDS
-    ]
     for name in remaining:
-        values = sheet.columns[name] if name == group else _fact_column(table, sheet, name, name == site)
-        if values is None:
-            left_out.append(name)
-        else:
+        if name in (group, site):
+            facts[name] = sheet.columns[name] if name == group else check_sites(sheet, name)
+        elif (values := _fact_column(table, sheet, name)) is not None:
             facts[name] = values
+        else:
+            left_out.append(name)
     if left_out:
         notes.append(("left out", f"columns {abbreviate([excerpt(c, 40) for c in left_out], 5)}"))
     if site:
         notes.append(("sites", f"from the column '{site}'"))
-    group = group or INDEPENDENT
-    return RawSamples(None, y, classes=classes, columns=facts, target=aim, group=group), sheet
+    raw = RawSamples(None, y, classes=classes, columns=facts, target=aim, group=group or INDEPENDENT)
+    return raw, sheet
 
 
-def _fact_column(table: ShardTable, sheet: Sheet, name: str, is_site: bool) -> np.ndarray | None:
+def _fact_column(table: ShardTable, sheet: Sheet, name: str) -> np.ndarray | None:
     """The values of a column by which clients can be formed, [N]; None for any other column."""
-    if is_site:
-        return check_sites(sheet, name, sheet.columns[name])
     if table.columns[name].kind == "value":
         return None
     values = sheet.columns[name]
@@ -311,19 +270,16 @@ def _fact_column(table: ShardTable, sheet: Sheet, name: str, is_site: bool) -> n
     return values if values.dtype.kind in "biu" or values.dtype.itemsize <= 4 * LONGEST_WORD else None
 
 
-def _check_layout(name: str, column: str, x: np.ndarray) -> None:
+def _check_layout(name: str, layout: AxisOrder, columns: Mapping[str, np.ndarray]) -> None:
     """Raises DataError (E403), with the setting to use, for lists that look like images with channels last
     or without any."""
-    try:
-        check_axes(name, x)
-    except DataError:
-        shape = list(x.shape[1:])
-        raise DataError(
-            "E403",
-            f"{name}: lists in column '{column}' are {shape}, whose channels may come last or be missing;"
-            " write layout='channels last' for images, layout='time first' for series, or layout='channels"
-            " first' if the first axis does hold channels.",
-        ) from None
+    for column, x in columns.items() if layout == "auto" else ():
+        try:
+            check_axes(name, x)
+        except DataError:
+            fault = f"lists in column '{column}' are {list(x.shape[1:])}, whose channels may come last"
+            remedy = "write layout='channels last' for images, 'time first' for series, or 'channels first'"
+            raise DataError("E403", f"{name}: {fault} or be missing; {remedy}.") from None
 
 
 def saved(
@@ -351,11 +307,6 @@ def saved(
     DatasetDict without a split called train, for features that are not read, and for columns and shapes that
     differ, E404 for labels, E405 for missing values, E142 for anything that does not fit into memory.
     """
-    aim = target_of(target, label, center, scale)
-    return dataset_of_table(
-        read_saved_table(Path(path), split),
-        (x, label, site, group),
-        layout,
-        ImageSettings(size, fit, bits),
-        aim,
-    )
+    aim, images = target_of(target, label, center, scale), ImageSettings(size, fit, bits)
+    table = read_saved_table(Path(path), split)
+    return dataset_of_table(table, x, (label, site, group), layout, images, aim)

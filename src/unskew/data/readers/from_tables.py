@@ -29,14 +29,13 @@ from unskew.data.kinds.column_roles import (
     site_column_in,
     site_column_of,
     target_column,
-    validation_notes,
 )
 from unskew.data.kinds.features import Kinds, encode_as, encode_features
 from unskew.data.kinds.groups import INDEPENDENT, column_question, group_setting, is_id_name
 from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.conversion import array_of
 from unskew.data.samples.dataset import Dataset, Target
-from unskew.data.samples.intake import Intake, Note, abbreviate
+from unskew.data.samples.intake import Intake, Note, abbreviate, quantity
 from unskew.data.storage.sample_rows import select_samples
 from unskew.errors import DataError, excerpt
 
@@ -83,17 +82,15 @@ def are_sites(path: Path) -> bool:
 
 
 def _read_sites(path: Path, numbers: NumberFormat | None, site: str, notes: list[Note]) -> Sheet:
-    """The tables of a folder, or those that a pattern matches, as one: each is a site, by its name. Raises
-    DataError: E403 for columns and names, E405 for numbers in more than one format."""
+    """The tables of a folder, or those that a pattern matches, as one: each is a site, by its name."""
     files = table_files(path)
     names = [file.name.partition(".")[0] for file in files]
-    if part := next((name for name in names if name.lower() in PART_NAMES), ""):
-        raise DataError(
-            "E403",
-            f"{path} holds a table called {part} among tables of sites; name it train, or as its site.",
-        )
-    if twice := next((name for name in names if names.count(name) > 1), ""):
-        raise DataError("E403", f"{path} holds two tables of the site {twice}; leave one of them in it.")
+    for name in names:
+        if name.lower() in PART_NAMES:
+            fault = f"{path} holds a table called {name} among tables of sites"
+            raise DataError("E403", f"{fault}; name it train, or as its site.")
+        if names.count(name) > 1:
+            raise DataError("E403", f"{path} holds two tables of the site {name}; leave one of them in it.")
     return _join_sites(dict(zip(names, (read_sheet(file, numbers) for file in files))), site, notes)
 
 
@@ -110,56 +107,44 @@ def table_files(path: Path) -> list[Path]:
 def are_site_tables(path: Path) -> bool:
     """Whether a folder has CSV files, and neither images, sounds nor volumes that one might list, or a
     pattern matches some."""
-    if not table_files(path):
-        return False
-    names = [name for _, _, names in os.walk(path) for name in names]
-    return not any(
-        file_ending(Path(name)) in IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS for name in names
-    )
+    return bool(table_files(path)) and not _has_endings(path, IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS)
 
 
 def _join_sites(sheets: Mapping[str, Sheet], site: str, notes: list[Note]) -> Sheet:
     """The rows of all sites with the columns that all have, and the column of sites; adds to the notes."""
     first = next(iter(sheets.values()))
-    for sheet in sheets.values():
-        for other in sheets.values():
-            if sheet.decimal_commas and not other.decimal_commas:
-                check_points(sheet, other)
     common = [c for c in first.columns if all(c in sheet.columns for sheet in sheets.values())]
     others = dict.fromkeys(c for sheet in sheets.values() for c in sheet.columns if c not in common)
     if not common:
-        raise DataError(
-            "E403",
-            f"the tables {abbreviate(list(sheets), 5)} have no column in common; give them one header.",
-        )
+        names = abbreviate(list(sheets), 5)
+        raise DataError("E403", f"the tables {names} have no column in common; give them one header.")
+    check_points(list(sheets.values()), common)
     for column in others:
         owners = [name for name, sheet in sheets.items() if column in sheet.columns]
-        notes.append(("left out", f"column '{column}', which only {abbreviate(owners, 5)} {_has(owners)}"))
+        notes.append(("left out", f"column '{column}', only in the tables of {abbreviate(owners, 5)}"))
     columns = {c: np.concatenate([sheet.columns[c] for sheet in sheets.values()]) for c in common}
     if not site:
         names = np.repeat(list(sheets), [len(sheet.places) for sheet in sheets.values()])
         if (stated := site_column_in(columns)) and not np.array_equal(columns.pop(stated), names):
             notes.append(("left out", f"column '{stated}', because the names of files are the sites"))
         columns[SITE_COLUMN] = names
-    places = tuple(f"{place} of {sheet.name}" for sheet in sheets.values() for place in sheet.places)
     return Sheet(
         "the tables of sites",
         columns,
-        places,
+        tuple(f"{place} of {sheet.name}" for sheet in sheets.values() for place in sheet.places),
         any(sheet.decimal_commas for sheet in sheets.values()),
         semicolons=any(sheet.semicolons for sheet in sheets.values()),
         numbers=first.numbers,
     )
 
 
-def _has(owners: Sequence[str]) -> str:
-    return "has" if len(owners) == 1 else "have"
-
-
 def _read_parts(folder: Path, numbers: NumberFormat | None, notes: list[Note]) -> Sheet:
-    """The tables train.csv and perhaps test.csv of a folder as one, with columns matched by name; notes what
-    is left out. Raises DataError (E403) for a column that the test table lacks."""
-    files = _tables_by_part(folder)
+    """The tables train.csv and perhaps test.csv of a folder as one, with columns matched by name."""
+    files: dict[str, Path] = {}
+    for file in sorted(folder.iterdir()):
+        if (part := _part_of(file)) and files.setdefault(part, file) != file:
+            names = f"{files[part].name} and {file.name}"
+            raise DataError("E403", f"{folder} has both {names}; leave one of them in it.")
     train = read_sheet(files["train"], numbers)
     if "val" in files:
         notes.append(("left out", f"{files['val'].name}: choose settings with validation=0.1"))
@@ -173,32 +158,19 @@ def _read_parts(folder: Path, numbers: NumberFormat | None, notes: list[Note]) -
 
 def is_csv_pair(path: Path) -> bool:
     """Whether a folder holds train.csv, and neither images nor sounds that it might list."""
-    if all(_part_of(file) != "train" for file in path.iterdir()):
-        return False
-    endings = {os.path.splitext(name)[1].lower() for _, _, names in os.walk(path) for name in names}
-    return not endings & (IMAGE_ENDINGS | SOUND_ENDINGS)
+    has_train = "train" in map(_part_of, path.iterdir())
+    return has_train and not _has_endings(path, IMAGE_ENDINGS | SOUND_ENDINGS)
 
 
-def _tables_by_part(folder: Path) -> dict[str, Path]:
-    """The tables of a folder by the part that their names state. Raises DataError (E403) for two tables of
-    one part."""
-    parts: dict[str, Path] = {}
-    for file in sorted(folder.iterdir()):
-        part = _part_of(file)
-        if part in parts:
-            raise DataError(
-                "E403", f"{folder} has both {parts[part].name} and {file.name}; leave one of them in it."
-            )
-        if part:
-            parts[part] = file
-    return parts
+def _has_endings(path: Path, endings: frozenset[str]) -> bool:
+    """Whether a file below a folder has one of these endings."""
+    return any(file_ending(Path(name)) in endings for _, _, names in os.walk(path) for name in names)
 
 
 def _part_of(file: Path) -> str:
     """The part of the data that a table's name states, "" for other files."""
-    return (
-        PART_NAMES.get(file.name.lower().partition(".")[0], "") if table_ending(file) in CSV_ENDINGS else ""
-    )
+    is_table = table_ending(file) in CSV_ENDINGS
+    return PART_NAMES.get(file.name.lower().partition(".")[0], "") if is_table else ""
 
 
 def table_ending(path: Path) -> str:
@@ -233,23 +205,19 @@ def read_table(
     other cells than numbers in a column of numbers.
     """
     facts = {cells.word(c): v if isinstance(v, np.ndarray) else np.asarray(v) for c, v in columns.items()}
-    return sheet_set(
-        Sheet(name, facts), (label, site, group), classes, target_of(target, label, center, scale)
-    )
+    aim = target_of(target, label, center, scale)
+    return sheet_set(Sheet(name, facts), (label, site, group), classes, aim)
 
 
 def target_of(target: str, label: str, center: float | None, scale: float | None) -> Target | None:
     """The target that is named, if there is one. Raises DataError (E403) if labels are named too, or
     constants without a target."""
     if label and target:
-        raise DataError(
-            "E403", f"label={label} names classes, and target={target} a number; give one of them."
-        )
-    if not target:
-        if center is not None or scale is not None:
-            raise DataError("E403", "center and scale are a target's: name its column, target=COLUMN.")
-        return None
-    return Target.from_settings(target, center, scale)
+        fault = f"label={label} names classes, and target={target} a number"
+        raise DataError("E403", f"{fault}; give one of them.")
+    if not target and (center is not None or scale is not None):
+        raise DataError("E403", "center and scale are a target's: name its column, target=COLUMN.")
+    return Target.from_settings(target, center, scale) if target else None
 
 
 Roles = tuple[str, str, str]
@@ -290,7 +258,7 @@ def sheet_raw(
     remaining = [column for column in sheet.columns if column not in labels]
     group = group_column(sheet, remaining, group_setting(group, site), notes)
     site = site_column_of(sheet, remaining, site, group)
-    places = {site: check_sites(sheet, site, sheet.columns[site])} if site else {}
+    places = {site: check_sites(sheet, site)} if site else {}
     if group:
         places[group] = sheet.columns[group]
     feature_columns = [column for column in remaining if column not in places]
@@ -301,20 +269,8 @@ def sheet_raw(
     form: dict[str, Any] = {"kind": "table", "columns": [[column, kinds] for column, kinds in used.items()]}
     if sheet.numbers:
         form["numbers"] = [sheet.numbers.decimal, sheet.numbers.thousands]
-    class_names = None if classes is None else tuple(classes)
-    return divide_by_part(
-        RawSamples(
-            x,
-            y,
-            columns=places,
-            notes=tuple(notes),
-            target=target,
-            classes=class_names,
-            group=group,
-            form=form,
-        ),
-        sheet,
-    )
+    raw = RawSamples(x, y, columns=places, notes=tuple(notes), target=target, group=group, form=form)
+    return divide_by_part(replace(raw, classes=None if classes is None else tuple(classes)), sheet)
 
 
 def group_column(sheet: Sheet, columns: Sequence[str], group: str, notes: list[Note]) -> str:
@@ -324,7 +280,7 @@ def group_column(sheet: Sheet, columns: Sequence[str], group: str, notes: list[N
     exist.
     """
     if group and group != INDEPENDENT:
-        return column_named(dict.fromkeys(columns), group, sheet.name)
+        return column_named(columns, group, sheet.name)
     if not group:
         used = slice(None) if sheet.unused is None else ~sheet.unused
         test = sheet.test[used] if sheet.test is not None and sheet.test[used].any() else None
@@ -343,15 +299,13 @@ def apply_split(sheet: Sheet, label: str, notes: list[Note]) -> Sheet:
         return sheet
     if sheet.test is not None and (unlike := (parts != "val") & ((parts == "test") != sheet.test)).any():
         row = int(np.argmax(unlike))
-        conflict = (
-            f"column '{column}' says {parts[row]} {sheet.where(row)}, and the file's name says another part"
-        )
-        raise DataError(
-            "E403", f"{sheet.name}: {conflict}; leave the column out, or put all rows into one file."
-        )
+        fault = f"column '{column}' says {parts[row]} {sheet.where(row)}, and the file's name says another"
+        raise DataError("E403", f"{sheet.name}: {fault} part; leave the column out.")
     if not (parts == "train").any():
         raise DataError("E403", f"{sheet.name}: column '{column}' says of no row that it is for training.")
-    notes += validation_notes(int((parts == "val").sum()))
+    if validation := int((parts == "val").sum()):
+        text = f"{quantity(validation, 'row')} for validation: choose settings with validation=0.1"
+        notes.append(("left out", text))
     columns = ColumnSubset(sheet.columns, [c for c in sheet.columns if c != column])
     return replace(sheet, test=parts == "test", unused=parts == "val", columns=columns)
 
@@ -368,33 +322,29 @@ def read_label_columns(
 
 def divide_by_part(raw: RawSamples, sheet: Sheet) -> RawSamples:
     """A sheet's samples divided into its parts, without rows that are in no part."""
-    unused, test = sheet.unused, sheet.test
-    if unused is not None and unused.any():
-        columns = {c: v[~unused] for c, v in raw.columns.items()}
-        raw = replace(raw, x=select_samples(raw.x, ~unused), y=raw.y[~unused], columns=columns)
-        test = None if test is None else test[~unused]
-    if test is None or not test.any():
+    unused = np.zeros(len(raw.y), bool) if sheet.unused is None else sheet.unused
+    test = np.zeros(len(raw.y), bool) if sheet.test is None else sheet.test
+
+    def part(rows: np.ndarray) -> tuple[Any, Any, dict[str, Any]]:
+        return select_samples(raw.x, rows), raw.y[rows], {c: v[rows] for c, v in raw.columns.items()}
+
+    if not unused.any() and not test.any():
         return raw
-    columns, test_columns = ({c: v[part] for c, v in raw.columns.items()} for part in (~test, test))
-    parts = {
-        "x": select_samples(raw.x, ~test),
-        "y": raw.y[~test],
-        "x_test": select_samples(raw.x, test),
-        "y_test": raw.y[test],
-    }
-    return replace(raw, **parts, columns=columns, test_columns=test_columns)
+    x, y, columns = part(~test & ~unused)
+    divided = replace(raw, x=x, y=y, columns=columns)
+    if not test.any():
+        return divided
+    x_test, y_test, test_columns = part(test & ~unused)
+    return replace(divided, x_test=x_test, y_test=y_test, test_columns=test_columns)
 
 
-def check_sites(sheet: Sheet, site: str, values: np.ndarray) -> np.ndarray:
+def check_sites(sheet: Sheet, site: str) -> np.ndarray:
     """The column of sites, [N]. Raises DataError (E403) for missing values."""
-    missing = cells.missing(values)
-    if missing.any():
-        raise DataError(
-            "E403",
-            f"{sheet.name}: column '{site}' has no site {sheet.where(int(np.argmax(missing)))}"
-            f" ({int(missing.sum()):,} are missing); fill it, or leave these rows out.",
-        )
-    return values
+    if (missing := cells.missing(sheet.columns[site])).any():
+        fault = f"column '{site}' has no site {sheet.where(int(np.argmax(missing)))}"
+        remedy = f"({int(missing.sum()):,} are missing); fill it, or leave these rows out"
+        raise DataError("E403", f"{sheet.name}: {fault} {remedy}.")
+    return sheet.columns[site]
 
 
 SCALAR_FEATURES = frozenset(("Value", "ClassLabel"))
@@ -404,15 +354,13 @@ SCALAR_FEATURES = frozenset(("Value", "ClassLabel"))
 def is_frame(data: Any) -> bool:
     """Whether this is a table of columns: pandas' and polars' DataFrames, pyarrow's Tables, and Hugging
     Face's Datasets with one value a row in all columns."""
+    if isinstance(data, type):
+        return False
     if hasattr(data, "columns") and any(hasattr(data, n) for n in ("iloc", "to_dicts", "to_pydict")):
         return True
     kinds = [type(feature).__name__ for feature in _dataset_features(data).values()]
-    return (
-        len(kinds) > 1
-        and set(kinds) <= SCALAR_FEATURES
-        and hasattr(data, "column_names")
-        and hasattr(data, "__len__")
-    )
+    is_set = hasattr(data, "column_names") and hasattr(data, "__len__")
+    return is_set and len(kinds) > 1 and set(kinds) <= SCALAR_FEATURES
 
 
 def frame_columns(frame: Any, name: str = "table") -> dict[str, np.ndarray]:
@@ -420,26 +368,21 @@ def frame_columns(frame: Any, name: str = "table") -> dict[str, np.ndarray]:
 
     Raises DataError (E403) for two columns of one name, and for cells that hold several values.
     """
-    names = list(getattr(frame, "column_names", None) or frame.columns)
-    words = [cells.word(column) for column in names]
-    if twice := sorted({word for word in words if words.count(word) > 1}):
-        raise DataError(
-            "E403", f"{name} has two columns called {excerpt(twice[0])}; give each a name of its own."
-        )
-    features = _dataset_features(frame)
-    columns = {
-        word: _class_words(_column_array(frame[column]), getattr(features.get(column), "names", None))
-        for word, column in zip(words, names)
-    }
-    for column, values in columns.items():
-        row = (
-            next((i for i, v in enumerate(values.tolist()) if np.ndim(v)), None)
-            if values.dtype.kind == "O"
-            else None
-        )
-        if row is not None:
-            text = f"{name}: column '{column}' holds several values in row {row}, {excerpt(values[row], 40)}"
-            raise DataError("E403", f"{text}; give arrays (x, y), or a column for each.")
+    features, columns = _dataset_features(frame), dict[str, np.ndarray]()
+    for column in list(getattr(frame, "column_names", None) or frame.columns):
+        word, cells_N = cells.word(column), frame[column]
+        values = np.asarray(cells_N.to_numpy() if hasattr(cells_N, "to_numpy") else cells_N)
+        if word in columns:
+            raise DataError("E403", f"{name} has two columns called {excerpt(word)}; give each another name.")
+        if classes := getattr(features.get(column), "names", None):
+            names = dict(enumerate(classes))
+            words = [None if v is None else names.get(int(v)) for v in values.tolist()]
+            values = np.array(words, dtype=object)
+        is_object = values.dtype.kind == "O"
+        if is_object and (several := [i for i, v in enumerate(values.tolist()) if np.ndim(v)]):
+            fault = f"column '{word}' holds several values in row {several[0]}"
+            raise DataError("E403", f"{name}: {fault}; give arrays (x, y), or a column for each.")
+        columns[word] = values
     return columns
 
 
@@ -449,43 +392,26 @@ def _dataset_features(data: Any) -> Mapping[str, Any]:
     return features if isinstance(features, Mapping) else {}
 
 
-def _column_array(column: Any) -> np.ndarray:
-    """A column as an array; columns with categories or missing values become objects."""
-    return np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
-
-
-def _class_words(values: np.ndarray, names: Sequence[str] | None) -> np.ndarray:
-    """The class names of numbers, None for a missing one; the values themselves without names."""
-    if not names:
-        return values
-    words = dict(enumerate(names))
-    return np.array([None if v is None else words.get(int(v)) for v in values.tolist()], dtype=object)
-
-
 def add_labels(x: Any, y: Any, name: str, label: str) -> dict[str, np.ndarray]:
-    """The columns of a table and its labels as a further column, called `label`. name: name of the table, for
-    messages.
+    """The columns of a table and a further column, called `label`, such as labels or groups. name: name of
+    the table, for messages.
 
-    Raises DataError (E403) for labels of another length or order, by pandas' index, and if a column already
+    Raises DataError (E403) for values of another length or order, by pandas' index, and if a column already
     has the name.
     """
-    columns = frame_columns(x, name)
+    columns, values = frame_columns(x, name), array_of(y)
     index, y_index = getattr(x, "index", None), getattr(y, "index", None)
     if hasattr(index, "equals") and hasattr(y_index, "equals") and not index.equals(y_index):  # pyright: ignore[reportOptionalMemberAccess]
-        text = "x and y have different indexes, so which label a row has cannot be told"
-        raise DataError(
-            "E403", f"{name}: {text}; give y.loc[x.index], or y.to_numpy() if they are in one order."
-        )
-    labels = array_of(y)
-    if label in columns or labels.ndim != 1 or len(labels) != len(next(iter(columns.values()), labels)):
-        rows = len(next(iter(columns.values()), labels))
-        text = (
-            f"column '{label}' is in x, too"
-            if label in columns
-            else f"x has {rows} rows, and y is {list(labels.shape)}"
-        )
-        raise DataError("E403", f"{name}: {text}; give one label for each row.")
-    return {**columns, label: labels}
+        fault = f"x and '{label}' have different indexes, so which a row has cannot be told"
+        remedy = "give y.loc[x.index], or y.to_numpy() if they are in one order"
+        raise DataError("E403", f"{name}: {fault}; {remedy}.")
+    if label in columns:
+        raise DataError("E403", f"{name}: column '{label}' is in the table, too; name that column.")
+    rows = len(next(iter(columns.values()), values))
+    if values.shape != (rows,):
+        fault = f"the table has {rows} rows, and '{label}' is {list(values.shape)}"
+        raise DataError("E403", f"{name}: {fault}; give one value for each row.")
+    return {**columns, label: values}
 
 
 def read_frames(
@@ -534,26 +460,17 @@ def encode_frame(frame: Any, used: Iterable[tuple[str, list[str]]], name: str) -
 
 
 def _join_tables(sheets: Mapping[str, Sheet]) -> Sheet:
-    """The rows of all tables, with the columns of the first. Raises DataError (E403) for a column that a
-    table lacks."""
-    name, first = next(iter(sheets.items()))
-    columns: dict[str, np.ndarray] = {}
+    """The rows of all tables, with the columns of the first."""
+    (name, first), columns = next(iter(sheets.items())), dict[str, np.ndarray]()
     for column in first.columns:
-        for table_name, sheet in sheets.items():
-            if column not in sheet.columns:
-                text = f"{excerpt(table_name)} has no column '{column}', which {excerpt(name)} has"
-                raise DataError("E403", f"{text}; it has: {abbreviate(list(sheet.columns), 12)}.")
-        columns[column] = _join_column([sheet.columns[column] for sheet in sheets.values()])
-    places = [
-        f"row {i} of {excerpt(name)}"
-        for name, sheet in sheets.items()
-        for i in range(len(next(iter(sheet.columns.values()), ())))
-    ]
+        if lacks := next((other for other, sheet in sheets.items() if column not in sheet.columns), ""):
+            fault = f"{excerpt(lacks)} has no column '{column}', which {excerpt(name)} has"
+            names = abbreviate(list(sheets[lacks].columns), 12)
+            raise DataError("E403", f"{fault}; it has: {names}.")
+        parts = [sheet.columns[column] for sheet in sheets.values()]
+        kinds = {part.dtype.kind for part in parts}
+        alike = kinds <= {*"biuf"} or len(kinds) == 1
+        columns[column] = np.concatenate(parts if alike else [part.astype(object) for part in parts])
+    counts = {name: len(next(iter(sheet.columns.values()), ())) for name, sheet in sheets.items()}
+    places = [f"row {i} of {excerpt(name)}" for name, count in counts.items() for i in range(count)]
     return Sheet("table" if len(sheets) < 2 else f"the tables of {abbreviate(list(sheets))}", columns, places)
-
-
-def _join_column(parts: Sequence[np.ndarray]) -> np.ndarray:
-    kinds = {part.dtype.kind for part in parts}
-    return np.concatenate(
-        parts if kinds <= {*"biuf"} or len(kinds) == 1 else [part.astype(object) for part in parts]
-    )

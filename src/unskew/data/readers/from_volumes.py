@@ -19,7 +19,6 @@ from unskew.data.kinds.masks import MaskOrigin, as_masks
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.samples.dataset import Dataset
 from unskew.data.samples.intake import Intake, Note, quantity
-from unskew.data.volumes.dicom import DICOM, Series, stack_series
 from unskew.data.volumes.scans import (
     Scan,
     ScanLayout,
@@ -30,7 +29,17 @@ from unskew.data.volumes.scans import (
     read_dicom_scans,
     read_scans,
 )
-from unskew.data.volumes.volume import Axis, Volume, check_fits, cut_mask, cut_slices, read_nifti
+from unskew.data.volumes.volume import (
+    DICOM,
+    Axis,
+    Series,
+    Volume,
+    check_fits,
+    cut_mask,
+    cut_slices,
+    read_nifti,
+    stack_series,
+)
 from unskew.errors import DataError
 
 LARGEST_SLICES = 4 << 30
@@ -41,10 +50,9 @@ TEST_PATIENTS = 0.2
 
 @dataclass(frozen=True)
 class _Slices:
-    """The slices of one volume.
+    """The slices of one volume: x float32 [N, S, S], y the masks int64 [N, S, S], or None if it has a class.
 
-    x: float32 [N, S, S]. y: masks, int64 [N, S, S], or None if the volume has a class. dropped: number of
-    slices left out.
+    dropped: number of slices left out. shape, stored: of the volume, as in `Volume`.
     """
 
     x: np.ndarray
@@ -150,8 +158,7 @@ def _read_volume(source: Path | Series) -> Volume:
 
 
 def _cut_all(name: str, scans: Sequence[Scan], axis: Axis, size: int, drop: bool) -> list[_Slices]:
-    """The slices of every volume. Raises DataError (E403) as soon as they exceed the limit of memory, and
-    as `_cut_volume` does."""
+    """The slices of every volume."""
     limit, count = LARGEST_SLICES // (4 * size**2), 0
 
     def cut(i: int) -> _Slices:
@@ -159,13 +166,9 @@ def _cut_all(name: str, scans: Sequence[Scan], axis: Axis, size: int, drop: bool
         piece = _cut_volume(scans[i], axis, size, drop)
         count += len(piece.x)
         if count > limit:
-            text = (
-                f"{name}: the first {i + 1:,} of {len(scans):,} volumes have {count:,} slices, and"
-                f" {limit:,} fit"
-            )
-            raise DataError(
-                "E403", f"{text} ({LARGEST_SLICES:,} bytes); take a smaller size, or fewer volumes."
-            )
+            fault = f"the first {i + 1:,} of {len(scans):,} volumes have {count:,} slices, and {limit:,} fit"
+            remedy = f"({LARGEST_SLICES:,} bytes); take a smaller size, or fewer volumes"
+            raise DataError("E403", f"{name}: {fault} {remedy}.")
         return piece
 
     return read_each([s.path for s in scans], cut)
@@ -178,13 +181,10 @@ def _cut_volume(scan: Scan, axis: Axis, size: int, drop: bool) -> _Slices:
         mask = _read_volume(scan.mask)
         check_fits(volume, mask)
         y = cut_mask(mask, axis, size)
-        full = y.any((1, 2))
-    else:
-        full = x.min((1, 2)) < x.max((1, 2))
+    full = x.min((1, 2)) < x.max((1, 2)) if y is None else y.any((1, 2))
     keep = full if drop else np.ones(len(x), bool)
-    return _Slices(
-        x[keep], None if y is None else y[keep], int((~keep).sum()), volume.values.shape, volume.stored
-    )
+    y = None if y is None else y[keep]
+    return _Slices(x[keep], y, int((~keep).sum()), volume.values.shape, volume.stored)
 
 
 def _patients(scans: Sequence[Scan]) -> list[str]:
@@ -203,34 +203,24 @@ def _slice_labels(
         return np.array([scan.label for scan in layout.scans], np.int64)[owner], layout.classes
     sites = np.array([scan.site for scan in layout.scans])[owner]
     origin = MaskOrigin(sites, lambda i: str(layout.scans[owner[i]].mask))
-    (y,), classes = as_masks(
-        name, [np.concatenate([c.y for c in cuts if c.y is not None])], None, notes, [origin]
-    )
+    masks = np.concatenate([c.y for c in cuts if c.y is not None])
+    (y,), classes = as_masks(name, [masks], None, notes, [origin])
     return y, classes
 
 
 def _slice_notes(scans: Sequence[Scan], cuts: Sequence[_Slices], axis: Axis, size: int) -> list[Note]:
-    """Notes on orientations, shapes and empty slices."""
-    orientations = Counter(cut.stored or "not told" for cut in cuts)
-    orientation_text = ", ".join(f"{orientation} {n:,}" for orientation, n in orientations.most_common())
-    patients = len({scan.owner for scan in scans})
+    """Notes on patients, orientations, shapes and empty slices."""
+    stored = Counter(cut.stored or "unknown" for cut in cuts)
+    orientations = ", ".join(f"{orientation} {n:,}" for orientation, n in stored.most_common())
+    of_patients = f"{quantity(len(scans), 'volume')} of {quantity(len({s.owner for s in scans}), 'patient')}"
     shape = " x ".join(map(str, Counter(cut.shape for cut in cuts).most_common(1)[0][0]))
     notes: list[Note] = [
-        (
-            "note",
-            f"{quantity(len(scans), 'volume')} of {quantity(patients, 'patient')}, whose slices are on one"
-            " side of the test split",
-        ),
-        (
-            "scaled",
-            f"orientations as stored: {orientation_text}; all were turned to RAS and cut into {axis} slices",
-        ),
+        ("note", f"{of_patients}, whose slices are on one side of the test split"),
+        ("scaled", f"orientations as stored: {orientations}; all were turned to RAS, in {axis} slices"),
         ("scaled", f"volumes such as {shape} became slices of {size} x {size}, in proportion (size={size})"),
     ]
-    if "not told" in orientations:
-        text = (
-            f"{quantity(orientations['not told'], 'volume')} without an orientation, taken as they are stored"
-        )
+    if "unknown" in stored:
+        text = f"{quantity(stored['unknown'], 'volume')} without an orientation, taken as they are stored"
         notes.append(("note", f"{text}; look at some slices before you train"))
     if n := sum(cut.dropped for cut in cuts):
         notes.append(

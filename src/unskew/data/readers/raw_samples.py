@@ -22,7 +22,6 @@ from unskew.data.samples.intake import Intake, Note, abbreviate
 from unskew.data.samples.packing import PackedSamples, are_inputs, layout_difference, pack
 from unskew.data.storage.sample_rows import concatenate_samples
 from unskew.errors import DataError, excerpt
-from unskew.formats.input_layout import Layout
 
 ClassNames = tuple[str, ...]
 
@@ -32,13 +31,10 @@ def read_class_names(names: Any) -> ClassNames | None:
 
     Raises DataError (E404) for anything else.
     """
-    if names is None:
-        return None
-    if not isinstance(names, Iterable):
-        raise DataError(
-            "E404", f"classes lists the names of all classes, such as ['cat', 'dog']; it is {excerpt(names)}."
-        )
-    return tuple(str(name) for name in names)
+    if names is not None and not isinstance(names, Iterable):
+        fault = f"classes lists the names of all classes, such as ['cat', 'dog']; it is {excerpt(names)}"
+        raise DataError("E404", f"{fault}.")
+    return None if names is None else tuple(str(name) for name in names)
 
 
 def class_names_of(items: Any) -> Any:
@@ -47,9 +43,12 @@ def class_names_of(items: Any) -> Any:
     while items is not None:
         if (names := getattr(items, "classes", None)) is not None:
             return names
-        if parts := _parts(items):
+        parts = getattr(items, "datasets", None)
+        if isinstance(parts, list | tuple) and parts:
             lists = [class_names_of(part) for part in parts]
-            return lists[0] if all(_are_names(one) and list(one) == list(lists[0]) for one in lists) else None
+            return (
+                lists[0] if all(isinstance(one, list | tuple) and one == lists[0] for one in lists) else None
+            )
         items = getattr(items, "dataset", None)
     return None
 
@@ -64,11 +63,10 @@ def common_names(sets: Sequence[tuple[str, ClassNames]]) -> ClassNames | None:
         return None
     for of, names in sets:
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            text = (
-                f"the classes of {excerpt(of)} and of others differ, and two of them are called"
-                f" {excerpt(twice[0])}"
+            fault = (
+                f"the classes of {excerpt(of)} and of others differ, and two are called {excerpt(twice[0])}"
             )
-            raise DataError("E404", f"{text}; give all sets the same classes.")
+            raise DataError("E404", f"{fault}; give all sets the same classes.")
     return tuple(dict.fromkeys(name for names in lists for name in names))
 
 
@@ -78,32 +76,19 @@ def renumber(y: Any, names: ClassNames, among: Sequence[str], of: str) -> Any:
     of: the name of the set, for messages. Raises DataError (E404) for a number without a name.
     """
     values = array_of(y)
-    columns = np.array([{name: i for i, name in enumerate(among)}[name] for name in names], np.int64)
+    columns = np.array([list(among).index(name) for name in names], np.int64)
     if values.ndim == 2 and values.shape[1:] == columns.shape and np.isin(values, (0, 1)).all():
         rows = np.zeros((len(values), len(among)), values.dtype)
         rows[:, columns] = values
         return rows
     if values.ndim > 1:
-        raise DataError(
-            "E404", f"the classes of {excerpt(of)} and of others differ; give all sets the same classes."
-        )
+        raise DataError("E404", f"the classes of {excerpt(of)} and of others differ; give all sets the same.")
     if values.dtype.kind not in "biuf" or (values != np.round(values)).any():
         return y
-    wrong = np.flatnonzero((values < 0) | (values >= len(names)))
-    if len(wrong):
-        text = f"the label of sample {wrong[0]} of {excerpt(of)} is {values[wrong[0]]:g}"
-        raise DataError("E404", f"{text}; its {len(names)} classes need labels from 0 to {len(names) - 1}.")
+    if len(wrong := np.flatnonzero((values < 0) | (values >= len(names)))):
+        fault = f"the label of sample {wrong[0]} of {excerpt(of)} is {values[wrong[0]]:g}"
+        raise DataError("E404", f"{fault}; its {len(names)} classes need labels from 0 to {len(names) - 1}.")
     return columns[values.astype(np.int64)]
-
-
-def _parts(items: Any) -> list[Any]:
-    """The sets that a set joins, [] for any other."""
-    parts = getattr(items, "datasets", None)
-    return list(parts) if isinstance(parts, list | tuple) else []
-
-
-def _are_names(names: Any) -> bool:
-    return isinstance(names, list | tuple)
 
 
 CLIENT_COLUMN = "client"
@@ -151,15 +136,9 @@ class RawSamples:
             layout=self.layout,
             group=self.group or INDEPENDENT,
         )
-        if not self.form and not self.source_dtype:
-            return dataset
         intake = dataset.intake or Intake()
-        return replace(
-            dataset,
-            intake=replace(
-                intake, form={**intake.form, **self.form}, dtype=self.source_dtype or intake.dtype
-            ),
-        )
+        form, dtype = {**intake.form, **self.form}, self.source_dtype or intake.dtype
+        return replace(dataset, intake=replace(intake, form=form, dtype=dtype))
 
     def with_groups(self, values: Any) -> RawSamples:
         """The set with the group of each training sample, or of each training and then each test sample.
@@ -167,22 +146,14 @@ class RawSamples:
         Raises DataError (E403) for another number of groups than samples.
         """
         sizes = [len(y) for y in (self.y, self.y_test) if y is not None]
-        columns, test_columns, group = with_groups(
-            "data", array_of(values), self.columns, self.test_columns, sizes
-        )
-        return replace(self, columns=columns, test_columns=test_columns, group=group)
+        groups = with_groups("data", array_of(values), self.columns, self.test_columns, sizes)
+        return replace(self, columns=groups[0], test_columns=groups[1], group=groups[2])
 
     def with_test(self, test: RawSamples) -> RawSamples:
         """The set with the samples of another as its test part, and the facts that both have, such as
         sites."""
         facts = {name: values for name, values in test.columns.items() if name in self.columns}
         return replace(self, x_test=test.x, y_test=test.y, test_columns=facts)
-
-    def renumber(self, classes: tuple[str, ...], among: tuple[str, ...], of: str) -> RawSamples:
-        """The set with its labels numbered as in a longer list of classes. of: its name, for messages."""
-        y, *test = [renumber(y, classes, among, of) for y in (self.y, self.y_test) if y is not None]
-        note: Note = ("labels", "classes were matched by their names, because sets number them differently")
-        return replace(self, y=y, y_test=test[0] if test else None, classes=among, notes=(*self.notes, note))
 
 
 def raw_samples_of(dataset: Dataset) -> RawSamples:
@@ -191,61 +162,41 @@ def raw_samples_of(dataset: Dataset) -> RawSamples:
 
     Test samples that were split off, because the source has none, are among the training samples again.
     """
-    x, x_test = (
-        PackedSamples(part, dataset.layout) if dataset.layout else part
-        for part in (dataset.x, dataset.x_test)
-    )
-    notes, form = (dataset.intake.notes, dataset.intake.form) if dataset.intake else ((), {})
-    source_dtype = dataset.intake.dtype if dataset.intake and not dataset.layout else ""
-    group = dataset.group_column
-    raw = RawSamples(
-        x,
-        dataset.y,
-        columns={group: _words_of(dataset, dataset.columns)} if group else {},
-        test_columns={group: _words_of(dataset, dataset.test_columns)}
-        if group in dataset.test_columns
-        else {},
-        notes=notes,
-        group=group,
-        form=form if form.get("kind") == "table" else {},
-        source_dtype=source_dtype,
+    layout, group, intake = dataset.layout, dataset.group_column, dataset.intake or Intake()
+    names, words = np.array(dataset.classes), np.array(dataset.labels.get(group, ()))
+
+    def groups(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {group: words[columns[group]] if len(words) else columns[group]} if group in columns else {}
+
+    def packed(x: np.ndarray) -> Any:
+        return PackedSamples(x, layout) if layout else x
+
+    x, y, y_test = dataset.x, dataset.y, dataset.y_test
+    target, classes = dataset.target, dataset.classes if y.ndim > 1 else None
+    if target or dataset.several:
+        target, classes = target or Target(",".join(dataset.classes)), None
+    elif y.ndim == 1:
+        y, y_test = names[y], names[y_test]
+    columns, test_columns = groups(dataset.columns), groups(dataset.test_columns)
+    tested = len(y_test) > 0
+    if tested and dataset.held_out:
+        x, y = concatenate_samples([x, dataset.x_test]), np.concatenate([y, y_test])
+        columns = {name: np.concatenate([v, test_columns[name]]) for name, v in columns.items()}
+        tested = False
+    return RawSamples(
+        packed(x),
+        y,
+        packed(dataset.x_test) if tested else None,
+        y_test if tested else None,
+        classes,
+        columns,
+        test_columns if tested else {},
+        intake.notes,
+        target,
+        group,
+        form=intake.form if intake.form.get("kind") == "table" else {},
+        source_dtype="" if layout else intake.dtype,
         layout="channels first",
-    )
-    tested = len(dataset.y_test) > 0
-    if dataset.target or dataset.several:
-        target = dataset.target or Target(",".join(dataset.classes))
-        raw = replace(raw, target=target, **({"x_test": x_test, "y_test": dataset.y_test} if tested else {}))
-        return _merge_test_set(raw) if dataset.held_out else raw
-    names = np.array(dataset.classes)
-    y, y_test = (part if part.ndim > 1 else names[part] for part in (dataset.y, dataset.y_test))
-    raw = replace(raw, y=y, classes=dataset.classes if dataset.y.ndim > 1 else None)
-    raw = replace(raw, x_test=x_test, y_test=y_test) if tested else raw
-    return _merge_test_set(raw) if dataset.held_out else raw
-
-
-def _words_of(dataset: Dataset, columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The groups in the columns of one part, as words if they are, [N]."""
-    names = dataset.labels.get(dataset.group_column)
-    values = columns[dataset.group_column]
-    return np.array(names)[values] if names else values
-
-
-def _merge_test_set(raw: RawSamples) -> RawSamples:
-    parts, several = (raw.x, raw.x_test), isinstance(raw.x, PackedSamples)
-    x = (
-        PackedSamples(concatenate_samples([part.x for part in parts]), raw.x.layout, raw.x.notes)
-        if several
-        else concatenate_samples(parts)
-    )
-    columns = {name: np.concatenate([v, raw.test_columns[name]]) for name, v in raw.columns.items()}
-    return replace(
-        raw,
-        x=x,
-        y=np.concatenate([raw.y, raw.y_test]),
-        x_test=None,
-        y_test=None,
-        columns=columns,
-        test_columns={},
     )
 
 
@@ -263,15 +214,9 @@ def check_columns(sets: Sequence[tuple[str, RawSamples]]) -> Mapping[str, Any]:
                     f"{excerpt(c, 40)}{f' with the words {abbreviate(ws, 5)}' if ws else ''}"
                     for c, ws in ((one, kinds), (other, words))
                 ]
-                text = (
-                    f"the tables of {excerpt(first)} and {excerpt(name)} become other numbers: {forms[0]} and"
-                    f" {forms[1]}"
-                )
-                raise DataError(
-                    "E403",
-                    f"{text}; give all as DataFrames, or as one table with a column that says whose a"
-                    " row is.",
-                )
+                fault = f"{excerpt(first)} and {excerpt(name)} become other numbers: {' and '.join(forms)}"
+                remedy = "give all as DataFrames, or as one table with a column of clients"
+                raise DataError("E403", f"the tables of {fault}; {remedy}.")
     return sets[0][1].form if len(tables) == len(sets) else {}
 
 
@@ -284,10 +229,14 @@ def share_numbering(sets: Sequence[tuple[str, RawSamples]]) -> list[RawSamples]:
     """
     lists = [(name, raw.classes if raw.classes and array_of(raw.y).ndim < 3 else None) for name, raw in sets]
     among = common_names([(name, classes) for name, classes in lists if classes])
-    return [
-        raw.renumber(classes, among, of) if classes and among else raw
-        for (of, classes), (_, raw) in zip(lists, sets)
-    ]
+    note: Note = ("labels", "classes were matched by their names, because sets number them differently")
+    renumbered = []
+    for (of, classes), (_, raw) in zip(lists, sets):
+        if classes and among:
+            ys = [y if y is None else renumber(y, classes, among, of) for y in (raw.y, raw.y_test)]
+            raw = replace(raw, y=ys[0], y_test=ys[1], classes=among, notes=(*raw.notes, note))
+        renumbered.append(raw)
+    return renumbered
 
 
 def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | None = None) -> Dataset:
@@ -299,18 +248,15 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
     names, tested = list(clients), [("the test set", common_test)] if common_test else []
     raws = share_numbering([*clients.items(), *tested])
     sets, common_test = dict(zip(names, raws)), raws[-1] if tested else None
-    brings_test = [raw.x_test is not None for raw in sets.values()]
-    if common_test is not None and any(brings_test):
-        owner = names[brings_test.index(True)]
-        raise DataError("E403", f"'{owner}' brings a test set, and there is one for all; give one kind.")
-    if any(brings_test) != all(brings_test):
-        lacks = names[brings_test.index(False)]
-        raise DataError(
-            "E403", f"'{lacks}' brings no test set, and other clients do; give all of them one, or none."
-        )
+    brings_test = {name: raw.x_test is not None for name, raw in sets.items()}
+    if common_test is not None and any(brings_test.values()):
+        raise DataError("E403", "a client brings a test set, and there is one for all; give one kind.")
+    if len({*brings_test.values()}) > 1:
+        lacks = next(name for name, brings in brings_test.items() if not brings)
+        raise DataError("E403", f"'{lacks}' brings no test set, and other clients do; give all of them one.")
     form = check_columns([*sets.items(), *([("the test set", common_test)] if common_test else [])])
     parts, groups = [_join_part({n: (r.x, r.y) for n, r in sets.items()})], [_join_groups(sets, "columns")]
-    if common_test is None and all(brings_test):
+    if all(brings_test.values()):
         parts.append(_join_part({n: (r.x_test, r.y_test) for n, r in sets.items()}))
         groups.append(_join_groups(sets, "test_columns"))
     (x, y, owner), *test = parts
@@ -321,6 +267,10 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
         origins = [MaskOrigin(np.array(names)[of], lambda _: "given as arrays") for _, _, of in parts]
         ys, classes = as_masks("clients", [y for _, y, _ in parts], classes, notes, origins)
         y, test = ys[0], [(x, y, of) for (x, _, of), y in zip(test, ys[1:])]
+    orders: list[AxisOrder] = sorted({raw.layout for raw in raws}, key=["auto", "channels first"].count)
+    if len(orders) > 1 and orders[0] not in ("auto", "channels first"):
+        fault = f"layout='{orders[0]}' orders axes of arrays, and some clients' are read already"
+        raise DataError("E403", f"{fault}.")
     joined = RawSamples(
         x,
         y,
@@ -331,15 +281,11 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
         group=next(iter(groups[0]), ""),
         form=form,
         source_dtype=source_dtype,
-        layout=_common_layout(raws),
+        layout="auto" if "auto" in orders else orders[0],
     )
     if test:
-        joined = replace(
-            joined,
-            x_test=test[0][0],
-            y_test=test[0][1],
-            test_columns={CLIENT_COLUMN: test[0][2], **groups[1]},
-        )
+        test_columns = {CLIENT_COLUMN: test[0][2], **groups[1]}
+        joined = replace(joined, x_test=test[0][0], y_test=test[0][1], test_columns=test_columns)
     if common_test is not None:
         joined = replace(joined, x_test=common_test.x, y_test=common_test.y)
     dataset = joined.dataset("clients").with_notes(
@@ -348,33 +294,14 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
     if empty := [str(n) for n, raw in sets.items() if not len(raw.y)]:
         dataset = dataset.with_notes(("left out", f"{abbreviate(empty)}, without training samples"))
     assert dataset.intake
-    return replace(
-        dataset,
-        labels={**dataset.labels, CLIENT_COLUMN: tuple(names)},
-        intake=replace(dataset.intake, divided=CLIENT_COLUMN),
-    )
-
-
-def _common_layout(raws: Sequence[RawSamples]) -> AxisOrder:
-    """The order of the axes of all clients' samples. Raises DataError (E403) if sets that have been read
-    stand among arrays of another layout."""
-    layouts: list[AxisOrder] = [raw.layout for raw in raws]
-    for layout in layouts:
-        if layout not in ("auto", "channels first"):
-            if len(set(layouts)) > 1:
-                raise DataError(
-                    "E403",
-                    f"layout='{layout}' orders axes of arrays, and some clients' are read already.",
-                )
-            return layout
-    return "auto" if "auto" in layouts else "channels first"
+    labels = {**dataset.labels, CLIENT_COLUMN: tuple(names)}
+    return replace(dataset, labels=labels, intake=replace(dataset.intake, divided=CLIENT_COLUMN))
 
 
 def _join_groups(
     sets: Mapping[str, RawSamples], part: Literal["columns", "test_columns"]
 ) -> dict[str, np.ndarray]:
-    """The column of groups of all clients, [N], {} without one; samples of clients without groups are
-    single."""
+    """The column of groups of all clients, [N], {} without one."""
     column = next((raw.group for raw in sets.values() if raw.group), "")
     values = list[str]()
     for name, raw in sets.items():
@@ -386,20 +313,14 @@ def _join_groups(
 
 def _common_target(sets: Mapping[str, RawSamples]) -> Target | None:
     """The target of clients that bring numbers. Raises DataError (E404) if clients differ in it."""
-    targets = {name: raw.target for name, raw in sets.items()}
-    first = next(iter(targets))
-    for name, target in targets.items():
-        one, other = targets[first], target
-        if (one and (one.name, one.given)) != (other and (other.name, other.given)) or (
-            one and other and one.given and one != other
-        ):
-            texts = [f"the target {t.name}" if t else "classes" for t in (one, other)]
-            raise DataError(
-                "E404",
-                f"'{first}' learns {texts[0]}, '{name}' {texts[1]}; give all one target, with the same"
-                " constants.",
-            )
-    return targets[first]
+    (first, target), *others = [(name, raw.target) for name, raw in sets.items()]
+    for name, other in others:
+        same = (target and (target.name, target.given)) == (other and (other.name, other.given))
+        if not same or (target and target.given and target != other):
+            texts = [f"the target {t.name}" if t else "classes" for t in (target, other)]
+            remedy = "give all one target, with the same constants"
+            raise DataError("E404", f"'{first}' learns {texts[0]}, '{name}' {texts[1]}; {remedy}.")
+    return target
 
 
 def _common_classes(sets: Mapping[str, RawSamples]) -> tuple[str, ...] | None:
@@ -409,11 +330,9 @@ def _common_classes(sets: Mapping[str, RawSamples]) -> tuple[str, ...] | None:
     first = next(iter(lists), "")
     for name, classes in lists.items():
         if np.ndim(sets[name].y) > 1 and len(classes) != len(lists[first]):
-            raise DataError(
-                "E404",
-                f"masks of '{first}' have {len(lists[first])} classes, those of '{name}' {len(classes)}; give"
-                " every client the same classes: unskew.data.arrays(..., classes=...).",
-            )
+            fault = f"masks of '{first}' have {len(lists[first])} classes, those of '{name}' {len(classes)}"
+            remedy = "give every client the same classes: unskew.data.arrays(..., classes=...)"
+            raise DataError("E404", f"{fault}; {remedy}.")
     return lists.get(first)
 
 
@@ -421,85 +340,62 @@ def _join_part(
     by_client: Mapping[str, tuple[Any, Any]],
 ) -> tuple[np.ndarray | PackedSamples, np.ndarray, np.ndarray]:
     """(samples, labels, number of the client) of all clients."""
-    layout, x, notes = _client_samples(by_client)
+    several = {name: are_inputs(x, y) for name, (x, y) in by_client.items()}
+    if any(several.values()) and not all(several.values()):
+        single = next(name for name, flag in several.items() if not flag)
+        raise DataError("E403", f"'{single}' has samples with one input, other clients with several.")
+    packed = {n: pack(x, f"client '{n}'") for n, (x, _) in by_client.items() if several[n]}
+    for name, part in packed.items():
+        first = next(iter(packed))
+        if part.layout != packed[first].layout:
+            text = layout_difference(packed[first].layout, part.layout)
+            raise DataError("E403", f"samples of '{first}' and '{name}' have other inputs: {text}.")
+    x = [
+        packed[n].x if n in packed else scale_samples(sample_array(x, f"client '{n}'"), n)
+        for n, (x, _) in by_client.items()
+    ]
     y = [array_of(labels) for _, labels in by_client.values()]
+    first = next(iter(by_client))
     for name, samples_, labels in zip(by_client, x, y):
         if not labels.ndim:
             raise DataError(
-                "E404", f"the labels of '{name}' are {excerpt(labels.item())}; give one a sample, [N]."
+                "E404", f"the labels of '{name}' are {excerpt(labels.item())}; give one a sample."
             )
         if samples_.shape[1:] != x[0].shape[1:]:
-            first = next(iter(by_client))
-            raise DataError(
-                "E403",
-                f"samples of '{first}' are {list(x[0].shape[1:])}, those of '{name}'"
-                f" {list(samples_.shape[1:])}; all clients need one shape.",
-            )
+            shapes = f"{list(x[0].shape[1:])}, those of '{name}' {list(samples_.shape[1:])}"
+            raise DataError("E403", f"samples of '{first}' are {shapes}; all clients need one shape.")
         if len(samples_) != len(labels):
-            raise DataError(
-                "E403",
-                f"'{name}': {len(samples_)} samples but {len(labels)} labels; give one label per sample.",
-            )
-    for name, labels in zip(by_client, y):
+            fault = f"{len(samples_)} samples but {len(labels)} labels"
+            raise DataError("E403", f"'{name}': {fault}; give one label per sample.")
         if labels.shape[1:] != y[0].shape[1:]:
-            forms = f"{list(y[0].shape)} at '{next(iter(by_client))}' and {list(labels.shape)} at '{name}'"
+            forms = f"{list(y[0].shape)} at '{first}' and {list(labels.shape)} at '{name}'"
             raise DataError("E404", f"labels are {forms}; give all clients one form.")
     if any(one.dtype.kind in "OUS" for one in y):
         y = [one.astype(str) for one in y]
-    samples = PackedSamples(concatenate_samples(x), layout, notes) if layout else concatenate_samples(x)
-    return samples, np.concatenate(y), np.repeat(np.arange(len(x)), [len(one) for one in x])
+    joined: Any = concatenate_samples(x)
+    if packed:
+        joined = PackedSamples(joined, packed[first].layout, packed[first].notes)
+    return joined, np.concatenate(y), np.repeat(np.arange(len(x)), [len(one) for one in x])
 
 
 def _common_type(sets: Mapping[str, RawSamples]) -> tuple[str, list[Note]]:
     """(the original type of the samples, float32 if clients differ; notes on their scaling)."""
-    types, notes = list[str](), list[Note]()
+    types, notes = dict[str, None](), list[Note]()
     for name, raw in sets.items():
         if are_inputs(raw.x, raw.y):
             return "", []
         array = sample_array(raw.x, f"client '{name}'")
-        types.append(raw.source_dtype or str(array.dtype.newbyteorder("=")))
+        types[raw.source_dtype or str(array.dtype.newbyteorder("="))] = None
         if bits := bits_of(array):
             notes.append(("scaled", f"{bits}-bit whole numbers were divided by {(1 << bits) - 1:,}"))
-    if len(kinds := dict.fromkeys(types)) == 1:
-        return types[0], notes
-    return "float32", [
-        *notes,
-        ("note", f"samples of clients are of different types: {abbreviate(list(kinds))}"),
-    ]
-
-
-def _client_samples(
-    by_client: Mapping[str, tuple[Any, Any]],
-) -> tuple[Layout | None, list[np.ndarray], tuple[Note, ...]]:
-    """(the layout of samples with several inputs; the samples of every client; notes).
-
-    Raises DataError (E403) for clients with other inputs than the first.
-    """
-    if not any(are_inputs(x, y) for x, y in by_client.values()):
-        return (
-            None,
-            [scale_samples(sample_array(x, f"client '{name}'"), name) for name, (x, _) in by_client.items()],
-            (),
-        )
-    for name, (x, y) in by_client.items():
-        if not are_inputs(x, y):
-            text = "some clients' samples have several inputs, and one here; give all of them the same"
-            raise DataError("E403", f"'{name}': {text}.")
-    packed = {name: pack(x, f"client '{name}'") for name, (x, _) in by_client.items()}
-    first = next(iter(packed))
-    for name, part in packed.items():
-        if part.layout != packed[first].layout:
-            text = layout_difference(packed[first].layout, part.layout)
-            raise DataError(
-                "E403", f"samples of '{first}' and '{name}' have other inputs: {text}; give all the same."
-            )
-    return packed[first].layout, [part.x for part in packed.values()], packed[first].notes
+    if len(types) > 1:
+        notes.append(("note", f"samples of clients are of different types: {abbreviate(list(types))}"))
+    return ("float32" if len(types) > 1 else next(iter(types))), notes
 
 
 def split_parts(values: Sequence[Any], name: str) -> RawSamples:
     """The set (x, y) or (x, y, x_test, y_test). Raises DataError (E403) for another number of parts."""
     if len(values) not in (2, 4):
-        raise DataError(
-            "E403", f"{name}: {len(values)} arrays were given; give (x, y) or (x, y, x_test, y_test)."
-        )
+        remedy = "give (x, y) or (x, y, x_test, y_test)"
+        raise DataError("E403", f"{name}: {len(values)} arrays were given; {remedy}.")
     return RawSamples(*values)

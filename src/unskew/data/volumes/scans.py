@@ -24,8 +24,8 @@ CLASS/...                             SITE/CLASS/..., if classes recur below sit
 Folders are often named after patients. One that holds a single patient is therefore taken neither for a site
 nor for a class, and patients are called by numbers, in the order of paths.
 
-A table of patients (participants.tsv as BIDS has it, or the one .csv or .tsv of the folder) may add sites and
-classes. All volumes of a patient, and so all slices, are on one side of a split.
+A table of patients (participants.tsv as BIDS has it, patients.csv or patients.tsv) may add sites and classes.
+All volumes of a patient, and so all slices, are on one side of a split.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from pathlib import Path
 
 import numpy as np
 
+from unskew.data.files import cells
 from unskew.data.files.sheets import Sheet, read_csv
 from unskew.data.files.tree import (
     CHANNEL_SUFFIX,
@@ -60,122 +61,16 @@ from unskew.data.kinds.class_folders import files_by_class
 from unskew.data.kinds.column_roles import column_named
 from unskew.data.samples.dataset import largest_remainder
 from unskew.data.samples.intake import Note, abbreviate, quantity
-from unskew.data.volumes.dicom import DICOM, DicomFile, Series, is_dicom, read_head
+from unskew.data.volumes.volume import DICOM, Series, is_dicom, read_head
 from unskew.errors import DataError
 
 DICOM_ENDINGS = frozenset((".dcm", ".dicom"))
 """Endings of DICOM files; a file with one of them that is not DICOM counts as damaged."""
-
-
-@dataclass(frozen=True)
-class SeriesPlace:
-    """A series.
-
-    folder: names from the root to the folder that contains all its files. place: the path of the series as if
-    it were one file, which is the last name. title: its SeriesDescription. Only the patient and the title
-    come from tags.
-    """
-
-    series: Series
-    patient: str
-    title: str
-    folder: tuple[str, ...]
-    place: tuple[str, ...]
-
-
-def holds_dicom(path: Path) -> bool:
-    """Whether a path is a DICOM file, or a folder with DICOM files, at least as many as pictures and
-    sounds."""
-    if path.is_file():
-        return is_dicom(path)
-    pictures, candidates = 0, []
-    for file in _regular_files(path):
-        if file_ending(file) in IMAGE_ENDINGS | SOUND_ENDINGS:
-            pictures += 1
-        else:
-            candidates.append(file)
-    return sum(map(is_dicom, candidates)) >= max(1, pictures)
-
-
-def find_series(root: Path) -> tuple[list[SeriesPlace], list[Note]]:
-    """(the series in or below a file or folder, in the order of paths; notes on omissions).
-
-    Raises DataError: E401 for damaged files, E404 for a folder without images, and for a series of two
-    patients.
-    """
-    files = _regular_files(root) if root.is_dir() else [root]
-    members: dict[str, list[tuple[DicomFile, str, str]]] = {}
-    omissions: Counter[str] = Counter()
-    for i, path in enumerate(files):
-        item = DicomFile(path, f"{DICOM}, file {i + 1:,} of {len(files):,}")
-        if any(is_system_file(part) for part in path.relative_to(root).parts):
-            omissions["hidden or system file"] += 1
-        elif not os.access(path, os.R_OK):
-            raise DataError(
-                "E401", f"{item.name} may not be read; let this user read it, or take it out of the folder."
-            )
-        elif not is_dicom(path):
-            if file_ending(path) in DICOM_ENDINGS:
-                raise DataError(
-                    "E401", f"{item.name} is called .dcm and is not DICOM; copy or export it again."
-                )
-            omissions["non-DICOM file"] += file_ending(path) not in (".csv", ".tsv")
-        elif (tags := read_head(item)) is None:
-            omissions["imageless DICOM object"] += 1
-        else:
-            patient, title = (str(tags.get(k) or "").strip() for k in ("PatientID", "SeriesDescription"))
-            members.setdefault(str(tags.SeriesInstanceUID), []).append((item, patient, title))
-    if not members:
-        raise DataError(
-            "E404", f"{DICOM} holds no image of DICOM; directories, reports and segmentations are none."
-        )
-    notes: list[Note] = [("left out", quantity(n, noun)) for noun, n in omissions.items() if n]
-    return _place_series(root, list(members.values())), notes
-
-
-def _regular_files(root: Path) -> list[Path]:
-    """All regular files below a folder, in the order of `find -type f | LC_ALL=C sort`."""
-    paths = (Path(place) / name for place, _, names in os.walk(root) for name in names)
-    return sorted((p for p in paths if p.is_file() and not p.is_symlink()), key=os.fsencode)
-
-
-def _place_series(root: Path, members: list[list[tuple[DicomFile, str, str]]]) -> list[SeriesPlace]:
-    """Each series with its patient and its place. Raises DataError (E404) for a series of two patients."""
-    within: dict[tuple[str, ...], set[int]] = {}
-    for number, items in enumerate(members):
-        for item, _, _ in items:
-            parts = item.path.relative_to(root).parts[:-1]
-            for depth in range(len(parts) + 1):
-                within.setdefault(parts[:depth], set()).add(number)
-    series: list[SeriesPlace] = []
-    for number, items in enumerate(members):
-        called = f"{DICOM}, series {number + 1:,} of {len(members):,}"
-        if len({patient for _, patient, _ in items}) > 1:
-            raise DataError(
-                "E404", f"{called} is of several patients, by its files' PatientID; export it again."
-            )
-        paths = [item.path.relative_to(root).parts for item, _, _ in items]
-        folder = Path(os.path.commonpath([Path(*path[:-1]) for path in paths])).parts
-        if folder and len(within[folder]) == 1 and plain_name(folder[-1]) not in IMAGE_FOLDERS | MASK_FOLDERS:
-            place = folder
-        elif len(paths) == 1 and paths[0]:
-            file = items[0][0].path
-            place = (
-                *folder,
-                file.name.removesuffix(file.suffix) if file_ending(file) in DICOM_ENDINGS else file.name,
-            )
-        else:
-            place = (*folder, f"series {number + 1:06}")
-        series.append(
-            SeriesPlace(
-                Series(called, tuple(item for item, _, _ in items)), items[0][1], items[0][2], folder, place
-            )
-        )
-    return series
-
-
 MASK_ENDINGS = (*MASK_SUFFIXES, "_dseg", "-label", "_labels")
 """The suffixes of a mask's name, after the name of its image."""
+PATIENT_TABLES = ("participants.tsv", "patients.csv", "patients.tsv")
+"""The names of tables of patients; the first column names patients."""
+TABLE_HINT = "name classes in a table (label=COLUMN of participants.tsv)"
 _SUBJECT = re.compile(r"(?:^|_)(sub-[A-Za-z0-9]+)")
 _SESSION = re.compile(r"(?:^|_)(ses-[A-Za-z0-9]+)")
 
@@ -229,10 +124,7 @@ def read_scans(tree: FolderTree, image: str = "", labelled: bool = False) -> Sca
     masks = [f for f in tree.files if is_mask_name(f)]
     images = [f for f in tree.files if not is_mask_name(f) and f.stem.endswith(image)]
     if not images:
-        ending = f" whose names end in {image}" if image else ""
-        raise DataError(
-            "E404", f"{tree.root} holds no volumes{ending} that are not masks; check the setting image."
-        )
+        raise DataError("E404", f"{tree.root} holds no volumes but masks; check the setting image={image}.")
     if masks:
         return ScanLayout(tuple(_match_masks(tree.root, images, masks)), (), tree.notes)
     if labelled:
@@ -262,54 +154,40 @@ def _match_masks(root: Path, images: Sequence[File], masks: Sequence[File]) -> l
     by_key: dict[tuple[str, ...], list[File]] = {}
     stems = {(f.part, *f.folders, f.stem) for f in images}
     for mask in masks:
-        by_key.setdefault(_match_key(mask, stems), []).append(mask)
+        base = next((mask.stem[: -len(e)] for e in MASK_ENDINGS if mask.stem.lower().endswith(e)), "")
+        place = (mask.part, *mask.folders, base)
+        by_key.setdefault((*place, "name") if place in stems else _place_key(mask), []).append(mask)
     scans: list[Scan] = []
     images_by_key: dict[tuple[str, ...], File] = {}
     for image in images:
-        key = _match_key(image, stems, set(by_key))
+        key = (image.part, *image.folders, image.stem, "name")
+        key = key if key in by_key else _place_key(image)
         matches = by_key.get(key, [])
         if len(matches) != 1:
-            fault = f"{len(matches)} masks, such as {matches[0].path.name}" if matches else "no mask"
-            raise DataError(
-                "E404",
-                f"{image.path} has {fault}; put one beside it, called {image.stem}_seg.nii.gz, or give"
-                " images/"
-                " and masks/.",
-            )
+            fault = f"has {len(matches)} masks" if matches else "has no mask"
+            remedy = f"put one beside it, called {image.stem}_seg.nii.gz, or give images/ and masks/"
+            raise DataError("E404", f"{image.path} {fault}; {remedy}.")
         if twin := images_by_key.get(key):
-            raise DataError(
-                "E404",
-                f"{twin.path} and {image.path} would share the mask {matches[0].path.name}; name the kind of"
-                f" image by how its files end, such as {root}/(image={image.stem.rpartition('_')[2]}).",
-            )
+            fault = f"{twin.path} and {image.path} would share the mask {matches[0].path.name}"
+            example = f"{root}/(image={image.stem.rpartition('_')[2]})"
+            raise DataError("E404", f"{fault}; name the ending of the images' names, such as {example}.")
         images_by_key[key] = image
         patient, above = _patient_of(image), image.folders
         if key[-1] == "folder":
             above = image.folders[:-1]
-            if image.folders and not _SUBJECT.search(image.stem):
-                patient = image.folders[-1]
+            patient = patient if _SUBJECT.search(image.stem) else image.folders[-1:][0]
         elif _SUBJECT.search(image.stem):
             above = ()
         scans.append(Scan(image.path, patient, "/".join(above), image.part, matches[0].path))
     return scans
 
 
-def _match_key(
-    file: File, images: set[tuple[str, ...]], masks: set[tuple[str, ...]] | None = None
-) -> tuple[str, ...]:
-    """The key that an image and its mask share. images: parts, folders and names of images. masks: keys of
-    masks, to find that of an image."""
-    place = (file.part, *file.folders)
-    if masks is not None and (*place, file.stem, "name") in masks:
-        return (*place, file.stem, "name")
-    if masks is None:
-        base = next((file.stem[: -len(e)] for e in MASK_ENDINGS if file.stem.lower().endswith(e)), "")
-        if (*place, base) in images:
-            return (*place, base, "name")
+def _place_key(file: File) -> tuple[str, ...]:
+    """What an image and its mask have in common if not the name: subject and session, else the folder."""
     if subject := _SUBJECT.search(file.stem):
         session = _SESSION.search(file.stem)
         return file.part, subject[1], session[1] if session else "", "subject"
-    return (*place, "folder")
+    return (file.part, *file.folders, "folder")
 
 
 def _patient_of(file: File) -> str:
@@ -317,7 +195,92 @@ def _patient_of(file: File) -> str:
     return subject[1] if subject else file.stem.removesuffix(CHANNEL_SUFFIX)
 
 
-TABLE_HINT = "name classes in a table (label=COLUMN of participants.tsv)"
+@dataclass(frozen=True)
+class SeriesPlace:
+    """A series.
+
+    folder: names from the root to the folder that contains all its files. place: the path of the series as if
+    it were one file, which is the last name. title: its SeriesDescription. Only the patient and the title
+    come from tags.
+    """
+
+    series: Series
+    patient: str
+    title: str
+    folder: tuple[str, ...]
+    place: tuple[str, ...]
+
+
+def holds_dicom(path: Path) -> bool:
+    """Whether a path is a DICOM file, or a folder with DICOM files, at least as many as pictures and
+    sounds."""
+    if path.is_file():
+        return is_dicom(path)
+    files = _regular_files(path)
+    candidates = [file for file in files if file_ending(file) not in IMAGE_ENDINGS | SOUND_ENDINGS]
+    return sum(map(is_dicom, candidates)) >= max(1, len(files) - len(candidates))
+
+
+def find_series(root: Path) -> tuple[list[SeriesPlace], list[Note]]:
+    """(the series in or below a file or folder, in the order of paths; notes on omissions).
+
+    Raises DataError: E401 for damaged files, E404 for a folder without images, and for a series of two
+    patients.
+    """
+    files = _regular_files(root) if root.is_dir() else [root]
+    members: dict[str, list[tuple[Path, str, str]]] = {}
+    omissions: Counter[str] = Counter()
+    for i, path in enumerate(files):
+        name = f"{DICOM}, file {i + 1:,} of {len(files):,}"
+        if any(is_system_file(part) for part in path.relative_to(root).parts):
+            omissions["hidden or system file"] += 1
+        elif not os.access(path, os.R_OK):
+            raise DataError("E401", f"{name} may not be read; let this user read it, or take it away.")
+        elif not is_dicom(path):
+            if file_ending(path) in DICOM_ENDINGS:
+                raise DataError("E401", f"{name} is called .dcm and is not DICOM; export it again.")
+            omissions["non-DICOM file"] += file_ending(path) not in (".csv", ".tsv")
+        elif (tags := read_head(path, name)) is None:
+            omissions["imageless DICOM object"] += 1
+        else:
+            patient, title = (str(tags.get(k) or "").strip() for k in ("PatientID", "SeriesDescription"))
+            members.setdefault(str(tags.SeriesInstanceUID), []).append((path, patient, title))
+    if not members:
+        raise DataError("E404", f"{DICOM} holds no image of DICOM; reports and segmentations are none.")
+    notes: list[Note] = [("left out", quantity(n, noun)) for noun, n in omissions.items() if n]
+    return _place_series(root, list(members.values())), notes
+
+
+def _regular_files(root: Path) -> list[Path]:
+    """All regular files below a folder, in the order of `find -type f | LC_ALL=C sort`."""
+    paths = (Path(place) / name for place, _, names in os.walk(root) for name in names)
+    return sorted((p for p in paths if p.is_file() and not p.is_symlink()), key=os.fsencode)
+
+
+def _place_series(root: Path, members: list[list[tuple[Path, str, str]]]) -> list[SeriesPlace]:
+    """Each series with its patient and its place. Raises DataError (E404) for a series of two patients."""
+    root = root if root.is_dir() else root.parent
+    within: dict[tuple[str, ...], set[int]] = {}
+    for number, items in enumerate(members):
+        for path, _, _ in items:
+            parts = path.relative_to(root).parts[:-1]
+            for depth in range(len(parts) + 1):
+                within.setdefault(parts[:depth], set()).add(number)
+    series: list[SeriesPlace] = []
+    for number, items in enumerate(members):
+        name = f"{DICOM}, series {number + 1:,} of {len(members):,}"
+        paths, (_, patient, title) = [path for path, _, _ in items], items[0]
+        if any(other != patient for _, other, _ in items):
+            raise DataError("E404", f"{name} is of several patients, by its PatientID; export it again.")
+        folder = Path(os.path.commonpath([path.parent.relative_to(root) for path in paths])).parts
+        place = (*folder, f"series {number + 1:06}")
+        if folder and len(within[folder]) == 1 and plain_name(folder[-1]) not in IMAGE_FOLDERS | MASK_FOLDERS:
+            place = folder
+        elif len(paths) == 1:
+            file = paths[0]
+            place = (*folder, file.stem if file_ending(file) in DICOM_ENDINGS else file.name)
+        series.append(SeriesPlace(Series(name, tuple(paths)), patient, title, folder, place))
+    return series
 
 
 def read_dicom_scans(root: Path, image: str = "", labelled: bool = False) -> ScanLayout:
@@ -331,35 +294,28 @@ def read_dicom_scans(root: Path, image: str = "", labelled: bool = False) -> Sca
     """
     series, notes = find_series(root)
     if lacking := sum(not item.patient for item in series):
-        text = (
-            f"{DICOM}: {lacking:,} of {len(series):,} series have no PatientID, so no patient can be kept"
-            " together"
-        )
-        raise DataError("E404", f"{text}; write a pseudonym for each patient.")
-    split = any(part == "train" for part in (split_part(item.folder)[0] for item in series))
+        text = f"{lacking:,} of {len(series):,} series have no PatientID; write a pseudonym for each patient"
+        raise DataError("E404", f"{DICOM}: {text}.")
+    split = any(split_part(item.folder)[0] == "train" for item in series)
     files = [_series_file(root, item, split) for item in series]
-    inner = frozenset(f.folders[:i] for f in files for i in range(1, len(f.folders) + 1))
-    tree = FolderTree(root, tuple(files), inner, ())
+    folders = frozenset(f.folders[:i] for f in files for i in range(1, len(f.folders) + 1))
+    tree = FolderTree(root, tuple(files), folders, ())
     if has_mask_folders(tree) or any(is_mask_name(f) for f in files):
         return _match_series(tree, series, image, notes)
     matches = [item for item in series if item.place[-1].endswith(image) or item.title.endswith(image)]
     if not matches:
-        raise DataError(
-            "E404", f"{DICOM}: no folder or description of a series ends in {image}; check the setting image."
-        )
+        raise DataError("E404", f"{DICOM}: no name or description of a series ends in image={image}.")
     if n := len(series) - len(matches):
         notes.append(("left out", f"{n:,} series of other kinds (image={image})"))
     if labelled:
-        scans = tuple(_scan_of(item, split) for item in matches)
-        return ScanLayout(scans, (), tuple(notes), private=True)
+        return ScanLayout(tuple(_scan_of(item, split) for item in matches), (), tuple(notes), private=True)
     return _scans_by_class(matches, split, notes)
 
 
 def number_patients(layout: ScanLayout) -> ScanLayout:
     """The layout with numbers in place of patients' names, in the order of paths."""
-    numbers = {
-        person: f"patient {i + 1}" for i, person in enumerate(dict.fromkeys(s.patient for s in layout.scans))
-    }
+    people = dict.fromkeys(s.patient for s in layout.scans)
+    numbers = {person: f"patient {i + 1}" for i, person in enumerate(people)}
     scans = [replace(s, patient=numbers[s.patient], person=numbers[s.patient]) for s in layout.scans]
     return replace(layout, scans=tuple(scans))
 
@@ -378,23 +334,20 @@ def _scan_of(place: SeriesPlace, split: bool, site: str = "", label: int = -1) -
 def _match_series(
     tree: FolderTree, series: Sequence[SeriesPlace], image: str, notes: list[Note]
 ) -> ScanLayout:
-    """Images with masks. Raises DataError (E404) for images without masks, masks without images, and masks
-    of another patient."""
+    """Images with masks."""
     try:
         layout = read_scans(tree, image)
     except DataError:  # its text names folders
-        text = (
-            f"{DICOM}: not every series of images has one mask, which is called like it; put them into"
-            " images/NAME/ and"
-        )
-        raise DataError("E404", f"{text} masks/NAME/, or into NAME/ and NAME_seg/ side by side.") from None
+        text = "not every series of images has one mask, which is called like it; put them into"
+        remedy = "images/NAME/ and masks/NAME/, or into NAME/ and NAME_seg/ side by side"
+        raise DataError("E404", f"{DICOM}: {text} {remedy}.") from None
     by_path = {file.path: one for file, one in zip(tree.files, series)}
     scans: list[Scan] = []
     for scan in layout.scans:
         picture, mask = (by_path[Path(str(p))] for p in (scan.path, scan.mask))
         if picture.patient != mask.patient:
             raise DataError(
-                "E404", f"{mask.series} is of another PatientID than its image, series {picture.series.name}."
+                "E404", f"{mask.series} is of another PatientID than its image, {picture.series}."
             )
         scans.append(replace(scan, path=picture.series, mask=mask.series, patient=picture.patient))
     if n := len(series) - 2 * len(scans):
@@ -419,36 +372,22 @@ def _are_patients(names: Sequence[str], patients: Sequence[str]) -> bool:
 
 
 def _scans_by_class(series: Sequence[SeriesPlace], split: bool, notes: list[Note]) -> ScanLayout:
-    """Volumes with the class, and the site, of their outermost folders. Raises DataError (E404) without
-    classes."""
+    """Volumes with the class, and the site, of their outermost folders."""
     folders = [split_part(one.folder)[1] if split else one.folder for one in series]
-    people = [one.patient for one in series]
-    if n := sum(not f for f in folders):
+    if not all(folders):
         raise DataError(
-            "E404",
-            f"{DICOM}: {n:,} of {len(series):,} series lie in no folder of a class; use CLASS/, or"
-            f" {TABLE_HINT}.",
+            "E404", f"{DICOM}: a series lies in no folder of a class; use CLASS/, or {TABLE_HINT}."
         )
     inner = _recurs_below(folders)
-    if inner and not any(
-        n > 1 for n in Counter(f[:2] for f, _ in {(f[:2], p) for f, p in zip(folders, people)}).values()
-    ):
-        text = (
-            f"{DICOM}: folders such as SITE/CLASS/ are there, and each holds one patient, so they may be"
-            " patients'"
-        )
-        raise DataError("E404", f"{text}; give patients' folders names of their own, or {TABLE_HINT}.")
     labels = [f[1] if inner else f[0] for f in folders]
     classes = tuple(sorted(set(labels)))
-    if len(classes) < 2 or _are_patients(labels, people):
-        text = (
-            f"{DICOM} holds no folders of classes: it has {len(classes):,}, and those of one patient each are"
-            " patients'"
-        )
-        raise DataError("E404", f"{text}; use CLASS/, at least two, or images/ and masks/, or {TABLE_HINT}.")
-    notes.append(
-        ("sites" if inner else "labels", f"folders were read as {'site/class' if inner else 'class'}")
-    )
+    places = ["/".join(f[:2]) if inner else f[0] for f in folders]
+    if len(classes) < 2 or _are_patients(places, [one.patient for one in series]):
+        text = f"it has {len(classes):,}, and those of one patient each are patients'"
+        remedy = f"use CLASS/, at least two, or images/ and masks/, or {TABLE_HINT}"
+        raise DataError("E404", f"{DICOM} holds no folders of classes: {text}; {remedy}.")
+    topic = "site/class" if inner else "class"
+    notes.append(("sites" if inner else "labels", f"folders were read as {topic}"))
     scans = [
         _scan_of(one, split, folder[0] if inner else "", classes.index(label))
         for one, folder, label in zip(series, folders, labels)
@@ -465,10 +404,6 @@ def _recurs_below(folders: Sequence[tuple[str, ...]]) -> bool:
     return len(below) > 1 and len(names) > 1 and 2 * (total - len(names)) >= total / len(below)
 
 
-PATIENT_TABLES = ("participants.tsv", "patients.csv", "patients.tsv")
-"""The names of tables of patients; the first column names patients."""
-
-
 def add_participants(layout: ScanLayout, root: Path, site: str, label: str) -> ScanLayout:
     """The layout with sites and classes from these columns of the patients' table; "" for none.
 
@@ -478,23 +413,15 @@ def add_participants(layout: ScanLayout, root: Path, site: str, label: str) -> S
     if not site and not label:
         return layout
     if label and any(scan.mask for scan in layout.scans):
-        raise DataError(
-            "E403", f"{root}: label={label} names classes, and these volumes have masks; leave it out."
-        )
+        raise DataError("E403", f"{root}: label={label} names classes, and these volumes have masks.")
     path = next((root / name for name in PATIENT_TABLES if (root / name).is_file()), None)
     if path is None:
-        raise DataError(
-            "E402",
-            f"{root} holds none of {', '.join(PATIENT_TABLES)}, which site= and label= read; write one.",
-        )
+        tables = ", ".join(PATIENT_TABLES)
+        raise DataError("E402", f"{root} holds none of {tables}, which site= and label= read; write one.")
     sheet = read_csv(path)
-    patients = [str(v) for v in next(iter(sheet.columns.values()))]
-    rows = {patient: i for i, patient in reversed(list(enumerate(patients)))}
-    lacking = [scan.patient for scan in layout.scans if scan.patient not in rows]
-    if lacking:
-        text = (
-            f"{len(set(lacking)):,} of the patients, by PatientID" if layout.private else abbreviate(lacking)
-        )
+    rows = {str(v): i for i, v in reversed(list(enumerate(next(iter(sheet.columns.values())))))}
+    if lacking := {scan.patient: None for scan in layout.scans if scan.patient not in rows}:
+        text = f"{len(lacking):,} of the patients, by PatientID" if layout.private else abbreviate([*lacking])
         raise DataError("E403", f"{path} has no line for {text}; its first column names patients.")
     scans = list(layout.scans)
     if site:
@@ -510,14 +437,11 @@ def add_participants(layout: ScanLayout, root: Path, site: str, label: str) -> S
 
 def _patient_column(sheet: Sheet, name: str, path: Path) -> list[str]:
     """The values of a column. Raises DataError (E403) for a column that does not exist or lacks values."""
-    values = [str(v) for v in sheet.columns[column_named(sheet.columns, name, path.name)]]
-    missing = next((i for i, v in enumerate(values) if v.lower() in ("", "n/a", "na", "nan")), None)
-    if missing is not None:
-        raise DataError(
-            "E403",
-            f"{path}: column '{name}' has no value {sheet.where(missing)}; fill it, or remove the patient.",
-        )
-    return values
+    values = sheet.columns[column_named(sheet.columns, name, path.name)]
+    if (missing := cells.missing(values)).any():
+        where = sheet.where(int(missing.argmax()))
+        raise DataError("E403", f"{path}: column '{name}' has no value {where}; fill it in.")
+    return list(map(str, values))
 
 
 def are_test_scans(name: str, scans: Sequence[Scan], share: float) -> np.ndarray:
@@ -529,25 +453,16 @@ def are_test_scans(name: str, scans: Sequence[Scan], share: float) -> np.ndarray
     test = np.array([scan.part == "test" for scan in scans])
     owners = np.array([scan.owner for scan in scans])
     if test.any():
-        overlap = sorted(set(owners[test]) & set(owners[~test]))
-        if overlap:
-            raise DataError(
-                "E404",
-                f"{name}: the patient {overlap[0]} is in train/ and in test/; move all of each one into one"
-                " of"
-                " them.",
-            )
+        if both := sorted(set(owners[test]) & set(owners[~test])):
+            fault = f"the patient {both[0]} is in train/ and in test/"
+            raise DataError("E404", f"{name}: {fault}; move all of each one into one of them.")
         return test
     patients, first = np.unique(owners, return_index=True)
     if len(patients) < 2:
-        raise DataError(
-            "E403",
-            f"{name}: all volumes are of one patient, {scans[0].patient}, so none is left to test on; add"
-            " others.",
-        )
+        fault = f"all volumes are of one patient, {scans[0].patient}, so none is left to test on"
+        raise DataError("E403", f"{name}: {fault}; add others.")
     kinds = np.array([f"{scans[i].site}/{scans[i].label}" for i in first])
-    test_patients = patients[hold_out_patients(kinds, share)]
-    return np.isin(owners, test_patients)
+    return np.isin(owners, patients[hold_out_patients(kinds, share)])
 
 
 def hold_out_patients(kinds: np.ndarray, share: float) -> np.ndarray:
