@@ -262,7 +262,7 @@ def sheet_set(
     target: Target | None = None,
     *,
     features: Features = encode_features,
-    choice: ColumnChoice = ColumnChoice(),
+    choice: ColumnChoice | None = None,
 ) -> Dataset:
     """The set in a sheet; see `read_table`. features: makes samples of the columns that are neither labels
     nor sites nor groups."""
