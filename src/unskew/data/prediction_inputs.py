@@ -35,6 +35,7 @@ from unskew.data.files.tree import (
 from unskew.data.kinds.column_roles import column_named
 from unskew.data.kinds.features import encode_as, encode_inputs_as
 from unskew.data.kinds.images import read_each, read_image
+from unskew.data.kinds.missing_values import fill_as
 from unskew.data.kinds.sounds import SoundFormat, spectrogram
 from unskew.data.parquet.row_decoding import raw_inputs, raw_lists, read_file_column
 from unskew.data.parquet.table import (
@@ -80,7 +81,7 @@ def read_parquet(path: Path, form: Mapping[str, Any], layout: Layout | None = No
     if kind == "table":
         plain = [n for n, column in table.columns.items() if column.kind in TABLE_KINDS]
         sheet = Sheet(table.name, LazyColumns(table, plain), RowNames(table))
-        return names, encode_as(sheet, dict(form["columns"]))
+        return names, encode_as(fill_as(sheet, form), dict(form["columns"]))
     packed = kind in ("images", "sounds")
     usable = [n for n, column in table.columns.items() if column.kind == ("packed" if packed else "list")]
     if trained_column not in usable and len(usable) != 1:
@@ -203,7 +204,8 @@ def _read_with_columns(path: Path, form: Mapping[str, Any]) -> NamedSamples:
 
 def _read_table(path: Path, form: Mapping[str, Any]) -> NamedSamples:
     sheet = read_csv(path, NumberFormat(*form["numbers"]) if "numbers" in form else None)
-    return [place.removeprefix("line ") for place in sheet.places], encode_as(sheet, dict(form["columns"]))
+    rows = encode_as(fill_as(sheet, form), dict(form["columns"]))
+    return [place.removeprefix("line ") for place in sheet.places], rows
 
 
 def _decode_images(files: list[Path], form: Mapping[str, Any]) -> np.ndarray:

@@ -135,7 +135,7 @@ def prepare_samples(run: Run, x: Any) -> np.ndarray:
         )
     form = federation.intake.form if federation.intake else {}
     if is_frame(x) and form.get("kind") == "table":
-        x = encode_frame(x, form["columns"], "predict")
+        x = encode_frame(x, form, "predict")
     given = channels_first(sample_array(x, "predict"), form.get("axes", "auto"), "predict")
     if given.shape[1:] != federation.shape:
         raise DataError(

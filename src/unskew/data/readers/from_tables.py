@@ -9,8 +9,8 @@ Letters: N rows.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from unskew.data.kinds.column_roles import (
 )
 from unskew.data.kinds.features import Kinds, encode_as, encode_features
 from unskew.data.kinds.groups import INDEPENDENT, column_question, group_setting, is_id_name
+from unskew.data.kinds.missing_values import MissingSetting, check_complete, fill, fill_as
 from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.conversion import array_of
 from unskew.data.samples.dataset import Dataset, Target
@@ -57,22 +58,28 @@ def csv_set(
     decimal: DecimalSetting = "",
     thousands: ThousandsSetting = "",
     group: str = "",
+    x: str | Sequence[str] = "",
+    drop: str | Sequence[str] = "",
+    missing: MissingSetting = "refuse",
 ) -> Dataset:
     """The set in a CSV file, in a folder with train.csv and perhaps test.csv, or in all CSV files of a folder
     or pattern, of which each holds the rows of one site, by its name.
 
     Columns that some sites lack are left out, with a note. site: with files of sites, a column in their
-    place. See `read_table` for the other arguments and the errors.
+    place. x, drop: the columns to train on, by default all, and columns to leave out; a list, or names
+    joined by commas. missing: what becomes of cells without a value; see `missing_values`. See `read_table`
+    for the other arguments and the errors.
     """
     place, numbers, notes = Path(path), NumberFormat.from_settings(decimal, thousands), list[Note]()
+    choice = ColumnChoice(_names(x), _names(drop), missing)
     aim = target_of(target, label, center, scale)
     if are_sites(place):
         sheet, site = _read_sites(place, numbers, site, notes), site or SITE_COLUMN
     elif place.is_dir():
         sheet = _read_parts(place, numbers, notes)
     else:
-        return sheet_set(read_sheet(place, numbers), (label, site, group), classes, aim)
-    dataset = sheet_set(sheet, (label, site, group), classes, aim).with_notes(*notes)
+        return sheet_set(read_sheet(place, numbers), (label, site, group), classes, aim, choice=choice)
+    dataset = sheet_set(sheet, (label, site, group), classes, aim, choice=choice).with_notes(*notes)
     return replace(dataset, name=(place if place.is_dir() else place.parent).resolve().name)
 
 
@@ -220,6 +227,28 @@ def target_of(target: str, label: str, center: float | None, scale: float | None
     return Target.from_settings(target, center, scale) if target else None
 
 
+@dataclass(frozen=True)
+class ColumnChoice:
+    """Which columns are features, by default all, and what becomes of cells without a value in them."""
+
+    x: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    missing: MissingSetting = "refuse"
+
+    def features(self, sheet: Sheet, columns: Sequence[str]) -> list[str]:
+        """The features among these columns. Raises DataError (E403) for a column that does not exist."""
+        chosen = [column_named(columns, name, sheet.name) for name in self.x] or list(columns)
+        dropped = [column_named(sheet.columns, name, sheet.name) for name in self.drop]
+        return [column for column in chosen if column not in dropped]
+
+
+def _names(text: str | Sequence[str]) -> tuple[str, ...]:
+    """Names of columns: a list, or joined by commas."""
+    return tuple(
+        name.strip() for name in (text.split(",") if isinstance(text, str) else text) if name.strip()
+    )
+
+
 Roles = tuple[str, str, str]
 """The columns of labels, of sites and of groups; "" to search for one, and `none` for no groups."""
 Features = Callable[[Sheet, Mapping[str, np.ndarray], list[Note]], tuple[np.ndarray, Kinds]]
@@ -233,10 +262,11 @@ def sheet_set(
     target: Target | None = None,
     *,
     features: Features = encode_features,
+    choice: ColumnChoice | None = None,
 ) -> Dataset:
     """The set in a sheet; see `read_table`. features: makes samples of the columns that are neither labels
     nor sites nor groups."""
-    raw = sheet_raw(sheet, roles, classes, target, features)
+    raw = sheet_raw(sheet, roles, classes, target, features, choice)
     dataset = raw.dataset(Path(sheet.name.removesuffix(".gz")).stem)
     column = column_named(dict.fromkeys(sheet.columns), roles[1], sheet.name) if roles[1] else ""
     return replace(dataset, intake=replace(dataset.intake or Intake(), divided=column))
@@ -248,6 +278,7 @@ def sheet_raw(
     classes: Sequence[str] | None = None,
     target: Target | None = None,
     features: Features = encode_features,
+    choice: ColumnChoice | None = None,
 ) -> RawSamples:
     """The samples of a sheet, with a test part if it has one."""
     if not sheet.columns:
@@ -262,11 +293,21 @@ def sheet_raw(
     if group:
         places[group] = sheet.columns[group]
     feature_columns = [column for column in remaining if column not in places]
-    x, used = features(sheet, ColumnSubset(sheet.columns, feature_columns), notes)
+    medians: dict[str, float] = {}
+    columns: Mapping[str, np.ndarray] = ColumnSubset(sheet.columns, feature_columns)
+    if choice:
+        columns = ColumnSubset(sheet.columns, choice.features(sheet, feature_columns))
+        if choice.missing == "refuse":
+            check_complete(sheet, columns)
+        else:
+            columns, medians = fill(sheet, columns, choice.missing, places.get(site), notes)
+    x, used = features(sheet, columns, notes)
     if site:
         notes.append(("sites", f"from the column '{site}'"))
     # a list, because the order of the columns counts
     form: dict[str, Any] = {"kind": "table", "columns": [[column, kinds] for column, kinds in used.items()]}
+    if choice and choice.missing != "refuse":
+        form["missing"] = medians
     if sheet.numbers:
         form["numbers"] = [sheet.numbers.decimal, sheet.numbers.thousands]
     raw = RawSamples(x, y, columns=places, notes=tuple(notes), target=target, group=group, form=form)
@@ -450,13 +491,12 @@ def read_frames(
     return {name: sheet_raw(sheet, roles, None, aim, features) for name, sheet in sheets.items()}
 
 
-def encode_frame(frame: Any, used: Iterable[tuple[str, list[str]]], name: str) -> np.ndarray:
+def encode_frame(frame: Any, form: Mapping[str, Any], name: str) -> np.ndarray:
     """float32 [N, columns] of a table from which a model predicts; columns are found by name, in any order.
 
-    used: the columns that the model reads, with their words, as in `Kinds`. Raises DataError as `encode_as`
-    does.
+    form: how the training samples were made (`Intake.form`). Raises DataError as `encode_as` does.
     """
-    return encode_as(Sheet(name, frame_columns(frame, name)), dict(used))
+    return encode_as(fill_as(Sheet(name, frame_columns(frame, name)), form), dict(form["columns"]))
 
 
 def _join_tables(sheets: Mapping[str, Sheet]) -> Sheet:

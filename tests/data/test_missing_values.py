@@ -1,0 +1,150 @@
+"""Tables with cells without a value, and the choice of columns: at reading, training, predicting and at a
+site."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import unskew
+from unskew import data
+from unskew.errors import DataError
+
+LINES = """hospital,age,bp,sex,remark,sick
+a,60,120,m,r1,1
+a,,130,f,r2,0
+b,80,,,r3,1
+b,40,110,m,r4,0
+a,70,NA,m,r5,1
+b,50,90,f,r6,0
+"""
+
+
+@pytest.fixture
+def table(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text(LINES)
+    return file
+
+
+def rows_of(file, **options):
+    """The rows of a table in natural units, by column."""
+    read = data.read(file, label="sick", site="hospital", **options)
+    names = [
+        name if len(kinds) < 3 else f"{name}={kind}"
+        for name, kinds in read.intake.form["columns"]
+        for kind in (kinds if len(kinds) > 2 else [""])
+    ]
+    return dict(zip(names, np.concatenate([read.x, read.x_test]).T.tolist()))
+
+
+def test_all_columns_with_missing_values_are_listed_with_the_remedy(table):
+    with pytest.raises(DataError) as refused:
+        data.read(table, label="sick")
+    text = refused.value.text
+    assert refused.value.code == "E405"
+    for part in (
+        "3 columns",
+        "'age' (1 of 6, first at line 3)",
+        "'bp' (2 of 6, first at line 4)",
+        "'sex' (1",
+    ):
+        assert part in text
+
+
+def test_numbers_take_the_median_of_their_site_and_words_a_kind_of_their_own(table):
+    """By hand: ages 60 and 70 at a, so 65; pressures 110 and 90 at b, so 100, and 120 and 130 at a, so 125."""
+    rows = rows_of(table, missing="median", drop="remark")
+    assert sorted(rows["age"]) == [40, 50, 60, 65, 70, 80]
+    assert sorted(rows["bp"]) == [90, 100, 110, 120, 125, 130]
+    assert sum(rows["sex=missing"]) == 1
+
+
+def test_an_indicator_marks_the_missing_numbers_of_each_column(table):
+    rows = rows_of(table, missing="indicator", x=["age", "bp"])
+    assert list(rows) == ["age", "age is missing", "bp", "bp is missing"]
+    assert [sum(rows[f"{name} is missing"]) for name in ("age", "bp")] == [1, 2]
+    assert [rows["age"][i] for i, gone in enumerate(rows["age is missing"]) if gone] == [65]
+
+
+@pytest.mark.parametrize(
+    ("options", "columns"),
+    [
+        ({"x": "age,bp"}, ["age", "bp"]),
+        ({"x": ["bp"]}, ["bp"]),
+        ({"drop": "remark, sex"}, ["age", "bp"]),
+        ({"x": ["age", "bp"], "drop": ["age"]}, ["bp"]),
+    ],
+)
+def test_columns_are_chosen_or_left_out_by_name(table, options, columns):
+    read = data.read(table, label="sick", missing="median", **options)
+    assert [name for name, _ in read.intake.form["columns"]] == columns
+
+
+@pytest.mark.parametrize("options", [{"x": "agee"}, {"drop": "agee"}])
+def test_a_column_that_does_not_exist_is_refused_with_the_nearest(table, options):
+    with pytest.raises(DataError, match=r"E403 t.csv has no column 'agee'.*age"):
+        data.read(table, label="sick", missing="median", **options)
+
+
+def test_rows_of_the_test_part_do_not_enter_the_medians(tmp_path):
+    (tmp_path / "train.csv").write_text("v,w,y\n1,5,0\n3,6,1\n,7,0\n5,8,1\n")
+    (tmp_path / "test.csv").write_text("v,w,y\n100,5,0\n,6,1\n")
+    read = data.read(tmp_path, label="y", missing="median")
+    assert read.x_test[:, 0].tolist() == [100, 3]
+
+
+def patients(rng, file, rows=200):
+    """A table with holes in which sick people are older."""
+    y = rng.integers(0, 2, rows)
+    age = (50 + 30 * y + rng.normal(0, 8, rows)).round(1).astype(str)
+    age[rng.random(rows) < 0.2] = ""
+    sex = rng.choice(["m", "f", ""], rows)
+    lines = [f"{a},{s},{'ab'[i % 2]},{label}" for i, (a, s, label) in enumerate(zip(age, sex, y))]
+    file.write_text("age,sex,site,sick\n" + "\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("how", ["median", "indicator"])
+def test_a_run_predicts_tables_with_holes_by_the_medians_of_its_training(tmp_path, how):
+    """The prediction for an empty cell is that for the median of all training rows; with an indicator another
+    one."""
+    patients(np.random.default_rng(0), tmp_path / "t.csv")
+    run = unskew.run(
+        "fedavg",
+        f"{tmp_path}/t.csv(label=sick,site=site,missing={how})",
+        rounds=5,
+        skew="column:site",
+        model="mlp",
+        lr=0.1,
+        progress=False,
+    )
+    assert run.scores()["last"] > 0.8
+    median = run.federation.intake.form["missing"]["age"]
+    assert 55 < median < 75
+    frames = pytest.importorskip("pandas")
+    empty, known = (
+        run.predict_proba(frames.DataFrame({"age": [value], "sex": ["m"]})) for value in (np.nan, median)
+    )
+    assert np.array_equal(empty, known) == (how == "median")
+    no_sex = run.predict(frames.DataFrame({"age": [90.0, 40.0], "sex": [None, "f"]}))
+    assert [str(label) for label in no_sex] == ["1", "0"]
+
+
+def test_a_site_fills_its_own_cells_and_its_medians_do_not_leave_it(tmp_path):
+    """What a site says of its table is the same for other medians; its rows are those of a simulation in
+    which it is a client."""
+    from unskew.federation.protocol.hello import form_of
+
+    rng = np.random.default_rng(1)
+    patients(rng, tmp_path / "all.csv")
+    lines = (tmp_path / "all.csv").read_text().splitlines()
+    both = data.read(tmp_path / "all.csv", label="sick", site="site", missing="indicator")
+    forms, alone = [], []
+    for name in "ab":
+        own = tmp_path / f"{name}.csv"
+        own.write_text("\n".join([lines[0], *(line for line in lines[1:] if line.split(",")[2] == name)]))
+        one = data.read(own, label="sick", missing="indicator", drop="site")
+        forms.append(form_of(one))
+        alone.append(one.intake.form["missing"]["age"])
+    assert forms[0] == forms[1] == form_of(both)
+    assert alone[0] != alone[1]
