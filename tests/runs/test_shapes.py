@@ -154,5 +154,5 @@ def test_measures_of_something_else_are_one_sentence(held, told):
 )  # fmt: skip
 def test_privacy_of_something_else_is_one_sentence(held, told):
     with pytest.raises(StateError) as raised:
-        schema.parse_privacy(Path("privacy.json"), json.dumps(held).encode(), "attacks")
+        schema.parse_privacy(Path("privacy.json"), json.dumps(held).encode())
     assert told in raised.value.text
