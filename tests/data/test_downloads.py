@@ -210,30 +210,7 @@ def test_uci_har_is_read_from_the_zip_in_the_zip(tmp_path, monkeypatch):
     assert dataset.y_test.tolist() == [0, 1]
 
 
-def test_leafs_files_keep_their_writers_and_roles(tmp_path):
-    users = {"w1": ([[0.0] * 784, [1.0] * 784], [3, 61]), "w2": ([[0.5] * 784], [10])}
-    origin = folder(
-        tmp_path / "data", {"train/a.json": leaf(users), "test/a.json": leaf({"w2": users["w2"]})}
-    )
-    samples = made("femnist", origin, tmp_path)
-    assert samples.x.shape == (3, 1, 28, 28)
-    assert samples.x[:, 0, 0, 0].tolist() == [0, 255, 128]
-    assert (samples.columns["writer"][0].tolist(), samples.classes[61]) == (["w1", "w1", "w2"], "z")
-    text = "".join(
-        f"{role}:\n{line * 40}\n\n" for role, line in (("First Citizen", "Speak. "), ("ALL", "Yes: we do.\n"))
-    )
-    (tmp_path / "input.txt").write_text(text)
-    spoken = made("shakespeare", tmp_path / "input.txt", tmp_path)
-    assert set(spoken.columns["role"][0].tolist()) == {"First Citizen", "ALL"}
-    first = "".join(spoken.classes[c] for c in spoken.x[0])
-    assert first == ("Speak. " * 40)[:80]
-    assert spoken.classes[spoken.y[0]] == ("Speak. " * 40)[80]
-    (tmp_path / "l").mkdir()
-    (tmp_path / "l" / "all.json").write_bytes(leaf({"r": (["ab" * 40], ["c"])}))
-    assert get.get("shakespeare", tmp_path / "l", tmp_path / "2").samples.classes == ("a", "b", "c")
-
-
-def test_domains_sounds_and_medical_images(tmp_path, monkeypatch):
+def test_images_by_domain(tmp_path, monkeypatch):
     names = [
         f"{domain}/{c}/{i}.png" for domain in ("amazon", "dslr") for c in ("bike", "mug") for i in range(3)
     ]
@@ -246,32 +223,6 @@ def test_domains_sounds_and_medical_images(tmp_path, monkeypatch):
     assert unskew.data.read("office_caltech10").shape == (3, 64, 64)
     with pytest.raises(DataError, match=r"E403 .*images of 64 x 64"):
         unskew.data.read("office_caltech10(size=128)")
-    table = "slice_file_name,fsID,fold,classID,class\n1.wav,5,1,0,dog\n2.wav,6,10,1,car\n3.wav,6,2,1,car\n"
-    sounds = folder(
-        tmp_path / "U",
-        {
-            "metadata/UrbanSound8K.csv": table.encode(),
-            **{f"audio/fold{f}/{n}.wav": a_wav() for f, n in ((1, 1), (10, 2), (2, 3))},
-        },
-    )
-    heard = made("urbansound8k", sounds, tmp_path)
-    assert heard.x.shape == (2, 1, 64, 87)
-    assert heard.columns["recording"][1] is not None
-    assert heard.columns["recording"][1].tolist() == [6]
-    rgb = TEN.transpose(0, 2, 3, 1)
-    y = np.arange(10)[:, None].astype(np.uint8) % 3
-    np.savez(
-        tmp_path / "pathmnist.npz",
-        train_images=rgb,
-        train_labels=y,
-        val_images=rgb,
-        val_labels=y,
-        test_images=rgb[:3],
-        test_labels=y[:3],
-    )
-    medical = get.get("pathmnist", tmp_path / "pathmnist.npz", tmp_path / "out")
-    assert (medical.samples.x == TEN).all()
-    assert "10 validation images were left out" in medical.remarks
 
 
 def test_torchvisions_folders_are_taken_as_they_are(tmp_path):

@@ -18,7 +18,6 @@ from unskew.attacks.kinds.audit import Audit
 from unskew.attacks.kinds.membership import Membership
 from unskew.attacks.scene import Scene
 from unskew.data.clients.partition import Index
-from unskew.data.kinds.groups import file_question
 from unskew.data.python_objects import settings_of, take
 from unskew.data.readers.from_npz import save_dataset
 from unskew.data.samples.dataset import validation_of
@@ -161,22 +160,6 @@ def test_names_of_files_with_one_beginning_are_asked_about(tmp_path):
     assert not warnings_of(data.read(f"{tmp_path}/scans(size=8,group=none)"))
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["cat_{i:04}.png"],  # numbers of files
-        ["{c}_{i}.png"],  # the class
-        ["{i}.png"],
-        ["IMG_2020_{i}.png"],  # one beginning
-        ["holiday.png", "{i}_a.png"],
-    ],
-)
-def test_other_names_of_files_are_not_asked_about(names):
-    labels = np.arange(60) % 6
-    files = [names[i % len(names)].format(i=i, c=c) for i, c in enumerate(labels.tolist())]
-    assert not file_question(files, labels, None)
-
-
 @pytest.mark.parametrize("masks", [False, True])
 def test_files_that_a_table_lists_and_masks_have_groups(tmp_path, masks):
     root = tmp_path / "scans"
@@ -263,14 +246,6 @@ def test_groups_that_do_not_fit_are_refused(tmp_path):
         with pytest.raises((DataError, UsageError), match=text):
             take(given, group=group)
     assert not take((X, Y), group="none").group_column
-
-
-def test_a_test_set_of_arrays_may_have_groups_too():
-    parts = (X[8:], Y[8:], X[:8], Y[:8])
-    dataset = take(parts, group=np.concatenate([NAMES[8:], NAMES[:8]]))
-    assert not warnings_of(dataset)
-    dataset = take(parts, group=np.concatenate([NAMES[8:], NAMES[4:8], NAMES[8:12]]))
-    assert "4 of 8 test samples are of groups that are also trained on" in warnings_of(dataset)[0]
 
 
 def test_patients_of_one_name_at_two_clients_are_two():

@@ -14,7 +14,7 @@ import torch
 import unskew
 from unskew import data
 from unskew.data.readers import from_npz
-from unskew.data.storage.sample_rows import as_rows, is_streamed, moments
+from unskew.data.storage.sample_rows import is_streamed, moments
 from unskew.data.storage.scratch import mapped_rows
 from unskew.errors import DataError
 
@@ -177,15 +177,6 @@ def test_constants_are_those_of_the_rows_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("unskew.data.storage.sample_rows.SUM_BLOCK", 640)
     assert read.with_constants().mean == data.arrays(X, Y).with_constants().mean
     assert np.allclose(moments(x)[1], std)
-
-
-def test_rows_are_chosen_as_those_of_an_array(tmp_path):
-    rows, whole = as_rows(on_disk(tmp_path).x.source), X / np.float32(255)
-    for index in (5, -1, slice(3, 20, 4), slice(-3, None), [1, -2], np.arange(90) % 7 == 0, []):
-        assert np.array_equal(rows[index], whole[index])
-    for index in (90, -91, [0, 90]):
-        with pytest.raises(IndexError):
-            rows[index]
 
 
 class Items:

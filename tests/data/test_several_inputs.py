@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from unskew import data
-from unskew.data import data_overview, prediction_inputs
+from unskew.data import prediction_inputs
 from unskew.data.clients.federation import Federation
-from unskew.data.readers import from_npz
 from unskew.data.samples import packing
 from unskew.data.samples.dataset import Dataset
 from unskew.data.samples.packing import input_column
@@ -167,28 +165,6 @@ def test_types_are_those_that_the_model_will_see():
     assert taken.x.dtype == np.float32
 
 
-def test_a_picture_of_pillow_is_an_input():
-    picture = Image.new("RGB", (4, 3), (255, 0, 51))
-    taken = read(Samples(lambda i: {"image": picture, "age": i}))
-    assert taken.layout == Layout(
-        (Input("age", (), "int64"), Input("image", (3, 3, 4), "float32", 255)), True
-    )
-    assert np.allclose(taken.x[0, 1:], np.repeat([1, 0, 0.2], 12))
-
-
-@pytest.mark.parametrize("x", [(1.0, 2.0, 3.0), [1, 2, 3], tuple(torch.ones(3)), torch.ones(3)], ids=range(4))
-def test_a_row_of_numbers_is_one_input(x):
-    taken = read(Samples(lambda i: x))
-    assert taken.x.shape[1:] == (3,)
-    assert taken.layout is None
-
-
-def test_a_tuple_of_as_many_samples_as_labels_is_a_list_of_samples():
-    taken = data.arrays(tuple(SCANS), Y, test=0)
-    assert taken.layout is None
-    assert np.array_equal(taken.x, SCANS)
-
-
 class Odd:
     """Samples of which number 3 is given otherwise."""
 
@@ -264,17 +240,6 @@ def test_whole_numbers_up_to_the_limit_are_kept_exactly():
             data.arrays({"ids": beyond}, Y)
 
 
-def test_clients_may_each_bring_a_set():
-    half = {name: values[:20] for name, values in BY_NAME.items()}
-    taken = read({"north": (half, Y[:20]), "south": Subset(Samples(by_name), range(20, N))})
-    assert taken.layout == data.arrays(BY_NAME, Y).layout
-    assert taken.labels["client"] == ("north", "south")
-    again = read({"north": data.arrays(half, Y[:20], test=0), "south": (half, Y[:20])})
-    assert again.layout == taken.layout
-    common = read(([(half, Y[:20]), (half, Y[:20])], (BY_NAME, Y)))
-    assert np.array_equal(common.x_test, data.arrays(BY_NAME, Y, test=0).x)
-
-
 def test_equal_samples_with_an_image_stay_on_one_side_of_the_split():
     twice = {name: np.concatenate([values, values]) for name, values in BY_NAME.items()}
     taken = data.arrays(twice, np.concatenate([Y, Y]))
@@ -311,25 +276,6 @@ def test_a_device_sees_images_alone(skew):
         first, second = (input_column(two.layout, getattr(two, part), i) for i in range(2))
         assert np.array_equal(first, images.reshape(len(images), -1))
         assert np.array_equal(first, second) == ("noise" not in skew)
-
-
-def test_what_was_understood_names_every_input():
-    taken = data.arrays(BY_NAME | {"ids": IDS}, Y)
-    lines = data_overview.table(taken).splitlines()
-    assert lines[2:5] == [
-        "each     3 inputs, by name",
-        f"inputs   age float32 number, {taken.x[:, 0].min():.4g} to {taken.x[:, 0].max():.4g}",
-        f"         ids int64 [6], {taken.x[:, 1:7].min():.4g} to {taken.x[:, 1:7].max():.4g}",
-    ]
-    first = data_overview.facts(taken)["inputs"][0]
-    ages = [float(taken.x[:, 0].min()), float(taken.x[:, 0].max())]
-    assert first == {"name": "age", "shape": (), "type": "float32", "values": ages}
-
-
-def test_another_process_reads_the_same_set(tmp_path):
-    taken = data.arrays(BY_NAME, Y)
-    from_npz.save_dataset(taken, tmp_path / "set.npz")
-    assert same(data.npz(tmp_path / "set.npz"), taken)
 
 
 def dealt(layout: Layout | None, x: np.ndarray) -> Federation:

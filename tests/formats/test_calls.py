@@ -77,8 +77,6 @@ BAD = [
     ("m(a=\0)", "is not a list of key=value"),
     ("m(a=" + "-" * 3000 + "1)", "m"),
     ("m(a=" + "not " * 2400 + "1)", "m"),
-    ("m(a=" + "a." * 4000 + "a)", "m"),
-    ("m(a=" + "a." * 100 + "a)", "dots join more than 100 names"),
     ("m(a=" + "9" * 9000 + ")", "is not a list of key=value"),
     ("m(a=" + "(" * 11 + "1" + ")" * 11 + ")", "nested more than 10 deep"),
     ("m" * 20_000, "it has 20,000 characters"),

@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
-from typing import Annotated
 
 import pytest
-from annotated_types import Ge
 
 from unskew import config, measures
 from unskew.errors import UsageError
@@ -63,11 +60,6 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
 def test_a_number_with_an_exponent_is_a_number(text, value):
     read = documents.load(f"a: {text}", "f.yaml", "E109")["a"]
     assert (read, type(read)) == (value, type(value))
-
-
-def test_nothing_is_nothing():
-    assert documents.load("", "f.yaml", "E109") is None
-    assert documents.load("# a remark", "f.yaml", "E109") is None
 
 
 def refused(text):
@@ -124,33 +116,9 @@ def test_what_is_written_is_read_again_in_its_order():
     assert text.startswith("b:")
 
 
-def test_python_is_told_in_the_words_of_yaml():
-    assert documents.validation_text("should be a valid tuple") == "should be a list"
-    assert (
-        documents.validation_text("a valid dictionary or a valid string")
-        == "keys and values or text, perhaps in quotes"
-    )
-
-
 def test_a_name_cannot_become_markdown():
     assert markdown.escape_markdown("a|b*c_[d](e)<f>`g`\\h!{i}") == r"a\|b\*c\_\[d\](e)\<f\>\`g\`\\h\!\{i\}"
     assert markdown.escape_markdown("two\nlines\x1b") == r"two\\nlines\\x1b"
-
-
-@dataclass(frozen=True)
-class Skewed:
-    alpha: Annotated[float, Ge(0), "how strong"]
-    least: Annotated[int, "how many"] = 3
-
-
-def test_arguments_are_a_table_with_their_defaults():
-    lines = markdown.arguments_table("skew", {"dirichlet": Skewed, "plain": Skewed}).splitlines()
-    assert lines[0] == "| skew | argument | type | range | default | meaning |"
-    assert lines[1] == "| --- | --- | --- | --- | --- | --- |"
-    assert lines[2] == "| `dirichlet` | `alpha` | number | at least 0 | required | how strong |"
-    assert lines[3] == "| `dirichlet` | `least` | whole number |  | `3` | how many |"
-    assert lines[4].startswith("| `plain` | `alpha` |")
-    assert len(lines) == 6
 
 
 def test_yaml_means_on_and_off_and_lists_of_names():

@@ -33,7 +33,7 @@ MOST_SCORE = 1e100
 
 def form(**fields: Any) -> Any:
     """The type of an object with these entries, which may have others; `NotRequired` ones may be missing."""
-    kind = TypedDict("form", fields)  # type: ignore[misc, operator]
+    kind: Any = TypedDict("form", fields)  # type: ignore[misc, operator]
     kind.__pydantic_config__ = ConfigDict(strict=True, extra="allow")
     return kind
 

@@ -24,7 +24,6 @@ from unskew.data.clients.partition import Index
 from unskew.data.samples.dataset import Dataset
 from unskew.data.storage.sample_rows import is_streamed
 from unskew.errors import DataError, UsageError
-from unskew.formats import specs
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -184,7 +183,9 @@ def _smooth(x: np.ndarray, weights: np.ndarray, axis: int) -> np.ndarray:
     return np.moveaxis(np.moveaxis(x, axis, -1) @ mix.T, -1, axis)
 
 
-SHIFTS: dict[str, type[Shift]] = specs.by_name([Brightness, Contrast, Gamma, Noise, Blur, Rotate90])
+SHIFTS: dict[str, type[Shift]] = {
+    kind.name: kind for kind in (Brightness, Contrast, Gamma, Noise, Blur, Rotate90)
+}
 """The kinds by name."""
 
 

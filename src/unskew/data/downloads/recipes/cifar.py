@@ -78,9 +78,9 @@ def _class_words(files: Files, name: str, key: bytes) -> tuple[str, ...]:
 def cifar10(origin: OriginalFiles) -> OriginalSamples:
     """50,000 and 10,000 images of ten classes."""
     files = origin.files
-    train = _read_part(files, [f"data_batch_{i}" for i in range(1, 6)], b"labels")
-    test = _read_part(files, ["test_batch"], b"labels")
-    return OriginalSamples(*train, *test, _class_words(files, "batches.meta", b"label_names"))
+    x, y = _read_part(files, [f"data_batch_{i}" for i in range(1, 6)], b"labels")
+    x_test, y_test = _read_part(files, ["test_batch"], b"labels")
+    return OriginalSamples(x, y, x_test, y_test, _class_words(files, "batches.meta", b"label_names"))
 
 
 def cifar100(origin: OriginalFiles) -> OriginalSamples:
