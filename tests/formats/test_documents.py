@@ -33,7 +33,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "latin").write_bytes(b"na\xefve")
     for name, before, why in (
         ("none", "there is no file", ""),
-        ("latin", "cannot read", ": it is not written in UTF-8; save it as UTF-8"),
+        ("latin", "cannot read", ": save it as UTF-8"),
         (".", "cannot read", ": Is a directory"),
     ):
         with pytest.raises(UsageError) as raised:

@@ -58,13 +58,10 @@ def reader_of(name: str) -> Callable[..., Dataset]:
     if name not in files():
         if name in recipes():
             text = f"there is no data set {excerpt(name)} here, but its original files can be made into one"
-            raise UsageError(
-                "E125", f"{text}: unskew data get {name} --from PATH (docs/data.md says which PATH)."
-            )
+            raise UsageError("E125", f"{text}: unskew data get {name} --from PATH (see docs/data.md).")
+        near = suggestion(name, [*files(), *recipes()])
         hint = f"Known: {', '.join(files())}; or a path, looked for{python_files.folder_note(Path())}."
-        raise UsageError(
-            "E125", f"unknown data {excerpt(name)}.{suggestion(name, [*files(), *recipes()])} {hint}"
-        )
+        raise UsageError("E125", f"unknown data {excerpt(name)}.{near} {hint}")
     return getattr(importlib.import_module(f"unskew.data.sets.{name}"), name)
 
 
@@ -201,11 +198,8 @@ def _reader_of_path(path: Path) -> tuple[Callable[..., Dataset], str]:
         return FILE_READERS[table_ending(path)]
     if not path.suffix:
         return FILE_READERS[".npz"]
-    raise UsageError(
-        "E125",
-        f"{excerpt(str(path))} is not read; data are a folder, or a file of {', '.join(FILE_READERS)}: save"
-        " it as one.",
-    )
+    text = f"{excerpt(str(path))} is not read; data are a folder, or a file of {', '.join(FILE_READERS)}"
+    raise UsageError("E125", f"{text}: save it as one.")
 
 
 def at_hand(text: str) -> bool:

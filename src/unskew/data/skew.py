@@ -87,11 +87,9 @@ def partition(
         raise DataError("E403", "there are no samples to deal out.")
     if y.ndim > 1 and y.dtype.kind != "b" and kind.by_class:
         usable = ", ".join(f"column:{name}" for name in columns or {}) or "column:NAME"
-        raise DataError(
-            "E103",
-            f"skew '{kind.name}' deals by class, but these samples have"
-            f" {'a label for each token' if y.ndim == 2 else 'masks'}; use iid or {usable}.",
-        )
+        labels = "a label for each token" if y.ndim == 2 else "masks"
+        text = f"skew '{kind.name}' deals by class, but these samples have {labels}"
+        raise DataError("E103", f"{text}; use iid or {usable}.")
     if clients < 1 and not kind.own_clients:
         raise UsageError("E109", f"clients must be at least 1; got {clients}.")
     request = Request(strata(y), clients, samples, columns or {})
@@ -218,13 +216,12 @@ def _reserve_rows(dataset: Dataset, count: int, rng: np.random.Generator) -> np.
     if not count:
         return np.zeros(0, np.int64)
     if dataset.target or dataset.several:
-        reason = "a target has no classes" if dataset.target else "a sample has several labels"
-        raise DataError("E103", f"{count} samples of each class are to be held back, but {reason}.")
+        text = f"{count} samples of each class are to be held back, but samples have no single class"
+        raise DataError("E103", f"{text}.")
     smallest = int(np.bincount(dataset.y, minlength=len(dataset.classes)).min())
     if smallest <= count:
-        raise DataError(
-            "E103", f"{count} samples of each class are to be held back, but one class has only {smallest}."
-        )
+        text = f"{count} samples of each class are to be held back, but one class has only {smallest}"
+        raise DataError("E103", f"{text}.")
     of_class = (np.flatnonzero(dataset.y == c) for c in range(len(dataset.classes)))
     return np.sort(np.concatenate([rng.permutation(rows)[:count] for rows in of_class]))
 
