@@ -235,12 +235,6 @@ def test_availability_has_the_stated_mean(spec, mean):
     assert np.mean([len(a.answered) for a in seen(spec)]) == pytest.approx(mean, rel=0.1)
 
 
-def test_absences_persist_for_their_period():
-    found = seen("persistent:0.3x10")
-    assert all(np.array_equal(found[0].answered, a.answered) for a in found[:10])
-    assert not np.array_equal(found[0].answered, found[10].answered)
-
-
 def test_deadline_quorum_and_redraw():
     found = seen("full,deadline:1")
     assert np.mean([len(a.answered) for a in found]) == pytest.approx(100, rel=0.1)  # the median time is 1
@@ -284,14 +278,6 @@ def test_feature_skew_works_in_natural_units_under_standardisation():
     raw = data.build(dataset, "iid+gamma:0.5", 3, rng(1), rng(2))
     done = data.build(dataset.standardised(), "iid+gamma:0.5", 3, rng(1), rng(2))
     assert np.allclose(done.x, (raw.x - 0.3053) / 0.3760, atol=1e-5)
-
-
-def test_validation_rows_are_taken_from_every_client_that_can_spare_them():
-    made = data.build(data.read("digits"), "dirichlet:0.3", 10, rng(1), rng(2), validation=0.2)
-    whole = data.build(data.read("digits"), "dirichlet:0.3", 10, rng(1), rng(2))
-    assert [*made.val.sizes] == [n // 5 for n in whole.sizes]
-    for k in range(10):
-        assert sorted([*made.train[k], *made.val[k]]) == sorted(whole.train[k])
 
 
 def test_validation_holds_out_of_every_class_and_domain_and_puts_the_test_set_away():

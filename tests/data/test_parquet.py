@@ -372,32 +372,3 @@ def test_other_processes_read_the_rows_in_a_file_of_their_own(tmp_path, little):
     read = data.read(tmp_path / "x.parquet")
     from_npz.save_dataset(read, tmp_path / "data.npz")
     assert np.array_equal(data.read(tmp_path / "data.npz").x[:], read.x[:])
-
-
-def test_a_column_of_parts_beside_files_that_are_parts_has_to_agree_and_is_no_feature(tmp_path):
-    """It was a feature that tells training rows from test rows, and rows were where the file was, whatever it
-    said."""
-
-    def written(train: list[str], test: list[str]) -> None:
-        for part, said in (("train", train), ("test", test)):
-            some = {
-                "a": ("double", RNG.normal(size=len(said)).tolist()),
-                "label": ("int64", [0, 1] * (len(said) // 2)),
-            }
-            arrow.write(tmp_path / "set" / f"{part}.parquet", some | {"split": ("string", said)})
-
-    written(["train"] * 6, ["test"] * 4)
-    read = data.read(tmp_path / "set")
-    assert (read.x.shape, read.x_test.shape) == ((6, 1), (4, 1))
-    written(["train"] * 4 + ["val"] * 2, ["test"] * 4)
-    read = data.read(tmp_path / "set")
-    assert (read.x.shape, read.x_test.shape) == ((4, 1), (4, 1))
-    for train, test, says in (
-        (["train"] * 5 + ["test"], ["test"] * 4, r"says test at row 5 of .*train\.parquet"),
-        (["train"] * 6, ["test", "train"] * 2, r"says train at row 1 of .*test\.parquet"),
-    ):
-        written(train, test)
-        with pytest.raises(
-            DataError, match=f"E403 set: column 'split' {says}, and the file's name says another part"
-        ):
-            data.read(tmp_path / "set")

@@ -70,17 +70,6 @@ def test_columns_become_the_inputs_that_arrays_would(tmp_path):
     assert set(ours.columns) == {"hospital"}
 
 
-def test_a_column_of_lists_may_hold_a_label_for_every_place_of_an_input(tmp_path):
-    kinds = np.where(np.arange(5) < 4, IDS % 3, -100)
-    arrow.write(tmp_path / "k.parquet", columns(kinds=("list<element: int64>", kinds.tolist())))
-    ours = data.read(f"{tmp_path}/k.parquet(x='age,ids', label=kinds)")
-    theirs = data.arrays({"age": AGES, "ids": IDS}, kinds)
-    assert ours.tokens
-    both = [{(*x, *y) for x, y in zip((*d.x, *d.x_test), (*d.y, *d.y_test))} for d in (ours, theirs)]
-    assert both[0] == both[1]
-    assert len(both[0]) == N
-
-
 def test_shards_of_training_and_test_rows_stay_what_they_are(tmp_path):
     arrow.write(tmp_path / "s" / "train-0.parquet", columns(slice(0, 30)))
     arrow.write(tmp_path / "s" / "test-0.parquet", columns(slice(30, N)))

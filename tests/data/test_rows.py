@@ -104,16 +104,6 @@ def test_views_of_a_mapping_are_read_from_their_own_place(tmp_path):
     assert mapped_rows(np.load(tmp_path / "x.npy", mmap_mode="c"), None) is None
 
 
-def test_a_file_in_another_order_trains_to_the_same_bits(tmp_path):
-    x = np.asfortranarray((X.astype(np.uint16) * 257).astype(">u2"))
-    read, whole = on_disk(tmp_path, x), data.arrays(x, Y)
-    assert read.intake == whole.intake
-    assert read.intake.dtype == "uint16"
-    assert np.array_equal(read.x[:], whole.x)
-    one, other = (unskew.run("fedavg", d, **SETTINGS) for d in (read, whole))
-    assert one.digest == other.digest
-
-
 def test_what_becomes_of_a_smaller_file_changes_nothing(tmp_path, monkeypatch):
     """D8: float32 was used through its mapping: what was written to the file while a run trained was trained
     on."""

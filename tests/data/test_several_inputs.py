@@ -218,7 +218,7 @@ class Odd:
         ),
         (
             lambda: {"north": (BY_NAME, Y), "south": ({"age": IDS[:, 0], "image": SCANS}, Y)},
-            "E403 samples of 'north' and 'south' have other inputs: age float32 number and age int64 number",
+            "E403 samples of 'north' and 'south' have other inputs: ",
         ),
         (
             lambda: {"north": (BY_NAME, Y), "south": (SCANS, Y)},

@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from unskew import config, measures
 from unskew.errors import UsageError
 from unskew.formats import documents, markdown
-
-
-@pytest.mark.parametrize(
-    "environment", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"PYTHONUTF8": "1"}]
-)
-def test_yaml_is_utf8_whatever_the_machines_language(tmp_path, environment):
-    path = tmp_path / "a.yaml"
-    path.write_bytes("name: ± Zürich 文\n".encode())
-    code = (
-        "from unskew.formats import documents;"
-        f" print(ascii(documents.text_of(__import__('pathlib').Path({str(path)!r}))))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True
-    )
-    assert done.stdout.strip() == ascii("name: ± Zürich 文\n"), done.stderr
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):

@@ -163,7 +163,8 @@ def _reason(rows: np.ndarray, columns: Sequence[str] | None = None) -> str:
     if len(unscaled):
         c = int(unscaled[0])
         text = f"{word} {names[c]} with mean {mean[c]:.3g} and standard deviation {std[c]:.3g}"
-        return f"{len(unscaled)} of {len(mean)} {word}s are unscaled, such as {text}"
+        which = f"{len(unscaled)} of {len(mean)} {word}s are" if len(mean) > 1 else "they are"
+        return f"{which} unscaled, such as {text}"
     if std.max() < UNSCALED_BELOW and std.max() > 0:
         return f"they hardly vary, with standard deviations up to {std.max():.2g}"
     if rows.ndim == 2 and (reason := _column_scales(rows[:], mean, std, names)):

@@ -257,8 +257,8 @@ def ineffective(kind: Callable[..., Any], values: Mapping[str, object]) -> str |
     for argument in of(kind):
         for needed in (item for item in split_hint(argument.hint)[1] if isinstance(item, With)):
             if values[argument.name] != argument.default and not needed.holds(values):
-                value = "set" if needed.value is True else f"= {needed.value}"
-                text = f"{argument.name} counts only with {needed.setting} {value}"
+                value = " set" if needed.value is True else f"={needed.value}"
+                text = f"{argument.name} counts only with {needed.setting}{value}"
                 return f"{text}; set that, or leave {argument.name} out."
     return None
 

@@ -318,8 +318,8 @@ def _further_columns(shards: Sequence[Shard]) -> tuple[str, ...]:
                 raise DataError("E403", f"{text}; write one type into all files.")
         for name, classes in shard.classes.items():
             if classes != first.classes.get(name, classes):
-                text = f"{first.path} and {shard.path} number the classes of {excerpt(name, 40)} differently"
-                raise DataError("E403", f"{text}; write one list of names into all files.")
+                text = f"{first.path} and {shard.path} number the classes of column {excerpt(name, 40)}"
+                raise DataError("E403", f"{text} differently; write one list of names into all files.")
         if extra := [name for name in shard.columns if name not in first.columns]:
             omissions.append(f"column {excerpt(extra[0], 40)}, which only {shard.path.name} has")
     return tuple(dict.fromkeys(omissions))

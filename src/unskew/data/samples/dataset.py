@@ -51,8 +51,8 @@ class Target:
         if center is None and scale is None:
             return Target(name)
         if center is None or scale is None or not (np.isfinite([center, scale]).all() and scale > 0):
-            text = f"a target is learnt as (y - center) / scale, with scale above 0; got {center} and {scale}"
-            raise UsageError("E109", f"{text}: give both.")
+            text = "center and scale belong together, and scale is above 0"
+            raise UsageError("E109", f"{text}: a target is learnt as (y - center) / scale.")
         return Target(name, float(center), float(scale), given=True)
 
     def fit(self, y: np.ndarray, data: str) -> Target:
@@ -67,7 +67,8 @@ class Target:
             return self
         low, high = float(y.min()), float(y.max())
         if low == high:
-            raise DataError("E404", f"{data}: the target '{self.name}' is {low:g} in every training sample.")
+            text = f"the target '{self.name}' is {low:g} in every training sample"
+            raise DataError("E404", f"{data}: {text}, so there is nothing to learn.")
         return replace(self, center=float(y.mean(dtype=np.float64)), scale=float(y.std(dtype=np.float64)))
 
 
@@ -161,7 +162,8 @@ def check_rows(name: str, layout: Layout | None, shape: tuple[int, ...], pixels:
         text = f"samples are {list(shape)}, and their inputs take {layout.width} numbers a row"
         raise DataError("E403", f"{name}: {text}.")
     if layout and pixels and not (len(pixels) == 1 and pixels[0] in layout.lengths):
-        text = f"samples have labels {list(pixels)}, and no input has so many places ({layout})"
+        labels = ", ".join(map(str, ("N", *pixels)))
+        text = f"labels are [{labels}], and no input of a sample has so many places ({layout})"
         raise DataError(
             "E404", f"{name}: {text}; give one label for each place of a sequence, or one a sample."
         )
@@ -191,7 +193,7 @@ def check_numbers(values: np.ndarray, file: str) -> None:
     """Raises DataError (E405), which names the file, if the values contain NaN or infinity."""
     if not np.isfinite(values).all():
         value = values[~np.isfinite(values)][0]
-        raise DataError("E405", f"{file} holds {value}; correct it, or take the file away.")
+        raise DataError("E405", f"{file} holds {value}, which is no number; correct it, or take it away.")
 
 
 def check_lengths(name: str, part: str, x: np.ndarray, y: np.ndarray, columns: dict[str, np.ndarray]) -> None:

@@ -85,7 +85,7 @@ def pack(x: Any, name: str, as_is: bool = False) -> PackedSamples:
         return x
     inputs = _input_arrays(x, name)
     if not inputs:
-        raise DataError("E403", f"{name}: a dictionary of inputs is empty; name one array or several.")
+        raise DataError("E403", f"{name}: an empty dictionary of inputs was given; name an array.")
     for key, values in inputs.items():
         if not as_is and values.ndim > 1:
             check_axes(f"{name}: {_input_name(key)}", values, series=False)
