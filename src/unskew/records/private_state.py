@@ -173,11 +173,16 @@ class DiskStore:
     def fetch(self, clients: Iterable[int]) -> dict[int, Tree]:
         """The state of those of the clients that have any. Raises StateError (E201) if a file is missing or
         damaged."""
+        rounds = self._rounds_of(clients)
+        return {k: tree for t, members in rounds.items() for k, tree in self._read(t, members).items()}
+
+    def _rounds_of(self, clients: Iterable[int]) -> dict[int, list[int]]:
+        """By round, those of the clients with their last state after it."""
         by_round: dict[int, list[int]] = {}
         for k in clients:
             if k in self.index:
                 by_round.setdefault(self.index[k], []).append(k)
-        return {k: tree for t, members in by_round.items() for k, tree in self._read(t, members).items()}
+        return by_round
 
     def put(self, t: int, trees: Mapping[int, Tree]) -> None:
         kept = {str(k): tree for k, tree in trees.items() if tree}
@@ -195,7 +200,8 @@ class DiskStore:
 
     def check(self) -> None:
         """Raises StateError (E201) if a client's state is missing or damaged."""
-        self.fetch(self.index)
+        for t, members in self._rounds_of(self.index).items():
+            self._read(t, members)
 
     def sweep(self) -> None:
         """Remove the files that neither this checkpoint nor the previous one refers to. Call it after every
