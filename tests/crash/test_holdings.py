@@ -16,8 +16,7 @@ import torch
 import unskew
 from tests.crash.harness import Stop
 from unskew.errors import StateError
-from unskew.records import checkpoints
-from unskew.records.private_state import INDEX_FILE, INDEX_MARK, OLD_LISTS, DiskStore
+from unskew.records.private_state import INDEX_FILE, INDEX_MARK, DiskStore
 
 SETTINGS = {
     "clients": 5, "rounds": 4, "epochs": 1, "samples": 12, "model": "mlp(hidden=(4,))", "workers": 1,
@@ -47,25 +46,6 @@ def stopped(runs, tmp_path) -> tuple[Path, str]:
 
 def tree(value: float):
     return {"p": {"x": torch.tensor([value])}}
-
-
-def test_a_folder_that_lists_every_client_resumes_and_is_then_written_round_by_round(stopped):
-    path, digest = stopped
-    for name in (checkpoints.LATEST, checkpoints.PREVIOUS):
-        tensors, facts = checkpoints.read(path / name)
-        store = DiskStore(path / "private", facts)
-        lists = {
-            "private": sorted(store.index.items()),
-            "private_files": sorted(store.holdings.files.items()),
-        }
-        del facts[INDEX_MARK]
-        checkpoints.write(path / name, tensors, facts | lists)
-    (path / "private" / INDEX_FILE).unlink()
-    assert unskew.resume(path, say=lambda _: None).digest == digest
-    facts = checkpoints.read(path / checkpoints.LATEST)[1]
-    assert INDEX_MARK in facts
-    assert not set(OLD_LISTS) & set(facts)
-    DiskStore(path / "private", facts).check()
 
 
 def test_what_a_killed_round_added_is_cut_off(stopped):

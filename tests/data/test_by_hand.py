@@ -9,7 +9,6 @@ from unskew import data
 from unskew.data.clients.availability import Availability
 from unskew.data.clients.partition import Index, Request, draw_rows, split_among_owners
 from unskew.data.clients.shifts import Blur, Brightness, Client, Contrast, Gamma, Noise, Rotate90
-from unskew.data.kinds.images import resize_images, resize_masks
 from unskew.data.samples import dataset
 from unskew.data.samples.dataset import largest_remainder, validation_of, whole_groups, with_test_set
 from unskew.data.skew import deal_tests, largest_remainder_exact, partition
@@ -67,13 +66,6 @@ def test_rows_are_drawn_in_the_proportions_of_the_classes():
 def test_test_rows_are_rounded_by_the_largest_remainder_whatever_the_lot(n, weights, numbers):
     for seed in range(20):
         assert largest_remainder_exact(n, np.array(weights), rng(seed)).tolist() == numbers
-
-
-def test_equal_remainders_are_settled_at_random():
-    results = {
-        tuple(largest_remainder_exact(1, np.array([2, 2, 2]), rng(seed)).tolist()) for seed in range(40)
-    }
-    assert results == {(1, 0, 0), (0, 1, 0), (0, 0, 1)}
 
 
 def test_rows_of_a_class_that_nobody_trains_on_are_not_dealt():
@@ -346,11 +338,3 @@ def test_test_rows_of_an_unknown_site_belong_to_nobody():
     federation = data.build(dataset, "column:site", 1, rng(), rng())
     assert [rows.tolist() for rows in federation.test] == [[0], [2]]
     assert not federation.natural
-
-
-def test_an_oblong_image_is_made_smaller_by_its_own_sides():
-    """Two rows stay, four columns become two, three thirds of which are shared out."""
-    image = np.array([[[[0.0, 2.0, 4.0, 8.0], [1.0, 1.0, 3.0, 5.0]]]])
-    assert resize_images(image, 2).tolist() == [[[[1, 6], [1, 4]]]]
-    assert resize_images(image[..., :3], 2)[0, 0] == pytest.approx(np.array([[2 / 3, 10 / 3], [1, 7 / 3]]))
-    assert resize_masks(image[0].astype(np.int64), 2).tolist() == [[[2, 8], [1, 5]]]

@@ -24,7 +24,8 @@ from scipy.io import wavfile
 import unskew
 from tests.cli.calling import call
 from unskew.data.downloads import get
-from unskew.data.downloads.catalogue import OriginalSamples, recipes
+from unskew.data.downloads.catalogue import recipes
+from unskew.data.downloads.original_files import OriginalSamples
 from unskew.data.downloads.recipes import cifar
 from unskew.errors import DataError
 from unskew.system import disk
@@ -144,9 +145,8 @@ def made(name: str, origin: Path, tmp_path: Path, **more: Any) -> OriginalSample
     return get.get(name, origin, tmp_path / "out", **more).samples
 
 
-def test_cifar10_of_either_version_is_read_by_its_name(tmp_path, monkeypatch):
-    """Pickles of Python 2 and binary records give the same bytes, and the card names files and classes as
-    text."""
+def test_cifar10_is_read_by_its_name(tmp_path, monkeypatch):
+    """The card names files and classes as text."""
     got = get.get("cifar10", tar(tmp_path / "a.tar.gz", a_cifar10()), tmp_path / "out")
     assert (got.samples.x == TEN).all()
     assert got.samples.y.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
@@ -160,46 +160,19 @@ def test_cifar10_of_either_version_is_read_by_its_name(tmp_path, monkeypatch):
     dataset = unskew.data.read("cifar10")
     assert np.allclose(dataset.x, TEN / np.float32(255))
     assert dataset.mean == (0.4914, 0.4822, 0.4465)
-    flat, labels = TEN.reshape(10, -1), got.samples.y
-    records = [bytes([y]) + row.tobytes() for y, row in zip(labels.tolist(), flat)]
-    binary = {f"b/data_batch_{i + 1}.bin": b"".join(records[2 * i : 2 * i + 2]) for i in range(5)}
-    binary |= {
-        "b/test_batch.bin": b"".join(bytes([i]) + flat[i].tobytes() for i in range(3)),
-        "b/batches.meta.txt": b"\n".join(b"c%d" % i for i in range(10)) + b"\n\n",
-    }
-    again = get.get("cifar10", folder(tmp_path / "folder", binary), tmp_path / "again").samples
-    assert (again.x == got.samples.x).all()
-    assert (again.y == got.samples.y).all()
-    assert again.x_test is not None
-    assert (again.x_test == TEN[:3]).all()
 
 
 def test_cifar100_has_superclasses(tmp_path, monkeypatch):
-    flat = TEN.reshape(10, -1)
-    rows = b"".join(bytes([i % 2, 9 - i]) + flat[i].tobytes() for i in range(10))
-    fine = b"\n".join(b"f%d" % i for i in range(10))
-    origin = folder(
-        tmp_path / "c",
-        {
-            "train.bin": rows,
-            "test.bin": rows,
-            "fine_label_names.txt": fine,
-            "coarse_label_names.txt": b"even\nodd\n",
-        },
-    )
+    names = [b"f%d" % i for i in range(10)]
+    labels = {b"fine_labels": list(range(9, -1, -1)), b"coarse_labels": [0, 1] * 5}
+    part = pickled({b"data": TEN.reshape(10, -1), **labels})
+    meta = pickled({b"fine_label_names": names, b"coarse_label_names": [b"even", b"odd"]})
+    origin = folder(tmp_path / "c", {"train": part, "test": part, "meta": meta})
     monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "out"))
-    samples = made("cifar100", origin, tmp_path)
-    assert samples.y.tolist() == list(range(9, -1, -1))
+    assert made("cifar100", origin, tmp_path).y.tolist() == list(range(9, -1, -1))
     dataset = unskew.data.read("cifar100")
     assert dataset.classes[9] == "f9"
     assert [dataset.labels["superclass"][i] for i in dataset.columns["superclass"]] == ["even", "odd"] * 5
-    names = [b"f%d" % i for i in range(10)]
-    part = pickled({b"data": flat, b"fine_labels": samples.y.tolist(), b"coarse_labels": [0, 1] * 5})
-    meta = pickled({b"fine_label_names": names, b"coarse_label_names": [b"even", b"odd"]})
-    again = get.get(
-        "cifar100", folder(tmp_path / "p", {"train": part, "test": part, "meta": meta}), tmp_path / "2"
-    ).samples
-    assert (again.columns["superclass"][0] == samples.columns["superclass"][0]).all()
 
 
 def test_idx_files_and_emnists_exchanged_axes(tmp_path, monkeypatch):
@@ -237,30 +210,7 @@ def test_uci_har_is_read_from_the_zip_in_the_zip(tmp_path, monkeypatch):
     assert dataset.y_test.tolist() == [0, 1]
 
 
-def test_leafs_files_keep_their_writers_and_roles(tmp_path):
-    users = {"w1": ([[0.0] * 784, [1.0] * 784], [3, 61]), "w2": ([[0.5] * 784], [10])}
-    origin = folder(
-        tmp_path / "data", {"train/a.json": leaf(users), "test/a.json": leaf({"w2": users["w2"]})}
-    )
-    samples = made("femnist", origin, tmp_path)
-    assert samples.x.shape == (3, 1, 28, 28)
-    assert samples.x[:, 0, 0, 0].tolist() == [0, 255, 128]
-    assert (samples.columns["writer"][0].tolist(), samples.classes[61]) == (["w1", "w1", "w2"], "z")
-    text = "".join(
-        f"{role}:\n{line * 40}\n\n" for role, line in (("First Citizen", "Speak. "), ("ALL", "Yes: we do.\n"))
-    )
-    (tmp_path / "input.txt").write_text(text)
-    spoken = made("shakespeare", tmp_path / "input.txt", tmp_path)
-    assert set(spoken.columns["role"][0].tolist()) == {"First Citizen", "ALL"}
-    first = "".join(spoken.classes[c] for c in spoken.x[0])
-    assert first == ("Speak. " * 40)[:80]
-    assert spoken.classes[spoken.y[0]] == ("Speak. " * 40)[80]
-    (tmp_path / "l").mkdir()
-    (tmp_path / "l" / "all.json").write_bytes(leaf({"r": (["ab" * 40], ["c"])}))
-    assert get.get("shakespeare", tmp_path / "l", tmp_path / "2").samples.classes == ("a", "b", "c")
-
-
-def test_domains_sounds_and_medical_images(tmp_path, monkeypatch):
+def test_images_by_domain(tmp_path, monkeypatch):
     names = [
         f"{domain}/{c}/{i}.png" for domain in ("amazon", "dslr") for c in ("bike", "mug") for i in range(3)
     ]
@@ -273,106 +223,6 @@ def test_domains_sounds_and_medical_images(tmp_path, monkeypatch):
     assert unskew.data.read("office_caltech10").shape == (3, 64, 64)
     with pytest.raises(DataError, match=r"E403 .*images of 64 x 64"):
         unskew.data.read("office_caltech10(size=128)")
-    table = "slice_file_name,fsID,fold,classID,class\n1.wav,5,1,0,dog\n2.wav,6,10,1,car\n3.wav,6,2,1,car\n"
-    sounds = folder(
-        tmp_path / "U",
-        {
-            "metadata/UrbanSound8K.csv": table.encode(),
-            **{f"audio/fold{f}/{n}.wav": a_wav() for f, n in ((1, 1), (10, 2), (2, 3))},
-        },
-    )
-    heard = made("urbansound8k", sounds, tmp_path)
-    assert heard.x.shape == (2, 1, 64, 87)
-    assert heard.columns["recording"][1] is not None
-    assert heard.columns["recording"][1].tolist() == [6]
-    rgb = TEN.transpose(0, 2, 3, 1)
-    y = np.arange(10)[:, None].astype(np.uint8) % 3
-    np.savez(
-        tmp_path / "pathmnist.npz",
-        train_images=rgb,
-        train_labels=y,
-        val_images=rgb,
-        val_labels=y,
-        test_images=rgb[:3],
-        test_labels=y[:3],
-    )
-    medical = get.get("pathmnist", tmp_path / "pathmnist.npz", tmp_path / "out")
-    assert (medical.samples.x == TEN).all()
-    assert "10 validation images were left out" in medical.remarks
-
-
-PARQUET = "plain_text/train-00000-of-00002.parquet"
-
-
-def hub_files(x: np.ndarray, labels: list[Any], **columns: list[str]) -> dict[str, dict[str, list[Any]]]:
-    """A set as the hub has it: two files to train on and one to test."""
-    cells = [{"bytes": tiny(image), "path": "/etc/passwd"} for image in x]
-    half = len(x) // 2
-    rows = {
-        "img": cells,
-        "image": cells,
-        "label": labels,
-        "fine_label": labels,
-        "character": labels,
-        **columns,
-    }
-    ranges = {
-        PARQUET: (0, half),
-        PARQUET.replace("00000-", "00001-"): (half, len(x)),
-        "plain_text/test-00000-of-00001.parquet": (0, 2),
-    }
-    return {name: {column: values[a:b] for column, values in rows.items()} for name, (a, b) in ranges.items()}
-
-
-def tiny(pixels: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)).save(buffer, "png")
-    return buffer.getvalue()
-
-
-def hub_folder(root: Path, contents: Mapping[str, Mapping[str, list[Any]]]) -> Path:
-    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    notes = {b"huggingface": json.dumps({"info": {"features": {"label": {"names": ["no", "yes"]}}}}).encode()}
-    for name, rows in contents.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        parquet.write_table(pa.table(dict(rows)).replace_schema_metadata(notes), root / name)
-    return root
-
-
-def test_files_of_the_hub_are_the_same_sets(tmp_path):
-    """Also in its cache, whose files are links."""
-    labels = [i % 2 for i in range(10)]
-    blobs = hub_folder(tmp_path / "blobs", hub_files(TEN, labels))
-    origin = tmp_path / "datasets--uoft-cs--cifar10"
-    for name in hub_files(TEN, labels):
-        (origin / name).parent.mkdir(parents=True, exist_ok=True)
-        (origin / name).symlink_to(blobs / name)
-    read = made("cifar10", origin, tmp_path)
-    assert (read.x == TEN).all()
-    assert (read.y.tolist(), read.classes, len(read.x_test)) == (labels, ("no", "yes"), 2)
-    writers = hub_files(GREY[:, None], [3, 1] * 3, writer_id=["f1", "f2"] * 3)
-    read = made("femnist", hub_folder(tmp_path / "femnist", writers), tmp_path)
-    assert (read.columns["writer"][0].tolist(), read.classes) == (["f1", "f2"] * 3, ("0", "1", "2", "3"))
-    assert (read.x == GREY[:, None]).all()
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (
-            lambda rows: rows["img"].__setitem__(0, {"bytes": None, "path": "/etc/passwd"}),
-            "holds no file of its own",
-        ),
-        (lambda rows: rows.update(img=[{"bytes": b"no", "path": ""}] * 5), "Row 0 of .* is no image"),
-        (lambda rows: rows.update(img=[{"bytes": tiny(TEN[0, :, :9]), "path": ""}] * 5), "differ in size"),
-        (lambda rows: rows.update(label=[0.5] * 5), "a label is no whole number"),
-    ],
-)
-def test_what_a_file_of_the_hub_must_not_hold_is_refused(change, says, tmp_path):
-    contents = hub_files(TEN, [0, 1] * 5)
-    change(contents[PARQUET])
-    with pytest.raises(DataError, match=says):
-        made("cifar10", hub_folder(tmp_path / "f", contents), tmp_path)
 
 
 def test_torchvisions_folders_are_taken_as_they_are(tmp_path):
@@ -433,10 +283,6 @@ def written(path: Path, content: bytes) -> Path:
         (lambda p: p / "nothing.zip", "E402 there is no"),
         (lambda p: folder(p / "f", {"data_batch_1": b"cos\nsystem\n(S'x'\ntR."}), "E401 .*os.system"),
         (lambda p: tar(p / "a.tar.gz", a_cifar10(lambda i: TEN[:2, 0].reshape(2, -1))), "E401 .*no images"),
-        (
-            lambda p: folder(p / "f", {"data_batch_1.bin": b"x" * 99, "test_batch.bin": b""}),
-            "E401 .*99 bytes",
-        ),
     ],
 )
 def test_bad_archives_are_refused_and_nothing_is_written(make, says, tmp_path):

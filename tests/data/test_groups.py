@@ -247,14 +247,6 @@ def test_groups_that_do_not_fit_are_refused(tmp_path):
     assert not take((X, Y), group="none").group_column
 
 
-def test_a_test_set_of_arrays_may_have_groups_too():
-    parts = (X[8:], Y[8:], X[:8], Y[:8])
-    dataset = take(parts, group=np.concatenate([NAMES[8:], NAMES[:8]]))
-    assert not warnings_of(dataset)
-    dataset = take(parts, group=np.concatenate([NAMES[8:], NAMES[4:8], NAMES[8:12]]))
-    assert "4 of 8 test samples are of groups that are also trained on" in warnings_of(dataset)[0]
-
-
 def test_patients_of_one_name_at_two_clients_are_two():
     (question,) = warnings_of(take({"a": FRAME, "b": FRAME}))  # one for all clients
     assert question.startswith("160 rows have 20 different values in 'patient'")

@@ -5,7 +5,6 @@ What others may do: lie about the number of rows, pack something else than an im
 file's place while a run trains.
 """
 
-import datetime
 import io
 import os
 import sys
@@ -298,12 +297,6 @@ def test_files_that_cannot_be_read_are_all_named_and_no_path_is_opened(tmp_path,
         little()
 
 
-def test_the_format_of_sounds_is_that_of_training_rows(tmp_path):
-    arrow.write(tmp_path / "set" / "train.parquet", packed(wav, 6)[0])  # one of 8,000 Hz, the others of 4,000
-    arrow.write(tmp_path / "set" / "test.parquet", packed(lambda _: wav(0), 12)[0])
-    assert data.read(tmp_path / "set").intake.form["rate"] == 4000
-
-
 def test_shards_are_divided_by_their_names(tmp_path, little):
     rows = {
         part: {"a": ("double", RNG.normal(size=9).tolist()), "y": ("int64", [0, 1, 0] * 3)} for part in "pqrs"
@@ -373,52 +366,9 @@ def test_damaged_files_and_a_missing_package_are_one_sentence(tmp_path, monkeypa
         data.read(tmp_path / "x.parquet")
 
 
-def test_dates_and_other_forms_are_left_out(tmp_path):
-    day = datetime.date(2020, 1, 1)
-    given = {
-        "a": ("double", [0.5 + i for i in range(N)]),
-        "label": ("int64", [0, 1] * 30),
-        "names": ("list<element: string>", [["u"]] * N),
-    }
-    given["day"] = ("date32[day]", [day + datetime.timedelta(i) for i in range(N)])
-    arrow.write(tmp_path / "x.parquet", given)
-    read = data.read(tmp_path / "x.parquet")
-    assert [c for c, _ in read.intake.form["columns"]] == ["a"]
-    assert any("'names' of list<" in note[1] for note in read.intake.notes)
-
-
 def test_other_processes_read_the_rows_in_a_file_of_their_own(tmp_path, little):
     arrow.write(tmp_path / "x.parquet", columns())
     little()
     read = data.read(tmp_path / "x.parquet")
     from_npz.save_dataset(read, tmp_path / "data.npz")
     assert np.array_equal(data.read(tmp_path / "data.npz").x[:], read.x[:])
-
-
-def test_a_column_of_parts_beside_files_that_are_parts_has_to_agree_and_is_no_feature(tmp_path):
-    """It was a feature that tells training rows from test rows, and rows were where the file was, whatever it
-    said."""
-
-    def written(train: list[str], test: list[str]) -> None:
-        for part, said in (("train", train), ("test", test)):
-            some = {
-                "a": ("double", RNG.normal(size=len(said)).tolist()),
-                "label": ("int64", [0, 1] * (len(said) // 2)),
-            }
-            arrow.write(tmp_path / "set" / f"{part}.parquet", some | {"split": ("string", said)})
-
-    written(["train"] * 6, ["test"] * 4)
-    read = data.read(tmp_path / "set")
-    assert (read.x.shape, read.x_test.shape) == ((6, 1), (4, 1))
-    written(["train"] * 4 + ["val"] * 2, ["test"] * 4)
-    read = data.read(tmp_path / "set")
-    assert (read.x.shape, read.x_test.shape) == ((4, 1), (4, 1))
-    for train, test, says in (
-        (["train"] * 5 + ["test"], ["test"] * 4, r"says test at row 5 of .*train\.parquet"),
-        (["train"] * 6, ["test", "train"] * 2, r"says train at row 1 of .*test\.parquet"),
-    ):
-        written(train, test)
-        with pytest.raises(
-            DataError, match=f"E403 set: column 'split' {says}, and the file's name says another part"
-        ):
-            data.read(tmp_path / "set")

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from tests.data.test_downloads import TEN, a_har, a_wav, folder, leaf, png
-from unskew.data.downloads.catalogue import OriginalFiles, OriginalSamples, recipes
+from unskew.data.downloads.catalogue import recipes
+from unskew.data.downloads.original_files import OriginalFiles, OriginalSamples
 from unskew.data.downloads.recipes import domains
 from unskew.errors import DataError
 
 
 def made(name, path, size=64) -> OriginalSamples:
-    return recipes()[name].samples(OriginalFiles(path, name, size))
+    return recipes()[name].read(OriginalFiles(path, name, size))
 
 
 def medical(path, y, y_test, x=TEN, **more):

@@ -14,7 +14,7 @@ import torch
 import unskew
 from unskew import data
 from unskew.data.readers import from_npz
-from unskew.data.storage.sample_rows import as_rows, is_streamed, moments
+from unskew.data.storage.sample_rows import is_streamed, moments
 from unskew.data.storage.scratch import mapped_rows
 from unskew.errors import DataError
 
@@ -104,16 +104,6 @@ def test_views_of_a_mapping_are_read_from_their_own_place(tmp_path):
     assert mapped_rows(np.load(tmp_path / "x.npy", mmap_mode="c"), None) is None
 
 
-def test_a_file_in_another_order_trains_to_the_same_bits(tmp_path):
-    x = np.asfortranarray((X.astype(np.uint16) * 257).astype(">u2"))
-    read, whole = on_disk(tmp_path, x), data.arrays(x, Y)
-    assert read.intake == whole.intake
-    assert read.intake.dtype == "uint16"
-    assert np.array_equal(read.x[:], whole.x)
-    one, other = (unskew.run("fedavg", d, **SETTINGS) for d in (read, whole))
-    assert one.digest == other.digest
-
-
 def test_what_becomes_of_a_smaller_file_changes_nothing(tmp_path, monkeypatch):
     """D8: float32 was used through its mapping: what was written to the file while a run trained was trained
     on."""
@@ -177,15 +167,6 @@ def test_constants_are_those_of_the_rows_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("unskew.data.storage.sample_rows.SUM_BLOCK", 640)
     assert read.with_constants().mean == data.arrays(X, Y).with_constants().mean
     assert np.allclose(moments(x)[1], std)
-
-
-def test_rows_are_chosen_as_those_of_an_array(tmp_path):
-    rows, whole = as_rows(on_disk(tmp_path).x.source), X / np.float32(255)
-    for index in (5, -1, slice(3, 20, 4), slice(-3, None), [1, -2], np.arange(90) % 7 == 0, []):
-        assert np.array_equal(rows[index], whole[index])
-    for index in (90, -91, [0, 90]):
-        with pytest.raises(IndexError):
-            rows[index]
 
 
 class Items:

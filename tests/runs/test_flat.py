@@ -79,34 +79,6 @@ def test_a_record_of_many_rounds_needs_little_memory(tmp_path, on_disk):
     record.close()
 
 
-def test_a_run_of_many_rounds_grows_by_little(tmp_path):
-    """R5: a run itself, from its 10th round on; torch's own caches, which fill up, do not count."""
-    x = np.random.default_rng(0).random((80, 4), dtype=np.float32)
-    sizes: list[int] = []
-
-    def shown(state: object, summary: unskew.round.loop.Round) -> None:
-        if summary.t in (10, 50):
-            gc.collect()
-            ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/unskew/*")])
-            sizes.append(sum(trace.size for trace in ours.traces))
-
-    tracemalloc.start()
-    try:
-        settings = {"rounds": 50, "epochs": 1, "clients": CLIENTS, "model": "mlp(hidden=(2,))", "workers": 1}
-        unskew.run(
-            "fedavg",
-            (x, np.arange(80) % 2, x, np.arange(80) % 2),
-            skew="iid",
-            shown=shown,
-            folder=tmp_path,
-            name="r",
-            **settings,
-        )
-    finally:
-        tracemalloc.stop()
-    assert (sizes[1] - sizes[0]) * 25 < 1_000_000, sizes
-
-
 def test_a_hundred_thousand_clients_write_little(tmp_path):
     """R5: bernoulli over 100,000 clients wrote 1.2 MB a round; now below 100 KB."""
     K = 100_000

@@ -7,7 +7,6 @@ import errno
 import fcntl
 import os
 import platform
-import sys
 
 import pytest
 
@@ -53,11 +52,6 @@ def test_a_file_system_that_cannot_lock_is_said_to_be_that(tmp_path, monkeypatch
         StateError, match=r"E110 .* cannot lock files .No locks available.*put runs on one that can"
     ):
         RunLock(tmp_path).__enter__()
-
-
-def test_where_a_system_does_not_tell_its_memory_nothing_is_refused_for_it(monkeypatch):
-    monkeypatch.delattr(os, "sysconf")
-    assert machine.usable_memory() == sys.maxsize
 
 
 def test_a_container_has_the_memory_that_it_may_use(tmp_path, monkeypatch):

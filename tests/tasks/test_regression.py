@@ -148,7 +148,7 @@ def test_tables_name_their_target(tmp_path):
         ("target=prise", "no column 'prise'.*price"),
         ("target=bank", "'bank' holds words, such as 'a'; .*label=bank"),
         ("target=price,center=1", "center and scale belong together"),
-        ("target=price,center=1,scale=0", "scale must be a number above 0"),
+        ("target=price,center=1,scale=0", "scale is above 0"),
         ("center=1,scale=2", "name its column"),
     ):
         with pytest.raises(UnskewError, match=says):

@@ -63,7 +63,7 @@ def parse(text: str) -> Cluster | None:
     spec = specs.parse(text, "--on", "E172")
     if spec.kind != Cluster.name:
         raise UsageError("E172", f"--on takes {HERE}, {Cluster.example}; got {excerpt(text)}.")
-    cluster = specs.make(Cluster, spec, "place", "E172")
+    cluster = specs.read(spec, {spec.kind: Cluster}, "place", "E172")
     match = _ADDRESS.fullmatch(cluster.address)
     if cluster.address and not (match and 0 < int(match[3]) < 65536):
         raise UsageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,13 +58,10 @@ def reader_of(name: str) -> Callable[..., Dataset]:
     if name not in files():
         if name in recipes():
             text = f"there is no data set {excerpt(name)} here, but its original files can be made into one"
-            raise UsageError(
-                "E125", f"{text}: unskew data get {name} --from PATH (docs/data.md says which PATH)."
-            )
+            raise UsageError("E125", f"{text}: unskew data get {name} --from PATH (see docs/data.md).")
+        near = suggestion(name, [*files(), *recipes()])
         hint = f"Known: {', '.join(files())}; or a path, looked for{python_files.folder_note(Path())}."
-        raise UsageError(
-            "E125", f"unknown data {excerpt(name)}.{suggestion(name, [*files(), *recipes()])} {hint}"
-        )
+        raise UsageError("E125", f"unknown data {excerpt(name)}.{near} {hint}")
     return getattr(importlib.import_module(f"unskew.data.sets.{name}"), name)
 
 
@@ -76,17 +73,8 @@ def read(text: str | os.PathLike[str], **options: Any) -> Dataset:
     Raises UsageError (E125) for an unknown or unfitting name or argument, DataError for data that cannot be
     read.
     """
-    text = os.fspath(text)
-    place, settings = _split_text(text)
-    if place:
-        reader, kind = _reader_of_path(Path(place))
-        return reader(
-            place, **arguments.check(reader, settings | options, f"{kind} {excerpt(place)}", "E125")
-        )
-    _check_no_file(text)
-    call = calls.parse(text, "data set", "E125")
-    reader = reader_of(call.name)
-    return reader(**arguments.check(reader, call.arguments | options, f"data set '{call.name}'", "E125"))
+    reader, place, settings = _reader_with_arguments(os.fspath(text), options)
+    return reader(*place, **settings)
 
 
 def check_text(text: str) -> None:
@@ -95,14 +83,23 @@ def check_text(text: str) -> None:
 
     Raises DataError (E402) for a missing archive. Whether a named set is on this machine is not checked.
     """
+    _reader_with_arguments(text, {})
+
+
+def _reader_with_arguments(
+    text: str, options: Mapping[str, object]
+) -> tuple[Callable[..., Dataset], tuple[str, ...], dict[str, Any]]:
+    """(the reader of a text's data, the path that it reads or (), its arguments)."""
     place, settings = _split_text(text)
     if place:
         reader, kind = _reader_of_path(Path(place))
-        arguments.check(reader, settings, f"{kind} {excerpt(place)}", "E125")
-        return
+        values = arguments.check(reader, {**settings, **options}, f"{kind} {excerpt(place)}", "E125")
+        return reader, (place,), values
     _check_no_file(text)
     call = calls.parse(text, "data set", "E125")
-    arguments.check(reader_of(call.name), call.arguments, f"data set {excerpt(call.name)}", "E125")
+    reader = reader_of(call.name)
+    values = arguments.check(reader, {**call.arguments, **options}, f"data set {excerpt(call.name)}", "E125")
+    return reader, (), values
 
 
 def place_of(text: str) -> tuple[str, dict[str, object]]:
@@ -138,17 +135,8 @@ def _check_no_file(text: str) -> None:
     """Raises DataError (E402) for a text that can only be the path of a file, if the file is missing."""
     name = text.partition("(")[0]
     if "://" in name:
-        raise DataError(
-            "E402",
-            f"{excerpt(name)[1:-1]} is an address, and nothing is downloaded; fetch it, and give its path.",
-        )
-    if (match := re.fullmatch(r"(.+?\.\w+)[,:;]((?:site|label|target|group)=.*)", name)) and os.path.exists(
-        match[1]
-    ):
-        path, inside = match.groups()
-        raise DataError(
-            "E402", f'there is no {excerpt(name)[1:-1]}; columns stand in brackets: "{path}({inside})".'
-        )
+        text = f"{excerpt(name)[1:-1]} is an address, and nothing is downloaded"
+        raise DataError("E402", f"{text}; fetch it, and give its path.")
     if table_ending(Path(name)) in FILE_READERS or "/" in name:
         raise DataError("E402", f"there is no {excerpt(name)[1:-1]}{python_files.folder_note(Path(name))}.")
 
@@ -210,11 +198,8 @@ def _reader_of_path(path: Path) -> tuple[Callable[..., Dataset], str]:
         return FILE_READERS[table_ending(path)]
     if not path.suffix:
         return FILE_READERS[".npz"]
-    raise UsageError(
-        "E125",
-        f"{excerpt(str(path))} is not read; data are a folder, or a file of {', '.join(FILE_READERS)}: save"
-        " it as one.",
-    )
+    text = f"{excerpt(str(path))} is not read; data are a folder, or a file of {', '.join(FILE_READERS)}"
+    raise UsageError("E125", f"{text}: save it as one.")
 
 
 def at_hand(text: str) -> bool:

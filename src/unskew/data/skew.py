@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -40,9 +40,7 @@ def partitions() -> dict[str, type[Partition]]:
         for path in python_files.module_files(SKEWS_FOLDER)
     ]
     kinds = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
-    return specs.by_name(
-        sorted((k for k in kinds if issubclass(k, Partition) and k.name), key=lambda k: k.name)
-    )
+    return dict(sorted((k.name, k) for k in {*kinds} if issubclass(k, Partition) and k.name))
 
 
 @dataclass(frozen=True)
@@ -56,10 +54,9 @@ class Skew:
     def parse(text: str) -> Skew:
         """The skew that a text names. Raises UsageError (E103) for an unknown kind or setting, or one out
         of range."""
-        kind, *suffixes = text.split("+")
-        spec = specs.parse(kind.strip(), "skew", "E103")
-        partition = specs.make(specs.kind_of(spec, partitions(), "skew", "E103"), spec, "skew", "E103")
-        return Skew(partition, tuple(_parse_shift(suffix) for suffix in suffixes))
+        kind, *suffixes = (specs.parse(piece.strip(), "skew", "E103") for piece in text.split("+"))
+        shifts = (specs.read(spec, SHIFTS, "feature skew", "E103") for spec in suffixes)
+        return Skew(specs.read(kind, partitions(), "skew", "E103"), tuple(shifts))
 
 
 def partition(
@@ -90,11 +87,9 @@ def partition(
         raise DataError("E403", "there are no samples to deal out.")
     if y.ndim > 1 and y.dtype.kind != "b" and kind.by_class:
         usable = ", ".join(f"column:{name}" for name in columns or {}) or "column:NAME"
-        raise DataError(
-            "E103",
-            f"skew '{kind.name}' deals by class, but these samples have"
-            f" {'a label for each token' if y.ndim == 2 else 'masks'}; use iid or {usable}.",
-        )
+        labels = "a label for each token" if y.ndim == 2 else "masks"
+        text = f"skew '{kind.name}' deals by class, but these samples have {labels}"
+        raise DataError("E103", f"{text}; use iid or {usable}.")
     if clients < 1 and not kind.own_clients:
         raise UsageError("E109", f"clients must be at least 1; got {clients}.")
     request = Request(strata(y), clients, samples, columns or {})
@@ -112,11 +107,6 @@ def _deal_groups(kind: Partition, request: Request, groups: np.ndarray, rng: np.
     dealt = kind.deal(Request(most_frequent(request.y, owner), request.clients, count), rng)
     rows = np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])
     return Index.of([np.sort(np.concatenate([mine[:0], *(rows[g] for g in mine)])) for mine in dealt])
-
-
-def _parse_shift(text: str) -> Shift:
-    spec = specs.parse(text.strip(), "feature skew", "E103")
-    return specs.make(specs.kind_of(spec, SHIFTS, "feature skew", "E103"), spec, "feature skew", "E103")
 
 
 def deal_tests(y_test: np.ndarray, counts_KC: np.ndarray, rng: np.random.Generator) -> Index:
@@ -190,9 +180,12 @@ def build(
     if groups is not None and not parsed.partition.own_clients and len(np.unique(groups)) < clients:
         text = f"fewer groups ('{dataset.group_column}') than clients, so samples of a group are at several"
         dataset = dataset.with_notes(("note", text))
-    federation = replace(
-        _federation_without_tests(dataset, skew, train),
+    shared = {f.name for f in fields(Dataset)} & {f.name for f in fields(Federation)}
+    federation = Federation(
+        **{name: getattr(dataset, name) for name in shared},
+        train=train,
         test=tests or Index.empty(len(train)),
+        skew=skew,
         natural=tests is not None and len(tests.rows) == len(dataset.y_test),
         names=_client_names(dataset, by_column) if by_column else None,
         val=val,
@@ -218,42 +211,17 @@ def _group_counts(federation: Federation) -> np.ndarray:
     return np.bincount(flat, minlength=federation.clients * groups).reshape(-1, groups)
 
 
-def _federation_without_tests(dataset: Dataset, skew: str, train: Index) -> Federation:
-    """A federation with the set's samples and these training rows, in which no client has test rows."""
-    return Federation(
-        dataset.name,
-        dataset.x,
-        dataset.y,
-        dataset.x_test,
-        dataset.y_test,
-        dataset.classes,
-        train,
-        Index.empty(len(train)),
-        skew,
-        mean=dataset.mean,
-        std=dataset.std,
-        columns=dataset.columns,
-        test_columns=dataset.test_columns,
-        group_column=dataset.group_column,
-        intake=dataset.intake,
-        applied=dataset.applied,
-        target=dataset.target,
-        layout=dataset.layout,
-    )
-
-
 def _reserve_rows(dataset: Dataset, count: int, rng: np.random.Generator) -> np.ndarray:
     """Rows of `count` samples of every class, ascending. Raises DataError (E103) if a class has too few."""
     if not count:
         return np.zeros(0, np.int64)
     if dataset.target or dataset.several:
-        reason = "a target has no classes" if dataset.target else "a sample has several labels"
-        raise DataError("E103", f"{count} samples of each class are to be held back, but {reason}.")
+        text = f"{count} samples of each class are to be held back, but samples have no single class"
+        raise DataError("E103", f"{text}.")
     smallest = int(np.bincount(dataset.y, minlength=len(dataset.classes)).min())
     if smallest <= count:
-        raise DataError(
-            "E103", f"{count} samples of each class are to be held back, but one class has only {smallest}."
-        )
+        text = f"{count} samples of each class are to be held back, but one class has only {smallest}"
+        raise DataError("E103", f"{text}.")
     of_class = (np.flatnonzero(dataset.y == c) for c in range(len(dataset.classes)))
     return np.sort(np.concatenate([rng.permutation(rows)[:count] for rows in of_class]))
 

@@ -52,10 +52,9 @@ def standardise(dataset: Dataset, always: bool, but_images: bool = False) -> Dat
         return dataset
     if isinstance(dataset.x, np.memmap) and dataset.x.nbytes > LARGE:
         if always:
+            text = f"normalise=dataset would copy the {dataset.x.nbytes:,} bytes of {dataset.name}"
             raise UsageError(
-                "E109",
-                f"normalise=dataset would copy the {dataset.x.nbytes:,} bytes of {dataset.name}, which are"
-                " mapped from a file; standardise them before they are saved, or give normalise=none.",
+                "E109", f"{text}; standardise them before they are saved, or give normalise=none."
             )
         return dataset
     reason = "as normalise=dataset asks" if always else why_standardise(dataset)
@@ -76,9 +75,7 @@ def _standardise_inputs(dataset: Dataset, always: bool, but_images: bool) -> Dat
     floats = [item.name for item in dataset.layout.inputs if item.kind == "float32"]
     if always and not floats:
         text = f"none of a sample's inputs are floats ({dataset.layout})"
-        raise UsageError(
-            "E109", f"normalise=dataset: {text}, and others are not scaled; give normalise=none."
-        )
+        raise UsageError("E109", f"normalise=dataset: {text}; give normalise=none.")
     if dataset.applied is not None or not (always or dataset.intake):
         return dataset
     request = "as normalise=dataset asks"
@@ -165,15 +162,9 @@ def _reason(rows: np.ndarray, columns: Sequence[str] | None = None) -> str:
     unscaled = np.flatnonzero((np.abs(mean) > UNSCALED_ABOVE) | (std > UNSCALED_ABOVE))
     if len(unscaled):
         c = int(unscaled[0])
-        if columns is not None and len(columns) == 1:
-            return (
-                f"column {names[c]} is unscaled, with mean {mean[c]:.3g} and standard deviation {std[c]:.3g}"
-            )
+        text = f"{word} {names[c]} with mean {mean[c]:.3g} and standard deviation {std[c]:.3g}"
         which = f"{len(unscaled)} of {len(mean)} {word}s are" if len(mean) > 1 else "they are"
-        return (
-            f"{which} unscaled, such as {word} {names[c]} with mean {mean[c]:.3g} and standard deviation"
-            f" {std[c]:.3g}"
-        )
+        return f"{which} unscaled, such as {text}"
     if std.max() < UNSCALED_BELOW and std.max() > 0:
         return f"they hardly vary, with standard deviations up to {std.max():.2g}"
     if rows.ndim == 2 and (reason := _column_scales(rows[:], mean, std, names)):
@@ -192,7 +183,4 @@ def _column_scales(rows: np.ndarray, mean: np.ndarray, std: np.ndarray, names: S
     low, high = (int(varying[place(std[varying])]) for place in (np.argmin, np.argmax))
     if std[high] <= SCALE_RATIO * std[low]:
         return ""
-    return (
-        f"columns {names[low]} and {names[high]} have standard deviations of {std[low]:.2g} and"
-        f" {std[high]:.2g}"
-    )
+    return f"columns {names[low]} and {names[high]} have deviations of {std[low]:.2g} and {std[high]:.2g}"

@@ -15,9 +15,11 @@ import dataclasses
 import inspect
 import math
 import numbers
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -95,8 +97,10 @@ def convert_value(hint: Any, value: object) -> Any:
     if isinstance(fitting, float) and (math.isnan(fitting) or (math.isinf(fitting) and not infinite)):
         raise DoesNotFit
     for constraint in constraints:
-        if fitting is not None and not _in_range(constraint, fitting):
-            raise DoesNotFit
+        if fitting is not None and type(constraint) in RANGES:
+            bound, is_within, _ = RANGES[type(constraint)]
+            if not is_within(fitting, getattr(constraint, bound)):
+                raise DoesNotFit
     return fitting
 
 
@@ -134,12 +138,9 @@ def _simple(inner: Any, value: object) -> Any:
 
 def _first_that_fits(options: tuple[Any, ...], value: object) -> Any:
     """The value in the union's type that it already has, or else in the first that it converts to."""
-    exact = [one for one in options if split_hint(one)[0] is type(value)]
-    for one in [*exact, *options]:
-        try:
+    for one in sorted(options, key=lambda one: split_hint(one)[0] is not type(value)):
+        with suppress(DoesNotFit):
             return convert_value(one, value)
-        except DoesNotFit:
-            continue
     raise DoesNotFit
 
 
@@ -155,23 +156,16 @@ def _to_tuple(items: tuple[Any, ...], value: object) -> tuple[Any, ...]:
     return tuple(convert_value(hint, one) for hint, one in zip(items, value))
 
 
-def _in_range(constraint: Any, value: Any) -> bool:
-    match constraint:
-        case ranges.Ge(ge=bound):
-            return value >= bound
-        case ranges.Gt(gt=bound):
-            return value > bound
-        case ranges.Le(le=bound):
-            return value <= bound
-        case ranges.Lt(lt=bound):
-            return value < bound
-        case ranges.MultipleOf(multiple_of=step):
-            return value % step == 0
-        case ranges.MinLen(min_length=least):
-            return len(value) >= least
-        case ranges.MaxLen(max_length=most):
-            return len(value) <= most
-    return True
+RANGES: dict[type, tuple[str, Callable[[Any, Any], bool], str]] = {
+    ranges.Ge: ("ge", operator.ge, "at least {}"),
+    ranges.Gt: ("gt", operator.gt, "above {}"),
+    ranges.Le: ("le", operator.le, "at most {}"),
+    ranges.Lt: ("lt", operator.lt, "below {}"),
+    ranges.MultipleOf: ("multiple_of", lambda value, step: value % step == 0, "a multiple of {}"),
+    ranges.MinLen: ("min_length", lambda value, least: len(value) >= least, "at least {} long"),
+    ranges.MaxLen: ("max_length", lambda value, most: len(value) <= most, "at most {} long"),
+}
+"""By constraint: the attribute with its bound, whether a value is within a bound, and the range in words."""
 
 
 REQUIRED: Any = inspect.Parameter.empty
@@ -211,18 +205,31 @@ class Argument:
             infinite = isinstance(value, float) and not math.isfinite(value)
             words = _with_article(f"finite {self.type}" if infinite and self.type == "number" else self.type)
             expected = ", ".join(filter(None, (words, self.range)))
-            near = (
-                suggestion(value, [c for c in self.choices if isinstance(c, str)])
-                if isinstance(value, str)
-                else ""
-            )
+            known = [c for c in self.choices if isinstance(c, str)]
+            near = suggestion(value, known) if isinstance(value, str) else ""
             raise ValueError(f"{self.name} must be {expected}; got {excerpt(value)}.{near}") from None
 
 
+@lru_cache(maxsize=1024)
 def of(kind: Callable[..., Any]) -> tuple[Argument, ...]:
     """The arguments of a dataclass (its fields) or a function (its parameters with a default or a meaning),
     in order. An argument without an annotation has the type of its default."""
-    return _of(kind)
+    try:
+        annotations = typing.get_type_hints(kind, include_extras=True)
+    except Exception:  # a user's own annotations may name what is not there
+        annotations = {}
+    if dataclasses.is_dataclass(kind):
+        defaults = {f.name: default_of(f) for f in dataclasses.fields(kind) if f.init}
+    else:
+        defaults = {
+            name: parameter.default
+            for name, parameter in inspect.signature(kind).parameters.items()
+            if parameter.default is not REQUIRED or hint_meaning(annotations.get(name))
+        }
+    hints = {name: annotations.get(name, _type_of(default)) for name, default in defaults.items()}
+    return tuple(
+        Argument(name, hints[name], default, hint_meaning(hints[name])) for name, default in defaults.items()
+    )
 
 
 def check(kind: Callable[..., Any], values: Mapping[str, object], owner: str, code: str) -> dict[str, Any]:
@@ -235,10 +242,8 @@ def check(kind: Callable[..., Any], values: Mapping[str, object], owner: str, co
     converted = {}
     for name, value in values.items():
         if name not in known:
-            listed = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise UsageError(
-                code, f"{owner} has no argument {excerpt(name)}; {listed}.{suggestion(str(name), known)}"
-            )
+            text = f"{owner} has no argument {excerpt(name)}; it takes {', '.join(known) or 'none'}"
+            raise UsageError(code, f"{text}.{suggestion(str(name), known)}")
         try:
             converted[name] = known[name].convert(value)
         except ValueError as error:
@@ -252,38 +257,10 @@ def ineffective(kind: Callable[..., Any], values: Mapping[str, object]) -> str |
     for argument in of(kind):
         for needed in (item for item in split_hint(argument.hint)[1] if isinstance(item, With)):
             if values[argument.name] != argument.default and not needed.holds(values):
-                condition = (
-                    f"{needed.setting} set" if needed.value is True else f"{needed.setting}={needed.value}"
-                )
-                return (
-                    f"{argument.name} counts only with {condition}; set that, or leave {argument.name} out."
-                )
+                value = " set" if needed.value is True else f"={needed.value}"
+                text = f"{argument.name} counts only with {needed.setting}{value}"
+                return f"{text}; set that, or leave {argument.name} out."
     return None
-
-
-@lru_cache(maxsize=1024)
-def _of(kind: Callable[..., Any]) -> tuple[Argument, ...]:
-    try:
-        annotations = typing.get_type_hints(kind, include_extras=True)
-    except Exception:  # a user's own annotations may name what is not there
-        annotations = {}
-    if dataclasses.is_dataclass(kind):
-        defaults = {f.name: default_of(f) for f in dataclasses.fields(kind) if f.init}
-    else:
-        defaults = {
-            name: parameter.default
-            for name, parameter in inspect.signature(kind).parameters.items()
-            if parameter.default is not REQUIRED or hint_meaning(annotations.get(name))
-        }
-    return tuple(
-        Argument(
-            name,
-            annotations[name] if name in annotations else _type_of(default),
-            default,
-            hint_meaning(annotations.get(name)),
-        )
-        for name, default in defaults.items()
-    )
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
@@ -327,29 +304,16 @@ def _with_article(words: str) -> str:
 
 def _range_in_words(hint: Any) -> str:
     inner, constraints = split_hint(hint)
-    words = [text for constraint in constraints if (text := _value_text(constraint))]
+    words: list[str] = []
+    for constraint in constraints:
+        if constraint == ranges.MinLen(1):
+            words.append("not empty")
+        elif type(constraint) in RANGES:
+            bound, _, text = RANGES[type(constraint)]
+            words.append(text.format(getattr(constraint, bound)))
     if any(isinstance(constraint, MayBeInfinite) for constraint in constraints):
         words.append("inf allowed")
     words += [text for one in union_types(inner) if (text := _range_in_words(one))]
     if get_origin(inner) is tuple and (text := _range_in_words(get_args(inner)[0])):
         words.append(f"each {text}")
     return ", ".join(words)
-
-
-def _value_text(constraint: Any) -> str:
-    match constraint:
-        case ranges.Ge(ge=bound):
-            return f"at least {bound}"
-        case ranges.Gt(gt=bound):
-            return f"above {bound}"
-        case ranges.Le(le=bound):
-            return f"at most {bound}"
-        case ranges.Lt(lt=bound):
-            return f"below {bound}"
-        case ranges.MultipleOf(multiple_of=step):
-            return f"a multiple of {step}"
-        case ranges.MinLen(min_length=least):
-            return "not empty" if least == 1 else f"at least {least} long"
-        case ranges.MaxLen(max_length=most):
-            return f"at most {most} long"
-    return ""

@@ -24,8 +24,6 @@ MOST_LETTERS = 10_000
 """Maximum length of a text, in characters."""
 MOST_DEPTH = 10
 """Maximum depth of brackets."""
-MOST_NAMES = 100
-"""Maximum number of names in a dotted bare word. The bound of Python's parser depends on its version."""
 _FILE = re.compile(r"(?P<file>.*\.py)(?::(?P<member>\w+))?", re.S)
 _MARK = "_KEYWORD"
 _KEYWORD = re.compile(rf"[(,]\s*({'|'.join(keyword.kwlist)})\s*$")
@@ -65,29 +63,28 @@ def parse(text: str, what: str, code: str) -> Call:
     Raises UsageError with this code for a text that does not follow the grammar.
     """
     try:
-        return _call(_check_nesting(text))
+        return _call(text)
     except _CallSyntaxError as why:
-        raise UsageError(
-            code, f"cannot read the {what} {excerpt(text)}: {why}; write name(key=value)."
-        ) from None
+        problem = f"cannot read the {what} {excerpt(text)}: {why}"
+        raise UsageError(code, f"{problem}; write name(key=value).") from None
 
 
 def parse_sum(text: str, what: str, code: str) -> tuple[Call, ...]:
     """Parse the calls of `a(key=value)+b`, in their order; raises as `parse` does."""
     try:
-        return tuple(_call(piece) for piece in _pieces(_check_nesting(text)))
+        cuts = [position for position, character, depth in _walk(text) if character == "+" and not depth]
+        pieces = zip([-1, *cuts], [*cuts, len(text)])
+        return tuple(_call(text[begin + 1 : end]) for begin, end in pieces)
     except _CallSyntaxError as why:
-        raise UsageError(
-            code, f"cannot read the {what} {excerpt(text)}: {why}; write name(key=value)+name."
-        ) from None
+        problem = f"cannot read the {what} {excerpt(text)}: {why}"
+        raise UsageError(code, f"{problem}; write name(key=value)+name.") from None
 
 
 def parse_value(text: str, where: str, code: str) -> object:
     """Parse one value, as written after `key=`. where: the name of the value, for the message; raises as
     `parse` does."""
     try:
-        for _ in _walk(_check_nesting(text)):
-            pass
+        list(_walk(text))
         return _value(_expression(text.strip(), text))
     except _CallSyntaxError as why:
         raise UsageError(code, f"cannot read the value {excerpt(text)} of {where}: {why}.") from None
@@ -109,17 +106,13 @@ def _is_word(text: str) -> bool:
     return all(piece.isidentifier() and not keyword.iskeyword(piece) for piece in text.split("."))
 
 
-def _check_nesting(text: str) -> str:
-    if len(text) > MOST_LETTERS:
-        raise _CallSyntaxError(f"it has {len(text):,} characters, {MOST_LETTERS:,} are allowed")
-    return text
-
-
 def _walk(text: str) -> Iterator[tuple[int, str, int]]:
     """Yield (position, character, bracket depth after it) for every character outside quotes.
 
     Quotes count only inside brackets, because the name of a file may contain an apostrophe.
     """
+    if len(text) > MOST_LETTERS:
+        raise _CallSyntaxError(f"it has {len(text):,} characters, {MOST_LETTERS:,} are allowed")
     expected: list[str] = []
     quote, escaped = "", False
     for position, character in enumerate(text):
@@ -141,12 +134,6 @@ def _walk(text: str) -> Iterator[tuple[int, str, int]]:
         yield position, character, len(expected)
     if quote or expected:
         raise _CallSyntaxError(f"a closing {quote or expected[-1]} is missing")
-
-
-def _pieces(text: str) -> list[str]:
-    """The parts of the text between `+` signs outside brackets."""
-    cuts = [position for position, character, depth in _walk(text) if character == "+" and not depth]
-    return [text[begin + 1 : end] for begin, end in zip([-1, *cuts], [*cuts, len(text)])]
 
 
 def _call(text: str) -> Call:
@@ -197,9 +184,8 @@ def _expression(code: str, text: str) -> ast.expr:
             warnings.simplefilter("ignore")  # the parser's own, of odd escapes in quotes
             return ast.parse(code, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise _CallSyntaxError(
-            f"{excerpt(text, 40)} is not a list of key=value (quote text with spaces or signs)"
-        ) from None
+        problem = "is not a list of key=value (quote text with spaces or signs)"
+        raise _CallSyntaxError(f"{excerpt(text, 40)} {problem}") from None
 
 
 def _value(node: ast.expr) -> object:
@@ -222,6 +208,4 @@ def _word(node: ast.expr) -> str:
         node = node.value
     if not isinstance(node, ast.Name):
         raise _CallSyntaxError("a value is neither a number, nor text, nor a list of them")
-    if len(pieces) >= MOST_NAMES:
-        raise _CallSyntaxError(f"dots join more than {MOST_NAMES} names")
     return ".".join([node.id, *reversed(pieces)])

@@ -30,9 +30,7 @@ def text_of(path: Path) -> str:
     except FileNotFoundError:
         raise UsageError("E111", f"there is no file {path}.") from None
     except UnicodeDecodeError:
-        raise UsageError(
-            "E111", f"cannot read {path}: it is not written in UTF-8; save it as UTF-8."
-        ) from None
+        raise UsageError("E111", f"cannot read {path}: save it as UTF-8.") from None
     except OSError as error:
         raise UsageError("E111", f"cannot read {path}: {os.strerror(error.errno or 0)}.") from None
 
@@ -42,7 +40,7 @@ def load(text: str, where: str, code: str) -> Any:
     import yaml
 
     try:
-        loader = _loader()(text)
+        loader = _with_exponents("SafeLoader")(text)
         if (node := loader.get_single_node()) is None:
             return None
         _check(node, {}, where, code)
@@ -68,7 +66,7 @@ def dump(values: dict[str, Any]) -> str:
     """Keys and values as YAML, in their order."""
     import yaml
 
-    text: str = yaml.dump(values, Dumper=_dumper(), sort_keys=False)
+    text: str = yaml.dump(values, Dumper=_with_exponents("SafeDumper"), sort_keys=False)
     return text
 
 
@@ -80,27 +78,13 @@ def validation_text(message: str) -> str:
 
 
 @cache
-def _dumper() -> Any:
-    """A YAML dumper that quotes texts that `load` would read as numbers, such as 1e-3."""
+def _with_exponents(base: str) -> Any:
+    """YAML's safe loader or dumper, with 1e-3 as a number; a dumper then quotes such texts."""
     import yaml
 
-    class Dumper(yaml.SafeDumper):
-        pass
-
-    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
-    return Dumper
-
-
-@cache
-def _loader() -> Any:
-    """YAML's safe loader, with 1e-3 as a number."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        pass
-
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
-    return Loader
+    kind: Any = type(base, (getattr(yaml, base),), {})
+    kind.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+    return kind
 
 
 def _check(node: Any, seen: dict[int, bool], where: str, code: str) -> None:

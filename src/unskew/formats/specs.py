@@ -14,7 +14,7 @@ A kind is a frozen dataclass whose annotated fields are its settings (see unskew
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol, TypeVar
@@ -59,35 +59,25 @@ def parse(text: str, what: str, code: str) -> Spec:
     return Spec(kind.strip(), value.strip() if colon else None, options)
 
 
-def kind_of(spec: Spec, kinds: Mapping[str, type[K]], what: str, code: str) -> type[K]:
-    """The class of a spec's kind. Raises UsageError of this code for an unknown kind."""
+def read(spec: Spec, kinds: Mapping[str, type[K]], what: str, code: str) -> K:
+    """The value that a spec describes. Raises UsageError of this code for an unknown kind, or unknown or
+    unsuitable settings."""
     if spec.kind not in kinds:
         near, known = suggestion(spec.kind, kinds), ", ".join(kinds)
         before, equals, after = spec.kind.partition("=")
         if equals and before.strip() in kinds:
             near = f" Did you mean '{before.strip()}:{after.strip()}'?"
         raise UsageError(code, f"unknown {what} {excerpt(spec.kind)}.{near} Known: {known}.")
-    return kinds[spec.kind]
-
-
-def make(kind: type[K], spec: Spec, what: str, code: str) -> K:
-    """The value that a spec describes. Raises UsageError of this code for unknown or unsuitable settings."""
+    kind = kinds[spec.kind]
     owner = f"{what} '{kind.name}'"
     try:
         settings = arguments.check(kind, _fields(kind, spec, owner, code) | spec.options, owner, code)
     except UsageError as error:
         raise UsageError(code, f"{error.text.rstrip()} Write it like {kind.example}.") from None
-    missing = [
-        a.name for a in arguments.of(kind) if a.default is arguments.REQUIRED and a.name not in settings
-    ]
-    if missing:
+    required = [a.name for a in arguments.of(kind) if a.default is arguments.REQUIRED]
+    if missing := [name for name in required if name not in settings]:
         raise UsageError(code, f"{owner} needs {' and '.join(missing)}, like {kind.example}.")
     return kind(**settings)
-
-
-def by_name(kinds: Iterable[type[K]]) -> dict[str, type[K]]:
-    """The classes by name."""
-    return {kind.name: kind for kind in kinds}
 
 
 def number_or_text(text: str) -> object:
@@ -125,12 +115,10 @@ def names_in(text: str, known: Sequence[str], what: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip().lower() for name in text.split(",")))
     if names in (("",), ("none",)):
         return ()
-    for name in names:
-        if name not in known:
-            near = suggestion(name, known)
-            raise UsageError(
-                "E109", f"{what} names {excerpt(name)}, which is unknown.{near} Known: {', '.join(known)}."
-            )
+    if unknown := [name for name in names if name not in known]:
+        near = suggestion(unknown[0], known)
+        text = f"{what} names {excerpt(unknown[0])}, which is unknown.{near} Known: {', '.join(known)}"
+        raise UsageError("E109", f"{text}.")
     return names
 
 

@@ -82,6 +82,5 @@ def parse(text: str) -> SecureAggregation | None:
     """The setting as a value; None for `off`. Raises UsageError (E109) for a text that is neither."""
     spec = specs.parse(text, "secure_aggregation", "E109")
     kinds: dict[str, type[SecureAggregation] | type[Off]] = {k.name: k for k in (SecureAggregation, Off)}
-    kind = specs.kind_of(spec, kinds, "secure_aggregation", "E109")
-    setting = specs.make(kind, spec, "secure_aggregation", "E109")
+    setting = specs.read(spec, kinds, "secure_aggregation", "E109")
     return setting if isinstance(setting, SecureAggregation) else None

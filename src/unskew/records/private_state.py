@@ -19,14 +19,14 @@ from safetensors import safe_open
 from unskew.core.trees import Tree, align, align_tree, nested_tree, tree_map
 from unskew.errors import StateError
 from unskew.records.checkpoints import UNREADABLE, digest, file_facts, write_with_digest
-from unskew.records.rows import FileLines, Mark, Row
+from unskew.records.rows import FileLines, Mark
 from unskew.system.disk import folder_below
 
 INDEX_FILE = "index.jsonl"
 INDEX_MARK = "private_index"
-"""The key in a checkpoint's facts of the index's length and SHA-256. Older checkpoints list every client and
-file instead (OLD_LISTS)."""
-OLD_LISTS = ("private", "private_files")
+"""The key in a checkpoint's facts of the index's length and SHA-256."""
+CLIENTS = "private"
+"""The key in the facts of a run whose state is on other machines: a list of (client, round) instead."""
 
 
 class StateIndex:
@@ -39,21 +39,19 @@ class StateIndex:
 
     def __init__(self, path: Path, facts: Mapping[str, Any]):
         self.path = path
-        self._facts = {name: facts[name] for name in (INDEX_MARK, *OLD_LISTS) if name in facts}
-        self.index: dict[int, int] = dict(facts.get("private", ()))
-        self.files: dict[int, str] = dict(facts.get("private_files", ()))
+        self._mark: Mark | None = facts.get(INDEX_MARK)
+        self.index: dict[int, int] = dict(facts.get(CLIENTS, ()))
+        self.files: dict[int, str] = {}
         self._clients = Counter(self.index.values())
         self._idle: list[int] = []
         self._older: list[int] = []
         self._lines: FileLines | None = None
         try:
-            for row in _rows(path, facts[INDEX_MARK]) if INDEX_MARK in facts else ():
+            for row in _rows(path, self._mark) if self._mark else ():
                 self._take(int(row["t"]), str(row["sha256"]), [int(k) for k in row["clients"]])
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            why = "it is missing" if isinstance(error, FileNotFoundError) else "it is not as the run wrote it"
-            raise StateError(
-                "E201", f"{path} says which file holds whose private state, and {why}."
-            ) from None
+            text = "says which file holds whose private state, and it is missing or not as the run wrote it"
+            raise StateError("E201", f"{path} {text}.") from error
         self._idle.clear()
         self.files = {t: sha256 for t, sha256 in self.files.items() if t in self._clients}
 
@@ -61,20 +59,20 @@ class StateIndex:
         """Open the file for new rows: truncate it to the checkpoint's length, or create it. Raises Paused
         (E203)."""
         if self._lines is None:
-            self._lines = FileLines(self.path, self._facts.get(INDEX_MARK))
-            if INDEX_MARK not in self._facts:
-                self._lines.add(self._listed())
+            self._lines = FileLines(self.path, self._mark)
 
     def add(self, t: int, sha256: str, clients: Collection[int]) -> None:
         """Record that round t's file has these clients' last state. Only after `open`. Raises Paused
         (E203)."""
         assert self._lines is not None
-        self._lines.add([_row(t, sha256, clients)])
+        self._lines.add([{"t": t, "sha256": sha256, "clients": list(clients)}])
         self._take(t, sha256, clients)
 
     def facts(self) -> dict[str, Any]:
         """Write all rows to the disk and return the facts for a checkpoint. Raises Paused (E203)."""
-        return {INDEX_MARK: self._lines.mark()} if self._lines else dict(self._facts)
+        if self._lines:
+            self._mark = self._lines.mark()
+        return {INDEX_MARK: self._mark} if self._mark else {}
 
     def needs(self, t: int) -> bool:
         """Whether this checkpoint or the previous one refers to round t's file."""
@@ -105,19 +103,8 @@ class StateIndex:
                     del self._clients[before]
                     self._idle.append(before)
 
-    def _listed(self) -> Iterator[Row]:
-        """The rows of an older checkpoint's lists."""
-        by_round: dict[int, list[int]] = {}
-        for k, t in self.index.items():
-            by_round.setdefault(t, []).append(k)
-        return (_row(t, self.files[t], sorted(clients)) for t, clients in sorted(by_round.items()))
 
-
-def _row(t: int, sha256: str, clients: Collection[int]) -> Row:
-    return {"t": t, "sha256": sha256, "clients": list(clients)}
-
-
-def _rows(path: Path, mark: Mark) -> Iterator[Row]:
+def _rows(path: Path, mark: Mark) -> Iterator[dict[str, Any]]:
     """The rows in the marked beginning of the file. Raises ValueError for another SHA-256."""
     size, sha256 = mark
     with open(path, "rb") as file:
@@ -186,11 +173,16 @@ class DiskStore:
     def fetch(self, clients: Iterable[int]) -> dict[int, Tree]:
         """The state of those of the clients that have any. Raises StateError (E201) if a file is missing or
         damaged."""
+        rounds = self._rounds_of(clients)
+        return {k: tree for t, members in rounds.items() for k, tree in self._read(t, members).items()}
+
+    def _rounds_of(self, clients: Iterable[int]) -> dict[int, list[int]]:
+        """By round, those of the clients with their last state after it."""
         by_round: dict[int, list[int]] = {}
         for k in clients:
             if k in self.index:
                 by_round.setdefault(self.index[k], []).append(k)
-        return {k: tree for t, members in by_round.items() for k, tree in self._read(t, members).items()}
+        return by_round
 
     def put(self, t: int, trees: Mapping[int, Tree]) -> None:
         kept = {str(k): tree for k, tree in trees.items() if tree}
@@ -208,10 +200,7 @@ class DiskStore:
 
     def check(self) -> None:
         """Raises StateError (E201) if a client's state is missing or damaged."""
-        by_round: dict[int, list[int]] = {}
-        for k, t in self.index.items():
-            by_round.setdefault(t, []).append(k)
-        for t, members in by_round.items():
+        for t, members in self._rounds_of(self.index).items():
             self._read(t, members)
 
     def sweep(self) -> None:
@@ -241,13 +230,14 @@ class DiskStore:
             trees, digests = nested_tree(tensors), json.loads(facts)["clients"]
             whole = sha256 == _sha(facts) == self.holdings.files[t]
             if whole and all(digest(trees.get(name, {})) == digests[name] for name in clients):
-                return {k: self._placed(trees[name]) for name, k in clients.items() if name in trees}
+                return {
+                    k: tree_map(lambda t: t.to(self.device), trees[name])
+                    for name, k in clients.items()
+                    if name in trees
+                }
         except UNREADABLE:
             pass
         raise StateError("E201", f"private state of round {t} is missing or damaged: {self._path(t)}.")
-
-    def _placed(self, tree: Tree) -> Tree:
-        return tree_map(lambda t: t.to(self.device), tree)
 
     def _path(self, t: int) -> Path:
         return self.folder / f"r{t:06d}.safetensors"

@@ -15,7 +15,7 @@ from typing import Any
 
 from unskew.errors import StateError
 from unskew.records import checkpoints, schema
-from unskew.records.rows import FileLines, Lines, Mark, MemoryLines, Row, has_mark, mark_of
+from unskew.records.rows import FileLines, Mark, MemoryLines, Row, has_mark, mark_of
 from unskew.system import disk
 
 KINDS = ("metrics", "ledger", "events")
@@ -39,7 +39,7 @@ class Record:
         self._new: list[Row] | None = None
         self.last_round = 0
         """The last round with scores."""
-        self.lines: dict[str, Lines] = {}
+        self.lines: dict[str, FileLines | MemoryLines] = {}
         self._series: dict[tuple[str, str], tuple[array[int], array[float]]] = defaultdict(
             lambda: (array("q"), array("d"))
         )
@@ -181,7 +181,7 @@ def last_round_in(folder: Path) -> int:
 
 
 class _Rows(Mapping[str, list[Row]]):
-    def __init__(self, lines: Mapping[str, Lines]):
+    def __init__(self, lines: Mapping[str, FileLines | MemoryLines]):
         self._lines = lines
 
     def __getitem__(self, kind: str) -> list[Row]:

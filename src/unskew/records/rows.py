@@ -10,8 +10,9 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from unskew.records import schema
 from unskew.system import disk
@@ -19,28 +20,12 @@ from unskew.system import disk
 Row = dict[str, Any]
 Mark = tuple[int, str]
 """(n, the SHA-256 of the first n bytes of a file)."""
-PIECE = 1 << 16
-"""The characters of text that are compressed together."""
 BLOCK = 1 << 20
 
 
 def scope_row(t: int, scope: str, metric: str, value: float) -> Row:
     """A row of metrics.jsonl without a client."""
     return {"t": t, "scope": scope, "client": None, "metric": metric, "value": value}
-
-
-class Lines(Protocol):
-    """Append-only rows."""
-
-    def add(self, rows: Iterable[Row]) -> None:
-        """Append rows."""
-        ...
-
-    def read(self, start: int = 0) -> Iterator[Row]:
-        """The rows in their order, without the first `start` of them."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class FileLines:
@@ -59,6 +44,7 @@ class FileLines:
             self._sha.update(text)
 
     def read(self, start: int = 0) -> Iterator[Row]:
+        """The rows in their order, without the first `start` of them."""
         with open(self.path, "rb") as file:
             for number, line in enumerate(file):
                 if number >= start:
@@ -74,28 +60,18 @@ class FileLines:
 
 
 class MemoryLines:
-    """Rows of a run without a folder."""
+    """Rows of a run without a folder, as compressed JSON lines."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
-        self._pending: list[str] = []
-        self._size = 0
 
     def add(self, rows: Iterable[Row]) -> None:
         if text := _json_lines(rows):
-            self._pending.append(text)
-            self._size += len(text)
-        if self._size > PIECE:
-            self._pieces.append(zlib.compress("".join(self._pending).encode(), 1))
-            self._pending, self._size = [], 0
+            self._pieces.append(zlib.compress(text.encode(), 1))
 
     def read(self, start: int = 0) -> Iterator[Row]:
-        number = 0
-        for text in (*map(zlib.decompress, self._pieces), *(piece.encode() for piece in self._pending)):
-            for line in text.splitlines():
-                if number >= start:
-                    yield json.loads(line)
-                number += 1
+        lines = chain.from_iterable(zlib.decompress(piece).splitlines() for piece in self._pieces)
+        return map(json.loads, islice(lines, start, None))
 
     def close(self) -> None:
         """Nothing to do; the rows stay readable."""

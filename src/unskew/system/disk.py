@@ -9,15 +9,14 @@ process that holds them.
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import re
 import secrets
 import shutil
 import stat
-import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -46,34 +45,25 @@ def check_name(name: str) -> str:
 
 def no_run(path: Path, lacks: str) -> StateError:
     """The error E117 for a folder that is not a run. lacks: the missing file."""
-    near = Path("runs") / path.name
-    hint = (
-        f"Did you mean {near}?"
-        if near != path and (near / lacks).is_file()
-        else "Runs are folders under runs/."
-    )
+    hint = "Runs are folders under runs/."
+    runs = [
+        f.parent
+        for place in ("*", "runs/*")
+        for name in (lacks, AT_SITE)
+        for f in path.glob(f"{place}/{name}")
+    ]
     if (path / AT_SITE).is_file():
-        hint = (
-            "It is what a site keeps of a run: unskew site watch shows it, unskew predict and unskew export"
-            " take its model."
-        )
-    elif names := _runs_in(path, lacks) or _runs_in(path / "runs", lacks):
-        count = "one run" if len(names) == 1 else f"{len(names):,} runs; name one of them"
-        hint = (
-            f"It holds {count}, such as {names[0]}." if len(names) > 1 else f"It holds {count}: {names[0]}."
-        )
+        hint = "A site keeps it of a run: unskew site watch, unskew predict and unskew export take it."
+    elif runs:
+        latest = max(runs, key=lambda run: run.stat().st_mtime)
+        hint = f"It holds {len(runs):,} runs; name one of them, such as {latest}."
         if lacks == "config.yaml" and (path / "compare.yaml").is_file():
             hint += (
-                f" All of them go on with `unskew resume {path}`, or with the same unskew.compare(...) in"
-                " Python."
+                f" All of them go on with `unskew resume {path}`, or the same unskew.compare(...) in Python."
             )
+    elif (near := Path("runs") / path.name) != path and (near / lacks).is_file():
+        hint = f"Did you mean {near}?"
     return StateError("E117", f"{path} is no run: it has no {lacks}. {hint}")
-
-
-def _runs_in(path: Path, lacks: str) -> list[Path]:
-    """The runs in a folder, also those of a site, the most recently changed first."""
-    files = [file for name in (lacks, AT_SITE) for file in path.glob(f"*/{name}")]
-    return [file.parent for file in sorted(files, key=lambda file: (-file.parent.stat().st_mtime, str(file)))]
 
 
 def slug(text: str) -> str:
@@ -103,10 +93,9 @@ def replace(path: Path, data: bytes | str | Sequence[memoryview], keep: Path | N
     Raises Paused (E203) when the disk is full, and any other OSError unchanged. In both cases the old file
     stays.
     """
-    path = Path(path)
     content = data.encode() if isinstance(data, str) else data
     buffers = [content] if isinstance(content, bytes | bytearray) else content
-    replace_piecewise(path, buffers, sum(map(len, buffers)), keep)
+    replace_piecewise(Path(path), buffers, sum(map(len, buffers)), keep)
 
 
 def link_to(path: Path, target: Path) -> bool:
@@ -161,7 +150,8 @@ def replace_piecewise(
             file.flush()
             os.fsync(file.fileno())
             if keep and path.exists():
-                _link(path, keep)
+                os.link(path, second := _part_of(keep))
+                os.replace(second, keep)
         _sync_folder(path.parent)
 
 
@@ -201,7 +191,7 @@ def refuse_link(path: str, flags: int) -> int:
         facts = os.lstat(path)
         if stat.S_ISREG(facts.st_mode) and facts.st_nlink > 1:
             replace(Path(path), Path(path).read_bytes())
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)  # Windows lacks the flag
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def folder_below(path: Path) -> Path:
@@ -234,7 +224,8 @@ def new_folder(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f"{path.name}.", suffix=".part", dir=path.parent))
     try:
-        part.chmod(0o777 & ~_umask())
+        os.umask(mask := os.umask(0o077))  # it can only be asked by setting it
+        part.chmod(0o777 & ~mask)
         yield part
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, "it exists already", str(path))
@@ -319,11 +310,6 @@ def full_disk_as_paused(path: Path, size: int) -> Iterator[None]:
         raise Paused("E203", f"disk full: cannot write {path} ({space}).") from error
 
 
-def free_bytes(folder: Path) -> int:
-    """The free bytes for this user on the disk of a folder. Raises OSError."""
-    return shutil.disk_usage(folder).free
-
-
 def is_full(error: BaseException) -> bool:
     """Whether this is the operating system's error for a full disk or an exhausted quota."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -331,20 +317,6 @@ def is_full(error: BaseException) -> bool:
 
 def _amount(size: int) -> str:
     return f"{size:,} bytes" if size < 1_000_000 else f"{size / 1e6:,.1f} MB"
-
-
-def _link(path: Path, keep: Path) -> None:
-    """Make `keep` another name of the file at `path`, in place of the file that had this name."""
-    second = _part_of(keep)
-    os.link(path, second)
-    os.replace(second, keep)
-
-
-def _umask() -> int:
-    """What this process forbids in new files, which can only be asked by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _sync_folder(folder: Path) -> None:
@@ -355,34 +327,11 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK)
-"""What the operating system says where another process has the lock."""
+HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+"""The errors of the operating system where another process has the lock."""
 
-if sys.platform == "win32":
-    import msvcrt
 
-    _FAR = 1 << 30
-    """The byte that is locked: beyond the text, which others may then read."""
-
-    def lock(file: IO[Any], wait: bool) -> None:
-        """Lock an open file, waiting for others if told to; raises OSError with an errno of HELD if another
-        has it."""
-        while True:
-            file.seek(_FAR)
-            try:
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-                return
-            except OSError as error:
-                if not wait or error.errno not in HELD:
-                    raise
-                time.sleep(0.05)
-            finally:
-                file.seek(0, 2)
-
-else:
-    import fcntl
-
-    def lock(file: IO[Any], wait: bool) -> None:
-        """Lock an open file, waiting for others if told to; raises OSError with an errno of HELD if another
-        has it."""
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+def lock(file: IO[Any], wait: bool) -> None:
+    """Lock an open file, waiting for others if `wait`; raises OSError with an errno of HELD if another has
+    it."""
+    fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
@@ -34,9 +33,7 @@ ADDRESSES = "Max address space"
 
 def usable_memory() -> int:
     """The memory in bytes that this process may use: that of the machine, or the lower limit of its job or
-    container; sys.maxsize if the system does not tell (Windows)."""
-    if not hasattr(os, "sysconf"):
-        return sys.maxsize
+    container."""
     return min((os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_limits(), *_addresses()))
 
 

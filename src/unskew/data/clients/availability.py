@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -182,9 +182,7 @@ class Trace(Presence):
         by one, and rounds after the last line would have no clients."""
         client, t = max((client, t) for t, clients in self.seconds.items() for client in clients)
         if client >= K:
-            text = (
-                f"{self.file} names client {client} in round {t}, and the clients of the run are 0 to {K - 1}"
-            )
+            text = f"{self.file} names client {client} in round {t}, and the run has the clients 0 to {K - 1}"
             raise DataError("E124", f"{text}; count them from 0, or set clients.")
         if (last := max(self.seconds)) < rounds:
             text = f"{self.file} ends with round {last} of {rounds}, so nobody would answer after it"
@@ -210,12 +208,7 @@ def read_trace(path: Path) -> dict[int, dict[int, float]]:
         if not rounds:
             raise ValueError("it has no rows")
     except OSError as error:
-        is_missing = isinstance(error, FileNotFoundError)
-        reason = (
-            f"there is no file {path}"
-            if is_missing
-            else f"cannot read {path} ({os.strerror(error.errno or 0)})"
-        )
+        reason = f"cannot read {path} ({os.strerror(error.errno or 0)})"
         raise UsageError("E111", f"{reason}; a trace is a CSV with columns round,client[,seconds].") from None
     except (KeyError, ValueError, TypeError, csv.Error) as error:
         raise DataError(
@@ -234,9 +227,9 @@ def draw_distinct(K: int, size: int, generator: np.random.Generator) -> np.ndarr
     return numbers
 
 
-PRESENCE_KINDS: dict[str, type[Presence]] = specs.by_name(
-    [Full, Sample, Poisson, Bernoulli, Persistent, ClusteredPresence, Trace]
-)
+PRESENCE_KINDS: dict[str, type[Presence]] = {
+    kind.name: kind for kind in (Full, Sample, Poisson, Bernoulli, Persistent, ClusteredPresence, Trace)
+}
 """The kinds by name."""
 
 
@@ -286,11 +279,9 @@ class Availability:
         spec = specs.parse(text, "availability", "E124")
         if spec.kind in {argument.name for argument in arguments.of(Options)}:
             spec = specs.parse(f"{Full.name},{text}", "availability", "E124")
-        kind = specs.kind_of(spec, PRESENCE_KINDS, "availability", "E124")
+        presence = specs.read(replace(spec, options={}), PRESENCE_KINDS, "availability", "E124")
         options = Options(**arguments.check(Options, spec.options, "availability", "E124"))
-        return Availability(
-            specs.make(kind, specs.Spec(spec.kind, spec.value, {}), "availability", "E124"), options
-        )
+        return Availability(presence, options)
 
     @property
     def independent(self) -> float | None:

@@ -98,11 +98,8 @@ class Federation(SampleForm):
             ("test", self.test, len(self.y_test)),
         ):
             if len(index) not in ((0, self.clients) if part == "val" else (self.clients,)):
-                raise DataError(
-                    "E403",
-                    f"{self.name}: {self.clients} clients, but {len(index)} lists of {part} rows; give one"
-                    " per client.",
-                )
+                text = f"{self.clients} clients, but {len(index)} lists of {part} rows"
+                raise DataError("E403", f"{self.name}: {text}; give one per client.")
             if len(index.rows) and not 0 <= index.rows.min() <= index.rows.max() < n:
                 raise DataError("E403", f"{self.name}: {part} rows lie outside 0 to {n - 1}.")
 
@@ -287,9 +284,12 @@ class RemoteFederation(Federation):
         layout = Layout.from_json(inputs["layout"], *shape) if "layout" in inputs else None
         if mean or std:
             scaling.check((mean, std), shape, layout)
-        pixels = {"pixels": shape[1:], "tokens": _label_shape(inputs, layout) if layout else shape}.get(
-            summary["unit"], ()
-        )
+        pixels = {"pixels": shape[1:], "tokens": shape}.get(summary["unit"], ())
+        if layout and summary["unit"] == "tokens":
+            places = inputs.get("places")
+            if type(places) is not int or places not in layout.lengths:
+                raise ValueError("labels of as many places as no input has")
+            pixels = (places,)
         nothing = np.zeros((0, *shape), np.float32)
         unlabelled = np.zeros((0, *pixels), np.float64 if target else np.int64)
         if summary.get("task") == "multilabel":
@@ -315,16 +315,3 @@ class RemoteFederation(Federation):
             scaled_apart=inputs.get("scaled_apart", False) is True,
             common=int(summary.get("test", 0)),
         )
-
-
-def _label_shape(inputs: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
-    """The shape of a sample's labels, () for a single one; with several inputs, the places of one of them.
-
-    Raises ValueError if no input has that number of places.
-    """
-    places = inputs.get("places")
-    if places is None:
-        return ()
-    if type(places) is not int or places not in layout.lengths:
-        raise ValueError("labels of as many places as no input has")
-    return (places,)

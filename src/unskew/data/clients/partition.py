@@ -117,11 +117,8 @@ class Partition:
     def require_classes(self, count: int, request: Request) -> None:
         """Raises DataError (E103) if the set has fewer classes than `count`."""
         if count > request.classes:
-            raise DataError(
-                "E103",
-                f"skew '{self.name}' asks for {count} classes per client; the set has {request.classes}. "
-                f"Feasible: {request.classes}.",
-            )
+            text = f"skew '{self.name}' asks for {count} classes per client"
+            raise DataError("E103", f"{text}; the set has {request.classes}. Feasible: {request.classes}.")
 
 
 def rows_to_deal(request: Request, rng: np.random.Generator) -> np.ndarray:
@@ -131,11 +128,9 @@ def rows_to_deal(request: Request, rng: np.random.Generator) -> np.ndarray:
     if samples is None:
         return np.arange(n)
     if samples * K > n:
-        raise DataError(
-            "E103",
-            f"{K} clients of {samples} samples need {samples * K:,}; the set has {n:,}. "
-            f"Feasible: {f'samples={n // K}' if n >= K else f'at most {n:,} clients'}.",
-        )
+        feasible = f"samples={n // K}" if n >= K else f"at most {n:,} clients"
+        text = f"{K} clients of {samples} samples need {samples * K:,}; the set has {n:,}"
+        raise DataError("E103", f"{text}. Feasible: {feasible}.")
     return draw_rows(request.y, samples * K, rng)
 
 

@@ -24,7 +24,6 @@ from unskew.data.clients.partition import Index
 from unskew.data.samples.dataset import Dataset
 from unskew.data.storage.sample_rows import is_streamed
 from unskew.errors import DataError, UsageError
-from unskew.formats import specs
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -115,9 +114,8 @@ class Gamma(Shift):
 
     def check(self, shape: tuple[int, ...], unit: bool) -> None:
         if not unit:
-            raise UsageError(
-                "E103", "feature skew '+gamma' needs values in [0, 1]; use +contrast or +brightness."
-            )
+            text = "feature skew '+gamma' needs values in [0, 1]; use +contrast or +brightness"
+            raise UsageError("E103", f"{text}.")
 
 
 @dataclass(frozen=True)
@@ -170,9 +168,8 @@ class Rotate90(Shift):
     def check(self, shape: tuple[int, ...], unit: bool) -> None:
         self.require_images(shape)
         if shape[-1] != shape[-2]:
-            raise UsageError(
-                "E103", f"feature skew '+rotate90' needs square images; samples are {list(shape)}."
-            )
+            text = f"feature skew '+rotate90' needs square images; samples are {list(shape)}"
+            raise UsageError("E103", f"{text}.")
 
 
 def _smooth(x: np.ndarray, weights: np.ndarray, axis: int) -> np.ndarray:
@@ -184,7 +181,9 @@ def _smooth(x: np.ndarray, weights: np.ndarray, axis: int) -> np.ndarray:
     return np.moveaxis(np.moveaxis(x, axis, -1) @ mix.T, -1, axis)
 
 
-SHIFTS: dict[str, type[Shift]] = specs.by_name([Brightness, Contrast, Gamma, Noise, Blur, Rotate90])
+SHIFTS: dict[str, type[Shift]] = {
+    kind.name: kind for kind in (Brightness, Contrast, Gamma, Noise, Blur, Rotate90)
+}
 """The kinds by name."""
 
 
@@ -205,10 +204,8 @@ def apply_shifts(federation: Federation, shifts: Sequence[Shift], dataset: Datas
     f = federation
     views = _image_views(f, shifts)
     if isinstance(dataset.x, np.memmap) or is_streamed(dataset.x) or is_streamed(dataset.x_test):
-        raise DataError(
-            "E103",
-            f"{f.name} is read from files row by row; a feature skew needs a set that fits into memory.",
-        )
+        text = "is read from files row by row; a feature skew needs a set that fits into memory"
+        raise DataError("E103", f"{f.name} {text}.")
     rows = np.concatenate([f.train.rows, f.val.rows])
     x, x_test = dataset.to_natural(dataset.x[rows]), dataset.to_natural(dataset.x_test).copy()
     y, y_test = f.y[rows], f.y_test.copy()

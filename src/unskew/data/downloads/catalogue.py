@@ -9,92 +9,17 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unskew.data.downloads.original_files import Files, Hub, HubSamples, holds_parquet, open_files, read_hub
+from unskew.data.downloads.original_files import Recipe
 from unskew.data.files.archives import Archive, read_archive
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError, UsageError, excerpt, suggestion
 from unskew.system import python_files
-
-
-@dataclass(frozen=True)
-class OriginalSamples:
-    """The samples of a set's original files.
-
-    x, y: [N, ...] and int64 [N]. x_test, y_test: the set's test part, or None. classes: names, by number.
-    columns: facts by which clients are formed, (of training samples, of test samples or None). notes: remarks
-    on omissions.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    x_test: np.ndarray | None
-    y_test: np.ndarray | None
-    classes: tuple[str, ...]
-    columns: Mapping[str, tuple[np.ndarray, np.ndarray | None]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """The conversion of a data set. what, source, licence: for its card; licence "" if the source states
-    none. expects: the files that --from takes.
-
-    read: makes the samples from the files. sizes: published numbers of training and test samples, None if
-    there are several. files: published SHA-256 of original files by name. takes_size: whether images are
-    resized. hub: the repository and columns on Hugging Face's hub, if its Parquet files are also read.
-    """
-
-    what: str
-    source: str
-    licence: str
-    expects: str
-    read: Callable[[OriginalFiles], OriginalSamples]
-    sizes: tuple[int, int] | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
-    takes_size: bool = False
-    hub: Hub | None = None
-
-    def samples(self, origin: OriginalFiles) -> OriginalSamples:
-        """The samples of the original files, or of the hub's. Raises DataError (E401, E402)."""
-        if self.hub and holds_parquet(origin.path):
-            return _hub_samples(read_hub(origin.path, self.hub, origin.size if self.takes_size else None))
-        return self.read(origin)
-
-
-def _hub_samples(read: HubSamples) -> OriginalSamples:
-    classes = read.classes or tuple(map(str, range(int(read.y.max(initial=-1)) + 1)))
-    if read.test is None:
-        columns = {name: (values, None) for name, values in read.columns.items()}
-        return OriginalSamples(read.x, read.y, None, None, classes, columns)
-    test, train = read.test, ~read.test
-    columns = {name: (values[train], values[test]) for name, values in read.columns.items()}
-    return OriginalSamples(read.x[train], read.y[train], read.x[test], read.y[test], classes, columns)
-
-
-@dataclass(frozen=True)
-class OriginalFiles:
-    """The files that the user has downloaded. name: name of the requested set. size: side of resized
-    images, in pixels."""
-
-    path: Path
-    name: str
-    size: int = 64
-
-    @property
-    def files(self) -> Files:
-        """The opened files. Raises DataError as `open_files` does."""
-        return open_files(self.path)
-
-
-RECIPES_FOLDER = Path(__file__).parent / "recipes"
 
 
 @cache
@@ -102,7 +27,7 @@ def recipes() -> dict[str, Recipe]:
     """The recipe of every set, sorted by name."""
     rooms = [
         importlib.import_module(f"unskew.data.downloads.recipes.{path.stem}")
-        for path in python_files.module_files(RECIPES_FOLDER)
+        for path in python_files.module_files(Path(__file__).parent / "recipes")
     ]
     return dict(sorted((name, recipe) for room in rooms for name, recipe in room.SETS.items()))
 
@@ -111,11 +36,8 @@ def recipe_of(name: str) -> Recipe:
     """The recipe of a set. Raises UsageError (E125) for an unknown name."""
     by_name = recipes()
     if name not in by_name:
-        text = (
-            f"unskew data get knows no {excerpt(name)}.{suggestion(name, by_name)} Known:"
-            f" {', '.join(by_name)}."
-        )
-        raise UsageError("E125", text)
+        near, known = suggestion(name, by_name), ", ".join(by_name)
+        raise UsageError("E125", f"unskew data get knows no {excerpt(name)}.{near} Known: {known}.")
     return by_name[name]
 
 
@@ -162,18 +84,13 @@ def open_archive(name: str, source: str) -> NamedArchive:
         return NamedArchive(read_archive(path), source)
 
     folder = os.environ.get("UNSKEW_DATA")
-    reason = (
-        f"there is no {Path(folder) / name}.npz"
-        if folder
-        else f"'{name}' is looked for in the folder UNSKEW_DATA, which is not set"
-    )
+    reason = f"'{name}' is looked for in the folder UNSKEW_DATA, which is not set"
+    if folder:
+        reason = f"there is no {Path(folder) / name}.npz"
     remedy = f"pack it as {name}.npz (docs/data-sets.md says which arrays), and name its folder"
     if name in recipes():
         remedy = (
             f"make the set of it, unskew data get {name} --from ARCHIVE --out FOLDER, and name that folder"
         )
-    raise DataError(
-        "E402",
-        f"{reason}. Get it from {source}, {remedy}: export UNSKEW_DATA=FOLDER. The set 'digits' needs no"
-        " file.",
-    )
+    text = f"{reason}. Get it from {source}, {remedy}: export UNSKEW_DATA=FOLDER."
+    raise DataError("E402", f"{text} The set 'digits' needs no file.")

@@ -13,15 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
-from unskew.data.downloads.catalogue import OriginalFiles, OriginalSamples, Recipe, recipe_of
-from unskew.data.samples.dataset import check_finite, check_labels, check_lengths
+from unskew.data.downloads.catalogue import recipe_of
+from unskew.data.downloads.original_files import OriginalFiles, OriginalSamples, Recipe
+from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError, UsageError
 from unskew.formats.markdown import escape_markdown, table
 from unskew.system import disk
 from unskew.version import revision
 
 MOST_HASHED = 64
-"""Maximal number of files with digests on the card; for a folder of photographs it states their number."""
+"""Maximal number of files with digests on the card, beside those that are published."""
 
 
 @dataclass(frozen=True)
@@ -45,88 +46,65 @@ def get(name: str, origin: Path | None, out: Path, size: int | None = None) -> W
     """
     recipe = recipe_of(name)
     if origin is None:
-        further = f"; or a folder of {recipe.hub.repository} from Hugging Face's hub" if recipe.hub else ""
-        text = (
-            f"nothing is downloaded: get {name} from {recipe.source}, then name it: --from PATH"
-            f" ({recipe.expects}{further})"
-        )
-        raise DataError(
-            "E401", f"{text}. Sets of torchvision and Hugging Face are also taken in Python as they are."
-        )
+        text = f"nothing is downloaded: get {name} from {recipe.source}, then name it: --from PATH"
+        more = "Sets of torchvision and Hugging Face are also taken in Python as they are"
+        raise DataError("E401", f"{text} ({recipe.expects}). {more}.")
     if size is not None and not recipe.takes_size:
         raise UsageError("E109", f"the samples of {name} are not resized; leave --size out.")
     path = out / f"{name}.npz"
     if path.exists():
-        raise UsageError(
-            "E161", f"{path} exists, and nothing is overwritten; remove it, or name another folder: --out."
-        )
+        text = f"{path} exists, and nothing is overwritten; remove it, or name another folder: --out"
+        raise UsageError("E161", f"{text}.")
     if not origin.exists():
         raise DataError("E402", f"there is no {origin}.")
-    digests, verified = _digests(origin, recipe)
-    samples = recipe.samples(OriginalFiles(origin, name, size or OriginalFiles.size))
+    digests = _digests(origin, recipe)
+    samples = recipe.read(OriginalFiles(origin, name, size or OriginalFiles.size))
     _check_samples(name, samples)
-    remarks = (*_set_remarks(name, recipe, samples, digests, verified), *samples.notes)
     content = _archive_bytes(samples)
+    card = _card_text(name, recipe, samples, digests, hashlib.sha256(content).hexdigest())
     try:
         out.mkdir(parents=True, exist_ok=True)
-        disk.replace(
-            out / f"{name}.md",
-            _card_text(name, recipe, samples, digests, verified, hashlib.sha256(content).hexdigest()),
-        )
+        disk.replace(out / f"{name}.md", card)
         disk.replace(path, content)
     except OSError as error:
-        raise UsageError(
-            "E161", f"{out} cannot be written: {error.strerror or error}. Name another folder: --out."
-        ) from error
-    return WrittenSet((path, out / f"{name}.md"), samples, remarks)
-
-
-def _digests(origin: Path, recipe: Recipe) -> tuple[dict[str, str], set[str]]:
-    """(SHA-256 of the files by name, the names with a matching published digest).
-
-    Raises DataError (E401) for a file with a published name and another digest.
-    """
-    files = (
-        [origin]
-        if origin.is_file()
-        else sorted(p for p in origin.rglob("*") if p.is_file() and not p.is_symlink())
-    )
-    published = [p for p in files if p.name in recipe.files]
-    hashed = files if len(files) <= MOST_HASHED else published
-    digests = {p.name: disk.sha256(p) for p in hashed}
-    for name, digest in digests.items():
-        if recipe.files.get(name, digest) != digest:
-            text = f"{name} has the SHA-256 {digest}, and the published one is {recipe.files[name]}"
-            raise DataError("E401", f"{text}; download it again from {recipe.source}.")
-    return digests, {p.name for p in published}
-
-
-def _check_samples(name: str, samples: OriginalSamples) -> None:
-    """Raises DataError (E403, E404, E405) for samples that do not fit together."""
-    classes, shape = len(samples.classes), samples.x.shape[1:]
-    x_test, y_test = samples.x_test, samples.y_test
-    check_labels(name, samples.y, samples.y[:0] if y_test is None else y_test, classes, shape)
-    for i, (part, x, y) in enumerate((("training", samples.x, samples.y), ("test", x_test, y_test))):
-        if x is not None and y is not None:
-            columns = {n: v for n, pair in samples.columns.items() if (v := pair[i]) is not None}
-            check_lengths(name, part, x, y, columns)
-            check_finite(name, part, x)
-
-
-def _set_remarks(
-    name: str, recipe: Recipe, samples: OriginalSamples, digests: Mapping[str, str], verified: set[str]
-) -> tuple[str, ...]:
+        text = f"{out} cannot be written: {error.strerror or error}. Name another folder: --out"
+        raise UsageError("E161", f"{text}.") from error
     remarks = []
-    if not verified:
-        remarks.append(
-            f"no SHA-256 of {'these files' if len(digests) != 1 else next(iter(digests))} is published"
-            " that we know; the card records it, and it is not compared"
-        )
+    if not any(file in recipe.files for file in digests):
+        which = "these files" if len(digests) != 1 else next(iter(digests))
+        text = "is published that we know; the card records it, and it is not compared"
+        remarks.append(f"no SHA-256 of {which} {text}")
     counts = (len(samples.x), 0 if samples.x_test is None else len(samples.x_test))
     if recipe.sizes and counts != recipe.sizes:
         text = f"the published set has {recipe.sizes[0]:,} and {recipe.sizes[1]:,}"
         remarks.append(f"{name} has {counts[0]:,} training and {counts[1]:,} test samples here; {text}")
-    return tuple(remarks)
+    return WrittenSet((path, out / f"{name}.md"), samples, (*remarks, *samples.notes))
+
+
+def _digests(origin: Path, recipe: Recipe) -> dict[str, str]:
+    """The SHA-256 of the files by name; of a folder with many files only those that are published.
+
+    Raises DataError (E401) for a file with a published name and another digest.
+    """
+    files = [origin] if origin.is_file() else sorted(p for p in origin.rglob("*") if p.is_file())
+    if len(files) > MOST_HASHED:
+        files = [p for p in files if p.name in recipe.files]
+    digests = {p.name: disk.sha256(p) for p in files}
+    for name, digest in digests.items():
+        if recipe.files.get(name, digest) != digest:
+            text = f"{name} has the SHA-256 {digest}, and the published one is {recipe.files[name]}"
+            raise DataError("E401", f"{text}; download it again from {recipe.source}.")
+    return digests
+
+
+def _check_samples(name: str, samples: OriginalSamples) -> None:
+    """Raises DataError (E403, E404, E405) for samples that do not fit together."""
+    x_test = samples.x[:0] if samples.x_test is None else samples.x_test
+    y_test = samples.y[:0] if samples.y_test is None else samples.y_test
+    columns, test_columns = (
+        {n: v for n, p in samples.columns.items() if (v := p[i]) is not None} for i in (0, 1)
+    )
+    Dataset(name, samples.x, samples.y, x_test, y_test, samples.classes, columns, test_columns)
 
 
 def _archive_bytes(samples: OriginalSamples) -> bytes:
@@ -144,52 +122,36 @@ def _archive_bytes(samples: OriginalSamples) -> bytes:
 
 
 def _card_text(
-    name: str,
-    recipe: Recipe,
-    samples: OriginalSamples,
-    digests: Mapping[str, str],
-    verified: set[str],
-    sha256: str,
+    name: str, recipe: Recipe, samples: OriginalSamples, digests: Mapping[str, str], sha256: str
 ) -> str:
-    """The text of NAME.md."""
+    """The text of NAME.md. sha256: of NAME.npz."""
     tests = 0 if samples.x_test is None else len(samples.x_test)
-    split = f"{tests:,} (the set's own)" if tests else "none of its own; a fifth is held out when it is read"
-    facts = [
-        ("what", recipe.what),
-        ("source", recipe.source),
-        ("licence", recipe.licence or "none stated where we looked; ask the source"),
-        ("one sample", f"{samples.x.dtype} {list(samples.x.shape[1:])}"),
-        ("training samples", f"{len(samples.x):,}"),
-        ("test samples", split),
-        *(
-            (f"column {n}", f"{len(np.unique(v)):,} values; `--skew column:{n}`")
-            for n, (v, _) in samples.columns.items()
-        ),
-        *(("left out", note) for note in samples.notes),
-        (f"{name}.npz", f"SHA-256 {sha256}"),
-        ("made by", f"unskew {revision()}"),
-    ]
-    kinds = len(samples.classes)
-    parts = [np.zeros(0, np.int64) if y is None else y for y in (samples.y, samples.y_test)]
-    train, test = (np.bincount(y, minlength=kinds).tolist() for y in parts)
+    facts = {
+        "what": recipe.what,
+        "source": recipe.source,
+        "licence": recipe.licence or "none stated where we looked; ask the source",
+        "one sample": f"{samples.x.dtype} {list(samples.x.shape[1:])}",
+        "training samples": f"{len(samples.x):,}",
+        "test samples": f"{tests:,}" if tests else "none; a fifth is held out when the set is read",
+    }
+    for column, (values, _) in samples.columns.items():
+        facts[f"column {column}"] = f"{len(np.unique(values)):,} values; `--skew column:{column}`"
+    if samples.notes:
+        facts["left out"] = "; ".join(samples.notes)
+    facts |= {f"{name}.npz": f"SHA-256 {sha256}", "made by": f"unskew {revision()}"}
+    train, test = (
+        np.bincount(y, minlength=len(samples.classes)).tolist()
+        for y in (samples.y, samples.y[:0] if samples.y_test is None else samples.y_test)
+    )
     counts = [(escape_markdown(c), f"{a:,}", f"{b:,}") for c, a, b in zip(samples.classes, train, test)]
     verdict = {True: "equals the published one", False: "not compared: none is published that we know"}
-    rows = [(escape_markdown(n), digest, verdict[n in verified]) for n, digest in digests.items()]
-    return "\n".join(
-        [
-            f"# {name}",
-            "",
-            table(("", ""), [(escape_markdown(a), escape_markdown(b)) for a, b in facts]),
-            "",
-            "## Original files",
-            "",
-            table(("file", "SHA-256", "verified"), rows)
-            if rows
-            else "A folder of many files, whose digests are not recorded.",
-            "",
-            "## Classes",
-            "",
-            table(("class", "training", "test"), counts),
-            "",
-        ]
-    )
+    rows = [(escape_markdown(n), digest, verdict[n in recipe.files]) for n, digest in digests.items()]
+    sections = [
+        f"# {name}",
+        table(("", ""), [(escape_markdown(a), escape_markdown(b)) for a, b in facts.items()]),
+        "## Original files",
+        table(("file", "SHA-256", "verified"), rows) if rows else "Many files; no digest is recorded.",
+        "## Classes",
+        table(("class", "training", "test"), counts),
+    ]
+    return "\n\n".join(sections) + "\n"

@@ -1,10 +1,8 @@
-"""The original files of a data set: of a folder, a zip or tar archive, a single file, or Parquet files.
+"""The original files of a data set, in a folder, a zip or tar archive or a single file, and the recipe that
+makes samples of them.
 
 Files are read into memory one at a time, and nothing is unpacked to disk.
-
-Hugging Face's hub stores sets of images as Parquet files by split, train-00000-of-00001.parquet and so on,
-with a column of images, `{"bytes": ..., "path": ...}`, and one of labels; the schema names the classes.
-Nothing is downloaded, and no path in a file is opened.
+Letters: N samples.
 """
 
 from __future__ import annotations
@@ -19,23 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-from PIL import Image
 
-from unskew.data.files.cells import missing
-from unskew.data.parquet.row_decoding import read_column_files
-from unskew.data.parquet.table import ShardTable, read_table
 from unskew.errors import DataError
 
-READ_ERRORS = (
-    OSError,
-    EOFError,
-    zlib.error,
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    RuntimeError,
-    ValueError,
-    NotImplementedError,
-)
+READ_ERRORS = (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, RuntimeError, ValueError)
 """The errors that readers of archives raise for damaged and encrypted ones."""
 
 
@@ -123,67 +108,53 @@ def _damage_error(place: str, error: Exception) -> DataError:
 
 
 @dataclass(frozen=True)
-class Hub:
-    """The description of a set on the hub. image, label: columns. columns: facts by which clients are
-    formed, our names to the hub's."""
+class OriginalFiles:
+    """The files that the user has downloaded. name: name of the requested set. size: side of resized
+    images, in pixels."""
 
-    repository: str
-    image: str = "image"
-    label: str = "label"
-    columns: Mapping[str, str] = field(default_factory=dict)
+    path: Path
+    name: str
+    size: int = 64
+
+    @property
+    def files(self) -> Files:
+        """The opened files. Raises DataError as `open_files` does."""
+        return open_files(self.path)
 
 
 @dataclass(frozen=True)
-class HubSamples:
-    """All samples of a set on the hub, the training samples first. x: uint8 [N, 1 or 3, H, W]. test: the
-    test samples, bool [N], None without any. classes: the files' class names, () without any."""
+class OriginalSamples:
+    """The samples of a set's original files.
+
+    x, y: [N, ...] and int64 [N]. x_test, y_test: the set's test part, or None. classes: names, by number.
+    columns: facts by which clients are formed, (of training samples, of test samples or None). notes: remarks
+    on omissions.
+    """
 
     x: np.ndarray
     y: np.ndarray
-    test: np.ndarray | None
-    columns: Mapping[str, np.ndarray]
+    x_test: np.ndarray | None
+    y_test: np.ndarray | None
     classes: tuple[str, ...]
+    columns: Mapping[str, tuple[np.ndarray, np.ndarray | None]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
-def holds_parquet(path: Path) -> bool:
-    """Whether a path is a Parquet file, or a folder with one."""
-    return path.suffix == ".parquet" or next(path.rglob("*.parquet"), None) is not None
+@dataclass(frozen=True)
+class Recipe:
+    """The conversion of a data set. what, source, licence: for its card; licence "" if the source states
+    none. expects: the files that --from takes.
 
-
-def read_hub(path: Path, hub: Hub, size: int | None) -> HubSamples:
-    """The samples in the Parquet files of a set. size: side to which images are resized; None keeps their
-    size.
-
-    Raises DataError: E401 for another set, and the errors of `read_table`.
+    read: makes the samples from the files; raises DataError (E401, E402). sizes: published numbers of
+    training and test samples, None if there are several. files: published SHA-256 of original files by name.
+    takes_size: whether images are resized.
     """
-    table = read_table(path)
-    for name, kind in {hub.image: "packed", hub.label: "number", **dict.fromkeys(hub.columns, "")}.items():
-        if name not in table.columns or (kind and table.columns[name].kind != kind):
-            raise DataError("E401", f"{path} is not {hub.repository}: it lacks a column {name} of its kind.")
-    images = read_column_files(table, hub.image, lambda file, place: _pixels(file, place, size))
-    labels = table.whole_column(hub.label)
-    if len({image.shape for image in images}) != 1 or labels.dtype.kind != "i":
-        raise DataError(
-            "E401",
-            f"{path} is not {hub.repository}: its images differ in size, or a label is no whole number.",
-        )
-    columns = {ours: _words(table, hubs) for hubs, ours in hub.columns.items()}
-    return HubSamples(np.stack(images), labels, table.test(), columns, table.classes(hub.label) or ())
 
-
-def _words(table: ShardTable, column: str) -> np.ndarray:
-    values = table.whole_column(column)
-    if missing(values).any():
-        raise DataError("E401", f"{table.name}: column {column} lacks values; download it again.")
-    return values.astype(str)
-
-
-def _pixels(file: io.BytesIO, place: str, size: int | None) -> np.ndarray:
-    """An image as uint8 [1 or 3, H, W]."""
-    try:
-        with Image.open(file) as image:
-            plain = image.convert("L" if image.mode in ("1", "L") else "RGB")
-    except READ_ERRORS as error:
-        raise DataError("E401", f"{place} is no image: {error}. Download it again.") from error
-    values = np.asarray(plain.resize((size, size), Image.Resampling.BICUBIC) if size else plain)
-    return values[None] if values.ndim == 2 else np.ascontiguousarray(values.transpose(2, 0, 1))
+    what: str
+    source: str
+    licence: str
+    expects: str
+    read: Callable[[OriginalFiles], OriginalSamples]
+    sizes: tuple[int, int] | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    takes_size: bool = False

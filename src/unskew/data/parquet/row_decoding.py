@@ -230,10 +230,14 @@ def _file_decoder(into: FileSettings) -> tuple[tuple[int, ...], Decode]:
     sound."""
     settings = {name: value for name, value in into.items() if name != "kind"}
     if into["kind"] == "images":
-        images = ImageSettings(**settings)
-        return (3, images.size, images.size), partial(decode_image, **asdict(images))
+        return (3, settings["size"], settings["size"]), partial(decode_image, **settings)
     format = SoundFormat(**settings)
-    return (1, *spectrogram_shape(format)), partial(_decode_sound, format=format)
+
+    def decode_sound(file: io.BytesIO, name: str) -> tuple[np.ndarray, AudioInfo]:
+        pixels, info = read_sound(file, format, name)
+        return pixels[None], info
+
+    return (1, *spectrogram_shape(format)), decode_sound
 
 
 def read_file_column(
@@ -272,12 +276,6 @@ def _sound_format(table: ShardTable, column: str) -> SoundFormat:
     return format_for(read_column_files(table, column, look, table.train_rows))
 
 
-def _decode_sound(file: io.BytesIO, name: str, format: SoundFormat) -> tuple[np.ndarray, AudioInfo]:
-    """The spectrogram of a file with a channel axis, [1, 64, T], and the file's properties."""
-    pixels, info = read_sound(file, format, name)
-    return pixels[None], info
-
-
 def raw_lists(table: ShardTable, column: str, layout: AxisOrder) -> np.ndarray:
     """A column of lists, in the file's type, with channels first.
 
@@ -285,10 +283,7 @@ def raw_lists(table: ShardTable, column: str, layout: AxisOrder) -> np.ndarray:
     """
     form = ListColumn(table, column, layout)
     if not fits_memory(len(table), form.shape):
-        text = (
-            f"column '{column}' would take {float32_bytes(len(table), form.shape) / 2**30:,.1f} GiB of memory"
-        )
-        raise DataError("E142", f"{table.name}: {text}; give fewer rows at once.")
+        raise _memory_error(table, f"column '{column}'", form.shape)
     return np.concatenate([values for _, values in form.parts()])
 
 
@@ -310,8 +305,7 @@ def raw_inputs(
     width = sum(map(math.prod, shapes.values()))
     in_memory = fits_memory(len(table), (width,))
     if not in_memory and notes is None:
-        text = f"its inputs would take {float32_bytes(len(table), (width,)) / 2**30:,.1f} GiB of memory"
-        raise DataError("E142", f"{table.name}: {text}; give fewer rows at once.")
+        raise _memory_error(table, "the inputs", (width,))
     values = dict[str, np.ndarray]()
     for column in columns:
         remarks, kind = list[Note](), table.columns[column].kind
@@ -328,6 +322,12 @@ def raw_inputs(
     return values
 
 
+def _memory_error(table: ShardTable, what: str, shape: tuple[int, ...]) -> DataError:
+    gigabytes = float32_bytes(len(table), shape) / 2**30
+    text = f"{what} would take {gigabytes:,.1f} GiB of memory"
+    return DataError("E142", f"{table.name}: {text}; give fewer rows at once.")
+
+
 def _input_shape(
     table: ShardTable, column: str, layout: AxisOrder, files: Mapping[str, FileSettings]
 ) -> tuple[int, ...]:
@@ -340,15 +340,9 @@ def _input_shape(
     if kind == "packed" and column in files:
         return _file_decoder(files[column])[0]
     if kind == "packed":
-        text = (
-            f"column '{column}' holds files, and held numbers where the model was trained; give it as it was"
-            " there"
-        )
-        raise DataError("E403", f"{table.name}: {text}.")
-    text = (
-        f"column '{column}' is of {form}, and an input is a column of numbers, of lists of numbers or of"
-        " files"
-    )
+        text = f"column '{column}' holds files, and held numbers where the model was trained"
+        raise DataError("E403", f"{table.name}: {text}; give it as it was there.")
+    text = f"column '{column}' is of {form}, and inputs are numbers, lists of numbers or files"
     raise DataError("E403", f"{table.name}: {text}; leave it out of x.")
 
 
@@ -357,7 +351,6 @@ def _number_column(table: ShardTable, column: str) -> np.ndarray:
     values = table.whole_column(column)
     if (missing := cells.missing(values)).any():
         place = table.where(int(np.argmax(missing)))
-        raise DataError(
-            "E405", f"{table.name}: column '{column}' has no value in {place}; fill it or leave the row out."
-        )
+        text = f"column '{column}' has no value in {place}"
+        raise DataError("E405", f"{table.name}: {text}; fill it or leave the row out.")
     return values

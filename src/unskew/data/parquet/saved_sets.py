@@ -41,9 +41,7 @@ def read_saved_table(path: Path, split: str) -> ShardTable:
     """
     if not (path / SPLITS_FILE).is_file():
         if split:
-            raise DataError(
-                "E403", f"{path} is one Dataset without splits; leave split={excerpt(split)[1:-1]} out."
-            )
+            raise DataError("E403", f"{path} is one Dataset without splits; leave split out.")
         return join_shards(path, _arrow_files(path), (), ())
     splits = _entry_names(_read_json(path / SPLITS_FILE).get("splits"), path / SPLITS_FILE)
     train, test = _choose_splits(path, splits, split)
@@ -71,11 +69,8 @@ def _arrow_files(folder: Path) -> list[Shard]:
     """The files of a Dataset, in their order."""
     state = _read_json(folder / STATE_FILE)
     if state.get("_indices_data_files"):
-        raise DataError(
-            "E403",
-            f"{folder} was saved with an order of its rows apart (indices); save it again with a newer"
-            " version of Datasets.",
-        )
+        text = f"{folder} was saved with an order of its rows apart (indices)"
+        raise DataError("E403", f"{text}; save it again with a newer version of Datasets.")
     entries: Any = state.get("_data_files") or ()
     files = [entry.get("filename") if isinstance(entry, Mapping) else entry for entry in entries]
     return [read_stream(folder / name) for name in _entry_names(files, folder / STATE_FILE)]
@@ -100,9 +95,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise DataError(
-            "E402", f"{path} is missing, which save_to_disk writes; copy the whole folder."
-        ) from None
+        text = f"{path} is missing, which save_to_disk writes"
+        raise DataError("E402", f"{text}; copy the whole folder.") from None
     except (OSError, ValueError, RecursionError) as error:
         raise DataError("E401", f"{path} cannot be read; save the set again.") from error
     if not isinstance(content, dict):

@@ -25,16 +25,9 @@ import numpy as np
 from unskew.data.files import cells
 from unskew.errors import DataError, excerpt
 
-NUMBER_TYPES = frozenset(
-    (
-        "bool",
-        "halffloat",
-        "float",
-        "double",
-        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-    )
-)
-TEXT_TYPES = frozenset(("string", "large_string", "string_view"))
+NUMBER_TYPES = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+NUMBER_TYPES |= {"bool", "halffloat", "float", "double"}
+TEXT_TYPES = {"string", "large_string", "string_view"}
 LIST_TYPE = re.compile(r"(?:large_)?list<[^:]+: (?P<inner>.*)>|fixed_size_list<[^:]+: (?P<fixed>.*)>\[\d+\]")
 FILE_TYPE = re.compile(r"struct<(?:.*, )?bytes: (large_)?binary\b.*>")
 VALUE_TYPES = re.compile(r"date|time|timestamp|decimal|null|duration|month")
@@ -230,8 +223,7 @@ def read_stream(path: Path) -> Shard:
         with open(path, "rb") as file:
             file.seek(max(0, path.stat().st_size - 8))
             if file.read() != STREAM_END:
-                text = "is cut off or no Arrow stream: the mark at its end is missing"
-                raise DataError("E401", f"{path} {text}; copy it again.")
+                raise DataError("E401", f"{path} is cut off or no Arrow stream; copy it again.")
             file.seek(0)
             columns, classes = _facts(path, ipc.open_stream(file).schema)
         rows = sum(batch.num_rows for batch in _stream(path, range(len(columns))))
@@ -254,9 +246,8 @@ def _pyarrow(module: str, path: Path) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise DataError(
-            "E401", f"reading {path} needs pyarrow; pip install 'unskew[tables]', or save the table as CSV."
-        ) from None
+        text = f"reading {path} needs pyarrow; pip install 'unskew[tables]', or save the table as CSV"
+        raise DataError("E401", f"{text}.") from None
 
 
 def _file_error(path: Path, error: Exception) -> DataError:

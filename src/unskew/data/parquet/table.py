@@ -53,11 +53,8 @@ def files_by_part(path: Path) -> dict[str, list[Path]]:
         return {"train": files}
     if lacking := next((file for file, part in uses.items() if not part), None):
         example = next(file for file, part in uses.items() if part)
-        raise DataError(
-            "E403",
-            f"{example} names what its rows are for, and {lacking} does not; begin every name with train or"
-            " test, or none.",
-        )
+        text = f"{example} names what its rows are for, and {lacking} does not"
+        raise DataError("E403", f"{text}; begin every name with train or test, or none.")
     _check_one_set(root, files)
     parts = {part: [file for file in files if uses[file] == part] for part in ("train", "test", "val")}
     if not parts["train"]:
@@ -124,24 +121,16 @@ def _check_duplicates(files: list[Path]) -> None:
 def _check_one_set(root: Path, files: list[Path]) -> None:
     """Raises DataError (E403) if each folder holds a whole set, as the configurations of a hub repository
     do."""
-    folders = sorted(
-        {
-            str(file.parent)
-            for file in files
-            if not any(name.lower() in PART_NAMES for name in file.relative_to(root).parts[:-1])
-        }
-    )
+    whole = [f for f in files if not {*map(str.lower, f.relative_to(root).parts[:-1])} & {*PART_NAMES}]
+    folders = sorted({str(file.parent) for file in whole})
     if len(folders) > 1:
-        raise DataError(
-            "E403", f"{root} holds several sets, {folders[0]} and {folders[1]}; name one of these folders."
-        )
+        text = f"{root} holds several sets, {folders[0]} and {folders[1]}"
+        raise DataError("E403", f"{text}; name one of these folders.")
 
 
 T = TypeVar("T")
 COLUMN_ROWS = 1 << 12
 """Number of rows that are read at once if a whole column is read."""
-EXACT_FLOAT64 = 1 << 53
-"""float64 holds every whole number up to this one."""
 WORDS_SHARE = 0.5
 """The share of the samples' memory that the words of a single whole column may take."""
 
@@ -225,14 +214,9 @@ class ShardTable:
         for begin, batch in self.batches([column]):
             size += int(batch.nbytes)
             if size > _words_limit():
-                raise DataError(
-                    "E142",
-                    f"{self.name}: column {excerpt(column, 40)} would have to be in memory as a whole, and"
-                    f" takes more than {size - int(batch.nbytes):,} bytes; leave it out, or write less"
-                    " into it.",
-                )
+                text = f"column {excerpt(column, 40)} takes more than {_words_limit():,.0f} bytes of memory"
+                raise DataError("E142", f"{self.name}: {text}; leave it out, or write less into it.")
             parts.append(widen(self.convert_part(values_of, batch.column(raw), begin)))
-        _check_exact(self.name, column, parts)
         values = widen(np.concatenate(parts)) if parts else np.zeros(0)
         return _word_array(values) if self.columns[column].kind == "text" else values
 
@@ -300,26 +284,6 @@ def join_shards(
     )
 
 
-def _check_exact(name: str, column: str, parts: Sequence[np.ndarray]) -> None:
-    """Raises DataError (E403) for whole numbers that would be rounded, because other files have fractions
-    in the column."""
-    if len({part.dtype.kind for part in parts} & {*"iuf"}) < 2:
-        return
-    for part in parts:
-        if (
-            part.dtype.kind in "iu"
-            and len(part)
-            and max(abs(int(part.min())), abs(int(part.max()))) > EXACT_FLOAT64
-        ):
-            text = (
-                f"column {excerpt(column, 40)} holds whole numbers beyond {EXACT_FLOAT64:,} in some files,"
-                " and numbers of another type in others"
-            )
-            raise DataError(
-                "E403", f"{name}: {text}, which makes different ones equal; write one type into all files."
-            )
-
-
 def _words_limit() -> float:
     """Maximal size of the words of a column, in bytes."""
     return WORDS_SHARE * MEMORY_SHARE * usable_memory()
@@ -347,22 +311,15 @@ def _further_columns(shards: Sequence[Shard]) -> tuple[str, ...]:
             if match.kind != column.kind or (
                 column.kind == "list" and _number_type(match) != _number_type(column)
             ):
-                forms = (
-                    f"{excerpt(column.form, 40)[1:-1]} in {first.path} and {excerpt(match.form, 40)[1:-1]} in"
-                    f" {shard.path}"
-                )
-                raise DataError(
-                    "E403", f"column {excerpt(name, 40)} is {forms}; write one type into all files."
-                )
+                forms = [
+                    f"{excerpt(c.form, 40)[1:-1]} in {s.path}" for c, s in ((column, first), (match, shard))
+                ]
+                text = f"column {excerpt(name, 40)} is {' and '.join(forms)}"
+                raise DataError("E403", f"{text}; write one type into all files.")
         for name, classes in shard.classes.items():
             if classes != first.classes.get(name, classes):
-                text = (
-                    f"{first.path} and {shard.path} number the classes of column {excerpt(name, 40)}"
-                    " differently"
-                )
-                raise DataError(
-                    "E403", f"{text}; write one list of names into all files, and the numbers that fit it."
-                )
+                text = f"{first.path} and {shard.path} number the classes of column {excerpt(name, 40)}"
+                raise DataError("E403", f"{text} differently; write one list of names into all files.")
         if extra := [name for name in shard.columns if name not in first.columns]:
             omissions.append(f"column {excerpt(extra[0], 40)}, which only {shard.path.name} has")
     return tuple(dict.fromkeys(omissions))
@@ -370,9 +327,4 @@ def _further_columns(shards: Sequence[Shard]) -> tuple[str, ...]:
 
 def _number_type(column: Column) -> str:
     """The type of the numbers in lists."""
-    return (
-        column.form.replace("element: ", "")
-        .replace("item: ", "")
-        .replace("large_", "")
-        .replace("fixed_size_", "")
-    )
+    return re.sub("element: |item: |large_|fixed_size_", "", column.form)

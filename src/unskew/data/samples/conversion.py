@@ -40,13 +40,13 @@ def array_of(values: Any) -> np.ndarray:
             values = values.numpy() if str(values.dtype) != "torch.bfloat16" else values.float().numpy()
         except (RuntimeError, TypeError) as error:  # such as sparse, quantised, or on the device meta
             form = str(values.layout).removeprefix("torch.")
-            raise DataError(
-                "E403", f"a {form} tensor cannot be read as plain numbers; give x.to_dense()."
-            ) from error
+            text = f"a {form} tensor cannot be read as plain numbers"
+            raise DataError("E403", f"{text}; give x.to_dense().") from error
     if isinstance(values, np.ma.MaskedArray):
         if np.ma.getmaskarray(values).any():
-            text = "a masked array was given, some of whose values are missing"
-            raise DataError("E403", f"{text}; fill them, x.filled(...), or leave these samples out.")
+            raise DataError(
+                "E403", "a masked array lacks values; fill them, x.filled(...), or leave them out."
+            )
         return values.filled()
     if isinstance(values, np.ndarray):
         return values
@@ -68,24 +68,16 @@ def array_of(values: Any) -> np.ndarray:
     except ValueError:
         raise DataError("E403", unequal_shapes(values)) from None
     if array.dtype.kind == "O" and not array.ndim:
-        raise DataError(
-            "E403",
-            f"a {type(values).__name__} is no array of samples or labels; give a NumPy array, a tensor or a"
-            " list.",
-        )
+        raise DataError("E403", f"a {type(values).__name__} is no array; give an array, a tensor or a list.")
     return array
 
 
 def unequal_shapes(values: Any) -> str:
-    """A description of samples of unequal shapes, for a message; "" if they are equal."""
+    """A sentence about samples of unequal shapes."""
     shapes = [np.shape(v) if not isinstance(v, list | tuple) else (len(v),) for v in values]
     odd = next((i for i, s in enumerate(shapes) if s != shapes[0]), 0)
-    if not odd:
-        return "samples differ in shape; cut or pad them to one shape first."
-    return (
-        f"samples differ in shape: sample 0 is {list(shapes[0])}, sample {odd} is {list(shapes[odd])}; "
-        "cut or pad them to one shape first."
-    )
+    which = f": sample 0 is {list(shapes[0])}, sample {odd} is {list(shapes[odd])}" if odd else ""
+    return f"samples differ in shape{which}; cut or pad them to one shape first."
 
 
 def sample_array(x: Any, name: str) -> np.ndarray:
@@ -101,10 +93,8 @@ def sample_array(x: Any, name: str) -> np.ndarray:
         raise DataError("E403", f"{name}: {unequal_shapes(list(x))}")
     if not x.ndim or x.dtype.kind not in "biuf":
         example = f", such as {excerpt(x.reshape(-1)[0], 30)}" if x.size else ""
-        raise DataError(
-            "E403",
-            f"{name}: x is {x.dtype} {list(x.shape)}{example}; it must be numbers [N, ...], channels first.",
-        )
+        text = f"{name}: x is {x.dtype} {list(x.shape)}{example}"
+        raise DataError("E403", f"{text}; it must be numbers [N, ...], channels first.")
     if 0 in x.shape[1:]:
         raise DataError("E403", f"{name}: x is {list(x.shape)}, so that a sample holds no number.")
     return x if x.dtype.isnative or is_large(x) else x.astype(x.dtype.newbyteorder("="))
@@ -127,11 +117,8 @@ def scale_samples(x: np.ndarray, name: str) -> np.ndarray:
         if (rows := mapped_rows(x, full)) is not None:
             return rows
         if x.dtype != np.float32:
-            raise DataError(
-                "E403",
-                f"{name}: {x.nbytes:,} bytes are mapped so that changes stay in memory (mode 'c'), so they"
-                f" are not converted from {x.dtype}; map the file with mode 'r'.",
-            )
+            text = f"{x.nbytes:,} bytes are mapped so that changes stay in memory (mode 'c')"
+            raise DataError("E403", f"{name}: {text}; map the file with mode 'r'.")
         return x
     if x.dtype == np.float32:
         return np.array(x) if x.nbytes <= LARGE and is_mapped(x) else x
@@ -182,9 +169,8 @@ def map_npy(path: Path) -> np.ndarray:
     except FileNotFoundError:
         raise DataError("E402", f"there is no {path}.") from None
     except Exception as error:  # NumPy raises many kinds of error for damaged headers
-        raise DataError(
-            "E401", f"{path} is not a whole .npy file: {str(error).rstrip('.')}. Copy it again."
-        ) from error
+        text = f"{path} is not a whole .npy file: {str(error).rstrip('.')}"
+        raise DataError("E401", f"{text}. Copy it again.") from error
 
 
 AxisOrder = Literal["auto", "channels first", "channels last", "time first"]
@@ -203,9 +189,8 @@ def channels_first(x: np.ndarray, layout: AxisOrder, name: str) -> np.ndarray:
         return x
     if is_streamed(x) or x.ndim not in ((3,) if layout == "time first" else (3, 4)):
         what = "samples that are read one by one" if is_streamed(x) else f"x is {list(x.shape)}"
-        raise DataError(
-            "E403", f"{name}: {what}, which cannot be read with layout='{layout}'; put channels first."
-        )
+        text = f"{name}: {what}, which cannot be read with layout='{layout}'"
+        raise DataError("E403", f"{text}; put channels first.")
     if layout == "time first":
         return x.swapaxes(1, 2)
     return x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)
@@ -220,33 +205,19 @@ def check_axes(name: str, x: np.ndarray, masks: bool = False, series: bool = Tru
     """
     subject = f"{name}: x is {list(x.shape)}"
     if x.ndim == 1:
-        raise DataError(
-            "E403", f"{subject}, one number per sample; write x[:, None] for samples with one column."
-        )
+        raise DataError("E403", f"{subject}; write x[:, None] for samples with one column.")
     escape = "or layout='channels first' in unskew.data.take if the second axis does hold channels"
-    if (
-        x.ndim == 4
-        and x.shape[-1] in CHANNEL_COUNTS
-        and x.shape[1] not in CHANNEL_COUNTS
-        and _are_sides(x.shape[1:3], 4)
-    ):
-        raise DataError(
-            "E403",
-            f"{subject}, which looks like [N, H, W, channels]; write x.transpose(0, 3, 1, 2), {escape}.",
-        )
+    channels_last = x.ndim == 4 and x.shape[-1] in CHANNEL_COUNTS and x.shape[1] not in CHANNEL_COUNTS
+    if channels_last and _are_sides(x.shape[1:3], 4):
+        text = f"{subject}, which looks like [N, H, W, channels]"
+        raise DataError("E403", f"{text}; write x.transpose(0, 3, 1, 2), {escape}.")
     if x.ndim == 3 and (masks or _are_sides(x.shape[1:], 2)):
-        raise DataError(
-            "E403",
-            f"{subject}, which looks like images [N, H, W] without channels; write x[:, None], {escape},"
-            " layout='time first' if it holds time.",
-        )
+        text = f"{subject}, which looks like images [N, H, W] without channels; write x[:, None]"
+        raise DataError("E403", f"{text}, {escape}, layout='time first' if it holds time.")
     if series and x.ndim == 3 and _may_be_series(*x.shape[1:]):
-        raise DataError(
-            "E403",
-            f"{subject}: {x.shape[1]} channels, or {x.shape[1]} points in time of {x.shape[2]} features? Name"
-            " the layout, unskew.data.take(data, layout=...) or PATH(layout=...): 'channels first', or 'time"
-            " first', with which the model receives [features, time].",
-        )
+        text = f"{subject}: {x.shape[1]} channels, or {x.shape[1]} points in time of {x.shape[2]} features?"
+        remedy = "Name the layout, unskew.data.take(data, layout=...) or PATH(layout=...)"
+        raise DataError("E403", f"{text} {remedy}: 'channels first' or 'time first'.")
 
 
 def _may_be_series(first: int, second: int) -> bool:

@@ -48,16 +48,11 @@ class Target:
     def from_settings(name: str, center: float | None = None, scale: float | None = None) -> Target:
         """The target that a user names. Raises UsageError (E109) if only one constant is given, or the
         scale is not above 0."""
-        if (center is None) != (scale is None):
-            raise UsageError(
-                "E109", "center and scale belong together: a target is learnt as (y - center) / scale."
-            )
-        if scale is None or center is None:
+        if center is None and scale is None:
             return Target(name)
-        if not (np.isfinite(center) and np.isfinite(scale) and scale > 0):
-            raise UsageError(
-                "E109", f"scale must be a number above 0 and center finite; got {scale:g} and {center:g}."
-            )
+        if center is None or scale is None or not (np.isfinite([center, scale]).all() and scale > 0):
+            text = "center and scale belong together, and scale is above 0"
+            raise UsageError("E109", f"{text}: a target is learnt as (y - center) / scale.")
         return Target(name, float(center), float(scale), given=True)
 
     def fit(self, y: np.ndarray, data: str) -> Target:
@@ -72,11 +67,8 @@ class Target:
             return self
         low, high = float(y.min()), float(y.max())
         if low == high:
-            raise DataError(
-                "E404",
-                f"{data}: the target '{self.name}' is {low:g} in every training sample, so there is nothing"
-                " to learn.",
-            )
+            text = f"the target '{self.name}' is {low:g} in every training sample"
+            raise DataError("E404", f"{data}: {text}, so there is nothing to learn.")
         return replace(self, center=float(y.mean(dtype=np.float64)), scale=float(y.std(dtype=np.float64)))
 
 
@@ -138,16 +130,10 @@ def check_labels(
     if layout and y.ndim == 2:
         shape = y.shape[1:]
     if y.dtype.kind == "b":
-        if (
-            not y.ndim == y_test.ndim == 2
-            or y_test.dtype.kind != "b"
-            or {y.shape[1], y_test.shape[1]} != {classes}
-        ):
-            text = (
-                f"truth values of labels are {list(y.shape)} and, of the test set, {y_test.dtype}"
-                f" {list(y_test.shape)}"
-            )
-            raise DataError("E404", f"{name}: {text}; they must be bool [N, {classes}].")
+        for labels in (y, y_test):
+            if labels.dtype.kind != "b" or labels.shape[1:] != (classes,):
+                text = f"truth values of labels are {labels.dtype} {list(labels.shape)}"
+                raise DataError("E404", f"{name}: {text}; they must be bool [N, {classes}].")
         return
     for part, labels in (("training", y), ("test", y_test)):
         tokens = labels.ndim == 2 and len(shape) == 1
@@ -156,22 +142,14 @@ def check_labels(
         )
         if not fits or not np.issubdtype(labels.dtype, np.integer):
             masks = f" or masks {['N', *shape[1:]]}".replace("'", "") if len(shape) > 1 else ""
-            raise DataError(
-                "E404",
-                f"{name}: {part} labels are {labels.dtype} {list(labels.shape)}; they must be whole numbers,"
-                f" [N]{masks}.",
-            )
+            text = f"{name}: {part} labels are {labels.dtype} {list(labels.shape)}"
+            raise DataError("E404", f"{text}; they must be whole numbers, [N]{masks}.")
         wrong = np.argwhere((labels < (NO_LABEL if tokens else 0)) | (labels >= classes))
         if len(wrong):
             row, *place = wrong[0].tolist()
             subject = f"the label of {part} sample {row}" + (f" at {place}" if place else "")
-            below = labels.ndim == 1 and labels[row] < 0
-            renumber = ", such as numpy.unique(y, return_inverse=True)[1]" if below else ""
-            raise DataError(
-                "E404",
-                f"{name}: {subject} is {labels[tuple(wrong[0])]}; {classes} classes need labels from 0 to"
-                f" {classes - 1}{renumber}.",
-            )
+            text = f"{classes} classes need labels from 0 to {classes - 1}"
+            raise DataError("E404", f"{name}: {subject} is {labels[tuple(wrong[0])]}; {text}.")
 
 
 def check_rows(name: str, layout: Layout | None, shape: tuple[int, ...], pixels: tuple[int, ...]) -> None:
@@ -181,13 +159,11 @@ def check_rows(name: str, layout: Layout | None, shape: tuple[int, ...], pixels:
     name: name of the set. shape: shape of one sample. pixels: shape of its label, () for a single one.
     """
     if layout and shape != (layout.width,):
-        raise DataError(
-            "E403", f"{name}: samples are {list(shape)}, and their inputs take {layout.width} numbers a row."
-        )
+        text = f"samples are {list(shape)}, and their inputs take {layout.width} numbers a row"
+        raise DataError("E403", f"{name}: {text}.")
     if layout and pixels and not (len(pixels) == 1 and pixels[0] in layout.lengths):
-        text = f"labels are {['N', *pixels]}, and no input of a sample has so many places ({layout})".replace(
-            "'", ""
-        )
+        labels = ", ".join(map(str, ("N", *pixels)))
+        text = f"labels are [{labels}], and no input of a sample has so many places ({layout})"
         raise DataError(
             "E404", f"{name}: {text}; give one label for each place of a sequence, or one a sample."
         )
@@ -196,44 +172,28 @@ def check_rows(name: str, layout: Layout | None, shape: tuple[int, ...], pixels:
 def check_finite(name: str, part: str, x: np.ndarray) -> None:
     """Raises DataError (E405) for NaN or infinity, with the number of the first such sample. part:
     "training" or "test"."""
-    if isinstance(x, Rows):
-        _check_survey(name, part, x)
-        return
-    step = max(1, CHECK_BLOCK // max(1, int(np.prod(x.shape[1:]))))
-    for begin in range(0, len(x), step):
-        chunk = x[begin : begin + step]
+    if isinstance(x, Rows):  # they are read once, and the survey is kept for all callers
+        wrong = np.flatnonzero(~(np.isfinite(x.survey.low) & np.isfinite(x.survey.high)))
+        blocks = [slice(int(row), int(row) + 1) for row in wrong[:1]]
+    else:
+        step = max(1, CHECK_BLOCK // max(1, int(np.prod(x.shape[1:]))))
+        blocks = [slice(begin, begin + step) for begin in range(0, len(x), step)]
+    for rows in blocks:
+        chunk = x[rows]
         if np.isfinite(chunk.sum(dtype=np.float64)):
             continue
         for row, *place in np.argwhere(~np.isfinite(chunk))[:1].tolist():
             value = chunk[(row, *place)]
             limit = "" if np.isnan(value) else " (numbers beyond 3.4e38 are infinite in float32)"
-            raise DataError(
-                "E405",
-                f"{name}: {part} sample {begin + row} holds {value} at {place}{limit}; correct or remove it.",
-            )
+            text = f"{part} sample {rows.start + row} holds {value} at {place}{limit}"
+            raise DataError("E405", f"{name}: {text}; correct or remove it.")
 
 
 def check_numbers(values: np.ndarray, file: str) -> None:
     """Raises DataError (E405), which names the file, if the values contain NaN or infinity."""
     if not np.isfinite(values).all():
         value = values[~np.isfinite(values)][0]
-        raise DataError(
-            "E405", f"{file} holds {value}, which is no number; correct it, or take the file away."
-        )
-
-
-def _check_survey(name: str, part: str, x: Rows) -> None:
-    """`check_finite` for rows that are read from disk; they are read once, and the survey is kept for all
-    callers."""
-    wrong = ~(np.isfinite(x.survey.low) & np.isfinite(x.survey.high))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        sample = np.asarray(x[row])
-        place = np.argwhere(~np.isfinite(sample))[0].tolist() if not np.isfinite(sample).all() else []
-        raise DataError(
-            "E405",
-            f"{name}: {part} sample {row} holds {sample[tuple(place)]} at {place}; correct or remove it.",
-        )
+        raise DataError("E405", f"{file} holds {value}, which is no number; correct it, or take it away.")
 
 
 def check_lengths(name: str, part: str, x: np.ndarray, y: np.ndarray, columns: dict[str, np.ndarray]) -> None:
@@ -244,11 +204,8 @@ def check_lengths(name: str, part: str, x: np.ndarray, y: np.ndarray, columns: d
         )
     for column, values in columns.items():
         if len(values) != len(y):
-            raise DataError(
-                "E403",
-                f"{name}: column '{column}' has {len(values)} values for {len(y)} {part} samples; "
-                "give one value per sample.",
-            )
+            text = f"column '{column}' has {len(values)} values for {len(y)} {part} samples"
+            raise DataError("E403", f"{name}: {text}; give one value per sample.")
 
 
 def largest_remainder(quota: np.ndarray, limit: np.ndarray) -> np.ndarray:
@@ -354,11 +311,8 @@ class Dataset(SampleForm):
             raise DataError("E403", f"{self.name} has no training samples.")
         shape, test_shape = list(self.x.shape[1:]), list(self.x_test.shape[1:])
         if len(self.y_test) and shape != test_shape:
-            raise DataError(
-                "E403",
-                f"{self.name}: training samples are {shape}, test samples {test_shape}; they must have one"
-                " shape.",
-            )
+            text = f"training samples are {shape}, test samples {test_shape}"
+            raise DataError("E403", f"{self.name}: {text}; they must have one shape.")
         check_rows(self.name, self.layout, self.shape, self.y.shape[1:] if self.masks else ())
         if self.target:
             check_targets(self.name, self.y, self.y_test)
@@ -431,12 +385,9 @@ def with_test_set(dataset: Dataset, share: float, site: str = "", first: np.ndar
         test = whole_groups(dataset.columns[dataset.group_column], [kinds, *sites], share, rng)
         return replace(_split_off(dataset, test), held_out=True) if test.any() else dataset
     if site:
-        kinds = np.unique(np.stack([dataset.columns[site], kinds]), axis=1, return_inverse=True)[1].reshape(
-            -1
-        )
-    counts = np.bincount(
-        kinds, minlength=0 if site or dataset.target or dataset.several else len(dataset.classes)
-    )
+        pairs = np.stack([dataset.columns[site], kinds])
+        kinds = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
+    counts = np.bincount(kinds)
     test = np.zeros(len(dataset.y), dtype=bool)
     for c, size in enumerate(largest_remainder(counts * share, counts)):
         test[rng.permutation(np.flatnonzero(kinds == c))[:size]] = True
@@ -463,9 +414,8 @@ def validation_of(dataset: Dataset, share: float) -> Dataset:
             rows = np.flatnonzero(kind_of == kind)
             test[rng.permutation(rows)[: round(share * len(rows))]] = True
     if not test.any() or test.all():
-        raise DataError(
-            "E403", f"{dataset.name}: {share:g} of {len(test)} training samples leaves one side without any."
-        )
+        text = f"{share:g} of {len(test)} training samples leaves one side without any"
+        raise DataError("E403", f"{dataset.name}: {text}.")
     return _split_off(dataset, test)
 
 

@@ -85,19 +85,14 @@ def pack(x: Any, name: str, as_is: bool = False) -> PackedSamples:
         return x
     inputs = _input_arrays(x, name)
     if not inputs:
-        raise DataError(
-            "E403", f"{name}: an empty dictionary of inputs was given; name one array or several."
-        )
+        raise DataError("E403", f"{name}: an empty dictionary of inputs was given; name an array.")
     for key, values in inputs.items():
         if not as_is and values.ndim > 1:
             check_axes(f"{name}: {_input_name(key)}", values, series=False)
     layout = Layout(tuple(_input_of(n, values, name) for n, values in inputs.items()), isinstance(x, Mapping))
     if layout.width > MOST_NUMBERS or len(inputs) > MOST_INPUTS:
-        text = (
-            f"{len(inputs)} inputs of {layout.width:,} numbers together; at most {MOST_INPUTS} of"
-            f" {MOST_NUMBERS:,} are read"
-        )
-        raise DataError("E403", f"{name}: a sample has {text}.")
+        text = f"a sample has {len(inputs)} inputs of {layout.width:,} numbers together"
+        raise DataError("E403", f"{name}: {text}; at most {MOST_INPUTS} of {MOST_NUMBERS:,} are read.")
     notes: list[Note] = [
         ("scaled", f"{_input_name(item.name)}: whole numbers of an image were divided by {item.divided_by:,}")
         for item in layout.inputs
@@ -149,15 +144,7 @@ def _copied_rows(layout: Layout, inputs: Mapping[str, np.ndarray], name: str, co
 
 def layout_difference(first: Layout, second: Layout) -> str:
     """Why samples of these layouts cannot be joined, as the end of a sentence."""
-    pair = next(((a, b) for a, b in zip(first.inputs, second.inputs) if a != b), None)
-    if (
-        first.named != second.named
-        or len(first.inputs) != len(second.inputs)
-        or pair is None
-        or pair[0].name != pair[1].name
-    ):
-        return f"{first} and {second}"
-    return f"{pair[0]} and {pair[1]}"
+    return f"{first} and {second}"
 
 
 def _check_names(layout: Layout, inputs: Mapping[str, Any], by_name: bool, name: str) -> None:
@@ -177,16 +164,13 @@ def _input_arrays(x: Any, name: str) -> dict[str, np.ndarray]:
         for key in x:
             if not isinstance(key, str) or is_misnamed(key):
                 text = f"the input {excerpt(key)} has a name that is no keyword of a function"
-                raise DataError(
-                    "E403", f"{name}: {text}; write letters, digits and underscores, such as 'age_years'."
-                )
+                raise DataError("E403", f"{name}: {text}; write letters, digits and underscores.")
         arrays = {key: x[key] for key in sorted(x)}
     elif isinstance(x, tuple | list):
         arrays = {str(i + 1): values for i, values in enumerate(x)}
     else:
-        raise DataError(
-            "E403", f"{name}: samples have several inputs; give a dictionary or a tuple of arrays [N, ...]."
-        )
+        text = "samples have several inputs; give a dictionary or a tuple of arrays [N, ...]"
+        raise DataError("E403", f"{name}: {text}.")
     return {key: _input_array(values, f"{name}: {_input_name(key)}") for key, values in arrays.items()}
 
 
@@ -206,9 +190,8 @@ def _input_of(key: str, values: np.ndarray, name: str) -> Input:
     value of their type, other whole numbers stay."""
     shape = tuple(values.shape[1:])
     if not math.prod(shape) or len(shape) > MOST_AXES:
-        raise DataError(
-            "E403", f"{name}: {_input_name(key)} is {list(shape)} in a sample; give it at least one number."
-        )
+        text = f"{_input_name(key)} is {list(shape)} in a sample"
+        raise DataError("E403", f"{name}: {text}; give it at least one number.")
     dtype = values.source.source_dtype if isinstance(values, Rows) else values.dtype
     bits = DEPTHS.get(dtype) if len(shape) > 1 else None
     return Input(key, shape, "float32" if bits else KINDS[dtype.kind], (1 << bits) - 1 if bits else 1)
@@ -218,10 +201,8 @@ def _check_fits(item: Input, values: np.ndarray, name: str) -> None:
     """Raises DataError (E403) for an input of another shape, or of numbers that the model would misread."""
     actual = _input_of(item.name, values, name)
     if actual.shape != item.shape:
-        raise DataError(
-            "E403",
-            f"{name}: {_input_name(item.name)} is {list(actual.shape)} in a sample, and {item} is needed.",
-        )
+        text = f"{_input_name(item.name)} is {list(actual.shape)} in a sample"
+        raise DataError("E403", f"{name}: {text}, and {item} is needed.")
     if actual.divided_by != item.divided_by or (item.kind != "float32" and actual.kind != item.kind):
         raise DataError("E403", f"{name}: {_input_name(item.name)} is {values.dtype}, and {item} is needed.")
 
@@ -235,13 +216,9 @@ def _check_exact(flat: np.ndarray, item: Input, name: str, begin: int = 0) -> No
     largest = LARGEST_WHOLE if flat.dtype.kind in "iu" else LARGEST_WHOLE - 1
     if item.kind == "int64" and flat.size and max(int(flat.max()), -int(flat.min())) > largest:
         row, place = np.argwhere(np.abs(flat.astype(np.float64)) > largest)[0].tolist()
-        value = int(flat[row, place])
-        text = (
-            f"{_input_name(item.name)} of sample {begin + row} holds {value}, and whole numbers are kept up"
-            " to"
-            f" {largest:,}"
-        )
-        raise DataError("E405", f"{name}: {text}; number what it stands for anew, or give it as floats.")
+        text = f"{_input_name(item.name)} of sample {begin + row} holds {int(flat[row, place])}"
+        remedy = "number what it stands for anew, or give it as floats"
+        raise DataError("E405", f"{name}: {text}, and whole numbers are kept up to {largest:,}; {remedy}.")
 
 
 def _check_finite(flat: np.ndarray, item: Input, name: str, begin: int = 0) -> None:

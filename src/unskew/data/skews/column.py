@@ -29,10 +29,9 @@ class Column(Partition):
         column."""
         if self.column not in columns:
             hint, names = suggestion(self.column, columns), ", ".join(columns) or "none"
-            table = (
-                f" Of a table, name it behind the file: table.csv(site={self.column})." if not columns else ""
-            )
-            raise DataError("E103", f"the set has no column '{self.column}'; it has: {names}.{hint}{table}")
+            if not columns:
+                hint = f" Of a table, name it behind the file: table.csv(site={self.column})."
+            raise DataError("E103", f"the set has no column '{self.column}'; it has: {names}.{hint}")
         return np.unique(columns[self.column])
 
     def deal(self, request: Request, rng: np.random.Generator) -> Index:

@@ -50,7 +50,11 @@ class Dirichlet(Partition):
 
     def deal_all(self, request: Request, rng: np.random.Generator) -> Index:
         y, K = request.y, request.clients
-        self._check_groups(K)
+        if self.contiguous and not self.groups:
+            text = "skew option 'contiguous' needs the number of groups: dirichlet:0.1,groups=2,contiguous"
+            raise UsageError("E103", f"{text}.")
+        if self.groups and self.groups > K:
+            raise UsageError("E103", f"groups={self.groups} needs at least as many clients; there are {K}.")
         sizes = _group_sizes(K, self.groups or 1)
         slices = _slices(y, sizes, self.contiguous)
         least = self._least(request.classes, slices, sizes)
@@ -64,25 +68,13 @@ class Dirichlet(Partition):
         parts = [repair(_draw(self.alpha, y, rows, k, least, rng), least) for rows, k in zip(slices, sizes)]
         return Index.of([rows for part in parts for rows in part]) if len(parts) > 1 else parts[0]
 
-    def _check_groups(self, K: int) -> None:
-        if self.contiguous and not self.groups:
-            raise UsageError(
-                "E103",
-                "skew option 'contiguous' needs the number of groups: dirichlet:0.1,groups=2,contiguous.",
-            )
-        if self.groups and self.groups > K:
-            raise UsageError("E103", f"groups={self.groups} needs at least as many clients; there are {K}.")
-
     def _least(self, C: int, slices: list[np.ndarray], sizes: list[int]) -> int:
         """Samples of the smallest client: `min`, or FLea's minimum as far as there are enough samples."""
         K = sum(sizes)
         feasible = min(len(rows) // k for rows, k in zip(slices, sizes))
         if self.min and self.min > feasible:
-            raise DataError(
-                "E103",
-                f"{K} clients of at least {self.min} samples need {self.min * K:,}; there are "
-                f"{sum(map(len, slices)):,}. Feasible: min={feasible}.",
-            )
+            text = f"{K} clients of at least {self.min} samples need {self.min * K:,}"
+            raise DataError("E103", f"{text}; there are {sum(map(len, slices)):,}. Feasible: min={feasible}.")
         return self.min or min(feasible, 3 if self.alpha <= 0.1 and K > GROUP else C)
 
 

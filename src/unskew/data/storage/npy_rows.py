@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import math
 import os
-import threading
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -51,7 +50,6 @@ class NpyRows(Source):
             self._file = file or open(path, "rb", buffering=0)  # noqa: SIM115  (closed with this object)
         except FileNotFoundError:
             raise DataError("E402", f"there is no {path}.") from None
-        self._one_at_a_time = threading.Lock()
         self._stamp = self._file_stamp()
 
     def read(self, rows: np.ndarray) -> np.ndarray:
@@ -96,12 +94,7 @@ class NpyRows(Source):
     def _fill(self, memory: memoryview, offset: int) -> None:
         """Read bytes from a position on. Raises DataError (E413) if the file ends before."""
         while memory:
-            if hasattr(os, "preadv"):
-                count = os.preadv(self._file.fileno(), [memory], offset)
-            else:  # as on Windows
-                with self._one_at_a_time:
-                    self._file.seek(offset)
-                    count = self._file.readinto(memory)  # type: ignore[attr-defined]
+            count = os.preadv(self._file.fileno(), [memory], offset)
             if not count:
                 raise changed_error(self.path, "is shorter than when it was checked")
             memory, offset = memory[count:], offset + count

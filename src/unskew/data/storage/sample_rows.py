@@ -150,12 +150,8 @@ class Rows:
         self.source.prefetch(rows if self.rows is None else self.rows[rows])
 
     def __array__(self, *_args: object, **_more: object) -> np.ndarray:
-        raise DataError(
-            "E142",
-            f"all {len(self):,} samples of {self.source.name} would have to be in memory at once"
-            f" ({self.nbytes:,} bytes), and they are read row by row; give fewer samples, or data that fit"
-            " into memory.",
-        )
+        text = f"all {len(self):,} samples of {self.source.name} would have to be in memory at once"
+        raise DataError("E142", f"{text} ({self.nbytes:,} bytes); give fewer samples, or data that fit.")
 
     @property
     def unchanged(self) -> bool:
@@ -166,11 +162,9 @@ class Rows:
     def survey(self) -> Survey:
         """The source's survey of these rows, before any change."""
         survey = self.source.survey
-        return (
-            survey
-            if self.rows is None
-            else Survey(*(v[self.rows] for v in (survey.crc, survey.low, survey.high)))
-        )
+        if self.rows is None:
+            return survey
+        return Survey(*(values[self.rows] for values in (survey.crc, survey.low, survey.high)))
 
 
 def _row_numbers(index: Any, count: int) -> np.ndarray:
@@ -233,11 +227,9 @@ class Concatenation(Source):
     @cached_property
     def survey(self) -> Survey:
         surveys = [
-            (
-                part.survey
-                if isinstance(part, Rows) and part.unchanged
-                else survey_rows(part.shape, part.__getitem__)
-            )
+            part.survey
+            if isinstance(part, Rows) and part.unchanged
+            else survey_rows(part.shape, part.__getitem__)
             for part in self.parts
         ]
         return Survey(*(np.concatenate(values) for values in zip(*((s.crc, s.low, s.high) for s in surveys))))

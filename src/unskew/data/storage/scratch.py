@@ -82,12 +82,10 @@ class ScratchFile:
         return as_rows(source)
 
     def _disk_error(self, error: OSError) -> DataError:
-        text = f"{self.name}: samples take {self.size / 2**30:,.1f} GiB, more than memory holds"
-        return DataError(
-            "E142",
-            f"{text}, and {self.folder} cannot store them: {error.strerror}; set"
-            f" {VARIABLE} to a folder on a disk with more room.",
-        )
+        text = f"samples take {self.size / 2**30:,.1f} GiB, more than memory holds"
+        why = f"{self.folder} cannot store them: {error.strerror}"
+        remedy = f"set {VARIABLE} to a folder on a disk with more room"
+        return DataError("E142", f"{self.name}: {text}, and {why}; {remedy}.")
 
 
 def scratch_note(shape: tuple[int, ...]) -> StorageNote:
@@ -136,10 +134,8 @@ def scratch_folder() -> Path:
     """The folder for scratch files. Raises DataError (E402) if the environment names a missing folder."""
     setting = os.environ.get(VARIABLE, "")
     if setting and not Path(setting).is_dir():
-        raise DataError(
-            "E402",
-            f"there is no folder {excerpt(setting)}, which {VARIABLE} names; make it, or unset {VARIABLE}.",
-        )
+        text = f"there is no folder {excerpt(setting)}, which {VARIABLE} names"
+        raise DataError("E402", f"{text}; make it, or unset {VARIABLE}.")
     if setting or os.environ.get("TMPDIR"):
         return Path(setting or os.environ["TMPDIR"])
     return DEFAULT_FOLDER if os.access(DEFAULT_FOLDER, os.W_OK) else Path(tempfile.gettempdir())

@@ -57,7 +57,7 @@ from unskew.federation.protocol.study_rules import (
 from unskew.federation.tickets import Coordinator
 from unskew.methods import registry
 from unskew.records.checkpoints import Checkpoint, State, digest
-from unskew.records.private_state import DiskStore
+from unskew.records.private_state import CLIENTS, DiskStore
 from unskew.records.record import Record
 from unskew.records.rows import Row
 from unskew.records.run_lock import RunLock
@@ -121,7 +121,7 @@ class RemoteStore(DiskStore):
 
     def facts(self) -> dict[str, Any]:
         """Every site with its round."""
-        return {"private": sorted(self.index.items()), "private_files": []}
+        return {CLIENTS: sorted(self.index.items())}
 
     def fetch(self, clients: Iterable[int]) -> dict[int, Tree]:
         return {}

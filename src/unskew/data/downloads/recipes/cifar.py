@@ -1,7 +1,4 @@
-"""CIFAR-10 and CIFAR-100, the Python and the binary version.
-
-Python: pickles with `data` uint8 [n, 3072] and labels. Binary: records of one or two bytes of labels and
-3,072 of pixels.
+"""CIFAR-10 and CIFAR-100, the Python version: pickles with `data` uint8 [n, 3072] and labels.
 
 A pickle is a program. The reader here resolves only the three names of which arrays are made.
 """
@@ -10,13 +7,15 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from unskew.data.downloads.catalogue import OriginalFiles, OriginalSamples, Recipe
-from unskew.data.downloads.original_files import Files, Hub
+from unskew.data.downloads.original_files import Files, OriginalFiles, OriginalSamples, Recipe
 from unskew.errors import DataError, excerpt
+
+PIXELS = 3 * 32 * 32
 
 
 def read_pickle(content: bytes, place: str) -> dict[bytes, Any]:
@@ -29,13 +28,9 @@ def read_pickle(content: bytes, place: str) -> dict[bytes, Any]:
     except DataError as error:
         raise DataError(error.code, f"{place}: {error.text}") from error
     except Exception as error:  # a damaged pickle can raise anything
-        raise DataError(
-            "E401", f"{place} is no whole pickle: {excerpt(str(error))}. Download it again."
-        ) from error
+        raise _damaged(f"{place} is no whole pickle: {excerpt(str(error))}") from error
     if not isinstance(value, dict):
-        raise DataError(
-            "E401", f"{place} holds a {type(value).__name__}, not a dictionary. Download it again."
-        )
+        raise _damaged(f"{place} holds a {type(value).__name__}, not a dictionary")
     return value
 
 
@@ -47,117 +42,56 @@ class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module.split(".")[0] == "numpy" and name in self.names:
             return self.names[name]
-        text = f"this pickle is refused: it asks for {excerpt(f'{module}.{name}')}"
-        raise DataError("E401", f"{text}; only arrays of numbers are read. Download it again.")
+        raise _damaged(f"this pickle is refused: it asks for {excerpt(f'{module}.{name}')}")
 
 
-PIXELS = 3 * 32 * 32
-BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
-CifarPart = tuple[np.ndarray, np.ndarray, np.ndarray | None]
-"""(images, labels, superclasses or None)."""
+def _damaged(problem: str) -> DataError:
+    return DataError("E401", f"{problem}. Download it again.")
 
 
-def cifar10(origin: OriginalFiles) -> OriginalSamples:
-    """50,000 and 10,000 images of ten classes."""
-    files = origin.files
-    if files.named("test_batch.bin"):
-        train, test = (
-            _binary_part(files, names, 1) for names in ([f"{b}.bin" for b in BATCHES], ["test_batch.bin"])
-        )
-        return _cifar_samples(train, test, _text_lines(files, "batches.meta.txt"))
-    train, test = (_python_part(files, names, b"labels") for names in (BATCHES, ["test_batch"]))
-    return _cifar_samples(train, test, _class_words(files, "batches.meta", b"label_names"))
-
-
-def cifar100(origin: OriginalFiles) -> OriginalSamples:
-    """50,000 and 10,000 images of 100 classes in 20 superclasses; the column `superclass`."""
-    files = origin.files
-    if files.named("test.bin"):
-        train, test = (_binary_part(files, [name], 2) for name in ("train.bin", "test.bin"))
-        coarse = _text_lines(files, "coarse_label_names.txt")
-        return _cifar_samples(train, test, _text_lines(files, "fine_label_names.txt"), coarse)
-    train, test = (_python_part(files, [name], b"fine_labels") for name in ("train", "test"))
-    coarse = _class_words(files, "meta", b"coarse_label_names")
-    return _cifar_samples(train, test, _class_words(files, "meta", b"fine_label_names"), coarse)
-
-
-def _python_part(files: Files, names: list[str] | tuple[str, ...], labels: bytes) -> CifarPart:
-    parts = [(name, read_pickle(files.read(name), f"{files.place}: {name}")) for name in names]
-    x = [_check_part(batch.get(b"data"), f"{files.place}: {name}") for name, batch in parts]
-    y = [
-        _label_numbers(batch.get(labels), len(rows), f"{files.place}: {name}")
-        for (name, batch), rows in zip(parts, x)
-    ]
-    if labels == b"labels":
-        return np.concatenate(x), np.concatenate(y), None
-    coarse = [
-        _label_numbers(b.get(b"coarse_labels"), len(r), f"{files.place}: {n}") for (n, b), r in zip(parts, x)
-    ]
-    return np.concatenate(x), np.concatenate(y), np.concatenate(coarse)
-
-
-def _check_part(data: object, place: str) -> np.ndarray:
-    if (
-        not isinstance(data, np.ndarray)
-        or data.dtype != np.uint8
-        or data.ndim != 2
-        or data.shape[1] != PIXELS
-    ):
-        raise DataError(
-            "E401", f"{place} holds no images: b'data' must be uint8 [n, {PIXELS:,}]. Download it again."
-        )
-    return data.reshape(-1, 3, 32, 32)
-
-
-def _label_numbers(labels: object, count: int, place: str) -> np.ndarray:
-    if not isinstance(labels, list) or len(labels) != count or not all(type(v) is int for v in labels):
-        raise DataError(
-            "E401", f"{place} does not hold one label for each of its {count:,} images. Download it again."
-        )
-    return np.array(labels, np.int64)
-
-
-def _binary_part(files: Files, names: list[str], labels: int) -> CifarPart:
-    """The images and labels of binary files. labels: number of label bytes before each image; with two the
-    first is the superclass."""
-    parts = []
+def _read_part(files: Files, names: Sequence[str], *keys: bytes) -> tuple[np.ndarray, ...]:
+    """The images of pickles, uint8 [n, 3, 32, 32], and their labels under each of these keys, int64 [n]."""
+    x: list[np.ndarray] = []
+    labels: list[list[np.ndarray]] = [[] for _ in keys]
     for name in names:
-        content = files.read(name)
-        if not content or len(content) % (PIXELS + labels):
-            text = (
-                f"{files.place}: {name} has {len(content):,} bytes, which are no records of"
-                f" {PIXELS + labels:,}"
-            )
-            raise DataError("E401", f"{text}. Download it again.")
-        parts.append(np.frombuffer(content, np.uint8).reshape(-1, PIXELS + labels))
-    rows = np.concatenate(parts)
-    coarse = rows[:, 0].astype(np.int64) if labels == 2 else None
-    return rows[:, labels:].reshape(-1, 3, 32, 32), rows[:, labels - 1].astype(np.int64), coarse
+        place = f"{files.place}: {name}"
+        batch = read_pickle(files.read(name), place)
+        data = batch.get(b"data")
+        if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (PIXELS,):
+            raise _damaged(f"{place} holds no images: b'data' must be uint8 [n, {PIXELS:,}]")
+        x.append(data.reshape(-1, 3, 32, 32))
+        for key, parts in zip(keys, labels):
+            numbers = batch.get(key)
+            if not isinstance(numbers, list) or [type(n) for n in numbers] != [int] * len(data):
+                raise _damaged(f"{place} does not hold one label for each of its {len(data):,} images")
+            parts.append(np.array(numbers, np.int64))
+    return np.concatenate(x), *map(np.concatenate, labels)
 
 
 def _class_words(files: Files, name: str, key: bytes) -> tuple[str, ...]:
     words = read_pickle(files.read(name), f"{files.place}: {name}").get(key)
     if not isinstance(words, list) or not all(isinstance(w, bytes) for w in words):
-        raise DataError("E401", f"{files.place}: {name} does not name the classes. Download it again.")
+        raise _damaged(f"{files.place}: {name} does not name the classes")
     return tuple(w.decode("utf-8", "replace") for w in words)
 
 
-def _text_lines(files: Files, name: str) -> tuple[str, ...]:
-    return tuple(line for line in files.read(name).decode("utf-8", "replace").split("\n") if line.strip())
+def cifar10(origin: OriginalFiles) -> OriginalSamples:
+    """50,000 and 10,000 images of ten classes."""
+    files = origin.files
+    x, y = _read_part(files, [f"data_batch_{i}" for i in range(1, 6)], b"labels")
+    x_test, y_test = _read_part(files, ["test_batch"], b"labels")
+    return OriginalSamples(x, y, x_test, y_test, _class_words(files, "batches.meta", b"label_names"))
 
 
-def _cifar_samples(
-    train: CifarPart, test: CifarPart, classes: tuple[str, ...], coarse: tuple[str, ...] = ()
-) -> OriginalSamples:
-    columns = {}
-    if train[2] is not None and test[2] is not None:
-        if max(train[2].max(), test[2].max()) >= len(coarse):
-            raise DataError(
-                "E401", f"a superclass has a number above {len(coarse) - 1}. Download the archive again."
-            )
-        names = np.array(coarse)
-        columns = {"superclass": (names[train[2]], names[test[2]])}
-    return OriginalSamples(train[0], train[1], test[0], test[1], classes, columns)
+def cifar100(origin: OriginalFiles) -> OriginalSamples:
+    """50,000 and 10,000 images of 100 classes in 20 superclasses; the column `superclass`."""
+    files, keys = origin.files, (b"fine_labels", b"coarse_labels")
+    (x, y, coarse), (x_test, y_test, coarse_test) = (_read_part(files, [n], *keys) for n in ("train", "test"))
+    names = np.array(_class_words(files, "meta", b"coarse_label_names"))
+    if max(coarse.max(), coarse_test.max()) >= len(names):
+        raise _damaged(f"{files.place}: a superclass has a number above {len(names) - 1}")
+    columns = {"superclass": (names[coarse], names[coarse_test])}
+    return OriginalSamples(x, y, x_test, y_test, _class_words(files, "meta", b"fine_label_names"), columns)
 
 
 _ABOUT = ("www.cs.toronto.edu/~kriz/cifar.html", "")
@@ -165,19 +99,17 @@ SETS = {
     "cifar10": Recipe(
         "60,000 colour images of ten classes, 32x32 (Krizhevsky, 2009)",
         *_ABOUT,
-        "cifar-10-python.tar.gz or cifar-10-binary.tar.gz, or the folder it unpacks to",
+        "cifar-10-python.tar.gz, or the folder it unpacks to",
         cifar10,
         (50_000, 10_000),
         {"cifar-10-python.tar.gz": "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"},
-        hub=Hub("uoft-cs/cifar10", "img"),
     ),
     "cifar100": Recipe(
         "60,000 colour images of 100 classes in 20 superclasses, 32x32 (Krizhevsky, 2009)",
         *_ABOUT,
-        "cifar-100-python.tar.gz or cifar-100-binary.tar.gz, or the folder it unpacks to",
+        "cifar-100-python.tar.gz, or the folder it unpacks to",
         cifar100,
         (50_000, 10_000),
         {"cifar-100-python.tar.gz": "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"},
-        hub=Hub("uoft-cs/cifar100", "img", "fine_label"),
     ),
 }

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from unskew.data.downloads.catalogue import OriginalFiles, OriginalSamples, Recipe
-from unskew.data.downloads.original_files import Hub
+from unskew.data.downloads.original_files import OriginalFiles, OriginalSamples, Recipe
 from unskew.data.files.tree import IMAGE_ENDINGS, read_tree
 from unskew.data.kinds.class_folders import files_by_class
 from unskew.data.kinds.images import read_each, read_image
@@ -19,26 +18,20 @@ def domains(origin: OriginalFiles) -> OriginalSamples:
     """Images squashed to squares, uint8 [N, 3, size, size], with the column `domain`. Files in test/
     folders are the test part."""
     if not origin.path.is_dir():
-        text = (
-            f"{origin.path} is no folder; unpack the archive, and give the folder with one folder for each"
-            " domain"
-        )
-        raise DataError("E401" if origin.path.exists() else "E402", f"{text}.")
+        text = f"{origin.path} is no folder; unpack the archive, and give {_EXPECTS}"
+        raise DataError("E401", f"{text}.")
     tree = read_tree(origin.path)
     images = files_by_class(tree, [f for f in tree.files if f.kind in IMAGE_ENDINGS])
     if images.sites is None:
-        raise DataError(
-            "E401", f"{origin.path} holds CLASS/; put them into one folder for each domain, DOMAIN/CLASS/."
-        )
+        text = f"{origin.path} holds CLASS/; put them into one folder for each domain, DOMAIN/CLASS/"
+        raise DataError("E401", f"{text}.")
     paths = [f.path for f in images.files]
     if (size := 3 * origin.size**2 * len(paths)) > LARGEST_SET:
         text = (
-            f"{len(paths):,} images of {origin.size} x {origin.size} take {size:,} bytes, and one file holds"
-            f" {LARGEST_SET:,}"
+            f"{len(paths):,} images of {origin.size} x {origin.size} take {size:,} bytes, which is too much"
         )
-        raise DataError(
-            "E401", f"{text}; take a smaller --size, or train from the folder itself: --data {origin.path}."
-        )
+        remedy = f"take a smaller --size, or train from the folder itself: --data {origin.path}"
+        raise DataError("E401", f"{text}; {remedy}.")
 
     def pixels(i: int) -> np.ndarray:
         return np.rint(read_image(paths[i], origin.size, "squash")[0].clip(0, 1) * 255).astype(np.uint8)
@@ -54,29 +47,20 @@ def domains(origin: OriginalFiles) -> OriginalSamples:
     )
 
 
-HUBS = {"pacs": Hub("flwrlabs/pacs", columns={"domain": "domain"})}
+_WHAT = {
+    "office_caltech10": (
+        "photographs of ten objects in four domains (Gong et al., 2012)",
+        "github.com/redhat12345/OfficeCaltechDomainAdaptation",
+    ),
+    "pacs": (
+        "9,991 images of seven classes in four styles (Li et al., 2017)",
+        "domaingeneralization.github.io",
+    ),
+    "domainnet": ("images of 345 classes in six styles (Peng et al., 2019)", "ai.bu.edu/M3SDA"),
+    "digits5": ("digits of five sources: MNIST, MNIST-M, SVHN, SynthDigits and USPS", "ai.bu.edu/M3SDA"),
+}
 _EXPECTS = "a folder with one folder for each domain, and in it one for each class"
 SETS = {
-    name: Recipe(what, source, licence, _EXPECTS, domains, takes_size=True, hub=HUBS.get(name))
-    for name, what, source, licence in (
-        (
-            "office_caltech10",
-            "photographs of ten objects in four domains (Gong et al., 2012)",
-            "github.com/redhat12345/OfficeCaltechDomainAdaptation",
-            "",
-        ),
-        (
-            "pacs",
-            "9,991 images of seven classes in four styles (Li et al., 2017)",
-            "domaingeneralization.github.io",
-            "",
-        ),
-        ("domainnet", "images of 345 classes in six styles (Peng et al., 2019)", "ai.bu.edu/M3SDA", ""),
-        (
-            "digits5",
-            "digits of five sources: MNIST, MNIST-M, SVHN, SynthDigits and USPS",
-            "ai.bu.edu/M3SDA",
-            "",
-        ),
-    )
+    name: Recipe(what, source, "", _EXPECTS, domains, takes_size=True)
+    for name, (what, source) in _WHAT.items()
 }

@@ -10,8 +10,7 @@ import struct
 
 import numpy as np
 
-from unskew.data.downloads.catalogue import OriginalFiles, OriginalSamples, Recipe
-from unskew.data.downloads.original_files import Files, Hub
+from unskew.data.downloads.original_files import Files, OriginalFiles, OriginalSamples, Recipe
 from unskew.errors import DataError
 
 UNSIGNED_BYTES = 8
@@ -36,10 +35,8 @@ def idx(content: bytes, axes: int, place: str) -> np.ndarray:
     shape = struct.unpack(f">{axes}I", content[4:header])
     if len(content) - header != int(np.prod(shape, dtype=object)):
         length = f"{len(content) - header:,} bytes after its header"
-        raise DataError(
-            "E401",
-            f"{place} says it holds {' x '.join(map(str, shape))} and has {length}. Download it again.",
-        )
+        text = f"{place} says it holds {' x '.join(map(str, shape))} and has {length}"
+        raise DataError("E401", f"{text}. Download it again.")
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
@@ -72,9 +69,8 @@ def emnist(origin: OriginalFiles) -> OriginalSamples:
     numbers, classes = _mapping(files, f"emnist-{split}-mapping.txt")
     for labels in (y, y_test):
         if unknown := sorted(set(np.unique(labels).tolist()) - set(numbers)):
-            raise DataError(
-                "E401", f"{files.place}: label {unknown[0]} is not in emnist-{split}-mapping.txt."
-            )
+            text = f"label {unknown[0]} is not in emnist-{split}-mapping.txt"
+            raise DataError("E401", f"{files.place}: {text}. Download it again.")
     place = np.zeros(max(numbers) + 1, np.int64)
     place[numbers] = np.arange(len(numbers))
     x, x_test = (np.ascontiguousarray(part.transpose(0, 2, 1))[:, None] for part in (x, x_test))
@@ -84,36 +80,31 @@ def emnist(origin: OriginalFiles) -> OriginalSamples:
 def _mapping(files: Files, name: str) -> tuple[list[int], tuple[str, ...]]:
     """(the label numbers, their characters), from lines such as `10 65`, or `1 65 97` for either case."""
     try:
-        lines = [
-            [int(v) for v in line.split()]
-            for line in files.read(name).decode("ascii").splitlines()
-            if line.strip()
-        ]
+        text = files.read(name).decode("ascii")
+        lines = [[int(v) for v in line.split()] for line in text.splitlines() if line.strip()]
         numbers, classes = [line[0] for line in lines], tuple("/".join(map(chr, line[1:])) for line in lines)
+        if not 0 <= min(numbers) <= max(numbers) <= 255 or len(set(numbers)) < len(lines) or not all(classes):
+            raise ValueError("a label is beyond 255, repeated or without a character")
     except (ValueError, IndexError, OverflowError) as error:
-        raise DataError(
-            "E401", f"{files.place}: {name} is no table of labels and characters ({error})."
-        ) from error
-    if (
-        not lines
-        or min(numbers) < 0
-        or max(numbers) > 255
-        or len(set(numbers)) < len(numbers)
-        or not all(classes)
-    ):
-        raise DataError(
-            "E401", f"{files.place}: {name} is no table of labels and characters. Download it again."
-        )
+        text = f"{files.place}: {name} is no table of labels and characters ({error})"
+        raise DataError("E401", f"{text}. Download it again.") from error
     return numbers, classes
 
 
-_FOUR = (
-    "train-images-idx3-ubyte.gz",
-    "train-labels-idx1-ubyte.gz",
-    "t10k-images-idx3-ubyte.gz",
-    "t10k-labels-idx1-ubyte.gz",
-)
 _IDX = "the folder with train-images-idx3-ubyte.gz and the three files beside it"
+_DIGITS = {
+    "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+}
+_CLOTHES = {
+    "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+    "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+    "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+    "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+}
+_CHARACTERS = "www.nist.gov/itl/products-and-services/emnist-dataset"
 SETS = {
     "mnist": Recipe(
         "70,000 handwritten digits, 28x28 (LeCun et al., 1998)",
@@ -122,18 +113,7 @@ SETS = {
         _IDX,
         mnist,
         (60_000, 10_000),
-        dict(
-            zip(
-                _FOUR,
-                (
-                    "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-                    "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-                    "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-                    "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-                ),
-            )
-        ),
-        hub=Hub("ylecun/mnist"),
+        _DIGITS,
     ),
     "fashion_mnist": Recipe(
         "70,000 grey images of clothing, 28x28 (Xiao et al., 2017)",
@@ -142,18 +122,7 @@ SETS = {
         _IDX,
         mnist,
         (60_000, 10_000),
-        dict(
-            zip(
-                _FOUR,
-                (
-                    "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-                    "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-                    "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-                    "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-                ),
-            )
-        ),
-        hub=Hub("zalando-datasets/fashion_mnist"),
+        _CLOTHES,
     ),
     **{
         f"emnist_{split}": Recipe(

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data.downloads.catalogue import OriginalFiles, OriginalSamples, Recipe
-from unskew.data.downloads.original_files import Files, Hub
+from unskew.data.downloads.original_files import Files, OriginalFiles, OriginalSamples, Recipe
 from unskew.errors import DataError
 
 CHARACTERS = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
@@ -145,7 +144,6 @@ SETS = {
         "",
         "the folder data/ that LEAF's preprocess.sh has made (JSON)",
         femnist,
-        hub=Hub("flwrlabs/femnist", label="character", columns={"writer_id": "writer"}),
     ),
     "shakespeare": Recipe(
         "lines of Shakespeare's roles, to predict the next character (McMahan et al., 2017; LEAF)",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from unskew.data.downloads.catalogue import OriginalFiles, OriginalSamples, Recipe
+from unskew.data.downloads.original_files import OriginalFiles, OriginalSamples, Recipe
 from unskew.data.files.archives import read_archive
 from unskew.errors import DataError
 

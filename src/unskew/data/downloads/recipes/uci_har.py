@@ -6,8 +6,14 @@ import io
 
 import numpy as np
 
-from unskew.data.downloads.catalogue import OriginalFiles, OriginalSamples, Recipe
-from unskew.data.downloads.original_files import READ_ERRORS, Files, open_zip
+from unskew.data.downloads.original_files import (
+    READ_ERRORS,
+    Files,
+    OriginalFiles,
+    OriginalSamples,
+    Recipe,
+    open_zip,
+)
 from unskew.errors import DataError
 
 INNER = "UCI HAR Dataset.zip"

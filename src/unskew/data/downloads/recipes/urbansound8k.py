@@ -9,7 +9,7 @@ import csv
 
 import numpy as np
 
-from unskew.data.downloads.catalogue import OriginalFiles, OriginalSamples, Recipe
+from unskew.data.downloads.original_files import OriginalFiles, OriginalSamples, Recipe
 from unskew.data.kinds.images import read_each
 from unskew.data.kinds.sounds import SoundFormat, spectrogram
 from unskew.errors import DataError
