@@ -24,9 +24,9 @@ def command(
     started = RunStart.read(run)
     home = Coordinator.open(remote_run.read_order(run).federation)
     if stop:
-        from unskew.federation.coordinator import submission  # needs Flower
+        from unskew.federation.coordinator import superlink  # needs Flower
 
-        submission.stop(home, started.number)
+        superlink.stop(home, started.number)
     try:
         remote_run.show(home, run, started, as_json)
     except (KeyboardInterrupt, Terminated):

@@ -60,12 +60,10 @@ def _serve(folder: Path, bind: str, metrics: str, say: Log) -> None:
 
     home = Coordinator.open(folder)
     from unskew.federation.coordinator import server as coordinator_server  # needs Flower
-    from unskew.federation.coordinator.server import ServerMetrics
 
     server = coordinator_server.start_server(home, bind, say, say.form)
-    figures = ServerMetrics(server)
     if metrics:
-        publish(metrics, figures, say)
+        publish(metrics, server, say)
     tls = (
         "TLS, for admitted keys only"
         if home.tls
@@ -79,5 +77,4 @@ def _serve(folder: Path, bind: str, metrics: str, say: Log) -> None:
     with stop_at_end(server):
         while True:
             server.tend()
-            figures.tend()
             time.sleep(0.3)

@@ -110,11 +110,6 @@ def set_number(message: Message, number: str) -> None:
     message.metadata.__dict__["_message_id"] = number
 
 
-def set_answered(message: Message, number: str) -> None:
-    """Make a message the answer to the one with this number."""
-    message.metadata.__dict__["_reply_to_message_id"] = number
-
-
 def payload(message: Message) -> InflatableObject:
     """The object to send for a message: for a small one its record alone, because each object takes calls of
     its own.
