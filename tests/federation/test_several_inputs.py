@@ -148,8 +148,11 @@ def hello(site: str, given: Any) -> Hello:
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        ({"scan": SCANS, "years": AGES}, "input 'age' is only at north; input 'years' is only at south"),
-        (BY_NAME | {"sex": Y}, "input 'sex' is only at south"),
+        (
+            {"scan": SCANS, "years": AGES},
+            "input 'age' is at north and not at south; 'years' is at south and not at north",
+        ),
+        (BY_NAME | {"sex": Y}, "input 'sex' is at south and not at north"),
         (
             BY_NAME | {"scan": SCANS / 255.0},
             "input scan uint8 [1, 4, 4] at north is scan float32 [1, 4, 4] at south",
@@ -187,9 +190,7 @@ def test_a_site_of_other_inputs_is_left_out_and_named(tmp_path, module):
 def test_a_model_that_does_not_take_the_inputs_is_refused_at_either_end(tmp_path, module):
     settings = fake.small("fedavg", clients=len(SIZES), model=f"{module}:Renamed")
     sets = [held(rows=r) for r in ROWS]
-    with pytest.raises(
-        UsageError, match=r"E123 the model here does not fit the samples of s0: .*keywords age, scan"
-    ):
+    with pytest.raises(UsageError, match=r"E123 .*keywords age, scan"):
         fake.run(tmp_path / "a", fake.Direct(sites(tmp_path / "sa", f"{module}:Net", sets)), settings)
     settings = settings.replace(model=f"{module}:Net")
     with pytest.raises(UsageError, match=r"E123 0 of 3 sites take part.* s0 refuses: .*keywords age, scan"):

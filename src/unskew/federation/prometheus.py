@@ -9,7 +9,6 @@ describes a site's data.
 from __future__ import annotations
 
 import contextlib
-import math
 import socket
 import threading
 from collections.abc import Iterable, Mapping
@@ -20,7 +19,7 @@ from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from unskew.errors import UsageError
-from unskew.federation.addresses import LOOPBACK, family, is_local
+from unskew.federation.addresses import LOOPBACK, family, host_port, is_local
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -41,38 +40,26 @@ class Metric:
 
 def counter(name: str, meaning: str, values: float | Mapping[str, float], label: str = "") -> Metric:
     """A number that only grows, and begins at 0 with its process."""
-    return Metric(f"unskew_{name}_total", "counter", meaning, _label_values(values), label)
+    by_label = dict(values) if isinstance(values, Mapping) else {"": values}
+    return Metric(f"unskew_{name}_total", "counter", meaning, by_label, label)
 
 
 def gauge(name: str, meaning: str, values: float | Mapping[str, float], label: str = "") -> Metric:
     """A number that may rise and fall."""
-    return Metric(f"unskew_{name}", "gauge", meaning, _label_values(values), label)
+    by_label = dict(values) if isinstance(values, Mapping) else {"": values}
+    return Metric(f"unskew_{name}", "gauge", meaning, by_label, label)
 
 
 def exposition(metrics: Iterable[Metric]) -> str:
     """The text of a scrape."""
     lines: list[str] = []
     for metric in metrics:
-        lines += [f"# HELP {metric.name} {_escaped(metric.meaning)}", f"# TYPE {metric.name} {metric.kind}"]
+        lines += [f"# HELP {metric.name} {metric.meaning}", f"# TYPE {metric.name} {metric.kind}"]
         for value, number in metric.values.items():
-            label = f'{{{metric.label}="{_escaped(value, quoted=True)}"}}' if metric.label else ""
-            lines.append(f"{metric.name}{label} {_number(number)}")
+            escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+            label = f'{{{metric.label}="{escaped}"}}' if metric.label else ""
+            lines.append(f"{metric.name}{label} {float(number)!r}")
     return "\n".join(lines) + "\n"
-
-
-def _label_values(values: float | Mapping[str, float]) -> Mapping[str, float]:
-    return dict(values) if isinstance(values, Mapping) else {"": values}
-
-
-def _escaped(text: str, quoted: bool = False) -> str:
-    text = text.replace("\\", "\\\\").replace("\n", "\\n")
-    return text.replace('"', '\\"') if quoted else text
-
-
-def _number(number: float) -> str:
-    if math.isinf(number):
-        return "+Inf" if number > 0 else "-Inf"
-    return str(int(number)) if float(number).is_integer() else repr(float(number))
 
 
 MOST_OPEN = 8
@@ -103,18 +90,10 @@ class Endpoint:
             reason = getattr(error, "strerror", None) or error
             raise UsageError("E109", f"--metrics {where} cannot be used on this machine: {reason}.") from None
         self.port: int = self._server.server_address[1]
-
-    @property
-    def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/metrics"
-
-    @property
-    def warning(self) -> str:
+        self.url = f"http://{host_port(self.host, self.port)}/metrics"
+        warning = "; without a password: let only the monitoring reach this address"
+        self.warning = "" if is_local(self.host) else warning
         """A warning to the operator about an address that other machines can reach; else ""."""
-        return (
-            "" if is_local(self.host) else "; without a password: let only the monitoring reach this address"
-        )
 
     def start(self) -> None:
         """Answer in daemon threads."""
