@@ -163,15 +163,6 @@ def test_the_first_two_numbers_decide_who_must_upgrade(ours, theirs, who):
     assert bool(text) == bool(who)
 
 
-def test_a_site_with_another_torch_takes_part_and_the_run_says_so(tmp_path, monkeypatch):
-    at_one_site(monkeypatch, torch="9.9")
-    _, state, said = run(tmp_path, min_sites=5)
-    (text,) = told(tmp_path, "E504")
-    assert text.startswith(f"{COORDINATOR} runs torch {versions()['torch']}, {OTHER} torch 9.9: ")
-    assert any(text in line for line in said)
-    assert state.t == 1
-
-
 @pytest.mark.usefixtures("installed")
 def test_a_part_of_an_installed_package_that_differs_is_told_at_both_ends(tmp_path, monkeypatch):
     """Each end runs its own code of it, under one name, and nobody heard of that."""

@@ -168,12 +168,6 @@ def test_a_conductor_that_is_killed_is_started_again_and_at_last_given_up(office
     assert (killed.conductors.restarts, killed.conductors.active) == (MOST_STARTS - 1, [])
 
 
-def test_a_conductor_that_fails_is_not_started_again(office):
-    failing = office([OURS], code="raise SystemExit(3)")
-    failing.tend(lambda: failing.link.finished)
-    assert failing.link.finished == [(7, "the run's process ended with code 3")]
-
-
 def test_the_token_is_not_on_the_command_line(office):
     """Which every user of the machine can read."""
     ours = office([OURS], code="import time; time.sleep(9)")
