@@ -43,8 +43,10 @@ MOST_COLUMNS = 2000
 """A table with more columns is described by one digest of all of them."""
 MOST_NAME = 100
 """Characters of a column's name."""
-COLUMN_REMEDY = "give all sites the same columns in the same order"
-SPELLING_REMEDY = "spell its words alike at all sites, or write numbers where a site lacks some of them"
+FORM_REMEDY = (
+    "give all sites the same columns in the same order, with words spelt alike, or with numbers where a site"
+    " lacks some of the words"
+)
 MOST_NAMED_CLASSES = 12
 DIGEST_DIGITS = 8
 """Hexadecimal digits of the digest of a column's words, by which a guess of all the words can be
@@ -55,7 +57,8 @@ confirmed.
 def form_of(data: Dataset) -> Form:
     """The form of a data set: its columns or sound settings with their encodings."""
     read: Mapping[str, Any] = data.intake.form if data.intake else {}
-    sounds = tuple((what, f"{read[what]:g}") for what in SOUNDS) if read.get("kind") == "sounds" else ()
+    heard = SOUNDS.items() if read.get("kind") == "sounds" else ()
+    sounds = tuple((what, f"{read[what]:g} {unit}") for what, unit in heard)
     # several inputs have no order
     content = read["columns"] if read.get("kind") == "table" else sorted(read.get("beside", ()))
     columns: list[tuple[str, str]] = []
@@ -86,37 +89,32 @@ def form_disclosure(form: Form) -> str:
 
 def form_difference(sites: tuple[str, str], forms: tuple[Form, Form]) -> str:
     """How the forms of two sites differ, as the end of a sentence; "" if they are equal or one is unknown."""
-    (a, b), (one, other) = sites, forms
-    if one == other or not (one and other):
+    if not all(forms):
         return ""
-    here, there = dict(one), dict(other)
-    if _is_sounds(one) and _is_sounds(other):
-        what = next((name for name in SOUNDS if here[name] != there[name]), "")
-        if what:
-            return f"sounds are read with {here[what]} {SOUNDS[what]} at {a} and {there[what]} at {b}"
-    if only := _only(list(here), list(there), sites):
-        return f"column {only}; {COLUMN_REMEDY}"
-    for (name, encoding), (second, encoding_there) in zip(one, other):
-        if name != second:
-            text = f"columns are in another order: '{name}' stands at {a} where {b} has '{second}'"
-            return f"{text}; {COLUMN_REMEDY}"
-        if encoding != encoding_there:
-            content, content_there = (e.partition(" (")[0] for e in (encoding, encoding_there))
-            words = content[:1].isdigit() and content_there[:1].isdigit()
-            text = f"holds {content} at {a} and {content_there} at {b}"
-            if content == content_there:
-                text = f"holds other words at {a} than at {b}"
-            remedy = SPELLING_REMEDY if words else "let it hold the same at all sites"
-            return f"column '{name}' {text}; {remedy}"
-    return f"{a} has {len(one)} columns and {b} {len(other)}"
+    what = "sounds are read in other ways" if all(map(_is_sounds, forms)) else "columns"
+    text = _list_difference(what, forms[0], forms[1], sites)
+    return f"{text}; {FORM_REMEDY}" if text else ""
 
 
-def _only(here: Sequence[str], there: Sequence[str], sites: tuple[str, str]) -> str:
-    """The first names that only one of two sites has; "" if there are none."""
+def _list_difference(
+    what: str,
+    one: Sequence[tuple[str, str]],
+    other: Sequence[tuple[str, str]],
+    sites: tuple[str, str],
+) -> str:
+    """How the ordered pairs (name, description) of two sites differ; "" if they are equal."""
     a, b = sites
+    here, there = dict(one), dict(other)
     only = [f"'{name}' is at {a} and not at {b}" for name in here if name not in there]
     only += [f"'{name}' is at {b} and not at {a}" for name in there if name not in here]
-    return "; ".join(only[:4])
+    if only:
+        return f"{what}: {'; '.join(only[:4])}"
+    for (name, text), (second, text_there) in zip(one, other):
+        if name != second:
+            return f"{what} are in another order: '{name}' stands at {a} where {b} has '{second}'"
+        if text != text_there:
+            return f"{what}: '{name}' is {text} at {a} and {text_there} at {b}"
+    return "" if len(one) == len(other) else f"{what}: {len(one)} at {a} and {len(other)} at {b}"
 
 
 def _is_sounds(form: Form) -> bool:
@@ -409,38 +407,23 @@ def data_difference(one: Hello, other: Hello) -> str:
     if one.several != other.several:
         several, single = sites if one.several else sites[::-1]
         text = f"samples have several labels at {several} and one at {single}"
-    text = text or _class_difference(one, other) or form_difference(sites, (one.form, other.form))
-    text = text or _input_difference(one, other)
-    for name, what in VALUES.items():  # they say least about the cause
-        here, there = getattr(one, name), getattr(other, name)
-        if here != there:
-            text = text or f"{what} {list(here)} at {one.site} and {list(there)} at {other.site}"
+    elif one.classes != other.classes:
+        text = _list_difference("classes", *([(c, "") for c in h.classes] for h in (one, other)), sites)
+        every = sorted({*one.classes, *other.classes})
+        listed = f", --classes {','.join(every)}" if len(every) <= MOST_NAMED_CLASSES else ""
+        text = f"{text}; name all classes at every site{listed}"
+    elif form := form_difference(sites, (one.form, other.form)):
+        text = form
+    elif one.layout != other.layout:
+        several, single = sites if one.layout else sites[::-1]
+        text = f"samples have several inputs at {several} and one at {single}"
+        if one.layout and other.layout:
+            inputs = ([(each.name, str(each)) for each in h.inputs] for h in (one.layout, other.layout))
+            text = _list_difference("inputs", *inputs, sites) or "inputs have names at one of them only"
+    else:
+        for name, what in VALUES.items():
+            here, there = getattr(one, name), getattr(other, name)
+            if here != there:
+                text = f"{what} {list(here)} at {one.site} and {list(there)} at {other.site}"
+                break
     return f"sites hold different data: {text}" if text else ""
-
-
-def _class_difference(a: Hello, b: Hello) -> str:
-    """How the classes of two sites differ, and the classes to name at all sites; "" if they are equal."""
-    if a.classes == b.classes:
-        return ""
-    only = _only(a.classes, b.classes, (a.site, b.site))
-    every = sorted({*a.classes, *b.classes})
-    listed = f", --classes {','.join(every)}" if len(every) <= MOST_NAMED_CLASSES else ""
-    text = only or f"are in another order at {a.site} and {b.site}"
-    return f"classes {text}; name all classes at every site{listed}"
-
-
-def _input_difference(one: Hello, other: Hello) -> str:
-    """How the inputs of samples differ between two sites, as short text; "" if they are equal."""
-    a, b, sites = one.layout, other.layout, (one.site, other.site)
-    if a == b:
-        return ""
-    if a is None or b is None:
-        several, single = sites if a else sites[::-1]
-        return f"samples have several inputs at {several} and one at {single}"
-    if a.named != b.named:
-        named, placed = sites if a.named else sites[::-1]
-        return f"inputs have names at {named}, as a dictionary gives them, and none at {placed}"
-    if only := _only([each.name for each in a.inputs], [each.name for each in b.inputs], sites):
-        return f"input {only}"
-    here, there = next((x, y) for x, y in zip(a.inputs, b.inputs) if x != y)
-    return f"input {here} at {one.site} is {there} at {other.site}"
