@@ -53,9 +53,7 @@ COMPARED = (
 
 
 class SiteStates(MemoryStore):
-    """The sites' private states after the last round but one, recomputed because the coordinator's folder has
-    none.
-    """
+    """The recomputed private states after the last round but one; the coordinator's folder has none."""
 
     def check(self) -> None:
         """Nothing to check, because nothing is on a disk."""
@@ -98,9 +96,7 @@ class ReplayListener(RecordingExchange):
     def visit(
         self, trip: Trip, part: Part, start: Broadcast, ids: Sequence[int], private: Mapping[int, Tree]
     ) -> list[Reply]:
-        """The ledger decides who answers a trip, because a site may answer a round's training and then
-        fail.
-        """
+        """The ledger decides who answers a trip; a site may have answered the training and then failed."""
         declared = sorted({path.partition("/")[0] for path in trip.shares(self.trainer.fed)})
         if declared:
             name = (start.t, f"{part.name}/{declared[0]}")
@@ -304,9 +300,7 @@ def _read_used_replies(path: Path, sites: int) -> UsedReplies:
 
 
 def _checked_set(path: Path, hello: Hello, place: str, settings: Settings) -> Dataset:
-    """A site's samples, as the site prepared them. Raises StateError (E155) unless they agree with
-    sites.json.
-    """
+    """A site's samples as prepared there. Raises StateError (E155) unless they agree with sites.json."""
     data = prepare(load(place, () if hello.target else hello.classes), settings)
     now = Hello.of(hello.site, data, hello.versions)
     text = f"{place} is not what site {hello.site} of {path} trained on"

@@ -104,9 +104,7 @@ def log_file(path: Path) -> LogFile:
 
 
 def keep_output(pipe: IO[bytes], path: Path, log: Log, seen: Callable[[str], None]) -> None:
-    """Write a child's output to a log file until the child closes it. seen: receives each line as the child
-    wrote it.
-    """
+    """Write a child's output to a log file until it closes it. seen: receives each line as it was written."""
     file = log_file(path)
     with pipe, closing(file):  # the shared file opens again for the next line
         for piece in iter(functools.partial(pipe.readline, MOST_LINE), b""):
@@ -297,9 +295,7 @@ BIN = Path(sys.executable).parent
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """The environment of Flower's programs: they write only below `home` and find their commands next to this
-    Python.
-    """
+    """The environment of Flower's programs, which write only below `home` and use this Python's commands."""
     home.mkdir(parents=True, exist_ok=True)
     places = {"FLWR_HOME": str(home), "PATH": f"{BIN}:{os.environ.get('PATH', '')}"}
     return {**os.environ, **FLOWER_SWITCHES, **places, **more}
@@ -310,9 +306,7 @@ _MALLOC_OPTIONS = ((-3, 1 << 20), (-8, 2))
 
 
 def configure_malloc() -> None:
-    """Make glibc return large blocks when they are freed; no effect elsewhere. Call it before other threads
-    start.
-    """
+    """Make glibc return freed large blocks; no effect elsewhere. Call it before other threads start."""
     if platform.libc_ver()[0] == "glibc":
         with suppress(OSError, AttributeError):
             mallopt = ctypes.CDLL(None).mallopt

@@ -52,9 +52,7 @@ def main() -> None:
 
 
 def _interrupt(*_: Any) -> NoReturn:
-    """End on the first interrupt; Flower's client interrupts its own process whenever the run's token is
-    refused.
-    """
+    """End on the first interrupt; Flower's client sends one to itself whenever the run's token is refused."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 

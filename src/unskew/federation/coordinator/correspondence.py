@@ -181,9 +181,7 @@ class Correspondence:
         self.nodes.pop(site)
 
     def absent(self, site: str, t: int) -> None:
-        """Report once per round that a site cannot be asked. The scores of round t are requested in round t +
-        1.
-        """
+        """Report once a round that a site cannot be asked. Scores of round t are requested in round t + 1."""
         if self._absent & {(t, site), (t + 1, site)}:
             return
         self._absent = {(at, s) for at, s in self._absent if at >= t - 1} | {(t, site)}
@@ -302,9 +300,7 @@ class Correspondence:
 def _read_reply(
     site: str, key: PublicKey, request: SignedMessage, reply: SignedMessage, limits: Limits
 ) -> Packet:
-    """A site's reply to this request. Raises WireError, and SiteRefusal with the site's code and text for a
-    refusal.
-    """
+    """A site's reply to this request. Raises WireError, and SiteRefusal for a refusal by the site."""
     packet = unseal(reply, key, limits)
     if packet.header.get("re") != request.digest or packet.header.get("site") != site:
         raise WireError("E307", "it answered another request than this one.")

@@ -76,9 +76,7 @@ IN_EVERY_ROUND = ("E108",)
 
 @dataclass
 class Notices:
-    """Reports events, called with (round, code, sentence). Events before the record is open are recorded when
-    it opens.
-    """
+    """Reports events: (round, code, sentence). Those before the record is open are recorded when it opens."""
 
     say: Callable[[str], None]
     _record: Record | None = None
@@ -111,9 +109,7 @@ class Notices:
 
 
 class RemoteStore(DiskStore):
-    """The store of a run with private state at the sites: it contains only the round of each site's counted
-    state.
-    """
+    """The store of a run with private state at the sites: only the round of each site's counted state."""
 
     def facts(self) -> dict[str, Any]:
         """Every site with its round."""
@@ -134,9 +130,7 @@ class RemoteStore(DiskStore):
 
 @dataclass
 class NetworkFolder(RunFolder):
-    """The folder of a run over a network. The caller already holds its lock, because it also writes the
-    journal.
-    """
+    """The folder of a run over a network. The caller holds its lock, because it also writes the journal."""
 
     post: Correspondence | None = None
     notices: Notices | None = None
@@ -208,7 +202,10 @@ def conduct(
             federation = ServerView.of("sites", hellos, test)
             settings = settings.replace(clients=len(hellos))
             if not roster:
-                _report_unscaled(post, hellos, method, settings)
+                for hello in [h for h in hellos if h.unscaled]:
+                    text = f"{hello.site}: its samples look unscaled, and the method takes them as they are"
+                    remedy = scaling_remedy(method, hello.layout, summed=settings.secure is not None)
+                    post.tell(0, "E504", f"{text}; {remedy}.")
                 facts = {"run": run, "sites": [h.as_json() for h in hellos]}
                 disk.replace(path / ROSTER, json.dumps(facts, indent=1))
             say("\n".join(weight_lines(hellos, method, settings, contact.bounds)))
@@ -322,9 +319,7 @@ def _new_sites(post: Correspondence, present: Mapping[str, Hello], terms: Terms)
 def _known_sites(
     post: Correspondence, before: list[Hello], present: Mapping[str, Hello], terms: Terms
 ) -> list[Hello]:
-    """The sites of a resumed run. A site with other data than at the begin is not asked until it has its data
-    back.
-    """
+    """The sites of a resumed run. A site with other data than before is not asked until they are back."""
     differing = {h.site: text for h in before if (text := data_change(h, present.get(h.site, h)))}
     _check_enough(len(present) - len(differing), "E504", differing, terms)
     for site, text in differing.items():
@@ -340,26 +335,11 @@ def _report_versions(post: Correspondence, hellos: Iterable[Hello]) -> None:
             post.tell(0, "E504", f"{text}.")
 
 
-def _report_unscaled(
-    post: Correspondence, hellos: Iterable[Hello], method: Method, settings: Settings
-) -> None:
-    """Report sites with samples that look unscaled, with a remedy for this study."""
-    summed = settings.secure is not None
-    for hello in hellos:
-        if hello.unscaled:
-            text = f"{hello.site}: its samples look unscaled, and the method takes them as they are"
-            post.tell(0, "E504", f"{text}; {scaling_remedy(method, hello.layout, summed)}.")
-
-
 def _check_enough(left: int, code: str, out: Mapping[str, str], terms: Terms) -> None:
-    """Raises UsageError if too few sites are left without the excluded ones. out: reasons by excluded
-    site.
-    """
-    if out and left < max(1, terms.min_sites):
-        text = (
-            f"{next(iter(out.values()))}. {left} sites would be left, and {max(1, terms.min_sites)} are"
-            " needed."
-        )
+    """Raises UsageError if too few sites are left. out: reasons by excluded site."""
+    needed = max(1, terms.min_sites)
+    if out and left < needed:
+        text = f"{next(iter(out.values()))}. {left} sites would be left, and {needed} are needed."
         raise UsageError(code, text)
 
 
@@ -402,34 +382,22 @@ def _conduct_federation(channel: Channel, order: Order, log: TextIO) -> None:
     if uninvited := [site for site in home.sites if site not in sites]:
         _say(log, f"not admitted, and not waited for: {list_names(uninvited)}")
     contact = Contact(channel, sites, home.key, AdmittedKeys(home), admission.read_bounds(home))
-    loops: list[Loop] = []
+    settings, loops = config.build(dict(order.settings)), list[Loop]()
+
+    def say(text: str) -> None:
+        _say(log, text)
 
     def ready(loop: Loop) -> None:
         loops.append(loop)
-        _say(log, "\n".join(disclosure_lines(loop)))
+        say("\n".join(disclosure_lines(loop)))
 
     def shown(state: State, done: RoundSummary) -> None:
-        _say(log, round_line(done, loops[0]))
+        dropped = f", {done.dropped} dropped" if done.dropped else ""
+        line = f"round {done.t}: {done.answered}/{done.asked} sites{dropped}, {done.seconds:.1f} s"
+        scores = latest(loops[0].record.latest, loops[0].fed.task.main_score, done.t)
+        say("  ".join([line, *scores]))
 
-    settings = config.build(dict(order.settings))
-    conduct(
-        order.path,
-        settings,
-        contact,
-        order.terms,
-        say=lambda text: _say(log, text),
-        shown=shown,
-        ready=ready,
-    )
-
-
-def round_line(done: RoundSummary, loop: Loop) -> str:
-    """The line of a finished round: the counted sites and the latest scores."""
-    dropped = f", {done.dropped} dropped" if done.dropped else ""
-    scores = latest(loop.record.latest, loop.fed.task.main_score, done.t)
-    return "  ".join(
-        [f"round {done.t}: {done.answered}/{done.asked} sites{dropped}, {done.seconds:.1f} s", *scores]
-    )
+    conduct(order.path, settings, contact, order.terms, say=say, shown=shown, ready=ready)
 
 
 def _say(log: TextIO, text: str) -> None:

@@ -50,9 +50,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Order:
-    """path: the run's folder; federation: the coordinator's folder; settings: the study's, as a
-    dictionary.
-    """
+    """path: the run's folder; federation: the coordinator's folder; settings: the study's."""
 
     path: Path
     federation: Path
@@ -209,9 +207,7 @@ OTHER = "other"
 
 @dataclass
 class RunMetrics:
-    """Counts over all runs since the server started. last: end of the last round in seconds since 1970; 0 for
-    never.
-    """
+    """Counts over all runs since the server started. last: end of the last round, by the clock; 0: never."""
 
     rounds: int = 0
     seconds: float = 0.0

@@ -65,9 +65,7 @@ class Change:
 
 @dataclass
 class NormOutliers:
-    """The changes of the last rounds. shared: names of the trained weights; steps: local steps of a round by
-    client.
-    """
+    """Changes of the last rounds. shared: names of the trained weights; steps: local steps, by client."""
 
     shared: Sequence[str]
     steps: Mapping[int, int]
@@ -250,9 +248,7 @@ def doubtful_counts(hellos: Sequence[Hello], bounds: Mapping[str, int]) -> dict[
 def weight_lines(
     hellos: Sequence[Hello], method: Method, settings: Settings, bounds: Mapping[str, int]
 ) -> list[str]:
-    """A line for each training site: samples, bound, weight if all answer; and a warning about a dominant
-    site.
-    """
+    """A line for each training site (samples, bound, weight), and a warning about a dominant one."""
     training = [h for h in hellos if h.train]
     equal = settings.weighting == "equal" or method.weighting == "equal"
     total = sum(h.train for h in training)

@@ -55,9 +55,7 @@ def html(path: Path) -> str:
 
 
 def sites(path: Path, run: RunData | None, events: list[Any]) -> list[dict[str, Any]]:
-    """For each site of a run over a network: the rounds in which it was asked and used, and its last
-    score.
-    """
+    """For each site of a run over a network: rounds in which it was asked and used, and its last score."""
     rows: list[dict[str, Any]] = [
         {"name": hello["site"], "train": hello["train"], "asked": 0, "answered": 0, "last": 0, "score": ""}
         for hello in _json(path / "sites.json").get("sites", [])

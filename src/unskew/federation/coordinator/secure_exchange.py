@@ -88,9 +88,7 @@ class SecureExchange(SiteExchange):
         return replies
 
     def _sum_replies(self, start: Broadcast, roster: Roster) -> list[Reply]:
-        """The phases after the training. Raises SumNotOpened if too few sites are left or the sum is
-        invalid.
-        """
+        """The phases after the training. Raises SumNotOpened for too few sites or an invalid sum."""
         opening = self._opening(start.t, roster)
         came, left = list(opening.vectors), list(opening.left)
         headers = {self.ids[site]: {"came": came, "left": left} for site in came}
@@ -142,9 +140,7 @@ class SecureExchange(SiteExchange):
         return Opening(roster, threshold, self.secure.bits, context, commitments, vectors, left)
 
     def _signatures(self, t: int, headers: Mapping[int, dict[str, Any]], opening: Opening) -> dict[str, str]:
-        """Each site's signature of the lists of present and departed sites, without which no site releases a
-        key.
-        """
+        """Each site's signature of who is present and who left, without which no site releases a key."""
         packets = self.sites.follow_up("agree", t, headers, NO_TENSORS)
         signatures = {
             self._site(k): str(p.header.get("signature"))[:MOST_SIGNATURE] for k, p in packets.items()

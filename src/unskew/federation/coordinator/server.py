@@ -271,18 +271,14 @@ class Server:
 
 
 def start_server(home: Coordinator, bind: str, say: Say, form: programs.LogForm = "text") -> Server:
-    """A server with free ports. Raises UsageError (E507) if sites cannot reach it or another server is
-    running.
-    """
+    """A server with free ports. Raises UsageError (E507) if they are taken or cannot be reached by sites."""
     bind = bind.removeprefix("[").removesuffix("]")
     check_free(bind or default_bind(home.host), home.port)
     return Server(home, bind, say, form)
 
 
 def program_lines(home: Coordinator) -> str:
-    """Shell lines for everything that `serve`, `run --on` and `site run` start; each path is relative to its
-    program's folder.
-    """
+    """Shell lines for all programs that unskew starts; each path is relative to its program's folder."""
     server = Server(home, say=lambda _: None)
     off = " ".join(f"{name}={value}" for name, value in programs.FLOWER_SWITCHES.items())
     conductor = ["python", "-m", CONDUCTOR, str(home.folder), "ORDER"]

@@ -86,9 +86,7 @@ class SiteScores:
         """The scope `global` is the score of the server's test set."""
 
     def rows(self, t: int, start: Broadcast, store: Store, last: bool) -> list[Row]:
-        """Metric rows of the server's test set; after the last round also those of the sites, which are asked
-        here.
-        """
+        """Metric rows of the server's test set; after the last round also those of the sites, asked here."""
         rows = self.own.rows(t, start, store, last) if self.server_scores else []
         rows = [row for row in rows if row["scope"] == "global"]
         return rows + (self._site_rows(t, self._ask(start, range(len(self.sites.hellos)))) if last else [])
@@ -101,9 +99,7 @@ class SiteScores:
         return replace(start, t=t, lr=self.sites.settings.lr_in(t))
 
     def write(self, scored: Broadcast, cohort: Sequence[int], answers: Mapping[int, Any]) -> None:
-        """Write the metrics of the previous round. answers: the cohort's; sites that did not train are asked
-        here.
-        """
+        """Write the previous round's metrics. answers: the cohort's; the other sites are asked here."""
         hellos = self.sites.hellos
         trained = [k for k in cohort if hellos[k].train]
         by_scope = self._valid_scores(scored, {k: answers[k] for k in trained if k in answers})
@@ -189,9 +185,7 @@ class SiteScores:
 
 @dataclass
 class SiteExchange:
-    """The engine's Exchange for clients that are sites. Protective noise comes from the server's operating
-    system.
-    """
+    """The engine's Exchange for clients that are sites. Noise comes from the server's operating system."""
 
     sites: Attendance
     scores: SiteScores

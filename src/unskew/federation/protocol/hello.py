@@ -157,16 +157,12 @@ def version_conflict(here: str, ours: Mapping[str, str], there: str, theirs: Map
 
 
 def _minor(version: str) -> tuple[int, ...]:
-    """The first two numbers of a version for comparison; a part that is not a number counts as older than any
-    number.
-    """
+    """The first two numbers of a version for comparison; any other text counts as older than a number."""
     return tuple(int(part) if part.isdecimal() else -1 for part in f"{version}.".split(".")[:2])
 
 
 def version_differences(here: str, ours: Mapping[str, str], there: str, theirs: Mapping[str, str]) -> str:
-    """The differing versions that can change a run's bits, as a sentence without a full stop; "" if there are
-    none.
-    """
+    """The differing versions that can change bits, as a sentence without a full stop; "" without any."""
     known = [p for p in dict.fromkeys([*DECISIVE_PACKAGES, *ours]) if p in ours and p in theirs]
     apart = [p for p in known if p != PYTHON and ours[p] != theirs[p]]
     if not apart:
@@ -383,9 +379,7 @@ def largest_group(hellos: Sequence[Hello]) -> tuple[list[Hello], dict[str, str]]
 
 
 def _representatives(group: Sequence[Hello]) -> list[Hello]:
-    """The members with which a site must fit to fit the group: the first one, and the first one with a known
-    form.
-    """
+    """The members with which a site must fit: the first one, and the first one with a known form."""
     return [*group[:1], *[hello for hello in group[1:] if hello.form and not group[0].form][:1]]
 
 

@@ -120,9 +120,7 @@ def site_method(text: str) -> Method:
 
 
 def check_no_files(settings: Settings) -> None:
-    """Raises UsageError (E506) for a method or metric from a file, before it is parsed, because parsing would
-    run the file.
-    """
+    """Raises UsageError (E506) for a method or metric from a file, which parsing would run."""
     rule = "and no site loads a file that a coordinator names"
     if ".py" in settings.method:  # anywhere in it, so that no other way of reading the text can find a file
         remedy = "install it everywhere as a package that declares it as an entry point of unskew.methods."
@@ -211,17 +209,13 @@ class ServerView(RemoteFederation):
 
 @dataclass(frozen=True)
 class SiteView(Federation):
-    """One site's samples as client k of the federation. largest: the most training samples that any site
-    holds.
-    """
+    """One site's samples as client k of the federation. largest: most training samples at any site."""
 
     largest: int = 0
 
     @property
     def sizes(self) -> np.ndarray:  # type: ignore[override]
-        """[K]: this site's number of samples, and `largest` for the others, so that bounds equal the
-        server's.
-        """
+        """[K]: this site's samples, and `largest` for the others, so that bounds equal the server's."""
         own = self.train.sizes
         return np.where(own > 0, own, self.largest)
 

@@ -72,9 +72,7 @@ class StoredTensors(Mapping[str, Any]):
 
 
 def store_if_large(w: Weights, folder: Path) -> Weights:
-    """The weights, moved to a file if they exceed SMALL bytes; each is then in memory only while it is
-    read.
-    """
+    """The weights; if they exceed SMALL bytes, moved to a file, each in memory only while it is read."""
     if size_in_bytes(w) <= SMALL:
         return w
     stored = StoredBytes(folder)
@@ -144,9 +142,7 @@ class PackedTree:
 
 
 def pack(tree: Mapping[str, Any]) -> PackedTree:
-    """Pack a tree for sending. Large tensors are not copied, so the tree must not change before it is
-    sent.
-    """
+    """Pack a tree. Large tensors are not copied, so the tree must not change before it is sent."""
     tensors = {n: t.detach().cpu() for n, t in flat_tree(tree).items()}
     axes = {n: order for n, t in tensors.items() if (order := _axes(t))}
     in_order = {n: (t.permute(axes[n]) if n in axes else t).contiguous() for n, t in tensors.items()}
@@ -156,9 +152,7 @@ def pack(tree: Mapping[str, Any]) -> PackedTree:
 
 
 def seal(header: Mapping[str, Any], tree: Mapping[str, Any] | PackedTree, key: PrivateKey) -> SignedMessage:
-    """Pack and sign a message. Numbers that are not finite become null, because JSON cannot represent
-    them.
-    """
+    """Pack and sign a message. Numbers that are not finite become null, as JSON has no others."""
     packed = tree if isinstance(tree, PackedTree) else pack(tree)
     text = json.dumps(
         {n: _finite(v) for n, v in header.items()} | dict(packed.facts), sort_keys=True, allow_nan=False
@@ -269,9 +263,7 @@ def reply_of(k: int, packet: Packet, names: Iterable[str] = ()) -> Reply | None:
 
 
 def early_reply_of(k: int, tree: Any, packet: Packet) -> Reply:
-    """Client k's answer to an early trip, sent with its training. tree: the trip's branch. Raises
-    MalformedReply.
-    """
+    """Client k's answer to an early trip. tree: the trip's branch. Raises MalformedReply."""
     return Reply(k, _number(packet.header.get("n")), {}, _by_part(tree), {}, 0.0)
 
 
