@@ -8,8 +8,6 @@ describes a site's data.
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -62,10 +60,8 @@ def exposition(metrics: Iterable[Metric]) -> str:
     return "\n".join(lines) + "\n"
 
 
-MOST_OPEN = 8
-"""Largest number of open connections. A further one is closed."""
 MOST_S = 5.0
-"""Longest duration of a connection in seconds."""
+"""A connection that is silent for so many seconds is closed."""
 
 
 class Figures(Protocol):
@@ -74,6 +70,17 @@ class Figures(Protocol):
     def metrics(self) -> Iterable[Metric]: ...
 
     def problem(self) -> str: ...
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]):
+        self.address_family = family(host)
+        super().__init__((host, port), handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore errors of connections that end early."""
 
 
 class Endpoint:
@@ -85,7 +92,7 @@ class Endpoint:
     def __init__(self, where: str, figures: Figures):
         self.host, port = parse_endpoint(where)
         try:
-            self._server = _server(self.host, port, _handler(figures, is_local(self.host)))
+            self._server = _Server(self.host, port, _handler(figures, is_local(self.host)))
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise UsageError("E109", f"--metrics {where} cannot be used on this machine: {reason}.") from None
@@ -114,46 +121,13 @@ def parse_endpoint(where: str) -> tuple[str, int]:
     return host or LOOPBACK, int(port)
 
 
-def _server(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
-    class Server(ThreadingHTTPServer):
-        address_family = family(host)
-        daemon_threads = True
-        places = threading.BoundedSemaphore(MOST_OPEN)
-
-        def process_request(self, request: Any, client_address: Any) -> None:
-            if self.places.acquire(blocking=False):
-                super().process_request(request, client_address)
-            else:
-                self.shutdown_request(request)
-
-        def process_request_thread(self, request: Any, client_address: Any) -> None:
-            timer = threading.Timer(MOST_S, _shut_down, (request,))
-            timer.daemon = True
-            timer.start()
-            try:
-                super().process_request_thread(request, client_address)
-            finally:
-                timer.cancel()
-                self.places.release()
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """Ignore errors of connections that end early."""
-
-    return Server((host, port), handler)
-
-
-def _shut_down(line: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # it may be closed already
-        line.shutdown(socket.SHUT_RDWR)
-
-
 def _handler(figures: Figures, local: bool) -> type[BaseHTTPRequestHandler]:
     """The handler of requests. local: only this machine can reach the address; a request must then name it as
     its host, which a web site with a redirected name (DNS rebinding) does not.
     """
 
     class Handler(BaseHTTPRequestHandler):
-        server_version, sys_version = "unskew", ""
+        server_version, sys_version, timeout = "unskew", "", MOST_S
 
         def do_GET(self) -> None:
             port, host = self.connection.getsockname()[1], self.headers.get("Host", "")

@@ -18,7 +18,6 @@ from typing import Any, TextIO
 
 from unskew import config, data
 from unskew.config import Settings
-from unskew.core.method import Method
 from unskew.core.trees import Tree
 from unskew.errors import Paused, StateError, UnskewError, UsageError, printable
 from unskew.federation import admission
