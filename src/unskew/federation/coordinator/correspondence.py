@@ -341,8 +341,6 @@ class Attendance:
     min_sites: int = 1
     ready: set[str] = field(default_factory=set)
     """The sites that have been set up and have answered every request since."""
-    refused: dict[int, Tree] = field(default_factory=dict[int, Tree])
-    """By client id, the last replies of sites that claimed too many samples in them."""
 
     def __post_init__(self) -> None:
         net = self.local.fed.net
@@ -375,10 +373,7 @@ class Attendance:
                 requests[site] = (facts, self._broadcast(start.to(k)) if start.own else tree)
         packets = self.post.ask(kind, start.t, requests, limits)
         self.ready -= requests.keys() - packets.keys()  # a site that failed is set up again
-        by_client = {k: packets[site] for k, site in site_of.items() if site in packets}
-        within = {k: packet for k, packet in by_client.items() if self._within_bound(start.t, k, packet)}
-        self.refused = {k: packet.tree for k, packet in by_client.items() if k not in within}
-        return within
+        return {k: packets[site] for k, site in site_of.items() if site in packets}
 
     def follow_up(
         self, kind: str, t: int, headers: Mapping[int, dict[str, Any]], limits: Limits
@@ -391,15 +386,6 @@ class Attendance:
         packets = self.post.ask(kind, t, {sites[k]: (headers[k], {}) for k in sites}, limits)
         self.ready -= set(sites.values()) - packets.keys()
         return {k: packets[site] for k, site in sites.items() if site in packets}
-
-    def _within_bound(self, t: int, k: int, packet: Packet) -> bool:
-        """True if a reply claims no more samples than were agreed with its site, which is else reported."""
-        most, claim = self.post.contact.bounds.get(self.hellos[k].site), packet.header.get("n")
-        if most is None or not isinstance(claim, int | float) or claim <= most:
-            return True
-        text = f"claims {claim:g} samples, but at most {most:,} were agreed with it. Reply dropped."
-        self.tell(t, k, "E305", text)
-        return False
 
     def _broadcast(self, start: Broadcast) -> Tree:
         """The weights that leave the server or differ from the setup's, and the Parts' slices."""

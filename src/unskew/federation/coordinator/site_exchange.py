@@ -5,7 +5,7 @@ the training and that round's metrics are written then. Only the last round's sc
 their own. The server scores its own test set if it has one.
 
 Dropped replies: everything that sites have sent is in the run's ledger, even if no merge has used it
-because it was malformed, an outlier, of too many samples or in a round with too few replies. `events.jsonl`
+because it was malformed, an outlier or in a round with too few replies. `events.jsonl`
 gives the reason.
 
 Letters: M metrics.
@@ -232,7 +232,7 @@ class SiteExchange:
             header["score"], limits = scored.lr, limits + self.scores.limits
         with self.sites.post.holding("E301") as failed:
             packets = self.sites.ask("train", start, cohort, header, limits)
-        received = {k: dict(packet.tree) for k, packet in packets.items()} | self.sites.refused
+        received = {k: dict(packet.tree) for k, packet in packets.items()}
         used: list[Reply] = []
         try:
             answers = {k: packet.tree.pop("score", {}) for k, packet in packets.items()}
@@ -272,7 +272,7 @@ class SiteExchange:
         spec = gate.Spec({}, shares, {})
         header = {"part": part.name, "trip": trip_index(trip, part.trips)}
         packets = self.sites.ask("visit", start, ids, header, limits_of(spec))
-        received = {k: dict(packet.tree) for k, packet in packets.items()} | self.sites.refused
+        received = {k: dict(packet.tree) for k, packet in packets.items()}
         replies = self._in_proportion(start, self._read(start.t, packets, reply_of), spec)
         used = {r.client for r in replies}
         self._record_unused(start.t, {k: t for k, t in received.items() if k not in used}, shares)
