@@ -155,12 +155,12 @@ def hello(site: str, given: Any) -> Hello:
         (BY_NAME | {"sex": Y}, "inputs: 'sex' is at south and not at north"),
         (
             BY_NAME | {"scan": SCANS / 255.0},
-            "inputs: 'scan' is scan uint8 [1, 4, 4] at north and scan float32 [1, 4, 4] at south",
+            "inputs: 'scan' is uint8 [1, 4, 4] at north and float32 [1, 4, 4] at south",
         ),
-        (BY_NAME | {"age": Y}, "inputs: 'age' is age float32 number at north and age int64 number at south"),
+        (BY_NAME | {"age": Y}, "inputs: 'age' is float32 number at north and int64 number at south"),
         (
             BY_NAME | {"scan": SCANS[:, :, :2]},
-            "inputs: 'scan' is scan uint8 [1, 4, 4] at north and scan uint8 [1, 2, 4] at south",
+            "inputs: 'scan' is uint8 [1, 4, 4] at north and uint8 [1, 2, 4] at south",
         ),
         (SCANS, "samples have several inputs at north and one at south"),
     ],
@@ -183,7 +183,7 @@ def test_a_site_of_other_inputs_is_left_out_and_named(tmp_path, module):
     settings = fake.small("fedavg", clients=len(SIZES), model=f"{module}:Net")
     loop, _, said = fake.run(tmp_path / "run", channel, settings)
     assert [h.site for h in loop.trainer.sites.hellos] == ["s0", "s2"]
-    assert any("input scan uint8 [1, 4, 4] at s0 is scan float32 [1, 4, 4] at s1" in line for line in said)
+    assert any("'scan' is uint8 [1, 4, 4] at s0 and float32 [1, 4, 4] at s1" in line for line in said)
 
 
 def test_a_model_that_does_not_take_the_inputs_is_refused_at_either_end(tmp_path, module):

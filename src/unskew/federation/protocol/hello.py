@@ -412,7 +412,8 @@ def data_difference(one: Hello, other: Hello) -> str:
         several, single = sites if one.layout else sites[::-1]
         text = f"samples have several inputs at {several} and one at {single}"
         if one.layout and other.layout:
-            inputs = ([(each.name, str(each)) for each in h.inputs] for h in (one.layout, other.layout))
+            layouts = one.layout, other.layout
+            inputs = ([(i.name, str(i).removeprefix(f"{i.name} ")) for i in h.inputs] for h in layouts)
             text = _list_difference("inputs", *inputs, sites) or "inputs have names at one of them only"
     else:
         for name, what in VALUES.items():
