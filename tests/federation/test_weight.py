@@ -64,11 +64,9 @@ def test_a_false_number_without_a_bound_stops_nobody_else(tmp_path, monkeypatch,
     loop, _, _ = run(tmp_path, fake.small(name), min_sites=3)
     assert loop.run.federation.names == ("s0", "s2", "s3", "s4")
     told = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E305"]
-    claim = (
-        "s1 says it holds 549,755,813,888 training samples, the other sites 25 (median). It is left out of"
-        " this run."
-    )
-    assert told == [f"{claim} If the number is right, admit s1.pub again with --samples N."]
+    claim = "s1 says it holds 549,755,813,888 training samples, the other sites 25 (median)"
+    remedy = "if that is right, admit s1.pub again with --samples N"
+    assert told == [f"{claim}; {remedy}. s1 is left out of this run."]
     assert [e["answered"] for e in loop.record.rows["events"] if e["code"] == "round"] == [[0, 1, 2, 3]] * 3
     with pytest.raises(UsageError, match=r"E305 s1 says .* 4 sites would be left, and 5 are needed"):
         fake.run(

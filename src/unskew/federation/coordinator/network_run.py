@@ -298,19 +298,20 @@ def _gather(
 
 def _new_sites(post: Correspondence, present: Mapping[str, Hello], terms: Terms) -> list[Hello]:
     """The sites of a new run: those that fit together. The others are reported and left out of it."""
-    doubted = doubtful_counts(list(present.values()), post.contact.bounds)
-    _check_enough(len(present) - len(doubted), "E305", doubted, terms)
-    for site, text in doubted.items():
-        remedy = f"If the number is right, admit {site}.pub again with --samples N."
-        post.leave_out(site, "E305", f"{text}. It is left out of this run. {remedy}")
-    hellos = [h for h in present.values() if h.site not in doubted]
     ours = versions()
-    unfit = {h.site: t for h in hellos if (t := version_conflict(h.site, h.versions, COORDINATOR, ours))}
-    hellos, misfits = largest_group([h for h in hellos if h.site not in unfit])
-    unfit |= misfits
-    _check_enough(len(hellos), "E504", unfit, terms)
-    for site, text in unfit.items():
-        post.leave_out(site, "E504", f"{text}. {site} is left out of this run.")
+    doubted = doubtful_counts(list(present.values()), post.contact.bounds)
+    out = {
+        site: ("E305", f"{text}; if that is right, admit {site}.pub again with --samples N")
+        for site, text in doubted.items()
+    }
+    for site, hello in present.items():
+        if conflict := version_conflict(site, hello.versions, COORDINATOR, ours):
+            out[site] = "E504", conflict
+    hellos, misfits = largest_group([h for h in present.values() if h.site not in out])
+    out |= {site: ("E504", text) for site, text in misfits.items()}
+    _check_enough(len(hellos), out, terms)
+    for site, (code, text) in out.items():
+        post.leave_out(site, code, f"{text}. {site} is left out of this run.")
     _report_versions(post, hellos)
     return hellos
 
@@ -320,7 +321,8 @@ def _known_sites(
 ) -> list[Hello]:
     """The sites of a resumed run. A site with other data than before is not asked until they are back."""
     differing = {h.site: text for h in before if (text := data_change(h, present.get(h.site, h)))}
-    _check_enough(len(present) - len(differing), "E504", differing, terms)
+    out = {site: ("E504", text) for site, text in differing.items()}
+    _check_enough(len(present) - len(out), out, terms)
     for site, text in differing.items():
         post.set_aside(site, text)
     _report_versions(post, present.values())
@@ -334,12 +336,12 @@ def _report_versions(post: Correspondence, hellos: Iterable[Hello]) -> None:
             post.tell(0, "E504", f"{text}.")
 
 
-def _check_enough(left: int, code: str, out: Mapping[str, str], terms: Terms) -> None:
-    """Raises UsageError if too few sites are left. out: reasons by excluded site."""
+def _check_enough(left: int, out: Mapping[str, tuple[str, str]], terms: Terms) -> None:
+    """Raises UsageError if too few sites are left. out: (code, reason) by excluded site."""
     needed = max(1, terms.min_sites)
     if out and left < needed:
-        text = f"{next(iter(out.values()))}. {left} sites would be left, and {needed} are needed."
-        raise UsageError(code, text)
+        code, text = next(iter(out.values()))
+        raise UsageError(code, f"{text}. {left} sites would be left, and {needed} are needed.")
 
 
 def conduct_order(channel: Channel, order: Order) -> None:
