@@ -21,7 +21,7 @@ from unskew.data.clients.availability import without_trace
 from unskew.data.clients.federation import Federation, RemoteFederation
 from unskew.data.clients.partition import Index
 from unskew.data.samples.dataset import Dataset
-from unskew.errors import UnknownMethod, UsageError
+from unskew.errors import UnknownMethod, UsageError, excerpt
 from unskew.federation.protocol.hello import Hello, check_compatible
 from unskew.formats.input_layout import Layout
 from unskew.methods import registry
@@ -120,11 +120,14 @@ def site_method(text: str) -> Method:
 
 
 def check_no_files(settings: Settings) -> None:
-    """Raises UsageError (E506) for a method or metric from a file, which parsing would run."""
+    """Raises UsageError (E506) for a method, loss or metric from a file, which reading it would run."""
     rule = "and no site loads a file that a coordinator names"
     if ".py" in settings.method:  # anywhere in it, so that no other way of reading the text can find a file
         remedy = "install it everywhere as a package that declares it as an entry point of unskew.methods."
         raise UsageError("E506", f"the study's method {settings.method!r} is in a file, {rule}; {remedy}")
+    if ":" in settings.loss:
+        text = f"the loss {excerpt(settings.loss)} is a function of your own, {rule}"
+        raise UsageError("E506", f"{text}; over a network take a loss that unskew has.")
     own = [name for name in metric_names(settings.metrics) if name not in METRICS]
     if own:
         text = f"the metric '{own[0]}' is a function of your own, {rule}"
