@@ -102,20 +102,20 @@ def server(run: Ongoing, by: float) -> str:
         lambda: all(ground.log(s).count(OFF) > n for s, n in zip(SITES, before)), AWAY_S, "all sites say so"
     )
     move(ground, SERVER, by=0.0)
-    return (
-        f"after round {t}; all sites answer again after {run.complete(BACK_S):.0f} s; resumed {run.resumed}"
-        " times"
-    )
+    return _complete(run, t)
 
 
 def together(run: Ongoing, by: float) -> str:
     """As a whole that compares its clocks with nobody's, the federation goes on."""
     t = run.round
     move(run.ground, *run.ground.clocks, by=by)
-    return (
-        f"after round {t}; all sites answer again after {run.complete(BACK_S):.0f} s; resumed {run.resumed}"
-        " times"
-    )
+    return _complete(run, t)
+
+
+def _complete(run: Ongoing, t: int) -> str:
+    """Wait until all sites answer again, after round t."""
+    seconds = run.complete(BACK_S)
+    return f"after round {t}; all sites answer again after {seconds:.0f} s; resumed {run.resumed} times"
 
 
 def restarted(run: Ongoing) -> str:
@@ -124,8 +124,7 @@ def restarted(run: Ongoing) -> str:
     move(ground, *ground.clocks, by=-1.5 * HOUR)
     os.kill(ground.running["serve"].pid, signal.SIGKILL)
     ground.again("serve")
-    seconds = run.complete(BACK_S)
-    return f"after round {t}; all sites answer again after {seconds:.0f} s; resumed {run.resumed} times"
+    return _complete(run, t)
 
 
 def long_ago(run: Ongoing, site: str) -> str:

@@ -20,7 +20,7 @@ from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index
 from unskew.data.samples.dataset import Dataset
 from unskew.federation.coordinator.correspondence import Contact
-from unskew.federation.coordinator.network_run import Listeners, conduct
+from unskew.federation.coordinator.network_run import conduct
 from unskew.federation.coordinator.orders import Terms
 from unskew.federation.protocol.identity import PrivateKey, PublicKey
 from unskew.federation.protocol.signed_messages import SignedMessage
@@ -108,7 +108,7 @@ def run(path: Path, channel, settings: Settings, **terms):
     bounds = terms.pop("bounds", {})
     agreed = Terms(**{"min_sites": 1, "deadline_s": 0.2, "wait_s": 0.2, **terms})
     contact = Contact(channel, order, COORDINATOR, keys, bounds)
-    loop, state = conduct(path, settings, contact, agreed, Listeners(said.append, shown))
+    loop, state = conduct(path, settings, contact, agreed, say=said.append, shown=shown)
     return loop, state, said
 
 
@@ -117,6 +117,7 @@ def grid_of(sites: dict[int, Site]):
     from flwr.app import Message
     from flwr.supercore.task_identity import TaskIdentity
 
+    from unskew.federation.coordinator.mailbox import Mailbox
     from unskew.federation.protocol.flower_messages import pack_message, unpack_message
 
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = (
@@ -125,12 +126,12 @@ def grid_of(sites: dict[int, Site]):
         1,
     )  # which Flower sets in its processes
 
-    class InProcess:
+    class InProcess(Mailbox):
         def __init__(self) -> None:
             self.count, self.replies = itertools.count(1), {}
 
-        def get_node_ids(self):
-            return list(sites)
+        def nodes(self):
+            return sorted(sites)
 
         def push_messages(self, messages):
             ids = []
@@ -142,10 +143,11 @@ def grid_of(sites: dict[int, Site]):
                 ids.append(number)
             return ids
 
-        def pull_messages(self, message_ids):
-            return [self.replies.pop(i) for i in message_ids if i in self.replies]
+        def pull_messages(self, numbers):
+            there = [number for number in numbers if number in self.replies]
+            return {number: unpack_message(self.replies.pop(number).content) for number in there}
 
-        def lost(self, message_ids):
+        def lost(self, numbers):
             return []
 
         def rest(self, seconds):

@@ -193,22 +193,6 @@ def test_a_million_examples_count_as_those_registered(tmp_path):
     assert "registered 33" in event["text"]
 
 
-def test_yesterdays_reply_is_refused(tmp_path):
-    """A recorded answer to an earlier round, with its true signature."""
-    kept = {}
-
-    def meddle(site, asked, honest):
-        told = json.loads(asked.text)
-        if site == BAD and told["kind"] == "train":
-            kept[told["t"]] = honest
-            return kept[1] if told["t"] == 2 else honest
-        return honest
-
-    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()), meddle)
-    loop, _, _ = fake.run(tmp_path / "run", channel, fake.small("fedavg"))
-    assert [e["code"] for e in loop.record.rows["events"] if e["code"] != "round"] == ["E307"]
-
-
 def test_too_few_sites_skip_the_round_and_then_pause(tmp_path):
     def lost(site, asked, honest):
         return None if json.loads(asked.text)["kind"] == "train" and site != "s0" else honest
@@ -230,15 +214,20 @@ def test_a_stranger_is_not_let_in(tmp_path):
     assert loop.run.federation.names == ("s0", "s2", "s3", "s4")
 
 
-def test_methods_that_want_samples_at_the_server_are_refused(tmp_path):
-    with pytest.raises(UsageError, match="E506 'fedavg_ft' holds back"):
-        fake.run(tmp_path / "run", fake.Direct({}), fake.small("fedavg_ft"))
-
-
-def test_a_guarantee_by_noise_that_the_server_can_draw_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        ("fedavg_ft", "E506 'fedavg_ft' holds back"),
+        (
+            "feddpms(alpha=5, width=8, mechanism=single)",
+            "E506 'feddpms/z' is protected by noise from the study's seed",
+        ),
+    ],
+)
+def test_a_study_that_needs_samples_at_the_server_or_noise_that_it_knows_is_refused(tmp_path, method, text):
     channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
-    with pytest.raises(UsageError, match="E506 'feddpms/z' is protected by noise from the study's seed"):
-        fake.run(tmp_path / "run", channel, fake.small("feddpms(alpha=5, width=8, mechanism=single)"))
+    with pytest.raises(UsageError, match=text):
+        fake.run(tmp_path / "run", channel, fake.small(method))
 
 
 def test_a_site_refuses_what_its_coordinator_did_not_sign_or_sends_twice(tmp_path):
@@ -330,26 +319,17 @@ def honest_reply(asked, honest):
     return honest
 
 
-def test_a_name_of_more_levels_than_any_tree_has_is_refused(tmp_path):
+def test_a_name_of_more_levels_than_any_tree_has_is_refused():
     """What walks through a tree calls itself at every level, so that 1,600 slashes ended the run of
     all."""
-    for where in ("w", "shares", "score", "early"):
-
-        def deep(asked, honest, where=where):
-            packet = opened(honest)
-            packet.tree[where] = {"/".join("a" * 1600): torch.zeros(1)}
-            return again(packet)
-
-        assert events(tmp_path / where, deep) == [
-            ("E310", f"{BAD}: a tensor's name has more than 16 levels. Reply dropped.")
-        ]
     key = fake.KEYS[BAD]
     unseal(seal({}, {"/".join("a" * MOST_LEVELS): torch.zeros(1)}, key), key.public, WIDE)
-    with pytest.raises(WireError):
-        unseal(seal({}, {"/".join("a" * (MOST_LEVELS + 1)): torch.zeros(1)}, key), key.public, WIDE)
+    for levels in (MOST_LEVELS + 1, 1600):
+        with pytest.raises(WireError, match="a tensor's name has more than 16 levels"):
+            unseal(seal({}, {"/".join("a" * levels): torch.zeros(1)}, key), key.public, WIDE)
 
 
-@pytest.mark.parametrize("error", [RecursionError, MemoryError, RuntimeError, AssertionError])
+@pytest.mark.parametrize("error", [RecursionError, MemoryError])
 def test_whatever_reading_a_reply_raises_concerns_its_site_alone(tmp_path, monkeypatch, error):
     read, reply_of, bad = correspondence._read_reply, site_exchange.reply_of, int(BAD[1:])
 

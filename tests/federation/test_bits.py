@@ -82,10 +82,8 @@ def test_the_same_bits_as_the_simulator(tmp_path, name, monkeypatch):
 def test_the_same_bits_through_flower(tmp_path, name):
     """Flower's own server app, client app and messages, without its processes."""
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
-    from unskew.federation.coordinator.mailbox import FlowerChannel
-
     grid = fake.grid_of(fake.sites(tmp_path / "sites", fake.federation()))
-    loop, state, _ = fake.run(tmp_path / "run", FlowerChannel(grid), fake.small(name), deadline_s=60)
+    loop, state, _ = fake.run(tmp_path / "run", grid, fake.small(name), deadline_s=60)
     assert digest(state.weights) == simulated(name).digest
     assert not problems(loop)
 
@@ -277,8 +275,6 @@ def test_a_site_is_not_blamed_for_what_it_was_sent(tmp_path, monkeypatch):
 @pytest.mark.parametrize("task", ["regression", "multilabel"])
 def test_the_same_bits_through_flower_of_tasks(tmp_path, task, monkeypatch):
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
-    from unskew.federation.coordinator.mailbox import FlowerChannel
-
     whole, metrics = test_multilabel.five(), "none"
     if task == "regression":
         whole, target = test_regression.five()
@@ -286,7 +282,7 @@ def test_the_same_bits_through_flower_of_tasks(tmp_path, task, monkeypatch):
         monkeypatch.setattr(fake, "data_of", lambda of, k: test_regression.site_data(of, k, target))
     settings = fake.small("fedavg", rounds=2, lr=0.01).replace(metrics=metrics)
     grid = fake.grid_of(fake.sites(tmp_path / "sites", whole))
-    loop, state, _ = fake.run(tmp_path / "run", FlowerChannel(grid), settings, deadline_s=60)
+    loop, state, _ = fake.run(tmp_path / "run", grid, settings, deadline_s=60)
     alone = unskew.run(
         "fedavg", whole, **{n: v for n, v in settings.as_dict().items() if n not in ("method", "data")}
     )

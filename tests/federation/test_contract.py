@@ -15,9 +15,6 @@ PROTO = "flwr.proto."
 SECAGG = "flwr.common.secure_aggregation."
 INFLATABLE = "flwr.supercore.inflatable."
 NAMES = {
-    "flwr.app.error:Error": "code reason",
-    "flwr.app.message:make_message": "metadata error",
-    "flwr.app.metadata:Metadata": "run_id message_id src_node_id dst_node_id reply_to_message_id group_id created_at ttl message_type",
     "flwr.app.message:remove_content_from_message": "message",
     "flwr.common.serde:message_from_proto": "message_proto",
     "flwr.common.serde:message_to_proto": "message",

@@ -102,7 +102,7 @@ def superlink(monkeypatch):
     stub = SimpleNamespace(calls=[], state="running")
     stub.status = lambda home, number: stub.state
     stub.stop = lambda home, number: stub.calls.append(("stop", number))
-    monkeypatch.setattr(unskew.federation.coordinator, "submission", stub, raising=False)
+    monkeypatch.setattr(unskew.federation.coordinator, "superlink", stub, raising=False)
     monkeypatch.setattr(orders, "STATUS_S", 0.1)
     monkeypatch.setattr(orders, "LOOK_S", 0.02)
     return stub
@@ -211,7 +211,7 @@ def submitted_by(monkeypatch) -> list[Order]:
         return 8
 
     monkeypatch.setattr(
-        unskew.federation.coordinator, "submission", SimpleNamespace(submit=submit), raising=False
+        unskew.federation.coordinator, "superlink", SimpleNamespace(submit=submit), raising=False
     )
     monkeypatch.setattr(remote_run, "show", lambda *_: None)
     return handed_in

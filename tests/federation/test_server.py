@@ -17,17 +17,15 @@ import zipfile
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
-from tests.cli.calling import call
 from tests.federation.test_metrics import parsed
 from unskew.errors import UsageError
 from unskew.federation import journal, programs, prometheus
 from unskew.federation.coordinator import orders, server, superlink
 from unskew.federation.coordinator import server as coordinator_server
 from unskew.federation.coordinator.orders import Order, Terms
-from unskew.federation.coordinator.server import MOST_STARTS, TASK, Conductors, ServerMetrics
+from unskew.federation.coordinator.server import MOST_STARTS, TASK, Conductors
 from unskew.federation.coordinator.superlink import Refused, Task, Unavailable
 from unskew.federation.front import access
-from unskew.federation.prometheus import gauge
 from unskew.federation.protocol.identity import PrivateKey
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.tickets import Coordinator, Ticket
@@ -170,12 +168,6 @@ def test_a_conductor_that_is_killed_is_started_again_and_at_last_given_up(office
     assert (killed.conductors.restarts, killed.conductors.active) == (MOST_STARTS - 1, [])
 
 
-def test_a_conductor_that_fails_is_not_started_again(office):
-    failing = office([OURS], code="raise SystemExit(3)")
-    failing.tend(lambda: failing.link.finished)
-    assert failing.link.finished == [(7, "the run's process ended with code 3")]
-
-
 def test_the_token_is_not_on_the_command_line(office):
     """Which every user of the machine can read."""
     ours = office([OURS], code="import time; time.sleep(9)")
@@ -201,61 +193,6 @@ def test_the_secret_that_takes_tasks_is_the_coordinators_alone(office, home):
     office([])
     assert path.read_bytes() == before
     assert len(before) == 32
-
-
-class Server:
-    """Ends the command as an operator would, or as an error does, when it is tended for the third time."""
-
-    def __init__(self, end: BaseException):
-        self.end, self.tended, self.stopped, self.bind = end, 0, 0, "0.0.0.0"
-
-    def tend(self) -> None:
-        self.tended += 1
-        if self.tended == 3:
-            raise self.end
-
-    def stop(self) -> None:
-        self.stopped += 1
-
-
-@pytest.fixture
-def begun(monkeypatch, tmp_path):
-    """(the server that `serve` begins, with what, its figures). Two of three sites are admitted."""
-    home = Coordinator.make(tmp_path / "kept/lung", "lung", "127.0.0.1:8123", ["a", "b", "c"])
-    for site in "ab":
-        joined = SiteFolder.make(tmp_path / site, home.ticket(site))
-        home.key_file(site).parent.mkdir(exist_ok=True)
-        home.key_file(site).write_text(joined.key.public.text)
-    begun = SimpleNamespace(server=Server(KeyboardInterrupt()), asked=[], figures=None)
-
-    class Figures:
-        def __init__(self, server):
-            assert server is begun.server
-            self.tended, self.server = 0, server
-            begun.figures = self
-
-        def tend(self):
-            self.tended += 1
-
-        def metrics(self):
-            return [gauge("tended", "How often.", self.tended)]
-
-        def problem(self):
-            return ""
-
-    def begin(home, bind, say, form):
-        begun.asked.append((home.folder, bind, form))
-        return begun.server
-
-    monkeypatch.setattr(server, "start_server", begin)
-    monkeypatch.setattr(server, "ServerMetrics", Figures)
-    waits = iter(range(9))  # more of them mean that nothing is tended
-    monkeypatch.setattr("time.sleep", lambda _: next(waits))
-    return begun
-
-
-def serve(tmp_path, *more):
-    return call("serve", "lung", "--folder", "kept", *more, cwd=tmp_path)
 
 
 @pytest.fixture
@@ -286,22 +223,16 @@ def test_the_servers_figures_say_what_runs_and_who_was_refused(two_sites, tmp_pa
     joined = SiteFolder.make(tmp_path / "site", Ticket.read(two_sites.ticket_file("a")))
     two_sites.admit("a", joined.key.public)
     server = coordinator_server.Server(two_sites, say=lambda _: None)
-    figures = ServerMetrics(server)
     server.front.seen(f'{access.MARK}{{"who": "198.51.100.7", "why": "offers no certificate", "times": 7}}')
     server.report_refusals()
-    going = []
-    figures.runs.tend = going.extend
-    server.conductors._runs.append(SimpleNamespace(path=tmp_path / "run"))
-    figures.tend()
-    assert going == [tmp_path / "run"]
     server.front.starts, server.conductors.restarts = 3, 4
-    page = prometheus.exposition(figures.metrics())
+    page = prometheus.exposition(server.metrics())
     values = parsed(page)
     assert (values["unskew_sites"][""], values["unskew_sites_admitted"][""]) == (2, 1)
     assert values["unskew_refusals_total"][""] == 7
     assert values["unskew_restarts_total"] == {"front": 2, "superlink": 0, "run": 4}
     assert 364 < (values["unskew_certificate_expiry_timestamp_seconds"][""] - time.time()) / 86400 < 366
-    assert figures.problem() == "not running: the front, the SuperLink"
+    assert server.problem() == "not running: the front, the SuperLink"
     assert "198.51" not in page
 
 

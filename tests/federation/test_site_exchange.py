@@ -56,7 +56,7 @@ def told(path, *codes):
         (other_shape, "a sample's shape is [3, 8, 8] at s0 and [1, 8, 8] at s1"),
         (
             other_classes,
-            "classes 'c' is only at s0, s2, s3, s4; 'd' is only at s1; name all classes at every site,"
+            "classes: 'c' is at s0 and not at s1; 'd' is at s1 and not at s0; name all classes at every site,"
             " --classes a,b,c,d",
         ),
     ],

@@ -130,18 +130,6 @@ def test_large_pieces_lie_in_files_of_this_user_and_are_read_as_they_came(store)
     assert not any(mode & 0o077 for mode in modes)
 
 
-def test_a_piece_goes_with_the_last_message_that_holds_it(store):
-    first, second = messages(2)
-    keep(store, first)
-    keep(store, second)
-    before = files(store)
-    store.delete(first.object_id)
-    assert files(store) == before
-    store.delete(second.object_id)
-    assert files(store) == set()
-    assert len(store) == 0
-
-
 def test_a_piece_that_two_different_tensors_hold_stays_with_the_one_that_is_left(store):
     """Tensors of two messages may begin alike and end differently: the pieces of the beginning are common to
     both."""

@@ -101,22 +101,6 @@ def test_a_name_cannot_become_markdown():
     assert markdown.escape_markdown("two\nlines\x1b") == r"two\\nlines\\x1b"
 
 
-@dataclass(frozen=True)
-class Skewed:
-    alpha: Annotated[float, Ge(0), "how strong"]
-    least: Annotated[int, "how many"] = 3
-
-
-def test_arguments_are_a_table_with_their_defaults():
-    lines = markdown.arguments_table("skew", {"dirichlet": Skewed, "plain": Skewed}).splitlines()
-    assert lines[0] == "| skew | argument | type | range | default | meaning |"
-    assert lines[1] == "| --- | --- | --- | --- | --- | --- |"
-    assert lines[2] == "| `dirichlet` | `alpha` | number | at least 0 | required | how strong |"
-    assert lines[3] == "| `dirichlet` | `least` | whole number |  | `3` | how many |"
-    assert lines[4].startswith("| `plain` | `alpha` |")
-    assert len(lines) == 6
-
-
 @pytest.mark.parametrize(
     ("key", "value", "kept"),
     [

@@ -312,9 +312,8 @@ def serve(
         from unskew.federation.coordinator import server as coordinator_server  # needs Flower
 
         server = coordinator_server.start_server(home, bind, say, say.form)
-        figures = coordinator_server.ServerMetrics(server)
         if metrics:
-            publish(metrics, figures, say)
+            publish(metrics, server, say)
         tls = "TLS, for admitted keys only"
         if not home.tls:
             tls = "TLS DISABLED, so that anybody on this machine can connect"
@@ -324,7 +323,6 @@ def serve(
         with stop_at_end(server):
             while True:
                 server.tend()
-                figures.tend()
                 time.sleep(0.3)
 
 

@@ -116,12 +116,12 @@ def conduct(path: Path, as_json: bool, without: tuple[str, ...] = (), wait: str 
     config.build(order.settings).check_code()  # the run's process imports this code
     home = Coordinator.open(order.federation)
 
-    from unskew.federation.coordinator import submission  # needs Flower
+    from unskew.federation.coordinator import superlink  # needs Flower
     from unskew.federation.coordinator.orders import RunStart
 
     (path / ENDING).unlink(missing_ok=True)
     log = path / "server.log"
-    started = RunStart(submission.submit(home, order), log.stat().st_size if log.exists() else 0)
+    started = RunStart(superlink.submit(home, order), log.stat().st_size if log.exists() else 0)
     started.write(path)
     terms = f"at least {order.terms.min_sites} sites, {_duration_text(order.terms.deadline_s)} an exchange"
     say(
@@ -131,7 +131,7 @@ def conduct(path: Path, as_json: bool, without: tuple[str, ...] = (), wait: str 
     try:
         show(home, path, started, as_json)
     except (KeyboardInterrupt, Terminated):
-        submission.stop(home, started.number)
+        superlink.stop(home, started.number)
         say(f"\nStopped by you; every finished round is saved. Resume with: {_resume(path)}")
         raise
 
@@ -193,7 +193,7 @@ def show(home: Coordinator, path: Path, started: RunStart, as_json: bool) -> Non
 
     Raises SystemExit with the run's exit code if it failed.
     """
-    from unskew.federation.coordinator import submission
+    from unskew.federation.coordinator import superlink
     from unskew.federation.coordinator.orders import follow
 
     shown = [""]
@@ -203,7 +203,7 @@ def show(home: Coordinator, path: Path, started: RunStart, as_json: bool) -> Non
         print_text(line)
 
     ending = follow(
-        path, started, lambda: submission.status(home, started.number), print_nothing if as_json else say
+        path, started, lambda: superlink.status(home, started.number), print_nothing if as_json else say
     )
     if ending["state"] != "done":
         out = sys.stderr if as_json else sys.stdout  # with --json, standard output contains only JSON
@@ -259,9 +259,9 @@ def attach(
     started = RunStart.read(run)
     home = Coordinator.open(read_order(run).federation)
     if stop:
-        from unskew.federation.coordinator import submission  # needs Flower
+        from unskew.federation.coordinator import superlink  # needs Flower
 
-        submission.stop(home, started.number)
+        superlink.stop(home, started.number)
     try:
         show(home, run, started, as_json)
     except (KeyboardInterrupt, Terminated):

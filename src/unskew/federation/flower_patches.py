@@ -132,9 +132,7 @@ _IN_A_FILE = b"\0in a file of bytes: "
 
 
 class PieceStore(SqlObjectStore):
-    """Flower's store of pieces, with files. A lost or truncated file counts as a missing piece, which is
-    reported to its sender.
-    """
+    """Flower's store of pieces, with files. A lost or truncated file counts as a missing piece."""
 
     def __init__(self, database_path: str):
         super().__init__(database_path, verify=False)  # `put` does, before anything is written
@@ -179,9 +177,7 @@ class PieceStore(SqlObjectStore):
             disk.replace_unsynced(self.folder / object_id, object_content)
 
     def get(self, object_id: str) -> bytes | None:
-        """A piece; b"" if it was announced and has not come yet, None if it is unknown or its file is
-        lost.
-        """
+        """A piece; b"" if it was announced and has not come, None if it is unknown or its file is lost."""
         content = super().get(object_id)
         if content is None or not content.startswith(_IN_A_FILE):
             return content

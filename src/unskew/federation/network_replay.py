@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from unskew import config
 from unskew.attacks.scene import NO_CODE, SUMS_ONLY, RecordingExchange, Scene, last_checkpoint, settings_of
 from unskew.config import Settings
 from unskew.core.method import Method
@@ -29,12 +28,7 @@ from unskew.data.clients.partition import Index
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import StateError, UsageError
 from unskew.federation.protocol.hello import Hello, data_difference, form_difference
-from unskew.federation.protocol.study_rules import (
-    SITES,
-    check_metrics_not_own,
-    check_not_from_a_file,
-    prepare,
-)
+from unskew.federation.protocol.study_rules import SITES, check_no_files, prepare
 from unskew.federation.site_data import load
 from unskew.methods import registry
 from unskew.models import hf_folder as folders
@@ -46,14 +40,20 @@ from unskew.round.trainer import Trainer
 from unskew.runs.reopen import SITES_FILE, UserCode, check_model, check_weights
 from unskew.runs.resolve import run_on
 from unskew.runs.run_folder import RunFolder
-from unskew.system import disk
 from unskew.system.python_files import one_line
+
+EVENTS, LEDGER = "events.jsonl", "ledger.jsonl"
+MOST_NAMED = 10
+"""Sites that a sentence names, at most."""
+MERGED_ASKED = "only the merged model was to be attacked (--merged)"
+COMPARED = (
+    "train", "test", "layout", "shape", "classes", "pixels", "target", "several", "scale", "own_scale"
+)  # fmt: skip
+"""Fields of a site's description that its samples must have."""
 
 
 class SiteStates(MemoryStore):
-    """The sites' private states after the last round but one, recomputed because the coordinator's folder has
-    none.
-    """
+    """The recomputed private states after the last round but one; the coordinator's folder has none."""
 
     def check(self) -> None:
         """Nothing to check, because nothing is on a disk."""
@@ -70,17 +70,6 @@ class ReplayFolder(RunFolder):
 
     def store(self, checkpoint: Checkpoint | None) -> DiskStore:
         return self.kept  # pyright: ignore[reportReturnType]  # which is read the same way
-
-
-@dataclass(frozen=True)
-class AttackInputs:
-    """The user's inputs. sites: those with samples. pictures: pictures of samples may be stored. options:
-    other options.
-    """
-
-    sites: tuple[str, ...]
-    pictures: bool
-    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,16 +90,13 @@ class ReplayListener(RecordingExchange):
         self.used_replies, self._visits = used_replies, Counter[tuple[int, str]]()
 
     def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
-        return super().train(
-            start, [k for k in cohort if k in self.used_replies.used.get(start.t, ())], private
-        )
+        used = self.used_replies.used.get(start.t, ())
+        return super().train(start, [k for k in cohort if k in used], private)
 
     def visit(
         self, trip: Trip, part: Part, start: Broadcast, ids: Sequence[int], private: Mapping[int, Tree]
     ) -> list[Reply]:
-        """The ledger decides who answers a trip, because a site may answer a round's training and then
-        fail.
-        """
+        """The ledger decides who answers a trip; a site may have answered the training and then failed."""
         declared = sorted({path.partition("/")[0] for path in trip.shares(self.trainer.fed)})
         if declared:
             name = (start.t, f"{part.name}/{declared[0]}")
@@ -118,42 +104,65 @@ class ReplayListener(RecordingExchange):
             before = self._visits[name] + (trained and start.t > 0)  # the training's own shares stand first
             self._visits[name] += 1
             sets = self.used_replies.shared.get(name, ())
-            attack_inputs = sets[before] if before < len(sets) else ()
-            ids = [k for k in ids if k in attack_inputs]
+            answered = sets[before] if before < len(sets) else ()
+            ids = [k for k in ids if k in answered]
         return super().visit(trip, part, start, ids, private)
 
 
-class _SitesScene(Scene):
-    """A scene with samples from outside the folder."""
+class SitesScene(Scene):
+    """A coordinator's run with samples from outside its folder.
+
+    With the samples of all sites every round is recomputed and ends as the coordinator's did. Otherwise only
+    the merged model is attacked, with the samples of some sites or of all.
+    """
 
     no_anew = "it trains the run anew, in which every site would be there in every round"
 
-    def __init__(self, path: Path, folder: ReplayFolder, given: AttackInputs):
-        self.given, self.pictures = given, given.pictures
+    def __init__(
+        self,
+        path: Path,
+        folder: ReplayFolder,
+        sites: Sequence[str],
+        *,
+        pictures: bool,
+        used_replies: UsedReplies | None,
+        why: str,
+    ):
+        """sites: those with samples. pictures: pictures of samples may be stored. used_replies: None if no
+        round is recomputed. why: the reason for that, as the end of a sentence.
+
+        Raises StateError: E112 unless the recomputed run has the bits of both its checkpoints; E156 for
+        weights of another model, E155 for a state that this method cannot have.
+        """
+        self.sites, self.pictures = sites, pictures
         super().__init__(path, folder)
+        self.merged_only, self.used_replies = why, used_replies
+        try:
+            if used_replies:
+                self._replay(folder)
+            else:
+                self._check_model()
+        except BaseException:
+            self.close()
+            raise
 
     def words(self) -> list[str]:
         """The command without the paths of this machine."""
-        data = [word for name in self.given.sites for word in ("--data", f"{name}=PATH")]
+        data = [word for name in self.sites for word in ("--data", f"{name}=PATH")]
+        merged = ["--merged"] if self.merged_only == MERGED_ASKED else []
         model = ["--model", "MODEL"] if self.run.settings.model != settings_of(self.path).model else []
-        return [self.path.name, *data, *self.given.options, *model]
+        return [self.path.name, *data, *merged, *model]
 
     def check_data(self, facts: Mapping[str, Any]) -> None:
         """Nothing to check: the coordinator knew counts only, which were compared when the run was opened."""
 
+    def heard_by(self) -> RecordingExchange:
+        return ReplayListener(self.trainer, self.used_replies) if self.used_replies else super().heard_by()
 
-class SitesScene(_SitesScene):
-    """A scene with the samples of all sites, in which every round ends as the coordinator's did."""
-
-    def __init__(self, path: Path, folder: ReplayFolder, given: AttackInputs, used_replies: UsedReplies):
-        """Raises StateError (E112) unless the recomputed run has the bits of both its checkpoints."""
-        self.used_replies = used_replies
-        super().__init__(path, folder, given)
-        try:
-            self._replay(folder)
-        except BaseException:
-            self.close()
-            raise
+    @property
+    def told(self) -> str:
+        members = f"; the members are samples of {', '.join(self.sites)}"
+        return f"{super().told}{members}" if self.merged_only else ""
 
     def _replay(self, folder: ReplayFolder) -> None:
         loop, _ = self._loop(folder.kept)
@@ -164,69 +173,35 @@ class SitesScene(_SitesScene):
         self._same({"w": now.weights, **now.slices}, {"w": tree["w"], **tree.get("slices", {})}, facts["t"])
         _ = self.last_round
 
-    def heard_by(self) -> RecordingExchange:
-        return ReplayListener(self.trainer, self.used_replies)
-
     def _same(self, ours: Tree, kept: Tree, t: int) -> None:
         if digest(ours) != digest(kept):
             text = (
                 f"round {t} of {self.path}, computed again from the samples given, does not end with the bits"
-                " that the run has"
             )
             raise StateError(
                 "E112",
-                f"{text}: they are not those that the sites trained on, or versions or machines differ"
-                " (sites.json and env.json name the versions), or a site's reply was spoilt on its way;"
-                " --merged attacks the merged model alone.",
+                f"{text} that the run has: they are not those that the sites trained on, or versions or"
+                " machines differ (sites.json and env.json name the versions), or a site's reply was spoilt"
+                " on its way; --merged attacks the merged model alone.",
             )
 
-
-class MergedScene(_SitesScene):
-    """A scene of a run without recomputed rounds: the merged model, and samples of some sites or of all."""
-
-    def __init__(self, path: Path, folder: ReplayFolder, given: AttackInputs, why: str):
-        """why: the reason why rounds are not recomputed, as the end of a sentence.
-
-        Raises StateError: E156 for weights of another model, E155 for a state that this method cannot have.
-        """
-        super().__init__(path, folder, given)
-        self.merged_only = why
-        try:
-            self._check()
-        except BaseException:
-            self.close()
-            raise
-
-    def _check(self) -> None:
+    def _check_model(self) -> None:
         """Check the final state, which is not recomputed."""
         check_weights(self.path, self.run, self.final.weights)
         not_finite = [name for name, w in self.final.weights.items() if not bool(torch.isfinite(w).all())]
         if not_finite:
-            raise StateError(
-                "E155", f"'{not_finite[0]}' of {self.path} is not finite, so there is no model to attack."
-            )
+            text = f"'{not_finite[0]}' of {self.path} is not finite, so there is no model to attack."
+            raise StateError("E155", text)
         try:
             self.seen(self.trainer.samples.x[torch.zeros(1, dtype=torch.int64)].cpu())
         except Exception as error:
-            text = (
-                f"the server's state in {self.path} is none that {self.run.method} can have"
-                f" ({one_line(error)})"
-            )
-            raise StateError("E155", f"{text}; copy the folder again.") from None
-
-    @property
-    def told(self) -> str:
-        return f"{super().told}; the members are samples of {', '.join(self.given.sites)}"
-
-
-EVENTS, LEDGER = "events.jsonl", "ledger.jsonl"
-MOST_NAMED = 10
-"""Sites that a sentence names, at most."""
+            text = f"the server's state in {self.path} is none that {self.run.method} can have"
+            raise StateError("E155", f"{text} ({one_line(error)}); copy the folder again.") from None
 
 
 def open_replay(
     path: Path, given: Sequence[str], pictures: bool = False, code: UserCode = NO_CODE, merged: bool = False
-) -> SitesScene | MergedScene:
+) -> SitesScene:
     """The scene of a coordinator's run; its rounds are recomputed if every site's data are given and that is
     possible.
 
@@ -236,25 +211,21 @@ def open_replay(
     data unlike sites.json, E112 for other bits; and the errors of `load`.
     """
     places = _places(given)
-    settings = _with_model(code, path, _settings(path))
+    settings = _settings(path, code)
     hellos = _roster(path)
-    if unknown := [name for name in places if name not in {h.site for h in hellos}]:
-        known = ", ".join(h.site for h in hellos)
+    names = [h.site for h in hellos]
+    if unknown := [name for name in places if name not in names]:
+        known = ", ".join(names)
         raise UsageError("E126", f"--data names '{unknown[0]}', and the sites of {path} are {known}.")
     method = registry.parse(settings.method, settings.set)
-    asked = "only the merged model was to be attacked (--merged)" if merged else ""
-    why = (
-        asked or _unrepeatable(settings, method) or _missing([h.site for h in hellos if h.site not in places])
-    )
-    used_replies = UsedReplies({}, {}) if why else _read_used_replies(path, len(hellos))
+    why = MERGED_ASKED if merged else _unrepeatable(settings, method)
+    if missing := [site for site in names if site not in places]:
+        more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+        why = why or f"the samples of {', '.join(missing[:MOST_NAMED])}{more} are missing"
+    used_replies = None if why else _read_used_replies(path, len(hellos))
     sets = {h.site: _checked_set(path, h, places[h.site], settings) for h in hellos if h.site in places}
     folder = ReplayFolder(path, run_on(_federation(hellos, sets), settings, method))
-    attack_inputs = AttackInputs(tuple(sets), pictures, ("--merged",) if merged else ())
-    return (
-        MergedScene(path, folder, attack_inputs, why)
-        if why
-        else SitesScene(path, folder, attack_inputs, used_replies)
-    )
+    return SitesScene(path, folder, tuple(sets), pictures=pictures, used_replies=used_replies, why=why)
 
 
 def _unrepeatable(settings: Settings, method: Method) -> str:
@@ -263,14 +234,6 @@ def _unrepeatable(settings: Settings, method: Method) -> str:
         return SUMS_ONLY
     noisy = [part.name for part in (method.protector, method.samples_apart) if part]
     return f"the noise of '{noisy[0]}' came from the operating system" if noisy else ""
-
-
-def _missing(sites: Sequence[str]) -> str:
-    """The reason that these sites' data are missing; "" if there are none."""
-    listed = ", ".join(sites[:MOST_NAMED]) + (
-        f" and {len(sites) - MOST_NAMED} more" if len(sites) > MOST_NAMED else ""
-    )
-    return f"the samples of {listed} are missing" if sites else ""
 
 
 def _places(given: Iterable[str]) -> dict[str, str]:
@@ -285,32 +248,20 @@ def _places(given: Iterable[str]) -> dict[str, str]:
     return places
 
 
-def _settings(path: Path) -> Settings:
-    """The run's settings.
+def _settings(path: Path, code: UserCode) -> Settings:
+    """The run's settings, with the caller's model in place of a file or folder, because nothing is loaded
+    that the run names.
 
-    Raises StateError (E117, E155) if it is not a coordinator's run, or if it would need code or replies.
+    Raises StateError (E117, E155) if it is not a coordinator's run, (E156, E112) for a missing or different
+    model; UsageError (E126, E506) for a method from a file.
     """
-    file = path / "config.yaml"
-    if not file.exists():
-        raise disk.no_run(path, file.name)
-    settings = config.load(file)
+    settings = settings_of(path)
     if settings.data != SITES:
         raise StateError("E155", f"{path} is no run of sites, so it has its data already; leave --data out.")
-    check_not_from_a_file(settings.method)
-    check_metrics_not_own(settings.metrics)
-    return settings
-
-
-def _with_model(code: UserCode, path: Path, settings: Settings) -> Settings:
-    """The settings with the caller's model in place of a file or folder, because nothing is loaded that the
-    run names.
-
-    Raises UsageError (E126) for a method; StateError (E156, E112) for a missing or different model.
-    """
+    check_no_files(settings)
     if code.method is not None:
-        raise UsageError(
-            "E126", "--method belongs to simulated runs: no site takes a method from a Python file."
-        )
+        text = "--method belongs to simulated runs: no site takes a method from a Python file."
+        raise UsageError("E126", text)
     if folders.is_folder_model(settings.model) and code.model is None:
         text = f"the model of {path} was {settings.model}, a folder of Hugging Face"
         raise StateError("E156", f"{text}; name yours: --model \"hf(path='FOLDER')\".")
@@ -321,11 +272,8 @@ def _with_model(code: UserCode, path: Path, settings: Settings) -> Settings:
 def _roster(path: Path) -> list[Hello]:
     try:
         hellos = [Hello.read(h) for h in json.loads((path / SITES_FILE).read_bytes())["sites"]]
-        if (
-            not hellos
-            or len({h.site for h in hellos}) < len(hellos)
-            or any(data_difference(hellos[0], h) for h in hellos)
-        ):
+        twice = len({h.site for h in hellos}) < len(hellos)
+        if not hellos or twice or any(data_difference(hellos[0], h) for h in hellos):
             raise ValueError("no sites, one of them twice, or of different data")
     except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         text = f"{path / SITES_FILE} does not say who took part ({type(error).__name__})"
@@ -335,54 +283,35 @@ def _roster(path: Path) -> list[Hello]:
 
 def _read_used_replies(path: Path, sites: int) -> UsedReplies:
     """The used replies of each round; of a repeated round, those of its last lines."""
+    used: dict[int, set[int]] = {}
+    shared: dict[tuple[int, str], list[set[int]]] = {}
     try:
-        events, ledger = (
-            [json.loads(r) for r in (path / name).read_bytes().splitlines()] for name in (EVENTS, LEDGER)
-        )
-        used = {
-            int(r["t"]): set(client_lists.clients_in(r["answered"], sites))
-            for r in events
-            if r["code"] == "round"
-        }
-        shared: dict[tuple[int, str], list[set[int]]] = {}
-        for row in ledger:
+        for row in map(json.loads, (path / EVENTS).read_bytes().splitlines()):
+            if row["code"] == "round":
+                used[int(row["t"])] = set(client_lists.clients_in(row["answered"], sites))
+        for row in map(json.loads, (path / LEDGER).read_bytes().splitlines()):
             if row["way"] == "up" and row["share"] != "w" and not row.get("dropped"):
                 clients = set(client_lists.clients_in(row["clients"], sites))
                 shared.setdefault((int(row["t"]), str(row["share"])), []).append(clients)
-        return UsedReplies(used, shared)
     except Exception as error:  # the folder may come from anybody, and its lists may be compressed
         text = f"{path / EVENTS} and {LEDGER} do not say who was there in each round ({type(error).__name__})"
         raise StateError("E155", f"{text}; copy the folder again.") from None
+    return UsedReplies(used, shared)
 
 
 def _checked_set(path: Path, hello: Hello, place: str, settings: Settings) -> Dataset:
-    """A site's samples, as the site prepared them. Raises StateError (E155) unless they agree with
-    sites.json.
-    """
+    """A site's samples as prepared there. Raises StateError (E155) unless they agree with sites.json."""
     data = prepare(load(place, () if hello.target else hello.classes), settings)
     now = Hello.of(hello.site, data, hello.versions)
-    for what in (
-        "train",
-        "test",
-        "layout",
-        "shape",
-        "classes",
-        "pixels",
-        "target",
-        "several",
-        "scale",
-        "own_scale",
-    ):
+    text = f"{place} is not what site {hello.site} of {path} trained on"
+    for what in COMPARED:
         value, then = getattr(now, what), getattr(hello, what)
         if value != then:
             value, then = (list(v) if isinstance(v, tuple) else v for v in (value, then))
-            text = (
-                f"{place} is not what site {hello.site} of {path} trained on: its '{what}' is {value}, and"
-                f" sites.json says {then}"
-            )
-            raise StateError("E155", f"{text}; name that site's data.")
-    if text := form_difference((place, f"site {hello.site}"), (now.form, hello.form)):
-        raise StateError("E155", f"{place} is not what site {hello.site} of {path} trained on: {text}.")
+            differ = f"its '{what}' is {value}, and sites.json says {then}"
+            raise StateError("E155", f"{text}: {differ}; name that site's data.")
+    if difference := form_difference((place, f"site {hello.site}"), (now.form, hello.form)):
+        raise StateError("E155", f"{text}: {difference}.")
     return data
 
 
@@ -392,12 +321,10 @@ def _federation(hellos: Sequence[Hello], sets: Mapping[str, Dataset]) -> Federat
         np.concatenate([np.asarray(getattr(data, part)[:]) for data in sets.values()])
         for part in ("x", "y", "x_test", "y_test")
     )
+    sizes = [(h.train, h.test) if h.site in sets else (0, 0) for h in hellos]
     train, test = (
-        [np.arange(a, b) for a, b in itertools.pairwise(np.cumsum([0, *sizes]))]
-        for sizes in (
-            [h.train if h.site in sets else 0 for h in hellos],
-            [h.test if h.site in sets else 0 for h in hellos],
-        )
+        Index.of([np.arange(a, b) for a, b in itertools.pairwise(np.cumsum([0, *counts]))])
+        for counts in zip(*sizes)
     )
     scaled = {data.applied for data in sets.values()}
     return Federation(
@@ -407,8 +334,8 @@ def _federation(hellos: Sequence[Hello], sets: Mapping[str, Dataset]) -> Federat
         x_test,
         y_test,
         hellos[0].classes,
-        Index.of(train),
-        Index.of(test),
+        train,
+        test,
         "sites",
         names=tuple(h.site for h in hellos),
         applied=scaled.pop() if len(scaled) == 1 else None,

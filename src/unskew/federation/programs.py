@@ -10,7 +10,6 @@ disabled, and it writes only below the federation's or the site's folder.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import datetime as dt
 import functools
@@ -29,7 +28,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import IO, Literal, Protocol
+from typing import IO, Any, Literal, Protocol
 
 from unskew.errors import printable
 from unskew.system.failures import explain
@@ -63,12 +62,10 @@ class Log:
         if self.form == "text":
             return f"{time.strftime('%H:%M:%S')} {text}" if self.timed else text
         now = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        coded = CODE.match(text)
-        code = {"code": coded[1]} if coded else {}
-        level = "warning" if coded else "info"
-        return json.dumps(
-            {"time": now, "level": level, **self.facts, **code, "text": coded[2] if coded else text}
-        )
+        row = {"time": now, "level": "info", **self.facts}
+        if coded := CODE.match(text):
+            row |= {"level": "warning", "code": coded[1]}
+        return json.dumps({**row, "text": coded[2] if coded else text})
 
     @contextmanager
     def to_the_end(self) -> Iterator[None]:
@@ -92,9 +89,6 @@ class LogFile(RotatingFileHandler):
             path, maxBytes=MOST_BYTES, backupCount=OLD_FILES, encoding="utf-8", errors="replace", delay=True
         )
 
-    def add(self, line: str) -> None:
-        self.handle(logging.makeLogRecord({"msg": line}))
-
     def handleError(self, record: logging.LogRecord) -> None:
         """Reopen the file for the next line, because the disk may have space again."""
         if self.stream:
@@ -110,14 +104,13 @@ def log_file(path: Path) -> LogFile:
 
 
 def keep_output(pipe: IO[bytes], path: Path, log: Log, seen: Callable[[str], None]) -> None:
-    """Write a child's output to a log file until the child closes it. seen: receives each line as the child
-    wrote it.
-    """
+    """Write a child's output to a log file until it closes it. seen: receives each line as it was written."""
     file = log_file(path)
     with pipe, closing(file):  # the shared file opens again for the next line
         for piece in iter(functools.partial(pipe.readline, MOST_LINE), b""):
             line = piece.decode(errors="replace").rstrip("\n")
-            file.add(log.line_of(printable(line) if log.form == "json" else line))
+            text = log.line_of(printable(line) if log.form == "json" else line)
+            file.handle(logging.makeLogRecord({"msg": text}))
             seen(line)
 
 
@@ -199,7 +192,7 @@ class Program:
         return None
 
     def _start(self) -> None:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self.log.touch()  # messages name it, whether or not anything is printed
         self.process = subprocess.Popen(
             self.command,
@@ -227,14 +220,14 @@ class Program:
         """End the program and all its descendants: terminate, then kill after `grace_s` seconds."""
         if self.process is None:
             return
-        for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(wait_s)
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self.process.pid, signal.SIGKILL)
-                break
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(grace_s)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(5.0)
         self._join_output()
         self.process = None
 
@@ -266,29 +259,24 @@ class Stoppable(Protocol):
     def stop(self) -> None: ...
 
 
-@contextlib.contextmanager
+@contextmanager
 def stop_at_end(*programs: Stoppable) -> Iterator[None]:
-    """Stop these programs in order at the end of the block, without interruption by signals."""
+    """Stop these programs in order at the end of the block, without interruption by signals.
+
+    Only the main thread receives signals.
+    """
     try:
         yield
     finally:
-        with _signals_ignored():
+        handlers = dict[int, Any]()
+        if threading.current_thread() is threading.main_thread():
+            handlers = {n: signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)}
+        try:
             for program in programs:
                 program.stop()
-
-
-@contextlib.contextmanager
-def _signals_ignored() -> Iterator[None]:
-    """Ignore SIGINT and SIGTERM inside the block. Only the main thread receives them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
 
 def _end_with_parent() -> None:
@@ -307,17 +295,10 @@ BIN = Path(sys.executable).parent
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """The environment of Flower's programs: they write only below `home` and find their commands next to this
-    Python.
-    """
+    """The environment of Flower's programs, which write only below `home` and use this Python's commands."""
     home.mkdir(parents=True, exist_ok=True)
-    return {
-        **os.environ,
-        **FLOWER_SWITCHES,
-        "FLWR_HOME": str(home),
-        "PATH": f"{BIN}:{os.environ.get('PATH', '')}",
-        **more,
-    }
+    places = {"FLWR_HOME": str(home), "PATH": f"{BIN}:{os.environ.get('PATH', '')}"}
+    return {**os.environ, **FLOWER_SWITCHES, **places, **more}
 
 
 _MALLOC_OPTIONS = ((-3, 1 << 20), (-8, 2))
@@ -325,9 +306,7 @@ _MALLOC_OPTIONS = ((-3, 1 << 20), (-8, 2))
 
 
 def configure_malloc() -> None:
-    """Make glibc return large blocks when they are freed; no effect elsewhere. Call it before other threads
-    start.
-    """
+    """Make glibc return freed large blocks; no effect elsewhere. Call it before other threads start."""
     if platform.libc_ver()[0] == "glibc":
         with suppress(OSError, AttributeError):
             mallopt = ctypes.CDLL(None).mallopt

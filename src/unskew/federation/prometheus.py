@@ -8,9 +8,6 @@ describes a site's data.
 
 from __future__ import annotations
 
-import contextlib
-import math
-import socket
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,7 +17,7 @@ from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from unskew.errors import UsageError
-from unskew.federation.addresses import LOOPBACK, family, is_local
+from unskew.federation.addresses import LOOPBACK, family, host_port, is_local
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -41,44 +38,30 @@ class Metric:
 
 def counter(name: str, meaning: str, values: float | Mapping[str, float], label: str = "") -> Metric:
     """A number that only grows, and begins at 0 with its process."""
-    return Metric(f"unskew_{name}_total", "counter", meaning, _label_values(values), label)
+    by_label = dict(values) if isinstance(values, Mapping) else {"": values}
+    return Metric(f"unskew_{name}_total", "counter", meaning, by_label, label)
 
 
 def gauge(name: str, meaning: str, values: float | Mapping[str, float], label: str = "") -> Metric:
     """A number that may rise and fall."""
-    return Metric(f"unskew_{name}", "gauge", meaning, _label_values(values), label)
+    by_label = dict(values) if isinstance(values, Mapping) else {"": values}
+    return Metric(f"unskew_{name}", "gauge", meaning, by_label, label)
 
 
 def exposition(metrics: Iterable[Metric]) -> str:
     """The text of a scrape."""
     lines: list[str] = []
     for metric in metrics:
-        lines += [f"# HELP {metric.name} {_escaped(metric.meaning)}", f"# TYPE {metric.name} {metric.kind}"]
+        lines += [f"# HELP {metric.name} {metric.meaning}", f"# TYPE {metric.name} {metric.kind}"]
         for value, number in metric.values.items():
-            label = f'{{{metric.label}="{_escaped(value, quoted=True)}"}}' if metric.label else ""
-            lines.append(f"{metric.name}{label} {_number(number)}")
+            escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+            label = f'{{{metric.label}="{escaped}"}}' if metric.label else ""
+            lines.append(f"{metric.name}{label} {float(number)!r}")
     return "\n".join(lines) + "\n"
 
 
-def _label_values(values: float | Mapping[str, float]) -> Mapping[str, float]:
-    return dict(values) if isinstance(values, Mapping) else {"": values}
-
-
-def _escaped(text: str, quoted: bool = False) -> str:
-    text = text.replace("\\", "\\\\").replace("\n", "\\n")
-    return text.replace('"', '\\"') if quoted else text
-
-
-def _number(number: float) -> str:
-    if math.isinf(number):
-        return "+Inf" if number > 0 else "-Inf"
-    return str(int(number)) if float(number).is_integer() else repr(float(number))
-
-
-MOST_OPEN = 8
-"""Largest number of open connections. A further one is closed."""
 MOST_S = 5.0
-"""Longest duration of a connection in seconds."""
+"""A connection that is silent for so many seconds is closed."""
 
 
 class Figures(Protocol):
@@ -87,6 +70,17 @@ class Figures(Protocol):
     def metrics(self) -> Iterable[Metric]: ...
 
     def problem(self) -> str: ...
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]):
+        self.address_family = family(host)
+        super().__init__((host, port), handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore errors of connections that end early."""
 
 
 class Endpoint:
@@ -98,23 +92,15 @@ class Endpoint:
     def __init__(self, where: str, figures: Figures):
         self.host, port = parse_endpoint(where)
         try:
-            self._server = _server(self.host, port, _handler(figures, is_local(self.host)))
+            self._server = _Server(self.host, port, _handler(figures, is_local(self.host)))
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise UsageError("E109", f"--metrics {where} cannot be used on this machine: {reason}.") from None
         self.port: int = self._server.server_address[1]
-
-    @property
-    def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/metrics"
-
-    @property
-    def warning(self) -> str:
+        self.url = f"http://{host_port(self.host, self.port)}/metrics"
+        warning = "; without a password: let only the monitoring reach this address"
+        self.warning = "" if is_local(self.host) else warning
         """A warning to the operator about an address that other machines can reach; else ""."""
-        return (
-            "" if is_local(self.host) else "; without a password: let only the monitoring reach this address"
-        )
 
     def start(self) -> None:
         """Answer in daemon threads."""
@@ -135,46 +121,13 @@ def parse_endpoint(where: str) -> tuple[str, int]:
     return host or LOOPBACK, int(port)
 
 
-def _server(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
-    class Server(ThreadingHTTPServer):
-        address_family = family(host)
-        daemon_threads = True
-        places = threading.BoundedSemaphore(MOST_OPEN)
-
-        def process_request(self, request: Any, client_address: Any) -> None:
-            if self.places.acquire(blocking=False):
-                super().process_request(request, client_address)
-            else:
-                self.shutdown_request(request)
-
-        def process_request_thread(self, request: Any, client_address: Any) -> None:
-            timer = threading.Timer(MOST_S, _shut_down, (request,))
-            timer.daemon = True
-            timer.start()
-            try:
-                super().process_request_thread(request, client_address)
-            finally:
-                timer.cancel()
-                self.places.release()
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """Ignore errors of connections that end early."""
-
-    return Server((host, port), handler)
-
-
-def _shut_down(line: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # it may be closed already
-        line.shutdown(socket.SHUT_RDWR)
-
-
 def _handler(figures: Figures, local: bool) -> type[BaseHTTPRequestHandler]:
     """The handler of requests. local: only this machine can reach the address; a request must then name it as
     its host, which a web site with a redirected name (DNS rebinding) does not.
     """
 
     class Handler(BaseHTTPRequestHandler):
-        server_version, sys_version = "unskew", ""
+        server_version, sys_version, timeout = "unskew", "", MOST_S
 
         def do_GET(self) -> None:
             port, host = self.connection.getsockname()[1], self.headers.get("Host", "")

@@ -24,9 +24,7 @@ answered."""
 
 
 class Bell:
-    """A signal. path: its file. A listener detects rings since its last check; the first check detects
-    none.
-    """
+    """A signal in a file. A listener detects rings since its last check; the first check detects none."""
 
     def __init__(self, path: Path):
         self.path = path

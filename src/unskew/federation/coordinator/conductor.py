@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from unskew.errors import MissingPackage
 from unskew.federation.coordinator import orders, superlink
-from unskew.federation.coordinator.mailbox import FlowerChannel, Mailbox
+from unskew.federation.coordinator.mailbox import Mailbox
 from unskew.federation.coordinator.network_run import conduct_order
 from unskew.federation.coordinator.server import TASK
 from unskew.federation.programs import configure_malloc
@@ -46,15 +46,13 @@ def main() -> None:
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = int(run), SUPERLINK_NODE_ID, int(task)
     mailbox = Mailbox(superlink.runtime_client(home, proof, retry=retry), int(run), home.folder / "flower")
     try:
-        conduct_order(FlowerChannel(mailbox), orders.read_current_order(home.folder, order))
+        conduct_order(mailbox, orders.read_current_order(home.folder, order))
     except KeyboardInterrupt:  # no process with this token can go on, so none is to be started again
         raise SystemExit(1) from None
 
 
 def _interrupt(*_: Any) -> NoReturn:
-    """End on the first interrupt; Flower's client interrupts its own process whenever the run's token is
-    refused.
-    """
+    """End on the first interrupt; Flower's client sends one to itself whenever the run's token is refused."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 

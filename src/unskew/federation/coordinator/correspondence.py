@@ -37,9 +37,9 @@ from unskew.records.private_state import DiskStore
 from unskew.round.clients import Broadcast
 from unskew.round.trainer import Trainer
 
-GREETING = Limits(0, 0)
-GREETING_S = 120.0
-"""Longest wait in seconds for a node to identify its site."""
+NO_TENSORS = Limits(0, 0)
+GREETING_S, BRIEFLY_S = 120.0, 10.0
+"""Longest wait in seconds for a node to identify its site; the latter if enough other sites are connected."""
 POLL_S = 0.5
 MOST_PAUSE_S = 30.0
 """An unidentified node is asked again after 1, 2, 4, ... seconds, up to this pause."""
@@ -51,7 +51,7 @@ MOST_TEXT = 500
 RequestContent = tuple[dict[str, Any], Tree]
 """Fields of a request's header in addition to run, serial, site, kind and t; and its tensors."""
 NodeAnswers = dict[int, SignedMessage | str]
-Tell = Callable[[int, str, str], None]
+Event = tuple[int, str, str]
 """(round, code, sentence)"""
 
 
@@ -106,7 +106,7 @@ class Correspondence:
     run: str
     contact: Contact
     deadline_s: float
-    tell: Tell = lambda t, code, text: None
+    tell: Callable[[int, str, str], None] = lambda t, code, text: None
     journal: Journal | None = None
     name: str = ""
     versions: Mapping[str, str] = field(default_factory=versions)
@@ -126,15 +126,13 @@ class Correspondence:
     _serial: int = 0
 
     def __post_init__(self) -> None:
-        if (
-            self.journal
-        ):  # which grows whenever a process begins, and by a line a request: no number comes twice
+        if self.journal:  # it grows with every process and request, so no number comes twice
             self._serial = self.journal.count << 20
 
     @contextmanager
-    def holding(self, code: str) -> Iterator[list[tuple[int, str, str]]]:
+    def holding(self, code: str) -> Iterator[list[Event]]:
         """Collect the reports with this code inside the block, until it is known which site caused them."""
-        tell, held = self.tell, list[tuple[int, str, str]]()
+        tell, held = self.tell, list[Event]()
         self.tell = lambda t, c, text: held.append((t, c, text)) if c == code else tell(t, c, text)
         try:
             yield held
@@ -152,20 +150,15 @@ class Correspondence:
         """The checked replies by site. A site without a reply is reported (E303, E307, E310, E311 or
         its own code).
         """
-        connected, sealed, packed = (
-            self.connected(),
-            {},
-            dict[int, PackedTree](),
-        )  # most are sent one tree: packed once
+        connected, sealed = self.connected(), dict[str, SignedMessage]()
+        packed = dict[int, PackedTree]()  # most sites are sent the same tree
         for site, (header, tree) in requests.items():
             if site not in connected or site not in self.contact.keys:
                 self.absent(site, t)
                 continue
             packed[id(tree)] = packed.get(id(tree)) or pack(tree)
-            sealed[site] = self._seal(site, kind, t, header, packed[id(tree)])
-            self._note(
-                "asked", site=site, kind=kind, t=t, request=sealed[site].digest, bytes=sealed[site].size
-            )
+            sealed[site] = one = self._seal(site, kind, t, header, packed[id(tree)])
+            self._note("asked", site=site, kind=kind, t=t, request=one.digest, bytes=one.size)
         by_node, packets = {self.nodes[site]: request for site, request in sealed.items()}, {}
         replies = self.contact.channel.ask(by_node, kind, t, self.deadline_s, limits.blob) if by_node else {}
         for site, request in sealed.items():
@@ -188,17 +181,16 @@ class Correspondence:
         self.nodes.pop(site)
 
     def absent(self, site: str, t: int) -> None:
-        """Report once per round that a site cannot be asked. The scores of round t are requested in round t +
-        1.
-        """
+        """Report once a round that a site cannot be asked. Scores of round t are requested in round t + 1."""
         if self._absent & {(t, site), (t + 1, site)}:
             return
         self._absent = {(at, s) for at, s in self._absent if at >= t - 1} | {(t, site)}
         if site not in self.contact.keys:
-            return self._refuse(site, t, "E310", f"{site} is no longer admitted and was not asked.")
-        if text := self.differing.get(site):
-            return self._refuse(site, t, "E504", f"{text}, so it was not asked.")
-        self._refuse(site, t, "E311", f"{site} is not connected and was not asked.")
+            self._refuse(site, t, "E310", f"{site} is no longer admitted and was not asked.")
+        elif text := self.differing.get(site):
+            self._refuse(site, t, "E504", f"{text}, so it was not asked.")
+        else:
+            self._refuse(site, t, "E311", f"{site} is not connected and was not asked.")
 
     def greet(self, settings: Mapping[str, Any], patience_s: float = GREETING_S) -> dict[str, Hello]:
         """Ask unidentified nodes for their sites, for at most `patience_s` seconds. Returns the sites that
@@ -208,36 +200,21 @@ class Correspondence:
         """
         requests, header = {}, {"settings": settings, "name": self.name, "versions": self.versions}
         for node in self.contact.channel.nodes():
-            if node not in self.nodes.values() and node not in self._strangers and self._due(node):
-                requests[node] = self._seal("*", "hello", 0, header, {})
+            due, pause_s = self._next_greeting.get(node, (0.0, 1.0))
+            if node in self.nodes.values() or node in self._strangers or time.monotonic() < due:
+                continue
+            self._next_greeting[node] = time.monotonic() + pause_s, min(2 * pause_s, MOST_PAUSE_S)
+            requests[node] = self._seal("*", "hello", 0, header, {})
+        if not requests:
+            return {}
         deadline_s = min(self.deadline_s, patience_s)
-        replies = (
-            self.contact.channel.ask(requests, "hello", 0, deadline_s, GREETING.blob) if requests else {}
-        )
+        replies = self.contact.channel.ask(requests, "hello", 0, deadline_s, NO_TENSORS.blob)
         hellos = {}
         for node, request in requests.items():
             if hello := self._identify(node, request, replies.get(node)):
                 hellos[hello.site] = hello
                 self.nodes[hello.site] = node
         return hellos
-
-    def _due(self, node: int) -> bool:
-        """True if a node should be asked now; the next request then follows after twice the pause."""
-        due, pause_s = self._next_greeting.get(node, (0.0, 1.0))
-        if time.monotonic() < due:
-            return False
-        self._next_greeting[node] = time.monotonic() + pause_s, min(2 * pause_s, MOST_PAUSE_S)
-        return True
-
-    def _record_decline(self, site: str, node: int, refusal: SiteRefusal) -> None:
-        """Report a site's refusal to take part, once per reason. The site is asked again later."""
-        if refusal.code == UNDECIDED:
-            self._next_greeting[node] = time.monotonic() + AGAIN_S, AGAIN_S
-        before = self.refusals.get(site)
-        if _is_decision(refusal.code):
-            self.refusals[site] = refusal
-        if before is None or before.text != refusal.text:
-            self._refuse(site, 0, refusal.code, f"{site}: {refusal.text}")
 
     def _note(self, what: str, **facts: Any) -> None:
         if self.journal:
@@ -263,17 +240,15 @@ class Correspondence:
         if isinstance(reply, str):
             code, text = (reply[:4], reply[5:]) if reply.startswith(("E203 ", "E303 ")) else ("E311", reply)
             return self._refuse(site, t, code, f"{site} failed: {printable(text[:MOST_TEXT])}.")
-        key = self.contact.keys.get(site)
-        if key is None:
-            return self._refuse(
-                site, t, "E310", f"{site}: its admission was taken back meanwhile. Reply dropped."
-            )
         try:
-            return _read_reply(site, key, request, reply, limits)
+            if site not in self.contact.keys:
+                raise WireError("E310", "its admission was taken back meanwhile.")
+            return _read_reply(site, self.contact.keys[site], request, reply, limits)
         except WireError as error:
             return self._refuse(site, t, error.code, f"{site}: {error.text} Reply dropped.")
         except Exception as error:  # one site's reply must never end the run of all
-            return self._refuse(site, t, "E310", f"{site}: {_unreadable(error)} Reply dropped.")
+            text = f"its reply cannot be read ({type(error).__name__})."
+            return self._refuse(site, t, "E310", f"{site}: {text} Reply dropped.")
 
     def _identify(self, node: int, request: SignedMessage, reply: SignedMessage | str | None) -> Hello | None:
         """The description of a node's site; None, after a report, unless it proves to be an admitted site."""
@@ -284,31 +259,24 @@ class Correspondence:
         key = self.contact.keys.get(site)
         if key is None:
             self._strangers.add(node)
-            text = (
-                f"a node ({node}) says it is '{site}', which is not an admitted site; it is not asked again."
-            )
+            text = "which is not an admitted site; it is not asked again."
+            return self._refuse("?", 0, "E310", f"a node ({node}) says it is '{site}', {text}")
+        if not key.signed(reply.text.encode(), reply.signature):
+            # no other report may name a site that is perhaps honest
+            text = f"a node ({node}) says it is '{site}' without that site's signature."
             return self._refuse("?", 0, "E310", text)
-        if not key.signed(
-            reply.text.encode(), reply.signature
-        ):  # before anything else names a site that may be honest
-            return self._refuse(
-                "?", 0, "E310", f"a node ({node}) says it is '{site}' without that site's signature."
-            )
         try:
-            hello = Hello.read(_read_reply(site, key, request, reply, GREETING).header["hello"])
+            hello = Hello.read(_read_reply(site, key, request, reply, NO_TENSORS).header["hello"])
         except SiteRefusal as error:
             return self._record_decline(site, node, error)
         except WireError as error:
             return self._refuse(site, 0, error.code, f"{site}: {error.text}")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            text = f"{site} describes its data in an unknown form ({printable(str(error)[:200])})."
-            return self._refuse(site, 0, "E310", text)
         except Exception as error:
-            return self._refuse(site, 0, "E310", f"{site}: {_unreadable(error)}")
+            reason = printable(f"{type(error).__name__}: {error}"[:200])
+            return self._refuse(site, 0, "E310", f"{site} describes its data in an unknown form ({reason}).")
         if hello.site != site:
-            return self._refuse(
-                site, 0, "E310", f"{site} introduces itself as '{hello.site}', which is another site."
-            )
+            text = f"{site} introduces itself as '{hello.site}', which is another site."
+            return self._refuse(site, 0, "E310", text)
         most, count = self.contact.bounds.get(site), hello.train + hello.test
         if most is not None and count > most:
             self._strangers.add(node)
@@ -318,33 +286,29 @@ class Correspondence:
         self._note("introduced", site=site, key=key.fingerprint, hello=hello.as_json())
         return hello
 
-
-def _is_decision(code: str) -> bool:
-    """True for codes of the study or the site's data, which the site will probably repeat."""
-    return code[:2] in ("E1", "E4", "E5")
+    def _record_decline(self, site: str, node: int, refusal: SiteRefusal) -> None:
+        """Report a site's refusal to take part, once per reason. The site is asked again later."""
+        if refusal.code == UNDECIDED:
+            self._next_greeting[node] = time.monotonic() + AGAIN_S, AGAIN_S
+        before = self.refusals.get(site)
+        if refusal.code[:2] in ("E1", "E4", "E5"):  # of the study or the site's data, and so probably final
+            self.refusals[site] = refusal
+        if before is None or before.text != refusal.text:
+            self._refuse(site, 0, refusal.code, f"{site}: {refusal.text}")
 
 
 def _read_reply(
     site: str, key: PublicKey, request: SignedMessage, reply: SignedMessage, limits: Limits
 ) -> Packet:
-    """A site's reply to this request. Raises WireError, and SiteRefusal with the site's code and text for a
-    refusal.
-    """
+    """A site's reply to this request. Raises WireError, and SiteRefusal for a refusal by the site."""
     packet = unseal(reply, key, limits)
     if packet.header.get("re") != request.digest or packet.header.get("site") != site:
         raise WireError("E307", "it answered another request than this one.")
     if code := packet.header.get("code"):
-        raise SiteRefusal(_code(code), printable(str(packet.header.get("text"))[:MOST_TEXT]))
+        known = isinstance(code, str) and re.fullmatch(r"E\d{3}", code)
+        text = printable(str(packet.header.get("text"))[:MOST_TEXT])
+        raise SiteRefusal(code if known else "E311", text)
     return packet
-
-
-def _code(code: Any) -> str:
-    """A site's error code; E311 for anything malformed."""
-    return code if isinstance(code, str) and re.fullmatch(r"E\d{3}", code) else "E311"
-
-
-def _unreadable(error: Exception) -> str:
-    return f"its reply cannot be read ({type(error).__name__})."
 
 
 def _claimed_site(reply: SignedMessage) -> str:
@@ -358,10 +322,6 @@ def _claimed_site(reply: SignedMessage) -> str:
 def list_names(sites: Sequence[str], most: int = 6) -> str:
     """The first names, and the number of further ones."""
     return ", ".join(sites[:most]) + (f" and {len(sites) - most} more" if len(sites) > most else "")
-
-
-BRIEFLY_S = 10.0
-"""Seconds for a node to identify its site if enough other sites are connected."""
 
 
 @dataclass
@@ -381,9 +341,6 @@ class Attendance:
     min_sites: int = 1
     ready: set[str] = field(default_factory=set)
     """The sites that have been set up and have answered every request since."""
-    refused: dict[int, Tree] = field(default_factory=dict[int, Tree])
-    """By client id, what came with the last question from sites that claim too many samples, and was not
-    handed on."""
 
     def __post_init__(self) -> None:
         net = self.local.fed.net
@@ -391,8 +348,9 @@ class Attendance:
         """The weights before round 1, of which a site is sent all when it is set up."""
         net.hold(self.first)
 
-    def tell(self, t: int, code: str, text: str) -> None:
-        self.post.tell(t, code, text)
+    def tell(self, t: int, k: int, code: str, text: str) -> None:
+        """Report an event of round t at client k."""
+        self.post.tell(t, code, f"{self.hellos[k].site} round {t}: {text}")
 
     def ask(
         self, kind: str, start: Broadcast, ids: Sequence[int], header: dict[str, Any], limits: Limits
@@ -402,25 +360,20 @@ class Attendance:
         kind: "train", "visit" or "score"; sites without training samples are asked only for scores. header:
         fields of the request in addition to the learning rate.
         """
-        included = [k for k in ids if self.hellos[k].site not in self.post.left_out]
-        ids = [k for k in included if self.hellos[k].train or kind == "score"]
-        if not ids:
+        site_of = {k: self.hellos[k].site for k in ids if self.hellos[k].train or kind == "score"}
+        site_of = {k: site for k, site in site_of.items() if site not in self.post.left_out}
+        if not site_of:
             return {}
-        self._gather(min(self.min_sites, len(ids)))
-        self._set_up(start.t, [k for k in ids if self.hellos[k].site not in self.ready])
+        self._gather(min(self.min_sites, len(site_of)))
+        self._set_up(start.t, {k: site for k, site in site_of.items() if site not in self.ready})
         tree, requests = self._broadcast(start), {}
-        for k in ids:
-            if self.hellos[k].site in self.ready:
+        for k, site in site_of.items():
+            if site in self.ready:
                 facts = header | {"lr": start.lr, "base": self.store.index.get(k, 0)}
-                requests[self.hellos[k].site] = (facts, self._broadcast(start.to(k)) if start.own else tree)
+                requests[site] = (facts, self._broadcast(start.to(k)) if start.own else tree)
         packets = self.post.ask(kind, start.t, requests, limits)
-        self.ready -= set(requests) - set(
-            packets
-        )  # a site that failed is set up again before the next request
-        by_client = {k: packets[self.hellos[k].site] for k in ids if self.hellos[k].site in packets}
-        within = {k: packet for k, packet in by_client.items() if self._within_bound(start.t, k, packet)}
-        self.refused = {k: packet.tree for k, packet in by_client.items() if k not in within}
-        return within
+        self.ready -= requests.keys() - packets.keys()  # a site that failed is set up again
+        return {k: packets[site] for k, site in site_of.items() if site in packets}
 
     def follow_up(
         self, kind: str, t: int, headers: Mapping[int, dict[str, Any]], limits: Limits
@@ -431,20 +384,8 @@ class Attendance:
         """
         sites = {k: self.hellos[k].site for k in sorted(headers)}
         packets = self.post.ask(kind, t, {sites[k]: (headers[k], {}) for k in sites}, limits)
-        self.ready -= set(sites.values()) - set(packets)
+        self.ready -= set(sites.values()) - packets.keys()
         return {k: packets[site] for k, site in sites.items() if site in packets}
-
-    def _within_bound(self, t: int, k: int, packet: Packet) -> bool:
-        """True if a reply claims no more samples than were agreed with its site; otherwise the site is
-        reported.
-        """
-        site, claim = self.hellos[k].site, packet.header.get("n")
-        most = self.post.contact.bounds.get(site)
-        if most is None or not isinstance(claim, int | float) or claim <= most:
-            return True
-        text = f"claims {claim:g} samples, but at most {most:,} were agreed with it. Reply dropped."
-        self.tell(t, "E305", f"{site} round {t}: {text}")
-        return False
 
     def _broadcast(self, start: Broadcast) -> Tree:
         """The weights that leave the server or differ from the setup's, and the Parts' slices."""
@@ -456,10 +397,8 @@ class Attendance:
         """Greet new nodes: briefly if enough sites are connected, else for one deadline."""
         until = time.monotonic() + self.post.deadline_s
         while True:
-            enough = self._connected() >= least
-            for hello in self.post.greet(
-                self.settings.as_dict(), BRIEFLY_S if enough else GREETING_S
-            ).values():
+            patience_s = BRIEFLY_S if self._connected() >= least else GREETING_S
+            for hello in self.post.greet(self.settings.as_dict(), patience_s).values():
                 self._readmit(hello)
             if self._connected() >= least or time.monotonic() >= until:
                 return
@@ -471,27 +410,25 @@ class Attendance:
 
     def _readmit(self, hello: Hello) -> None:
         """Take back a site that was greeted after the run began, unless its data have changed."""
-        before = {h.site: h for h in self.hellos}.get(hello.site)
+        before = next((h for h in self.hellos if h.site == hello.site), None)
         self.ready.discard(hello.site)
         if hello.site in self.post.left_out:
             return
         if before is None:
             self.post.left_out.add(hello.site)
-            self.tell(0, "E504", f"{hello.site} came after the run began and can take part in the next one.")
+            text = f"{hello.site} came after the run began and can take part in the next one."
+            self.post.tell(0, "E504", text)
         elif text := data_change(before, hello):
             self.post.set_aside(hello.site, text)
         else:
             self.post.differing.pop(hello.site, None)
 
-    def _set_up(self, t: int, ids: Sequence[int]) -> None:
-        """Send the run's setup to sites; absent ones are reported."""
+    def _set_up(self, t: int, sites: Mapping[int, str]) -> None:
+        """Send the run's setup to sites, by client id; absent ones are reported."""
         largest = max(h.train for h in self.hellos)
         facts = {"settings": self.settings.as_dict(), "clients": len(self.hellos), "largest": largest}
-        connected = self.post.connected()
-        tree = {"w": self.first}
-        requests = {
-            self.hellos[k].site: (facts | {"k": k}, tree) for k in ids if self.hellos[k].site in connected
-        }
-        for site in sorted({self.hellos[k].site for k in ids} - connected):
+        connected, tree = self.post.connected(), {"w": self.first}
+        requests = {site: (facts | {"k": k}, tree) for k, site in sites.items() if site in connected}
+        for site in sorted(set(sites.values()) - connected):
             self.post.absent(site, t)
-        self.ready |= set(self.post.ask("setup", t, requests, Limits(0, 0))) if requests else set()
+        self.ready |= set(self.post.ask("setup", t, requests, NO_TENSORS)) if requests else set()

@@ -18,9 +18,7 @@ from typing import Any, TextIO
 
 from unskew import config, data
 from unskew.config import Settings
-from unskew.core.method import Method
 from unskew.core.trees import Tree
-from unskew.data.samples.dataset import Dataset
 from unskew.errors import Paused, StateError, UnskewError, UsageError, printable
 from unskew.federation import admission
 from unskew.federation.admission import AdmittedKeys
@@ -62,7 +60,6 @@ from unskew.records.record import Record
 from unskew.records.rows import Row
 from unskew.records.run_lock import RunLock
 from unskew.round.loop import Loop, RoundSummary
-from unskew.round.run import Run
 from unskew.runs.assemble import scoring_of, trainer_of
 from unskew.runs.disclosure import disclosure_lines
 from unskew.runs.hardware import check_memory
@@ -78,9 +75,7 @@ IN_EVERY_ROUND = ("E108",)
 
 @dataclass
 class Notices:
-    """Reports events, called with (round, code, sentence). Events before the record is open are recorded when
-    it opens.
-    """
+    """Reports events: (round, code, sentence). Those before the record is open are recorded when it opens."""
 
     say: Callable[[str], None]
     _record: Record | None = None
@@ -88,9 +83,7 @@ class Notices:
     _codes: set[str] = field(default_factory=set)
 
     def __call__(self, t: int, code: str, text: str) -> None:
-        text = printable(
-            text
-        )  # a site names its tensors, and a name may hold a line that looks like another of ours
+        text = printable(text)  # a name that a site chose could hold a line that looks like ours
         event: Row = {"t": t, "code": code, "text": text}
         if self._record:
             self._record.add("events", [event])
@@ -115,9 +108,7 @@ class Notices:
 
 
 class RemoteStore(DiskStore):
-    """The store of a run with private state at the sites: it contains only the round of each site's counted
-    state.
-    """
+    """The store of a run with private state at the sites: only the round of each site's counted state."""
 
     def facts(self) -> dict[str, Any]:
         """Every site with its round."""
@@ -138,9 +129,7 @@ class RemoteStore(DiskStore):
 
 @dataclass
 class NetworkFolder(RunFolder):
-    """The folder of a run over a network. The caller already holds its lock, because it also writes the
-    journal.
-    """
+    """The folder of a run over a network. The caller holds its lock, because it also writes the journal."""
 
     post: Correspondence | None = None
     notices: Notices | None = None
@@ -160,63 +149,71 @@ class NetworkFolder(RunFolder):
         self.notices.open(record)
         check_noise(self.run.method, self.run.fed)
         if (part := self.run.method.protector) and self.min_sites > 1:
-            text = (
-                f"'{part.name}' counts every reply whatever the others do, so a round cannot need"
-                f" {self.min_sites} of them"
-            )
+            text = f"'{part.name}' counts every reply, so a round cannot need {self.min_sites} of them"
             raise UsageError("E506", f"{text}; leave --min-sites at 1.")
         check_memory(self.run.method, self.run.fed)
         local = trainer_of(self.run)
         sites = Attendance(self.post, local, self.hellos, self.run.settings, store, self.min_sites)
         scores = SiteScores(sites, scoring_of(local, self.run.federation), record)
-        loop = Loop(self.run, self._exchange(sites, scores), scores, store, record)
+        exchange = SiteExchange(sites, scores)
+        if self.run.secure:
+            from unskew.federation.coordinator.secure_exchange import SecureExchange  # which needs Flower
+
+            exchange = SecureExchange(sites, scores, run=self.run)
+        loop = Loop(self.run, exchange, scores, store, record)
         loop.listener = self.notices.on_event
         return loop
 
-    def _exchange(self, sites: Attendance, scores: SiteScores) -> SiteExchange:
-        """The exchange with the sites, for single replies or for sums of them."""
-        if not self.run.secure:
-            return SiteExchange(sites, scores)
-        from unskew.federation.coordinator.secure_exchange import SecureExchange  # which needs Flower
-
-        return SecureExchange(sites, scores, run=self.run)
-
 
 ROSTER = "sites.json"
-_PUT_BACK = "put the file back as it was, or start again under another --name."
 SIGNED_FILES = ("model.safetensors", "metrics.jsonl", "ledger.jsonl", "events.jsonl")
 """Files of a finished run with digests in the last line of its journal."""
 
 
-@dataclass(frozen=True)
-class Listeners:
-    """Callbacks of a run. say: for sentences; shown: after every round; ready: once, before the training."""
-
-    say: Say
-    shown: Shown = lambda state, round_: None
-    ready: Callable[[Loop], None] = lambda loop: None
-
-
 def conduct(
-    path: Path, settings: Settings, contact: Contact, terms: Terms, listeners: Listeners
+    path: Path,
+    settings: Settings,
+    contact: Contact,
+    terms: Terms,
+    *,
+    say: Say,
+    shown: Shown = lambda state, round_: None,
+    ready: Callable[[Loop], None] = lambda loop: None,
 ) -> tuple[Loop, State]:
     """Begin or resume a run over the network and take it to its end.
 
-    Raises UsageError (E504) if the sites do not fit together, Paused (E206) if too few of them answer,
-    StateError (E110), without any change, if another process conducts the run.
+    say: for sentences; shown: called after every round; ready: called once, before the training. Raises
+    UsageError (E504) if the sites do not fit together, Paused (E206) if too few of them answer, StateError
+    (E110), without any change, if another process conducts the run.
     """
     path.mkdir(parents=True, exist_ok=True)
     with RunLock(path):  # before the journal is opened: two writers would break its chain
-        _check_records(path)
+        roster = _read_roster(path)
         journal = Journal(path / JOURNAL_FILE, contact.key)
         try:
-            return _conduct(
-                path,
-                study_settings(settings),
-                Correspondence("new", contact, terms.deadline_s, journal=journal),
-                terms,
-                listeners,
-            )
+            settings = study_settings(settings)
+            method = registry.parse(settings.method, settings.set)
+            notices, run = Notices(say), roster[0] if roster else f"r{secrets.token_hex(8)}"
+            known = versions() | part_versions(method)
+            post = Correspondence(run, contact, terms.deadline_s, notices, journal, path.name, known)
+            hellos = _participants(post, settings, terms, roster[1] if roster else [], say)
+            test = prepare(data.read(terms.test), settings) if terms.test else None
+            federation = ServerView.of("sites", hellos, test)
+            settings = settings.replace(clients=len(hellos))
+            if not roster:
+                for hello in [h for h in hellos if h.unscaled]:
+                    text = f"{hello.site}: its samples look unscaled, and the method takes them as they are"
+                    remedy = scaling_remedy(method, hello.layout, summed=settings.secure is not None)
+                    post.tell(0, "E504", f"{text}; {remedy}.")
+                facts = {"run": run, "sites": [h.as_json() for h in hellos]}
+                disk.replace(path / ROSTER, json.dumps(facts, indent=1))
+            say("\n".join(weight_lines(hellos, method, settings, contact.bounds)))
+            resolved = run_on(federation, settings, method)
+            folder = NetworkFolder(path, resolved, post, notices, hellos, terms.min_sites)
+            loop, state = folder.go(say, shown, ready)
+            files = {name: file_sha256(path / name) for name in SIGNED_FILES if (path / name).exists()}
+            journal.note("done", rounds=state.t, model=digest(state.weights), files=files)
+            return loop, state
         except UnskewError as error:
             with suppress(Paused):  # the error may be that nothing can be written any more
                 journal.note("stopped", code=error.code, text=error.text)
@@ -225,107 +222,65 @@ def conduct(
             journal.close()
 
 
-def _conduct(
-    path: Path, settings: Settings, post: Correspondence, terms: Terms, listeners: Listeners
-) -> tuple[Loop, State]:
-    assert post.journal is not None
-    notices = Notices(listeners.say)
-    post.tell, post.name = notices, path.name
-    method = registry.parse(settings.method, settings.set)
-    post.versions = versions() | part_versions(method)
-    roster = _read_roster(path)
-    post.run, hellos = roster or (f"r{secrets.token_hex(8)}", [])
-    expected = [h.site for h in hellos] or list(post.contact.sites)
-    first_note = {"run": post.run, "settings": settings.as_dict(), "sites": list(post.contact.sites)}
-    post.journal.note("resumed" if roster else "begun", **first_note)
-    for site in terms.without:
-        post.leave_out(site, "E311", f"{site} is left out of this run from now on, as --without asks.")
-    present = _gather(post, settings, terms, expected, listeners.say)
-    hellos = (
-        _known_sites(post, hellos, present, terms) if roster else _new_sites(post, expected, present, terms)
-    )
-    test = prepare(_test_set(terms.test), settings) if terms.test else None
-    federation = ServerView.of("sites", hellos, test)
-    settings = settings.replace(clients=len(hellos))
-    if not roster:
-        _report_unscaled(post, hellos, method, settings)
-        facts = {"run": post.run, "sites": [h.as_json() for h in hellos]}
-        disk.replace(path / ROSTER, json.dumps(facts, indent=1))
-    listeners.say("\n".join(weight_lines(hellos, method, settings, post.contact.bounds)))
-    folder = NetworkFolder(path, _build(federation, settings, method), post, notices, hellos, terms.min_sites)
-    loop, state = folder.go(listeners.say, listeners.shown, listeners.ready)
-    files = {name: file_sha256(path / name) for name in SIGNED_FILES if (path / name).exists()}
-    post.journal.note("done", rounds=state.t, model=digest(state.weights), files=files)
-    return loop, state
-
-
-def _build(federation: ServerView, settings: Settings, method: Method) -> Run:
-    """The run. Raises UsageError, which names a site, if the model does not fit the sites' samples."""
-    try:
-        return run_on(federation, settings, method)
-    except UsageError as error:
-        if not federation.layout or error.code != "E123":
-            raise
-        site = federation.names[0] if federation.names else "sites"
-        raise UsageError(
-            error.code, f"the model here does not fit the samples of {site}: {error.text}"
-        ) from None
-
-
 def _read_roster(path: Path) -> tuple[str, list[Hello]] | None:
     """The number of the run in this folder and the sites' first descriptions; None if it has not begun.
 
-    Raises StateError (E201) for a damaged file.
+    Raises StateError (E201) if a run has lost them, or its journal: under a new number the sites would count
+    it as another run, and they refuse serial numbers that they have seen.
     """
-    if not (path / ROSTER).exists():
+    roster, journal = path / ROSTER, path / JOURNAL_FILE
+    if not roster.exists() and not any(path.glob("state*.safetensors")):
         return None
     try:
-        facts = json.loads((path / ROSTER).read_text())
-        return disk.check_name(facts["run"]), [Hello.read(h) for h in facts["sites"]]
-    except (ValueError, KeyError, TypeError, AttributeError, UsageError):
-        raise StateError("E201", f"{path / ROSTER} does not say which run this is; {_PUT_BACK}") from None
+        facts = json.loads(roster.read_text())
+        hellos = [Hello.read(h) for h in facts["sites"]]
+        if not journal.stat().st_size:
+            raise FileNotFoundError(journal)
+        return disk.check_name(facts["run"]), hellos
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+        text = f"{roster} and {journal.name} do not say which run this is ({type(error).__name__})"
+        remedy = "put them back as they were, or start again under another --name."
+        raise StateError("E201", f"{text}; {remedy}") from None
 
 
-def _check_records(path: Path) -> None:
-    """Raises StateError if a run has lost its number (E201) or the serial numbers of its requests (E201).
-
-    Under a new number the sites would count the run as another one.
-    """
-    first_note, journal = (path / ROSTER).exists(), path / JOURNAL_FILE
-    if not first_note and any(path.glob("state*.safetensors")):
-        raise StateError(
-            "E201",
-            f"{path / ROSTER} is gone, which holds the number by which sites know the run; {_PUT_BACK}",
-        )
-    if first_note and not (journal.exists() and journal.stat().st_size):
-        text = (
-            f"{journal} is gone, from which requests are numbered, and sites refuse numbers that they have"
-            " seen"
-        )
-        raise StateError("E201", f"{text}; {_PUT_BACK}")
+def _participants(
+    post: Correspondence, settings: Settings, terms: Terms, before: list[Hello], say: Say
+) -> list[Hello]:
+    """The sites of a run, in the order of client ids. before: those of a resumed run."""
+    assert post.journal
+    first_note = {"run": post.run, "settings": settings.as_dict(), "sites": list(post.contact.sites)}
+    post.journal.note("resumed" if before else "begun", **first_note)
+    for site in terms.without:
+        post.leave_out(site, "E311", f"{site} is left out of this run from now on, as --without asks.")
+    expected = [h.site for h in before] or list(post.contact.sites)
+    present = _gather(post, settings, terms, expected, say)
+    return _known_sites(post, before, present, terms) if before else _new_sites(post, present, terms)
 
 
 def _gather(
     post: Correspondence, settings: Settings, terms: Terms, expected: list[str], say: Say
 ) -> dict[str, Hello]:
-    """The descriptions of all sites, or of those present after `wait_s` seconds.
+    """The descriptions of all sites, or of those present after `wait_s` seconds, in the expected order.
 
     Raises Paused (E206) if too few sites are present, UsageError with a site's code if too few want to take
     part.
     """
-    until, present, reported = time.monotonic() + terms.wait_s, {}, (-1, list[str]())
+    until, present, reported = time.monotonic() + terms.wait_s, dict[str, Hello](), ""
+    end = time.strftime("%H:%M:%S", time.localtime(time.time() + terms.wait_s))
     while True:
         hellos = post.greet(settings.as_dict())
         present |= {s: hello for s, hello in hellos.items() if s in expected and s not in post.left_out}
         undecided = [s for s in expected if s in post.refusals and post.refusals[s].code == UNDECIDED]
         out = post.left_out | post.refusals.keys() - {*undecided} | present.keys()
         missing = [site for site in expected if site not in out]
-        if missing and reported[0] < 0:
-            end = time.strftime("%H:%M:%S", time.localtime(time.time() + terms.wait_s))
-            say(f"missing sites are waited for until {end} at most")
-        if (len(missing), undecided) != reported:
-            reported = len(missing), undecided
-            say(f"{len(present)}/{len(expected)} sites are there{_waiting(missing, undecided)}")
+        away = [site for site in missing if site not in undecided]
+        waiting = [f"for {list_names(away)}"] if away else []
+        waiting += [f"for approval at {list_names(undecided)}"] if undecided else []
+        text = f"{len(present)}/{len(expected)} sites are there"
+        text += f"; waiting {' and '.join(waiting)} until {end} at most" if waiting else ""
+        if text != reported:
+            reported = text
+            say(text)
         if not missing or time.monotonic() >= until:
             break
         time.sleep(POLL_S)
@@ -338,30 +293,25 @@ def _gather(
         raise UsageError(refusal.code, f"{text} {absent[0]} refuses: {refusal.text}")
     if missing:
         say(f"the wait is over; the run goes on without {list_names(missing)}")
-    return present
+    return {site: present[site] for site in expected if site in present}
 
 
-def _new_sites(
-    post: Correspondence, expected: Sequence[str], present: Mapping[str, Hello], terms: Terms
-) -> list[Hello]:
+def _new_sites(post: Correspondence, present: Mapping[str, Hello], terms: Terms) -> list[Hello]:
     """The sites of a new run: those that fit together. The others are reported and left out of it."""
-    present_hellos = [present[site] for site in expected if site in present]
-    doubted = doubtful_counts(present_hellos, post.contact.bounds)
-    _check_enough(len(present_hellos) - len(doubted), "E305", doubted, terms)
-    for site, text in doubted.items():
-        remedy = f"If the number is right, admit {site}.pub again with --samples N."
-        post.leave_out(site, "E305", f"{text}. It is left out of this run. {remedy}")
-    too_old = {
-        h.site: text
-        for h in present_hellos
-        if (text := version_conflict(h.site, h.versions, COORDINATOR, versions()))
+    ours = versions()
+    doubted = doubtful_counts(list(present.values()), post.contact.bounds)
+    out = {
+        site: ("E305", f"{text}; if that is right, admit {site}.pub again with --samples N")
+        for site, text in doubted.items()
     }
-    hellos, misfits = largest_group(
-        [h for h in present_hellos if h.site not in doubted and h.site not in too_old]
-    )
-    _check_enough(len(hellos), "E504", too_old | misfits, terms)
-    for site, text in (too_old | misfits).items():
-        post.leave_out(site, "E504", f"{text}. {site} is left out of this run.")
+    for site, hello in present.items():
+        if conflict := version_conflict(site, hello.versions, COORDINATOR, ours):
+            out[site] = "E504", conflict
+    hellos, misfits = largest_group([h for h in present.values() if h.site not in out])
+    out |= {site: ("E504", text) for site, text in misfits.items()}
+    _check_enough(len(hellos), out, terms)
+    for site, (code, text) in out.items():
+        post.leave_out(site, code, f"{text}. {site} is left out of this run.")
     _report_versions(post, hellos)
     return hellos
 
@@ -369,11 +319,10 @@ def _new_sites(
 def _known_sites(
     post: Correspondence, before: list[Hello], present: Mapping[str, Hello], terms: Terms
 ) -> list[Hello]:
-    """The sites of a resumed run. A site with other data than at the begin is not asked until it has its data
-    back.
-    """
+    """The sites of a resumed run. A site with other data than before is not asked until they are back."""
     differing = {h.site: text for h in before if (text := data_change(h, present.get(h.site, h)))}
-    _check_enough(len(present) - len(differing), "E504", differing, terms)
+    out = {site: ("E504", text) for site, text in differing.items()}
+    _check_enough(len(present) - len(out), out, terms)
     for site, text in differing.items():
         post.set_aside(site, text)
     _report_versions(post, present.values())
@@ -387,96 +336,44 @@ def _report_versions(post: Correspondence, hellos: Iterable[Hello]) -> None:
             post.tell(0, "E504", f"{text}.")
 
 
-def _report_unscaled(
-    post: Correspondence, hellos: Iterable[Hello], method: Method, settings: Settings
-) -> None:
-    """Report sites with samples that look unscaled, with a remedy for this study."""
-    summed = settings.secure is not None
-    for hello in hellos:
-        if hello.unscaled:
-            text = f"{hello.site}: its samples look unscaled, and the method takes them as they are"
-            post.tell(0, "E504", f"{text}; {scaling_remedy(method, hello.layout, summed)}.")
-
-
-def _check_enough(left: int, code: str, out: Mapping[str, str], terms: Terms) -> None:
-    """Raises UsageError if too few sites are left without the excluded ones. out: reasons by excluded
-    site.
-    """
-    if out and left < max(1, terms.min_sites):
-        text = (
-            f"{next(iter(out.values()))}. {left} sites would be left, and {max(1, terms.min_sites)} are"
-            " needed."
-        )
-        raise UsageError(code, text)
-
-
-def _waiting(missing: list[str], undecided: list[str]) -> str:
-    away = [site for site in missing if site not in undecided]
-    what: list[str] = []
-    if away:
-        what.append(f"for {list_names(away)}")
-    if undecided:
-        what.append(f"for approval at {list_names(undecided)}")
-    return f"; waiting {' and '.join(what)}" if what else ""
-
-
-def _test_set(text: str) -> Dataset:
-    return data.read(text)
-
-
-ENDED = "E507"
-"""Code of an end from outside, after which the run can be resumed."""
+def _check_enough(left: int, out: Mapping[str, tuple[str, str]], terms: Terms) -> None:
+    """Raises UsageError if too few sites are left. out: (code, reason) by excluded site."""
+    needed = max(1, terms.min_sites)
+    if out and left < needed:
+        code, text = next(iter(out.values()))
+        raise UsageError(code, f"{text}. {left} sites would be left, and {needed} are needed.")
 
 
 def conduct_order(channel: Channel, order: Order) -> None:
     """Conduct a run and write its `ending.json`, which is missing only if this process is killed."""
     with disk.private_files():  # the run's files contain data from sites
         order.path.mkdir(parents=True, exist_ok=True)
-        _conduct_with_ending(channel, order)
-
-
-def _conduct_with_ending(channel: Channel, order: Order) -> None:
-    began = time.time()
-    ending: dict[str, Any] = {"state": "done", "code": 0}
-    with open(order.path / "server.log", "a", opener=disk.refuse_link) as log:
-        try:
-            _conduct_federation(channel, order, log)
-        except UnskewError as error:
-            text = f"{error} Resume with: unskew resume {order.path}" if error.code == ENDED else str(error)
-            ending = {"state": "stopped", "code": error.exit_code, "text": text}
-        except OSError as error:
-            explained = explain(error)
-            ending = {"state": "stopped", "code": explained.exit_code, "text": str(explained)}
-        except (SystemExit, KeyboardInterrupt) as error:
-            ending = {
-                "state": "stopped",
-                "code": 2,
-                "text": f"{_end_text(error)} Resume with: unskew resume {order.path}",
-            }
-            raise
-        except BaseException as error:
-            ending = {"state": "failed", "code": 1, "text": f"{type(error).__name__}: {error}"}
-            raise
-        finally:
-            text = ending.get("text", "done")
-            _say(log, text)
-            if not text.startswith(
-                "E110"
-            ):  # else another process conducts this run, and will say how it ends
-                with suppress(Paused):  # a follower of the run then reports the full disk
-                    disk.replace(order.path / ENDING, json.dumps({**ending, "began": began}))
-
-
-def _end_text(end: SystemExit | KeyboardInterrupt) -> str:
-    """The cause of a run's early end: SystemExit from this machine, or KeyboardInterrupt from Flower's
-    server.
-    """
-    if isinstance(end, SystemExit):
-        return "E507 the run's process was told to end; every finished round is saved."
-    text = (
-        "E507 Flower's server has ended the run: somebody has stopped it, or this machine's clock has jumped."
-    )
-    return f"{text} Every finished round is saved."
+        began, state, code, text = time.time(), "stopped", 2, ""
+        with open(order.path / "server.log", "a", opener=disk.refuse_link) as log:
+            try:
+                _conduct_federation(channel, order, log)
+                state, code, text = "done", 0, "done"
+            except (UnskewError, OSError) as error:
+                known = explain(error)
+                code, text = known.exit_code, str(known)
+            except SystemExit:
+                text = "E507 the run's process was told to end; every finished round is saved."
+                raise
+            except KeyboardInterrupt:
+                text = "E507 Flower's server has ended the run: somebody has stopped it, or this machine's"
+                text += " clock has jumped. Every finished round is saved."
+                raise
+            except BaseException as error:
+                state, code, text = "failed", 1, f"{type(error).__name__}: {error}"
+                raise
+            finally:
+                if text.startswith("E507"):
+                    text += f" Resume with: unskew resume {order.path}"
+                _say(log, text)
+                if not text.startswith("E110"):  # else another process conducts this run, and writes it
+                    ending = {"state": state, "code": code, "text": text, "began": began}
+                    with suppress(Paused):  # a follower of the run then reports the full disk
+                        disk.replace(order.path / ENDING, json.dumps(ending))
 
 
 def _conduct_federation(channel: Channel, order: Order, log: TextIO) -> None:
@@ -484,30 +381,24 @@ def _conduct_federation(channel: Channel, order: Order, log: TextIO) -> None:
     admitted = home.admitted()
     sites = tuple(site for site in home.sites if site in admitted) or home.sites
     if uninvited := [site for site in home.sites if site not in sites]:
-        is_, it = ("is", "it") if len(uninvited) == 1 else ("are", "them")
-        _say(log, f"{list_names(uninvited)} {is_} not admitted, and nobody waits for {it}.")
+        _say(log, f"not admitted, and not waited for: {list_names(uninvited)}")
     contact = Contact(channel, sites, home.key, AdmittedKeys(home), admission.read_bounds(home))
-    loops: list[Loop] = []
+    settings, loops = config.build(dict(order.settings)), list[Loop]()
+
+    def say(text: str) -> None:
+        _say(log, text)
 
     def ready(loop: Loop) -> None:
         loops.append(loop)
-        _say(log, "\n".join(disclosure_lines(loop)))
+        say("\n".join(disclosure_lines(loop)))
 
-    listeners = Listeners(
-        lambda text: _say(log, text),
-        lambda state, done: _say(log, round_line(done, loops[0])),
-        ready,
-    )
-    conduct(order.path, config.build(dict(order.settings)), contact, order.terms, listeners)
+    def shown(state: State, done: RoundSummary) -> None:
+        dropped = f", {done.dropped} dropped" if done.dropped else ""
+        line = f"round {done.t}: {done.answered}/{done.asked} sites{dropped}, {done.seconds:.1f} s"
+        scores = latest(loops[0].record.latest, loops[0].fed.task.main_score, done.t)
+        say("  ".join([line, *scores]))
 
-
-def round_line(done: RoundSummary, loop: Loop) -> str:
-    """The line of a finished round: the counted sites and the latest scores."""
-    dropped = f", {done.dropped} dropped" if done.dropped else ""
-    scores = latest(loop.record.latest, loop.fed.task.main_score, done.t)
-    return "  ".join(
-        [f"round {done.t}: {done.answered}/{done.asked} sites{dropped}, {done.seconds:.1f} s", *scores]
-    )
+    conduct(order.path, settings, contact, order.terms, say=say, shown=shown, ready=ready)
 
 
 def _say(log: TextIO, text: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import secrets
 import time
@@ -17,9 +16,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any
 
-from unskew.errors import Paused, StateError, UsageError, code_pages
+from unskew.errors import Paused, StateError, UnskewError, UsageError, code_pages
 from unskew.federation.prometheus import Metric, counter, gauge
 from unskew.records import client_lists
 from unskew.records.rows import Tail
@@ -50,9 +50,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Order:
-    """path: the run's folder; federation: the coordinator's folder; settings: the study's, as a
-    dictionary.
-    """
+    """path: the run's folder; federation: the coordinator's folder; settings: the study's."""
 
     path: Path
     federation: Path
@@ -61,13 +59,12 @@ class Order:
 
     def as_json(self) -> dict[str, Any]:
         places = {"path": str(self.path), "federation": str(self.federation)}
-        return {**places, "settings": dict(self.settings), **asdict(self.terms)}
+        return {**places, "settings": dict(self.settings), "terms": asdict(self.terms)}
 
     @staticmethod
     def read(facts: Mapping[str, Any]) -> Order:
         """An order from `as_json`. Raises KeyError if something is missing."""
-        without = tuple(facts["without"])
-        terms = Terms(facts["min_sites"], facts["deadline_s"], facts["wait_s"], facts["test"], without)
+        terms = Terms(**{**facts["terms"], "without": tuple(facts["terms"]["without"])})
         return Order(Path(facts["path"]), Path(facts["federation"]), facts["settings"], terms)
 
 
@@ -113,13 +110,12 @@ STATUS_S = 20.0
 """Seconds between questions to Flower about the run's state."""
 LOOK_S = 0.3
 MOST_SILENCES = 2
-"""How often in a row Flower does not answer until that is said: `unskew serve` restarts what was killed
-within seconds."""
+"""Unanswered questions in a row before that is printed: `unskew serve` restarts killed programs within
+seconds."""
 LEAST_FREE = 1 << 20
 """Bytes of free disk space that a run needs."""
 LOG = "server.log"
 STARTED_FILE = "started.json"
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -142,23 +138,29 @@ class RunStart:
         except (FileNotFoundError, NotADirectoryError):
             raise UsageError("E117", f"{run} is no run over a network that was started.") from None
         except (ValueError, TypeError) as error:
-            raise StateError(
-                "E201", f"{run / STARTED_FILE} is damaged; continue the run with: unskew resume {run}"
-            ) from error
+            text = f"{run / STARTED_FILE} is damaged; continue the run with: unskew resume {run}"
+            raise StateError("E201", text) from error
 
 
-def follow(run: Path, started: RunStart, status: Callable[[], str], say: Say) -> dict[str, Any]:
+def follow(
+    run: Path, started: RunStart, status: Callable[[], str], say: Callable[[str], None]
+) -> dict[str, Any]:
     """Print a run's log from its start until it ends. Returns its ending.json.
 
     status: Flower's state of the run, "" without an answer. Raises UsageError (E507) if its process has
     ended without an ending, Paused (E203) if that is because the disk is full, StateError (E110) if another
     process conducts the run.
     """
-    log, asked, unanswered = _Log(run / LOG, started.log_at), time.monotonic(), 0
+    read, asked, unanswered = started.log_at, time.monotonic(), 0
     while True:
         ended = (run / ENDING).exists()
-        for line in log.fresh():
-            say(line)
+        if (run / LOG).exists():
+            with open(run / LOG, "rb") as file:
+                file.seek(read)
+                whole, end, _ = file.read().rpartition(b"\n")
+            read += len(whole) + len(end)
+            for line in whole.decode(errors="replace").splitlines():
+                say(line)
         if ended:
             return json.loads((run / ENDING).read_text())
         if time.monotonic() - asked > STATUS_S:
@@ -171,11 +173,21 @@ def follow(run: Path, started: RunStart, status: Callable[[], str], say: Say) ->
                 text = "the server does not answer; is `unskew serve` running? Every finished round is saved"
                 say(f"E507 {text}, and once it answers, this run goes on or says how to resume it.")
             if state.startswith("finished") and not (run / ENDING).exists():
-                _check_space(run)
-                check_alone(run)
-                text = "the run's process ended before it could say why; what it saved is safe."
-                raise UsageError("E507", f"{text} Continue it with: unskew resume {run}")
+                raise _lost_ending(run)
         time.sleep(LOOK_S)
+
+
+def _lost_ending(run: Path) -> UnskewError:
+    """The error for a run with a process that ended without an ending. Raises StateError (E110) if another
+    process conducts the run.
+    """
+    left = disk_usage(run).free
+    if left < LEAST_FREE:
+        text = f"disk full: the run in {run} cannot write ({left:,} bytes free)"
+        return Paused("E203", f"{text}. The last checkpoint is safe; free space, then: unskew resume {run}")
+    check_alone(run)
+    text = "the run's process ended before it could say why; what it saved is safe."
+    return UsageError("E507", f"{text} Continue it with: unskew resume {run}")
 
 
 def check_alone(run: Path) -> None:
@@ -187,64 +199,15 @@ def check_alone(run: Path) -> None:
         raise StateError(error.code, f"{error.text} To follow it: unskew attach {run}") from None
 
 
-def _check_space(run: Path) -> None:
-    """Raises Paused (E203) if the disk is too full for a run to write its ending."""
-    free = os.statvfs(run)
-    left = free.f_bavail * free.f_frsize
-    if left < LEAST_FREE:
-        text = (
-            f"disk full: the run in {run} cannot write ({left:,} bytes free). The last checkpoint is safe;"
-            " free space"
-        )
-        raise Paused("E203", f"{text}, then: unskew resume {run}")
-
-
-@dataclass
-class _Log:
-    """The lines that are added to a file after a position."""
-
-    path: Path
-    read: int
-
-    def fresh(self) -> list[str]:
-        if not self.path.exists():
-            return []
-        with open(self.path, "rb") as file:
-            file.seek(self.read)
-            whole, end, _ = file.read().rpartition(b"\n")
-        self.read += len(whole) + len(end)
-        return (whole + end).decode(errors="replace").splitlines()
-
-
 COUNT_S = 1.0
 ENDINGS = ("done", "stopped", "failed")
 OTHER = "other"
 """Label for an unknown code or ending, so that the number of labels is limited."""
 
 
-class _RunTails:
-    """The new lines of a run's records."""
-
-    def __init__(self, path: Path):
-        self.path, self.sites = path, list[str]()
-        self.events, self.metrics, self.ledger = (
-            Tail(path / f"{name}.jsonl", from_now=True) for name in ("events", "metrics", "ledger")
-        )
-
-    def site(self, k: int) -> str:
-        """The name of the site that is client k."""
-        if not self.sites:
-            self.sites = [
-                hello["site"] for hello in json.loads((self.path / "sites.json").read_text())["sites"]
-            ]
-        return self.sites[k]
-
-
 @dataclass
 class RunMetrics:
-    """Counts over all runs since the server started. last: end of the last round in seconds since 1970; 0 for
-    never.
-    """
+    """Counts over all runs since the server started. last: end of the last round, by the clock; 0: never."""
 
     rounds: int = 0
     seconds: float = 0.0
@@ -253,63 +216,56 @@ class RunMetrics:
     absences: Counter[str] = field(default_factory=Counter[str])
     events: Counter[str] = field(default_factory=Counter[str])
     ended: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(ENDINGS, 0)))
-    _files: dict[Path, _RunTails] = field(default_factory=dict)
+    _tails: dict[Path, dict[str, Tail]] = field(default_factory=dict)
+    """The new lines of the records of each run in progress, by name of the record."""
     _next: float = 0.0
 
     def tend(self, active: Iterable[Path]) -> None:
         """Read new lines, once a second. active: the folders of the runs in progress."""
         current = set(active)
-        if time.monotonic() < self._next and current == self._files.keys():
+        if time.monotonic() < self._next and current == self._tails.keys():
             return
         self._next = time.monotonic() + COUNT_S
-        for path in current - self._files.keys():
-            self._files[path] = _RunTails(path)
-        for path, files in list(self._files.items()):
-            with contextlib.suppress(
-                OSError, ValueError, KeyError, IndexError, TypeError, StateError
-            ):  # a damaged record is not ours
-                self._read(files)
+        for path in current - self._tails.keys():
+            names = ("events", "metrics", "ledger")
+            self._tails[path] = {name: Tail(path / f"{name}.jsonl", from_now=True) for name in names}
+        for path, tails in list(self._tails.items()):
+            with contextlib.suppress(OSError, ValueError, KeyError, IndexError, TypeError, StateError):
+                self._read(path, tails)  # a damaged record must not end the server
             if path not in current:
                 self.ended[_ending(path)] += 1
-                del self._files[path]
+                del self._tails[path]
 
     def metrics(self) -> list[Metric]:
-        sent, codes = (
-            "Bytes of payloads by the runs' ledgers: in from sites, out to sites.",
-            "Events of runs by code.",
-        )
+        sent = "Bytes of payloads by the runs' ledgers: in from sites, out to sites."
         absent = "Rounds in which a site was asked and no answer of it was used."
+        last = "When the last round ended; 0 before the first."
         return [
-            gauge("runs_active", "Runs that go on.", len(self._files)),
+            gauge("runs_active", "Runs that go on.", len(self._tails)),
             counter("runs_ended", "Runs that have ended, by how.", self.ended, "state"),
             counter("rounds", "Rounds that have ended.", self.rounds),
             counter("round_seconds", "Seconds that these rounds took.", self.seconds),
-            gauge(
-                "last_round_timestamp_seconds", "When the last round ended; 0 before the first.", self.last
-            ),
+            gauge("last_round_timestamp_seconds", last, self.last),
             counter("payload_bytes", sent, self.bytes, "direction"),
             counter("absences", absent, self.absences, "site"),
-            counter("events", codes, self.events, "code"),
+            counter("events", "Events of runs by code.", self.events, "code"),
         ]
 
-    def _read(self, files: _RunTails) -> None:
-        for row in files.metrics.read():
+    def _read(self, path: Path, tails: Mapping[str, Tail]) -> None:
+        for row in tails["metrics"].read():
             if (row["scope"], row["metric"]) == ("train", "seconds"):
-                self.rounds, self.seconds, self.last = (
-                    self.rounds + 1,
-                    self.seconds + row["value"],
-                    time.time(),
-                )
-        for row in files.ledger.read():
+                self.rounds, self.seconds = self.rounds + 1, self.seconds + row["value"]
+                self.last = time.time()
+        for row in tails["ledger"].read():
             self.bytes["in" if row["way"] == "up" else "out"] += client_lists.total_bytes(row)
-        for event in files.events.read():
+        for event in tails["events"].read():
             if event["code"] != "round":
                 self.events[event["code"] if event["code"] in code_pages() else OTHER] += 1
                 continue
             there = set(client_lists.clients_in(event["answered"]))
-            self.absences.update(
-                files.site(k) for k in client_lists.clients_in(event["asked"]) if k not in there
-            )
+            if absent := [k for k in client_lists.clients_in(event["asked"]) if k not in there]:
+                sites = json.loads((path / "sites.json").read_text())["sites"]
+                self.absences.update(sites[k]["site"] for k in absent)
 
 
 def _ending(path: Path) -> str:

@@ -6,16 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from unskew.errors import StateError
-from unskew.federation.coordinator.orders import ENDING
+from unskew.federation.coordinator.orders import ENDING, LOG, ORDER_FILE
 from unskew.federation.local_page import local_time, render
 from unskew.records.client_lists import clients_in
 from unskew.report.analysis.runs import RunData, read_records, read_run
 from unskew.report.sections.disclosure import items
 from unskew.report.sections.leakage import payloads
-from unskew.scores import MAIN, Kind, kind
+from unskew.scores import MAIN, kind
 from unskew.system.disk import no_run
 
 MOST_EVENTS, MOST_LINES = 100, 30
@@ -28,16 +26,21 @@ def html(path: Path) -> str:
 
     Raises StateError (E117) if the folder is not a run's.
     """
-    if not any((path / name).exists() for name in ("config.yaml", "deploy.json")):
+    if not any((path / name).exists() for name in ("config.yaml", ORDER_FILE)):
         raise no_run(path, "config.yaml")
-    ending = _json(path / ENDING)
-    run, problem = _read(path)
-    events = run.events if run else [] if problem else read_records(path / "events.jsonl")
-    log = path / "server.log"
+    ending, run, problem = _json(path / ENDING), None, ""
+    try:
+        run = read_run(path)
+    except StateError as error:
+        problem = "" if error.code == "E117" else str(error)  # E117: it has not begun
+    events = run.events if run else []
+    if not run and not problem:
+        events = read_records(path / "events.jsonl")
+    log = path / LOG
     return render(
         "run.html.j2",
         name=path.name,
-        method=run.method if run else _json(path / "deploy.json").get("settings", {}).get("method", ""),
+        method=run.method if run else _json(path / ORDER_FILE).get("settings", {}).get("method", ""),
         ending=ending,
         problem=problem,
         state=_state(path, ending, run),
@@ -51,63 +54,35 @@ def html(path: Path) -> str:
     )
 
 
-def _read(path: Path) -> tuple[RunData | None, str]:
-    """(the run, the reason why it cannot be read); (None, "") if it has not begun."""
-    try:
-        return read_run(path), ""
-    except StateError as error:
-        return None, "" if error.code == "E117" else str(error)
-
-
 def sites(path: Path, run: RunData | None, events: list[Any]) -> list[dict[str, Any]]:
-    """For each site of a run over a network: the rounds in which it was asked and used, and its last
-    score.
-    """
+    """For each site of a run over a network: rounds in which it was asked and used, and its last score."""
     rows: list[dict[str, Any]] = [
         {"name": hello["site"], "train": hello["train"], "asked": 0, "answered": 0, "last": 0, "score": ""}
         for hello in _json(path / "sites.json").get("sites", [])
     ]
-    for event in events:
-        if event["code"] != "round":
-            continue
-        for k in clients_in(event["asked"]):
-            if k < len(rows):
+    for event in events if rows else ():
+        if event["code"] == "round":
+            for k in clients_in(event["asked"]):
                 rows[k]["asked"] += 1
-        for k in clients_in(event["answered"]):
-            if k < len(rows):
+            for k in clients_in(event["answered"]):
                 rows[k]["answered"], rows[k]["last"] = rows[k]["answered"] + 1, event["t"]
-    for (scope, metric), by_client in run.clients.items() if run else ():
+    for (scope, metric), by_client in run.clients.items() if run and rows else ():
         for k, value in by_client.items():
-            if scope == "global@client" and metric in SHOWN and k < len(rows):
+            if scope == "global@client" and metric in SHOWN:
                 rows[k]["score"] = f"{metric} {kind(metric).written(value)}"
     return rows
 
 
 def scores(run: RunData) -> list[dict[str, str]]:
     """The last and the best value of every score over all clients."""
-    return [
-        {
-            "name": f"{scope} {metric}",
-            "last": _score_text(run, metric, values[-1]),
-            "best": _best(run, metric, values),
-        }
-        for (scope, metric), (_, values) in sorted(run.metrics.items())
-        if metric in SHOWN and len(values)
-    ]
-
-
-def _score_text(run: RunData, metric: str, value: float) -> str:
-    return _kind(run, metric).written(float(value))
-
-
-def _best(run: RunData, metric: str, values: np.ndarray) -> str:
-    which = _kind(run, metric)
-    return which.written(which.best(values.tolist()))
-
-
-def _kind(run: RunData, metric: str) -> Kind:
-    """The kind of a score; `mean` and `worst` are those of the run's main score."""
-    return kind(run.metric if metric in ("mean", "worst") else metric)
+    rows: list[dict[str, str]] = []
+    for (scope, metric), (_, values) in sorted(run.metrics.items()):
+        if metric in SHOWN and len(values):
+            # `mean` and `worst` are those of the run's main score
+            of = kind(run.metric if metric in ("mean", "worst") else metric)
+            last, best = float(values[-1]), of.best(values.tolist())
+            rows.append({"name": f"{scope} {metric}", "last": of.written(last), "best": of.written(best)})
+    return rows
 
 
 def _state(path: Path, ending: dict[str, Any], run: RunData | None) -> str:

@@ -11,16 +11,15 @@ import base64
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeGuard
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree
-from unskew.errors import Paused
-from unskew.federation.coordinator.site_exchange import MOST_VOID_ROUNDS, SiteExchange
+from unskew.federation.coordinator.correspondence import NO_TENSORS
+from unskew.federation.coordinator.site_exchange import SiteExchange
 from unskew.federation.protocol.wire_format import Limits, Packet
 from unskew.federation.sums.primitives import dtype_of
 from unskew.federation.sums.roster import (
@@ -39,7 +38,6 @@ from unskew.round.clients import Broadcast
 from unskew.round.exchange import clipping_event, fixed_point_of
 from unskew.round.run import Run
 
-NO_TENSORS = Limits(0, 0)
 MOST_SHARE = 200
 """Characters of one share."""
 MOST_SAMPLES = 1e15
@@ -51,6 +49,8 @@ class SecureExchange(SiteExchange):
     """The exchange of a run with summed replies. Studies that need any other exchange are refused."""
 
     run: Run | None = None
+    _masked: dict[int, Tree] = field(default_factory=dict[int, Tree])
+    """This round's masked numbers by client."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,6 +60,7 @@ class SecureExchange(SiteExchange):
         self.secure = run.secure
         self.numbers = fixed_point_of(run.method, run.fed, run.secure, self.sent)
         self.weighting, self.cap = run.weighting, run.settings.cap
+        self.ids = {hello.site: k for k, hello in enumerate(self.sites.hellos)}
 
     def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
         """As many equal replies as sites are in the sum; none, and an event with the reason, if it is not
@@ -72,87 +73,74 @@ class SecureExchange(SiteExchange):
             header["score"], limits = scored.lr, limits + self.scores.limits
         packets = self.sites.ask("train", start, cohort, header, limits)
         if scored:
-            self.scores.write(
-                scored, cohort, {k: packet.tree.get("score", {}) for k, packet in packets.items()}
-            )
+            scores = {k: packet.tree.get("score", {}) for k, packet in packets.items()}
+            self.scores.write(scored, cohort, scores)
+        replies: list[Reply] = []
+        self._masked = {}
         try:
             replies = self._sum_replies(start, self._roster(start.t, packets))
-            self.dropped.note(start.t, {r.client for r in replies})
             self._void = 0
-            return replies
         except SumNotOpened as why:
-            self.dropped.note(start.t, ())
-            self._void += 1
-            if self._void >= MOST_VOID_ROUNDS:
-                text = (
-                    f"{why} Round {start.t} is the {MOST_VOID_ROUNDS}rd in a row without a sum, so the run"
-                    " pauses"
-                )
-                raise Paused("E206", f"{text}; every round before it is saved.") from None
-            self.sites.tell(start.t, why.code, f"round {start.t}: {why} Round skipped, model unchanged.")
-            return []
+            self._skip(start.t, why.code, str(why), "a sum")
+        finally:
+            used = {r.client for r in replies}
+            self._record_unused(start.t, {k: tree for k, tree in self._masked.items() if k not in used})
+        return replies
 
     def _sum_replies(self, start: Broadcast, roster: Roster) -> list[Reply]:
-        """The phases after the training. Raises SumNotOpened if too few sites are left or the sum is
-        invalid.
-        """
+        """The phases after the training. Raises SumNotOpened for too few sites or an invalid sum."""
         opening = self._opening(start.t, roster)
         came, left = list(opening.vectors), list(opening.left)
-        headers = {self._id(site): {"came": came, "left": left} for site in came}
+        headers = {self.ids[site]: {"came": came, "left": left} for site in came}
         if left:
             signatures = self._signatures(start.t, headers, opening)
             headers = {k: {**header, "signatures": signatures} for k, header in headers.items()}
-        packets = self.sites.follow_up("open", start.t, headers, NO_TENSORS)
-        shares_by_site = {
-            self._site(k): shares
-            for k, p in packets.items()
-            if (shares := self._shares_of(start.t, k, p, {*came, *left}))
-        }
+        shares_by_site: dict[str, dict[str, bytes]] = {}
+        for k, packet in self.sites.follow_up("open", start.t, headers, NO_TENSORS).items():
+            try:
+                shares_by_site[self._site(k)] = _shares_in(packet, {*came, *left})
+            except ValueError:
+                text = "it gave shares of other sites than it was asked for. They are not used."
+                self.sites.tell(start.t, k, "E303", text)
         total = opening.total(shares_by_site)
         for giver, dealers in sorted(opening.false.items()):
-            self.sites.tell(start.t, "E318", false_share_text(giver, dealers, start.t))
+            self.sites.post.tell(start.t, "E318", false_share_text(giver, dealers, start.t))
         if problem := self.numbers.problem(total, len(came)):
-            text = (
-                f"the sum is none of honest numbers ({problem}); which of {', '.join(came)} spoilt it nobody"
-                " can see"
-            )
-            raise SumNotOpened(f"{text}.", "E318")
+            text = f"the sum is none of honest numbers ({problem}); which of {', '.join(came)} spoilt it"
+            raise SumNotOpened(f"{text} cannot be known.", "E318")
         if cut := self.numbers.cut(total):
-            self.sites.tell(start.t, "E322", clipping_event(start.t, cut, len(came), self.secure))
+            self.sites.post.tell(start.t, "E322", clipping_event(start.t, cut, len(came), self.secure))
         weight = shares_of_weight([one.samples for one in roster.listed], self.weighting, self.cap)
         inside = sum(p for one, p in zip(roster.listed, weight) if one.site in came)
-        members = sorted((Reply(self._id(s), roster[s].samples, {}) for s in came), key=lambda r: r.client)
+        members = sorted((Reply(self.ids[s], roster[s].samples, {}) for s in came), key=lambda r: r.client)
         return self.numbers.replies(total, start.weights, members, inside)
 
     def _opening(self, t: int, roster: Roster) -> Opening:
         """Deal shares and collect masked numbers."""
         needed = max(self.secure.needed(len(roster)), self.sites.min_sites)
         self._need(len(roster), len(roster), max(LEAST_SITES, needed), "have trained")
-        rows = [one.as_json() for one in roster.listed]
-        packets = self.sites.follow_up(
-            "share", t, {self._id(s): {"roster": rows} for s in roster.sites}, NO_TENSORS
-        )
-        dealt = self._same_context(
-            t, {self._site(k): p.header for k, p in packets.items() if self._has_dealt(t, k, p, roster)}
-        )
+        header = {"roster": [one.as_json() for one in roster.listed]}
+        packets = self.sites.follow_up("share", t, {self.ids[s]: header for s in roster.sites}, NO_TENSORS)
+        dealt = self._dealt(t, packets, roster)
         self._need(len(dealt), len(roster), needed, "have dealt shares of their keys")
-        headers = {self._id(s): {"dealt": {o: dealt[o]["dealt"][s] for o in dealt if o != s}} for s in dealt}
-        bytes_ = self.numbers.length * self.secure.bits // 8
-        packets = self.sites.follow_up("mask", t, headers, Limits(bytes_, self.numbers.tensors))
-        self.dropped.receive({k: {SUM: dict(packet.tree)} for k, packet in packets.items()})
-        vectors = {self._site(k): y for k, p in packets.items() if (y := self._vector(t, k, p)) is not None}
+        headers = {self.ids[s]: {"dealt": {o: dealt[o]["dealt"][s] for o in dealt if o != s}} for s in dealt}
+        limits = Limits(self.numbers.length * self.secure.bits // 8, self.numbers.tensors)
+        packets = self.sites.follow_up("mask", t, headers, limits)
+        self._masked = {k: {SUM: dict(packet.tree)} for k, packet in packets.items()}
+        vectors = {}
+        for k, packet in packets.items():
+            try:
+                vectors[self._site(k)] = self.numbers.vector(packet.tree, dtype_of(self.secure.bits))
+            except (ValueError, AttributeError, TypeError):
+                self._exclude(t, k, "E303", "its numbers are others than those that are summed.")
         self._need(len(vectors), len(roster), needed, "have sent masked numbers")
         left = tuple(sorted(set(dealt) - set(vectors)))
         commitments = {site: str(header["seed"]) for site, header in dealt.items()}
-        context = str(next(iter(dealt.values()))["context"])
-        return Opening(
-            roster, self.secure.needed(len(roster)), self.secure.bits, context, commitments, vectors, left
-        )
+        context, threshold = str(next(iter(dealt.values()))["context"]), self.secure.needed(len(roster))
+        return Opening(roster, threshold, self.secure.bits, context, commitments, vectors, left)
 
     def _signatures(self, t: int, headers: Mapping[int, dict[str, Any]], opening: Opening) -> dict[str, str]:
-        """Each site's signature of the lists of present and departed sites, without which no site releases a
-        key.
-        """
+        """Each site's signature of who is present and who left, without which no site releases a key."""
         packets = self.sites.follow_up("agree", t, headers, NO_TENSORS)
         signatures = {
             self._site(k): str(p.header.get("signature"))[:MOST_SIGNATURE] for k, p in packets.items()
@@ -160,22 +148,32 @@ class SecureExchange(SiteExchange):
         self._need(len(signatures), len(opening.roster), opening.needed, "have signed who left")
         return signatures
 
-    def _same_context(self, t: int, dealt: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """The sites with the most common context. The masks of sites with another context would not
-        cancel.
+    def _dealt(self, t: int, packets: Mapping[int, Packet], roster: Roster) -> dict[str, dict[str, Any]]:
+        """The headers of the sites that have dealt a share to each other site, with the most common context,
+        because the masks of sites with another context would not cancel.
         """
-        (most, _), *_ = [*Counter(header["context"] for header in dealt.values()).most_common(1), ("", 0)]
-        for site in [site for site, header in dealt.items() if header["context"] != most]:
-            text = "it was sent other weights, settings or another list than most. It is left out of the sum."
-            self.sites.tell(t, "E318", f"{site} round {t}: {text}")
-            del dealt[site]
-        return dealt
+        dealt = dict[int, dict[str, Any]]()
+        for k, packet in packets.items():
+            header, others = packet.header, set(roster.sites) - {self._site(k)}
+            digests = all(re.fullmatch(r"[0-9a-f]{64}", str(header.get(n))) for n in ("seed", "context"))
+            shares = header.get("dealt")
+            if digests and is_texts(shares, MOST_SEALED) and set(shares) == others:
+                dealt[k] = header
+            else:
+                self._exclude(t, k, "E303", "it has not dealt a share to every site.")
+        contexts = Counter(header["context"] for header in dealt.values()).most_common(1)
+        for k in [k for k, header in dealt.items() if header["context"] != contexts[0][0]]:
+            text = "it was sent other weights, settings or another list than most."
+            self._exclude(t, k, "E318", text)
+            del dealt[k]
+        return {self._site(k): header for k, header in dealt.items()}
 
     def _roster(self, t: int, packets: Mapping[int, Packet]) -> Roster:
         """The sites that have trained and sent their keys, in the order of client ids, as a simulation weighs
         them.
 
-        Their samples are limited to the number that they registered.
+        Their samples are limited to the number that they registered. Sites that share a key are left out,
+        because every site would refuse the list.
         """
         listed: list[RosterEntry] = []
         for k, packet in packets.items():
@@ -183,73 +181,35 @@ class SecureExchange(SiteExchange):
             if n == 0:
                 continue
             if not _are_keys(keys) or not isinstance(n, int | float) or not 0 < n < MOST_SAMPLES:
-                self._tell(
-                    t, k, "E303", "its number of samples or its keys are missing. It is left out of the sum."
-                )
+                self._exclude(t, k, "E303", "its number of samples or its keys are missing.")
                 continue
             listed.append(RosterEntry(self._site(k), min(float(n), float(self.sites.hellos[k].train)), *keys))
-        roster = Roster(tuple(_without_duplicates(listed)))
-        for site in sorted({one.site for one in listed} - set(roster.sites)):
-            text = "a key that it has sent is not its own alone. It is left out of the sum."
-            self.sites.tell(t, "E318", f"{site} round {t}: {text}")
-        return roster
-
-    def _has_dealt(self, t: int, k: int, packet: Packet, roster: Roster) -> bool:
-        dealt, others = packet.header.get("dealt"), set(roster.sites) - {self._site(k)}
-        digests = all(
-            re.fullmatch(r"[0-9a-f]{64}", str(packet.header.get(name))) for name in ("seed", "context")
-        )
-        if digests and is_texts(dealt, MOST_SEALED) and set(dealt) == others:
-            return True
-        self._tell(t, k, "E303", "it has not dealt a share to every site. It is left out of the sum.")
-        return False
-
-    def _vector(self, t: int, k: int, packet: Packet) -> Tensor | None:
-        try:
-            return self.numbers.vector(packet.tree, dtype_of(self.secure.bits))
-        except (ValueError, AttributeError, TypeError):
-            self._tell(
-                t, k, "E303", "its numbers are others than those that are summed. It is left out of the sum."
-            )
-            return None
-
-    def _shares_of(self, t: int, k: int, packet: Packet, about: set[str]) -> dict[str, bytes] | None:
-        texts = packet.header.get("shares")
-        try:
-            if not is_texts(texts, MOST_SHARE) or set(texts) != about:
-                raise ValueError
-            return {site: base64.b64decode(text, validate=True) for site, text in texts.items()}
-        except ValueError:
-            self._tell(
-                t, k, "E303", "it gave shares of other sites than it was asked for. They are not used."
-            )
-            return None
+        keys, counts = np.unique([key for one in listed for key in one.keys], return_counts=True)
+        shared = set(keys[counts > 1].tolist())
+        for site in sorted(one.site for one in listed if shared.intersection(one.keys)):
+            self._exclude(t, self.ids[site], "E318", "a key that it has sent is not its own alone.")
+        return Roster(tuple(one for one in listed if not shared.intersection(one.keys)))
 
     def _need(self, sites: int, of: int, needed: int, what: str) -> None:
         if sites < needed:
             raise SumNotOpened(f"{sites} of {of} sites {what}, and {needed} are needed. Nothing was opened.")
 
-    def _tell(self, t: int, k: int, code: str, text: str) -> None:
-        self.sites.tell(t, code, f"{self._site(k)} round {t}: {text}")
+    def _exclude(self, t: int, k: int, code: str, text: str) -> None:
+        self.sites.tell(t, k, code, f"{text} It is left out of the sum.")
 
     def _site(self, k: int) -> str:
         return self.sites.hellos[k].site
 
-    def _id(self, site: str) -> int:
-        return next(k for k, hello in enumerate(self.sites.hellos) if hello.site == site)
 
-
-def _are_keys(value: Any) -> TypeGuard[tuple[str, str, str]]:
+def _are_keys(value: Any) -> bool:
     """True for texts in the form of a site's public keys."""
-    return (
-        isinstance(value, list)
-        and len(value) == KEYS
-        and all(isinstance(k, str) and len(k) <= MOST_KEY for k in value)
-    )
+    texts = isinstance(value, list) and all(isinstance(k, str) and len(k) <= MOST_KEY for k in value)
+    return texts and len(value) == KEYS
 
 
-def _without_duplicates(listed: Sequence[RosterEntry]) -> list[RosterEntry]:
-    """The entries without sites that share a key, which every site would refuse."""
-    keys, counts = np.unique([key for one in listed for key in one.keys], return_counts=True)
-    duplicates = set(keys[counts > 1].tolist())
-    return [one for one in listed if not duplicates.intersection(one.keys)]
+def _shares_in(packet: Packet, about: set[str]) -> dict[str, bytes]:
+    """The shares of these sites' keys. Raises ValueError if they are others."""
+    texts = packet.header.get("shares")
+    if not is_texts(texts, MOST_SHARE) or set(texts) != about:
+        raise ValueError
+    return {site: base64.b64decode(text, validate=True) for site, text in texts.items()}

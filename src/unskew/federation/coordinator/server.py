@@ -31,6 +31,7 @@ from unskew.version import __version__
 
 TASK = "UNSKEW_TASK"
 """The environment variable that holds a conductor's run, task and token."""
+CONDUCTOR = "unskew.federation.coordinator.conductor"
 TAKE_S = 2.0
 """Seconds between requests for tasks while no order waits; such tasks come from strangers and are refused."""
 MOST_STARTS = 3
@@ -49,7 +50,10 @@ class _Run:
 
 @dataclass
 class Conductors:
-    """One process for each run, restarted if it is killed."""
+    """One process for each run, restarted if it is killed.
+
+    A task that does not bring our app, or no order of this coordinator, is ended before any code of it runs.
+    """
 
     home: Coordinator
     say: Say
@@ -69,17 +73,14 @@ class Conductors:
         ordered = orders.waiting_orders(self.home.folder) - {run.order for run in self._runs}
         if ordered or time.monotonic() - self._request_time >= TAKE_S:
             self._request_time = time.monotonic()
-            self._take()
+            try:
+                if task := self._link.take(self._secret):
+                    self._begin(task)
+            except Unavailable:
+                pass  # the SuperLink is still starting or is being restarted
+            except Refused as error:
+                self._rarely(f"E507 the SuperLink gives no tasks: {error}; it is asked again until it does.")
         self._runs = [run for run in self._runs if not self._has_ended(run)]
-
-    def _take(self) -> None:
-        try:
-            if task := self._link.take(self._secret):
-                self._begin(task)
-        except Unavailable:
-            return  # the SuperLink is still starting or is being restarted
-        except Refused as error:
-            self._rarely(f"E507 the SuperLink gives no tasks: {error}; it is asked again until it does.")
 
     @property
     def active(self) -> list[Path]:
@@ -95,23 +96,13 @@ class Conductors:
 
     def _begin(self, task: Task) -> None:
         if task.app_hash != APP_HASH:
-            what = (
-                f"it brings an app of its own (SHA-256 {task.app_hash[:16] or 'unknown'}), of which nothing"
-                " was run"
-            )
-            return self._refuse(task, what)
+            what = f"it brings an app of its own (SHA-256 {task.app_hash[:16] or 'unknown'})"
+            return self._refuse(task, f"{what}, of which nothing was run")
         name = self._link.order_of(task)
         if not orders.exists(self.home.folder, name):
             return self._refuse(task, "no order of this coordinator belongs to it")
         flower = self.home.folder / "flower"
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "unskew.federation.coordinator.conductor",
-            str(self.home.folder),
-            name,
-        ]
+        command = [sys.executable, "-P", "-m", CONDUCTOR, str(self.home.folder), name]
         env = programs.environment(flower, **{TASK: f"{task.run} {task.number} {task.token}"})
         path = orders.read_order(self.home.folder, name).path
         program = Program(f"the process of {path}", command, env, flower / "conductor.log", self.form)
@@ -176,7 +167,7 @@ class Server:
                 "E503", f"without TLS the server listens on loopback only; got --bind {self.bind}."
             )
         flower.chmod(0o700)  # Flower's server admits everybody who reaches its socket there
-        self.renewal = Renewal(self.home, self.say)
+        self.renewal, self.runs = Renewal(self.home, self.say), RunMetrics()
         self.conductors, self._link = Conductors(self.home, self.say, self.form), SuperLink(self.home)
         env = programs.environment(flower)
         link = superlink.superlink_command(self.home, self.conductors.secret_file)
@@ -198,6 +189,7 @@ class Server:
             if code is not None and code >= 0:  # not killed
                 self._has_ended(program)
         self.conductors.tend()
+        self.runs.tend(self.conductors.active)
         self.report_refusals()
         if self.home.tls:  # else Flower authenticates no nodes; requests and replies are signed anyway
             self._reconcile()
@@ -216,23 +208,17 @@ class Server:
         facts = [fact for line in lines if (fact := access.parse_refusal(line))]
         for fact in facts:
             self.refused += int(fact["times"])
-            self.say(
-                f"refused {fact['who']}: {fact['why']}"
-                + (f" ({fact['times']} times)" if fact["times"] != 1 else "")
-            )
+            times = f" ({fact['times']} times)" if fact["times"] != 1 else ""
+            self.say(f"refused {fact['who']}: {fact['why']}{times}")
         try:
             journal.record_events(self.home, [("refused", fact) for fact in facts])
-        except (
-            UnskewError,
-            OSError,
-        ) as error:  # a disk that strangers' attempts have filled must not end the server
+        except (UnskewError, OSError) as error:  # a disk that strangers have filled must not end the server
             self.say(f"the federation's journal lacks {len(facts)} lines about refusals: {error}")
 
     def _has_ended(self, program: Program) -> None:
         now = time.monotonic()
-        self._ends = [(when, name) for when, name in self._ends if when > now - WITHIN_S] + [
-            (now, program.name)
-        ]
+        self._ends = [(when, name) for when, name in self._ends if when > now - WITHIN_S]
+        self._ends.append((now, program.name))
         if [name for _, name in self._ends].count(program.name) >= MOST_ENDS:
             raise UsageError("E507", f"{program.name} does not stay up; see {program.log}.")
 
@@ -256,82 +242,69 @@ class Server:
             return  # it is tried again; a SuperLink that does not stay up is reported by itself
         self._registered = texts, time.monotonic()
 
-
-def start_server(home: Coordinator, bind: str, say: Say, form: programs.LogForm = "text") -> Server:
-    """A server with free ports. Raises UsageError (E507) if sites cannot reach it or another server is
-    running.
-    """
-    bind = bind.removeprefix("[").removesuffix("]")
-    check_free(bind or default_bind(home.host), home.port)
-    return Server(home, bind, say, form)
-
-
-class ServerMetrics:
-    """Metrics of a server and its runs since the start."""
-
-    def __init__(self, server: Server):
-        self.server, self.runs = server, RunMetrics()
-
-    def tend(self) -> None:
-        """Read the new lines of the runs' journals."""
-        self.runs.tend(self.server.conductors.active)
-
     def metrics(self) -> list[Metric]:
-        server, home = self.server, self.server.home.now()
+        """Metrics of the server and its runs since the start."""
+        home = self.home.now()
         restarts = {
-            "front": server.front.restarts,
-            "superlink": server.program.restarts,
-            "run": server.conductors.restarts,
+            "front": self.front.restarts,
+            "superlink": self.program.restarts,
+            "run": self.conductors.restarts,
         }
         figures = [
             gauge("build_info", "The version of unskew.", {__version__: 1}, "version"),
             gauge("sites", "Sites of the federation.", len(home.sites)),
             gauge("sites_admitted", "Sites whose key is admitted.", len(home.admitted())),
-            counter("refusals", "Attempts that the front has refused.", server.refused),
+            counter("refusals", "Attempts that the front has refused.", self.refused),
             counter("restarts", "Programs that were started again, by program.", restarts, "program"),
             *self.runs.metrics(),
         ]
         if home.tls:
             until = certificates.read(home.folder / "server.crt").not_valid_after_utc.timestamp()
-            figures.append(
-                gauge("certificate_expiry_timestamp_seconds", "When the server's certificate ends.", until)
-            )
+            text = "When the server's certificate ends."
+            figures.append(gauge("certificate_expiry_timestamp_seconds", text, until))
         return figures
 
     def problem(self) -> str:
         """The programs that are not running, as text; "" if all run."""
-        stopped = [p.name for p in (self.server.front, self.server.program) if not p.is_running]
+        stopped = [p.name for p in (self.front, self.program) if not p.is_running]
         return f"not running: {', '.join(stopped)}" if stopped else ""
 
 
+def start_server(home: Coordinator, bind: str, say: Say, form: programs.LogForm = "text") -> Server:
+    """A server with free ports. Raises UsageError (E507) if they are taken or cannot be reached by sites."""
+    bind = bind.removeprefix("[").removesuffix("]")
+    check_free(bind or default_bind(home.host), home.port)
+    return Server(home, bind, say, form)
+
+
 def program_lines(home: Coordinator) -> str:
-    """Shell lines for everything that `serve`, `run --on` and `site run` start; each path is relative to its
-    program's folder.
-    """
+    """Shell lines for all programs that unskew starts; each path is relative to its program's folder."""
     server = Server(home, say=lambda _: None)
     off = " ".join(f"{name}={value}" for name, value in programs.FLOWER_SWITCHES.items())
-    lines = ["# every program has this environment", f"export {off} FLWR_HOME=FOLDER/flower", ""]
-    lines += [f"# at the coordinator: unskew serve {home.name}", _shell_line(server.front.command)]
-    lines += [_shell_line(server.program.command), ""]
-    lines += [
-        "# for each run that was ordered with `unskew run --on`, started by `unskew serve` and ended with"
-        " the run"
-    ]
-    conductor = ["python", "-m", "unskew.federation.coordinator.conductor", str(home.folder), "ORDER"]
-    lines += [f"export {TASK}='RUN TASK TOKEN'", _shell_line(conductor)]
-    lines += [f"# every other run is ended before it starts; the app of ours has the SHA-256 {APP_HASH}"]
-    for site in home.sites:
-        lines += _site_lines(site)
-    return "\n".join(lines)
-
-
-def _site_lines(site: str) -> list[str]:
+    conductor = ["python", "-m", CONDUCTOR, str(home.folder), "ORDER"]
     worker = ["python", "-m", "unskew.federation.site.worker", "site", "PATH", "--device", "cpu"]
     lines = [
+        "# every program has this environment",
+        f"export {off} FLWR_HOME=FOLDER/flower",
         "",
-        f"# at {site}: unskew site run --data PATH, which speaks to the server itself and starts only",
+        f"# at the coordinator: unskew serve {home.name}",
+        _shell_line(server.front.command),
+        _shell_line(server.program.command),
+        "",
+        "# for each run that was ordered with `unskew run --on`, started by `unskew serve` and ended with the"
+        " run",
+        f"export {TASK}='RUN TASK TOKEN'",
+        _shell_line(conductor),
+        f"# every other run is ended before it starts; the app of ours has the SHA-256 {APP_HASH}",
     ]
-    return [*lines, f"export {SOCKET}=PRIVATE_FOLDER/worker", _shell_line(worker)]
+    for site in home.sites:
+        lines += [
+            "",
+            f"# at {site}: unskew site run --data PATH, which speaks to the server itself and starts only",
+            f"export {SOCKET}=PRIVATE_FOLDER/worker",
+            _shell_line(worker),
+        ]
+    return "\n".join(lines)
 
 
 def _shell_line(command: list[str]) -> str:

@@ -16,14 +16,17 @@ import contextlib
 import hashlib
 import io
 import sys
+import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unskew.errors import MissingPackage
+from unskew.errors import MissingPackage, UsageError
 from unskew.federation.addresses import socket_address
+from unskew.federation.coordinator import orders
+from unskew.federation.coordinator.orders import Order
 from unskew.federation.protocol.identity import PublicKey
 from unskew.federation.tickets import Coordinator
 
@@ -104,13 +107,10 @@ except ImportError as error:  # the extra is not installed, or in a version that
 URL = "http://superlink"
 """The SuperLink, of which the socket is the address."""
 TIMEOUT_S = 20.0
+STARTING_S = 20.0
+"""Seconds of attempts to submit a run to a SuperLink that may still be starting."""
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 """The call that is authenticated with the secret."""
-
-
-def flower_key(key: PublicKey) -> bytes:
-    """A key in Flower's form."""
-    return public_key_to_bytes(key.key)
 
 
 class Refused(Exception):
@@ -131,12 +131,16 @@ class Task:
     app_hash: str
 
 
+def flower_key(key: PublicKey) -> bytes:
+    """A key in Flower's form."""
+    return public_key_to_bytes(key.key)
+
+
 def runtime_client(home: Coordinator, *interceptors: Any, retry: Any = None) -> RuntimeHttpClient:
     """A client for the calls of a run's task. retry: Flower's, which waits for an absent SuperLink."""
     version = RuntimeVersionHttpInterceptor(component_name="unskew")
-    return _connected(
-        home, RuntimeHttpClient(URL, interceptors=[version, *interceptors], retry_invoker=retry)
-    )
+    client = RuntimeHttpClient(URL, interceptors=[version, *interceptors], retry_invoker=retry)
+    return _connected(home, client)
 
 
 def _connected(home: Coordinator, client: Any) -> Any:
@@ -187,9 +191,8 @@ class SuperLink:
     def status(self, number: int) -> str:
         """ "pending", "starting", "running" or "finished"."""
         with _map_errors():
-            return (
-                self._control.ListRuns(control.ListRunsRequest(run_id=number)).run_dict[number].status.status
-            )
+            runs = self._control.ListRuns(control.ListRunsRequest(run_id=number)).run_dict
+            return runs[number].status.status
 
     def stop(self, number: int) -> None:
         with _map_errors(ApiErrorCode.RUN_ALREADY_FINISHED):
@@ -212,16 +215,43 @@ class SuperLink:
         return str(user_config_from_proto(run.override_config).get(ORDER, ""))
 
     def finish(self, task: Task, problem: str = "") -> None:
-        """End a task and its run."""
+        """End a task and its run, unless it has ended already."""
         outcome = "failed" if problem else "completed"
-        with (
-            _map_errors(ApiErrorCode.RUNTIME_AUTHENTICATION_FAILED),
-            self._client_of(task) as client,
-        ):  # else it has ended already
-            client.PushTaskOutput(runtime.PushTaskOutputRequest(sub_status=outcome, details=problem))
+        request = runtime.PushTaskOutputRequest(sub_status=outcome, details=problem)
+        with _map_errors(ApiErrorCode.RUNTIME_AUTHENTICATION_FAILED), self._client_of(task) as client:
+            client.PushTaskOutput(request)
 
     def _client_of(self, task: Task) -> RuntimeHttpClient:
         return runtime_client(self._home, RuntimeTokenHttpInterceptor(token=task.token))
+
+
+def submit(home: Coordinator, order: Order) -> int:
+    """Start the run of an order. Returns its number. Raises UsageError (E507) if it is not accepted."""
+    link, name, until = SuperLink(home), orders.hand_in(order), time.monotonic() + STARTING_S
+    while True:
+        try:
+            return link.start(name)
+        except Refused as error:
+            raise UsageError("E507", f"the SuperLink did not accept the run: {error}") from error
+        except Unavailable as error:
+            if time.monotonic() >= until:
+                text = "the SuperLink does not answer; is `unskew serve` running?"
+                raise UsageError("E507", text) from error
+        time.sleep(0.5)
+
+
+def status(home: Coordinator, number: int) -> str:
+    """Flower's state of a run; "" without an answer."""
+    try:
+        return SuperLink(home).status(number)
+    except (Refused, Unavailable):
+        return ""
+
+
+def stop(home: Coordinator, number: int) -> None:
+    """End a run, if the SuperLink answers."""
+    with contextlib.suppress(Refused, Unavailable):
+        SuperLink(home).stop(number)
 
 
 @contextlib.contextmanager

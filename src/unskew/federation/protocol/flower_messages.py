@@ -110,15 +110,8 @@ def set_number(message: Message, number: str) -> None:
     message.metadata.__dict__["_message_id"] = number
 
 
-def set_answered(message: Message, number: str) -> None:
-    """Make a message the answer to the one with this number."""
-    message.metadata.__dict__["_reply_to_message_id"] = number
-
-
 def payload(message: Message) -> InflatableObject:
-    """The object to send for a message: for a small one its record alone, because each object takes calls of
-    its own.
-    """
+    """The object to send for a message: for a small one its record alone, as each object takes calls."""
     if message.has_content() and list(message.content) == [HEAD]:
         return message.content[HEAD]
     return message
@@ -147,9 +140,7 @@ class MessageTooLarge(ValueError):
 
 
 class Arrival:
-    """A message that arrives in pieces. `go_on` may be called again after a failure, and fetches only missing
-    pieces.
-    """
+    """A message that arrives in pieces. After a failure `go_on` fetches the missing pieces only."""
 
     def __init__(self, head: MessageProto, tree: ObjectTree, folder: Path, most: int | None = None):
         """head: all but the content. tree: numbers of its pieces. folder: for large tensors.

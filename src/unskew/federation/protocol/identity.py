@@ -33,12 +33,10 @@ class PublicKey:
         """Parse the one line `ecdsa-sha2-nistp384 AAAA...`. Raises UsageError (E503) for anything else."""
         try:
             key = serialization.load_ssh_public_key(text.strip().encode())
-        except Exception as error:  # cryptography raises a dozen kinds of errors for text that is not a key
-            text = "this is not a public key; a public key begins with ecdsa-sha2-nistp384."
-            raise UsageError("E503", text) from error
+        except Exception:  # cryptography raises a dozen kinds of errors for text that is not a key
+            key = None
         if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
-            text = "this public key is of another kind; it should begin with ecdsa-sha2-nistp384."
-            raise UsageError("E503", text)
+            raise UsageError("E503", "this is not a public key that begins with ecdsa-sha2-nistp384.")
         return PublicKey(key)
 
     @staticmethod
@@ -46,10 +44,10 @@ class PublicKey:
         """Parse a key in PEM form. Raises UsageError (E503) for anything else."""
         try:
             key = serialization.load_pem_public_key(text.encode())
-        except ValueError as error:
-            raise UsageError("E503", "this is not a public key in PEM form.") from error
+        except ValueError:
+            key = None
         if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise UsageError("E503", "this public key is of another kind.")
+            raise UsageError("E503", "this is not a public key in PEM form.")
         return PublicKey(key)
 
     @property
@@ -104,10 +102,10 @@ class PrivateKey:
             raise UsageError("E521", f"other users may read the private key {path}; run: chmod 600 {path}")
         try:
             key = serialization.load_ssh_private_key(path.read_bytes(), None)
-        except Exception as error:  # cryptography raises a dozen kinds of errors for bytes that are not a key
-            raise UsageError("E503", f"{path} is not a private key.") from error
+        except Exception:  # cryptography raises a dozen kinds of errors for bytes that are not a key
+            key = None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise UsageError("E503", f"{path} is a key of another kind.")
+            raise UsageError("E503", f"{path} is not a private key of this kind.")
         return PrivateKey(key)
 
 
@@ -130,8 +128,7 @@ def write_secret(path: Path, data: bytes) -> None:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise UsageError(
-            "E161", f"{path} exists and is not overwritten; choose another folder, or move that file away."
-        ) from None
+        text = f"{path} exists and is not overwritten; choose another folder, or move that file away."
+        raise UsageError("E161", text) from None
     with os.fdopen(handle, "wb") as file:
         file.write(data)

@@ -210,25 +210,20 @@ def ask_worker(path: Path, folder: Path, request: SignedMessage, budget_s: float
     `budget_s` seconds.
     """
     until = time.monotonic() + budget_s
-    with _connect(path, until) as line:
-        left_s = max(0.1, until - time.monotonic())
-        line.settimeout(left_s)
-        line.sendall(BUDGET.pack(left_s))
-        request.send(line)
-        return SignedMessage.receive(line, folder)
-
-
-def _connect(path: Path, until: float) -> socket.socket:
     while True:
-        line = socket.socket(socket.AF_UNIX)
-        try:
-            line.connect(str(path))
-            return line
-        except (FileNotFoundError, ConnectionRefusedError):
-            line.close()
-            if time.monotonic() >= until:
-                raise TimeoutError from None
-            time.sleep(RETRY_S)
+        with socket.socket(socket.AF_UNIX) as line:
+            try:
+                line.connect(str(path))
+            except (FileNotFoundError, ConnectionRefusedError):
+                if time.monotonic() >= until:
+                    raise TimeoutError from None
+                time.sleep(RETRY_S)
+                continue
+            left_s = max(0.1, until - time.monotonic())
+            line.settimeout(left_s)
+            line.sendall(BUDGET.pack(left_s))
+            request.send(line)
+            return SignedMessage.receive(line, folder)
 
 
 def share_name(path: str) -> str:

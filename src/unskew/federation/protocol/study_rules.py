@@ -16,7 +16,6 @@ import numpy as np
 from unskew.config import Settings
 from unskew.core.client import Fed
 from unskew.core.method import Method
-from unskew.core.part import Part
 from unskew.core.trip import trip_index
 from unskew.data.clients.availability import without_trace
 from unskew.data.clients.federation import Federation, RemoteFederation
@@ -30,7 +29,6 @@ from unskew.methods.standardise import Standardise
 from unskew.models import hf_folder
 from unskew.runs.resolve import sends_weights
 from unskew.scores import METRICS, metric_names
-from unskew.system.python_files import names_function
 
 CLIP = "clip_median"
 SITES = "(sites)"
@@ -44,41 +42,36 @@ def study_settings(settings: Settings) -> Settings:
     """The settings of a run over a network. Raises UsageError (E506) if they need samples at the server, or a
     file.
     """
-    check_not_from_a_file(settings.method)
-    _check_loss_not_own(settings.loss)
+    check_no_files(settings)
     method = registry.parse(settings.method, settings.set)
-    check_metrics_not_own(settings.metrics)
-    if settings.measure != "none":
-        text = f"'{settings.measure}' is measured on the samples, which stay at sites; set measure to none."
-        raise UsageError("E506", text)
-    if settings.validation:
-        text = (
-            "validation holds samples out before they are dealt to clients; the samples of sites are dealt"
-            " already."
-        )
-        raise UsageError("E506", text)
-    if settings.class_weights == "balanced":
-        text = "class_weights=balanced needs the class counts of all sites, which are not shared"
-        raise UsageError("E506", f"{text}; give a number for each class, such as class_weights=[1, 5].")
-    summed = settings.secure
-    if settings.patience or settings.keep_best:
-        name = "patience" if settings.patience else "keep_best"
-        text = (
-            f"{name} decides by the scores of a round when it is over, and those of sites come a round later"
-        )
-        raise UsageError("E506", f"{text}; leave it out.")
-    for part in method.parts if summed else ():
-        if part.weights_read == "each":  # the rest is known once the model is built
+    late = "decides by the scores of a round when it is over, and those of sites come a round later"
+    counts = "needs the class counts of all sites, which are not shared; give a number for each class"
+    refused = [
+        (settings.measure != "none", f"measure={settings.measure} needs the samples, which stay at sites"),
+        (
+            settings.validation,
+            "validation holds samples out of the set that is dealt; those of sites are dealt",
+        ),
+        (settings.class_weights == "balanced", f"class_weights=balanced {counts}, such as [1, 5]"),
+        (settings.patience, f"patience {late}; leave it out"),
+        (settings.keep_best, f"keep_best {late}; leave it out"),
+    ]
+    for applies, text in refused:
+        if applies:
+            raise UsageError("E506", f"{text}.")
+    for part in method.parts:
+        if settings.secure and part.weights_read == "each":  # the rest is known once the model is built
             text = f"secure aggregation is not possible with '{part.name}', which reads each site's weights"
             raise UsageError("E108", f"{text}; leave it out, or set secure_aggregation=off.")
-    for part in method.parts:
         if part.reserve:
-            text = (
-                f"'{part.name}' holds back {part.reserve} samples of each class at the server, which has"
-                " none."
-            )
-            raise UsageError("E506", text)
-        _check_trips(part)
+            text = f"'{part.name}' holds back {part.reserve} samples of each class at the server"
+            raise UsageError("E506", f"{text}, which has none.")
+        for trip in part.trips:
+            try:
+                trip_index(trip, part.trips)
+            except ValueError as error:
+                text = f"'{part.name}' cannot run over a network: {error}, so that sites could not tell them"
+                raise UsageError("E506", f"{text} apart; give each a function of its own.") from None
     return settings.replace(
         method=str(method), set={}, data=SITES, lanes="1", device="cpu", samples=None, skew="iid"
     )
@@ -95,18 +88,6 @@ def with_clipping(settings: Settings) -> Settings:
     return settings.replace(method=str(registry.parse(f"{method}+{CLIP}")))
 
 
-def _check_trips(part: Part) -> None:
-    """Raises UsageError (E506) for a Part with two trips that a site cannot tell apart."""
-    for trip in part.trips:
-        try:
-            trip_index(trip, part.trips)
-        except ValueError as error:
-            text = (
-                f"'{part.name}' cannot run over a network: {error}, so that sites could not tell them apart"
-            )
-            raise UsageError("E506", f"{text}; give each a function of its own.") from None
-
-
 def site_settings(settings: Settings, model: str | None) -> Settings:
     """Settings as a site runs them: one lane, no trace, and the site's own model in place of one from a file
     or folder.
@@ -116,22 +97,15 @@ def site_settings(settings: Settings, model: str | None) -> Settings:
     method by arguments that its text does not show. A trace is a file of the coordinator, which alone
     selects clients by it.
     """
-    check_not_from_a_file(settings.method)
-    _check_loss_not_own(settings.loss)
-    check_metrics_not_own(settings.metrics)
+    check_no_files(settings)
     if settings.set:
-        text = (
-            f"the study changes '{settings.method}' by the setting 'set', which its operator would not read"
-        )
+        text = f"the study changes '{settings.method}' by the setting 'set', which an operator would not read"
         raise UsageError("E506", f"{text}; a coordinator writes all arguments into the method.")
     if ":" in settings.model or hf_folder.is_on_disk(settings.model):
         if model is None:
             own = "FILE.py:FUNCTION" if ":" in settings.model else "\"hf(path='FOLDER')\""
-            text = (
-                f"the study's model is {settings.model}; to allow your own, start the site with --model"
-                f" {own}."
-            )
-            raise UsageError("E506", text)
+            text = f"the study's model is {settings.model}; to allow your own"
+            raise UsageError("E506", f"{text}, start the site with --model {own}.")
         settings = settings.replace(model=model)
     return settings.replace(lanes="1", workers=1, availability=without_trace(settings.availability))
 
@@ -145,36 +119,19 @@ def site_method(text: str) -> Method:
         raise UsageError("E102", f"there is no method '{error.name}' at this site; {remedy}.") from None
 
 
-def check_not_from_a_file(method: str) -> None:
-    """Raises UsageError (E506) for a method from a file, before it is parsed, because parsing would run the
-    file.
-    """
-    if ".py" in method:  # anywhere in it, so that no other way of reading the text can find a file
-        text = (
-            f"the study's method {method!r} is in a file, and no site loads a file that a coordinator names"
-        )
+def check_no_files(settings: Settings) -> None:
+    """Raises UsageError (E506) for a method, loss or metric from a file, which reading it would run."""
+    rule = "and no site loads a file that a coordinator names"
+    if ".py" in settings.method:  # anywhere in it, so that no other way of reading the text can find a file
         remedy = "install it everywhere as a package that declares it as an entry point of unskew.methods."
-        raise UsageError("E506", f"{text}; {remedy}")
-
-
-def check_metrics_not_own(metrics: str) -> None:
-    """Raises UsageError (E506) for a metric that is a user's function, before its file is opened."""
-    own = [name for name in metric_names(metrics) if name not in METRICS]
+        raise UsageError("E506", f"the study's method {settings.method!r} is in a file, {rule}; {remedy}")
+    if ":" in settings.loss:
+        text = f"the loss {excerpt(settings.loss)} is a function of your own, {rule}"
+        raise UsageError("E506", f"{text}; over a network take a loss that unskew has.")
+    own = [name for name in metric_names(settings.metrics) if name not in METRICS]
     if own:
-        text = (
-            f"the metric '{own[0]}' is a function of your own, and no site loads a file that a coordinator"
-            " names"
-        )
+        text = f"the metric '{own[0]}' is a function of your own, {rule}"
         raise UsageError("E506", f"{text}; over a network metrics are {', '.join(METRICS)}.")
-
-
-def _check_loss_not_own(loss: str) -> None:
-    """Raises UsageError (E506) for a loss that is a user's function."""
-    if names_function(loss):
-        text = (
-            f"the loss {excerpt(loss)} is a function of your own, and no site loads a file that a coordinator"
-        )
-        raise UsageError("E506", f"{text} names; over a network take a loss that unskew has.")
 
 
 def check_noise(method: Method, fed: Fed) -> None:
@@ -186,11 +143,9 @@ def check_noise(method: Method, fed: Fed) -> None:
     for part in method.parts:
         shares = part.shares(fed) | {n: s for trip in part.trips for n, s in trip.shares(fed).items()}
         if private := [name for name, share in shares.items() if share.guarantee == "dp"]:
-            text = (
-                f"'{part.name}/{private[0]}' is protected by noise from the study's seed, which the server"
-                " knows"
-            )
-            raise UsageError("E506", f"{text}: over a network that guarantee would be false.")
+            text = f"'{part.name}/{private[0]}' is protected by noise from the study's seed"
+            false = "which the server knows: over a network that guarantee would be false."
+            raise UsageError("E506", f"{text}, {false}")
 
 
 def prepare(data: Dataset, settings: Settings) -> Dataset:
@@ -201,12 +156,9 @@ def prepare(data: Dataset, settings: Settings) -> Dataset:
     would differ.
     """
     if settings.normalise == "dataset" and data.mean is None and data.applied is None:
-        text = (
-            "the study sets normalise=dataset, and a site's own samples have no constants that all sites know"
-        )
-        raise UsageError(
-            "E506", f"{text}; scale samples before, add +standardise to the method, or set normalise=none."
-        )
+        text = "the study sets normalise=dataset, and samples of sites have no constants that all sites know"
+        remedy = "scale samples before, add +standardise to the method, or set normalise=none."
+        raise UsageError("E506", f"{text}; {remedy}")
     method = registry.parse(settings.method, settings.set)
     standardise = settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises)
     return data.standardised() if standardise and data.mean is not None else data
@@ -233,18 +185,17 @@ class ServerView(RemoteFederation):
         """
         check_compatible(hellos)
         first = hellos[0]
-        shape, pixels = first.shape, first.pixels
         if test is not None:
             check_compatible([first, Hello.of("the server", test, first.versions)])
-        target = first.learnt
-        no_labels = np.zeros((0, *pixels), np.float64 if target else np.int64)
+        target, no_samples = first.learnt, np.zeros((0, *first.shape), np.float32)
+        no_labels = np.zeros((0, *first.pixels), np.float64 if target else np.int64)
         if first.several:
             no_labels = np.zeros((0, len(first.classes)), bool)
         return ServerView(
             name,
-            np.zeros((0, *shape), np.float32),
+            no_samples,
             no_labels,
-            np.zeros((0, *shape), np.float32) if test is None else test.x_test,
+            no_samples if test is None else test.x_test,
             no_labels if test is None else test.y_test,
             first.classes,
             Index(np.zeros(0, np.int64), np.cumsum([0, *(h.train for h in hellos)], dtype=np.int64)),
@@ -261,17 +212,13 @@ class ServerView(RemoteFederation):
 
 @dataclass(frozen=True)
 class SiteView(Federation):
-    """One site's samples as client k of the federation. largest: the most training samples that any site
-    holds.
-    """
+    """One site's samples as client k of the federation. largest: most training samples at any site."""
 
     largest: int = 0
 
     @property
     def sizes(self) -> np.ndarray:  # type: ignore[override]
-        """[K]: this site's number of samples, and `largest` for the others, so that bounds equal the
-        server's.
-        """
+        """[K]: this site's samples, and `largest` for the others, so that bounds equal the server's."""
         own = self.train.sizes
         return np.where(own > 0, own, self.largest)
 

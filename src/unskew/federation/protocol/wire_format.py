@@ -71,25 +71,8 @@ class StoredTensors(Mapping[str, Any]):
         return len(self._places)
 
 
-def tensor_names(stored: StoredBytes) -> list[str]:
-    """The paths of all tensors of a file. Raises SafetensorError if the file is not in safetensors format."""
-    with safe_open(stored.path, "pt") as file:
-        return list(file.keys())
-
-
-def stored_tree(stored: StoredBytes, paths: list[str], orders: AxisOrders) -> dict[str, Any]:
-    """The tree of these tensors. Raises RuntimeError or similar if an axis order does not fit its tensor."""
-    with safe_open(stored.path, "pt") as file:
-        for path, order in orders.items():
-            in_axis_order(file.get_tensor(path), order)
-    places: dict[str, Any] = nested_tree({path: path for path in paths})  # type: ignore[arg-type]
-    return {name: StoredTensors(stored, places, orders)[name] for name in places}
-
-
 def store_if_large(w: Weights, folder: Path) -> Weights:
-    """The weights, moved to a file if they exceed SMALL bytes; each is then in memory only while it is
-    read.
-    """
+    """The weights; if they exceed SMALL bytes, moved to a file, each in memory only while it is read."""
     if size_in_bytes(w) <= SMALL:
         return w
     stored = StoredBytes(folder)
@@ -159,9 +142,7 @@ class PackedTree:
 
 
 def pack(tree: Mapping[str, Any]) -> PackedTree:
-    """Pack a tree for sending. Large tensors are not copied, so the tree must not change before it is
-    sent.
-    """
+    """Pack a tree. Large tensors are not copied, so the tree must not change before it is sent."""
     tensors = {n: t.detach().cpu() for n, t in flat_tree(tree).items()}
     axes = {n: order for n, t in tensors.items() if (order := _axes(t))}
     in_order = {n: (t.permute(axes[n]) if n in axes else t).contiguous() for n, t in tensors.items()}
@@ -171,9 +152,7 @@ def pack(tree: Mapping[str, Any]) -> PackedTree:
 
 
 def seal(header: Mapping[str, Any], tree: Mapping[str, Any] | PackedTree, key: PrivateKey) -> SignedMessage:
-    """Pack and sign a message. Numbers that are not finite become null, because JSON cannot represent
-    them.
-    """
+    """Pack and sign a message. Numbers that are not finite become null, as JSON has no others."""
     packed = tree if isinstance(tree, PackedTree) else pack(tree)
     text = json.dumps(
         {n: _finite(v) for n, v in header.items()} | dict(packed.facts), sort_keys=True, allow_nan=False
@@ -191,62 +170,54 @@ def unseal(sealed: SignedMessage, key: PublicKey, limits: Limits) -> Packet:
         size, most = f"{len(sealed.blob):,} and {len(sealed.text):,}", f"{limits.blob:,} and {MOST_HEADER:,}"
         raise WireError("E303", f"its tensors and header have {size} bytes; at most {most} are expected.")
     if not key.signed(sealed.text.encode(), sealed.signature):
-        raise WireError(
-            "E310", "the signature does not match: the message was changed, or sent by somebody else."
-        )
-    header = _header(sealed.text)
+        text = "the signature does not match: the message was changed, or sent by somebody else."
+        raise WireError("E310", text)
+    try:
+        header = json.loads(sealed.text)
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise WireError("E310", "the header is not a JSON object.")
     if header.get("sha256") != sha256(sealed.blob):
         raise WireError("E310", "the tensors do not have the SHA-256 that was signed.")
     return Packet(header, _tensors(sealed.blob, limits, header.get("axes", {})) if len(sealed.blob) else {})
 
 
-def _header(text: str) -> dict[str, Any]:
-    try:
-        header = json.loads(text)
-    except (ValueError, RecursionError):
-        header = None
-    if not isinstance(header, dict):
-        raise WireError("E310", "the header is not a JSON object.")
-    return header
-
-
 def _tensors(blob: bytes | ByteSequence, limits: Limits, axes: Any) -> Tree:
+    """The nested tree of tensors by name, with restored axes; tensors of a file stay in the file."""
     start = blob[:8] if isinstance(blob, bytes) else blob.read(0, 8)
     if int.from_bytes(start, "little") > limits.names:
         raise WireError("E303", f"the message lists more than the {limits.tensors} tensors expected.")
+    tensors = dict[str, Tensor]()
     try:
-        tensors = dict.fromkeys(tensor_names(blob)) if isinstance(blob, StoredBytes) else _load(blob)
+        if isinstance(blob, StoredBytes):
+            with safe_open(blob.path, "pt") as file:
+                names = list(file.keys())
+        else:
+            tensors = load(all_bytes(blob))
+            names = sorted(tensors)
     except (SafetensorError, ValueError, KeyError, RuntimeError, OverflowError, TypeError) as error:
         raise WireError("E310", f"the tensors cannot be read ({type(error).__name__}).") from error
-    if len(tensors) > limits.tensors:
-        raise WireError(
-            "E303", f"the message holds {len(tensors)} tensors; at most {limits.tensors} are expected."
-        )
-    if any(path.count("/") >= MOST_LEVELS for path in tensors):
+    if len(names) > limits.tensors:
+        text = f"the message holds {len(names)} tensors; at most {limits.tensors} are expected."
+        raise WireError("E303", text)
+    if any(path.count("/") >= MOST_LEVELS for path in names):
         raise WireError("E310", f"a tensor's name has more than {MOST_LEVELS} levels.")
+    branches = {path[:i] for path in names for i, character in enumerate(path) if character == "/"}
     try:
-        if any(
-            path[:i] in tensors for path in tensors for i, character in enumerate(path) if character == "/"
-        ):
+        orders: dict[str, list[int]] = dict(axes)
+        if branches.intersection(names):
             raise KeyError
-        return _tree(blob, tensors, dict(axes))
+        if isinstance(blob, StoredBytes):
+            with safe_open(blob.path, "pt") as file:
+                for path, order in orders.items():
+                    in_axis_order(file.get_tensor(path), order)
+            places: dict[str, Any] = nested_tree({path: path for path in names})  # type: ignore[arg-type]
+            return dict(StoredTensors(blob, places, orders))
+        aligned = {name: align(tensors.pop(name)) for name in names}  # each original can be freed
+        return nested_tree(aligned | {n: in_axis_order(aligned[n], order) for n, order in orders.items()})
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError, SafetensorError):
         raise WireError("E310", "the tensors' names or axes do not fit together.") from None
-
-
-def _load(blob: bytes | ByteSequence) -> dict[str, Tensor]:
-    """The tensors of a file's bytes, aligned one at a time so that each original can be freed."""
-    tensors = load(all_bytes(blob))
-    return {name: align(tensors.pop(name)) for name in sorted(tensors)}
-
-
-def _tree(blob: bytes | ByteSequence, tensors: Mapping[str, Any], orders: Mapping[str, list[int]]) -> Tree:
-    """The nested tree of tensors by name, with restored axes; tensors of a file stay in the file."""
-    if isinstance(blob, StoredBytes):
-        return stored_tree(blob, list(tensors), orders)
-    return nested_tree(
-        dict(tensors) | {path: in_axis_order(tensors[path], order) for path, order in orders.items()}
-    )
 
 
 def _axes(t: Tensor) -> list[int] | None:
@@ -275,28 +246,25 @@ class MalformedReply(Exception):
 def reply_of(k: int, packet: Packet, names: Iterable[str] = ()) -> Reply | None:
     """Client k's reply to "train" or "visit"; None if it has nothing to send. Raises MalformedReply.
 
-    names: expected weights in the model's order, which becomes the order of the reply.
+    names: expected weights in the model's order, which becomes the order of the reply; others follow, and
+    the gate refuses them.
     """
     if packet.header.get("n") == 0:
         return None
-    weights, shares = packet.tree.get("w", {}), packet.tree.get("shares", {})
+    weights: Any = packet.tree.get("w", {})
     if set(packet.tree) - {"w", "shares"} or not isinstance(weights, Mapping):
         raise MalformedReply
-    return Reply(
-        k,
-        _samples(packet),
-        _by_name(weights, names),
-        _by_part(shares),
-        {},
-        _number(packet.header.get("loss")),
-    )
+    stored = isinstance(weights, StoredTensors) and not any(isinstance(w, Mapping) for w in weights.values())
+    by_name = weights if stored else flat_tree(weights)
+    in_order = list(dict.fromkeys([*(n for n in names if n in by_name), *by_name]))
+    ordered = weights.in_order(in_order) if stored else {n: by_name[n] for n in in_order}
+    shares, loss = _by_part(packet.tree.get("shares", {})), _number(packet.header.get("loss"))
+    return Reply(k, _number(packet.header.get("n")), ordered, shares, {}, loss)
 
 
 def early_reply_of(k: int, tree: Any, packet: Packet) -> Reply:
-    """Client k's answer to an early trip, sent with its training. tree: the trip's branch. Raises
-    MalformedReply.
-    """
-    return Reply(k, _samples(packet), {}, _by_part(tree), {}, 0.0)
+    """Client k's answer to an early trip. tree: the trip's branch. Raises MalformedReply."""
+    return Reply(k, _number(packet.header.get("n")), {}, _by_part(tree), {}, 0.0)
 
 
 def limits_of(spec: gate.Spec) -> Limits:
@@ -308,25 +276,6 @@ def _by_part(shares: Any) -> dict[str, Any]:
     if not isinstance(shares, Mapping) or not all(isinstance(shares[part], Mapping) for part in shares):
         raise MalformedReply
     return dict(shares)
-
-
-def _by_name(weights: Mapping[str, Any], names: Iterable[str]) -> Weights:
-    """Weights in the order of `names`, then any others, which the gate refuses. Weights in a file stay there
-    unless nested.
-    """
-    if isinstance(weights, StoredTensors) and not any(isinstance(weights[name], Mapping) for name in weights):
-        return weights.in_order(_expected_first(names, weights))
-    by_name = flat_tree(weights)
-    return {n: by_name[n] for n in _expected_first(names, by_name)}
-
-
-def _expected_first(names: Iterable[str], sent: Mapping[str, Any]) -> list[str]:
-    """The names of the sent tensors, expected names first."""
-    return list(dict.fromkeys([*(n for n in names if n in sent), *sent]))
-
-
-def _samples(packet: Packet) -> float:
-    return _number(packet.header.get("n"))
 
 
 def _number(value: Any) -> float:
