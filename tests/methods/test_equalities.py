@@ -18,7 +18,6 @@ from unskew.data.clients.partition import Index
 from unskew.methods import registry
 from unskew.methods.fedmix import FedMix
 from unskew.methods.naivemix import NaiveMix
-from unskew.round.clients import Broadcast
 from unskew.runs import conformance
 from unskew.runs.assemble import loop_of
 from unskew.runs.resolve import resolve
@@ -113,29 +112,6 @@ def test_and_other_settings_are_not(text, fedavg):
     assert found.keys() != fedavg.keys() or apart(found, fedavg) > 1e-5
 
 
-def test_fednova_with_equal_steps_is_fedavg():
-    assert (
-        apart(weights("fednova", federation=equal_sizes()), weights("fedavg", federation=equal_sizes()))
-        < 1e-6
-    )
-    assert apart(weights("fednova"), weights("fedavg")) > 1e-5
-
-
-def test_relaxed_balanced_softmax_ends_in_the_balanced_softmax():
-    assert apart(weights("rbsm(eps=1e-30)"), weights("bsm")) < 1e-6
-
-
-def test_moon_without_its_loss_is_fedavg_with_the_projection():
-    alone, beside = weights("moon(mu=0)"), weights("moon(mu=0)+fedprox(mu=0)")
-    assert "projection.0.weight" in alone
-    assert apart(alone, beside) == 0
-
-
-def test_the_trimmed_mean_of_everybody_is_the_plain_mean_of_equal_clients():
-    fed = equal_sizes()
-    assert apart(weights("trimmed_mean(share=0)", federation=fed), weights("fedavg", federation=fed)) < 1e-6
-
-
 @dataclasses.dataclass(frozen=True)
 class Equally(Part):
     """FedAvg with equal weights for all clients."""
@@ -193,89 +169,11 @@ def test_fedmix_is_naivemix_to_first_order():
     assert gaps[0] / gaps[1] > 3.3
 
 
-class Linear(nn.Sequential):
-    def __init__(self):
-        super().__init__(OrderedDict(flat=nn.Flatten(), head=nn.Linear(2, 3, bias=False)))
-        self.head.weight.data = torch.tensor([[1.0, -1], [0.5, 0], [-1, 0.5]])
-
-
-@pytest.mark.parametrize("lanes", ["1", "4"])
-@pytest.mark.parametrize(("name", "expected"), [("fedmix", 1.7289), ("naivemix", 1.7292)])
-def test_fedmix_by_hand(name, expected, lanes):
-    x, y = np.array([[1.0, 2], [-1, 0]], dtype=np.float32), np.array([0, 1])
-    dataset = data.arrays(x, y, x, y, classes="abc")
-    fed = data.build(dataset, "iid", 1, np.random.default_rng(0), np.random.default_rng(1))
-    made = loop_of(
-        resolve(
-            conformance.short_settings(clients=1, rounds=1, lanes=lanes), fed, registry.parse(name), Linear()
-        )
-    )
-    try:
-        down = {name: {"x": torch.tensor([[0.4, -0.2]]), "y": torch.tensor([[0.2, 0.3, 0.5]])}}
-        start = Broadcast(1, 0.01, made.fed.net.weights(), down)
-        (reply,) = made.trainer.train(start, [0], {})
-        assert float(reply.loss) == pytest.approx(expected, abs=6e-5)
-    finally:
-        made.trainer.close()
-
-
-def test_fedbabu_never_moves_the_head():
-    settings = conformance.short_settings(weight_decay=0.1, momentum=0.9)
-    made = loop_of(resolve(settings, conformance.small_federation(), registry.parse("fedbabu")))
-    try:
-        state = made.begin()
-        start = {n: t.clone() for n, t in state.weights.items()}
-        for t in (1, 2, 3):
-            state, _ = made.round(state, t)
-    finally:
-        made.trainer.close()
-    assert torch.equal(state.weights["head.weight"], start["head.weight"])
-    assert torch.equal(state.weights["head.bias"], start["head.bias"])
-    assert not torch.equal(state.weights["conv1.0.weight"], start["conv1.0.weight"])
-    assert not any(n.startswith("head") for n in made.trainer.sent)
-
-
-def test_ccvr_changes_the_head_alone_and_only_after_the_last_round():
-    """Three rounds planned: after two nothing has happened, after three the head is another."""
-    assert apart(weights("ccvr", rounds=2), weights("fedavg", rounds=2)) == 0
-    for mode in ("gaussian", "features"):
-        calibrated, plain = weights(f"ccvr(mode={mode})"), weights("fedavg")
-        changed = {n for n in plain if not torch.equal(plain[n], calibrated[n])}
-        assert changed == {"head.weight", "head.bias"}
-
-
-def test_fine_tuning_at_the_server_changes_the_head_alone():
-    def run(text):
-        s = conformance.short_settings(model="cnn_small", clients=6, rounds=1, data="digits")
-        method = registry.parse(text)
-        made = loop_of(resolve(s, data.read("digits"), method))
-        try:
-            return made.round(made.begin(), 1)[0].weights, made.run.federation
-        finally:
-            made.trainer.close()
-
-    tuned, fed = run("fedavg_ft")
-    plain, same = run("fedavg_ft(epochs=0)")
-    assert {n for n in plain if not torch.equal(plain[n], tuned[n])} == {"head.weight", "head.bias"}
-    assert np.bincount(fed.y[fed.reserved]).tolist() == [30] * 10
-    assert not set(fed.reserved) & set(fed.train.rows)
-    assert len(fed.reserved) + len(fed.train.rows) == len(fed.y)
-    assert np.array_equal(fed.reserved, same.reserved)
-
-
 def test_unskew_trains_the_model_of_its_pieces_where_all_answer():
     """Its own prior acts at test time only, and without statistics nothing else differs."""
     pieces = weights("rbsm(eps=0.3)+feddyn(alpha=0.1)")
     assert apart(weights("unskew(statistics=False)"), pieces) < 1e-6
     assert apart(weights("unskew"), pieces) > 1e-4
-
-
-def test_unskew_smooths_less_where_fewer_answer():
-    """From the second round on: in the first, nobody has answered yet."""
-    pieces, ours = ("rbsm(eps=0.3)+feddyn(alpha=0.1)", "unskew(statistics=False)")
-    half = {"availability": "sample:0.5"}
-    assert apart(weights(ours, 1, **half), weights(pieces, 1, **half)) < 1e-6
-    assert apart(weights(ours, 2, **half), weights(pieces, 2, **half)) > 1e-4
 
 
 @pytest.mark.parametrize("shape", [(4,), (1, 6, 6)])

@@ -13,7 +13,6 @@ from torch import nn
 
 import unskew
 from unskew.config import build
-from unskew.core.network import Network
 from unskew.errors import UsageError
 from unskew.round.run import Run
 from unskew.runs.resolve import resolve
@@ -151,22 +150,6 @@ def test_torchs_own_layers_may_be_in_place(lanes, method):
     assert results[0] == results[1]
 
 
-class Two(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(36, CLASSES)
-
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        return self.head((x * mask).flatten(1))
-
-
-def test_several_inputs_are_refused_by_name():
-    with pytest.raises(
-        UsageError, match=r"E123 the model takes 2 inputs \('x', 'mask'\), but a sample is one array"
-    ):
-        given(Two())
-
-
 class Tied(nn.Module):
     """An autoencoder's two halves in one matrix, and a head."""
 
@@ -197,13 +180,3 @@ def test_tied_weights_stay_tied(lanes):
         torch.testing.assert_close(result.model.get_parameter(name), t, rtol=0, atol=1e-5, msg=name)
     assert result.model.get_parameter("up.weight") is result.model.get_parameter("down.weight")
     assert "up.weight" not in result.weights
-
-
-def test_a_weight_that_the_head_shares_is_the_heads():
-    module = Tied()
-    module.head = nn.Linear(36, 36)
-    module.head.weight = module.down.weight
-    net = Network(module, SHAPE)
-    assert net.of_head("down.weight")
-    assert net.of_head("head.bias")
-    assert not net.of_head("down.bias")

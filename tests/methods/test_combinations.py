@@ -1,18 +1,29 @@
-"""Personalised methods: what they refuse, and whose model each score is."""
+"""Methods that are refused together or with a model, and whose model each score is."""
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
+from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
 
-from unskew.core import Batch, Out
+from tests.fixtures import assert_close, batch, client, samples_of
+from unskew.core.method import Method
+from unskew.core.part import Part
 from unskew.errors import UsageError
 from unskew.methods import registry
+from unskew.methods.augment import Augment
 from unskew.methods.ditto import Ditto
-from unskew.methods.fedem import FedEM
-from unskew.methods.fedrod import FedRoD
+from unskew.methods.fedcp import FedCP
+from unskew.methods.fedlc import FedLC
+from unskew.methods.fedpcl import FedPCL
+from unskew.methods.fedrs import FedRS
+from unskew.methods.floco import Floco
 from unskew.runs import conformance
 from unskew.runs.assemble import loop_of
 from unskew.runs.resolve import resolve
@@ -123,50 +134,6 @@ def test_a_clients_own_model_is_the_model_without_what_other_parts_train_beside_
     assert not own.keeps("ditto_head.weight", SimpleNamespace(net=net))  # a layer of the model
 
 
-def test_the_personal_head_of_fedrod_begins_at_0():
-    begin = {"body.weight": torch.ones(2), "head.weight": torch.ones(2)}
-    net = SimpleNamespace(weights=lambda: begin, of_head=lambda name: name.startswith("head."))
-    assert {n: t.tolist() for n, t in FedRoD().weights(SimpleNamespace(net=net)).items()} == {
-        "head.weight": [0, 0]
-    }
-
-
-def test_fedem_mixes_models_by_how_well_they_explain_a_clients_samples() -> None:
-    """Two models that say p(0) = 0.8 and 0.2 of everything; a client with three samples of class 0 and one of
-    class 1, whose pi is (1/2, 1/2): q of model 0 is 0.8 for class 0 and 0.2 for class 1, so pi becomes (0.65,
-    0.35)."""
-    part = FedEM(models=2)
-    says = torch.tensor([0.8, 0.2]).log()
-    w = {"z": says, "fedem.1.z": says.flip(0), "fedem.pi": torch.tensor([0.5, 0.5])}
-    y = torch.eye(2)[torch.tensor([0, 0, 0, 1])]
-    b = Batch(torch.zeros(4, 1), y, torch.ones(4))
-
-    def run(w, x):
-        return w["z"].expand(len(x), 2)
-
-    def loss(z, y):
-        return -(y * z.log_softmax(1)).sum(1)
-
-    c = SimpleNamespace(
-        start=w, run=run, run_training=run, fed=SimpleNamespace(task=SimpleNamespace(loss=loss))
-    )
-    c.total = lambda measure: measure(b)
-    pi = part.begin(w, c)["pi"]
-    torch.testing.assert_close(pi, torch.tensor([0.65, 0.35]))
-    out = Out(logits=run(w, b.x), raw=run(w, b.x), features=b.x, own=b)
-    l0, l1 = -torch.tensor(0.8).log(), -torch.tensor(0.2).log()
-    own = 3 * 0.8 * l0 + 0.2 * l1 + 3 * 0.2 * l1 + 0.8 * l0
-    torch.testing.assert_close(part.loss(w, out, b, c), (own - 3 * l0 - l1) / 4)
-    c.start, c.inputs = w | {"fedem.pi": pi}, torch.zeros(1, 1)
-    z = part.scores(run(w, c.inputs), c.inputs, c)
-    torch.testing.assert_close(z.exp(), torch.tensor([[0.65 * 0.8 + 0.35 * 0.2, 0.65 * 0.2 + 0.35 * 0.8]]))
-
-
-def test_fedem_scores_clients_with_their_own_shares_of_the_models() -> None:
-    scores, _ = scored("fedem")
-    assert scores["personal@client", "mean"] != scores["global@client", "mean"]
-
-
 @pytest.mark.parametrize(
     ("text", "model", "why"),
     [
@@ -190,3 +157,137 @@ def test_a_share_of_apfl_stays_a_number_where_the_learning_rate_has_fallen_to_0(
         state, summary = loop.round(state, t)
         assert (summary.answered, summary.dropped) == ((loop.fed.sizes > 0).sum(), 0)
     loop.trainer.close()
+
+
+def test_fedrs_leaves_masked_classes_masked():
+    """M10: -inf times alpha = 0 was NaN."""
+    z = torch.tensor([[1.0, 2.0, -math.inf]], requires_grad=True)
+    scaled = FedRS(alpha=0.0).logits(z, batch(), client())
+    assert scaled.tolist() == [[1.0, 2.0, -math.inf]]
+    scaled.logsumexp(1).sum().backward()
+    assert torch.isfinite(z.grad).all()
+
+
+@pytest.mark.parametrize("text", ["bsm+flea", "fedlc+fedmix", "bsm+rebafl", "bsm+feddata", "fedgen+local"])
+def test_masks_do_not_meet_labels_from_elsewhere(text):
+    with pytest.raises(UsageError, match="cannot be combined"):
+        registry.parse(text)
+
+
+BY_COUNTS = ["bsm", "fedetf", "fedlc", "fedrod", "fedvls", "rebafl", "unskew"]
+
+
+@pytest.mark.parametrize("pair", list(itertools.combinations(BY_COUNTS, 2)), ids="+".join)
+def test_logits_are_corrected_by_class_counts_once(pair):
+    with pytest.raises(UsageError, match=r"E107 .* (cannot be combined|each make a client.s own model)"):
+        registry.parse("+".join(pair))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "flea+fedntd",
+        "flea+moon",
+        "flea+fedgen",
+        "flea+feddpms",
+        "flea+fedmix",
+        "flea+fedkd",
+        "flea+fml",
+        "flea+fedphp",
+        "flea+fedcp",
+    ],
+)
+def test_a_teacher_that_would_not_see_the_mixture_is_refused(text):
+    """M11: the student saw FLea's mixture and the teacher the sample alone, 31 % apart."""
+    with pytest.raises(UsageError, match=r"E107 .* cannot be combined: .* FLea's mixture"):
+        registry.parse(text)
+
+
+@pytest.mark.parametrize("masks", ["bsm", "fedlc", "fedetf", "fedrod", "fedvls", "rebafl(eps=0)"])
+def test_fedrs_beside_a_mask_of_the_classes_that_it_would_scale_is_refused(masks):
+    """The pair trained to the bits of the mask alone, under a name of its own."""
+    for text in (f"{masks}+fedrs", f"fedrs(alpha=0)+{masks}"):
+        with pytest.raises(
+            UsageError, match=r"E107 .* cannot be combined: .* masks the classes a client lacks"
+        ):
+            registry.parse(text)
+
+
+@dataclass(frozen=True)
+class Doubling(Part):
+    name: ClassVar[str] = "doubling"
+
+    def logits(self, z, b, c):
+        return 2 * z
+
+
+@pytest.mark.parametrize("own", [FedCP(), FedPCL(), Floco()], ids=lambda part: part.name)
+def test_logits_that_a_loss_of_its_own_would_not_see_are_not_changed(own):
+    """FedLC beside FedCP trained to the bits of FedCP alone."""
+    for other in (Doubling(), FedLC()):
+        with pytest.raises(UsageError, match=r"E107 .* its loss is of logits that it makes itself"):
+            Method(own, other)
+
+
+@pytest.mark.parametrize("mixing", ["flea", "fedmix", "naivemix", "feddata", "feddpms"])
+def test_a_prior_of_the_clients_own_labels_does_not_meet_mixtures(mixing):
+    """M12: half of every mixed label is the buffer's, and the loss was corrected by the client's own
+    labels."""
+    for prior in ("rebafl(mu=0)", "rebafl", "rebafl(eps=1, form=additive)", "fedrs", "bsm", "fedlc"):
+        with pytest.raises(UsageError, match=r"E107 .* cannot be combined: .* the other brings"):
+            registry.parse(f"{mixing}+{prior}")
+    assert registry.parse(f"{mixing}+faug")  # its prior is uniform whatever a client holds
+
+
+@pytest.mark.parametrize(
+    "text", ["norm+fedrdn", "fedprox+fedprox", "fedprx", "fedprox(nu=1)", "fedprox(mu='a')", "fedprox(mu=0.1"]
+)
+def test_methods_that_cannot_be_read_or_combined_are_refused(text):
+    with pytest.raises(UsageError):
+        registry.parse(text)
+
+
+def test_a_method_prints_as_it_is_written():
+    for text in ("fedavg", "fedprox(mu=0.01)+fedrdn", "flea(alpha=0.2)+scaffold+fedbn"):
+        assert str(registry.parse(text)) == text
+    assert str(registry.parse("FedProx+flea", {"flea": {"alpha": 0.3}})) == "fedprox+flea(alpha=0.3)"
+    assert registry.parse("rbsm") == registry.parse("rebafl(mu=0)")
+    with pytest.raises(UsageError, match=r"has no argument 'm'"):
+        registry.parse("fedprox(m=1)")
+
+
+def test_fedbn_is_refused_where_there_is_nothing_to_keep():
+    """M4: on a model without batch normalisation it was FedAvg to the bit, also in the first commands of the
+    docs."""
+    with pytest.raises(
+        UsageError, match="E108 'fedbn' cannot run here: the model has no batch normalisation"
+    ):
+        resolve(conformance.short_settings(), conformance.small_federation(), registry.parse("fedbn"))
+    resolve(
+        conformance.short_settings(model="cnn_small(batch_norm=True)"),
+        conformance.small_federation(),
+        registry.parse("fedbn"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "settings", "why"),
+    [
+        ((3, 40), {}, "mirror a signal in time"),
+        ((1, 4, 9), {}, "up to 4 positions of an axis that has 4"),
+        ((1, 9, 5), {"shift": 0, "blank": 5}, "up to 5 positions of an axis that has 5"),
+        ((12,), {"flip": 0.0}, r"a sample here is \[12\]"),
+    ],
+)
+def test_augmentation_refuses_samples_that_it_would_spoil(shape, settings, why):
+    assert re.search(why, Augment(**settings).refuse(samples_of(shape)) or "")
+    assert Augment(flip=0.0).refuse(samples_of((3, 40))) is None
+
+
+def test_a_direction_is_moved_as_the_inputs_are():
+    """FedMix differentiates along it."""
+    x = torch.arange(8.0).reshape(2, 1, 2, 2)
+    noise = {"mirror": torch.tensor([0.0, 0.9]), "shift": torch.tensor([[1, 2], [1, 1]])}
+    moved = Augment(shift=1).batch(batch(x).replace(along=2 * x), client(noise=noise))
+    assert_close(moved.x, [[[[0, 0], [2, 0]]], [[[4, 5], [6, 7]]]])
+    assert_close(moved.along, 2 * moved.x)

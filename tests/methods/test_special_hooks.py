@@ -13,6 +13,7 @@ import torch
 from unskew.attacks.coverage import what_it_tells
 from unskew.core.method import Method
 from unskew.core.part import Part
+from unskew.core.shares import Share
 from unskew.errors import UsageError
 from unskew.federation.site.policy import Policy
 from unskew.federation.site.study_review import check_settings
@@ -102,13 +103,6 @@ def test_training_starts_where_the_part_says_and_what_was_received_is_known(lane
         assert float(reply.private["elsewhere"]["from"]) == pytest.approx(received)
 
 
-def test_a_start_of_another_shape_is_refused_by_name():
-    with pytest.raises(
-        UsageError, match=r"E127 the hook `starts` of 'elsewhere' .* returned '.*' as a tensor \[1\]; exp"
-    ):
-        replies_of(Method(Elsewhere(wrong=True)))
-
-
 def test_one_part_alone_says_what_each_client_is_sent_and_where_training_starts():
     with pytest.raises(
         UsageError, match="E107 numbered and another each say what each client is sent; keep one"
@@ -166,11 +160,6 @@ def test_every_reader_says_that_a_part_hands_on_which_dispatches_and_does_not_sa
         made.trainer.close()
 
 
-@pytest.mark.parametrize("method", ["fedprox", "fedala", "ditto"])
-def test_a_part_that_sends_all_the_same_hands_nothing_on(method):
-    assert not any(part.handed_on for part in registry.parse(method).parts)
-
-
 @dataclass(frozen=True)
 class Opinions(Part):
     """Sends client k a model that says class k modulo C of every sample."""
@@ -202,48 +191,81 @@ def test_clients_are_scored_by_what_they_are_sent_also_those_that_never_took_par
 
 
 @dataclass(frozen=True)
-class Advice(Part):
-    """Sends client k, beside the common model, which class to say: k modulo C."""
+class Round(Part):
+    """Sends the round's number for every weight."""
 
-    name: ClassVar[str] = "advice"
+    name: ClassVar[str] = "round"
 
-    def dispatch(self, w, s, k, fed):
-        return w, {"says": torch.eye(fed.classes)[k % fed.classes]}
-
-    def scores(self, z, h, c):
-        return c.down["says"].expand_as(z) if "says" in c.down else z
+    def sends(self, w, c):
+        return {n: 0 * t + c.t for n, t in w.items()}
 
 
-def test_predictions_read_what_their_client_alone_was_sent():
-    """Beside the weights, also where these are everybody's."""
-    loop = loop_of(conformance.run_for(Method(Advice()), rounds=1))
+@pytest.mark.parametrize("lanes", ["1", "8"])
+def test_what_leaves_is_what_it_returns_and_what_is_kept_is_what_was_trained(lanes):
+    made = conformance.loop_for(Method(Round(), *registry.parse("fedbn").parts), lanes=lanes)
     try:
-        loop.evaluate(*loop.round(loop.begin(), 1))
+        replies = made.trainer.train(made.down(made.begin(), 3), [1, 2], {})
     finally:
-        loop.trainer.close()
-    y, rows = loop.evaluation.y, {k: loop.evaluation.test[k] for k in loop.evaluation.clients}
-    right = {k: float((y[r] == k % 3).mean()) for k, r in rows.items()}
-    scored = {
-        r["client"]: r["value"]
-        for r in loop.record.rows["metrics"]
-        if (r["scope"], r["metric"]) == ("personal@client", "accuracy")
-    }
-    assert scored == pytest.approx(right)
+        made.trainer.close()
+    for reply in replies:
+        assert {float(t.min()) for t in reply.weights.values()} == {3}
+        assert {float(t.max()) for t in reply.weights.values()} == {3}
+        assert all(3 not in t for t in reply.private["kept"].values())
+        assert reply.private["kept"].keys() == made.trainer.kept
+
+
+def test_one_part_alone_says_what_is_sent():
+    with pytest.raises(
+        UsageError, match="E107 fedadmm and fedspeed each say what is sent for the trained weights"
+    ):
+        registry.parse("fedadmm+fedspeed")
 
 
 @dataclass(frozen=True)
-class Beside(Numbered):
-    """Sends everybody the same weights, and each client its number beside them."""
+class Steps(Part):
+    """Counts its steps in a leaf that begins as a private one; another leaf is what the first was one step
+    before."""
 
-    name: ClassVar[str] = "beside"
+    name: ClassVar[str] = "steps"
+    leaf: str = "now"
 
-    def dispatch(self, w, s, k, fed):
-        return w, {"k": s["secret"][k].reshape(1)}
+    def shares(self, fed):
+        return {name: Share((), kind="statistics", samples="client") for name in ("now", "old", "all")}
+
+    def client_init(self, w, fed):
+        return {"now": torch.zeros(())}
+
+    def begin(self, w, c):
+        return {"now": c.mine["now"], "old": -torch.ones(())}
+
+    def carry(self, g, w, c):
+        return {self.leaf: c.round["now"] + 1, "old": c.round["now"]}
+
+    def finish(self, w, c):
+        return {**c.round, "all": c.steps + c.mine["now"]}, {"now": c.round["now"]}
 
 
-def test_weights_that_are_everybodys_hand_on_nothing():
-    made, start, _ = replies_of(Method(Beside(), *registry.parse("scaffold").parts))
-    made.ledger.broadcast(1, [1, 4], start)
-    assert {row["share"]: row.get("hands_on", "") for row in made.record.rows["ledger"]} == {
-        "w": "", "beside": "their numbers", "scaffold": ""
-    }  # fmt: skip
+@pytest.mark.parametrize("lanes", ["1", "8"])
+def test_each_step_finds_what_the_last_one_left_and_private_state_stays(lanes):
+    made = conformance.loop_for(Method(Steps()), lanes=lanes)
+    try:
+        private = {1: {"steps": {"now": torch.tensor(100.0)}}}
+        replies = made.trainer.train(made.down(made.begin(), 3), [0, 1, 2, 3], private)
+    finally:
+        made.trainer.close()
+    assert (
+        len({float(r.shares["steps"]["all"]) for r in replies}) > 2
+    )  # clients take different numbers of steps
+    for reply in replies:
+        shared = {name: float(t) for name, t in reply.shares["steps"].items()}
+        assert shared["now"] == shared["all"] == shared["old"] + 1
+        assert (shared["now"] > 100) == (reply.client == 1)
+
+
+def test_what_begin_did_not_make_is_refused():
+    made = conformance.loop_for(Method(Steps(leaf="other")), lanes="8")
+    with pytest.raises(
+        UsageError, match="E127 'steps' carries 'other' to the next step, which its `begin` did not make"
+    ):
+        made.trainer.train(made.down(made.begin(), 1), [0, 1], {})
+    made.trainer.close()
