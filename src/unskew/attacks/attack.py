@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from annotated_types import Ge, Le
 
 from unskew.attacks.scene import Scene
 from unskew.core.module_inputs import TableExposure
 from unskew.formats import arguments
+from unskew.formats.ranges import Count
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Attack:
     settings, each `Annotated` with range and meaning.
     """
 
-    samples: Annotated[int, Ge(1), Le(1_000_000), "the most samples that are attacked"] = 500
+    samples: Annotated[Count, "the most samples that are attacked"] = 500
     name: ClassVar[str] = ""
     adversary: ClassVar[str] = ""
     """A description of the adversary: what it reads and knows."""

@@ -20,6 +20,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Part, Tensor, Tree
+from unskew.formats.ranges import Fraction
 from unskew.methods.shared import sample_images
 
 
@@ -27,7 +28,7 @@ from unskew.methods.shared import sample_images
 class Augment(Part):
     """Mirrors, shifts and blanks training samples at random."""
 
-    flip: Annotated[float, Ge(0), Le(1), "probability that a sample is mirrored left to right"] = 0.5
+    flip: Annotated[Fraction, "probability that a sample is mirrored left to right"] = 0.5
     shift: Annotated[
         int, Ge(0), Le(10_000), "how far a sample is shifted at most along each axis, in pixels"
     ] = 4

@@ -20,7 +20,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights, key
-from unskew.methods.shared.weights import first_models, last_models, with_idle_clients
+from unskew.methods.shared.weights import first_models, last_models, row, with_idle_clients
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class DFedAvg(Part):
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
         z, W_KK = (
-            with_idle_clients(last_models(s["z"], ups), s["u"], fed),
+            with_idle_clients(last_models(s["z"], ups), lambda k: row(s["u"], k), fed),
             self.links(fed.clients, fed.seed, ups.t),
         )
         return {"z": z, "u": {n: torch.einsum("kj,j...->k...", W_KK.to(t), t) for n, t in z.items()}}

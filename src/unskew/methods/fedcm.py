@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Gt, Le
 
 from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
+from unskew.formats.ranges import PositiveFraction
 from unskew.methods.shared.weights import HEAD_FIRST_PARTS
 
 
@@ -25,7 +25,7 @@ from unskew.methods.shared.weights import HEAD_FIRST_PARTS
 class FedCM(Part):
     """Mixes every local gradient with the last step of the global model."""
 
-    alpha: Annotated[float, Gt(0), Le(1), "share of a client's own gradient in its steps; 1: all of it"] = 0.1
+    alpha: Annotated[PositiveFraction, "share of a client's own gradient in its steps; 1: all of it"] = 0.1
     name = "fedcm"
     family = "steps"
     against = ("labels", "absence")

@@ -47,7 +47,9 @@ from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tree, Trip,
 from unskew.core.account import Account
 from unskew.core.modules import with_latent
 from unskew.formats.arguments import With
+from unskew.formats.ranges import Count, NonNegative
 from unskew.methods.shared import sample_images
+from unskew.methods.shared.declarations import class_marks
 from unskew.methods.shared.sample_images import decode
 from unskew.privacy.accounting import LatentRelease
 
@@ -108,7 +110,7 @@ def match_client(i: int, lacks_KC: Tensor, classes_KC: Tensor) -> int:
 class FedDPMS(Part):
     """Shares noisy means of latents, from which clients draw images of the classes they lack."""
 
-    lam: Annotated[float, Ge(0), Le(1_000_000), "weight of the autoencoder's loss in stage I"] = 0.05
+    lam: Annotated[NonNegative, "weight of the autoencoder's loss in stage I"] = 0.05
     stage: Annotated[float, Gt(0), Lt(1), "share of the rounds that are stage I"] = 0.4
     width: Annotated[int, Ge(1), Le(65_536), "l, the coordinates of a latent"] = 32
     top: Annotated[
@@ -121,15 +123,13 @@ class FedDPMS(Part):
         Le(1_000_000),
         "standard deviation of the noise on a mean with coordinates in [0, 1]",
     ] = 4.0
-    least: Annotated[int, Ge(1), Le(1_000_000), "samples that a class needs to be shared"] = 2
+    least: Annotated[Count, "samples that a class needs to be shared"] = 2
     mechanism: Annotated[
         Literal["paper", "single"],
         "many noisy vectors past the client's filter, or one that receivers multiply",
     ] = "paper"
     spread: Annotated[
-        float,
-        Ge(0),
-        Le(1_000_000),
+        NonNegative,
         With("mechanism", "single"),
         'standard deviation of the noise receivers add, with `mechanism="single"`',
     ] = 0.25
@@ -283,11 +283,7 @@ class FedDPMS(Part):
         return w, s | {"decoder": mean}
 
     def lacks(self, fed: Fed) -> dict[str, Share]:
-        what = "which classes it has least of"
-        lists = Share(
-            (fed.classes,), low=0, high=1, reads="each", kind="statistics", samples="class", what=what
-        )
-        return {"lacks": lists}
+        return {"lacks": class_marks(fed, "which classes it has least of")}
 
     def send_lacks(self, w: Weights, c: Client) -> Tree:
         fewest = c.counts.argsort(stable=True)[: self.top]
@@ -325,7 +321,7 @@ class FedDPMS(Part):
                 what="their classes",
                 kind="statistics",
             ),
-            "classes": replace(self.lacks(fed)["lacks"], what="which classes it shares"),
+            "classes": class_marks(fed, "which classes it shares"),
         } | self.lacks(fed)
 
     def release(self, w: Weights, c: Client) -> Tree:

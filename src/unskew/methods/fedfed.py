@@ -26,7 +26,7 @@ no guarantee. The noise is drawn from the run's seed, so anyone who knows the se
 can remove it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -49,8 +49,10 @@ from unskew.core import (
     key,
     under,
 )
+from unskew.formats.ranges import NonNegative
 from unskew.methods.feddpms import divergence
 from unskew.methods.shared import sample_images
+from unskew.methods.shared.declarations import row_labels
 from unskew.methods.shared.sample_images import decode
 
 CHANNELS = (32, 64)
@@ -64,28 +66,17 @@ class FedFed(Part):
     stage: Annotated[
         float, Gt(0), Lt(1), "share of the rounds in which the generator is trained, at least one"
     ] = 0.25
-    rec: Annotated[
-        float, Ge(0), Le(1_000_000), "weight of the generator's squared error, a mean over pixels"
-    ] = 5.0
-    ce: Annotated[float, Ge(0), Le(1_000_000), "weight of the cross-entropy of noisy residues in stage I"] = (
-        2.0
-    )
-    kl: Annotated[
-        float, Ge(0), Le(1_000_000), "weight of the divergence of latents from a standard normal"
-    ] = 0.005
+    rec: Annotated[NonNegative, "weight of the generator's squared error, a mean over pixels"] = 5.0
+    ce: Annotated[NonNegative, "weight of the cross-entropy of noisy residues in stage I"] = 2.0
+    kl: Annotated[NonNegative, "weight of the divergence of latents from a standard normal"] = 0.005
     width: Annotated[int, Ge(1), Le(65_536), "l, the coordinates of a latent"] = 64
     sigma1: Annotated[
-        float,
-        Ge(0),
-        Le(1_000_000),
-        "standard deviation of the noise on the first copy, in units of the model's inputs",
+        NonNegative, "standard deviation of the noise on the first copy, in units of the model's inputs"
     ] = 0.15
     sigma2: Annotated[
-        float, Ge(0), Le(1_000_000), "standard deviation of the noise on the second copy, in the same units"
+        NonNegative, "standard deviation of the noise on the second copy, in the same units"
     ] = 0.25
-    weight: Annotated[float, Ge(0), Le(1_000_000), "weight of shared residues' cross-entropy in stage II"] = (
-        1.0
-    )
+    weight: Annotated[NonNegative, "weight of shared residues' cross-entropy in stage II"] = 1.0
     name = "fedfed"
     first_stage = "stage"
     family = "data"
@@ -166,8 +157,7 @@ class FedFed(Part):
         rows = 2 * int(fed.sizes.max())
         what = "all inputs less what the generator makes of them, with noise, twice"
         x = Share((None, *fed.shape), rows=rows, reads="each", what=what, kind="inputs")
-        labels = Share((None,), torch.int64, 0, fed.classes - 1, rows=rows, reads="each", kind="labels")
-        return {"x": x, "labels": replace(labels, what="their labels, in clear")}
+        return {"x": x, "labels": row_labels(fed, rows, "their labels, in clear")}
 
     def send(self, w: Weights, c: Client) -> Tree:
         b = c.sample(int(c.n), self.name)

@@ -35,7 +35,9 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
 from unskew.core import Batch, Client, Fed, Keys, Out, Remembered, Share, Tree, Trip, Ups, Weights
+from unskew.formats.ranges import NonNegative, PositiveFraction, Rate
 from unskew.merge.mean import weighted_mean
+from unskew.methods.shared.declarations import before_training
 from unskew.methods.shared.weights import (
     count_numbers,
     flatten_change,
@@ -125,12 +127,10 @@ class FedMask(Remembered):
     personal."""
 
     keep: Annotated[
-        float, Gt(0), Le(1), "share of the weights that a client keeps in the layers that it prunes"
+        PositiveFraction, "share of the weights that a client keeps in the layers that it prunes"
     ] = 0.2
     layers: Annotated[int, Ge(0), Le(10_000), "how many layers are pruned, the last ones"] = 2
-    lam: Annotated[
-        float, Ge(0), Le(1_000_000), "weight of the norms that empty whole rows, columns and filters"
-    ] = 2e-4
+    lam: Annotated[NonNegative, "weight of the norms that empty whole rows, columns and filters"] = 2e-4
     start: Annotated[
         float,
         Gt(0),
@@ -138,10 +138,7 @@ class FedMask(Remembered):
         "distance of a real-valued mask from 0 as a round begins; less lets bits change sooner",
     ] = 0.0003
     gain: Annotated[
-        float,
-        Gt(0),
-        Le(1000),
-        "factor on the frozen weights; 2.45 makes PyTorch's random start He's, trained weights need 1",
+        Rate, "factor on the frozen weights; 2.45 makes PyTorch's random start He's, trained weights need 1"
     ] = 2.45
     name = "fedmask"
     family = "personalised"
@@ -178,7 +175,7 @@ class FedMask(Remembered):
     def trips(self) -> tuple[Trip, ...]:
         if self.keep == 1 or not self.layers:
             return ()
-        return (Trip(lambda t, T: t == 0, self.prune, self.collect, self.structure, everyone=True, reads=()),)
+        return before_training(self.prune, self.collect, self.structure)
 
     def pruned(self, fed: Fed) -> list[str]:
         return masks(fed)[-self.layers :] if self.trips else []

@@ -22,6 +22,7 @@ import torch
 from unskew.core import Batch, Client, Fed, Noise, Part, Share, Tensor, Tree, Trip, Ups, Weights
 from unskew.core.trees import row_at
 from unskew.methods.shared import sample_images
+from unskew.methods.shared.declarations import before_training
 
 FLOOR = 1e-6
 
@@ -54,17 +55,7 @@ class FedRDN(Part):
 
     @property
     def trips(self) -> tuple[Trip, ...]:
-        return (
-            Trip(
-                lambda t, T: t == 0,
-                self.measure,
-                self.collect,
-                self.statistics,
-                everyone=True,
-                sums=1,
-                reads=(),
-            ),
-        )
+        return before_training(self.measure, self.collect, self.statistics, sums=1)
 
     def statistics(self, fed: Fed) -> dict[str, Share]:
         each = Share((sample_images.image_channels(fed),), reads="each", kind="statistics", samples="client")

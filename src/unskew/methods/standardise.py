@@ -21,6 +21,7 @@ import torch
 
 from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Trip, Ups, Weights
 from unskew.formats.input_layout import Layout
+from unskew.methods.shared.declarations import before_training
 from unskew.methods.shared.sample_images import per_channel
 
 
@@ -71,7 +72,7 @@ class Standardise(Part):
 
     @property
     def trips(self) -> tuple[Trip, ...]:
-        return (Trip(lambda t, T: t == 0, self.measure, self.pool, self.statistics, everyone=True, reads=()),)
+        return before_training(self.measure, self.pool, self.statistics)
 
     def statistics(self, fed: Fed) -> dict[str, Share]:
         each = Share((channels(fed),), reads="each", kind="statistics", samples="client")

@@ -30,7 +30,6 @@ from typing import Annotated, ClassVar, Literal, cast
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.attacks import shadows
 from unskew.attacks.attack import Attack, Outcome, Score
@@ -39,6 +38,7 @@ from unskew.core.keys import numpy_key
 from unskew.core.trees import Weights
 from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index
+from unskew.formats.ranges import BelowOne, Count, PositiveFraction
 from unskew.records import schema
 from unskew.round.loop import remaining_rounds
 from unskew.round.run import Run
@@ -118,16 +118,16 @@ METRIC = "epsilon, lower bound at 95 %"
 class Audit(Attack):
     """Bounds epsilon from below."""
 
-    samples: Annotated[int, Ge(1), Le(1_000_000), "the most canaries"] = 1000
+    samples: Annotated[Count, "the most canaries"] = 1000
     unit: Annotated[
         Literal["sample", "client"], "what a canary is: a sample, or a client with all it has"
     ] = "sample"
     canaries: Annotated[Literal["mislabelled", "as they are"], "the classes of canary samples"] = (
         "mislabelled"
     )
-    share: Annotated[float, Gt(0), Le(1), "share of the canaries of which the auditor guesses"] = 0.2
+    share: Annotated[PositiveFraction, "share of the canaries of which the auditor guesses"] = 0.2
     delta: Annotated[
-        float, Ge(0), Lt(1), "the delta under which epsilon is bounded, or the claim's, if that is larger"
+        BelowOne, "the delta under which epsilon is bounded, or the claim's, if that is larger"
     ] = 1e-5
     name: ClassVar[str] = "audit"
     asks: ClassVar[str] = "which epsilon can the run not have?"

@@ -29,6 +29,7 @@ from unskew.attacks.inversion import Image, image_of
 from unskew.attacks.payloads import Exchanges, activations, at_cut, clearest, inputs, part_of
 from unskew.attacks.scene import Scene
 from unskew.core.keys import numpy_key
+from unskew.formats.ranges import Count
 from unskew.methods.fedmix import FedMix
 from unskew.methods.flea import FLea
 
@@ -78,7 +79,7 @@ class Context(Attack):
         tuple[Annotated[int, Ge(20), Le(1_000_000)], ...],
         "numbers of own samples with which the attacker tries",
     ] = (100, 300, 1000, 3000, 10_000)
-    steps: Annotated[int, Ge(1), Le(1_000_000), "steps of 64 samples that a classifier trains at most"] = 300
+    steps: Annotated[Count, "steps of 64 samples that a classifier trains at most"] = 300
     exchanges: Exchanges = "every"
     name: ClassVar[str] = "context"
     one_input: ClassVar[bool] = False

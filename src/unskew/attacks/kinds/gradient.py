@@ -48,6 +48,7 @@ from unskew.core.keys import digest, numpy_key
 from unskew.core.method import Method
 from unskew.core.part import overrides
 from unskew.core.trees import Weights
+from unskew.formats.ranges import Count
 from unskew.round.clients import Broadcast
 
 READS = ("w",)
@@ -61,7 +62,7 @@ MOST = 64
 class Gradient(Attack):
     """Inverts updates of clients with few samples."""
 
-    samples: Annotated[int, Ge(1), Le(1_000_000), "the most samples that are attacked"] = 8
+    samples: Annotated[Count, "the most samples that are attacked"] = 8
     batch: Annotated[
         int, Ge(0), Le(MOST), "samples of each attacked client; 0: its update as it was sent"
     ] = 1
@@ -70,7 +71,7 @@ class Gradient(Attack):
     at: Annotated[
         Literal["last", "first"], "the round on whose first weights clients train, if batch is not 0"
     ] = "last"
-    steps: Annotated[int, Ge(1), Le(1_000_000), "steps of an inversion"] = 300
+    steps: Annotated[Count, "steps of an inversion"] = 300
     tv: Annotated[float, Ge(0), Le(1000), "weight of the total variation"] = 0.01
     rate: Annotated[float, Gt(0), Le(10), "first size of a step, in units of standardised inputs"] = 0.1
     name: ClassVar[str] = "gradient"

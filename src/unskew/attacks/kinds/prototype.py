@@ -41,6 +41,7 @@ from unskew.core.keys import digest, numpy_key
 from unskew.core.part import Part
 from unskew.core.trees import Weights
 from unskew.errors import UsageError
+from unskew.formats.ranges import Count
 from unskew.methods.fedproto import FedProto
 from unskew.methods.rebafl import ReBaFL
 
@@ -80,7 +81,7 @@ class Victim:
 class Prototype(Attack):
     """Turns class prototypes of clients into images."""
 
-    samples: Annotated[int, Ge(1), Le(1_000_000), "the most prototypes of a kind that are attacked"] = 50
+    samples: Annotated[Count, "the most prototypes of a kind that are attacked"] = 50
     behind: Annotated[
         tuple[Annotated[int, Ge(1), Le(1_000_000)], ...],
         "numbers of samples of which further prototypes are computed",
@@ -88,7 +89,7 @@ class Prototype(Attack):
     own: Annotated[int, Ge(50), Le(1_000_000), "the most samples of its own that the attacker trains on"] = (
         2000
     )
-    steps: Annotated[int, Ge(1), Le(1_000_000), "steps that an attacker trains at most"] = 600
+    steps: Annotated[Count, "steps that an attacker trains at most"] = 600
     clients: Annotated[int, Ge(1), Le(1000), "how many clients of the last round are attacked, drawn"] = 5
     name: ClassVar[str] = "prototype"
     asks: ClassVar[str] = "which images are behind it?"

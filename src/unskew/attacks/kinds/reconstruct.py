@@ -42,6 +42,7 @@ from unskew.attacks.payloads import (
 )
 from unskew.attacks.scene import Scene
 from unskew.core.keys import numpy_key
+from unskew.formats.ranges import Count
 from unskew.methods.feddata import FedData
 from unskew.methods.fedmix import FedMix
 from unskew.methods.flea import FLea
@@ -59,9 +60,7 @@ class Reconstruct(Attack):
     own: Annotated[int, Ge(50), Le(1_000_000), "the most samples of its own that the attacker trains on"] = (
         2000
     )
-    steps: Annotated[
-        int, Ge(1), Le(1_000_000), "steps of 64 samples that a decoder trains at most, and of an inversion"
-    ] = 600
+    steps: Annotated[Count, "steps of 64 samples that a decoder trains at most, and of an inversion"] = 600
     exchanges: Exchanges = "every"
     name: ClassVar[str] = "reconstruct"
     one_input: ClassVar[bool] = False

@@ -16,7 +16,6 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
-from annotated_types import Ge, Le
 from torch import Tensor
 
 from unskew.attacks.attack import Attack, Outcome, Score, mean_of, share_of
@@ -25,6 +24,7 @@ from unskew.attacks.payloads import first_trip, part_of
 from unskew.attacks.scene import Scene
 from unskew.core.client import Batch, replace_fields
 from unskew.core.keys import numpy_key
+from unskew.formats.ranges import Count
 from unskew.methods.fedrdn import FedRDN
 from unskew.round.samples import load_samples
 
@@ -40,9 +40,7 @@ LEAST_SPREAD = 1e-5
 class Statistics(Attack):
     """Differences two releases of statistics, and guesses their site."""
 
-    samples: Annotated[
-        int, Ge(1), Le(1_000_000), "the most samples that are added to a site, one after another"
-    ] = 100
+    samples: Annotated[Count, "the most samples that are added to a site, one after another"] = 100
     name: ClassVar[str] = "statistics"
     asks: ClassVar[str] = "which statistics has one added sample, and whose are they?"
     adversary: ClassVar[str] = "the server, and every client, for all are sent the table of all sites"

@@ -29,6 +29,7 @@ from unskew.attacks.scene import Scene
 from unskew.core.module_inputs import TableExposure, embedding_tables, lookup_ids, table_exposure
 from unskew.core.part import overrides
 from unskew.errors import UsageError
+from unskew.formats.ranges import Count
 
 PIECE = 256
 """The number of samples in one pass."""
@@ -98,9 +99,7 @@ none."""
 class Tokens(Attack):
     """Names the table rows that a client's samples look up."""
 
-    samples: Annotated[
-        int, Ge(1), Le(1_000_000), "the most samples of its own by which the attacker guesses"
-    ] = 500
+    samples: Annotated[Count, "the most samples of its own by which the attacker guesses"] = 500
     clients: Annotated[
         int, Ge(1), Le(1000), "how many clients' updates are attacked, the first of the last round"
     ] = 10
