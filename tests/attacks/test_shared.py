@@ -9,10 +9,9 @@ from tests.attacks.runs import trained
 from tests.cli.calling import call
 from unskew.attacks import decoders
 from unskew.attacks.attack import Score
-from unskew.attacks.auxiliary import unseen
+from unskew.attacks.auxiliary import look_alikes, unseen
 from unskew.attacks.decoders import Lesson
 from unskew.attacks.inversion import variation
-from unskew.attacks.kinds import match
 from unskew.attacks.kinds.match import Match
 from unskew.attacks.kinds.prototype import Prototype, _rows
 from unskew.attacks.kinds.statistics import Statistics
@@ -141,9 +140,7 @@ def test_means_are_matched_among_samples_that_look_like_the_clients(tmp_path):
     never trained on was matched to its members in 81 % of trials."""
     scene = Scene(trained(tmp_path, NOISY, **LOOKS))
     federation = scene.run.federation
-    visit, _ = match._release(scene, scene.run.method.parts[0])
-    own = unseen(federation, scene.trainer.samples.x[:1], 0)
-    strangers, remarks = match._strangers(scene, visit, own, 0)
+    strangers, remarks = look_alikes(scene, range(3), "released", 0)
     assert (sorted(strangers), remarks) == ([0, 1, 2], [])
     for k, theirs in strangers.items():
         test = {x.tobytes() for x in federation.x_test[federation.test[k]]}

@@ -17,7 +17,7 @@ from unskew.core.method import Method
 from unskew.methods import feddpms
 from unskew.methods.feddpms import FedDPMS, match_client
 from unskew.privacy.accounting import (
-    LatentMean,
+    LatentRelease,
     gaussian_delta,
     gaussian_epsilon,
 )
@@ -98,11 +98,11 @@ TABLE = [  # width, sigma, copies, classes, m, delta: as published, one vector, 
 @pytest.mark.parametrize("row", TABLE)
 def test_the_cards_table_of_epsilons(row):
     width, sigma, copies, classes, m, delta, paper, one, added, replaced, worst = row
-    of = LatentMean(m, width, sigma, copies, classes)
-    assert of.paper(delta) == pytest.approx(paper, abs=6e-5)
-    assert gaussian_epsilon(of.mu, delta) == pytest.approx(one, abs=6e-4)
-    for found, wanted in ((of.added(delta), added), (of.replaced(delta), replaced), (of.worst(delta), worst)):
-        assert found == pytest.approx(wanted, rel=6e-4, abs=6e-4)
+    release = LatentRelease(width, sigma, copies, classes)
+    assert release.paper(m, delta) == pytest.approx(paper, abs=6e-5)
+    assert gaussian_epsilon(release.mu(m), delta) == pytest.approx(one, abs=6e-4)
+    for means, wanted in ((1, added), (2, replaced), (max(2, classes), worst)):
+        assert release.composed(m, delta, means) == pytest.approx(wanted, rel=6e-4, abs=6e-4)
 
 
 def test_delta_is_the_integral_that_defines_it():
@@ -110,7 +110,7 @@ def test_delta_is_the_integral_that_defines_it():
     for mu, epsilon in (
         (0.5, 0.3),
         (1.0, 2.0),
-        (LatentMean(100, 128, 2.0, 200, 3).mu * math.sqrt(200), 3.387),
+        (LatentRelease(128, 2.0, 200, 3).mu(100) * math.sqrt(200), 3.387),
     ):
         x = np.linspace(-12, 12 + mu, 400_001)
         p, q = (np.exp(-((x - centre) ** 2) / 2) / math.sqrt(2 * math.pi) for centre in (mu, 0.0))

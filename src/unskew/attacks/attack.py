@@ -121,7 +121,8 @@ class Attack:
     """A way to learn about the samples of clients from their payloads.
 
     A subclass is a frozen dataclass in a file of `attacks/kinds` with the name of the attack. Its fields are
-    settings, each `Annotated` with range and meaning.
+    settings, each `Annotated` with range and meaning. READS in that file has the attacked payloads, by their
+    names in the ledger.
     """
 
     samples: Annotated[Count, "the most samples that are attacked"] = 500

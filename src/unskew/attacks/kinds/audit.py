@@ -109,7 +109,6 @@ def count_guesses(scores_M: np.ndarray, inside_M: np.ndarray, share: float) -> t
 
 
 READS = ("w",)
-"""The attacked payloads, by their names in the ledger."""
 
 METRIC = "epsilon, lower bound at 95 %"
 
@@ -143,12 +142,12 @@ class Audit(Attack):
             return "its clients send no weights"
         return (
             None
-            if len(self._canaries(scene.run.federation))
+            if len(self._canaries(scene.federation))
             else "every sample is held by several of its clients"
         )
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
-        federation = scene.run.federation
+        federation = scene.federation
         rng = numpy_key(seed, "canaries", self.unit)
         canaries = self._canaries(federation)
         if self.unit == "sample":
@@ -207,13 +206,11 @@ class Audit(Attack):
     def _sure(self, scene: Scene, y: np.ndarray, canaries: np.ndarray, weights: Weights) -> np.ndarray:
         """[M]: the confidence in each canary's class; of a client the mean over its samples."""
         rows = (
-            [canaries]
-            if self.unit == "sample"
-            else [np.asarray(scene.run.federation.train[k]) for k in canaries]
+            [canaries] if self.unit == "sample" else [np.asarray(scene.federation.train[k]) for k in canaries]
         )
         index = torch.as_tensor(np.concatenate(rows))
         own = torch.as_tensor(y)[index]
-        sure = shadows.confidences(scene, [weights], scene.seen(scene.trainer.samples.x[index]), own)[0]
+        sure = shadows.confidences(scene, [weights], scene.seen(scene.stored(index)), own)[0]
         if self.unit == "sample":
             return sure
         ends = np.cumsum([len(r) for r in rows])[:-1]

@@ -52,7 +52,6 @@ from unskew.formats.ranges import Count
 from unskew.round.clients import Broadcast
 
 READS = ("w",)
-"""The attacked payloads, by their names in the ledger."""
 
 MOST = 64
 """The most samples of an update that are recovered."""
@@ -107,8 +106,8 @@ class Gradient(Attack):
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         start, clients = self._clients(scene, seed)
         attacked = torch.cat([stored for stored, _, _ in clients])
-        own = unseen(scene.run.federation, attacked, seed, most=500)
-        layout, own_x = scene.run.federation.layout, scene.seen(own.x)
+        own = unseen(scene.federation, attacked, seed, most=500)
+        layout, own_x = scene.federation.layout, scene.seen(own.x)
         inversion = Inversion(
             scene.trainer.net, scene.run, (self.steps, self.tv, self.rate), Search.like(own_x, layout)
         )
@@ -132,7 +131,7 @@ class Gradient(Attack):
 
     def _smallest(self, scene: Scene) -> list[int]:
         """Clients that answered in the last round and have at most `most` samples, the smallest first."""
-        sizes = scene.run.federation.sizes
+        sizes = scene.federation.sizes
         answered = (k for k in scene.answered(scene.final.t) if 0 < sizes[k] <= self.most)
         return sorted(answered, key=lambda k: (sizes[k], k))
 
@@ -143,21 +142,21 @@ class Gradient(Attack):
     def _clients(self, scene: Scene, seed: int) -> tuple[Broadcast, list[tuple[Tensor, Tensor, Weights]]]:
         """(the broadcast, for each client its stored samples, their classes, and its weights after
         training)."""
-        y = torch.as_tensor(scene.run.federation.y)
+        y = torch.as_tensor(scene.federation.y)
         if not self.batch:
             heard, least = scene.last_round, self._smallest(scene)[: max(1, self.samples // 2)]
             assert heard.start is not None
-            rows = [torch.as_tensor(np.asarray(scene.run.federation.train[k])) for k in least]
+            rows = [torch.as_tensor(np.asarray(scene.federation.train[k])) for k in least]
             sent = {r.client: {**heard.start.weights, **r.weights} for r in heard.replies}
-            return heard.start, [(scene.trainer.samples.x[r], y[r], sent[k]) for k, r in zip(least, rows)]
+            return heard.start, [(scene.stored(r), y[r], sent[k]) for k, r in zip(least, rows)]
         start = scene.last_round.start if self.at == "last" else None
         start = start or Broadcast(1, scene.run.settings.lr, scene.run.fed.net.weights(), {})
         count = max(1, self.samples // self.batch)
-        drawn = numpy_key(seed, "gradient").permutation(np.unique(scene.run.federation.train.rows))[
+        drawn = numpy_key(seed, "gradient").permutation(np.unique(scene.federation.train.rows))[
             : count * self.batch
         ]
         inside = np.kron(np.eye(count, dtype=bool), np.ones((1, self.batch), dtype=bool))[:, : len(drawn)]
-        stored, labels = scene.trainer.samples.x[torch.as_tensor(drawn)], y[torch.as_tensor(drawn)]
+        stored, labels = scene.stored(drawn), y[torch.as_tensor(drawn)]
         plan = self.epochs, digest(seed, "clients")
         after = shadows.train_shadows(scene, scene.seen(stored), labels, inside, start, plan)
         return start, [
@@ -178,7 +177,7 @@ class Gradient(Attack):
             if self.batch
             else "updates as sent"
         )
-        layout = scene.run.federation.layout
+        layout = scene.federation.layout
         mine, back, were = (pieces(layout, scene.natural(x).float()) for x in (own.x, answers, there))
         recovered, guessed = (sum(r[i] for r in right) for i in (0, 1))
         n = len(there)
