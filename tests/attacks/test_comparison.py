@@ -4,7 +4,6 @@ hinders it fails."""
 from __future__ import annotations
 
 import json
-import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +17,6 @@ from unskew.comparison.progress import Cell
 from unskew.config import Settings
 from unskew.errors import StateError, UsageError
 from unskew.records import schema
-from unskew.report.analysis import leakage
 from unskew.report.analysis.leakage import leakage_of, reach
 from unskew.report.analysis.runs import read_run
 from unskew.report.analysis.stats import Score
@@ -177,21 +175,3 @@ def test_a_bound_on_epsilon_is_no_share_of_what_the_samples_tell(compared):
     assert (row.worst.attack, len(row.leaks)) == ("membership", 1)
     run.__dict__["attacks"] = audit
     assert leakage_of("fedavg", [run], Score(0.5, 0.1, 1)).unmeasured["w"] == ["gradient", "membership"]
-
-
-def test_epsilon_is_that_of_the_models_for_the_seed_that_is_protected_least(compared):
-    path, _ = compared
-    runs = [read_run(path / "fedavg--s0") for _ in range(2)]
-    for run, epsilon in zip(runs, (2.0, 3.0)):
-        run.__dict__["privacy"] = {
-            "dp": {"epsilons": [{"epsilon": epsilon, "reading": "r"}, {"epsilon": None}]}
-        }
-    assert (
-        leakage_of("m", runs, Score(0.5, 0, 2)).epsilon == math.inf
-    )  # a guarantee of something else than the weights
-    for run in runs:
-        for traffic in run.traffic:
-            object.__setattr__(traffic, "guarantee", "dp")
-    row = leakage_of("m", runs, Score(0.5, 0, 2))
-    assert (row.epsilon, row.reading) == (3.0, "r")
-    assert leakage.plain([row]).splitlines()[-1] == "epsilon of m: r"  # the unit, and delta

@@ -97,23 +97,6 @@ def test_shadows_start_from_what_the_attacked_client_was_sent(tmp_path):
     scene.close()
 
 
-@pytest.mark.slow
-def test_lira_tells_members_of_overlapping_classes(tmp_path):
-    """Digits, whose samples resemble each other, so that the loss alone says little."""
-    settings = {
-        "clients": 5,
-        "samples": 60,
-        "rounds": 5,
-        "epochs": 10,
-        "model": "mlp(hidden=[64])",
-        "lr": 0.2,
-    }
-    scene = Scene(trained(tmp_path, **settings))
-    scores = values(scene, Membership(clients=1))
-    scene.close()
-    assert scores["merged model, lira", "AUC"] > scores["merged model, loss", "AUC"] > 0.5
-
-
 def test_the_ratio_is_that_of_two_normal_laws():
     inside = np.array([[True], [True], [False], [False]])
     told = np.array([[3.0], [5.0], [-1.0], [1.0]])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -126,18 +125,6 @@ def test_a_wrong_attack_or_setting_is_refused_before_the_run_is_read(run, words,
     done = call("attack", str(run), *words)
     assert (done.code, done.err[:4]) == (2, "E126")
     assert piece in done.err
-
-
-def test_what_an_attack_measured_is_kept_beside_what_noise_amounts_to(copy):
-    """A finished run that is resumed, which writes its releases anew, keeps what attacks measured."""
-    schema.put_releases(copy, {"feddpms": {"release": "r", "epsilons": [], "each": []}})
-    told = json.loads(call("attack", str(copy), *QUICK, "--json").out)
-    kept = schema.read_privacy(copy)
-    assert kept["feddpms"]["release"] == "r"
-    assert kept[schema.ATTACKS] == told
-    assert call("resume", str(copy)).code == 0
-    schema.put_releases(copy, {"feddpms": {"release": "again", "epsilons": [], "each": []}})
-    assert schema.read_privacy(copy)[schema.ATTACKS] == told
 
 
 def test_the_report_says_what_was_measured_by_which_command_and_what_was_not(copy):

@@ -7,11 +7,8 @@ import torch
 
 from tests.attacks.runs import trained
 from tests.cli.calling import call
-from unskew.attacks import decoders
 from unskew.attacks.attack import Score
 from unskew.attacks.auxiliary import look_alikes, unseen
-from unskew.attacks.decoders import Lesson
-from unskew.attacks.inversion import variation
 from unskew.attacks.kinds.match import Match
 from unskew.attacks.kinds.prototype import Prototype, _rows
 from unskew.attacks.kinds.statistics import Statistics
@@ -114,14 +111,6 @@ def test_a_prototype_is_read_with_the_model_of_the_client_that_sent_it(rebafl):
     scene.close()
 
 
-def test_decoders_of_vectors_learn():
-    x = torch.rand(200, 1, 8, 8, generator=torch.Generator().manual_seed(1)).round()
-    x[:, :, :, 4:] = x[:, :, :1, :1]  # half of the image is one bit
-    for decoder in (decoders.upcnn, decoders.vae):
-        answers = decoder(Lesson(x.flatten(1), x, 60, 0))(x.flatten(1))
-        assert float((answers - x).pow(2).mean()) < 0.8 * float((x.mean(0) - x).pow(2).mean())
-
-
 def test_means_of_few_records_are_matched_once_the_noise_is_small(tmp_path):
     """Six samples of ten classes, so that hardly more than one stands behind a mean."""
     few = {"samples": 6, "clients": 4, "model": "cnn_small"}
@@ -170,10 +159,3 @@ def test_runs_that_share_no_such_thing_are_refused(name, tmp_path):
     done = call("attack", str(trained(tmp_path)), name)
     assert (done.code, done.err[:4]) == (2, "E151")
     assert "its clients share no" in done.err
-
-
-def test_what_nothing_constrains_is_made_smooth():
-    x = decoders.fit_generator(
-        lambda x: 0 * x.mean((1, 2, 3))[:, None], torch.tensor([[0.2], [0.8]]), torch.Size((1, 8, 8)), (60, 0)
-    )
-    assert float(variation(x)) < 0.05

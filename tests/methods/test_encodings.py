@@ -23,7 +23,6 @@ from unskew.errors import UsageError
 from unskew.methods import catalogue, registry
 from unskew.methods.qsgd import QSGD
 from unskew.methods.shared.weights import pack_bits, packed_size, unpack_bits
-from unskew.methods.signsgd import SignSGD
 from unskew.methods.topk import TopK
 from unskew.runs import conformance
 
@@ -52,12 +51,6 @@ def test_codes_fill_bytes_from_their_lowest_bits():
         codes = torch.arange(11) % 2**bits
         assert len(pack_bits(codes, bits)) == packed_size(11, bits)
         assert unpack_bits(pack_bits(codes, bits), bits, 11).tolist() == codes.tolist()
-
-
-def test_where_nothing_has_changed_a_coin_votes():
-    c = at_work()
-    tree, _ = SignSGD().encode({"a": torch.zeros(64), "b": torch.zeros(1)}, c, keys)
-    assert 16 < int(unpack_bits(tree["signs"], 1, 64).sum()) < 48
 
 
 @pytest.mark.parametrize(
@@ -181,9 +174,3 @@ def test_what_dp_clips_is_the_decoded_change():
         loop.trainer.close()
     for name, t in ends[0].items():
         assert_close(t, ends[1][name])
-
-
-def test_what_dpsgd_has_made_noisy_may_be_encoded():
-    loop = conformance.loop_for(registry.parse("topk+dpsgd(noise_multiplier=1)"))
-    loop.trainer.close()
-    assert loop.ledger.weights.guarantee == "dp"

@@ -18,13 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from unskew.core import Noise, Part, Share, Trip
-from unskew.core.method import Method, stage_remarks
+from unskew.core.method import Method
 from unskew.errors import UsageError
 from unskew.merge.mean import weighted_mean
-from unskew.methods import registry
 from unskew.methods.fedprox import FedProx
 from unskew.runs import conformance
-from unskew.runs.resolve import resolve
 
 ONE = {"v": Share((3,), kind="statistics", samples="client")}
 
@@ -262,29 +260,6 @@ def test_a_loss_may_add_nothing(nothing, lanes):
     assert mine.digest == plain.digest
 
 
-def test_entries_may_be_put_where_what_is_returned_counts():
-    """Gradients, a merge's weights and slice, and c.mine in `finish`: natural to write, and right."""
-
-    def finish(self, w, c):
-        put(c.mine)
-        return {}, c.mine
-
-    def merge(self, w, s, ups, fed):
-        for n, t in weighted_mean(w, ups).items():
-            w[n] = t
-        s["k"] = s["k"] + 1
-        return w, s
-
-    def grad(self, g, w, c):
-        put(g)
-        in_place(g)
-        return g
-
-    mine = part(**{**STATE, "finish": finish, "merges": True, "merge": merge, "grad": grad})
-    assert float(trained(mine, "16").slices["mine"]["k"][0]) == 2
-    assert not checked(mine, conformance.changes_no_argument_in_place)
-
-
 def test_what_the_server_draws_from_torch_is_seeded():
     """Before, two equal runs ended with different weights."""
 
@@ -427,33 +402,6 @@ def test_a_class_that_is_not_frozen_or_whose_settings_would_be_lost_is_refused()
             kind()
 
 
-def test_methods_of_ones_own_and_static_hooks_are_no_mistake():
-    """A helper that its hooks use may be called anything; so may what is annotated, which is a setting. A
-    teacher is frozen."""
-
-    @dataclass(frozen=True)
-    class Fine(Part):
-        merge_s: float = 0.1
-        name = "fine"
-        teacher = torch.nn.Linear(3, 3).requires_grad_(False)
-
-        def losses(self, out):
-            return out.logits.pow(2).sum(-1)
-
-        def describe(self) -> str:
-            return "fine"
-
-        def loss(self, *given):
-            _, out, b, _ = given
-            return self.merge_s * self.teacher.bias.sum() * b.mean(self.losses(out))
-
-        @staticmethod
-        def grad(g, w, c):
-            return g
-
-    assert trained(Fine(), "16", until=1).digest == trained(Fine(), "16", until=1).digest
-
-
 @pytest.mark.parametrize(
     ("shape", "further", "told"),
     [
@@ -490,53 +438,3 @@ def test_a_noise_that_cannot_be_meant_is_refused(law, args, told):
     """Before, the bounds of a uniform and the deviation of a normal law were taken and not looked at."""
     with pytest.raises(UsageError, match=f"E121 Noise: .*{told}"):
         Noise(law, args)
-
-
-@pytest.mark.parametrize(
-    ("method", "patience", "told"),
-    [
-        ("pfedsim", 5, "comes to its second stage, after round 10 of 20 (warm=0.5)"),
-        ("pfedsim", 10, ""),
-        ("pfedsim", 0, ""),
-        ("pfedsim(warm=1.0)", 5, ""),
-        ("feddpms(stage=0.9)", 3, "after round 18 of 20 (stage=0.9)"),
-        ("scaffold", 3, ""),
-        ("cfl", 0, "the run has 20 rounds, and 'cfl' comes to its second stage after round 20 (first=20)"),
-        ("cfl", 5, "the run has 20 rounds"),
-        ("cfl(first=19)", 0, ""),
-        (
-            "cfl(first=10)",
-            5,
-            (
-                "patience=5 may end the run before 'cfl' comes to its second stage, after round 10 of 20"
-                " (first=10)"
-            ),
-        ),
-        ("cfl(first=0)", 5, ""),
-        (
-            "floco",
-            5,
-            "may end the run before 'floco' comes to its second stage, after round 10 of 20 (tau=0)",
-        ),
-        ("floco(tau=2.5)", 3, ""),
-        ("floco(tau=2.5)", 2, "after round 3 of 20 (tau=2.5)"),
-        (
-            "floco(tau=1000)",
-            0,
-            "the run has 20 rounds, and 'floco' comes to its second stage after round 1000 (tau=1000)",
-        ),
-    ],
-)
-def test_a_run_that_may_end_in_its_first_stage_is_remarked_on(method, patience, told):
-    """A run of pFedSim or CFL ended in the rounds in which it is plain averaging, and its scores passed for
-    the method's."""
-    (_, text), *_ = [*stage_remarks(registry.parse(method), 20, patience), ("", "")]
-    assert told in text
-    assert bool(text) == bool(told)
-    settings = conformance.short_settings(rounds=20, patience=patience)
-    if "pfedsim" in method or "cfl" in method:
-        codes = [
-            code
-            for code, _ in resolve(settings, conformance.small_federation(), registry.parse(method)).remarks
-        ]
-        assert codes == ["E139"] * bool(told)

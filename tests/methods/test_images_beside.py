@@ -7,9 +7,6 @@ image of one, a second image that is overlooked.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import cast
-
 import numpy as np
 import pytest
 import torch
@@ -17,8 +14,6 @@ from torch import Tensor, nn
 
 import unskew
 from unskew.errors import UsageError
-from unskew.federation.site.study_review import Study, looks_unscaled
-from unskew.methods import registry
 
 N, TRAIN = 90, 60
 RNG = np.random.default_rng(1)
@@ -165,39 +160,3 @@ def test_what_cannot_be_done_is_one_sentence(method, x, says):
 
     with pytest.raises(UsageError, match=says):
         trained(x, Net() if isinstance(x, dict) else Plain(), method)
-
-
-UNSCALED = {
-    "fedavg": ["age", "scan"],
-    "fedrdn": ["age"],
-    "standardise": [],
-    "fedrdn+standardise(images=False)": [],
-}
-
-
-def test_images_that_are_normalised_say_nothing_of_ages_that_are_not():
-    """Over a network nobody scales ages beside scans, and a method that normalises images hid that; so did
-    whole numbers."""
-    given = {**GIVEN, "scan": 900 * IMAGES}
-    data = unskew.data.arrays(given, Y, given, Y)
-    for method in UNSCALED:
-        fed = SimpleNamespace(
-            net=SimpleNamespace(embeds=True)
-        )  # so does any model of these inputs: sexes are whole numbers
-        told = looks_unscaled(data, cast(Study, SimpleNamespace(method=registry.parse(method), fed=fed)))
-        assert [name for name in GIVEN if f"input {name}: " in told] == UNSCALED[method], method
-
-
-def test_images_are_normalised_once():
-    """The default took images that `standardise` had scaled by statistics of images as they came."""
-    for x, model, left in (
-        (IMAGES, Plain(), "leave out 'standardise'"),
-        (GIVEN, Whole(), r"standardise\(images=False\)"),
-    ):
-        with pytest.raises(
-            UsageError, match=f"E107 'unskew' and 'standardise' cannot be combined: both .* images; {left}"
-        ):
-            trained(x, model, "unskew+standardise")
-        trained(x, model, "unskew(statistics=False)+standardise")
-    trained(GIVEN, Whole(), "unskew+standardise(images=False)")
-    trained(IMAGES.reshape(N, -1), nn.Sequential(nn.Linear(144, 4), nn.Linear(4, 3)), "unskew+standardise")

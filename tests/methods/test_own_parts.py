@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 import unskew
 from tests.experiments.tables import SMALL, written
 from unskew import cli
-from unskew.cli import check as command
 from unskew.comparison.plan import plan_cells
 from unskew.comparison.training import train_all
 from unskew.config import Settings
@@ -106,16 +105,6 @@ def test_a_class_that_cannot_be_made_is_refused(tmp_path):
         assert refused(str(file)).startswith(says)
     file.write_text(start + "    mu: float\n")
     assert registry.parse(f"{file}(mu=1)").parts[0].mu == 1.0
-
-
-def test_a_file_that_is_called_without_its_ending_is_pointed_out(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert "a file" not in refused("pulled")
-    (tmp_path / "pulled.py").write_text("")
-    assert refused("pulled").startswith(
-        "E102 unknown method 'pulled'. There is a file pulled.py here: a method in a file is called"
-        " 'pulled.py'."
-    )
 
 
 def test_a_changed_file_is_another_run(mine):
@@ -261,11 +250,6 @@ def test_an_installed_method_is_listed_checked_and_combined(installed):
     assert not [f"{f.name}: {f.detail}" for f in found if not f.ok]
     assert "changes nothing with neutral settings" in {f.name for f in found}
     conformance.train_run(registry.parse("myproto+scaffold+flea"), rounds=2)
-
-
-def test_a_method_in_a_file_is_checked_without_being_installed():
-    (part,) = command.parts_of(str(EXAMPLE))
-    assert part.name == "myproto"
 
 
 def test_without_the_package_its_name_is_unknown():

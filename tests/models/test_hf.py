@@ -24,7 +24,7 @@ from unskew.core import module_inputs
 from unskew.core.keys import key
 from unskew.errors import DataError, UsageError
 from unskew.federation.protocol.study_rules import site_settings
-from unskew.models import hf_folder, pretrained
+from unskew.models import hf_folder
 
 N, T, WORDS, CLASSES = 48, 10, 60, 3
 Y = np.arange(N) % CLASSES
@@ -176,16 +176,6 @@ def test_only_adapters_and_the_head_train_and_leave(folders, kind):
     assert result.scores()["last"] > 0.45  # one in three by chance
 
 
-@pytest.mark.parametrize("kind", ["bert", "llama"])
-def test_clients_train_side_by_side_as_alone(folders, kind):
-    text = f"hf(path={str(folders / kind)!r}, lora_rank=2, padding=0)"
-    one, many = (trained(text, "scaffold", lanes=lanes, optimiser="sgd", lr=0.02) for lanes in ("1", "8"))
-    assert not one.run.remarks
-    assert not many.run.remarks
-    for name, t in one.model.state_dict().items():
-        torch.testing.assert_close(many.model.state_dict()[name], t, rtol=0, atol=1e-5, msg=name)
-
-
 def odd(place: Path, kind: str) -> str:
     """A tiny model of an architecture that sees its tokens in a way of its own; names are those of its class
     and what is odd."""
@@ -232,19 +222,6 @@ def test_tokens_see_what_the_model_lets_them_see(folders, tmp_path, kind):
         h = t.AutoModel.from_pretrained(path).eval()(ids, attention_mask=(ids != 0).long()).last_hidden_state
         torch.testing.assert_close(module[0](ids.float())[ids != 0], h[ids != 0], atol=1e-4, rtol=1e-4)
     assert module[0].causal == (kind in ("mistral", "gemma3", "qwen2", "bert as a decoder"))
-
-
-def test_weights_in_several_files_are_read_by_their_index(folders, tmp_path):
-    import transformers as t
-
-    t.AutoModel.from_pretrained(folders / "bert").save_pretrained(tmp_path / "m", max_shard_size="10KB")
-    assert len(list((tmp_path / "m").glob("*.safetensors"))) > 2
-    assert (tmp_path / "m" / hf_folder.INDEX).exists()
-    whole, parts = (
-        pretrained.load_model(str(p), causal=False).state_dict() for p in (folders / "bert", tmp_path / "m")
-    )
-    assert whole.keys() == parts.keys()
-    assert all(torch.equal(whole[n], parts[n]) for n in whole)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])

@@ -148,35 +148,3 @@ def test_torchs_own_layers_may_be_in_place(lanes, method):
         results.append(trained(module, method, lanes=lanes).digest)
         assert module[1].inplace is in_place
     assert results[0] == results[1]
-
-
-class Tied(nn.Module):
-    """An autoencoder's two halves in one matrix, and a head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.down, self.up = nn.Linear(36, 36), nn.Linear(36, 36)
-        self.up.weight = self.down.weight
-        self.head = nn.Linear(36, CLASSES)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.up(self.down(x.flatten(1)).tanh()))
-
-
-@LANES
-def test_tied_weights_stay_tied(lanes):
-    """One client, whole batches, against torch.optim; the second place used to keep its first value."""
-    torch.manual_seed(7)
-    module = Tied()
-    result = trained(module, clients=1, batch=N, lanes=lanes, rounds=3, lr=0.1)
-    plain = copy.deepcopy(module)
-    optimiser = torch.optim.SGD(plain.parameters(), lr=0.1)
-    x, y = (torch.as_tensor(v) for v in (result.federation.x, result.federation.y))
-    for _ in range(3):
-        optimiser.zero_grad()
-        F.cross_entropy(plain(x), y).backward()
-        optimiser.step()
-    for name, t in plain.named_parameters():
-        torch.testing.assert_close(result.model.get_parameter(name), t, rtol=0, atol=1e-5, msg=name)
-    assert result.model.get_parameter("up.weight") is result.model.get_parameter("down.weight")
-    assert "up.weight" not in result.weights

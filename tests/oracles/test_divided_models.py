@@ -30,7 +30,7 @@ from tests.oracles.plain import (
     split_forward,
 )
 from tests.oracles.test_mixtures import FedALA
-from unskew.methods.floco import nearest, points
+from unskew.methods.floco import nearest
 
 
 class Local(FedAvg):
@@ -705,20 +705,6 @@ def test_the_nearest_point_of_a_simplex() -> None:
     torch.testing.assert_close(
         nearest(torch.tensor([[0.5, 0.1, -2.0]]), 1.0), torch.tensor([[0.7, 0.3, 0.0]])
     )
-
-
-def test_points_do_not_depend_on_the_signs_of_principal_components(monkeypatch) -> None:
-    """Libraries choose them at will; here the number of each component that is largest in size is
-    positive."""
-    moves_KN = torch.randn(5, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    ours, eigh = points(moves_KN, 3), torch.linalg.eigh
-
-    def turned(a: Tensor) -> tuple[Tensor, Tensor]:
-        values, vectors = eigh(a)
-        return values, -vectors
-
-    monkeypatch.setattr(torch.linalg, "eigh", turned)
-    torch.testing.assert_close(points(moves_KN, 3), ours)
 
 
 class KNNPer(FedAvg):

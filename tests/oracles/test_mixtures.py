@@ -33,7 +33,6 @@ from unskew.core.replies import Ups
 from unskew.methods.cfl import CFL as Engine
 from unskew.methods.fedamp import FedAMP as EngineOfFedamp
 from unskew.methods.fedcac import FedCAC as EngineOfFedcac
-from unskew.methods.fedfomo import FedFomo as EngineOfFedfomo
 from unskew.methods.fedmtl import FedMTL as EngineOfFedmtl
 from unskew.methods.pfedla import PFedLA
 
@@ -114,23 +113,6 @@ def test_cfl() -> None:
 
 def test_before_the_first_split_it_is_one_cluster() -> None:
     agree(Case(), CFL, first=9)
-
-
-def test_two_directions_are_two_clusters() -> None:
-    """Clients 0, 2 and 3 go east, 1 and 4 west; client 5 was never there, 6 did not move."""
-    d = torch.tensor([[2.0, 0], [-2, 0.1], [2, 0.1], [2, -0.1], [-2, 0], [9, 9], [0, 0]])
-    has, start = torch.tensor([1.0, 1, 1, 1, 1, 0, 1]), torch.zeros(7)
-    assert Engine(still=0.41).split(d, start, has).tolist() == [0, 1, 0, 0, 1, 0, 0]
-    two = torch.tensor([[2.0, 0], [-2, 0]])
-    assert Engine().split(two, start[:2], torch.ones(2)).tolist() == [0, 0]  # a cluster of two stays
-    assert Engine().split(d, start, has).tolist() == [0] * 7  # their mean is (0.4, 0.02)
-    assert Engine(still=0.41, moving=2.1).split(d, start, has).tolist() == [0] * 7
-    assert (
-        Engine(gap=0.999)
-        .split(torch.tensor([[2.0, 0], [0, 2], [-2, -2]]), torch.zeros(3), torch.ones(3))
-        .tolist()
-        == [0] * 3
-    )
 
 
 def test_a_shortened_run_splits_at_the_same_share_of_its_rounds() -> None:
@@ -534,25 +516,6 @@ def test_fedfomo() -> None:
     agree(
         Case("cnn", 0.9, attendance=((0, 1, 3), (1, 2, 3, 4), (0, 1, 2, 4))), FedFomo, models=2, explore=0.0
     )
-
-
-def test_whose_models_a_client_is_sent() -> None:
-    """Of clients that have sent one, the most wanted; its own where there is no other; all alike when it
-    explores."""
-    fed: Any = SimpleNamespace(clients=5, seed=0)
-    s = {
-        "has": torch.tensor([1.0, 0, 1, 1, 1]),
-        "P": torch.tensor([[0, 9, 0.2, -1, 3.0]] * 5),
-        "t": torch.tensor(2.0),
-    }
-    greedy = EngineOfFedfomo(models=2, explore=0)
-    assert greedy.others(s, 0, fed) == [4, 2]
-    assert greedy.others(s | {"has": torch.tensor([1.0, 0, 0, 1, 0])}, 0, fed) == [3, 0]
-    drawn = {
-        tuple(EngineOfFedfomo(models=2, explore=1).others(s | {"t": torch.tensor(float(t))}, 0, fed))
-        for t in range(60)
-    }
-    assert drawn == {(i, j) for i in (2, 3, 4) for j in (2, 3, 4) if i != j}
 
 
 class APPLE(Dispatched):
@@ -1038,13 +1001,3 @@ class FedMask(Dispatched):
 @on_both_models
 def test_fedmask(case: Case) -> None:
     agree(case, FedMask, atol=3e-4, start=0.003, lam=0.01)  # numbers reach 200, and bits differ by 0.006
-
-
-def test_without_pruning() -> None:
-    class Whole(FedMask):
-        layers = 0
-        pruned = []  # type: ignore[assignment]
-
-        def exchange(self, cohort: list[int]) -> None: ...
-
-    agree(Case(), Whole, layers=0, start=0.003)

@@ -446,18 +446,6 @@ def test_two_rounds_of_stage_one_and_other_weights() -> None:
     agree(replace(SMALL, model="mlp", momentum=0.0), FedFed, width=3, stage=0.7, **settings)
 
 
-def test_stage_one_is_a_quarter_of_the_rounds_but_one_at_least_and_never_all() -> None:
-    """round(0.25 * 60) = 15, the paper's; of 2 and of 1 round the first; 0.99 of 10 leaves one to train with
-    the pool."""
-    assert [Ours().last_of_stage(rounds) for rounds in (60, 30, 2, 1)] == [15, 8, 1, 1]
-    assert Ours(stage=0.99).last_of_stage(10) == 9
-    (trip,) = Ours().trips
-    assert [t for t in range(61) if trip.when(t, 60)] == [15]
-    assert not any(trip.when(t, 1) for t in (0, 1)), (
-        "in a run of one round nobody would train on what was sent"
-    )
-
-
 def still(shape: tuple[int, ...], width: int) -> Weights:
     """A generator of zeros, whose every pixel is sigmoid(0) = 1/2."""
     weights = Ours(width=width).weights(SimpleNamespace(shape=shape, seed=0))  # type: ignore[arg-type]

@@ -3,7 +3,6 @@ run ends."""
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from dataclasses import replace
@@ -18,7 +17,6 @@ from scipy.stats import kstest
 import unskew
 from tests.privacy import random_settings as settings
 from unskew.core.keys import NOISE_GRID
-from unskew.core.protection import protection_problem
 from unskew.core.replies import Reply, Ups
 from unskew.core.shares import Share
 from unskew.data.clients.availability import Availability
@@ -212,23 +210,6 @@ def test_what_noise_cannot_protect_is_refused_by_name(beside, why):
     assert refusal(f"{beside}+dp").startswith(f"E107 '{beside}' and 'dp' cannot be combined: {why}")
 
 
-def test_every_method_with_an_exchange_of_its_own_is_refused_and_told_what_to_switch_off():
-    """Nothing that leaves a client outside training may go out beside a guarantee that does not count it."""
-    parts = {name: registry.parse(name).parts for name in registry.names()}
-    told = {
-        name: protection_problem(own[0], FED) or "" for name, own in parts.items() if own and own[0].trips
-    }
-    assert {"unskew", "flea", "fedmix", "ccvr", "fedrdn"} <= told.keys()
-    assert [
-        name for name, text in told.items() if not text.startswith(("it exchanges more", "it reads each"))
-    ] == []
-    assert told["unskew"].endswith("gets no noise; unskew(statistics=False) does without")
-    assert told["flea"].endswith("gets no noise")  # fused or not, it exchanges activations
-    conformance.loop_for(
-        registry.parse("unskew(statistics=False)+dp(epsilon=0, noise_multiplier=1.0)")
-    ).trainer.close()
-
-
 def test_running_statistics_are_refused_unless_they_stay():
     assert "batch normalisation" in refusal("dp", model="cnn_small(batch_norm=True)")
     train("fedbn+dp(epsilon=0, noise_multiplier=1.0)", rounds=1, model="cnn_small(batch_norm=True)")
@@ -266,26 +247,6 @@ def test_sums_that_nobody_has_scaled_are_told_before_the_first_round(text, sums)
     assert [line for line in disclosure_lines(loop) if line.startswith("E128")] == [
         f"E128 {words}" for _, words in told
     ]
-
-
-def test_what_the_noise_amounts_to_is_written_with_where_it_is_drawn(tmp_path):
-    unskew.run(
-        "dp(epsilon=0, noise_multiplier=1.0)",
-        conformance.small_federation(),
-        rounds=2,
-        epochs=1,
-        model="mlp",
-        name="r",
-        folder=tmp_path,
-    )
-    told = json.loads((tmp_path / "r" / "privacy.json").read_text())["dp"]
-    assert (
-        "drawn from the study's seed, so this holds for a simulation only" in told["epsilons"][0]["reading"]
-    )
-    first, second = told["epsilons"]
-    assert first["epsilon"] == pytest.approx(epsilon_after(2, 1.0, 1.0, 1e-5), abs=1e-6)
-    assert second["epsilon"] is None
-    assert "against the server" in second["reading"]
 
 
 pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")

@@ -12,8 +12,6 @@ import pytest
 import torch
 
 import unskew
-from tests.cli.calling import call
-from unskew.config import Settings
 from unskew.core import Fed, Part, Share, gate
 from unskew.core.method import Method
 from unskew.core.replies import Reply
@@ -24,7 +22,6 @@ from unskew.privacy.secure_aggregation import parse
 from unskew.report import page
 from unskew.runs import conformance
 from unskew.runs.conformance import CheckFailed, Subject
-from unskew.runs.resolve import comparison_settings
 
 QUICK = {"rounds": 2, "epochs": 1, "batch": 16, "workers": 1, "lanes": "8", "model": "mlp"}
 THERE = int((conformance.small_federation().sizes > 0).sum())
@@ -183,14 +180,6 @@ def test_two_clients_are_refused_and_a_round_with_two_is_skipped():
     assert not [r for r in loop.record.rows["ledger"] if r["way"] == "up"]
 
 
-def test_more_than_half_of_the_sites_open_a_sum_whatever_the_threshold_says():
-    """0.5000000001 let half of six sites give away a site's seed, and the other half its key."""
-    for text in ("on,threshold=0.5000000001", "on"):
-        setting = parse(text)
-        assert setting
-        assert all(2 * setting.needed(sites) > sites for sites in range(3, 200))
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -244,31 +233,3 @@ def test_the_ledger_and_the_report_say_only_in_the_sum(tmp_path, monkeypatch):
     assert next(r["bytes"] for r in up if r["share"] == "w") == 8 * counted
     page.write_report([tmp_path / "runs/r"], tmp_path / "r.html")
     assert f"only the sum of {THERE} or more" in (tmp_path / "r.html").read_text()
-
-
-def test_what_reads_single_replies_besides_methods_is_refused_or_switched_off(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match=r"E108 'diversity' is measured on single replies"):
-        run(measure="diversity")
-    assert (
-        comparison_settings(Settings(method="centralised", secure_aggregation="on")).secure_aggregation
-        == "off"
-    )
-    monkeypatch.chdir(tmp_path)
-    ran = [
-        "run",
-        "fedavg",
-        "--data",
-        "digits",
-        "--clients",
-        "4",
-        "--samples",
-        "20",
-        "--rounds",
-        "1",
-        "--model",
-        "mlp",
-    ]
-    assert call(*ran, "--secure-aggregation", "on", "--name", "s", cwd=tmp_path).code == 0
-    assert "E151" in call("attack", "runs/s", "gradient", cwd=tmp_path).err
-    attacked = call("attack", "runs/s", "membership", "--set", "shadows=2", cwd=tmp_path)
-    assert "only the merged model was attacked, because the server read sums alone" in attacked.out

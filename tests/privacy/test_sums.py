@@ -19,9 +19,9 @@ from unskew.methods.fedrdn import FedRDN
 from unskew.privacy.accounting import epsilon_after, sampled_epsilon
 from unskew.privacy.dpsgd import DPSGD
 from unskew.round.randomness import SeededSource, SystemSource
-from unskew.round.sample_privacy import NoisySums, Release, clip_to_bounds, with_sums
+from unskew.round.sample_privacy import NoisySums, Release, with_sums
 from unskew.runs import conformance
-from unskew.runs.disclosure import accounts, payload_lines
+from unskew.runs.disclosure import accounts
 
 pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
 
@@ -216,18 +216,6 @@ def test_every_sum_of_a_run_is_in_its_account(loop_of, text, sums):
     assert (f"{said} with noise 5 x clip 1" in told.release) == bool(sums)
 
 
-def test_shares_are_covered_by_the_proof_and_said_to_be(loop_of):
-    loop = loop_of("fedrdn+fedproto+dpsgd")
-    loop.round(loop.begin(), 1)
-    told = {(r["way"], r["share"]): r["guarantee"] for r in loop.record.rows["ledger"]}
-    assert set(told.values()) == {"dp"}
-    assert {("up", "fedrdn/mu"), ("up", "fedproto/counts")} <= set(told)
-    lines = "\n".join(payload_lines(loop.method, loop.fed, loop.trainer.sent, np.zeros((8, 3))))
-    assert lines.count("guarantee: dp") == 4
-    assert "guarantee: none" not in lines
-    assert FedRDN().trips[0].shares(loop.fed)["mu"].guarantee == "none"
-
-
 def test_a_count_that_may_be_noise_is_unknown_and_said_before_round_1(loop_of):
     loop = loop_of("fedrdn+dpsgd(sums_noise=10.0)")
     ((code, text),) = loop.run.remarks
@@ -242,20 +230,6 @@ def test_a_count_that_may_be_noise_is_unknown_and_said_before_round_1(loop_of):
     assert sent[1]["sigma"].tolist() == [1.0] * 3
     assert not [r for r in loop_of("fedrdn+dpsgd(sums_noise=0.1)").run.remarks if "30 samples" in r[1]]
     assert loop_of("dpsgd").run.remarks == ()
-
-
-def test_noise_does_not_leave_the_bounds_that_shares_declare():
-    shares = {
-        "n": Share((2,), low=0, high=5),
-        "v": Share((2,), norm=1.0),
-        "i": Share((1,), dtype=torch.int64),
-    }
-    tree = {"n": torch.tensor([-3.0, 9.0]), "v": torch.tensor([3.0, 4.0]), "i": torch.tensor([7])}
-    bounded = clip_to_bounds(tree, shares)
-    assert bounded["n"].tolist() == [0.0, 5.0]
-    assert bounded["v"].tolist() == pytest.approx([0.6, 0.8], abs=1e-5)
-    assert float(bounded["v"].norm()) <= 1
-    assert bounded["i"].tolist() == [7]
 
 
 def with_trip(client, sums=1):
