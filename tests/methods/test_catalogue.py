@@ -130,7 +130,6 @@ def differences(name: str) -> str:
 
 @pytest.mark.parametrize("name", catalogue.entries())
 def test_every_method_says_how_it_differs_from_its_paper(name):
-    """M23"""
     text = differences(name)
     assert text[-1] == "."
     assert len(text.split()) >= 3 or text.startswith("nothing")

@@ -160,7 +160,7 @@ def test_a_share_of_apfl_stays_a_number_where_the_learning_rate_has_fallen_to_0(
 
 
 def test_fedrs_leaves_masked_classes_masked():
-    """M10: -inf times alpha = 0 was NaN."""
+    """-inf times alpha = 0 was NaN."""
     z = torch.tensor([[1.0, 2.0, -math.inf]], requires_grad=True)
     scaled = FedRS(alpha=0.0).logits(z, batch(), client())
     assert scaled.tolist() == [[1.0, 2.0, -math.inf]]
@@ -198,7 +198,7 @@ def test_logits_are_corrected_by_class_counts_once(pair):
     ],
 )
 def test_a_teacher_that_would_not_see_the_mixture_is_refused(text):
-    """M11: the student saw FLea's mixture and the teacher the sample alone, 31 % apart."""
+    """The student saw FLea's mixture and the teacher the sample alone, 31 % apart."""
     with pytest.raises(UsageError, match=r"E107 .* cannot be combined: .* FLea's mixture"):
         registry.parse(text)
 
@@ -231,7 +231,7 @@ def test_logits_that_a_loss_of_its_own_would_not_see_are_not_changed(own):
 
 @pytest.mark.parametrize("mixing", ["flea", "fedmix", "naivemix", "feddata", "feddpms"])
 def test_a_prior_of_the_clients_own_labels_does_not_meet_mixtures(mixing):
-    """M12: half of every mixed label is the buffer's, and the loss was corrected by the client's own
+    """Half of every mixed label is the buffer's, and the loss was corrected by the client's own
     labels."""
     for prior in ("rebafl(mu=0)", "rebafl", "rebafl(eps=1, form=additive)", "fedrs", "bsm", "fedlc"):
         with pytest.raises(UsageError, match=r"E107 .* cannot be combined: .* the other brings"):
@@ -257,7 +257,7 @@ def test_a_method_prints_as_it_is_written():
 
 
 def test_fedbn_is_refused_where_there_is_nothing_to_keep():
-    """M4: on a model without batch normalisation it was FedAvg to the bit, also in the first commands of the
+    """On a model without batch normalisation it was FedAvg to the bit, also in the first commands of the
     docs."""
     with pytest.raises(
         UsageError, match="E108 'fedbn' cannot run here: the model has no batch normalisation"

@@ -92,14 +92,14 @@ def accumulated(mu, steps, lr=0.1, optimiser="sgd"):
 
 @pytest.mark.parametrize("mu", [1e-3, 1e-6, 1e-8, 1e-12, 1e-300, 5e-324, 0.0])
 def test_fednova_adds_up_the_steps_of_a_weak_pull_exactly(mu):
-    """M5: in float32, 1 - (1 - lr mu)^S was 16 % off at lr mu = 1e-7 and gave 0 / 0 at 1e-8."""
+    """In float32, 1 - (1 - lr mu)^S was 16 % off at lr mu = 1e-7 and gave 0 / 0 at 1e-8."""
     shares = [math.exp(j * math.log1p(-mu)) for j in range(50)]
     assert accumulated(mu, 50.0, lr=1.0).item() == pytest.approx(sum(shares), rel=1e-6)
 
 
 @pytest.mark.parametrize("mu", [0.5, 0.99, 1.0, 1.01, 1.7, 2.0, 2.5])
 def test_fednova_adds_up_the_absolute_coefficients_of_a_strong_pull(mu):
-    """M5: above lr mu = 1 the gradients of every other step enter with the opposite sign."""
+    """Above lr mu = 1 the gradients of every other step enter with the opposite sign."""
     assert accumulated(mu, 6.0, lr=1.0).item() == pytest.approx(
         sum(abs(1 - mu) ** j for j in range(6)), rel=1e-5
     )

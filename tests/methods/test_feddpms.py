@@ -192,7 +192,7 @@ def test_the_account_tells_the_honest_figure_and_that_nothing_is_guaranteed():
 
 @pytest.mark.parametrize("top", [1, 2, 3])
 def test_at_worst_is_no_better_than_any_other_reading(top):
-    """M22: with top=1 "at worst" (0.219) lay below "replaced" (0.3195)."""
+    """With top=1 "at worst" (0.219) lay below "replaced" (0.3195)."""
     _, added, replaced, worst, _ = (
         e for e, _ in FedDPMS(mechanism="single", top=top).account(np.array([[99, 99]]), None).epsilons
     )

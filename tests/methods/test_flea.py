@@ -57,7 +57,7 @@ class SamePass(Part):
 
 @pytest.mark.parametrize("lanes", ["1", "8"])
 def test_a_further_pass_drops_out_the_same_units(lanes):
-    """M20: a pass that goes on from a cut must not take the masks of layers before it."""
+    """A pass that goes on from a cut must not take the masks of layers before it."""
     model = nn.Sequential()
     for name, width in (("first", 192), ("second", 12), ("third", 20)):
         layers = (nn.Flatten(), nn.Linear(width, {192: 12, 12: 20, 20: 16}[width]), nn.Dropout(0.5))
@@ -74,7 +74,7 @@ def test_a_further_pass_drops_out_the_same_units(lanes):
 
 @pytest.mark.parametrize("lanes", ["1", "8"])
 def test_normalisation_after_the_cut_sees_the_batch_the_mixture_and_the_buffer(lanes):
-    """M20: the public code passes the buffer's activations in training mode, too.
+    """The public code passes the buffer's activations in training mode, too.
 
     All activations of the client are 0 and all of the buffer's 1, so that the running mean after one step is
     0.9 * 0.1 * (1 - beta) + 0.1, where beta is the mean of the mixing weights.

@@ -48,7 +48,7 @@ def test_every_method_that_comes_with_unskew_says_what_it_shares(name):
     ],
 )
 def test_inputs_are_called_inputs_also_if_they_are_averaged(method, leaf, behind):
-    """N1: a study that takes inputs under another name."""
+    """A study that takes inputs under another name."""
     share = shares(method)[leaf]
     assert (share.kind, share.samples) == ("inputs", behind)
 
@@ -65,7 +65,7 @@ def test_inputs_are_called_inputs_also_if_they_are_averaged(method, leaf, behind
     ],
 )
 def test_activations_that_no_layer_has_mixed_yet_are_inputs(method, leaf, model, kind):
-    """N1: FLea cut after a layer that only flattens sends raw samples."""
+    """FLea cut after a layer that only flattens sends raw samples."""
     share = shares(method, model)[leaf]
     assert share.kind == kind
     assert kind == "features" or share.guarantee == "none"

@@ -31,7 +31,7 @@ def merged(rule: str, weights: list[float], variances: list[float]) -> dict[str,
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("replies", [3, 4, 5, 9])
 def test_one_wild_client_cannot_wreck_the_weights(rule, replies):
-    """M9: trimmed_mean was the mean below ten answering clients, multi_krum below five."""
+    """Trimmed_mean was the mean below ten answering clients, multi_krum below five."""
     honest = [1.0 + k / 100 for k in range(replies - 1)]
     w = merged(rule, [*honest, 1e9], [1.0] * replies)["w"].item()
     assert abs(w) <= 1.1
@@ -40,7 +40,7 @@ def test_one_wild_client_cannot_wreck_the_weights(rule, replies):
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("replies", [3, 4, 5, 9])
 def test_one_wild_statistic_cannot_wreck_the_model(rule, replies):
-    """M9: one running_var of 1e30 beside weights like the others' passed clip_median and multi_krum."""
+    """One running_var of 1e30 beside weights like the others' passed clip_median and multi_krum."""
     alike, honest = [1.0] * replies, [2.0 + k / 100 for k in range(replies - 1)]
     variance = merged(rule, alike, [1e30, *honest])["running_var"].item()
     assert 1 < variance < 2.1
@@ -60,13 +60,12 @@ def test_one_wild_statistic_cannot_wreck_the_model(rule, replies):
     ],
 )
 def test_a_rule_says_where_it_does_not_do_what_it_is_for(rule, replies, caution):
-    """M9"""
     said = registry.parse(rule).parts[0].caution(replies)
     assert said == caution if caution is None else said.startswith(caution)
 
 
 def test_a_run_says_so_at_the_start_and_in_the_events_of_the_round():
-    """M9: nothing was said of a merge that was the mean."""
+    """Nothing was said of a merge that was the mean."""
     loop = conformance.loop_for(
         registry.parse("trimmed_mean"), clients=6, rounds=2, availability="sample:0.3"
     )

@@ -166,7 +166,7 @@ def assert_refused(kind: type, arguments_: dict[str, object]) -> str:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_wrong_value_is_refused_at_construction(setting):
-    """M13: of 21 wrong arguments 15 trained without a word and 5 crashed with torch's words."""
+    """Of 21 wrong arguments 15 trained without a word and 5 crashed with torch's words."""
     name, argument = SETTINGS[setting]
     kind = type(registry.parse(name).parts[0])
     wrong = list(wrong_values(argument.hint))
@@ -177,7 +177,7 @@ def test_every_wrong_value_is_refused_at_construction(setting):
 
 @pytest.mark.parametrize("text", PAIRS)
 def test_wrong_texts_and_pairs_are_refused(text):
-    """M13: `naivemix(per_batch=True, a=-1)` trained; a setting that does not count was ignored without a
+    """`naivemix(per_batch=True, a=-1)` trained; a setting that does not count was ignored without a
     word."""
     with pytest.raises(UsageError, match="E102 ") as caught:
         registry.parse(text)
@@ -188,7 +188,6 @@ def test_wrong_texts_and_pairs_are_refused(text):
 
 
 def test_a_setting_that_does_not_count_is_refused_with_the_reason():
-    """M13"""
     with pytest.raises(
         UsageError, match="CCVR: share counts only with mode=features; set that, or leave share out"
     ):

@@ -66,7 +66,7 @@ def with_norm(norm: nn.Module, flat: bool = False) -> nn.Sequential:
     ],
 )
 def test_normalisation_that_nobody_can_average_is_refused(norm, words):
-    """M8: the first was a traceback, the second left its statistics at 0 and 1 without a word."""
+    """The first was a traceback, the second left its statistics at 0 and 1 without a word."""
     with pytest.raises(UsageError, match=f"E123.*{words}"):
         given(with_norm(norm))
 
@@ -85,7 +85,7 @@ def test_normalisation_that_nobody_can_average_is_refused(norm, words):
     ],
 )
 def test_normalisation_trains_as_in_torch(lanes, norm, flat):
-    """M8: one client, whole batches, against torch.optim; as long as the rows fill a batch and where they do
+    """One client, whole batches, against torch.optim; as long as the rows fill a batch and where they do
     not."""
     module = with_norm(norm(), flat)
     result = trained(module, clients=1, batch=37, lanes=lanes, rounds=1, lr=0.05)
@@ -106,7 +106,7 @@ def test_normalisation_trains_as_in_torch(lanes, norm, flat):
 
 
 def test_a_batch_of_one_sample_needs_more_than_one_value_a_channel():
-    """M8: BatchNorm1d with batch=1 crashed in the first step."""
+    """BatchNorm1d with batch=1 crashed in the first step."""
     with pytest.raises(
         UsageError, match="E109 batch=1 leaves batch normalisation a single value per channel"
     ):
@@ -127,7 +127,7 @@ class Centred(nn.Module):
 
 
 def test_a_model_that_changes_its_input_is_refused():
-    """M24: MOON, which shows the same batch to three models, ended in a traceback."""
+    """MOON, which shows the same batch to three models, ended in a traceback."""
     for method in ("fedavg", "moon"):
         with pytest.raises(UsageError, match="E123 the model changes its input in place"):
             given(nn.Sequential(Centred(True), nn.Flatten(), nn.Linear(36, CLASSES)), method)
@@ -139,7 +139,7 @@ def test_a_model_that_changes_its_input_is_refused():
 @LANES
 @pytest.mark.parametrize("method", ["flea", "moon"])
 def test_torchs_own_layers_may_be_in_place(lanes, method):
-    """M24: a ReLU in place behind a cut changed the activation that FLea compares with the input."""
+    """A ReLU in place behind a cut changed the activation that FLea compares with the input."""
     results = []
     for in_place in (False, True):
         torch.manual_seed(1)

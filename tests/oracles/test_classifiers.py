@@ -408,11 +408,9 @@ class FedAvgFT(FedAvg):
     def server(self, replies: list[Reply], old: Weights) -> None:
         x, label = self.given.reserved()
         assert torch.bincount(label).tolist() == [self.each] * CLASSES
-        x, y, model = (
-            x.double(),
-            torch.nn.functional.one_hot(label, CLASSES).double(),
-            self.model_with(self.w).eval(),
-        )
+        x = x.double()
+        y = torch.nn.functional.one_hot(label, CLASSES).double()
+        model = self.model_with(self.w).eval()
         head = list(model.head.parameters())  # type: ignore[union-attr]
         optimiser = torch.optim.SGD(head, self.lr, self.momentum, weight_decay=self.weight_decay)
         generator = self.given.generator(self.t, "fedavg_ft")

@@ -258,7 +258,7 @@ def test_fedbabu(case: Case) -> None:
 
 @everywhere
 def test_a_clients_own_score_is_taken_after_fine_tuning_its_head(case: Case) -> None:
-    """M7: it took one step a pass on pieces of 256 unshuffled samples, not SGD with `batch`."""
+    """It took one step a pass on pieces of 256 unshuffled samples, not SGD with `batch`."""
     agree(case, FedBABU, finetune_epochs=3)
     agree(case, FedBABU, finetune_epochs=2, lr=0.5)
     agree(replace(case, batch=32), FedBABU, finetune_epochs=1)

@@ -866,10 +866,8 @@ def test_pfedla_a_client_without_samples_sends_back_its_mixture() -> None:
     theta = {"head.weight": torch.tensor([[0.0], [4.0]])}
     s = {"theta": theta, "net": together([net([1.0, 2.0]), net([1.0, 2.0])])}
     fed = SimpleNamespace(shared=("head.weight",), sizes=np.array([1, 0]))
-    part, replies = (
-        PFedLA(embed=1, hidden=1, layers=1),
-        Ups.of([Sent(0, 1.0, {"head.weight": torch.tensor([3.0])})], 1),
-    )
+    part = PFedLA(embed=1, hidden=1, layers=1)
+    replies = Ups.of([Sent(0, 1.0, {"head.weight": torch.tensor([3.0])})], 1)
     after = part.server(s, replies, fed)  # type: ignore[arg-type]
     assert after["theta"]["head.weight"].flatten().tolist() == [3, 2]
 

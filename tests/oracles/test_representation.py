@@ -70,10 +70,8 @@ class AdCol(FedAvg):
         return {"h": self.evaluated(c.weights, self.x[self.given.rows(c.k)])[1]}
 
     def server(self, replies: list[Reply], old: Weights) -> None:
-        h, owner = (
-            torch.cat([r.shared["h"] for r in replies]),
-            torch.cat([torch.full((r.n,), r.k) for r in replies]),
-        )
+        h = torch.cat([r.shared["h"] for r in replies])
+        owner = torch.cat([torch.full((r.n,), r.k) for r in replies])
         generator = self.given.generator(self.t, "adcol")
         for _ in range(self.epochs):
             for rows in torch.randperm(len(h), generator=generator).split(self.case.batch):

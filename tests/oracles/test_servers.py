@@ -215,11 +215,9 @@ class FedNova(FedAvg):
         return sum(p_k * a_k for p_k, a_k in zip(self.shares_of_weight(replies), a))
 
     def merge(self, replies: list[Reply]) -> Weights:
-        w, p, a = (
-            self.weighted_mean(replies),
-            self.shares_of_weight(replies),
-            [self.accumulated(r.steps) for r in replies],
-        )
+        w = self.weighted_mean(replies)
+        p = self.shares_of_weight(replies)
+        a = [self.accumulated(r.steps) for r in replies]
         tau = self.effective_steps(replies, a)
         for n in self.learned:
             d = [(self.w[n] - r.w[n]) / a_k for a_k, r in zip(a, replies)]
@@ -256,12 +254,12 @@ class WithStrongFedProx(WithFedProx):
 @pytest.mark.parametrize("case", [Case("mlp"), Case("cnn")], ids=lambda c: c.model)
 @pytest.mark.parametrize("oracle", [WithFedProx, WithStrongFedProx])
 def test_fednova_reads_the_mu_of_the_fedprox_beside_it(case: Case, oracle: type[FedNova]) -> None:
-    """M6: fednova+fedprox ignored FedProx's mu, 46 % off at mu = 1."""
+    """Fednova+fedprox ignored FedProx's mu, 46 % off at mu = 1."""
     agree(case, oracle)
 
 
 def test_fednova_refuses_a_pull_with_momentum() -> None:
-    """M6: there is no closed form for both, and a mu of its own that differed from FedProx's was accepted."""
+    """There is no closed form for both, and a mu of its own that differed from FedProx's was accepted."""
     with pytest.raises(
         UsageError, match=r"E108 'fednova' cannot run here: .* FedProx with momentum; set momentum=0"
     ):
@@ -529,7 +527,7 @@ def test_trimmed_mean(case: Case) -> None:
 
 
 def test_its_default_trims_one_of_four_and_of_three() -> None:
-    """M9: it was the mean below ten answering clients."""
+    """It was the mean below ten answering clients."""
     agree(Case("cnn"), TrimmedMean)
 
 
@@ -615,7 +613,7 @@ def test_multi_krum(case: Case) -> None:
 
 
 def test_its_default_leaves_out_one_of_four_and_of_three() -> None:
-    """M9: it was the mean below five answering clients."""
+    """It was the mean below five answering clients."""
     agree(Case("cnn"), MultiKrum)
 
 

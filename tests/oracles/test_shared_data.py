@@ -185,7 +185,7 @@ def test_naivemix_its_defaults() -> None:
 
 @on_both_models
 def test_another_average_for_every_sample(case: Case) -> None:
-    """M19: what FLea's comparison calls FedMix mixed one average into a whole batch."""
+    """What FLea's comparison calls FedMix mixed one average into a whole batch."""
     agree(case, NaiveMix, per_batch=True, group=4)
 
 
@@ -316,7 +316,7 @@ close."""
 
 @everywhere
 def test_flea(case: Case) -> None:
-    """M21: as its page says, only the teacher is in evaluation mode, and running statistics see the
+    """As its page says, only the teacher is in evaluation mode, and running statistics see the
     mixture."""
     agree(case, FLea, atol=CANCELLED, alpha=0.4)
 
@@ -337,7 +337,7 @@ def test_activations_that_travel_with_the_update(case: Case) -> None:
 
 @everywhere
 def test_the_loss_of_the_public_code(case: Case) -> None:
-    """M20: every term of it in training mode, and running statistics that see the passes in the code's
+    """Every term of it in training mode, and running statistics that see the passes in the code's
     order."""
     agree(case, FLea, atol=CANCELLED, variant="official", alpha=0.4)
 
@@ -622,10 +622,8 @@ class FedDPMS(FedAvg):
     def share(self, k: int, classes: list[int]) -> None:
         rows = self.given.rows(k)
         mu, label = self.evaluated(self.w, self.x[rows])[1], self.y[rows].argmax(1)
-        noise, more = (
-            self.given.generator("feddpms", "release", k),
-            self.given.generator("feddpms", "spread", k),
-        )
+        noise = self.given.generator("feddpms", "release", k)
+        more = self.given.generator("feddpms", "spread", k)
         z, labels = [], []
         for j in classes:
             mean = mu[label == j].mean(0)

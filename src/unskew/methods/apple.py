@@ -52,11 +52,9 @@ class APPLE(Part):
         return True
 
     def refuse(self, fed: Fed) -> str | None:
-        return (
-            None
-            if fed.optimiser == "sgd"
-            else "its steps are in units of a gradient of SGD; set optimiser=sgd"
-        )
+        if fed.optimiser == "sgd":
+            return None
+        return "its steps are in units of a gradient of SGD; set optimiser=sgd"
 
     def weights(self, fed: Fed) -> Weights:
         return {"q": torch.zeros(fed.clients)}

@@ -41,11 +41,9 @@ class FedCM(Part):
     )
 
     def refuse(self, fed: Fed) -> str | None:
-        return (
-            None
-            if fed.optimiser == "sgd"
-            else "its momentum is in units of a gradient of SGD; set optimiser=sgd"
-        )
+        if fed.optimiser == "sgd":
+            return None
+        return "its momentum is in units of a gradient of SGD; set optimiser=sgd"
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         what = "accumulated weight of the local steps, times the learning rate"

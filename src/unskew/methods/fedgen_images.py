@@ -119,8 +119,6 @@ def images(
     for i, (_, _, _, stride) in enumerate(LAYERS):
         h = F.conv_transpose2d(h, G[f"w{i}"], G[f"b{i}"], stride, padding=1).relu()
     x = F.conv_transpose2d(h, G["w_out"], G["b_out"], padding=1).tanh() * scale
-    return (
-        x
-        if x.shape[2:] == shape[1:]
-        else F.interpolate(x, tuple(shape[1:]), mode="bilinear", align_corners=False)
-    )
+    if x.shape[2:] == shape[1:]:
+        return x
+    return F.interpolate(x, tuple(shape[1:]), mode="bilinear", align_corners=False)

@@ -38,11 +38,9 @@ class FedIIR(Part):
 
     def refuse(self, fed: Fed) -> str | None:
         head = fed.net.module.get_submodule(fed.net.head)
-        return (
-            None
-            if isinstance(head, nn.Linear)
-            else "it knows the gradient of a head that is one nn.Linear, and this is none"
-        )
+        if isinstance(head, nn.Linear):
+            return None
+        return "it knows the gradient of a head that is one nn.Linear, and this is none"
 
     @property
     def trips(self) -> tuple[Trip, ...]:

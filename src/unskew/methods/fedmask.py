@@ -182,17 +182,13 @@ class FedMask(Remembered):
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         names = self.pruned(fed)
-        return (
-            {"kept": {n: torch.ones(fed.clients, *w[n].shape, dtype=torch.bool) for n in names}}
-            if names
-            else {}
-        )
+        if names:
+            return {"kept": {n: torch.ones(fed.clients, *w[n].shape, dtype=torch.bool) for n in names}}
+        return {}
 
     def structure(self, fed: Fed) -> dict[str, Share]:
-        D, what = (
-            sum(fed.net.initial[n].numel() for n in self.pruned(fed)),
-            "which weights of the last layers it keeps",
-        )
+        D = sum(fed.net.initial[n].numel() for n in self.pruned(fed))
+        what = "which weights of the last layers it keeps"
         return {
             "kept": Share(
                 (packed_size(D, 1),),

@@ -47,11 +47,9 @@ class FedPCL(Part):
     keeps_at_server = ("sent", "has")
 
     def refuse(self, fed: Fed) -> str | None:
-        return (
-            None
-            if any(not fed.net.of_head(n) for n in fed.net.trainable)
-            else "nothing but the head is trained"
-        )
+        if any(not fed.net.of_head(n) for n in fed.net.trainable):
+            return None
+        return "nothing but the head is trained"
 
     def keeps(self, name: str, fed: Fed) -> bool:
         return True

@@ -47,11 +47,9 @@ class FedRDN(Part):
     clashes = {"norm": "both normalise the input"}
 
     def refuse(self, fed: Fed) -> str | None:
-        return (
-            None
-            if sample_images.image_shapes(fed)
-            else f"it normalises channels of images and {sample_images.image_refusal(fed)}"
-        )
+        if sample_images.image_shapes(fed):
+            return None
+        return f"it normalises channels of images and {sample_images.image_refusal(fed)}"
 
     @property
     def trips(self) -> tuple[Trip, ...]:

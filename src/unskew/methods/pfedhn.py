@@ -55,11 +55,9 @@ class PFedHN(Part):
     hands_on = "weights that a network makes for it, which learnt from the models of single clients"
 
     def refuse(self, fed: Fed) -> str | None:
-        return (
-            None
-            if fed.shared
-            else "its network makes the weights that clients are sent, and they keep every weight"
-        )
+        if fed.shared:
+            return None
+        return "its network makes the weights that clients are sent, and they keep every weight"
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         draw, E, H = key(fed.seed, self.name, "network"), self.embed or 1 + fed.clients // 4, self.hidden

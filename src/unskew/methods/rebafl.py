@@ -65,11 +65,9 @@ class ReBaFL(Part):
         others = dict.fromkeys(
             MIXTURES, "it corrects by the client's own labels, and the other brings labels into its batches"
         )
-        return (
-            others
-            if self.eps
-            else others | {"fedrs": "with eps=0 it masks the classes a client lacks, which fedrs would scale"}
-        )
+        if self.eps:
+            return others
+        return others | {"fedrs": "with eps=0 it masks the classes a client lacks, which fedrs would scale"}
 
     def refuse(self, fed: Fed) -> str | None:
         return None if fed.classes > 1 else "balanced softmax needs at least two classes"

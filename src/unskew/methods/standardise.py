@@ -56,11 +56,9 @@ class Standardise(Part):
     def refuse(self, fed: Fed) -> str | None:
         layout = fed.net.layout
         if not layout:
-            return (
-                None
-                if self.images
-                else "images=False leaves out one of several inputs, and a sample here is one"
-            )
+            if self.images:
+                return None
+            return "images=False leaves out one of several inputs, and a sample here is one"
         if not self._scaled(layout).any():
             which = "floats" if self.images else "floats that are no image"
             return f"none of a sample's inputs are {which} ({layout})"

@@ -140,11 +140,9 @@ class Audit(Attack):
             return "it needs one label a sample"
         if not scene.sent:
             return "its clients send no weights"
-        return (
-            None
-            if len(self._canaries(scene.federation))
-            else "every sample is held by several of its clients"
-        )
+        if len(self._canaries(scene.federation)):
+            return None
+        return "every sample is held by several of its clients"
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         federation = scene.federation

@@ -64,11 +64,9 @@ class Match(Attack):
     )
 
     def refuse(self, scene: Scene) -> str | None:
-        return (
-            None
-            if part_of(scene, FedDPMS)
-            else "its clients share no noisy means of latents, as FedDPMS's do"
-        )
+        if part_of(scene, FedDPMS):
+            return None
+        return "its clients share no noisy means of latents, as FedDPMS's do"
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         part = part_of(scene, FedDPMS)

@@ -210,10 +210,8 @@ class Prototype(Attack):
         h = [shares[k]["sums"][c] / shares[k]["counts"][c] for k, c in chosen]
         yield group(AS_SENT, chosen, h, [rows[pair] for pair in chosen])
         for m in () if scene.run.method.samples_apart else sorted(set(self.behind)):
-            enough, rng = (
-                [pair for pair, held in rows.items() if len(held) >= m],
-                numpy_key(seed, "behind", m),
-            )
+            enough = [pair for pair, held in rows.items() if len(held) >= m]
+            rng = numpy_key(seed, "behind", m)
             if chosen := [enough[i] for i in rng.permutation(len(enough))[: self.samples]]:
                 held = [torch.as_tensor(rng.permutation(rows[pair].numpy())[:m]) for pair in chosen]
                 h = [

@@ -48,11 +48,9 @@ class Statistics(Attack):
     def refuse(self, scene: Scene) -> str | None:
         if scene.run.method.samples_apart:
             return "what it differences has noise here, and `privacy.json` says what that hides of a sample"
-        return (
-            None
-            if part_of(scene, FedRDN)
-            else "its clients share no statistics of their inputs, as FedRDN's do"
-        )
+        if part_of(scene, FedRDN):
+            return None
+        return "its clients share no statistics of their inputs, as FedRDN's do"
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         part = part_of(scene, FedRDN)

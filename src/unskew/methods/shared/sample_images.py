@@ -30,11 +30,9 @@ def image_shapes(fed: Fed) -> list[tuple[int, ...]]:
 def image_refusal(fed: Fed) -> str:
     """The reason why a Part that works on images cannot run without any, as the end of a sentence."""
     layout = fed.net.layout
-    return (
-        f"none of a sample's inputs is an image ({layout})"
-        if layout
-        else f"a sample here is {list(fed.shape)}"
-    )
+    if layout:
+        return f"none of a sample's inputs is an image ({layout})"
+    return f"a sample here is {list(fed.shape)}"
 
 
 def image_channels(fed: Fed) -> int:
