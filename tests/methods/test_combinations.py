@@ -91,18 +91,6 @@ def test_a_server_learns_from_what_clients_share_beside_what_they_keep(text: str
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("fedper(blocks=9)", r"its 9 last blocks are the whole model \(.*\); take at most"),
-        ("lg_fedavg(blocks=4)", "its 4 last blocks are the whole model"),
-    ],
-)
-def test_a_model_that_cannot_be_divided_so_is_refused(text: str, why: str) -> None:
-    with pytest.raises(UsageError, match=f"E108 '.*' cannot run here: {why}"):
-        resolve(conformance.short_settings(), conformance.small_federation(), registry.parse(text))
-
-
 def scored(text: str) -> tuple[dict[tuple[str, str], float], float]:
     """(scope, metric) -> the score after a round in which half of the clients took part; and the server's
     model's accuracy."""
@@ -132,18 +120,6 @@ def test_a_clients_own_model_is_the_model_without_what_other_parts_train_beside_
     assert set(own.weights(SimpleNamespace(net=net))) == names
     assert own.keeps("ditto.head.weight", SimpleNamespace(net=net))
     assert not own.keeps("ditto_head.weight", SimpleNamespace(net=net))  # a layer of the model
-
-
-@pytest.mark.parametrize(
-    ("text", "model", "why"),
-    [
-        ("fedem+fedper", "mlp", "other Parts keep or freeze some of the first one's"),
-        ("fedem", "cnn_small(batch_norm=True)", "running statistics of batch normalisation in common"),
-    ],
-)
-def test_fedem_refuses_models_that_are_not_wholly_common(text: str, model: str, why: str) -> None:
-    with pytest.raises(UsageError, match=f"E108 'fedem' cannot run here: .*{why}"):
-        resolve(conformance.short_settings(model=model), conformance.small_federation(), registry.parse(text))
 
 
 def test_a_share_of_apfl_stays_a_number_where_the_learning_rate_has_fallen_to_0():

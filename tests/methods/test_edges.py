@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import replace
+from collections import OrderedDict
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,17 +13,14 @@ import torch
 from torch import nn
 
 import unskew
-from tests.fixtures import assert_close, client, onehot
-from unskew.core.client import Fed
-from unskew.core.keys import key
-from unskew.core.network import Network
+from tests.fixtures import assert_close, client
+from unskew import data
 from unskew.core.replies import Reply, Ups
+from unskew.data.clients.partition import Index
 from unskew.errors import UsageError
 from unskew.merge.mean import weighted_mean
 from unskew.methods import registry
 from unskew.methods.ccvr import draw
-from unskew.methods.fedavg_ft import HeadTraining, train_head
-from unskew.methods.fedbr import FedBR
 from unskew.methods.fedexp import FedExP
 from unskew.methods.fednova import FedNova
 from unskew.round.loop import Loop
@@ -31,7 +28,6 @@ from unskew.runs import conformance, hardware
 from unskew.runs.assemble import loop_of
 from unskew.runs.resolve import resolve
 from unskew.system import machine
-from unskew.tasks.task import Classification
 
 FED = SimpleNamespace(shared=("w",), clients=8, proximal=0.0, rounds=2, lr=0.5, epochs=1, batch=1)
 
@@ -154,46 +150,64 @@ def test_the_ledger_says_whether_the_server_reads_each_clients_weights(method, r
     assert [row["reads"] for row in weights] == [reads]
 
 
-def test_feddata_shares_raw_samples_also_where_inputs_are_normalised():
-    loop, state = begun("fedrdn+feddata")
-    x = loop.trainer.samples.x
-    for image in state.slices["feddata"]["x"]:
-        assert bool((x == image).flatten(1).all(1).any())
-
-
-def test_fedbr_shares_32_averages_and_its_projection_climbs():
-    _, state = begun("fedbr")
-    assert state.slices["fedbr"]["x"].shape[0] == 32
-    g = {"fedbr.weight0": torch.tensor([2.0]), "conv.weight": torch.tensor([2.0])}
-    found = FedBR(mu=0.5).grad(g, {}, None)
-    assert found["fedbr.weight0"] == -4
-    assert found["conv.weight"] == 2
-
-
-def test_fedbr_never_sends_its_projection():
-    made, _ = begun("fedbr", rounds=1)
-    assert not any(n.startswith("fedbr.") for n in made.trainer.sent)
-    start = made.fed.net.weights()["fedbr.weight0"]
-    for private in made.store.fetch([0, 4]).values():
-        assert not torch.equal(private["kept"]["fedbr.weight0"], start)
-
-
-def test_a_class_nobody_holds_keeps_its_row_of_the_head():
-    torch.manual_seed(0)
-    net = Network(nn.Sequential(nn.Flatten(), nn.Linear(2, 3)), (2,))
-    fed = Fed(2, 3, (2,), 1, 1, 8, 0.1, net, None, Classification())
-    w, h = net.weights(), torch.randn(40, 2)
-    found = train_head(w, h, onehot((h[:, 0] > 0).long()), fed, HeadTraining(5, 8, 0.1, 0.9), key("head"))
-    assert torch.equal(found["1.weight"][2], w["1.weight"][2])
-    assert not torch.equal(found["1.weight"][:2], w["1.weight"][:2])
-    two = Network(
-        nn.Sequential(nn.Flatten(), nn.Linear(2, 2)), (2,)
-    )  # and the others learn as if it did not exist
-    start = {n: t[:2].clone() for n, t in w.items()}
-    y = onehot((h[:, 0] > 0).long(), 2)
-    alone = train_head(
-        start, h, y, replace(fed, net=two, classes=2), HeadTraining(5, 8, 0.1, 0.9), key("head")
+def weights(text, rounds=3, federation=None, model=None, **changes):
+    method = registry.parse(text) if isinstance(text, str) else text
+    made = loop_of(
+        resolve(
+            conformance.short_settings(**changes), federation or conformance.small_federation(), method, model
+        )
     )
-    assert_close(found["1.weight"][:2], alone["1.weight"], 5)
-    z = net.head_of(w | found, h)[:, :2]
-    assert (z.argmax(1) == (h[:, 0] > 0)).float().mean() > 0.9
+    try:
+        state = made.begin()
+        for t in range(1, rounds + 1):
+            state, _ = made.round(state, t)
+        return {n: v for n, v in state.weights.items() if "." in n and not n.startswith("fedbr.")}
+    finally:
+        made.trainer.close()
+
+
+def equal_sizes():
+    """Six clients of 12 samples each."""
+    fed = conformance.small_federation()
+    train = Index.of([np.arange(12 * k, 12 * k + 12) for k in range(6)])
+    return dataclasses.replace(fed, train=train, test=Index.of([fed.test[k] for k in range(6)]), names=None)
+
+
+def apart(a, b):
+    assert a.keys() == b.keys()
+    return max(float((a[n] - b[n]).abs().max()) for n in a)
+
+
+ALIKE = [
+    ("fedvls(lam=0,mu=0)", "bsm"),
+    ("mofedsam(rho=0,beta=0.5)", "fedcm(alpha=0.5)"),
+    ("fedspeed(everyone=true)", "fedspeed"),
+    ("pfedme(lam=100,rate=0.01,K=1)", "fedavg"),
+    ("fedexp(eps=1000000,average=false)", "fedavg"),
+    ("feddisco(b=1000000)", "fedavg"),
+    ("fedadmm(own=false,rho=0.000001,lr=0.5)", "fedavg"),
+]
+"""Methods that are one in theory, where all clients answer and are of one size."""
+
+
+@pytest.fixture(scope="module")
+def fedavg():
+    return weights("fedavg")
+
+
+@pytest.mark.parametrize(("text", "other"), ALIKE, ids=[text for text, _ in ALIKE])
+def test_a_method_that_has_another_as_its_special_case(text, other):
+    assert apart(weights(text, federation=equal_sizes()), weights(other, federation=equal_sizes())) < 1e-5
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 6, 6)])
+def test_unskew_runs_where_statistics_mean_nothing(shape):
+    """Rows of a table have no channels, and a head without a bias has no place for a prior."""
+    generator = np.random.default_rng(0)
+    x, y = generator.standard_normal((48, *shape)).astype(np.float32), np.arange(48) % 3
+    width = int(np.prod(shape))
+    model = nn.Sequential(
+        OrderedDict(flat=nn.Flatten(), body=nn.Linear(width, 5), head=nn.Linear(5, 3, bias=False))
+    )
+    fed = data.build(data.arrays(x, y, x[:9], y[:9]), "iid", 4, generator, generator)
+    assert all(torch.isfinite(v).all() for v in weights("unskew", 2, fed, model).values())

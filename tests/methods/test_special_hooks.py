@@ -23,7 +23,6 @@ from unskew.report.analysis.runs import traffic_of
 from unskew.report.method_profile import Profile
 from unskew.report.sections.leakage import payloads
 from unskew.runs import conformance, disclosure
-from unskew.runs.assemble import loop_of
 
 
 @dataclass(frozen=True)
@@ -158,36 +157,6 @@ def test_every_reader_says_that_a_part_hands_on_which_dispatches_and_does_not_sa
             check_settings(Policy(), made.method, 16, 3, False)
     finally:
         made.trainer.close()
-
-
-@dataclass(frozen=True)
-class Opinions(Part):
-    """Sends client k a model that says class k modulo C of every sample."""
-
-    name: ClassVar[str] = "opinions"
-
-    def dispatch(self, w, s, k, fed):
-        said = {"head.bias": torch.eye(fed.classes)[k % fed.classes]}
-        return {n: said.get(n, 0 * t) for n, t in w.items()}, {}
-
-
-def test_clients_are_scored_by_what_they_are_sent_also_those_that_never_took_part():
-    """And the global score is that of all their rows, each by its own client's model."""
-    loop = loop_of(conformance.run_for(Method(Opinions()), availability="sample:0.3", rounds=1))
-    try:
-        loop.evaluate(*loop.round(loop.begin(), 1))
-    finally:
-        loop.trainer.close()
-    y, rows = loop.evaluation.y, {k: loop.evaluation.test[k] for k in loop.evaluation.clients}
-    right = {k: float((y[r] == k % 3).mean()) for k, r in rows.items()}
-    scored = {
-        (r["scope"], r["client"]): r["value"]
-        for r in loop.record.rows["metrics"]
-        if r["metric"] == "accuracy"
-    }
-    assert {k: v for (scope, k), v in scored.items() if scope == "personal@client"} == pytest.approx(right)
-    pooled = sum(right[k] * len(r) for k, r in rows.items()) / sum(map(len, rows.values()))
-    assert scored["global", None] == pytest.approx(pooled)
 
 
 @dataclass(frozen=True)

@@ -66,20 +66,6 @@ def test_running_in_pieces_is_running_whole(name, shape):
         assert torch.equal(net.module_with(w)(x), whole)
 
 
-@pytest.mark.parametrize(("name", "shape"), ANY)
-def test_initial_weights_come_from_the_generator_alone(name, shape):
-    made = []
-    for noise in (1, 2):
-        torch.manual_seed(noise)
-        module = models.build(name, shape, 3)
-        assert models.initialise(module, key("same")) == []
-        made.append(Network(module, shape).weights())
-    assert all(torch.equal(made[0][n], made[1][n]) for n in made[0])
-    other = models.build(name, shape, 3)
-    models.initialise(other, key("other"))
-    assert not all(torch.equal(t, made[0][n]) for n, t in Network(other, shape).weights().items())
-
-
 class Strange(nn.Module):
     """A user's module that is no Sequential."""
 
@@ -226,14 +212,6 @@ def test_auto_fits_the_sample(shape, name):
         models.check_module(module, shape, 5)
 
 
-def test_auto_answers_at_every_pixel_and_knows_no_model_for_every_token():
-    assert models.default_for((3, 32, 32), (32, 32)) == "unet"
-    with pytest.raises(
-        UsageError, match=r"E123 no model that comes with unskew answers at every token; .*hf\(path=FOLDER\)"
-    ):
-        models.default_for((12,), (12,))
-
-
 def test_a_new_model_is_one_file(tmp_path, monkeypatch):
     """A copy of a file under another name can be listed, built, and appears in both tables of the docs."""
     for path in catalogue.FOLDER.glob("*.py"):
@@ -295,17 +273,6 @@ def test_the_same_bits_as_pytorch_gives_from_that_seed(name, shape):
         torch.equal(a, b)
         for a, b in zip(theirs.state_dict().values(), ours.state_dict().values(), strict=True)
     )
-
-
-def test_batch_normalisation_starts_anew():
-    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    fresh = {n: t.clone() for n, t in nn.BatchNorm1d(4).state_dict().items()}
-    module(torch.rand(5, 3, generator=key("x")))
-    nn.init.constant_(module[1].weight, 3.0)
-    nn.init.constant_(module[1].bias, 3.0)
-    assert not torch.equal(module[1].running_mean, fresh["running_mean"])
-    models.initialise(module, key("b"))
-    assert all(torch.equal(t, fresh[n]) for n, t in module[1].state_dict().items())
 
 
 class Odd(nn.Module):
