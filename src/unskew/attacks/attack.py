@@ -54,7 +54,10 @@ class Score:
 
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON values; null for numbers that are not finite."""
-        return {name: None if _is_not_finite(value) else value for name, value in asdict(self).items()}
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in asdict(self).items()
+        }
 
 
 @dataclass(frozen=True)
@@ -110,10 +113,6 @@ def share_of(hits: float, n: int) -> tuple[float, float, float]:
     z, p = 1.96, hits / n
     middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return p, max(0.0, (middle - half) / (1 + z * z / n)), min(1.0, (middle + half) / (1 + z * z / n))
-
-
-def _is_not_finite(value: object) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
 
 
 @dataclass(frozen=True)

@@ -165,15 +165,12 @@ class FedDPMS(Part):
         return self.top * self.alpha
 
     def last_of_stage(self, rounds: int) -> int:
-        """The last round T_p of stage I, at least 1 and, with two rounds or more, below the last round."""
-        return max(1, min(rounds - 1, round(self.stage * rounds)))
+        """The last round T_p of stage I."""
+        return sample_images.last_of_stage(self.stage, rounds)
 
     def refuse(self, fed: Fed) -> str | None:
-        if len(fed.shape) != 3 or fed.shape[1] % 4 or fed.shape[2] % 4:
-            return (
-                "its decoder draws images whose sides are multiples of 4 and a sample here is"
-                f" {list(fed.shape)}"
-            )
+        if reason := sample_images.drawing_refusal(fed, "its decoder"):
+            return reason
         return None if fed.classes > 1 else "with one class there is nothing to lack"
 
     def model(self, module: nn.Module, classes: int) -> nn.Module:

@@ -53,7 +53,7 @@ from unskew.formats.ranges import NonNegative
 from unskew.methods.feddpms import divergence
 from unskew.methods.shared import sample_images
 from unskew.methods.shared.declarations import row_labels
-from unskew.methods.shared.sample_images import decode
+from unskew.methods.shared.sample_images import decode, last_of_stage
 
 CHANNELS = (32, 64)
 """Channels of the encoder's two convolutions, each 4x4 with stride 2."""
@@ -90,34 +90,25 @@ class FedFed(Part):
     needs = "labels that are classes"
     clashes = {"local": "there would be no common generator, and so no residues that others can learn from"}
 
-    def last_of_stage(self, rounds: int) -> int:
-        """The last round T_p of stage I, at least 1 and, with two rounds or more, below the last round."""
-        return max(1, min(rounds - 1, round(self.stage * rounds)))
-
     def refuse(self, fed: Fed) -> str | None:
-        if not _drawable(fed.shape):
-            return (
-                "its generator draws images whose sides are multiples of 4 and a sample here is"
-                f" {list(fed.shape)}"
-            )
+        if reason := sample_images.drawing_refusal(fed, "its generator"):
+            return reason
         own = [n for n in fed.kept if n.startswith(f"{self.name}.")]
         return f"its generator is of all clients, and they keep '{own[0]}'" if own else None
 
     def weights(self, fed: Fed) -> Weights:
         """The encoder, named `enc_...`, and the decoder, named `dec_...`."""
-        if not _drawable(fed.shape):
+        if sample_images.drawing_refusal(fed, ""):
             return {}
-        generator = key(fed.seed, self.name, "weights")
-        return encoder(fed.shape, self.width, generator) | sample_images.initial_decoder(
-            fed.shape, self.width, generator
-        )
+        draw, shape = key(fed.seed, self.name, "weights"), fed.shape
+        return encoder(shape, self.width, draw) | sample_images.initial_decoder(shape, self.width, draw)
 
     @property
     def trips(self) -> tuple[Trip, ...]:
-        return (Trip(self._ends_stage, self.send, self.pool, self.residues, everyone=True, reads=()),)
+        def at_end(t: int, T: int) -> bool:
+            return t == last_of_stage(self.stage, T) < T
 
-    def _ends_stage(self, t: int, rounds: int) -> bool:
-        return t == self.last_of_stage(rounds) < rounds
+        return (Trip(at_end, self.send, self.pool, self.residues, everyone=True, reads=()),)
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         return {"x": torch.zeros(0, *fed.shape), "labels": torch.zeros(0, dtype=torch.int64)}
@@ -134,7 +125,7 @@ class FedFed(Part):
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:
         if "row" in c.noise:
             return self.on_pool(w, b, c) if self.weight else 0.0
-        return self.of_generator(w, out.own, c) if c.t <= self.last_of_stage(c.fed.rounds) else 0.0
+        return self.of_generator(w, out.own, c) if c.t <= last_of_stage(self.stage, c.fed.rounds) else 0.0
 
     def of_generator(self, w: Weights, b: Batch, c: Client) -> Tensor:
         """The terms that stage I adds to the loss of the batch."""
@@ -172,11 +163,6 @@ class FedFed(Part):
 
     def pool(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         return w, {leaf: torch.cat(tuple(ups[leaf])) for leaf in ("x", "labels")} if len(ups) else s
-
-
-def _drawable(shape: tuple[int, ...]) -> bool:
-    """Whether a generator for samples of this shape exists."""
-    return len(shape) == 3 and not shape[1] % 4 and not shape[2] % 4
 
 
 def encoder(shape: tuple[int, ...], width: int, generator: torch.Generator) -> Weights:

@@ -152,7 +152,7 @@ def generator_loss(
     h_BD = features(G, y_BC, e_BE)
     share_KC = n_KC / n_KC.sum(0).clamp(min=1)
     losses = [
-        share_C[y_B] * fed.task.loss(fed.net.head_of(_with(head, fed), h_BD), y_BC)
+        share_C[y_B] * fed.task.loss(fed.net.head_of(fed.net.weights() | head, h_BD), y_BC)
         for share_C, head in zip(share_KC, heads)
     ]
     return torch.stack(losses).sum(0).mean() + diversity(h_BD, e_BE)
@@ -163,8 +163,3 @@ def diversity(h_BD: Tensor, e_BE: Tensor) -> Tensor:
     coordinates."""
     apart = (h_BD[:, None] - h_BD[None]).abs().mean(-1)
     return torch.exp(-(apart * (e_BE[:, None] - e_BE[None]).pow(2).mean(-1)).mean())
-
-
-def _with(head: Weights, fed: Fed) -> Weights:
-    """The head together with placeholder weights of the body, because a forward pass needs all weights."""
-    return fed.net.weights() | head

@@ -45,7 +45,6 @@ from unskew.attacks.inversion import (
 from unskew.attacks.scene import Scene
 from unskew.core import module_inputs
 from unskew.core.keys import digest, numpy_key
-from unskew.core.method import Method
 from unskew.core.part import overrides
 from unskew.core.trees import Weights
 from unskew.formats.ranges import Count
@@ -93,10 +92,15 @@ class Gradient(Attack):
             return "its model looks whole numbers up, and an inversion moves inputs"
         if not has_slopes(scene.run.fed.net):
             return "its model takes whole numbers or truth values alone, and an inversion moves inputs"
-        if self.batch and (part := _changes_what_leaves(scene.run.method)):
+        changing = [
+            p.name
+            for p in scene.run.method.parts
+            if p.samples_apart or overrides(p, "encode") or overrides(p, "sends")
+        ]
+        if self.batch and changing:
             text = (
-                f"'{part}' changes what its clients send, and not what clients that are made up for the"
-                " attack would"
+                f"'{changing[0]}' changes what its clients send, and not what clients that are made up for"
+                " the attack would"
             )
             return f"{text}; set batch=0, which attacks updates as they were sent"
         if not self.batch and not self._smallest(scene):
@@ -191,18 +195,6 @@ class Gradient(Attack):
             )
             sheets |= {f"{score_subject(name, 'updates inverted')}, {of}": sheet} if sheet else {}
         return Outcome(tuple(scores), f"{len(own)} {own.name}", {"images": sheets} if sheets else {})
-
-
-def _changes_what_leaves(method: Method) -> str:
-    """The name of a Part that changes the weights between training and sending; "" without one."""
-    return next(
-        (
-            p.name
-            for p in method.parts
-            if p.samples_apart or any(overrides(p, h) for h in ("encode", "sends"))
-        ),
-        "",
-    )
 
 
 def _common(guess: Tensor, y: Tensor) -> int:

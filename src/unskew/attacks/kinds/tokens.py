@@ -136,8 +136,12 @@ class Tokens(Attack):
         own = unseen(federation, every, seed, most=self.samples)
         with Lookups(scene, scene.run.fed.shared) as lookups:
             frequent = lookups.counted(own.x)
-            differing = [name for name, counts in frequent.items() if _differs(counts, len(own))]
-            by_table = {name: list[tuple[float, ...]]() for name in differing}
+            # tables with a row that some samples take and others do not
+            by_table = {
+                name: list[tuple[float, ...]]()
+                for name, counts_V in frequent.items()
+                if bool(((counts_V > 0) & (counts_V < len(own))).any())
+            }
             for reply, held in zip(replies, rows):
                 before = heard.start.to(reply.client).weights
                 there = lookups.present(scene.stored(held), reply.client)
@@ -174,11 +178,6 @@ def read_off(change_V: Tensor, frequent_V: Tensor) -> tuple[Tensor, Tensor]:
     if float(widest.values) < 1:
         return known + moved / (2 * frequent_V.max().clamp(min=1)), frequent_V > 0
     return moved + TINY * known, moved.log10() > ordered[widest.indices]
-
-
-def _differs(counts_V: Tensor, n: int) -> bool:
-    """Whether there is a row that some of n samples take and others do not."""
-    return bool(((counts_V > 0) & (counts_V < n)).any())
 
 
 def _attacked(change_V: Tensor, there_V: Tensor, frequent_V: Tensor) -> list[tuple[float, ...]]:
