@@ -146,6 +146,8 @@ def fresh_adapter_weights(module: nn.Module, *others: str) -> tuple[str, ...]:
     return (*others, *(n for n, _ in module.named_modules() if ".lora_A." in n))
 
 
+SIZE_MARGIN = 1 << 26
+"""Bytes by which a model may exceed the size of its files."""
 UNUSED_WEIGHTS = ("pooler.",)
 """Name prefixes of layers that no forward pass here runs."""
 
@@ -185,10 +187,13 @@ def load_model(path: str, causal: bool) -> Any:
         try:
             options = {"local_files_only": True, "trust_remote_code": False}
             config = transformers.AutoConfig.from_pretrained(clean, **options)
+            _check_size(path, kind, config, files)
             model, report = kind.from_pretrained(
                 clean, config=config, use_safetensors=True, dtype=torch.float32, attn_implementation="eager",
                 output_loading_info=True, **options,
             )  # fmt: skip
+        except UsageError:
+            raise
         except Exception as error:
             raise UsageError(
                 "E104", f"{path} cannot be read as a model: {python_files.one_line(error)}."
@@ -305,6 +310,19 @@ def add_adapters(
         raise UsageError(
             "E104", f"model 'hf': {text}; dense layers are: {', '.join(dense) or 'none'}."
         ) from error
+
+
+def _check_size(path: str, kind: Any, config: Any, files: list[Path]) -> None:
+    """Raises UsageError (E104) if config.json describes a far larger model than the files contain."""
+    with torch.device("meta"):
+        described = 4 * sum(p.numel() for p in kind.from_config(config).parameters())
+    held = sum(file.stat().st_size for file in files)
+    if described > 4 * held + SIZE_MARGIN:
+        raise UsageError(
+            "E104",
+            f"{path}: config.json describes a model of {described:,} bytes, and the files hold {held:,}; they"
+            " are not of one model.",
+        )
 
 
 @contextmanager
