@@ -190,11 +190,6 @@ ALIKE = [
 """Methods that are one in theory, where all clients answer and are of one size."""
 
 
-@pytest.fixture(scope="module")
-def fedavg():
-    return weights("fedavg")
-
-
 @pytest.mark.parametrize(("text", "other"), ALIKE, ids=[text for text, _ in ALIKE])
 def test_a_method_that_has_another_as_its_special_case(text, other):
     assert apart(weights(text, federation=equal_sizes()), weights(other, federation=equal_sizes())) < 1e-5
