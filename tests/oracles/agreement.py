@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -146,10 +146,37 @@ ONE_OF_THEM = {Case("mlp"): (1,), Case("mlp", 0.9): (16,), Case("cnn"): (1,), Ca
 """The lanes of the usual cases in `make test`: each method meets both, as every method's check of its own
 does."""
 CASES = [Case(model, momentum) for model in ("mlp", "cnn") for momentum in (0.0, 0.9)]
-everywhere = pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.model}-momentum{c.momentum:g}")
 """The cases every oracle is run with."""
-on_both_models = pytest.mark.parametrize("case", [Case("mlp"), Case("cnn", 0.9)], ids=lambda c: c.model)
+BOTH = [Case("mlp"), Case("cnn", 0.9)]
 """Enough for a second setting of the same method."""
+everywhere = pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.model}-momentum{c.momentum:g}")
+on_both_models = pytest.mark.parametrize("case", BOTH, ids=lambda c: c.model)
+
+
+def checked(*cases: Case, **settings: Any) -> Callable[[type[FedAvg]], type[FedAvg]]:
+    """Declare cases in which `agreement_test` compares an oracle with the engine. settings: as for `agree`."""
+
+    def declare(oracle: type[FedAvg]) -> type[FedAvg]:
+        oracle.checks = [*((case, settings) for case in cases), *vars(oracle).get("checks", ())]
+        return oracle
+
+    return declare
+
+
+def agreement_test(module: Mapping[str, Any]) -> Callable[..., None]:
+    """The test of all checks that are declared on the oracles of a module, `globals()`."""
+    oracles = [v for v in module.values() if isinstance(v, type) and v.__module__ == module["__name__"]]
+    rows = [
+        pytest.param(oracle, case, settings, id=f"{oracle.__name__}-{case.model}-{i}")
+        for oracle in oracles
+        for i, (case, settings) in enumerate(vars(oracle).get("checks", ()))
+    ]
+
+    @pytest.mark.parametrize(("oracle", "case", "settings"), rows)
+    def test_agreement(oracle: type[FedAvg], case: Case, settings: dict[str, Any]) -> None:
+        agree(case, oracle, **settings)
+
+    return test_agreement
 
 
 def agree(case: Case, oracle: type[FedAvg], atol: float = 1e-5, **settings: Any) -> None:

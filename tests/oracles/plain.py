@@ -2,12 +2,13 @@
 torch.optim.
 
 An oracle is a subclass of `FedAvg` that spells out one method's equations, in float64. It is compared with
-the engine by `agreement.agree`, which also runs the engine. How to write one, in a file `test_<method>.py`:
+the engine by `agreement.agree`, which also runs the engine. How to write one, in the file of its family:
 
 1.  The docstring repeats the paper's equations; the code follows them in the same order. Do not import the
     method's own functions from unskew: an oracle that shares code with the engine proves nothing.
 2.  Set `part`, the method's name. Settings are class attributes (`mu = 0.001`), with the same names and defaults
-    as the engine's; `agree(case, Oracle, mu=0.5)` sets them on both sides.
+    as the engine's. `@checked(*CASES, mu=0.5)` above the class says in which cases it is compared, and sets
+    settings on both sides.
 3.  Override hooks of `FedAvg`, in the order in which a round calls them: `begin` (the server's slice before
     round 1); `arrive` (a client before its first step); `batch` (change inputs and targets); `forward` (change
     the pass itself); `loss` (of one step); `gradient` (change `p.grad` before the optimiser's step); `leave`
@@ -28,10 +29,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -284,6 +285,8 @@ class FedAvg:
 
     part = ""
     weighting = "size"
+    checks: ClassVar[Sequence[tuple[Case, dict[str, Any]]]] = ()
+    """Cases with settings in which it is compared with the engine, declared by `agreement.checked`."""
     beside = ""
     """Another Part that goes with it, as users write it: "+norm"."""
 

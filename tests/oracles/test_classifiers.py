@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from tests.oracles.agreement import agree, everywhere, on_both_models
+from tests.oracles.agreement import BOTH, CASES, agreement_test, checked
 from tests.oracles.plain import (
     CLASSES,
     Case,
@@ -22,6 +22,7 @@ from tests.oracles.plain import (
 )
 
 
+@checked(*CASES)
 class BSM(FedAvg):
     """Balanced softmax (Ren et al., NeurIPS 2020, eq. 4) with the label shares p of each client.
 
@@ -37,11 +38,10 @@ class BSM(FedAvg):
         return -((weighed * seen.y).sum(1) / weighed.sum(1)).log().mean()
 
 
-@everywhere
-def test_bsm(case: Case) -> None:
-    agree(case, BSM)
-
-
+@checked(*CASES)
+# A stronger calibration
+@checked(Case(), tau=3.0)
+@checked(Case(), tau=0.0)
 class FedLC(FedAvg):
     """FedLC (Zhang et al., ICML 2022, section 4): cross-entropy with logits calibrated by the client's class
     counts.
@@ -59,16 +59,11 @@ class FedLC(FedAvg):
         return cross_entropy(seen.z[:, have] - self.tau / c.counts[have] ** 0.25, seen.y[:, have])
 
 
-@everywhere
-def test_fedlc(case: Case) -> None:
-    agree(case, FedLC)
-
-
-def test_a_stronger_calibration() -> None:
-    agree(Case(), FedLC, tau=3.0)
-    agree(Case(), FedLC, tau=0.0)
-
-
+@checked(*CASES)
+# Rare classes are scaled down too
+@checked(*BOTH, alpha=0.2, soft=True)
+# Missing classes without any logit
+@checked(Case(), alpha=0.0)
 class FedRS(FedAvg):
     """FedRS (Li & Zhan, KDD 2021, section 4): logits of classes that a client lacks are scaled down in training.
 
@@ -90,20 +85,7 @@ class FedRS(FedAvg):
         return cross_entropy(torch.tensor(s).double() * seen.z, seen.y)
 
 
-@everywhere
-def test_fedrs(case: Case) -> None:
-    agree(case, FedRS)
-
-
-@on_both_models
-def test_rare_classes_are_scaled_down_too(case: Case) -> None:
-    agree(case, FedRS, alpha=0.2, soft=True)
-
-
-def test_missing_classes_without_any_logit() -> None:
-    agree(Case(), FedRS, alpha=0.0)
-
-
+@checked(*BOTH, lam=2.0, mu=0.5)
 class FedVLS(FedAvg):
     """FedVLS (Guo et al., AAAI 2025), sample by sample and class by class.
 
@@ -131,11 +113,6 @@ class FedVLS(FedAvg):
         return total
 
 
-@on_both_models
-def test_fedvls(case: Case) -> None:
-    agree(case, FedVLS, lam=2.0, mu=0.5)
-
-
 class Scaled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -145,6 +122,7 @@ class Scaled(nn.Module):
         return self.beta * x / x.norm(dim=1)[:, None]
 
 
+@checked(*BOTH, gamma=0.5)
 class FedETF(FedAvg):
     """FedETF (Li et al., ICCV 2023, eq. 3, 6 and 7), with features as wide as there are classes.
 
@@ -176,11 +154,22 @@ class FedETF(FedAvg):
         return total / len(seen.z)
 
 
-@on_both_models
-def test_fedetf(case: Case) -> None:
-    agree(case, FedETF, gamma=0.5)
+SOME_CLASSES = ((2,), (0, 4), (1, 2, 4))
+"""Nobody who answers has class 3 in round 1, or all classes in round 2: clients must complete the
+prototypes."""
 
 
+@checked(*CASES)
+# Classes without a received prototype
+@checked(*(replace(case, attendance=SOME_CLASSES) for case in BOTH), mu=1.0)
+# Prototypes that nobody renews may stay
+@checked(replace(Case("cnn"), attendance=SOME_CLASSES), keep_stale=True)
+# Without augmentation
+@checked(*BOTH, mu=0.0, eps=0.2)
+# Augmentation that trains the body too
+@checked(*BOTH, aug_grad=True)
+# An added coefficient
+@checked(Case(), form="additive", eps=0.1)
 class ReBaFL(FedAvg):
     """ReBaFL (Xu et al., arXiv 2303.06314): relaxed balanced softmax and feature augmentation.
 
@@ -264,6 +253,8 @@ class ReBaFL(FedAvg):
                 )
 
 
+# The balanced softmax itself
+@checked(Case(), eps=0.0)
 class Unrelaxed(ReBaFL):
     eps = 0.0
 
@@ -274,43 +265,11 @@ def balanced(z_BC: Tensor, y_BC: Tensor, q_C: Tensor) -> Tensor:
     return -((weighed * y_BC).sum(1) / weighed.sum(1)).log().mean()
 
 
-SOME_CLASSES = ((2,), (0, 4), (1, 2, 4))
-"""Nobody who answers has class 3 in round 1, or all classes in round 2: clients must complete the
-prototypes."""
-
-
-@everywhere
-def test_rebafl(case: Case) -> None:
-    agree(case, ReBaFL)
-
-
-@on_both_models
-def test_classes_without_a_received_prototype(case: Case) -> None:
-    agree(replace(case, attendance=SOME_CLASSES), ReBaFL, mu=1.0)
-
-
-def test_prototypes_that_nobody_renews_may_stay() -> None:
-    agree(replace(Case("cnn"), attendance=SOME_CLASSES), ReBaFL, keep_stale=True)
-
-
-@on_both_models
-def test_without_augmentation(case: Case) -> None:
-    agree(case, ReBaFL, mu=0.0, eps=0.2)
-
-
-def test_the_balanced_softmax_itself() -> None:
-    agree(Case(), Unrelaxed, eps=0.0)
-
-
-@on_both_models
-def test_augmentation_that_trains_the_body_too(case: Case) -> None:
-    agree(case, ReBaFL, aug_grad=True)
-
-
-def test_an_added_coefficient() -> None:
-    agree(Case(), ReBaFL, form="additive", eps=0.1)
-
-
+@checked(*CASES, each=20, epochs=2, batch_size=16, lr=0.1)
+# Real features
+@checked(*BOTH, mode="features", share=0.3, epochs=3, batch_size=4, lr=0.2)
+# One sample of each of two clients: two classes at most.
+@checked(Case(), mode="features", share=0.01, lr=0.2)
 class CCVR(FedAvg):
     """CCVR (Luo et al., NeurIPS 2021, algorithm 1 and eq. 3 and 4): the head is trained again on virtual
     features.
@@ -370,25 +329,14 @@ class CCVR(FedAvg):
         return torch.cat(features), torch.arange(CLASSES).repeat_interleave(self.each)
 
 
-@everywhere
-def test_ccvr(case: Case) -> None:
-    agree(case, CCVR, each=20, epochs=2, batch_size=16, lr=0.1)
-
-
-@on_both_models
-def test_real_features(case: Case) -> None:
-    agree(case, CCVR, mode="features", share=0.3, epochs=3, batch_size=4, lr=0.2)
-
-
-def test_a_class_of_which_no_feature_was_sent() -> None:
-    """One sample of each of two clients: two classes at most."""
-    agree(Case(), CCVR, mode="features", share=0.01, lr=0.2)
-
-
 SEED = 4
 """With it, client 0 is left its only sample."""
 
 
+@checked(
+    *(replace(case, seed=SEED) for case in CASES), each=3, epochs=2, batch_size=5, lr=0.1, weight_decay=0.1
+)
+@checked(Case(seed=SEED), each=3)
 class FedAvgFT(FedAvg):
     """FedAvg-FT (the diagnostic of Fig. 1 of Xu et al., arXiv 2303.06314): the server trains the head on a
     balanced set.
@@ -422,10 +370,4 @@ class FedAvgFT(FedAvg):
         self.w |= {n: p.detach().clone() for n, p in model.named_parameters()}
 
 
-@everywhere
-def test_fedavg_ft(case: Case) -> None:
-    agree(replace(case, seed=SEED), FedAvgFT, each=3, epochs=2, batch_size=5, lr=0.1, weight_decay=0.1)
-
-
-def test_its_defaults() -> None:
-    agree(Case(seed=SEED), FedAvgFT, each=3)
+test_agreement = agreement_test(globals())

@@ -9,13 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.oracles.agreement import Encoded, agree
+from tests.oracles.agreement import Encoded, agreement_test, checked
 from tests.oracles.plain import Case, Client, FedAvg, Reply, Weights, model_named
 from unskew.core import DecodeError
 from unskew.methods.svd import SVD as Engine
 from unskew.methods.svd import thin
 
 
+@checked(Case("cnn", 0.9), share=0.1)
+# Without memory
+@checked(Case(), memory=False)
 class TopK(Encoded):
     """Top-k with memory (Stich et al., NeurIPS 2018, algorithm 1), with a round's change in place of a gradient's
     step.
@@ -32,14 +35,9 @@ class TopK(Encoded):
         return torch.where(v.abs() >= least, v, 0.0)
 
 
-def test_topk() -> None:
-    agree(Case("cnn", 0.9), TopK, share=0.1)
-
-
-def test_without_memory() -> None:
-    agree(Case(), TopK, memory=False)
-
-
+@checked(Case(), share=0.1)
+# Randomk without memory
+@checked(Case(), memory=False)
 class RandomK(Encoded):
     """Random-k with memory (Stich et al., NeurIPS 2018, algorithm 1), with a round's change in place of a
     gradient's step.
@@ -59,14 +57,9 @@ class RandomK(Encoded):
         return sent
 
 
-def test_randomk() -> None:
-    agree(Case(), RandomK, share=0.1)
-
-
-def test_randomk_without_memory() -> None:
-    agree(Case(), RandomK, memory=False)
-
-
+@checked(Case("cnn", 0.9), bucket=100)
+# Fedpaq
+@checked(Case(), bits=8, bucket=0, norm="l2")
 class QSGD(Encoded):
     """QSGD (Alistarh et al., NeurIPS 2017, section 3.1), with a round's change in place of a gradient, as FedPAQ
     has it.
@@ -93,14 +86,7 @@ class QSGD(Encoded):
         return rounded
 
 
-def test_qsgd() -> None:
-    agree(Case("cnn", 0.9), QSGD, bucket=100)
-
-
-def test_fedpaq() -> None:
-    agree(Case(), QSGD, bits=8, bucket=0, norm="l2")
-
-
+@checked(Case("cnn", 0.9), lr=0.002)
 class SignSGD(Encoded):
     """signSGD with majority vote (Bernstein et al., ICLR 2019, algorithm 1), with a round's change in place of a
     gradient.
@@ -124,10 +110,7 @@ class SignSGD(Encoded):
         return self.weighted_mean(replies) | moved
 
 
-def test_signsgd() -> None:
-    agree(Case("cnn", 0.9), SignSGD, lr=0.002)
-
-
+@checked(Case())
 class EFSign(Encoded):
     """EF-signSGD (Karimireddy et al., ICML 2019, algorithm 1, by layers), with a round's change in place of a
     gradient's step.
@@ -143,10 +126,9 @@ class EFSign(Encoded):
         return torch.cat([t.flatten() for t in scaled])
 
 
-def test_efsign() -> None:
-    agree(Case(), EFSign)
-
-
+@checked(Case("cnn", 0.9), atol=2e-5, rank=1)
+# Two directions
+@checked(Case(), atol=2e-5)
 class PowerSGD(FedAvg):
     """PowerSGD (Vogels et al., NeurIPS 2019, algorithms 1 and 2) for each client alone, with a round's change in
     place of a gradient.
@@ -200,14 +182,7 @@ def orthonormal(columns: Tensor) -> Tensor:
     return found * torch.linalg.qr(columns).R.diagonal().sign()
 
 
-def test_powersgd() -> None:
-    agree(Case("cnn", 0.9), PowerSGD, atol=2e-5, rank=1)
-
-
-def test_two_directions() -> None:
-    agree(Case(), PowerSGD, atol=2e-5)
-
-
+@checked(Case("cnn", 0.9), start=0.3, end=0.8)
 class SVD(FedAvg):
     """SVD of changes (Wu et al. 2022, eq. 8 to 10): the least r singular values whose squares hold more than T(t)
     of all stand for M.
@@ -235,10 +210,6 @@ class SVD(FedAvg):
         return U[:, :r] @ torch.diag(s[:r]) @ V[:r] if r * sum(M.shape) < M.numel() else M
 
 
-def test_svd() -> None:
-    agree(Case("cnn", 0.9), SVD, start=0.3, end=0.8)
-
-
 def test_what_is_sent() -> None:
     """Squares 9, 4 and 1 of 14: one direction holds 64 %, two 93 %, which in a matrix of 3 rows is no
     smaller."""
@@ -259,3 +230,6 @@ def test_numbers_of_directions_that_differ_are_refused() -> None:
         Engine().decode(tree, w, None, None)  # type: ignore[arg-type]
     with pytest.raises(DecodeError, match="0 directions and the change along 2"):
         Engine().decode(tree | {"u": {"head.weight": torch.ones(0, 4)}}, w, None, None)  # type: ignore[arg-type]
+
+
+test_agreement = agreement_test(globals())

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.oracles.agreement import agree, everywhere, on_both_models
+from tests.oracles.agreement import BOTH, CASES, agree, agreement_test, checked
 from tests.oracles.plain import (
     CLASSES,
     Case,
@@ -26,6 +26,9 @@ from tests.oracles.plain import (
 )
 
 
+@checked(*BOTH, lam=2.0)
+# With merged weights
+@checked(Case(), aggregate_weights=True)
 class FD(FedAvg):
     """FD (Jeong et al. 2018, algorithm 1): per class, the mean output of the other clients is the teacher.
 
@@ -77,18 +80,10 @@ class FD(FedAvg):
         return {k: self.evaluated(kept, self.tests_of(k))[0] for k, kept in self.kept.items()}
 
 
-@on_both_models
-def test_fd(case: Case) -> None:
-    agree(case, FD, lam=2.0)
-
-
-def test_with_merged_weights() -> None:
-    agree(Case(), FD, aggregate_weights=True)
-
-
 NOISE, HIDDEN = 64, 512
 
 
+@checked(*BOTH, steps=2, batch_size=8, lr=0.001)
 class FedGen(FedAvg):
     """FedGen (Zhu, Hong & Zhou, ICML 2021, eq. 4 and 5, algorithm 1): a generator of features, trained at the
     server.
@@ -189,11 +184,6 @@ class FedGen(FedAvg):
         return torch.exp(-torch.stack(pairs).mean())
 
 
-@on_both_models
-def test_fedgen(case: Case) -> None:
-    agree(case, FedGen, steps=2, batch_size=8, lr=0.001)
-
-
 def test_its_decay_and_classes_with_a_single_sample() -> None:
     """Round 1 has one sample of one class, which the generator does not learn."""
     few = replace(Case(seed=3), attendance=((0, 4), (1, 2), (3,)))
@@ -204,6 +194,15 @@ LATENT = 100
 MAPS = (256, 128, 64, 32)
 
 
+RATE, SIGNS = 1e-5, 5e-4
+"""Adam's first steps are nearly the rate times the sign of a gradient, which float32 need not know near 0: a
+weight of G may be off by twice the rate a step. An image sums up thousands of them, so it shows how G was
+trained all the same."""
+
+
+@checked(Case("cnn", 0.9), atol=SIGNS, steps=2, batch_size=4, samples=9, weight=0.7, lr=RATE)
+# The rounds before the generator
+@checked(Case(), atol=SIGNS, stage=0.67, steps=1, batch_size=4, samples=9, lr=RATE)
 class FedGenImages(FedAvg):
     """FedGen as FLea compares it (our reconstruction after Liu et al., PAKDD 2022): a generator of images at the
     server.
@@ -288,20 +287,7 @@ def one_hot(label: Tensor) -> Tensor:
     return F.one_hot(label, CLASSES).double()
 
 
-RATE, SIGNS = 1e-5, 5e-4
-"""Adam's first steps are nearly the rate times the sign of a gradient, which float32 need not know near 0: a
-weight of G may be off by twice the rate a step. An image sums up thousands of them, so it shows how G was
-trained all the same."""
-
-
-def test_fedgen_images() -> None:
-    agree(Case("cnn", 0.9), FedGenImages, atol=SIGNS, steps=2, batch_size=4, samples=9, weight=0.7, lr=RATE)
-
-
-def test_the_rounds_before_the_generator() -> None:
-    agree(Case(), FedGenImages, atol=SIGNS, stage=0.67, steps=1, batch_size=4, samples=9, lr=RATE)
-
-
+@checked(Case("cnn", 0.9), lam=0.7, gamma=0.3)
 class FedHKD(FedAvg):
     """FedHKD (Chen et al., ICLR 2023, eq. 4 to 9, without noise): CE + lam mean_j |q(H^j) - Q^j| + gamma mean_i
     |h_i - H^{y_i}|.
@@ -352,10 +338,9 @@ class FedHKD(FedAvg):
                 self.slice["known"][j] = 1
 
 
-def test_fedhkd() -> None:
-    agree(Case("cnn", 0.9), FedHKD, lam=0.7, gamma=0.3)
-
-
+@checked(*CASES)
+# Another weight and temperature
+@checked(*BOTH, beta=2.0, tau=3.0)
 class FedNTD(FedAvg):
     """FedNTD (Lee et al., NeurIPS 2022, eq. 5 and 6): distillation from the received model of what is not true.
 
@@ -378,11 +363,4 @@ class FedNTD(FedAvg):
         return super().loss(c, seen) + self.beta * self.tau**2 * far / len(seen.z)
 
 
-@everywhere
-def test_fedntd(case: Case) -> None:
-    agree(case, FedNTD)
-
-
-@on_both_models
-def test_another_weight_and_temperature(case: Case) -> None:
-    agree(case, FedNTD, beta=2.0, tau=3.0)
+test_agreement = agreement_test(globals())

@@ -13,7 +13,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, layer_norm
 
-from tests.oracles.agreement import CASES, Dispatched, Divided, agree, everywhere, head_rests, on_both_models
+from tests.oracles.agreement import (
+    BOTH,
+    CASES,
+    Dispatched,
+    Divided,
+    agree,
+    agreement_test,
+    checked,
+    head_rests,
+)
 from tests.oracles.plain import (
     ATTENDANCE,
     CLASSES,
@@ -33,6 +42,7 @@ from tests.oracles.test_mixtures import FedALA
 from unskew.methods.floco import nearest
 
 
+@checked(*CASES)
 class Local(FedAvg):
     """Local training: every client keeps a model of its own, and nothing is merged."""
 
@@ -43,11 +53,6 @@ class Local(FedAvg):
 
     def answers(self) -> dict[int, Tensor]:
         return {k: self.evaluated(kept, self.tests_of(k))[0] for k, kept in self.kept.items()}
-
-
-@everywhere
-def test_local(case: Case) -> None:
-    agree(case, Local)
 
 
 NORMS = [case for case in CASES if case.model == "cnn"]
@@ -181,6 +186,9 @@ def test_with_one_or_two_steps_neither_head_nor_body_is_left_out(head: float) ->
     agree(Case("mlp", 0.9, batch=8, epochs=1), FedRep, head=head)
 
 
+@checked(Case("cnn", 0.9), eta=20.0, head=0.3)
+# Fedah with one or two steps neither head nor body is left out
+@checked(Case("mlp", batch=8, epochs=1), eta=20.0, head=0.8)
 class FedAH(FedALA):
     """FedAH (arXiv 2412.01295): FedALA's start of the head, then FedRep's head before body, and the mean of both
     by size.
@@ -197,10 +205,6 @@ class FedAH(FedALA):
                 p.grad = None  # torch's optimisers leave such a weight and its momentum alone
 
 
-def test_fedah() -> None:
-    agree(Case("cnn", 0.9), FedAH, eta=20.0, head=0.3)
-
-
 @pytest.mark.parametrize("attendance", [ATTENDANCE, ((3,), (3,), (3,))], ids=["some", "one"])
 def test_with_adam_the_body_begins_with_its_own_first_step(attendance: tuple[tuple[int, ...], ...]) -> None:
     """Its moments begin where the head's end, and bias is corrected by the steps that they have seen, be it
@@ -208,10 +212,12 @@ def test_with_adam_the_body_begins_with_its_own_first_step(attendance: tuple[tup
     agree(Case("mlp", optimiser="adam", lr=0.01, attendance=attendance), FedAH, eta=20.0, head=0.6)
 
 
-def test_fedah_with_one_or_two_steps_neither_head_nor_body_is_left_out() -> None:
-    agree(Case("mlp", batch=8, epochs=1), FedAH, eta=20.0, head=0.8)
-
-
+@checked(*CASES)
+@checked(*CASES, weighted=False)
+# It took one step a pass on pieces of 256 unshuffled samples, not SGD with `batch`.
+@checked(*CASES, finetune_epochs=3)
+@checked(*CASES, finetune_epochs=2, lr=0.5)
+@checked(*(replace(case, batch=32) for case in CASES), finetune_epochs=1)
 class FedBABU(FedAvg):
     """FedBABU (Oh, Kim & Yun, ICLR 2022, algorithm 1): the head keeps its random start, everything else is
     averaged.
@@ -250,20 +256,6 @@ class FedBABU(FedAvg):
             return model(self.tests_of(k))
 
 
-@everywhere
-def test_fedbabu(case: Case) -> None:
-    agree(case, FedBABU)
-    agree(case, FedBABU, weighted=False)
-
-
-@everywhere
-def test_a_clients_own_score_is_taken_after_fine_tuning_its_head(case: Case) -> None:
-    """It took one step a pass on pieces of 256 unshuffled samples, not SGD with `batch`."""
-    agree(case, FedBABU, finetune_epochs=3)
-    agree(case, FedBABU, finetune_epochs=2, lr=0.5)
-    agree(replace(case, batch=32), FedBABU, finetune_epochs=1)
-
-
 class FedRoD(FedAvg):
     """FedRoD (Chen & Chao, ICLR 2022, eq. 4 to 6, linear personal head).
 
@@ -297,6 +289,7 @@ def test_fedrod(model: str) -> None:
     agree(Case(model, 0.9), FedRoD)
 
 
+@checked(*BOTH, lr=0.5, epochs=2, batch_size=4)
 class FedGH(FedAvg):
     """FedGH (Yi et al., ACM MM 2023, algorithm 1): the head is trained at the server on every client's mean
     feature of each class.
@@ -340,11 +333,7 @@ class FedGH(FedAvg):
         return {k: self.evaluated(self.w | kept, self.tests_of(k))[0] for k, kept in self.kept.items()}
 
 
-@on_both_models
-def test_fedgh(case: Case) -> None:
-    agree(case, FedGH, lr=0.5, epochs=2, batch_size=4)
-
-
+@checked(Case("cnn", 0.9), rate=0.5, passes=2)
 class FedAS(Divided):
     """FedAS (Yang et al., CVPR 2024): the received body takes a pass towards the means m_c of what the client's
     own body saw.
@@ -396,13 +385,12 @@ class FedAS(Divided):
         return {k: self.evaluated(self.private[k]["w"], self.tests_of(k))[0] for k in self.private}
 
 
-def test_fedas() -> None:
-    agree(Case("cnn", 0.9), FedAS, rate=0.5, passes=2)
-
-
 D = 7
 
 
+@checked(Case("cnn", 0.9, lr=0.02), lam=0.7)
+# SGD leaves the sum of the own head's rows as it was; only with Adam does u depend on when it is taken. Adam divides small gradients by themselves and amplifies float32 rounding, hence the tolerance.
+@checked(Case("cnn", lr=0.01, optimiser="adam"), atol=5e-4, lam=0.7)
 class FedCP(FedAvg):
     """FedCP (Zhang et al., KDD 2023, eq. 2 to 7): CE(P(h r) + G(h (1 - r))) + lam MMD(h, h_t); the policy r is
     learned, G constant.
@@ -454,18 +442,7 @@ def mmd(h: Tensor, g: Tensor) -> Tensor:
     return k(h, h) + k(g, g) - 2 * k(h, g)
 
 
-def test_fedcp() -> None:
-    agree(Case("cnn", 0.9, lr=0.02), FedCP, lam=0.7)
-
-
-def test_fedcp_with_adam() -> None:
-    """SGD leaves the sum of the own head's rows as it was; only with Adam does u depend on when it is taken.
-
-    Adam divides small gradients by themselves and amplifies float32 rounding, hence the tolerance.
-    """
-    agree(Case("cnn", lr=0.01, optimiser="adam"), FedCP, atol=5e-4, lam=0.7)
-
-
+@checked(Case("cnn", 0.9, lr=0.02), lam=0.5)
 class GPFL(Divided):
     """GPFL (Zhang et al., ICCV 2023, eq. 1 to 8): CE(head(V(f, p))) + CE(cos(V(f, g), E)) + lam |V(f, g) - E_y|;
     the head stays.
@@ -514,10 +491,9 @@ class GPFL(Divided):
         return read @ self.kept[k]["head.weight"].T + self.kept[k]["head.bias"]
 
 
-def test_gpfl() -> None:
-    agree(Case("cnn", 0.9, lr=0.02), GPFL, lam=0.5)
-
-
+@checked(Case("cnn", 0.9), lam=2.0, head=0.4)
+# Fedpac with one or two steps neither head nor body is left out
+@checked(Case("mlp", batch=8, epochs=1))
 class FedPAC(Dispatched):
     """FedPAC (Xu et al., ICLR 2023, eq. 3 to 8): heads of other clients by the shares with the least bias and
     variance.
@@ -611,17 +587,10 @@ def least(away: Tensor, V: Tensor) -> Tensor:
     return found[1]
 
 
-def test_fedpac() -> None:
-    agree(Case("cnn", 0.9), FedPAC, lam=2.0, head=0.4)
-
-
-def test_fedpac_with_one_or_two_steps_neither_head_nor_body_is_left_out() -> None:
-    agree(Case("mlp", batch=8, epochs=1), FedPAC)
-
-
 HEAD = ("head.bias", "head.weight")
 
 
+@checked(Case("cnn", 0.9), endpoints=3, tau=1.0, rho=0.2)
 class Floco(Dispatched):
     """FLOCO (Grinwald et al., NeurIPS 2024): CE with the head sum_m a_m theta_m, a anywhere on the simplex, later
     near a_k.
@@ -697,10 +666,6 @@ def on_simplex(rows: Tensor, z: Tensor) -> Tensor:
     return (rows - low).clamp(min=0)
 
 
-def test_floco() -> None:
-    agree(Case("cnn", 0.9), Floco, endpoints=3, tau=1.0, rho=0.2)
-
-
 def test_the_nearest_point_of_a_simplex() -> None:
     torch.testing.assert_close(
         nearest(torch.tensor([[0.5, 0.1, -2.0]]), 1.0), torch.tensor([[0.7, 0.3, 0.0]])
@@ -744,3 +709,6 @@ class KNNPer(FedAvg):
 @pytest.mark.parametrize(("model", "kernel"), [("mlp", "exponential"), ("cnn", "gaussian")])
 def test_knn_per(model: str, kernel: str) -> None:
     agree(Case(model), KNNPer, k=3, share=0.7, scale=0.5, kernel=kernel)
+
+
+test_agreement = agreement_test(globals())

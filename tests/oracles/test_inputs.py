@@ -8,11 +8,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tests.oracles.agreement import agree, everywhere, on_both_models
+from tests.oracles.agreement import BOTH, CASES, agree, agreement_test, checked
 from tests.oracles.plain import CLASSES, Case, Client, FedAvg, Law, Pass, Reply, Tree, Weights
 from tests.oracles.test_steps import FedDyn
 
 
+@checked(*(replace(case, shape=(2, 6, 6)) for case in BOTH), flip=0.4, shift=2, blank=3)
+@checked(Case())
 class Augment(FedAvg):
     """Augmentation: each time a sample is drawn it is mirrored, moved and partly blanked, one sample after the
     other.
@@ -61,15 +63,8 @@ class Augment(FedAvg):
         return x
 
 
-@on_both_models
-def test_augment(case: Case) -> None:
-    agree(replace(case, shape=(2, 6, 6)), Augment, flip=0.4, shift=2, blank=3)
-
-
-def test_its_defaults() -> None:
-    agree(Case(), Augment)
-
-
+@checked(*(replace(case, shape=(2, 6, 6)) for case in CASES), mean=(0.3, -0.2), std=(1.5, 0.8))
+@checked(replace(Case("cnn"), shape=(3, 6, 6), lr=0.01))
 class Norm(FedAvg):
     """Conventional normalisation (the baseline "norm" of Yan et al., CVPR 2025): x <- (x - mean) / std per
     channel.
@@ -91,15 +86,9 @@ class Norm(FedAvg):
         return {k: self.evaluated(self.w, self.normalised(self.tests_of(k)))[0] for k in range(self.clients)}
 
 
-@everywhere
-def test_norm(case: Case) -> None:
-    agree(replace(case, shape=(2, 6, 6)), Norm, mean=(0.3, -0.2), std=(1.5, 0.8))
-
-
-def test_norm_its_defaults() -> None:
-    agree(replace(Case("cnn"), shape=(3, 6, 6), lr=0.01), Norm)
-
-
+@checked(*(replace(case, shape=(2, 6, 6)) for case in CASES))
+# A client that did not report does not count
+@checked(replace(Case(), overflowing=(0,), attendance=((1, 3, 4), (1, 2), (2, 4))))
 class Standardise(FedAvg):
     """Standardise: x <- (x - mu) / sigma per channel, with the mean and the deviation over all clients' samples.
 
@@ -132,15 +121,15 @@ class Standardise(FedAvg):
         return {k: self.evaluated(self.w, self.scaled(self.tests_of(k)))[0] for k in range(self.clients)}
 
 
-@everywhere
-def test_standardise(case: Case) -> None:
-    agree(replace(case, shape=(2, 6, 6)), Standardise)
-
-
-def test_a_client_that_did_not_report_does_not_count() -> None:
-    agree(replace(Case(), overflowing=(0,), attendance=((1, 3, 4), (1, 2), (2, 4))), Standardise)
-
-
+@checked(*(replace(case, shape=(2, 6, 6)) for case in CASES))
+# The mean pair for everybody
+@checked(*(replace(case, shape=(2, 6, 6)) for case in BOTH), mean=True)
+# Two clients a batch as in the public code
+@checked(*(replace(case, shape=(2, 6, 6)) for case in BOTH), variant="official")
+# Images of no client take the mean pair
+@checked(replace(Case("cnn"), sites=False))
+# Client 0's pixels are finite, their sum is not: the server refuses its statistics.
+@checked(replace(Case(), overflowing=(0,), attendance=((1, 3, 4), (1, 2), (2, 4))))
 class FedRDN(FedAvg):
     """FedRDN (Yan et al., CVPR 2025, eq. 5 to 9): images are normalised with the statistics of a client drawn at
     random.
@@ -224,34 +213,14 @@ def normalised(x: Tensor, mu_C: Tensor, sigma_C: Tensor) -> Tensor:
     return torch.stack([(x[:, i] - mu) / sigma for i, (mu, sigma) in enumerate(zip(mu_C, sigma_C))], 1)
 
 
-@everywhere
-def test_fedrdn(case: Case) -> None:
-    agree(replace(case, shape=(2, 6, 6)), FedRDN)
-
-
-@on_both_models
-def test_the_mean_pair_for_everybody(case: Case) -> None:
-    agree(replace(case, shape=(2, 6, 6)), FedRDN, mean=True)
-
-
-@on_both_models
-def test_two_clients_a_batch_as_in_the_public_code(case: Case) -> None:
-    agree(replace(case, shape=(2, 6, 6)), FedRDN, variant="official")
-
-
-def test_images_of_no_client_take_the_mean_pair() -> None:
-    agree(replace(Case("cnn"), sites=False), FedRDN)
-
-
-def test_a_client_that_did_not_report_takes_the_mean_pair() -> None:
-    """Client 0's pixels are finite, their sum is not: the server refuses its statistics."""
-    agree(replace(Case(), overflowing=(0,), attendance=((1, 3, 4), (1, 2), (2, 4))), FedRDN)
-
-
 CHANNELS = 3
 NUDGE = 1e-6
 
 
+# Perturbed at every step
+@checked(Case("cnn", 0.9), p=1.0)
+# One variance as in the public code
+@checked(replace(Case("cnn"), attendance=((1, 2), (2, 4), (0, 3))), variant="official")
 class FedFA(FedAvg):
     """FedFA (Zhou & Konukoglu, ICLR 2023, eq. 4 to 10): channel statistics of activations are perturbed in
     training.
@@ -326,14 +295,11 @@ def test_fedfa() -> None:
         agree(Case("cnn", momentum), FedFA)
 
 
-def test_perturbed_at_every_step() -> None:
-    agree(Case("cnn", 0.9), FedFA, p=1.0)
-
-
-def test_one_variance_as_in_the_public_code() -> None:
-    agree(replace(Case("cnn"), attendance=((1, 2), (2, 4), (0, 3))), FedFA, variant="official")
-
-
+@checked(*(replace(case, shape=(2, 6, 6)) for case in CASES))
+@checked(*BOTH, eps=0.05, alpha=0.001, prior=20.0)
+@checked(*BOTH, eps=1, statistics=False)
+# Images of no client have no prior
+@checked(replace(Case("cnn"), sites=False))
 class Unskew(FedDyn, FedRDN):
     """unskew: relaxed balanced softmax, FedDyn's terms and merge, FedRDN's inputs, and the client's own prior at
     test time.
@@ -390,16 +356,4 @@ class Unskew(FedDyn, FedRDN):
         return torch.log((counts + self.prior / CLASSES) / (counts.sum() + self.prior))
 
 
-@everywhere
-def test_unskew(case: Case) -> None:
-    agree(replace(case, shape=(2, 6, 6)), Unskew)
-
-
-@on_both_models
-def test_its_settings(case: Case) -> None:
-    agree(case, Unskew, eps=0.05, alpha=0.001, prior=20.0)
-    agree(case, Unskew, eps=1, statistics=False)
-
-
-def test_images_of_no_client_have_no_prior() -> None:
-    agree(replace(Case("cnn"), sites=False), Unskew)
+test_agreement = agreement_test(globals())

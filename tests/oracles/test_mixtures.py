@@ -12,7 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.oracles.agreement import Dispatched, agree, everywhere, on_both_models
+from tests.oracles.agreement import (
+    CASES,
+    Dispatched,
+    agree,
+    agreement_test,
+    checked,
+    on_both_models,
+)
 from tests.oracles.plain import (
     SIZES,
     Case,
@@ -37,6 +44,9 @@ from unskew.methods.fedmtl import FedMTL as EngineOfFedmtl
 from unskew.methods.pfedla import PFedLA
 
 
+@checked(Case("cnn", 0.9), still=100.0, moving=0.0, first=1, gap=0.1)
+# Before the first split it is one cluster
+@checked(Case(), first=9)
 class CFL(Dispatched):
     """CFL (Sattler et al., TNNLS 2021, algorithm 3): a cluster at rest whose clients are not is split in two.
 
@@ -107,20 +117,15 @@ class CFL(Dispatched):
         self.note()
 
 
-def test_cfl() -> None:
-    agree(Case("cnn", 0.9), CFL, still=100.0, moving=0.0, first=1, gap=0.1)
-
-
-def test_before_the_first_split_it_is_one_cluster() -> None:
-    agree(Case(), CFL, first=9)
-
-
 def test_a_shortened_run_splits_at_the_same_share_of_its_rounds() -> None:
     """If `first` stayed 20, a row of CFL in a table shortened to 20 rounds would have FedAvg's numbers."""
     assert Engine(first=20).paced(100, 20).first == 4
     assert Engine(first=0, still=0.1).paced(100, 20) == Engine(first=0, still=0.1)
 
 
+@checked(Case())
+# Three clusters and momentum
+@checked(Case(momentum=0.9), clusters=3)
 class IFCA(FedAvg):
     """IFCA (Ghosh et al., NeurIPS 2020, algorithm 1 with model averaging).
 
@@ -176,14 +181,7 @@ class IFCA(FedAvg):
         return own | super().answers()
 
 
-def test_ifca() -> None:
-    agree(Case(), IFCA)
-
-
-def test_three_clusters_and_momentum() -> None:
-    agree(Case(momentum=0.9), IFCA, clusters=3)
-
-
+@checked(Case("cnn", 0.9), others=0.8, lam=0.5, sigma=3.0)
 class FedAMP(Dispatched):
     """FedAMP (Huang et al., AAAI 2021): u_k = sum_j xi_kj v_j, and client k minimises f_k(w) + lam/2 |w - u_k|^2
     from v_k.
@@ -248,10 +246,7 @@ def test_a_client_without_samples_sends_back_its_mixture() -> None:
     torch.testing.assert_close(EngineOfFedamp().server(s, replies, fed)["v"]["w"][2], u)  # type: ignore[arg-type]
 
 
-def test_fedamp() -> None:
-    agree(Case("cnn", 0.9), FedAMP, others=0.8, lam=0.5, sigma=3.0)
-
-
+@checked(Case("cnn", 0.9), eta=20.0, first=2, blocks=2)
 class FedALA(FedAvg):
     """FedALA (Zhang et al., AAAI 2023, eq. 4 and 5): th = v + (w - v) W for the last blocks, W <- clip(W - eta
     grad (w - v)) first.
@@ -301,10 +296,9 @@ class FedALA(FedAvg):
         return super().answers() | {k: self.evaluated(w, self.tests_of(k))[0] for k, w in own.items()}
 
 
-def test_fedala() -> None:
-    agree(Case("cnn", 0.9), FedALA, eta=20.0, first=2, blocks=2)
-
-
+@checked(Case("cnn", 0.9), lam=0.3)
+# A learned relation
+@checked(Case(lr=0.02), relation="learned", lam=0.02, ridge=0.1)
 class FedMTL(Dispatched):
     """FedMTL (Smith et al., NeurIPS 2017), by steps on the primal: sum_k F_k(w_k) + lam tr(W O W').
 
@@ -347,14 +341,6 @@ class FedMTL(Dispatched):
         self.slice = {"w": self.rows(self.own_w), "u": self.rows(u), "o": self.O.diagonal()}  # type: ignore[arg-type]
 
 
-def test_fedmtl() -> None:
-    agree(Case("cnn", 0.9), FedMTL, lam=0.3)
-
-
-def test_a_learned_relation() -> None:
-    agree(Case(lr=0.02), FedMTL, relation="learned", lam=0.02, ridge=0.1)
-
-
 def test_a_client_without_samples_is_where_its_terms_are_least() -> None:
     """The last of three: it stayed at the first model, 0, and drew the others there for good; its minimum is
     their mean."""
@@ -366,6 +352,7 @@ def test_a_client_without_samples_is_where_its_terms_are_least() -> None:
         torch.testing.assert_close(s["w"]["w"].flatten(), torch.tensor([1.0, 2.0, expected]))
 
 
+@checked(Case("cnn", 0.9), tau=0.3, beta=4.0)
 class FedCAC(Dispatched):
     """FedCAC (Wu et al., ICCV 2023, eq. 5 to 9): critical weights from clients with the same ones, all others
     from everybody.
@@ -424,10 +411,6 @@ class FedCAC(Dispatched):
         return c >= (at if at > 1e-10 else c[c > 1e-10].min())
 
 
-def test_fedcac() -> None:
-    agree(Case("cnn", 0.9), FedCAC, tau=0.3, beta=4.0)
-
-
 def test_a_fifth_of_the_rounds() -> None:
     """Of three, so that everybody is alone from the first on; a shorter run of a table keeps the share of
     it."""
@@ -446,6 +429,8 @@ def test_one_client_alone_collaborates_with_itself() -> None:
     assert EngineOfFedcac().collaborators(torch.ones(1, 5), 1).tolist() == [[1.0]]
 
 
+# Two of up to four models each; rounds 1 and 4 lie before and after all have sent one.
+@checked(Case("cnn", 0.9, attendance=((0, 1, 3), (1, 2, 3, 4), (0, 1, 2, 4))), models=2, explore=0.0)
 class FedFomo(Dispatched):
     """FedFomo (Zhang et al., ICLR 2021, eq. 3 to 5): a_kj = (L_k(th_k) - L_k(th_j)) / |th_j - th_k|, th_k <- th_k
     + sum a+ (th_j - th_k) / sum a+.
@@ -511,13 +496,9 @@ class FedFomo(Dispatched):
         self.note()
 
 
-def test_fedfomo() -> None:
-    """Two of up to four models each; rounds 1 and 4 lie before and after all have sent one."""
-    agree(
-        Case("cnn", 0.9, attendance=((0, 1, 3), (1, 2, 3, 4), (0, 1, 2, 4))), FedFomo, models=2, explore=0.0
-    )
-
-
+@checked(Case("cnn", 0.9), rate=0.02, mu=3.0, until=0.9)
+# Steps as in the paper
+@checked(Case(), rate=0.02, scaled=False)
 class APPLE(Dispatched):
     """APPLE (Luo & Wu, IJCAI 2022, eq. 5 to 8): W = sum_j p_j w_j; w_k and q = p - n_j / n descend F(W) + mu / 2
     lam(r) |q|^2.
@@ -581,14 +562,7 @@ class APPLE(Dispatched):
         return {k: self.evaluated(w, self.tests_of(k))[0] for k, w in own.items()}
 
 
-def test_apple() -> None:
-    agree(Case("cnn", 0.9), APPLE, rate=0.02, mu=3.0, until=0.9)
-
-
-def test_steps_as_in_the_paper() -> None:
-    agree(Case(), APPLE, rate=0.02, scaled=False)
-
-
+@checked(Case("cnn", 0.9), warm=0.34)
 class PFedSim(Dispatched):
     """pFedSim (Tan et al. 2023): after a warm-up by FedAvg, phi_kj = -ln(1 - cos of the heads), and the body is
     sum_j phi_kj theta_j.
@@ -656,10 +630,7 @@ class PFedSim(Dispatched):
         return self.private[k]["w"] if k in self.private else self.sent_to(k)
 
 
-def test_pfedsim() -> None:
-    agree(Case("cnn", 0.9), PFedSim, warm=0.34)
-
-
+@checked(Case("cnn", 0.9), embed=2, hidden=5, layers=1, rate=0.3, clip=0.01)
 class PFedHN(Dispatched):
     """pFedHN (Shamsian et al., ICML 2021, algorithm 1): phi <- phi - a (d theta_k / d phi)^T (theta_k -
     theta~_k), for the mean of replies.
@@ -730,10 +701,6 @@ class PFedHN(Dispatched):
         return torch.zeros_like(p.detach()) if held is None else held.clone()
 
 
-def test_pfedhn() -> None:
-    agree(Case("cnn", 0.9), PFedHN, embed=2, hidden=5, layers=1, rate=0.3, clip=0.01)
-
-
 LAYER = "head"
 
 
@@ -758,6 +725,8 @@ class Hyper(nn.Module):
         }
 
 
+# Pfedla
+@checked(*CASES, embed=3, hidden=6, layers=2, rate=0.3)
 class Oracle(Dispatched):
     """pFedLA (Ma et al., CVPR 2022): theta_k sent = sum_j alpha_kj theta_j layer by layer, alpha by client k's
     own hypernetwork.
@@ -845,11 +814,6 @@ def together(trees: list[Tree]) -> Tree:
         n: torch.stack([t[n] for t in trees]) if isinstance(v, Tensor) else together([t[n] for t in trees])
         for n, v in first.items()
     }
-
-
-@everywhere
-def test_pfedla(case: Case) -> None:
-    agree(case, Oracle, embed=3, hidden=6, layers=2, rate=0.3)
 
 
 def net(bias: list[float]) -> Tree:
@@ -999,3 +963,6 @@ class FedMask(Dispatched):
 @on_both_models
 def test_fedmask(case: Case) -> None:
     agree(case, FedMask, atol=3e-4, start=0.003, lam=0.01)  # numbers reach 200, and bits differ by 0.006
+
+
+test_agreement = agreement_test(globals())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import kl_div, mse_loss
 
-from tests.oracles.agreement import Beside, agree, logits_with
+from tests.oracles.agreement import Beside, agree, agreement_test, checked, logits_with
 from tests.oracles.plain import Case, Client, FedAvg, Pass, Reply, Tree, Weights, cross_entropy, named_tensors
 
 
@@ -34,6 +34,8 @@ def test_ditto(model: str) -> None:
     agree(Case(model, 0.9), Ditto, lam=0.5)
 
 
+# A share that stays
+@checked(Case(), alpha=0.25, adaptive=False)
 class APFL(Beside):
     """APFL (Deng, Kamani & Mahdavi 2020, algorithm 1): m = a v + (1 - a) w;  v <- v - lr a grad f(m),  a <- a -
     lr <grad f(m), v - w>.
@@ -81,10 +83,6 @@ def test_apfl(model: str, alpha: float, moves: str) -> None:
 def test_a_share_that_is_clipped_and_comes_back(alpha: float, moves: str) -> None:
     """With long steps a would be far beyond 0 or 1 after one round, and come back many rounds later."""
     agree(Case(lr=1.5, epochs=1, attendance=((0, 1, 2, 3, 4),) * 4), APFL, alpha=alpha, moves=moves)
-
-
-def test_a_share_that_stays() -> None:
-    agree(Case(), APFL, alpha=0.25, adaptive=False)
 
 
 class PFedMe(FedAvg):
@@ -214,6 +212,7 @@ def test_per_fedavg(model: str, form: str, alpha: float) -> None:
     agree(Case(model, 0.9), PerFedAvg, form=form, alpha=alpha, delta=0.5, steps=2)
 
 
+@checked(Case("cnn", 0.9), kappa=5.0)
 class FedDBE(FedAvg):
     """FedDBE (Zhang et al., NeurIPS 2023, eq. 3 to 6): CE(head(h + m_k)) + kappa / 2 |mean h - g|^2 / D, from
     round 2 on.
@@ -251,10 +250,8 @@ class FedDBE(FedAvg):
         return h @ self.w["head.weight"].T + self.w["head.bias"]
 
 
-def test_feddbe() -> None:
-    agree(Case("cnn", 0.9), FedDBE, kappa=5.0)
-
-
+# Two models
+@checked(Case(), models=2)
 class FedEM(FedAvg):
     """FedEM (Marfoq et al., NeurIPS 2021, algorithm 1 with local SGD).
 
@@ -316,10 +313,6 @@ class FedEM(FedAvg):
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_fedem(momentum: float) -> None:
     agree(Case(momentum=momentum), FedEM)
-
-
-def test_two_models() -> None:
-    agree(Case(), FedEM, models=2)
 
 
 class FedKD(Beside):
@@ -385,6 +378,9 @@ def test_fml(model: str) -> None:
     agree(Case(model, 0.9), FML, alpha=0.3, beta=0.6)
 
 
+@checked(Case("cnn", 0.9), lam=0.4, takes=0.6)
+# Taught by logits
+@checked(Case(), lam=0.4, teach="logits")
 class FedPHP(FedAvg):
     """FedPHP (Li et al., ECML PKDD 2021): (1 - lam) CE + lam MMD(h, h_p), and p <- m p + (1 - m) w with m = 0.9 z
     / (takes T).
@@ -431,9 +427,4 @@ def mmd(h_BD: Tensor, p_BD: Tensor) -> Tensor:
     return (k[:B, :B] + k[B:, B:] - k[:B, B:] - k[B:, :B]).mean()
 
 
-def test_fedphp() -> None:
-    agree(Case("cnn", 0.9), FedPHP, lam=0.4, takes=0.6)
-
-
-def test_taught_by_logits() -> None:
-    agree(Case(), FedPHP, lam=0.4, teach="logits")
+test_agreement = agreement_test(globals())

@@ -10,7 +10,14 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import normalize
 
-from tests.oracles.agreement import Divided, agree, everywhere, on_both_models
+from tests.oracles.agreement import (
+    BOTH,
+    CASES,
+    Divided,
+    agree,
+    agreement_test,
+    checked,
+)
 from tests.oracles.plain import (
     CLASSES,
     SIZES,
@@ -29,6 +36,9 @@ from tests.oracles.plain import (
 )
 
 
+@checked(Case("cnn"), mu=2.0, lr=0.1, epochs=2, width=6)
+# With merged weights
+@checked(Case(), mu=2.0, lr=0.1, epochs=2, width=6, aggregate_weights=True)
 class AdCol(FedAvg):
     """AdCol (Li, He & Song, ICML 2023, algorithm 1): clients deceive a discriminator that the server trains.
 
@@ -87,14 +97,10 @@ class AdCol(FedAvg):
         return {k: self.evaluated(kept, self.tests_of(k))[0] for k, kept in self.kept.items()}
 
 
-def test_adcol() -> None:
-    agree(Case("cnn"), AdCol, mu=2.0, lr=0.1, epochs=2, width=6)
-
-
-def test_with_merged_weights() -> None:
-    agree(Case(), AdCol, mu=2.0, lr=0.1, epochs=2, width=6, aggregate_weights=True)
-
-
+@checked(*CASES, pseudo=12, widths=(6, 5), tau=3.0)
+# Either loss alone
+@checked(Case(), pseudo=7, widths=(6,), mu=0.0)
+@checked(Case("cnn"), pseudo=7, widths=(6,), lam=0.0)
 class FedBR(FedAvg):
     """FedBR (Guo, Tang & Lin, ICML 2023, eq. 3 to 6 and algorithm 2): local models agree on data that belong to
     nobody.
@@ -165,6 +171,8 @@ class FedBR(FedAvg):
         return {-1: self.evaluated(self.w, self.x_test)[0]}
 
 
+# Averages are normalised like inputs
+@checked(Case(), pseudo=12, widths=(6,))
 class Normalised(FedBR):
     """Inputs are shared as they are stored, and normalised where they enter the model."""
 
@@ -180,20 +188,14 @@ class Normalised(FedBR):
         return {k: self.evaluated(self.w, self.ready(self.tests_of(k)))[0] for k in range(self.clients)}
 
 
-@everywhere
-def test_fedbr(case: Case) -> None:
-    agree(case, FedBR, pseudo=12, widths=(6, 5), tau=3.0)
+ILL = 1e-4
+"""Standardising divides by deviations near zero, which makes the last bits larger; those differ by
+processor."""
 
 
-def test_averages_are_normalised_like_inputs() -> None:
-    agree(Case(), Normalised, pseudo=12, widths=(6,))
-
-
-def test_either_loss_alone() -> None:
-    agree(Case(), FedBR, pseudo=7, widths=(6,), mu=0.0)
-    agree(Case("cnn"), FedBR, pseudo=7, widths=(6,), lam=0.0)
-
-
+@checked(*CASES, atol=ILL)
+# The form in the paper
+@checked(*BOTH, atol=ILL, form="paper")
 class FedDecorr(FedAvg):
     """FedDecorr (Shi et al., ICLR 2023, eq. 6 and 7): features of a batch should not repeat each other.
 
@@ -223,21 +225,7 @@ class FedDecorr(FedAvg):
         return torch.stack(pairs).mean() / n
 
 
-ILL = 1e-4
-"""Standardising divides by deviations near zero, which makes the last bits larger; those differ by
-processor."""
-
-
-@everywhere
-def test_feddecorr(case: Case) -> None:
-    agree(case, FedDecorr, atol=ILL)
-
-
-@on_both_models
-def test_the_form_in_the_paper(case: Case) -> None:
-    agree(case, FedDecorr, atol=ILL, form="paper")
-
-
+@checked(*BOTH, gamma=2.0, ema=0.7)
 class FedIIR(FedAvg):
     """FedIIR (Guo et al., ICML 2023, eq. 6 to 8): the gradient of the head on each client's batch is held to its
     mean over clients.
@@ -275,14 +263,11 @@ class FedIIR(FedAvg):
         return loss + self.gamma * ((torch.cat(slopes, 1) - self.slice["m"]) ** 2).sum()
 
 
-@on_both_models
-def test_fediir(case: Case) -> None:
-    agree(case, FedIIR, gamma=2.0, ema=0.7)
-
-
 D = 7
 
 
+# Class 3 has no mean in round 2, when two who have it are new.
+@checked(Case("cnn", 0.9, attendance=((0, 2), (1, 2, 3), (0, 1, 2, 4))), tau=0.5)
 class FedPCL(Divided):
     """FedPCL (Tan et al., NeurIPS 2022, eq. 4 to 8): L(C) + mean_j L(C_j), L the cross-entropy of products with
     class means / tau.
@@ -366,11 +351,9 @@ class FedPCL(Divided):
         return z
 
 
-def test_fedpcl() -> None:
-    """Class 3 has no mean in round 2, when two who have it are new."""
-    agree(Case("cnn", 0.9, attendance=((0, 2), (1, 2, 3), (0, 1, 2, 4))), FedPCL, tau=0.5)
-
-
+@checked(*CASES, lam=2.0)
+# Models of their own
+@checked(*CASES, aggregate_weights=False)
 class FedProto(FedAvg):
     """FedProto (Tan et al., AAAI 2022, eq. 3, 6 and 7), L2 as the mean over dimensions as in the official code.
 
@@ -429,16 +412,6 @@ class FedProto(FedAvg):
         return z_BC
 
 
-@everywhere
-def test_fedproto(case: Case) -> None:
-    agree(case, FedProto, lam=2.0)
-
-
-@everywhere
-def test_models_of_their_own(case: Case) -> None:
-    agree(case, FedProto, aggregate_weights=False)
-
-
 def test_classes_without_a_prototype() -> None:
     """Nobody who answers has class 3 in round 1, or class 0 in round 2."""
     few = replace(Case("cnn"), attendance=((2,), (0, 4), (1, 2, 4)))
@@ -446,6 +419,9 @@ def test_classes_without_a_prototype() -> None:
     agree(few, FedProto, aggregate_weights=False)
 
 
+@checked(Case("cnn", 0.9), l2r=0.2, cmi=0.1)
+# Merged
+@checked(Case(), cmi=0.1, merged=True)
 class FedSR(FedAvg):
     """FedSR (Nguyen et al., NeurIPS 2022, as its code has it): z ~ N(h, s^2); CE(head(z)) + l2r mean |z| + cmi
     mean KL(c z || r(z|y)).
@@ -474,14 +450,10 @@ class FedSR(FedAvg):
         return cross_entropy(c.model.head(z), seen.y) + self.l2r * z.norm(dim=1).mean() + self.cmi * kl  # type: ignore[operator]
 
 
-def test_fedsr() -> None:
-    agree(Case("cnn", 0.9), FedSR, l2r=0.2, cmi=0.1)
-
-
-def test_merged() -> None:
-    agree(Case(), FedSR, cmi=0.1, merged=True)
-
-
+@checked(*CASES, mu=2.0, temperature=0.4, width=6)
+# Without a projection
+@checked(Case("cnn"), width=0)
+@checked(Case())
 class MOON(FedAvg):
     """MOON (Li, He & Song, CVPR 2021, eq. 3 and algorithm 1).
 
@@ -531,14 +503,4 @@ def cosine(a_BD: Tensor, b_BD: Tensor) -> Tensor:
     return (normalize(a_BD) * normalize(b_BD)).sum(1)
 
 
-@everywhere
-def test_moon(case: Case) -> None:
-    agree(case, MOON, mu=2.0, temperature=0.4, width=6)
-
-
-def test_without_a_projection() -> None:
-    agree(Case("cnn"), MOON, width=0)
-
-
-def test_its_defaults() -> None:
-    agree(Case(), MOON)
+test_agreement = agreement_test(globals())

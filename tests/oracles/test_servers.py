@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.oracles.agreement import Dispatched, agree, everywhere
+from tests.oracles.agreement import CASES, Dispatched, agree, agreement_test, checked
 from tests.oracles.plain import (
     CLASSES,
     SIZES,
@@ -32,6 +32,8 @@ from unskew.methods import registry
 from unskew.methods.dfedavg import DFedAvg as Engine
 
 
+@checked(*CASES, beta=0.7, lr=0.5)
+@checked(Case())
 class FedAvgM(FedAvg):
     """FedAvgM (Hsu, Qi & Brown 2019): momentum at the server.
 
@@ -55,15 +57,7 @@ class FedAvgM(FedAvg):
         return w
 
 
-@everywhere
-def test_fedavgm(case: Case) -> None:
-    agree(case, FedAvgM, beta=0.7, lr=0.5)
-
-
-def test_its_defaults() -> None:
-    agree(Case(), FedAvgM)
-
-
+@checked(Case("cnn"), tau=0.1, lr=0.2)
 class FedAdam(FedAvg):
     """FedOpt (Reddi et al., ICLR 2021, algorithm 2), with clients weighted by size.
 
@@ -110,10 +104,12 @@ def test_the_other_rules(case: Case, rule: str) -> None:
     agree(case, FedAdam, rule=rule, tau=0.1, beta1=0.5)
 
 
-def test_fedadam() -> None:
-    agree(Case("cnn"), FedAdam, tau=0.1, lr=0.2)
-
-
+# Nothing is left of client 0, whose one sample has one class.
+@checked(Case("cnn", 0.9))
+# By l2
+@checked(Case(), measure="l2", a=0.2)
+# Weights by size where nothing is left of anybody
+@checked(Case(), measure="l2", a=100.0)
 class FedDisco(FedAvg):
     """FedDisco (Ye et al., ICML 2023, eq. 5 and 6): d_k between a client's label shares D_k and the uniform T.
 
@@ -140,19 +136,10 @@ class FedDisco(FedAvg):
         return [e_k / sum(e) for e_k in e] if sum(e) else p
 
 
-def test_feddisco() -> None:
-    """Nothing is left of client 0, whose one sample has one class."""
-    agree(Case("cnn", 0.9), FedDisco)
-
-
-def test_by_l2() -> None:
-    agree(Case(), FedDisco, measure="l2", a=0.2)
-
-
-def test_weights_by_size_where_nothing_is_left_of_anybody() -> None:
-    agree(Case(), FedDisco, measure="l2", a=100.0)
-
-
+# Without eps, two steps are longer than 1.
+@checked(Case("cnn", 0.9), eps=0.0)
+# Weighted by size and without the average
+@checked(Case(), weighted=True, average=False)
 class FedExP(FedAvg):
     """FedExP (Jhunjhunwala et al., ICLR 2023, algorithm 1): Delta_k = w_t - w_k of M clients, Delta their mean.
 
@@ -183,15 +170,7 @@ class FedExP(FedAvg):
         return w | stepped
 
 
-def test_fedexp() -> None:
-    """Without eps, two steps are longer than 1."""
-    agree(Case("cnn", 0.9), FedExP, eps=0.0)
-
-
-def test_weighted_by_size_and_without_the_average() -> None:
-    agree(Case(), FedExP, weighted=True, average=False)
-
-
+@checked(*CASES)
 class FedNova(FedAvg):
     """FedNova (Wang et al., NeurIPS 2020, eq. 5 and 9): normalised averaging.
 
@@ -223,11 +202,6 @@ class FedNova(FedAvg):
             d = [(self.w[n] - r.w[n]) / a_k for a_k, r in zip(a, replies)]
             w[n] = self.w[n] - tau * sum(p_k * d_k for p_k, d_k in zip(p, d))
         return w
-
-
-@everywhere
-def test_fednova(case: Case) -> None:
-    agree(case, FedNova)
 
 
 class WithFedProx(FedNova):
@@ -268,6 +242,7 @@ def test_fednova_refuses_a_pull_with_momentum() -> None:
         registry.parse("fednova(mu=0.5)")
 
 
+@checked(Case("cnn", 0.9), moves=True)
 class DFedAvg(Dispatched):
     """DFedAvg (Sun et al. 2021, algorithm 1): x_k <- mean of what k and its neighbours in a ring trained."""
 
@@ -294,10 +269,6 @@ class DFedAvg(Dispatched):
         self.slice = {"z": self.rows(self.z), "u": self.rows(u)}
 
 
-def test_dfedavg() -> None:
-    agree(Case("cnn", 0.9), DFedAvg, moves=True)
-
-
 def test_a_client_without_samples_passes_on_what_it_is_sent() -> None:
     """Client 2 of a ring of four: it counted with the first model, 0, for good, and its neighbours came to
     2/3 at most."""
@@ -317,6 +288,9 @@ def test_a_ring_of_six_and_one_that_is_shorter_than_its_links() -> None:
     torch.testing.assert_close(Engine(neighbours=2).links(3, 0, 1), torch.full((3, 3), 1 / 3).double())
 
 
+@checked(Case("cnn", 0.9, lr=0.02), tau=0.3, mu=0.6)
+# Compared with the most sensitive weight
+@checked(Case(), over="weights")
 class Elastic(FedAvg):
     """Elastic aggregation (Chen et al., CVPR 2023): w <- w + zeta (mean - w), zeta = 1 + tau - Om / max_k Om_k,
     weight by weight.
@@ -355,14 +329,9 @@ class Elastic(FedAvg):
         return mean
 
 
-def test_elastic() -> None:
-    agree(Case("cnn", 0.9, lr=0.02), Elastic, tau=0.3, mu=0.6)
-
-
-def test_compared_with_the_most_sensitive_weight() -> None:
-    agree(Case(), Elastic, over="weights")
-
-
+# Client 2, which is not there in round 1, has no weight left when it comes.
+@checked(Case("cnn", 0.9), step=2.5)
+@checked(Case())
 class AFL(FedAvg):
     """AFL (Mohri et al., ICML 2019, algorithm 1, as federated comparisons run it), lambda over all clients.
 
@@ -401,15 +370,8 @@ def nearest(l_K: Tensor) -> Tensor:
     return (l_K - high).clamp(min=0)
 
 
-def test_afl() -> None:
-    """Client 2, which is not there in round 1, has no weight left when it comes."""
-    agree(Case("cnn", 0.9), AFL, step=2.5)
-
-
-def test_its_default() -> None:
-    agree(Case(), AFL)
-
-
+@checked(Case("cnn", 0.9), q=2.5, L=3.0)
+@checked(Case())
 class QFFL(FedAvg):
     """q-FedAvg (Li et al., ICLR 2020, algorithm 2), L = 1 / (lr S) unless it is given, S the mean number of a
     client's batches, clients weighted by their share of the samples.
@@ -442,14 +404,9 @@ class QFFL(FedAvg):
         return w | {n: self.w[n] - step / h for n, step in steps.items()}
 
 
-def test_qffl() -> None:
-    agree(Case("cnn", 0.9), QFFL, q=2.5, L=3.0)
-
-
-def test_qffl_its_default() -> None:
-    agree(Case(), QFFL)
-
-
+@checked(Case("cnn", 0.9))
+# Some batches have losses above 1.4, others below.
+@checked(Case(), baseline=1.5, eps=0.1)
 class PropFair(FedAvg):
     """PropFair (Zhang et al., TMLR 2023, eq. 8 and 13): a batch's loss l becomes -log_[eps](M - l).
 
@@ -465,15 +422,7 @@ class PropFair(FedAvg):
         return -torch.log(u) if u >= self.eps else -(math.log(self.eps) + (u - self.eps) / self.eps)
 
 
-def test_propfair() -> None:
-    agree(Case("cnn", 0.9), PropFair)
-
-
-def test_losses_beyond_the_baseline() -> None:
-    """Some batches have losses above 1.4, others below."""
-    agree(Case(), PropFair, baseline=1.5, eps=0.1)
-
-
+@checked(*CASES)
 class Median(FedAvg):
     """Coordinate-wise median (Yin et al., ICML 2018, definition 1), of weights after local training.
 
@@ -490,15 +439,15 @@ class Median(FedAvg):
         return torch.as_tensor(np.median(np.stack([v.numpy() for v in values]), axis=0))
 
 
-@everywhere
-def test_median(case: Case) -> None:
-    agree(case, Median)
-
-
 FOURS = ((0, 1, 3, 4), (1, 2, 3, 4), (0, 1, 2, 4))
 ALL = (tuple(range(len(SIZES))),) * 3
 
 
+@checked(*(replace(case, attendance=FOURS) for case in CASES), share=0.25)
+# It was the mean below ten answering clients.
+@checked(Case("cnn"))
+# Trimming two of five at each end
+@checked(replace(Case("cnn"), attendance=ALL), share=0.4)
 class TrimmedMean(FedAvg):
     """Trimmed mean (Yin et al., ICML 2018, definition 2), of weights after local training.
 
@@ -521,20 +470,9 @@ class TrimmedMean(FedAvg):
         return torch.tensor([sum(rest) / len(rest) for rest in merged]).double().reshape(values[0].shape)
 
 
-@everywhere
-def test_trimmed_mean(case: Case) -> None:
-    agree(replace(case, attendance=FOURS), TrimmedMean, share=0.25)
-
-
-def test_its_default_trims_one_of_four_and_of_three() -> None:
-    """It was the mean below ten answering clients."""
-    agree(Case("cnn"), TrimmedMean)
-
-
-def test_trimming_two_of_five_at_each_end() -> None:
-    agree(replace(Case("cnn"), attendance=ALL), TrimmedMean, share=0.4)
-
-
+@checked(*CASES)
+# A factor
+@checked(Case("cnn"), factor=0.5)
 class ClipMedian(FedAvg):
     """Clipping to the median norm (cf. Andrew et al., NeurIPS 2021).
 
@@ -560,18 +498,15 @@ class ClipMedian(FedAvg):
         return w
 
 
-@everywhere
-def test_clip_median(case: Case) -> None:
-    agree(case, ClipMedian)
-
-
-def test_a_factor() -> None:
-    agree(Case("cnn"), ClipMedian, factor=0.5)
-
-
 ATTENDANCE = ((0, 1, 2, 3, 4), (1, 2, 3, 4), (0, 1, 2, 3, 4))
 
 
+# With this seed, one neighbour more or fewer changes who is chosen.
+@checked(*(replace(case, attendance=ATTENDANCE, seed=5) for case in CASES))
+# It was the mean below five answering clients.
+@checked(Case("cnn"))
+# More bad clients than it can bear
+@checked(replace(Case("cnn"), attendance=ATTENDANCE), share=0.4)
 class MultiKrum(FedAvg):
     """Multi-Krum (Blanchard et al., NeurIPS 2017, section 4), on weights after local training.
 
@@ -606,16 +541,4 @@ class MultiKrum(FedAvg):
         return sum(float(((a.w[n] - b.w[n]) ** 2).sum()) for n in self.learned)
 
 
-@everywhere
-def test_multi_krum(case: Case) -> None:
-    """With this seed, one neighbour more or fewer changes who is chosen."""
-    agree(replace(case, attendance=ATTENDANCE, seed=5), MultiKrum)
-
-
-def test_its_default_leaves_out_one_of_four_and_of_three() -> None:
-    """It was the mean below five answering clients."""
-    agree(Case("cnn"), MultiKrum)
-
-
-def test_more_bad_clients_than_it_can_bear() -> None:
-    agree(replace(Case("cnn"), attendance=ATTENDANCE), MultiKrum, share=0.4)
+test_agreement = agreement_test(globals())

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import unskew
-from tests.oracles.agreement import agree, everywhere, on_both_models
+from tests.oracles.agreement import BOTH, CASES, agree, agreement_test, checked
 from tests.oracles.plain import (
     CLASSES,
     Case,
@@ -31,6 +31,8 @@ from unskew.methods.fedfed import FedFed as Ours
 from unskew.methods.fedfed import encode
 
 
+@checked(*CASES, share=0.4)
+@checked(Case())
 class FedData(FedAvg):
     """FedData (Zhao et al., arXiv 1806.00582, section 4.2): raw samples of every client are shared with all
     clients.
@@ -70,15 +72,8 @@ class FedData(FedAvg):
         return x, y
 
 
-@everywhere
-def test_feddata(case: Case) -> None:
-    agree(case, FedData, share=0.4)
-
-
-def test_its_defaults() -> None:
-    agree(Case(), FedData)
-
-
+@checked(*CASES, lam=0.3, group=4)
+@checked(Case())
 class FedMix(FedAvg):
     """FedMix (Yoon et al., ICLR 2021, eq. 4 and algorithm 2): the loss of a mixture with others' averages, to
     first order.
@@ -120,15 +115,10 @@ class FedMix(FedAvg):
         return own + lam * cross_entropy(seen.z, y_mean) + lam * (slope * x_mean).sum()
 
 
-@everywhere
-def test_fedmix(case: Case) -> None:
-    agree(case, FedMix, lam=0.3, group=4)
-
-
-def test_fedmix_its_defaults() -> None:
-    agree(Case(), FedMix)
-
-
+@checked(*CASES, lam=0.3, group=4)
+@checked(Case())
+# What FLea's comparison calls FedMix mixed one average into a whole batch.
+@checked(*BOTH, per_batch=True, group=4)
 class NaiveMix(FedAvg):
     """NaiveMix (Yoon et al., ICLR 2021, section 3.2): mixes a client's inputs with averages of other clients'
     inputs.
@@ -174,21 +164,23 @@ class NaiveMix(FedAvg):
         return torch.stack([x_i for x_i, _ in mixed]), torch.stack([y_i for _, y_i in mixed])
 
 
-@everywhere
-def test_naivemix(case: Case) -> None:
-    agree(case, NaiveMix, lam=0.3, group=4)
+CANCELLED = 1e-4
+"""The engine takes distances from |a|^2 + |b|^2 - 2 ab, whose float32 digits cancel where activations are
+close."""
 
 
-def test_naivemix_its_defaults() -> None:
-    agree(Case(), NaiveMix)
-
-
-@on_both_models
-def test_another_average_for_every_sample(case: Case) -> None:
-    """What FLea's comparison calls FedMix mixed one average into a whole batch."""
-    agree(case, NaiveMix, per_batch=True, group=4)
-
-
+# As its page says, only the teacher is in evaluation mode, and running statistics see the mixture.
+@checked(*CASES, atol=CANCELLED, alpha=0.4)
+# Without the last term
+@checked(*BOTH, lambda2=0.0, a=0.5)
+# Mixtures alone
+@checked(Case(), lambda1=0.0, lambda2=0.0)
+# Activations that travel with the update
+@checked(*BOTH, atol=CANCELLED, fused=True)
+# Every term of it in training mode, and running statistics that see the passes in the code's order.
+@checked(*CASES, atol=CANCELLED, variant="official", alpha=0.4)
+# The public codes schedule ends at one
+@checked(Case(), atol=CANCELLED, variant="official", lambda2=1.05)
 class FLea(FedAvg):
     """FLea (Xia et al., KDD 2024, eq. 3 to 5 and 8): training on mixtures of activations with those of other
     clients.
@@ -309,43 +301,10 @@ def centred_distances(x_BD: Tensor) -> Tensor:
     return J @ E @ J
 
 
-CANCELLED = 1e-4
-"""The engine takes distances from |a|^2 + |b|^2 - 2 ab, whose float32 digits cancel where activations are
-close."""
+SMALL = replace(Case("cnn", 0.9), shape=(1, 8, 8), lr=0.02)
 
 
-@everywhere
-def test_flea(case: Case) -> None:
-    """As its page says, only the teacher is in evaluation mode, and running statistics see the
-    mixture."""
-    agree(case, FLea, atol=CANCELLED, alpha=0.4)
-
-
-@on_both_models
-def test_without_the_last_term(case: Case) -> None:
-    agree(case, FLea, lambda2=0.0, a=0.5)
-
-
-def test_mixtures_alone() -> None:
-    agree(Case(), FLea, lambda1=0.0, lambda2=0.0)
-
-
-@on_both_models
-def test_activations_that_travel_with_the_update(case: Case) -> None:
-    agree(case, FLea, atol=CANCELLED, fused=True)
-
-
-@everywhere
-def test_the_loss_of_the_public_code(case: Case) -> None:
-    """Every term of it in training mode, and running statistics that see the passes in the code's
-    order."""
-    agree(case, FLea, atol=CANCELLED, variant="official", alpha=0.4)
-
-
-def test_the_public_codes_schedule_ends_at_one() -> None:
-    agree(Case(), FLea, atol=CANCELLED, variant="official", lambda2=1.05)
-
-
+@checked(SMALL, width=4)
 class FedFed(FedAvg):
     """FedFed (Yang et al., NeurIPS 2023, algorithms 1 and 2): what a common generator leaves over of images, with
     noise, for all.
@@ -434,13 +393,6 @@ class FedFed(FedAvg):
         self.slice = {"x": torch.cat(x), "labels": torch.cat(labels)}
 
 
-SMALL = replace(Case("cnn", 0.9), shape=(1, 8, 8), lr=0.02)
-
-
-def test_fedfed() -> None:
-    agree(SMALL, FedFed, width=4)
-
-
 def test_two_rounds_of_stage_one_and_other_weights() -> None:
     settings = {"rec": 2.0, "ce": 0.5, "kl": 3.0, "sigma1": 0.5, "sigma2": 1.0, "weight": 0.3}
     agree(replace(SMALL, model="mlp", momentum=0.0), FedFed, width=3, stage=0.7, **settings)
@@ -479,10 +431,15 @@ def test_what_cannot_work_is_refused_before_anything_trains(
 STRIDES = {"a": 1, "b": 2, "c": 1, "d": 2}
 
 
+RETURNING = replace(
+    Case("cnn", 0.9), shape=(1, 8, 8), lr=0.02, attendance=((0, 1, 3, 4), (1, 2, 3), (0, 1, 2, 4))
+)
+
+
+@checked(RETURNING, width=4, alpha=5, sigma=0.5, top=2)
 class FedDPMS(FedAvg):
     """FedDPMS (Chen & Vikalo, CVPRW 2023, sections 3.1 to 3.3): clients draw images of classes they lack from
     noisy means.
-
         latent mu = sigmoid(W h + b);  log s^2 = V h + v, within [-10, 10];  the head reads mu
         stage I, t <= T_p:  CE + lam mean_i [ KL(N(mu_i, s_i^2) || N(0, I)) / l + |decode(mu_i + s_i e) - x_i|^2 ]
     Decoders stay with the clients and are averaged once, after round T_p. Then, and after every later round but
@@ -668,10 +625,4 @@ def decoder_of(w: Weights) -> Weights:
     return {n.removeprefix(prefix): t for n, t in w.items() if n.startswith(f"{prefix}dec_")}
 
 
-FEDDPMS_SMALL = replace(
-    Case("cnn", 0.9), shape=(1, 8, 8), lr=0.02, attendance=((0, 1, 3, 4), (1, 2, 3), (0, 1, 2, 4))
-)
-
-
-def test_feddpms() -> None:
-    agree(FEDDPMS_SMALL, FedDPMS, width=4, alpha=5, sigma=0.5, top=2)
+test_agreement = agreement_test(globals())

@@ -9,28 +9,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tests.oracles.agreement import agree, everywhere, on_both_models
+from tests.oracles.agreement import BOTH, CASES, agreement_test, checked
 from tests.oracles.plain import Case, Client, FedAvg, Pass, Reply, Tree, Weights, cross_entropy, named_tensors
 from unskew.core.replies import Reply as Sent
 from unskew.core.replies import Ups
 from unskew.methods.fedadmm import FedADMM as Engine
 
 
-@everywhere
-def test_fedavg(case: Case) -> None:
-    """FedAvg (McMahan et al., AISTATS 2017): w_{t+1} = sum_k n_k / n w_k over the clients that answered; also for
-    running statistics. With nobody there the model stays as it is."""
-    agree(case, FedAvg)
+@checked(*CASES)
+# A round in which nobody answers
+@checked(replace(Case(), attendance=((1, 3), (), (0, 3))))
+@checked(replace(Case("cnn"), optimiser="adam", lr=0.01))
+class McMahan(FedAvg):
+    """FedAvg (McMahan et al., AISTATS 2017): w_{t+1} = sum_k n_k / n w_k over the clients that answered; also
+    for running statistics. With nobody there the model stays as it is."""
 
 
-def test_a_round_in_which_nobody_answers() -> None:
-    agree(replace(Case(), attendance=((1, 3), (), (0, 3))), FedAvg)
-
-
-def test_adam_as_the_local_optimiser() -> None:
-    agree(replace(Case("cnn"), optimiser="adam", lr=0.01), FedAvg)
-
-
+@checked(*CASES, mu=0.5)
+@checked(Case())
 class FedProx(FedAvg):
     """FedProx (Li et al., MLSys 2020, eq. 2): h_k(w; w_t) = F_k(w) + mu / 2 ||w - w_t||^2, over trained
     weights.
@@ -44,15 +40,7 @@ class FedProx(FedAvg):
         return super().loss(c, seen) + self.mu / 2 * distance
 
 
-@everywhere
-def test_fedprox(case: Case) -> None:
-    agree(case, FedProx, mu=0.5)
-
-
-def test_its_default() -> None:
-    agree(Case(), FedProx)
-
-
+@checked(*CASES)
 class Scaffold(FedAvg):
     """SCAFFOLD (Karimireddy et al., ICML 2020, algorithm 1, option II, global step size 1).
 
@@ -92,11 +80,7 @@ class Scaffold(FedAvg):
             self.slice["c"][n] = c + sum(r.shared["delta"][n] for r in replies) / self.clients
 
 
-@everywhere
-def test_scaffold(case: Case) -> None:
-    agree(case, Scaffold)
-
-
+@checked(*CASES, alpha=0.1)
 class FedDyn(FedAvg):
     """FedDyn (Acar et al., ICLR 2021, algorithm 1), all m clients, of which P take part.
 
@@ -138,11 +122,7 @@ class FedDyn(FedAvg):
         return w
 
 
-@everywhere
-def test_feddyn(case: Case) -> None:
-    agree(case, FedDyn, alpha=0.1)
-
-
+@checked(*BOTH)
 class FedCM(FedAvg):
     """FedCM (Xu et al. 2021, algorithm 1), server step size 1.
 
@@ -179,11 +159,9 @@ class FedCM(FedAvg):
         self.slice["before"] = {n: self.w[n].clone() for n in self.learned}
 
 
-@on_both_models
-def test_fedcm(case: Case) -> None:
-    agree(case, FedCM)
-
-
+@checked(*BOTH, rho=0.5)
+# Adaptive
+@checked(Case(), rho=0.7, adaptive=True, eta=0.1)
 class FedSAM(FedAvg):
     """FedSAM (Qu et al., ICML 2022, algorithm 1; Caldarola et al., ECCV 2022, eq. 5 for ASAM).
 
@@ -220,15 +198,7 @@ class FedSAM(FedAvg):
                 t.copy_(statistics[n])
 
 
-@on_both_models
-def test_fedsam(case: Case) -> None:
-    agree(case, FedSAM, rho=0.5)
-
-
-def test_adaptive() -> None:
-    agree(Case(), FedSAM, rho=0.7, adaptive=True, eta=0.1)
-
-
+@checked(*BOTH, rho=0.5, beta=0.3)
 class MoFedSAM(FedSAM):
     """MoFedSAM (Qu et al., ICML 2022, algorithm 2), as FedSAM with momentum.
 
@@ -260,11 +230,9 @@ class MoFedSAM(FedSAM):
         self.slice = {"m": m, "w": {n: self.w[n] for n in m}, "length": torch.tensor(length)}
 
 
-@on_both_models
-def test_mofedsam(case: Case) -> None:
-    agree(case, MoFedSAM, rho=0.5, beta=0.3)
-
-
+@checked(*BOTH, rho=0.5)
+# Since the last round
+@checked(Case(), rho=0.5, since="round")
 class FedLESAM(FedAvg):
     """FedLESAM (Fan et al., ICML 2024, eq. 4 and algorithm 1).
 
@@ -307,15 +275,9 @@ class FedLESAM(FedAvg):
             self.slice = {"old": self.slice["now"], "now": {n: self.w[n] for n in self.learned}}
 
 
-@on_both_models
-def test_fedlesam(case: Case) -> None:
-    agree(case, FedLESAM, rho=0.5)
-
-
-def test_since_the_last_round() -> None:
-    agree(Case(), FedLESAM, rho=0.5, since="round")
-
-
+@checked(Case("cnn", 0.9), mu=0.5)
+# The correction of absent clients
+@checked(Case(), everyone=True)
 class FedSpeed(FedAvg):
     """FedSpeed (Sun et al., ICLR 2023, algorithm 1) with alpha = 1: lambda = 1 / mu.
 
@@ -379,14 +341,7 @@ class FedSpeed(FedAvg):
         return self.weighted_mean(replies) | mean
 
 
-def test_fedspeed() -> None:
-    agree(Case("cnn", 0.9), FedSpeed, mu=0.5)
-
-
-def test_the_correction_of_absent_clients() -> None:
-    agree(Case(), FedSpeed, everyone=True)
-
-
+@checked(Case("cnn", 0.9), mu=0.5, rho=0.3)
 class FedSMOO(FedAvg):
     """FedSMOO (Sun et al., ICML 2023, algorithm 1), with s as in the official code: lambda_k = -mu h_k, beta = 1
     / mu.
@@ -448,10 +403,11 @@ class FedSMOO(FedAvg):
         self.slice["s"] = {n: self.rho * t / norm for n, t in m.items()}
 
 
-def test_fedsmoo() -> None:
-    agree(Case("cnn", 0.9), FedSMOO, mu=0.5, rho=0.3)
-
-
+@checked(Case("cnn", 0.9), rho=0.5, lr=0.6)
+# The step is the share of the clients that answered
+@checked(Case(), rho=0.5)
+# As the official code has it
+@checked(Case(), rho=0.5, own=False)
 class FedADMM(FedAvg):
     """FedADMM (Gong et al., ICDE 2022, algorithm 1): L(w, y) = F_k(w) + <y_k, w - theta> + rho / 2 ||w -
     theta||^2.
@@ -496,14 +452,6 @@ class FedADMM(FedAvg):
         return self.weighted_mean(replies) | {n: self.w[n] + eta * d for n, d in moved.items()}
 
 
-def test_fedadmm() -> None:
-    agree(Case("cnn", 0.9), FedADMM, rho=0.5, lr=0.6)
-
-
-def test_the_step_is_the_share_of_the_clients_that_answered() -> None:
-    agree(Case(), FedADMM, rho=0.5)
-
-
 def test_the_model_stays_the_mean_of_what_all_clients_have() -> None:
     """Of three clients that all began with 0 two answer, with w_S = 4 and 7, rho = 0.5: (2 * 4 + 2 * 7 + 0) /
     3."""
@@ -513,10 +461,8 @@ def test_the_model_stays_the_mean_of_what_all_clients_have() -> None:
     torch.testing.assert_close(merged["w"], torch.tensor([22 / 3]))
 
 
-def test_as_the_official_code_has_it() -> None:
-    agree(Case(), FedADMM, rho=0.5, own=False)
-
-
+@checked(*BOTH, norm=0.4)
+@checked(Case())
 class ClipGradients(FedAvg):
     """Clipped local gradients (Pascanu et al., ICML 2013): torch's own clip_grad_norm_ before every local
     step.
@@ -529,10 +475,4 @@ class ClipGradients(FedAvg):
         torch.nn.utils.clip_grad_norm_(list(c.parameters.values()), self.norm)
 
 
-@on_both_models
-def test_clip_gradients(case: Case) -> None:
-    agree(case, ClipGradients, norm=0.4)
-
-
-def test_its_defaults() -> None:
-    agree(Case(), ClipGradients)
+test_agreement = agreement_test(globals())
