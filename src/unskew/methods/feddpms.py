@@ -47,7 +47,6 @@ from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tree, Trip,
 from unskew.core.account import Account
 from unskew.core.modules import with_latent
 from unskew.formats.arguments import With
-from unskew.formats.ranges import Count, NonNegative
 from unskew.methods.shared import sample_images
 from unskew.methods.shared.declarations import class_marks
 from unskew.methods.shared.sample_images import decode
@@ -110,7 +109,7 @@ def match_client(i: int, lacks_KC: Tensor, classes_KC: Tensor) -> int:
 class FedDPMS(Part):
     """Shares noisy means of latents, from which clients draw images of the classes they lack."""
 
-    lam: Annotated[NonNegative, "weight of the autoencoder's loss in stage I"] = 0.05
+    lam: Annotated[float, Ge(0), Le(1_000_000), "weight of the autoencoder's loss in stage I"] = 0.05
     stage: Annotated[float, Gt(0), Lt(1), "share of the rounds that are stage I"] = 0.4
     width: Annotated[int, Ge(1), Le(65_536), "l, the coordinates of a latent"] = 32
     top: Annotated[
@@ -123,13 +122,15 @@ class FedDPMS(Part):
         Le(1_000_000),
         "standard deviation of the noise on a mean with coordinates in [0, 1]",
     ] = 4.0
-    least: Annotated[Count, "samples that a class needs to be shared"] = 2
+    least: Annotated[int, Ge(1), Le(1_000_000), "samples that a class needs to be shared"] = 2
     mechanism: Annotated[
         Literal["paper", "single"],
         "many noisy vectors past the client's filter, or one that receivers multiply",
     ] = "paper"
     spread: Annotated[
-        NonNegative,
+        float,
+        Ge(0),
+        Le(1_000_000),
         With("mechanism", "single"),
         'standard deviation of the noise receivers add, with `mechanism="single"`',
     ] = 0.25

@@ -35,7 +35,6 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
 from unskew.core import Batch, Client, Fed, Keys, Out, Remembered, Share, Tree, Trip, Ups, Weights
-from unskew.formats.ranges import NonNegative, PositiveFraction, Rate
 from unskew.merge.mean import weighted_mean
 from unskew.methods.shared.declarations import before_training
 from unskew.methods.shared.weights import (
@@ -127,10 +126,12 @@ class FedMask(Remembered):
     personal."""
 
     keep: Annotated[
-        PositiveFraction, "share of the weights that a client keeps in the layers that it prunes"
+        float, Gt(0), Le(1), "share of the weights that a client keeps in the layers that it prunes"
     ] = 0.2
     layers: Annotated[int, Ge(0), Le(10_000), "how many layers are pruned, the last ones"] = 2
-    lam: Annotated[NonNegative, "weight of the norms that empty whole rows, columns and filters"] = 2e-4
+    lam: Annotated[
+        float, Ge(0), Le(1_000_000), "weight of the norms that empty whole rows, columns and filters"
+    ] = 2e-4
     start: Annotated[
         float,
         Gt(0),
@@ -138,7 +139,10 @@ class FedMask(Remembered):
         "distance of a real-valued mask from 0 as a round begins; less lets bits change sooner",
     ] = 0.0003
     gain: Annotated[
-        Rate, "factor on the frozen weights; 2.45 makes PyTorch's random start He's, trained weights need 1"
+        float,
+        Gt(0),
+        Le(1000),
+        "factor on the frozen weights; 2.45 makes PyTorch's random start He's, trained weights need 1",
     ] = 2.45
     name = "fedmask"
     family = "personalised"

@@ -36,7 +36,6 @@ from unskew.core.method import Method
 from unskew.core.trees import flat_tree, nested_tree
 from unskew.errors import UsageError
 from unskew.formats.arguments import With
-from unskew.formats.ranges import NonNegative
 from unskew.privacy.accounting import LEAST_NOISE, epsilon_after, most_releases, noise_for, round_up
 
 
@@ -55,7 +54,10 @@ class DP(Part):
         float, Gt(0), Lt(1), "chance with which more may leak; well below one in the number of clients"
     ] = 1e-5
     noise_multiplier: Annotated[
-        NonNegative, "z, the deviation of the noise in units of the clip; 0: solved for from `epsilon`"
+        float,
+        Ge(0),
+        Le(1_000_000),
+        "z, the deviation of the noise in units of the clip; 0: solved for from `epsilon`",
     ] = 0.0
     clip: Annotated[
         float,

@@ -21,13 +21,12 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.core import Client, Fed, Part, Tensor, Weights
 from unskew.core.account import Account, epsilon_caution
 from unskew.core.client import NOISE_DEVIATIONS
 from unskew.core.method import Method
-from unskew.formats.ranges import Positive
 from unskew.privacy import dp
 from unskew.privacy.accounting import LEAST_NOISE, round_up, sampled_epsilon
 
@@ -41,12 +40,15 @@ class DPSGD(Part):
     """Clips the gradient of every sample and adds noise to their sum, so that updates reveal little about any
     one sample."""
 
-    clip: Annotated[Positive, "C, the largest L2 norm of one sample's gradient"] = 1.0
+    clip: Annotated[float, Gt(0), Le(1_000_000), "C, the largest L2 norm of one sample's gradient"] = 1.0
     noise_multiplier: Annotated[
         float, Ge(LEAST_NOISE), Le(1_000_000), "z, the deviation of the noise in units of the clip"
     ] = 1.0
     sums_clip: Annotated[
-        Positive, "S, the largest L2 norm of what one sample adds to a sum that another Part releases"
+        float,
+        Gt(0),
+        Le(1_000_000),
+        "S, the largest L2 norm of what one sample adds to a sum that another Part releases",
     ] = 1.0
     sums_noise: Annotated[
         float,
