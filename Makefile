@@ -9,8 +9,8 @@ DOCS := .venv-docs
 HF := .venv-hf
 # tests run side by side on all cores; threads of their own would only wait for each other
 test test-deploy test-ray test-hf check: export OMP_NUM_THREADS = 1
-QUICK := tests/test_structure.py tests/core tests/round tests/data tests/tasks tests/report tests/oracles/test_fedavg.py \
-	tests/oracles/test_scaffold.py tests/methods/test_flea.py tests/methods/test_others.py tests/methods/test_rebafl.py
+QUICK := tests/test_structure.py tests/core tests/round tests/data tests/tasks tests/report tests/oracles/test_steps.py \
+	tests/methods/test_flea.py tests/methods/test_combinations.py
 
 .PHONY: demo test test-deploy test-ray test-hf lint style types check crash fuzz epsilon campaign matrix mutants bench docs notebooks format clean
 

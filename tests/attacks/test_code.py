@@ -122,13 +122,6 @@ def test_a_folder_that_was_made_elsewhere_cannot_say_which_file_is_the_users(cop
     assert mark.read_text() == ""
 
 
-def test_an_attack_that_does_not_exist_is_refused_before_anything_is_imported(copy):
-    run, files, mark = copy
-    done = call("attack", str(run), "membrship", "--method", files["method"])
-    assert (done.code, done.err[:4]) == (2, "E126")
-    assert mark.read_text() == ""
-
-
 def test_a_comparison_attacks_with_the_files_that_its_own_plan_names(copy):
     run, _, mark = copy
     said = []

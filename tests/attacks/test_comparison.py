@@ -4,11 +4,9 @@ hinders it fails."""
 from __future__ import annotations
 
 import json
-import math
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 import unskew
@@ -19,11 +17,9 @@ from unskew.comparison.progress import Cell
 from unskew.config import Settings
 from unskew.errors import StateError, UsageError
 from unskew.records import schema
-from unskew.report.analysis import leakage
 from unskew.report.analysis.leakage import leakage_of, reach
 from unskew.report.analysis.runs import read_run
 from unskew.report.analysis.stats import Score
-from unskew.report.figures.scatter import Axis, Point, scatter
 
 SMALL = (
     "--clients",
@@ -141,25 +137,6 @@ def test_what_cannot_be_attacked_is_told_and_fails_nothing(compared, monkeypatch
     assert said == ["membership: not measured; E151 too few samples"]
 
 
-def test_a_comparison_in_python_is_attacked_too(tmp_path, monkeypatch):
-    attacked = list[Cell]()
-    monkeypatch.setattr(stage, "attack_all", lambda cells, say: attacked.extend(cells))
-    settings = {
-        "clients": 3,
-        "samples": 20,
-        "skew": "iid",
-        "rounds": 1,
-        "epochs": 1,
-        "model": "mlp(hidden=[8])",
-    }
-    few = {"seeds": 1, "references": False, "folder": tmp_path, "progress": False, "processes": 1}
-    done = unskew.compare(["fedavg"], "digits", privacy=True, **few, **settings)
-    assert [cell.method for cell in attacked] == ["fedavg"]
-    assert "privacy: true" in (done.path / "compare.yaml").read_text()
-    assert done.leakages()[0].unmeasured == {"w": ["gradient", "membership"]}
-    assert "not measured by gradient, membership" in leakage.plain(done.leakages())
-
-
 def test_what_is_pooled_over_seeds_is_of_one_thing():
     """One seed's age in years squared was averaged with another's scan, where each was the furthest of its
     seed."""
@@ -184,40 +161,6 @@ def test_what_is_pooled_over_seeds_is_of_one_thing():
     assert leak.value.mean == pytest.approx(35)
 
 
-def test_nothing_is_leaked_where_there_is_nothing_to_learn():
-    """Images that are all alike: what was 0.3 off without and with the payload read as 30 % of what raw
-    samples tell."""
-    same = {"value": 0.3, "low": 0.2, "high": 0.4, "floor": 0.0, "ceiling": 0.0}
-    assert [reach(same, name) for name in ("value", "low", "high")] == [0, 0, 0]
-    assert reach(same | {"ceiling": None}) == 0.3
-
-
-def test_seeds_are_pooled_and_a_reach_is_bounded(compared, monkeypatch):
-    path, _ = compared
-    runs = [read_run(path / "fedavg--s0") for _ in range(2)]
-    for run, value in zip(runs, (0.6, 0.8)):
-        score = {
-            "payload": "w",
-            "of": "x",
-            "metric": "AUC",
-            "low": 0,
-            "high": 1,
-            "floor": 0.5,
-            "ceiling": 1.0,
-            "main": True,
-        }
-        run.__dict__["attacks"] = {"membership": {"scores": [score | {"value": value}], "command": "c"}}
-    (leak,) = leakage_of("fedavg", runs, Score(0.5, 0.1, 2)).leaks
-    assert leak.value.mean == pytest.approx(0.7)
-    assert leak.value.high == pytest.approx(
-        0.7 + 12.7062 * 0.1, rel=1e-4
-    )  # Student's t with one degree of freedom
-    assert (leak.reach.mean, leak.reach.low, leak.reach.high) == (pytest.approx(0.4), 0, 1)
-    runs[1].__dict__["attacks"]["membership"]["scores"][0]["value"] = 0.1
-    (leak,) = leakage_of("fedavg", runs[1:], Score(0.5, 0.1, 1)).leaks
-    assert (leak.value.mean, leak.reach.mean) == (0.1, 0)
-
-
 def test_a_bound_on_epsilon_is_no_share_of_what_the_samples_tell(compared):
     """0.7 without a claim was 70 % of the way to the raw samples, and led the table."""
     path, _ = compared
@@ -232,35 +175,3 @@ def test_a_bound_on_epsilon_is_no_share_of_what_the_samples_tell(compared):
     assert (row.worst.attack, len(row.leaks)) == ("membership", 1)
     run.__dict__["attacks"] = audit
     assert leakage_of("fedavg", [run], Score(0.5, 0.1, 1)).unmeasured["w"] == ["gradient", "membership"]
-
-
-def test_epsilon_is_that_of_the_models_for_the_seed_that_is_protected_least(compared):
-    path, _ = compared
-    runs = [read_run(path / "fedavg--s0") for _ in range(2)]
-    for run, epsilon in zip(runs, (2.0, 3.0)):
-        run.__dict__["privacy"] = {
-            "dp": {"epsilons": [{"epsilon": epsilon, "reading": "r"}, {"epsilon": None}]}
-        }
-    assert (
-        leakage_of("m", runs, Score(0.5, 0, 2)).epsilon == math.inf
-    )  # a guarantee of something else than the weights
-    for run in runs:
-        for traffic in run.traffic:
-            object.__setattr__(traffic, "guarantee", "dp")
-    row = leakage_of("m", runs, Score(0.5, 0, 2))
-    assert (row.epsilon, row.reading) == (3.0, "r")
-    assert leakage.plain([row]).splitlines()[-1] == "epsilon of m: r"  # the unit, and delta
-
-
-def test_a_point_without_epsilon_has_a_lane_of_its_own():
-    points = [
-        Point("a", "m0", 2.0, 2.0, 2.0, 0.8),
-        Point("<b>", "m1", math.inf, math.inf, math.inf, 0.9, 0.02),
-    ]
-    drawn = scatter(points, Axis("epsilon", log=True, beyond="none"), "accuracy, %")
-    assert ">none</text>" in drawn
-    assert "&lt;b&gt;: none, 90.0 %" in drawn
-    assert "NaN" not in drawn
-    assert "inf" not in drawn
-    assert scatter(points[1:], Axis("epsilon"), "accuracy, %") == ""
-    assert scatter([Point("a", "m0", np.nan, 0, 0, 0.8)], Axis("epsilon"), "accuracy, %") == ""

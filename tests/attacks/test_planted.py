@@ -3,7 +3,7 @@ is sound.
 
 What `unskew audit` sees is a merged model. Here an auditor of the mechanism itself sees more: every canary is
 a client whose update is one axis of the sum, as far out and with as large a size as it likes. What such an
-auditor cannot see either, a cohort without replacement, is caught by its law: `privacy/test_chance.py`.
+auditor cannot see either, a cohort without replacement, is caught by its law: `privacy/test_dp.py`.
 """
 
 from __future__ import annotations

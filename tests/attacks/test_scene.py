@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,10 +12,9 @@ import torch
 from tests.attacks.runs import noise, trained
 from tests.cli.calling import call
 from unskew.attacks import auxiliary, catalogue
-from unskew.attacks.scene import OverlayStore, RecordedRound, Scene
+from unskew.attacks.scene import Scene
 from unskew.errors import StateError, UsageError
 from unskew.records import checkpoints, schema
-from unskew.records.private_state import MemoryStore
 from unskew.report.page import write_report
 
 QUICK = ("membership", "--set", "clients=1", "--set", "shadows=0", "--samples", "40")
@@ -58,32 +55,6 @@ def test_weights_that_travelled_encoded_are_heard_as_their_reader_decodes_them(t
     assert torch.allclose(mean, scene.final.weights["head.bias"], atol=1e-6)
 
 
-def test_of_every_round_that_is_heard_again_only_that_round_is_kept(tmp_path):
-    scene = Scene(trained(tmp_path, "flea(alpha=0.5)", model="cnn_small", rounds=3))
-    heard = {
-        t: (heard.start.t if heard.start else 0, [v.start.t for v in heard.visits])
-        for t, heard, _ in scene.rounds()
-    }
-    scene.close()
-    assert heard == {0: (0, []), 1: (1, [1]), 2: (2, [2]), 3: (3, [])}
-
-
-def test_private_state_of_a_round_that_is_heard_again_is_read_there_and_kept_nowhere():
-    below = MemoryStore()
-    below.put(1, {k: {"c": torch.full((1,), float(k))} for k in (0, 1)})
-    over = OverlayStore(below)
-    over.put(2, {1: {"c": torch.full((1,), 9.0)}, 2: {}})
-    assert {k: tree["c"].item() for k, tree in over.fetch([0, 1]).items()} == {0: 0.0, 1: 9.0}
-    assert below.fetch([1])[1]["c"].item() == 1.0
-    assert over.known() == [0, 1]
-
-
-def test_a_trip_is_found_by_its_part():
-    visits = [SimpleNamespace(part=SimpleNamespace(name=name)) for name in ("flea", "feddpms")]
-    heard = RecordedRound(visits=visits)
-    assert [heard.visit(name) for name in ("feddpms", "flea", "fedmix")] == [visits[1], visits[0], None]
-
-
 def test_a_round_that_ends_with_other_bits_is_not_attacked(copy):
     tree, facts = checkpoints.read(copy / checkpoints.PREVIOUS)
     tree["w"]["head.bias"] += 1e-6
@@ -110,11 +81,6 @@ def test_a_damaged_checkpoint_is_named_and_left_where_it_is(copy, name):
     assert {n: c for n, c in content(copy).items() if n != "run.lock"} == {
         n: c for n, c in before.items() if n != "run.lock"
     }
-
-
-def test_damaged_records_are_noticed(copy):
-    (copy / "metrics.jsonl").write_text("{}\n")
-    assert call("attack", str(copy)).err.startswith("E201")
 
 
 def test_a_run_whose_samples_are_elsewhere_is_not_attacked(copy):
@@ -145,12 +111,6 @@ def test_of_a_run_whose_server_read_sums_alone_the_merged_model_is_attacked(tmp_
     assert call("audit", str(folder), "--samples", "10").code == 0
 
 
-def test_an_attack_that_does_not_fit_is_refused_in_one_sentence(tmp_path):
-    done = call("attack", str(trained(tmp_path, "local")), "membership")
-    assert (done.code, done.err[:4]) == (2, "E151")
-    assert "its clients send no weights" in done.err
-
-
 @pytest.mark.parametrize(
     ("words", "piece"),
     [
@@ -165,23 +125,6 @@ def test_a_wrong_attack_or_setting_is_refused_before_the_run_is_read(run, words,
     done = call("attack", str(run), *words)
     assert (done.code, done.err[:4]) == (2, "E126")
     assert piece in done.err
-
-
-def test_what_an_attack_measured_is_kept_beside_what_noise_amounts_to(copy):
-    """A finished run that is resumed, which writes its releases anew, keeps what attacks measured."""
-    schema.put_releases(copy, {"feddpms": {"release": "r", "epsilons": [], "each": []}})
-    told = json.loads(call("attack", str(copy), *QUICK, "--json").out)
-    kept = schema.read_privacy(copy)
-    assert kept["feddpms"]["release"] == "r"
-    assert kept[schema.ATTACKS] == told
-    assert call("resume", str(copy)).code == 0
-    schema.put_releases(copy, {"feddpms": {"release": "again", "epsilons": [], "each": []}})
-    assert schema.read_privacy(copy)[schema.ATTACKS] == told
-
-
-def test_a_damaged_privacy_file_is_named(copy):
-    (copy / schema.PRIVACY_FILE).write_text('{"attacks": 3}')
-    assert call("attack", str(copy), *QUICK).err.startswith("E111")
 
 
 def test_the_report_says_what_was_measured_by_which_command_and_what_was_not(copy):
@@ -232,19 +175,6 @@ def test_other_data_are_not_attacked(tmp_path):
     np.savez(data, **arrays)
     with pytest.raises(StateError, match="E112"):
         Scene(run)
-
-
-def test_what_is_sent_in_clear_is_called_so(tmp_path):
-    page = write_report(
-        [trained(tmp_path, "feddata", model="mlp(hidden=[4])")], tmp_path / "page.html"
-    ).read_text()
-    table = page.split('id="learned"')[1].split("</section>")[0]
-    assert "raw inputs, in clear" in table
-    assert "labels, in clear" in table
-
-
-def test_settings_of_an_attack_are_those_of_their_types_however_they_were_given():
-    assert catalogue.kind_of("context")(own=[20, 30]).own == (20, 30)
 
 
 def test_explain_says_which_attacks_measure_what_is_sent():

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
-from torch.distributions import Normal, kl_divergence
 
 from tests.attacks.runs import trained
 from tests.cli.calling import call
-from unskew.attacks import decoders
 from unskew.attacks.attack import Score
-from unskew.attacks.auxiliary import unseen
-from unskew.attacks.decoders import Lesson
-from unskew.attacks.inversion import variation
-from unskew.attacks.kinds import match
-from unskew.attacks.kinds.match import Match, Trial
-from unskew.attacks.kinds.prototype import Prototype, _rows, _trial
+from unskew.attacks.auxiliary import look_alikes, unseen
+from unskew.attacks.kinds.match import Match
+from unskew.attacks.kinds.prototype import Prototype, _rows
 from unskew.attacks.kinds.statistics import Statistics
 from unskew.attacks.scene import Scene
-from unskew.core.keys import key
 from unskew.errors import UsageError
-from unskew.models.blocks import initialise
 
 
 def scores(path, attack) -> dict[tuple[str, str], Score]:
@@ -38,25 +30,6 @@ def test_two_releases_around_one_sample_give_its_statistics(tmp_path):
     error = listed["two releases around one sample", "error of its statistics"]
     assert error.value < 1e-3 < 0.5 < error.floor
     assert listed["its largest class", "accuracy"].n == 3
-
-
-def test_a_channel_that_is_the_same_in_all_images_is_nobodys_secret(tmp_path):
-    """Replies with a deviation of FLOOR were dropped, all of them; and rounding in such a channel, in units
-    of a spread that it does not have, counted as an error of 1.07: 0.54 of both channels beside a floor of
-    0.56, as if two releases told nothing."""
-    rng = np.random.default_rng(0)
-    x = rng.random((400, 2, 6, 6), dtype=np.float32) * rng.random((400, 1, 1, 1), dtype=np.float32)
-    x[:, 1] = 0.7
-    path = tmp_path / "blank.npz"
-    np.savez(path, x=x[:300], y=rng.integers(0, 2, 300), x_test=x[300:], y_test=rng.integers(0, 2, 100))
-    run = trained(tmp_path, "fedrdn", str(path))
-    assert "E303" not in (run / "events.jsonl").read_text()
-    scene = Scene(run)
-    outcome = Statistics(samples=10).attempt(scene, 0)
-    scene.close()
-    for score in outcome.scores[:2]:
-        assert score.value < 1e-2 < 0.5 < score.floor
-    assert not [s.doubt for s in outcome.scores if s.doubt]
 
 
 @pytest.fixture(scope="module")
@@ -101,16 +74,6 @@ def test_what_a_prototype_tells_is_set_beside_samples_that_look_like_the_clients
     assert listed["as sent, linear", "SSIM above class mean"].value < 0.1
 
 
-def test_clients_with_few_test_samples_are_said_not_to_have_their_prototypes_attacked(tmp_path):
-    scene = Scene(trained(tmp_path, "rebafl", skew="iid+rotate90", clients=12))
-    plains, remarks = Prototype(clients=12)._plains(scene, torch.zeros(10, 1, 8, 8), 0)
-    scene.close()
-    assert not plains
-    assert sorted(remarks)[0].startswith(
-        "what client-0 sent is not attacked: samples look otherwise at each client"
-    )
-
-
 def test_prototypes_with_noise_are_attacked_as_they_were_sent(tmp_path):
     """Those of a few samples were computed without the noise, and a class that its noise hides ended in
     torch's words."""
@@ -148,28 +111,6 @@ def test_a_prototype_is_read_with_the_model_of_the_client_that_sent_it(rebafl):
     scene.close()
 
 
-def test_an_attacker_with_few_samples_of_each_class_tries_prototypes_of_those():
-    """With 5 own samples of each class and 50 behind a prototype, there was no class to draw from: a
-    ValueError."""
-    y = torch.arange(100).repeat(5)[:-40]
-    trial = _trial(Lesson(torch.rand(460, 3), torch.rand(460, 2), 1, 0), y, torch.rand(100, 2), (50, 24, 0))
-    assert {len(x) for x in trial.x} == {5}
-
-
-def test_a_generator_fits_one_vector():
-    aim = torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(1))
-    x = decoders.fit_generator(lambda x: x.flatten(1), aim.flatten(1), aim.shape[1:], (150, 0))
-    assert float((x - aim).pow(2).mean()) < 0.3 * float(aim.var())
-
-
-def test_decoders_of_vectors_learn():
-    x = torch.rand(200, 1, 8, 8, generator=torch.Generator().manual_seed(1)).round()
-    x[:, :, :, 4:] = x[:, :, :1, :1]  # half of the image is one bit
-    for decoder in (decoders.upcnn, decoders.vae):
-        answers = decoder(Lesson(x.flatten(1), x, 60, 0))(x.flatten(1))
-        assert float((answers - x).pow(2).mean()) < 0.8 * float((x.mean(0) - x).pow(2).mean())
-
-
 def test_means_of_few_records_are_matched_once_the_noise_is_small(tmp_path):
     """Six samples of ten classes, so that hardly more than one stands behind a mean."""
     few = {"samples": 6, "clients": 4, "model": "cnn_small"}
@@ -188,9 +129,7 @@ def test_means_are_matched_among_samples_that_look_like_the_clients(tmp_path):
     never trained on was matched to its members in 81 % of trials."""
     scene = Scene(trained(tmp_path, NOISY, **LOOKS))
     federation = scene.run.federation
-    visit, _ = match._release(scene, scene.run.method.parts[0])
-    own = unseen(federation, scene.trainer.samples.x[:1], 0)
-    strangers, remarks = match._strangers(scene, visit, own, 0)
+    strangers, remarks = look_alikes(scene, range(3), "released", 0)
     assert (sorted(strangers), remarks) == ([0, 1, 2], [])
     for k, theirs in strangers.items():
         test = {x.tobytes() for x in federation.x_test[federation.test[k]]}
@@ -199,25 +138,6 @@ def test_means_are_matched_among_samples_that_look_like_the_clients(tmp_path):
     scene.close()
     assert outcome.auxiliary == "test samples, of each client its own"
     assert outcome.scores[0].n == 9
-
-
-def test_means_of_clients_with_few_test_samples_are_said_not_to_be_matched(tmp_path):
-    """An attack that found no candidates ended without a score and without a word."""
-    scene = Scene(trained(tmp_path, NOISY, **LOOKS, clients=12))
-    with pytest.raises(
-        UsageError, match="what client-0 released is not attacked: samples look otherwise at each client"
-    ):
-        Match().attempt(scene, 0)
-    scene.close()
-
-
-def test_candidates_that_are_equally_near_share_the_answer():
-    """An encoder that has died gives all of them one latent; all were taken for the client's."""
-    dead, x = torch.ones(6, 2), torch.zeros(3, 1, 2, 2)
-    assert Trial(torch.zeros(1, 2), dead, x).hit(torch.zeros(2)) == 0.5
-    dead[0] = 0
-    assert Trial(torch.zeros(1, 2), dead, x).hit(torch.zeros(2)) == 1.0
-    assert Trial(torch.zeros(1, 2), torch.full((6, 2), torch.nan), x).hit(torch.zeros(2)) == 0.5
 
 
 def test_every_seed_of_an_attack_reads_payloads_that_were_computed_again_once(tmp_path, monkeypatch):
@@ -239,33 +159,3 @@ def test_runs_that_share_no_such_thing_are_refused(name, tmp_path):
     done = call("attack", str(trained(tmp_path)), name)
     assert (done.code, done.err[:4]) == (2, "E151")
     assert "its clients share no" in done.err
-
-
-def test_what_nothing_constrains_is_made_smooth():
-    x = decoders.fit_generator(
-        lambda x: 0 * x.mean((1, 2, 3))[:, None], torch.tensor([[0.2], [0.8]]), torch.Size((1, 8, 8)), (60, 0)
-    )
-    assert float(variation(x)) < 0.05
-
-
-def test_samples_that_are_no_images_are_decoded_too():
-    x = torch.rand(60, 5, generator=torch.Generator().manual_seed(1))
-    for decoder in (decoders.upcnn, decoders.vae):
-        assert decoder(Lesson(x, x, 5, 0))(x).shape == x.shape
-
-
-def test_a_bottleneck_is_drawn_from_the_law_that_the_vector_says_and_answers_are_its_mean():
-    module = decoders._Variational(4, torch.Size((2,)), key(0, "draws"))
-    initialise(module, key(2, "network"))
-    module.decoder = torch.nn.Identity()
-    x = 3 * torch.randn(1, 4, generator=key(1, "x"))
-    mean, log_var = module.encoder(x).detach().chunk(2, 1)
-    law = Normal(mean, (log_var / 2).exp())
-    drawn = module(x.expand(20_000, 4)).detach()
-    assert float(((drawn.mean(0) - mean) / law.stddev).abs().max()) < 0.05
-    assert torch.allclose(drawn.std(0), law.stddev[0], rtol=0.05)
-    assert float(module.divergence.detach()) == pytest.approx(
-        float(kl_divergence(law, Normal(0.0, 1.0)).sum()), rel=1e-4
-    )
-    with torch.no_grad():
-        assert torch.equal(module(x), mean)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,13 +16,9 @@ import pytest
 import torch
 
 import unskew
-from tests.attacks.runs import trained
 from tests.cli.calling import call
-from unskew.attacks.kinds import tokens as module_of_the_attack
 from unskew.attacks.kinds.tokens import Tokens, change_of, read_off
 from unskew.attacks.scene import Scene
-from unskew.core.module_inputs import table_exposure
-from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.report.page import write_report
 from unskew.runs.reopen import UserCode
@@ -96,10 +91,6 @@ def test_tables_that_all_samples_look_up_alike_are_left_out(attacked):
     assert {s.of for s in Tokens().attempt(attacked, 0).scores} == {"rows of words, updates as sent"}
 
 
-def test_the_first_clients_of_the_last_round_are_attacked(attacked):
-    assert Tokens(clients=2).attempt(attacked, 0).scores[0].n == 2
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -149,12 +140,6 @@ def test_a_wide_gap_is_believed_and_a_narrow_one_is_not():
     assert sure.argsort(descending=True).tolist() == [0, 2, 3, 1]
 
 
-def test_a_model_without_tables_has_none_to_read(tmp_path):
-    refused = call("attack", str(trained(tmp_path, model="mlp(hidden=[4])")), "tokens")
-    assert (refused.code, refused.err[:4]) == (2, "E151")
-    assert "its model looks no whole numbers up" in refused.err
-
-
 def test_who_starts_elsewhere_and_who_keeps_the_tables_is_not_attacked(attacked):
     class Frozen:
         fed = dataclasses.replace(attacked.run.fed, shared=("head.weight", "head.bias"))
@@ -169,19 +154,6 @@ def test_who_starts_elsewhere_and_who_keeps_the_tables_is_not_attacked(attacked)
     assert "nobody answered" in (Tokens().refuse(SimpleNamespace(**there, answered=lambda t: [])) or "")
 
 
-def test_replies_that_were_not_used_are_not_attacked(attacked, monkeypatch):
-    monkeypatch.setattr(attacked, "answered", lambda t: [1])
-    assert Tokens().attempt(attacked, 0).scores[0].n == 1
-
-
-def test_tables_that_everybody_fills_alike_are_refused_in_a_sentence(attacked, monkeypatch):
-    monkeypatch.setattr(module_of_the_attack, "_differs", lambda counts, n: False)
-    with pytest.raises(
-        UsageError, match="E151 the clients' samples take the same rows from every table as all samples"
-    ):
-        Tokens().attempt(attacked, 0)
-
-
 def test_only_attacks_that_can_be_made_are_named(folder, attacked):
     net = f"{folder / 'net.py'}:Bag"
     words = "measure it: unskew attack RUN membership, unskew attack RUN tokens, unskew audit RUN)"
@@ -191,18 +163,3 @@ def test_only_attacks_that_can_be_made_are_named(folder, attacked):
     page = write_report([attacked.path], attacked.path / "page.html").read_text()
     assert f"unskew attack {attacked.path} tokens" in page
     assert f"unskew attack {attacked.path} gradient" not in page
-
-
-def test_what_is_measured_stands_in_the_report(folder, tmp_path):
-    shutil.copytree(folder / "r", tmp_path / "r")
-    done = call("attack", str(tmp_path / "r"), "tokens", "--model", f"{folder / 'net.py'}:Bag")
-    assert done.code == 0, done.err
-    assert "rows of words, updates as sent" in done.out
-    page = write_report([tmp_path / "r"], tmp_path / "page.html").read_text()
-    assert "which words or codes do its samples hold?" in page
-
-
-@pytest.mark.parametrize(("sent", "is_"), [(("words.weight",), "sent"), (("head.weight",), "kept")])
-def test_a_table_counts_where_it_leaves(sent, is_):
-    assert table_exposure(torch.nn.ModuleDict({"words": torch.nn.Embedding(3, 2)}), sent) == is_
-    assert table_exposure(torch.nn.ModuleDict({"words": torch.nn.Linear(3, 2)}), sent) == ""

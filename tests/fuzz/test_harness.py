@@ -34,7 +34,7 @@ READERS = {
 
 @pytest.mark.parametrize("part", range(3))
 def test_inputs_of_every_kind(tmp_path, part):
-    """R6, R7: of 300 inputs none ends in a traceback, none hangs, no wrong one is taken, no right one
+    """Of 300 inputs none ends in a traceback, none hangs, no wrong one is taken, no right one
     refused."""
     fuzz = Fuzz(tmp_path)
     numbers = [n for n in range(100 * part, 100 * part + 100) if NAMES[n % len(NAMES)] != STRANGERS]
@@ -50,7 +50,7 @@ def test_values_in_the_folders_of_strangers(tmp_path):
 
 @pytest.mark.parametrize("reader", READERS)
 def test_any_text_is_read_or_refused_in_one_sentence(reader):
-    """R6: 3,000 minus signs, brackets without end and keys that are no text were tracebacks."""
+    """3,000 minus signs, brackets without end and keys that are no text were tracebacks."""
 
     @settings(max_examples=60, deadline=None, derandomize=True, database=None)
     @given(TEXTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import pkgutil
@@ -116,3 +117,19 @@ def test_every_class_of_a_method_is_public():
         assert getattr(unskew, entry.kind).name == entry.name
     with pytest.raises(AttributeError, match="no attribute 'FedNothing'"):
         _ = unskew.FedNothing
+
+
+def differences(name: str) -> str:
+    """The docstring of a method's file from `Differs from the paper` on."""
+    path = catalogue.PACKAGE.joinpath(*catalogue.entries()[name].module.split(".")[1:]).with_suffix(".py")
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    _, differs, rest = docstring.partition("Differs from the paper:")
+    assert differs, f"{name} does not say how it differs from its paper"
+    return " ".join(rest.split())
+
+
+@pytest.mark.parametrize("name", catalogue.entries())
+def test_every_method_says_how_it_differs_from_its_paper(name):
+    text = differences(name)
+    assert text[-1] == "."
+    assert len(text.split()) >= 3 or text.startswith("nothing")

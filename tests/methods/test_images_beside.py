@@ -7,9 +7,6 @@ image of one, a second image that is overlooked.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import cast
-
 import numpy as np
 import pytest
 import torch
@@ -17,8 +14,6 @@ from torch import Tensor, nn
 
 import unskew
 from unskew.errors import UsageError
-from unskew.federation.site.study_review import Study, looks_unscaled
-from unskew.methods import registry
 
 N, TRAIN = 90, 60
 RNG = np.random.default_rng(1)
@@ -46,13 +41,6 @@ class Beside(Plain):
 
     def forward(self, age: Tensor, scan: Tensor, sex: Tensor) -> Tensor:
         return super().forward(scan)
-
-
-class Two(Plain):
-    """Puts the channels of two images together."""
-
-    def forward(self, after: Tensor, age: Tensor, before: Tensor) -> Tensor:
-        return super().forward(torch.cat([after, before], 1))
 
 
 class Whole(Plain):
@@ -102,22 +90,6 @@ def test_an_image_among_several_inputs_is_treated_as_an_image_alone(method, lane
     )
 
 
-@pytest.mark.parametrize("method", ["fedrdn", "augment(shift=2)", "unskew"])
-def test_two_images_are_treated_as_the_channels_of_one(method):
-    one, two = trained(IMAGES, Plain(), method), trained(PAIR, Two(), method)
-    for name, t in one.model.state_dict().items():
-        torch.testing.assert_close(two.model.state_dict()[name], t, rtol=1e-5, atol=1e-6)
-
-
-def test_norm_takes_its_constants_for_every_image():
-    both = {"after": IMAGES[:, :2], "age": AGES, "before": IMAGES[:, 2:]}
-    once = {"norm": {"mean": (0.4, 0.5, 0.4, 0.5), "std": (0.2, 0.3, 0.2, 0.3)}}
-    one = trained(IMAGES, Plain(), "norm", set=once)
-    two = trained(both, Two(), "norm", set={"norm": {"mean": (0.4, 0.5), "std": (0.2, 0.3)}})
-    for name, t in one.model.state_dict().items():
-        torch.testing.assert_close(two.model.state_dict()[name], t, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("method", ["fedrdn", "fedrdn_v", "norm", "fedrdn+standardise(images=False)"])
 def test_what_is_no_image_is_standardised_all_the_same(method, tmp_path):
     """A method that normalises gets raw samples, which left ages in years beside scans in [0, 1]."""
@@ -139,29 +111,6 @@ def test_what_is_no_image_is_standardised_all_the_same(method, tmp_path):
     for name, t in by_hand.model.state_dict().items():
         torch.testing.assert_close(run.model.state_dict()[name], t, rtol=1e-4, atol=1e-5)
     assert np.allclose(run.predict_proba(GIVEN), by_hand.predict_proba(scaled), atol=1e-4)
-
-
-def test_images_that_a_method_normalises_come_as_they_are():
-    """However far from 0 they lie: beside other inputs, and alone."""
-    beside = trained({**GIVEN, "scan": 900 * IMAGES}, Whole(), "fedrdn").federation
-    assert [values[1:5] for values in beside.applied] == [(0,) * 4, (1,) * 4]
-    assert beside.applied[0][0] == pytest.approx(AGES[:TRAIN].mean())
-    assert trained(900 * IMAGES, Plain(), "fedrdn").federation.applied is None
-    assert trained(900 * IMAGES, Plain(), "fedavg").federation.applied is not None
-
-
-@pytest.mark.parametrize("task", ["regression", "multilabel"])
-def test_images_are_augmented_whatever_is_to_be_learnt_of_them(task):
-    y = AGES if task == "regression" else np.stack([Y == 0, Y > 0, AGES > 60], 1).astype(int)
-    net = Plain()
-    net.head = nn.Linear(20, 1 if task == "regression" else 3)
-    more = {"target": "age"} if task == "regression" else {}
-    runs = [
-        unskew.run(m, (IMAGES, y), model=net, **{**SETTINGS, "skew": "iid"}, **more)
-        for m in ("augment", "fedavg")
-    ]
-    assert [run.run.task.name for run in runs] == [task, task]
-    assert runs[0].digest != runs[1].digest
 
 
 @pytest.mark.parametrize("method", ["fedrdn", "unskew"])
@@ -211,39 +160,3 @@ def test_what_cannot_be_done_is_one_sentence(method, x, says):
 
     with pytest.raises(UsageError, match=says):
         trained(x, Net() if isinstance(x, dict) else Plain(), method)
-
-
-UNSCALED = {
-    "fedavg": ["age", "scan"],
-    "fedrdn": ["age"],
-    "standardise": [],
-    "fedrdn+standardise(images=False)": [],
-}
-
-
-def test_images_that_are_normalised_say_nothing_of_ages_that_are_not():
-    """Over a network nobody scales ages beside scans, and a method that normalises images hid that; so did
-    whole numbers."""
-    given = {**GIVEN, "scan": 900 * IMAGES}
-    data = unskew.data.arrays(given, Y, given, Y)
-    for method in UNSCALED:
-        fed = SimpleNamespace(
-            net=SimpleNamespace(embeds=True)
-        )  # so does any model of these inputs: sexes are whole numbers
-        told = looks_unscaled(data, cast(Study, SimpleNamespace(method=registry.parse(method), fed=fed)))
-        assert [name for name in GIVEN if f"input {name}: " in told] == UNSCALED[method], method
-
-
-def test_images_are_normalised_once():
-    """The default took images that `standardise` had scaled by statistics of images as they came."""
-    for x, model, left in (
-        (IMAGES, Plain(), "leave out 'standardise'"),
-        (GIVEN, Whole(), r"standardise\(images=False\)"),
-    ):
-        with pytest.raises(
-            UsageError, match=f"E107 'unskew' and 'standardise' cannot be combined: both .* images; {left}"
-        ):
-            trained(x, model, "unskew+standardise")
-        trained(x, model, "unskew(statistics=False)+standardise")
-    trained(GIVEN, Whole(), "unskew+standardise(images=False)")
-    trained(IMAGES.reshape(N, -1), nn.Sequential(nn.Linear(144, 4), nn.Linear(4, 3)), "unskew+standardise")

@@ -19,7 +19,7 @@ from unskew.comparison.training import train_all
 from unskew.config import Settings
 from unskew.errors import StateError, UsageError
 from unskew.methods import registry
-from unskew.runs.run_folder import check_files
+from unskew.runs import conformance
 from unskew.system import python_files
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_method.py"
@@ -107,16 +107,6 @@ def test_a_class_that_cannot_be_made_is_refused(tmp_path):
     assert registry.parse(f"{file}(mu=1)").parts[0].mu == 1.0
 
 
-def test_a_file_that_is_called_without_its_ending_is_pointed_out(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert "a file" not in refused("pulled")
-    (tmp_path / "pulled.py").write_text("")
-    assert refused("pulled").startswith(
-        "E102 unknown method 'pulled'. There is a file pulled.py here: a method in a file is called"
-        " 'pulled.py'."
-    )
-
-
 def test_a_changed_file_is_another_run(mine):
     settings = Settings(method=f"fedprox+{mine}")
     before, first = settings.fingerprint(), registry.parse(mine)
@@ -175,40 +165,6 @@ def test_a_module_that_changed_is_read_anew(tmp_path, monkeypatch):
     assert sys.modules["outer_of"] is outer  # nothing changed, so that nothing is read again
     Path("inner_of.py").write_text("MU = 22\n")
     assert python_files.import_file("reads_both.py").MU == 22
-
-
-def test_a_run_is_not_resumed_nor_opened_with_another_module_that_its_file_imports(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    Path("widths_of.py").write_text("WIDTH = 4\n")
-    Path("net.py").write_text(
-        "from torch import nn\nfrom widths_of import WIDTH\ndef make(shape, classes):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, WIDTH), nn.Linear(WIDTH, classes))\n"
-    )
-    result = unskew.run("fedavg", name="r", **(TINY | {"model": "net.py:make"}))
-    assert unskew.load(result.path, model="net.py:make").digest == result.digest
-    env = json.loads((result.path / "env.json").read_text())
-    Path("widths_of.py").write_text("WIDTH = 5\n")
-    for again in (
-        lambda: unskew.resume(result.path, model="net.py:make"),
-        lambda: unskew.load(result.path, model="net.py:make"),
-    ):
-        with pytest.raises(StateError, match=r"E112 widths_of.py \(imported by net.py\)"):
-            again()
-    check_files(
-        {"net.py": env["files"]["net.py"]}, Settings(model="net.py:make"), result.path
-    )  # an older version's
-
-
-def test_a_part_that_lives_in_python_only_is_resumed_from_there(mine):
-    (part,) = registry.parse(mine).parts
-    homeless = type("Homeless", (type(part),), {"spelling": "", "name": "homeless"})()
-    begun = unskew.run(homeless, name="r", **TINY)
-    with pytest.raises(
-        StateError, match=r"E156 .*unknown method 'homeless'.*unskew\.run\(\.\.\., name='r'\)"
-    ):
-        unskew.resume(begun.path)
-    assert unskew.run(homeless, name="r", **TINY).digest == begun.digest
 
 
 @pytest.mark.own_process
@@ -270,13 +226,6 @@ def test_what_a_method_is_written_as_is_read_back(tmp_path, monkeypatch, given, 
     assert registry.parse(str(method)) == method
 
 
-def test_a_run_with_a_text_in_quotes_is_trained_and_resumed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("own.py").write_text(SETTINGS)
-    ours = unskew.run("own.py(title='a,b')", "digits", model="mlp", name="r", **TINY)
-    assert unskew.resume("runs/r").digest == ours.digest
-
-
 @pytest.mark.parametrize(
     ("written", "told"),
     [
@@ -289,3 +238,48 @@ def test_a_method_that_was_nearly_named_is_suggested(written, told):
     """A piece of a name was near to none, and of two methods with a comma the last was suggested."""
     with pytest.raises(UsageError, match=f"E102 .*{told}"):
         registry.parse(written)
+
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "my_method.py"
+
+
+def test_an_installed_method_is_listed_checked_and_combined(installed):
+    assert "class means" in registry.names()["myproto"]
+    (theirs,) = registry.parse("myproto(pull=0.5)").parts
+    found = list(conformance.check_method(theirs))
+    assert not [f"{f.name}: {f.detail}" for f in found if not f.ok]
+    assert "changes nothing with neutral settings" in {f.name for f in found}
+    conformance.train_run(registry.parse("myproto+scaffold+flea"), rounds=2)
+
+
+def test_without_the_package_its_name_is_unknown():
+    registry.installed.cache_clear()
+    with pytest.raises(UsageError, match="unknown method 'myproto'"):
+        registry.parse("myproto")
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_package_that_cannot_be_imported_is_named_and_hides_no_other_method(tmp_path):
+    """Every command that knows methods by name ended as an unexpected error, `unskew list methods` too."""
+    (tmp_path / "their_package.py").write_text("import not_installed_here\n")
+    sys.modules.pop("their_package", None)
+    text = (
+        "the installed method 'myproto' (their_package:MyProto) cannot be imported: ModuleNotFoundError: No"
+        " module"
+    )
+    with pytest.raises(UsageError) as caught:
+        registry.parse("myproto")
+    assert (caught.value.code, caught.value.text[: len(text)]) == ("E111", text)
+    assert caught.value.text.endswith("'not_installed_here'; mend its package, or install it again.")
+    assert registry.names()["myproto"].startswith(text)
+    assert registry.names()["fedprox"]
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_entry_that_names_no_part_says_which_method_brings_it(tmp_path):
+    (tmp_path / "their_package.py").write_text("MyProto = 5\n")
+    sys.modules.pop("their_package", None)
+    with pytest.raises(
+        UsageError, match="E102 the installed method 'myproto' is 'their_package:MyProto', which is no Part"
+    ):
+        registry.parse("myproto")

@@ -15,7 +15,6 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-import torch
 
 from unskew.data.clients.partition import Index
 from unskew.errors import UsageError
@@ -86,21 +85,6 @@ def test_pairs(pair):
         run("+".join(QUICK.get(name, name) for name in pair.split("+")))
 
 
-def test_the_sample_meets_every_method_and_the_parts_every_pair():
-    met = [name for pair in chosen("") for name in pair.split("+")]
-    assert all(met.count(name) == 2 * len(STEPS) for name in NAMES)
-    everything = {f"{a}+{b}" for a, b in combinations(NAMES, 2)}
-    assert set(chosen("all")) == everything
-    parts = [pair for part in range(1, 31) for pair in chosen(f"{part}/30")]
-    assert sorted(parts) == sorted(everything)
-
-
-@pytest.mark.parametrize("mask", ["fedlc", "bsm", "rebafl(eps=1e-12)"])
-def test_fedrs_after_a_mask(mask):
-    """M10: with alpha=0 four of five replies were NaN and dropped, each round."""
-    run(f"{mask}+fedrs(alpha=0, soft=True)")
-
-
 def test_how_many_pairs_are_refused():
     """The reasons are few: two merges, two ways to weigh clients, two normalisations, masks and mixtures, no
     common model."""
@@ -132,17 +116,3 @@ def test_who_sends_each_client_weights_of_its_own_needs_some_that_are_sent():
         UsageError, match="E108 'fedlesam' cannot run here: it follows how the global model moved"
     ):
         run("fedlesam+local")
-
-
-@pytest.mark.parametrize("name", ["fedcm", "mofedsam"])
-def test_momentum_stays_where_noise_leaves_no_length(name):
-    """Divided by it, every weight became infinite, and the round was lost."""
-    (part,) = registry.parse(name).parts
-    w, s = (
-        {"x": torch.ones(2)},
-        {"m": {"x": torch.ones(2)}, "w": {"x": torch.zeros(2)}, "length": torch.zeros(())},
-    )
-    if name == "fedcm":
-        s = {"delta": s["m"], "before": s["w"], "pull": s["length"]}
-    _, now = part.refine(w, s, SMALL, 1)
-    assert torch.equal(now["delta" if name == "fedcm" else "m"]["x"], torch.ones(2))

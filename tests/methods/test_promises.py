@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 import unskew
-from unskew.core import Noise, Part, Share
+from unskew.core import Part, Share
 from unskew.core.method import Method
-from unskew.core.trip import Trip
 from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.runs import conformance
@@ -52,41 +51,11 @@ class Accounted(Proved):
 
 
 @dataclass(frozen=True)
-class Divided(Part):
-    """Keeps weights by a name that this model has none of, and does something else."""
-
-    name = "divided"
-    divides = True
-
-    def keeps(self, name, fed):
-        return name.startswith("classifier.")
-
-    def loss(self, w, out, b, c):
-        return 0.01 * b.mean(out.logits.square().sum(-1))
-
-
-@dataclass(frozen=True)
 class Flat(Part):
     name = "flat"
 
     def logits(self, z, b, c):
         return z.argmax(-1, keepdim=True).float().expand_as(z)
-
-
-@dataclass(frozen=True)
-class Late(Part):
-    """Draws noise for what it shares where none is drawn."""
-
-    name = "late"
-
-    def noise(self, fed, down):
-        return {"e": Noise("normal", shape=(3,), per_sample=False)}
-
-    def shares(self, fed):
-        return {"v": Share((3,), kind="statistics", samples="client")}
-
-    def finish(self, w, c):
-        return {"v": c.noise["e"]}, {}
 
 
 @pytest.mark.parametrize(
@@ -105,48 +74,12 @@ def test_a_loss_that_is_not_there_or_that_nothing_covers_is_not_read(beside, cha
         conformance.train_run(method, rounds=2, **changes)
 
 
-def weighed(w, s, ups, fed):
-    return w, {"mean": torch.tensor([float(r.loss) for r in ups.replies]).mean()}
-
-
-@dataclass(frozen=True)
-class OnATrip(Part):
-    """Reads losses of an exchange that trains nothing."""
-
-    name = "onatrip"
-    trips = (Trip(lambda t, T: t == 1, lambda w, c: {}, weighed, lambda fed: {}),)
-
-
-def test_a_trip_has_no_losses():
-    """They were 0 for all."""
-    with pytest.raises(
-        UsageError, match="E108 a hook reads the loss of single clients, and in a trip nobody trains"
-    ):
-        conformance.train_run(Method(OnATrip()), rounds=2)
-
-
-def test_losses_are_read_where_they_are_there():
-    assert (
-        conformance.train_run(Method(ByLoss()), rounds=2).digest
-        != conformance.train_run(Method(), rounds=2).digest
-    )
-
-
 def test_what_is_called_proved_has_an_account():
     with pytest.raises(
         UsageError, match="E108 'proved' cannot run here: it declares 'n' as guarantee='dp' and does not"
     ):
         resolve(conformance.short_settings(), conformance.small_federation(), Method(Proved()))
     resolve(conformance.short_settings(), conformance.small_federation(), Method(Accounted()))
-
-
-def test_a_division_that_divides_nothing_is_refused():
-    """A head that is called otherwise was trained and averaged like the rest, and the method was another
-    one."""
-    with pytest.raises(
-        UsageError, match="E108 'divided' cannot run here: it holds back no weight of this model"
-    ):
-        resolve(conformance.short_settings(), conformance.small_federation(), Method(Divided()))
 
 
 @pytest.mark.parametrize("lanes", ["1", "8"])
@@ -174,9 +107,3 @@ def test_a_division_that_leaves_nothing_to_share_is_refused(method):
         unskew.run(method, "digits", **settings)
     for shares in ("gpfl", "local", "fedproto(aggregate_weights=False)"):
         assert unskew.run(shares, "digits", **settings).t == 1
-
-
-def test_a_frozen_body_is_nothing_to_share():
-    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU()).requires_grad_(False)
-    with pytest.raises(UsageError, match="E108 'fedper' cannot run here: clients would keep every weight"):
-        unskew.run("fedper", "digits", model=nn.Sequential(body, nn.Linear(16, 10)), rounds=1)

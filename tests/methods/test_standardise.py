@@ -8,7 +8,6 @@ import torch
 
 import unskew
 from tests.federation import fake
-from unskew.core import Ups
 from unskew.errors import UsageError
 
 rng = np.random.default_rng(5)
@@ -31,33 +30,6 @@ def test_the_constants_are_those_of_all_samples_in_one_place():
     assert down["sigma"][2] == 1
     assert apart.scores()["last"] == pytest.approx(together.scores()["last"], abs=0.03)
     assert apart.scores()["last"] > 0.8
-
-
-def test_without_it_these_samples_teach_nothing():
-    assert unskew.run("fedavg", (X, Y, X[:60], Y[:60]), normalise="none", **TINY).scores()["last"] < 0.7
-
-
-def test_new_samples_are_scaled_and_exported_so(tmp_path):
-    run = unskew.run("standardise", (X, Y, X[:60], Y[:60]), **TINY)
-    assert (run.predict(X[:60]) == Y[:60]).mean() == pytest.approx(run.scores()["last"])
-    run.export(tmp_path / "out", "torch-export")
-    graph = torch.export.load(tmp_path / "out/model.pt2").module()
-    assert torch.allclose(
-        graph(torch.tensor(X[:9])).softmax(1), torch.tensor(run.predict_proba(X[:9])), atol=1e-5
-    )
-
-
-def test_where_nobody_answers_inputs_stay_as_they_are():
-    before = {"mu": torch.zeros(3), "sigma": torch.ones(3)}
-    assert unskew.Standardise().pool({}, before, Ups.of([]), None) == ({}, before)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "other", ["norm(mean=(0.5,),std=(0.2,))", "fedrdn", "dpsgd(clip=1.0, noise_multiplier=1.0)"]
-)
-def test_what_it_cannot_go_with_is_refused(other):
-    with pytest.raises(UsageError, match=r"E10[78]"):
-        unskew.run(f"standardise+{other}", "digits", rounds=1, clients=3)
 
 
 def test_a_model_that_looks_words_up_is_refused():

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import unskew
-from unskew.core.modules import head_of, with_projection
 from unskew.core.network import Network
 from unskew.errors import UsageError
 from unskew.models import check_module
@@ -146,13 +145,6 @@ def test_clients_keep_the_head_and_send_what_was_made_after_it():
     after = trained(model, "fedper").model.state_dict()
     assert torch.equal(after["classifier.weight"], before["classifier.weight"])
     assert not torch.equal(after["gate.weight"], before["gate.weight"])
-
-
-def test_what_is_put_before_the_head_stands_before_the_one_that_was_found():
-    changed = with_projection(check_module(Gated(), SHAPE, CLASSES), 5)
-    assert head_of(changed) == "classifier.3"
-    assert isinstance(changed.gate, nn.Linear)
-    assert Network(changed, SHAPE).shape_at("features") == (5,)
 
 
 @pytest.mark.parametrize("method", ["ccvr", "fedgh"])

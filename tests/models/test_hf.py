@@ -24,7 +24,7 @@ from unskew.core import module_inputs
 from unskew.core.keys import key
 from unskew.errors import DataError, UsageError
 from unskew.federation.protocol.study_rules import site_settings
-from unskew.models import hf_folder, pretrained
+from unskew.models import hf_folder
 
 N, T, WORDS, CLASSES = 48, 10, 60, 3
 Y = np.arange(N) % CLASSES
@@ -109,19 +109,6 @@ def test_an_index_names_no_file_elsewhere(tmp_path):
             models.build(f"hf(path={path!r})", (T,), CLASSES)
 
 
-def test_what_is_no_folder_and_what_is_no_sequence(tmp_path):
-    for text, words in (
-        ("hf", "there is no folder .none given"),
-        (f"hf(path='{tmp_path}/no')", "there is no folder"),
-    ):
-        with pytest.raises(UsageError, match=f"E104 {words}"):
-            models.build(text, (T,), CLASSES)
-    with pytest.raises(UsageError, match=r"E104.*has no config.json"):
-        models.build(f"hf(path={str(tmp_path)!r})", (T,), CLASSES)
-    with pytest.raises(UsageError, match=r"E123 model 'hf' needs samples of .tokens., ids of words"):
-        models.build("hf", (3, 8, 8), CLASSES)
-
-
 def test_without_the_extra_one_sentence_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     path = written(tmp_path / "m", {"model_type": "bert"}, model_safetensors=b"")
@@ -152,13 +139,6 @@ class Bringing(nn.Sequential):
     """A model with weights of its own, but for its head."""
 
     fresh, vocabulary = ("1",), 7
-
-
-def test_only_layers_without_weights_of_their_own_are_drawn():
-    module = Bringing(nn.Linear(4, 4), nn.Linear(4, 2))
-    before = [layer.weight.detach().clone() for layer in module]
-    models.initialise(module, key("test"))
-    assert [torch.equal(a, layer.weight) for a, layer in zip(before, module)] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -194,34 +174,6 @@ def test_only_adapters_and_the_head_train_and_leave(folders, kind):
     size = 4 * sum(p.numel() for n, p in result.model.named_parameters() if n in learnt)
     assert {row["bytes"] for row in result.record.rows["ledger"] if row["share"] == "w"} == {size}
     assert result.scores()["last"] > 0.45  # one in three by chance
-
-
-@pytest.mark.parametrize("kind", ["bert", "llama"])
-def test_clients_train_side_by_side_as_alone(folders, kind):
-    text = f"hf(path={str(folders / kind)!r}, lora_rank=2, padding=0)"
-    one, many = (trained(text, "scaffold", lanes=lanes, optimiser="sgd", lr=0.02) for lanes in ("1", "8"))
-    assert not one.run.remarks
-    assert not many.run.remarks
-    for name, t in one.model.state_dict().items():
-        torch.testing.assert_close(many.model.state_dict()[name], t, rtol=0, atol=1e-5, msg=name)
-
-
-def test_the_weights_are_the_folders_and_padding_counts_for_nothing(folders):
-    """Against transformers' own model; a token behind the mask may be anything."""
-    import transformers as t
-
-    for kind in ("bert", "gpt2"):
-        module = models.build(f"hf(path={str(folders / kind)!r}, padding=0)", (T,), CLASSES).eval()
-        ids = torch.as_tensor(X[:4])
-        theirs = t.AutoModel.from_pretrained(folders / kind).eval()
-        with torch.no_grad():
-            h = theirs(ids, attention_mask=(ids != 0).long()).last_hidden_state
-            known = (ids != 0)[:, :, None]
-            torch.testing.assert_close(
-                module[0](ids.float()), (h * known).sum(1) / known.sum(1), atol=1e-5, rtol=0
-            )
-            shorter = module[0](ids[:1, :7])
-            torch.testing.assert_close(module[0](ids[:1]), shorter, atol=1e-5, rtol=0)
 
 
 def odd(place: Path, kind: str) -> str:
@@ -272,53 +224,6 @@ def test_tokens_see_what_the_model_lets_them_see(folders, tmp_path, kind):
     assert module[0].causal == (kind in ("mistral", "gemma3", "qwen2", "bert as a decoder"))
 
 
-def test_only_tensors_are_asked_for_and_they_become_float32(folders, tmp_path, monkeypatch):
-    """Whatever type they are kept in. The library is told to run no code and to fetch nothing, beside a
-    folder that holds neither."""
-    import transformers as t
-
-    t.AutoModel.from_pretrained(folders / "bert", dtype=torch.bfloat16).save_pretrained(tmp_path / "m")
-    asked = []
-    real = t.AutoModel.from_pretrained
-    monkeypatch.setattr(
-        t.AutoModel, "from_pretrained", lambda *a, **options: asked.append(options) or real(*a, **options)
-    )
-    module = models.build(f"hf(path={str(tmp_path / 'm')!r})", (T,), CLASSES)
-    assert {p.dtype for p in module.parameters()} == {torch.float32}
-    (options,) = asked
-    assert (options["trust_remote_code"], options["local_files_only"], options["use_safetensors"]) == (
-        False,
-        True,
-        True,
-    )
-
-
-def test_an_adapter_has_the_settings_that_it_was_given(folders):
-    """It is scaled by alpha over its rank."""
-    text = (
-        f"hf(path={str(folders / 'bert')!r}, lora_rank=2, lora_alpha=6.0, lora_dropout=0.2,"
-        " targets=('query',))"
-    )
-    adapters = {n: m for n, m in models.build(text, (T,), CLASSES).named_modules() if hasattr(m, "lora_A")}
-    assert len(adapters) == 2
-    assert all(n.endswith("query") for n in adapters)
-    for m in adapters.values():
-        assert (m.r["default"], m.scaling["default"], m.lora_dropout["default"].p) == (2, 3.0, 0.2)
-
-
-def test_weights_in_several_files_are_read_by_their_index(folders, tmp_path):
-    import transformers as t
-
-    t.AutoModel.from_pretrained(folders / "bert").save_pretrained(tmp_path / "m", max_shard_size="10KB")
-    assert len(list((tmp_path / "m").glob("*.safetensors"))) > 2
-    assert (tmp_path / "m" / hf_folder.INDEX).exists()
-    whole, parts = (
-        pretrained.load_model(str(p), causal=False).state_dict() for p in (folders / "bert", tmp_path / "m")
-    )
-    assert whole.keys() == parts.keys()
-    assert all(torch.equal(whole[n], parts[n]) for n in whole)
-
-
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_the_next_token_is_answered_as_the_model_itself_answers(folders, kind):
     """By the last token that counts, with the head of the folder, which stays as it is beside adapters."""
@@ -342,21 +247,6 @@ def test_the_next_token_is_answered_as_the_model_itself_answers(folders, kind):
 
 
 @pytest.mark.parametrize("rank", [0, 4])
-def test_a_model_learns_the_next_token_across_clients(folders, rank):
-    """Perplexity begins at that of guessing; what trains leaves, the whole model or its adapters alone."""
-    x = (np.arange(T) * 3 + np.arange(60)[:, None]) % WORDS
-    y = (x[:, -1] + 3) % WORDS
-    text = f"hf(path={str(folders / 'llama')!r}, answers='next', lora_rank={rank})"
-    result = unskew.run("fedavg", (x, y, x, y), model=text, **(RUN | {"rounds": 4, "metrics": "perplexity"}))
-    _, values = result.record.series("global", "perplexity")
-    assert values[0] == pytest.approx(WORDS, rel=0.1)
-    assert values[-1] < (0.6 if rank == 0 else 1.0) * values[0]  # adapters can do little for random layers
-    learnt = [p.numel() for n, p in result.model.named_parameters() if rank == 0 or ".lora_" in n]
-    assert {row["bytes"] for row in result.record.rows["ledger"] if row["share"] == "w"} == {4 * sum(learnt)}
-    assert result.predict_proba(x[:2]).shape == (2, WORDS)
-
-
-@pytest.mark.parametrize("rank", [0, 4])
 def test_a_model_learns_the_next_token_at_every_place(folders, rank):
     """Fewer windows teach more than with one label each; padding is neither seen nor scored."""
     ids = (np.arange(T + 1) * 3 + np.arange(60)[:, None]) % (WORDS - 1) + 1
@@ -375,34 +265,6 @@ def test_a_model_learns_the_next_token_at_every_place(folders, rank):
     assert np.allclose(
         result.predict_proba(x[:1])[:, :6], result.predict_proba(changed[:1])[:, :6], atol=1e-6
     )
-
-
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_every_place_is_answered_as_the_model_itself_answers(folders, kind):
-    import transformers as t
-
-    path = str(folders / kind)
-    module = models.build(f"hf(path={path!r}, answers='next', padding=0)", (T,), WORDS, (T,)).eval()
-    models.initialise(module, key("test"))
-    ids = torch.as_tensor(X[:4])
-    with torch.no_grad():
-        z = t.AutoModelForCausalLM.from_pretrained(path).eval()(ids, attention_mask=(ids != 0).long()).logits
-        known = ids != 0
-        torch.testing.assert_close(module(ids.float())[known], z[known], atol=1e-5, rtol=0)
-
-
-def test_an_encoder_labels_every_token(folders):
-    """The word's tens digit, of which the model is told nothing but the words; clients train side by side
-    alike."""
-    y = np.where(X == 0, -100, X // 20)
-    text = f"hf(path={str(folders / 'bert')!r}, lora_rank=0)"
-    given = data.arrays(X, y, X, y, classes=["low", "middle", "high"])
-    one = unskew.run("fedavg", given, model=text, **(RUN | {"rounds": 3}))
-    assert one.scores()["last"] > 0.8
-    assert one.predict(X[:3]).shape == (3, T)
-    many = unskew.run("fedavg", given, model=text, **(RUN | {"rounds": 3, "lanes": "3"}))
-    for name, tensor in one.weights.items():
-        torch.testing.assert_close(many.weights[name], tensor, rtol=0, atol=1e-3, msg=name)
 
 
 def test_no_folder_runs_code(folders, tmp_path):

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-from unskew.models.pretrained import EveryToken, LastToken, LocalAttention, MeanPooling, SequenceModel
+from unskew.models.pretrained import EveryToken, LastToken, LocalAttention, MeanPooling
 
 PADDING, D = 0, 6
 IDS = torch.tensor([[3, 5, 4, PADDING], [PADDING, 2, 2, 1], [PADDING] * 4])
@@ -46,10 +46,6 @@ def test_the_last_token_that_counts_answers():
     assert LastToken(Repeats(), None, causal=True)(IDS)[:2].equal(one(0, 1))
 
 
-def test_every_token_answers():
-    assert EveryToken(Repeats(), PADDING, causal=True)(IDS)[0].equal(one(3, 5, 4, 0))
-
-
 def test_a_token_sees_no_padding_and_where_it_is_asked_nothing_behind_it():
     """In masks of numbers that are added: 0 for what is seen."""
     for causal in (False, True):
@@ -80,14 +76,3 @@ def test_a_token_sees_as_far_as_its_window_reaches():
         assert sorted(both.model.mask) == ["full_attention", "sliding_attention"]
         assert both.model.mask["full_attention"].equal(whole.model.mask)
         assert both.model.mask["sliding_attention"].equal(narrow.model.mask)
-
-
-def test_a_model_with_one_answer_a_sequence_becomes_one_with_an_answer_a_token():
-    window = LocalAttention(2, mixed=False)
-    model = SequenceModel(MeanPooling(Repeats(), PADDING, True, window), nn.Linear(D, 2), vocabulary=D)
-    assert model(IDS).shape == (3, 2)
-    assert (model.dense, model.fresh) == (False, ("head",))
-    dense = model.at_every_token()
-    assert dense(IDS).shape == (3, 4, 2)
-    assert dense.dense
-    assert (dense.body.padding, dense.body.causal, dense.body.window) == (PADDING, True, window)

@@ -13,7 +13,6 @@ from torch import nn
 
 import unskew
 from unskew.config import build
-from unskew.core.network import Network
 from unskew.errors import UsageError
 from unskew.round.run import Run
 from unskew.runs.resolve import resolve
@@ -67,7 +66,7 @@ def with_norm(norm: nn.Module, flat: bool = False) -> nn.Sequential:
     ],
 )
 def test_normalisation_that_nobody_can_average_is_refused(norm, words):
-    """M8: the first was a traceback, the second left its statistics at 0 and 1 without a word."""
+    """The first was a traceback, the second left its statistics at 0 and 1 without a word."""
     with pytest.raises(UsageError, match=f"E123.*{words}"):
         given(with_norm(norm))
 
@@ -86,7 +85,7 @@ def test_normalisation_that_nobody_can_average_is_refused(norm, words):
     ],
 )
 def test_normalisation_trains_as_in_torch(lanes, norm, flat):
-    """M8: one client, whole batches, against torch.optim; as long as the rows fill a batch and where they do
+    """One client, whole batches, against torch.optim; as long as the rows fill a batch and where they do
     not."""
     module = with_norm(norm(), flat)
     result = trained(module, clients=1, batch=37, lanes=lanes, rounds=1, lr=0.05)
@@ -107,7 +106,7 @@ def test_normalisation_trains_as_in_torch(lanes, norm, flat):
 
 
 def test_a_batch_of_one_sample_needs_more_than_one_value_a_channel():
-    """M8: BatchNorm1d with batch=1 crashed in the first step."""
+    """BatchNorm1d with batch=1 crashed in the first step."""
     with pytest.raises(
         UsageError, match="E109 batch=1 leaves batch normalisation a single value per channel"
     ):
@@ -128,7 +127,7 @@ class Centred(nn.Module):
 
 
 def test_a_model_that_changes_its_input_is_refused():
-    """M24: MOON, which shows the same batch to three models, ended in a traceback."""
+    """MOON, which shows the same batch to three models, ended in a traceback."""
     for method in ("fedavg", "moon"):
         with pytest.raises(UsageError, match="E123 the model changes its input in place"):
             given(nn.Sequential(Centred(True), nn.Flatten(), nn.Linear(36, CLASSES)), method)
@@ -140,7 +139,7 @@ def test_a_model_that_changes_its_input_is_refused():
 @LANES
 @pytest.mark.parametrize("method", ["flea", "moon"])
 def test_torchs_own_layers_may_be_in_place(lanes, method):
-    """M24: a ReLU in place behind a cut changed the activation that FLea compares with the input."""
+    """A ReLU in place behind a cut changed the activation that FLea compares with the input."""
     results = []
     for in_place in (False, True):
         torch.manual_seed(1)
@@ -149,61 +148,3 @@ def test_torchs_own_layers_may_be_in_place(lanes, method):
         results.append(trained(module, method, lanes=lanes).digest)
         assert module[1].inplace is in_place
     assert results[0] == results[1]
-
-
-class Two(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(36, CLASSES)
-
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        return self.head((x * mask).flatten(1))
-
-
-def test_several_inputs_are_refused_by_name():
-    with pytest.raises(
-        UsageError, match=r"E123 the model takes 2 inputs \('x', 'mask'\), but a sample is one array"
-    ):
-        given(Two())
-
-
-class Tied(nn.Module):
-    """An autoencoder's two halves in one matrix, and a head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.down, self.up = nn.Linear(36, 36), nn.Linear(36, 36)
-        self.up.weight = self.down.weight
-        self.head = nn.Linear(36, CLASSES)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.up(self.down(x.flatten(1)).tanh()))
-
-
-@LANES
-def test_tied_weights_stay_tied(lanes):
-    """One client, whole batches, against torch.optim; the second place used to keep its first value."""
-    torch.manual_seed(7)
-    module = Tied()
-    result = trained(module, clients=1, batch=N, lanes=lanes, rounds=3, lr=0.1)
-    plain = copy.deepcopy(module)
-    optimiser = torch.optim.SGD(plain.parameters(), lr=0.1)
-    x, y = (torch.as_tensor(v) for v in (result.federation.x, result.federation.y))
-    for _ in range(3):
-        optimiser.zero_grad()
-        F.cross_entropy(plain(x), y).backward()
-        optimiser.step()
-    for name, t in plain.named_parameters():
-        torch.testing.assert_close(result.model.get_parameter(name), t, rtol=0, atol=1e-5, msg=name)
-    assert result.model.get_parameter("up.weight") is result.model.get_parameter("down.weight")
-    assert "up.weight" not in result.weights
-
-
-def test_a_weight_that_the_head_shares_is_the_heads():
-    module = Tied()
-    module.head = nn.Linear(36, 36)
-    module.head.weight = module.down.weight
-    net = Network(module, SHAPE)
-    assert net.of_head("down.weight")
-    assert net.of_head("head.bias")
-    assert not net.of_head("down.bias")

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, stack_module_state, vmap
 
 from unskew import models
 from unskew.core.keys import key
 from unskew.core.network import Network
 from unskew.errors import UsageError
-from unskew.models import count
+from unskew.formats import arguments, calls
+from unskew.models import catalogue, count, docs_page, networks
+from unskew.models.blocks import Blocks
+from unskew.models.registry import maker_of, module_of
+from unskew.round.layers import Kernels
 
 SIZES = [
     ("mobilenet_v2", (3, 32, 32), 10, 2_296_922, 3_456, (16, 32, 32)),
@@ -29,7 +38,6 @@ def test_sizes_and_cuts(name, shape, classes, size, below, cut):
     module = models.build(name, shape, classes)
     assert count.parameters(module) == size
     if below:
-        assert count.parameters_until(module, module.cut) == below
         assert Network(module, shape).shape_at("cut") == cut
 
 
@@ -56,20 +64,6 @@ def test_running_in_pieces_is_running_whole(name, shape):
             assert torch.equal(net.run(w, middle, since=cut)[0], whole)
         assert torch.equal(net.head_of(w, net.features_of(w, x)), whole)
         assert torch.equal(net.module_with(w)(x), whole)
-
-
-@pytest.mark.parametrize(("name", "shape"), ANY)
-def test_initial_weights_come_from_the_generator_alone(name, shape):
-    made = []
-    for noise in (1, 2):
-        torch.manual_seed(noise)
-        module = models.build(name, shape, 3)
-        assert models.initialise(module, key("same")) == []
-        made.append(Network(module, shape).weights())
-    assert all(torch.equal(made[0][n], made[1][n]) for n in made[0])
-    other = models.build(name, shape, 3)
-    models.initialise(other, key("other"))
-    assert not all(torch.equal(t, made[0][n]) for n, t in Network(other, shape).weights().items())
 
 
 class Strange(nn.Module):
@@ -101,28 +95,6 @@ def test_any_module_can_be_cut_at_its_children():
         assert torch.allclose(doubled, module.out(torch.relu(module.second(h)) + h))
 
 
-def test_batch_norm_names_are_found_by_type():
-    made = nn.Sequential(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), nn.Flatten(), nn.Linear(72, 2))
-    net = Network(made, (1, 8, 8))
-    assert net.norms == {
-        "0.1.weight",
-        "0.1.bias",
-        "0.1.running_mean",
-        "0.1.running_var",
-        "0.1.num_batches_tracked",
-    }
-    assert set(net.weights()) == {
-        "0.0.weight",
-        "0.0.bias",
-        "0.1.weight",
-        "0.1.bias",
-        "0.1.running_mean",
-        "0.1.running_var",
-        "2.weight",
-        "2.bias",
-    }
-
-
 @pytest.mark.parametrize(
     ("act", "told"),
     [
@@ -146,16 +118,178 @@ def test_models_that_do_not_fit_are_refused(act, told):
         act()
 
 
-def test_a_users_file(tmp_path):
-    (tmp_path / "m.py").write_text(
-        "from torch import nn\ndef make(shape, classes):\n    return nn.Sequential(nn.Linear(shape[0], 3),"
-        " nn.Linear(3, classes))\n"
-    )
-    assert count.parameters(models.from_file(f"{tmp_path / 'm.py'}:make", (4,), 2)) == 15 + 8
+SHOWN = [
+    (calls.call_text(name, example.arguments), example.shape, example.classes)
+    for name in catalogue.files()
+    for example in module_of(name).EXAMPLES
+    if not example.masks
+]
+FOLDING = {"vae_fmnist", "vae_cifar", "mlp", "cnn_small", "rebafl_fmnist", "lenet", "rebafl_cifar"}
+SMALL = [
+    ("mlp", (1, 8, 8)),
+    ("mlp(hidden=())", (5,)),
+    ("cnn_small", (1, 8, 8)),
+    ("lenet", (1, 28, 28)),
+    ("rebafl_cifar", (3, 32, 32)),
+    ("harnet", (1, 128, 3)),
+    ("audionet", (2, 64, 40)),
+    ("mobilenet_v2", (3, 16, 16)),
+    ("resnet18", (3, 16, 16)),
+    ("alexnet_bn(width=32)", (3, 64, 64)),
+]
 
 
-def test_multiply_adds():
+def made(name, shape, classes=3, what="m"):
+    module = models.build(name, shape, classes)
+    models.initialise(module, key(what))
+    return module
+
+
+@pytest.mark.parametrize(("name", "shape", "classes"), SHOWN)
+def test_blocks_end_in_a_head_that_gets_a_vector(name, shape, classes):
+    with torch.device("meta"):
+        module = models.build(name, shape, classes)
+        *blocks, last = [n for n, _ in module.named_children()]
+        assert isinstance(module, Blocks)
+        assert type(module).forward is nn.Sequential.forward
+        assert last == "head"
+        assert type(module.head) is nn.Linear
+        assert module.cut in blocks
+        assert module.folds is (name.split("(")[0] in FOLDING)
+        assert count.shape_at(module, shape, blocks[-1]) == (module.head.in_features,)
+        assert count.shape_at(module, shape, "head") == (classes,)
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+@pytest.mark.parametrize(("name", "shape"), SMALL)
+def test_vmap_over_stacked_weights_is_one_model_after_another(name, shape, kernels):
+    both = [made(name, shape, what=i).eval() for i in range(2)]
+    w, buffers = stack_module_state(both)
+    structure = models.build(name, shape, 3).to("meta").eval()
+    x = torch.rand(2, 3, *shape, generator=key("x"))
+
+    def run(w, buffers, x):
+        if not kernels:
+            return functional_call(structure, (w, buffers), (x,))
+        with Kernels(folded=True):
+            return functional_call(structure, (w, buffers), (x,))
+
+    with torch.no_grad():
+        found = vmap(run, randomness="error")(w, buffers, x)
+        alone = torch.stack([module(rows) for module, rows in zip(both, x)])
+    assert found.shape == (2, 3, 3)
+    assert (alone[0] - alone[1]).abs().max() > 1e-4
+    torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        ((1, 128, 3), "harnet"),
+        ((2, 64, 344), "audionet"),
+        ((1, 28, 28), "rebafl_fmnist"),
+        ((3, 32, 32), "rebafl_cifar"),
+        ((3, 64, 64), "alexnet_bn(width=1024)"),
+        ((1, 64, 87), "audionet"),
+        ((1, 64, 32), "audionet"),
+        ((1, 64, 64), "alexnet_bn(width=1024)"),
+        ((1, 48, 48), "alexnet_bn(width=1024)"),
+        ((1, 47, 48), "cnn_small"),
+        ((3, 64, 87), "alexnet_bn(width=1024)"),
+        ((1, 64, 15), "cnn_small"),
+        ((1, 8, 8), "cnn_small"),
+        ((1, 4, 4), "cnn_small"),
+        ((1, 3, 4), "mlp"),
+        ((561,), "mlp"),
+        ((3, 2), "mlp"),
+    ],
+)
+def test_auto_fits_the_sample(shape, name):
+    assert models.default_for(shape) == name
+    with torch.device("meta"):
+        module = models.build("auto", shape, 5)
+        assert count.parameters(module) == count.parameters(models.build(name, shape, 5))
+        models.check_module(module, shape, 5)
+
+
+def test_a_new_model_is_one_file(tmp_path, monkeypatch):
+    """A copy of a file under another name can be listed, built, and appears in both tables of the docs."""
+    for path in catalogue.FOLDER.glob("*.py"):
+        (tmp_path / path.name).write_text(path.read_text())
+    (tmp_path / "mine.py").write_text((tmp_path / "mlp.py").read_text().replace("def mlp(", "def mine("))
+    monkeypatch.setattr(catalogue, "FOLDER", tmp_path)
+    monkeypatch.setattr(networks, "__path__", [str(tmp_path)])
+    for cached in (catalogue.files, catalogue.aliases):
+        cached.cache_clear()
+    try:
+        assert models.describe()["mine"] == "A dense network for samples of any shape; hidden=(128,)"
+        assert models.build("mine(hidden=(3,))", (4,), 2).fc1[0].out_features == 3
+        assert "| `mine` | 1×28×28 | 10 | 101,770 |" in docs_page.page()
+        assert "| `mine` | `hidden` | list of whole numbers |" in docs_page.page()
+    finally:
+        for cached in (catalogue.files, catalogue.aliases):
+            cached.cache_clear()
+        sys.modules.pop("unskew.models.networks.mine", None)
+        vars(networks).pop("mine", None)
+
+
+@pytest.mark.parametrize("name", catalogue.files())
+def test_every_argument_has_a_meaning_and_a_default_in_its_range(name):
+    taken = arguments.of(maker_of(name))
+    assert [a.name for a in taken] == [*inspect.signature(maker_of(name)).parameters][2:]
+    for argument in taken:
+        assert argument.meaning
+        assert argument.convert(argument.default) == argument.default
+
+
+def test_the_page_of_models():
+    text = docs_page.page()
+    assert text == (Path(__file__).parents[2] / "docs" / "models.md").read_text()
     assert (
-        count.multiply_adds(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 5)), (1, 8, 8))
-        == 2 * 36 * 9 + 360
+        "| `harnet` | 1×128×3 | 6 | 691,974 | 35,874,624 | `conv2` 128×20×7 | 17,920 | 8,448 "
+        "| Xia et al., KDD 2024 (FLea), public code |\n" in text
     )
+    assert "| `unet` | 3×384×384 | 2 | 7,763,074 |" in text
+    assert (
+        "| `unet` | `levels` | whole number | at least 2, at most 16 | `5` | levels, the bottleneck"
+        " included |" in text
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("mobilenet_v2", (3, 32, 32)), ("resnet18", (3, 64, 64)), ("rebafl_cifar", (3, 32, 32)), ("mlp", (6,))],
+)
+def test_the_same_bits_as_pytorch_gives_from_that_seed(name, shape):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        theirs = models.build(name, shape, 10)
+        torch.manual_seed(8)
+        ours = models.build(name, shape, 10)
+        state = torch.get_rng_state()
+        models.initialise(ours, torch.Generator().manual_seed(7))
+        assert torch.equal(torch.get_rng_state(), state)  # the global generator was not touched
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(theirs.state_dict().values(), ours.state_dict().values(), strict=True)
+    )
+
+
+class Odd(nn.Module):
+    """Holds a parameter of its own beside layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((3,), 5.0))
+        self.words = nn.Embedding(4, 3)
+        self.up = nn.ConvTranspose2d(3, 2, 2)
+
+
+def test_layers_it_does_not_know_keep_their_values_and_are_named():
+    module = Odd()
+    before = {n: t.clone() for n, t in module.state_dict().items()}
+    assert models.initialise(module, key("odd")) == ["", "words"]
+    after = module.state_dict()
+    assert torch.equal(after["scale"], before["scale"])
+    assert torch.equal(after["words.weight"], before["words.weight"])
+    assert not torch.equal(after["up.weight"], before["up.weight"])

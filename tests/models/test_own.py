@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from unskew import models
-from unskew.core.network import Network
 from unskew.errors import UsageError
 
 
@@ -20,16 +19,6 @@ def file(tmp_path):
         return str(tmp_path / name)
 
     return write
-
-
-def test_a_plain_sequential_works_as_it_is(file):
-    at = file(
-        "def make(shape, classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Linear(3,"
-        " classes))"
-    )
-    module = models.from_file(f"{at}:make", (1, 2, 2), 2)
-    assert type(module) is nn.Sequential
-    assert Network(module, (1, 2, 2)).head == "2"
 
 
 def test_a_class_serves_as_the_function(file):

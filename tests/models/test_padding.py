@@ -61,11 +61,3 @@ def test_padding_learns_nothing_in_lanes_as_in_one(tmp_path, named):
 
 def test_a_gradient_for_each_sample_can_be_had(tmp_path):
     assert len(trained(tmp_path, "3", "fedavg+dpsgd").record.series("global", "accuracy")[0]) > 1
-
-
-def test_the_module_that_is_handed_back_is_as_torch_makes_it(tmp_path):
-    module = trained(tmp_path, "1").model
-    assert not module.table._forward_hooks
-    assert not module.table._forward_pre_hooks
-    assert not module.table._forward_hooks_with_kwargs
-    assert not module.table._forward_pre_hooks_with_kwargs

@@ -46,7 +46,7 @@ def trained(x: np.ndarray, **options) -> unskew.Result:
 @LANES
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.uint16, np.float32])
 def test_tokens_of_any_type_are_looked_up_as_they_are(lanes, dtype):
-    """D11: uint8 was divided by 255 and every token became 0; others were float32, which no embedding
+    """Uint8 was divided by 255 and every token became 0; others were float32, which no embedding
     takes."""
     result = trained(X.astype(dtype), lanes=lanes)
     assert np.array_equal(result.federation.x, X)
@@ -60,7 +60,7 @@ def test_tokens_of_any_type_are_looked_up_as_they_are(lanes, dtype):
 
 
 def test_a_model_in_a_file_is_known_before_samples_are_scaled(tmp_path):
-    """D11: also where the settings only name it."""
+    """Also where the settings only name it."""
     file = tmp_path / "words.py"
     file.write_text(
         "from torch import nn\n\n\nclass Words(nn.Module):\n"
@@ -80,7 +80,7 @@ def test_a_model_in_a_file_is_known_before_samples_are_scaled(tmp_path):
 
 
 def test_fractions_are_never_looked_up():
-    """D11: where samples were scaled before anybody knew of the model, the run is refused."""
+    """Where samples were scaled before anybody knew of the model, the run is refused."""
     x = (X / 255).astype(np.float32)
     whole = federation_of(settings(normalise="none"), unskew.Method(), (x, Y, x, Y))
     assert isinstance(whole, Federation)
@@ -92,7 +92,7 @@ def test_fractions_are_never_looked_up():
 
 @pytest.mark.parametrize("method", ["fedmix", "naivemix", "fedbr", "norm"])
 def test_methods_that_compute_with_inputs_are_refused(method):
-    """D11: an average of two words is no word."""
+    """An average of two words is no word."""
     with pytest.raises(UsageError, match=f"E108 '{method}' cannot run here"):
         resolve(settings(method), (X, Y, X, Y), model=Words())
 

@@ -50,13 +50,6 @@ def test_methods_find_features_and_cuts_in_them(method):
     assert unskew.run(method, images(), model=model, **SETTINGS).run.task.name == "classification"
 
 
-def test_random_transforms_are_told():
-    moved = datasets.FakeData(30, (3, 32, 32), 2, transform=v2.Compose([v2.ToImage(), v2.RandomCrop(24)]))
-    intake = unskew.run("fedavg", moved, model="mlp", **SETTINGS).federation.intake
-    assert intake
-    assert ("note", "every sample was read once: what a random transform did to it stays") in intake.notes
-
-
 def test_auxiliary_answers_are_refused_with_what_to_do():
     net = models.googlenet(num_classes=4, init_weights=False)
     with pytest.raises(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from unskew import models
@@ -14,34 +13,13 @@ from unskew.errors import UsageError
 from unskew.models import count
 from unskew.round.layers import Kernels, use_kernels
 
-SMALL, SHAPE, PIXELS = "unet(base=4, levels=3)", (1, 16, 12), (16, 12)
+SMALL, SHAPE = "unet(base=4, levels=3)", (1, 16, 12)
 
 
 def made(text=SMALL, shape=SHAPE, what="u"):
     module = models.build(text, shape, 2, shape[1:])
     assert models.initialise(module, key(what)) == []
     return module
-
-
-def test_it_is_as_large_as_the_papers():
-    with torch.device("meta"):
-        module = models.build("auto", (3, 384, 384), 2, (384, 384))
-        assert count.parameters(module) == 7_763_074
-        assert count.shape_at(module, (3, 384, 384), "bottleneck") == (512, 24, 24)
-
-
-def test_the_forward_pass_written_out():
-    """Two levels below the top: skips meet what comes up, in this order."""
-    m, x = made().eval(), torch.rand(2, *SHAPE, generator=key("x"))
-    with torch.no_grad():
-        e1 = m.enc1(x)
-        e2 = m.enc2(F.max_pool2d(e1, 2))
-        h = m.bottleneck(F.max_pool2d(e2, 2))
-        h = m.dec2(torch.cat([F.conv_transpose2d(h, m.up2.weight, m.up2.bias, 2), e2], 1))
-        h = m.dec1(torch.cat([F.conv_transpose2d(h, m.up1.weight, m.up1.bias, 2), e1], 1))
-        expected = F.conv2d(h, m.head.weight, m.head.bias)
-        torch.testing.assert_close(m(x), expected)
-    assert expected.shape == (2, 2, *PIXELS)
 
 
 def test_multiply_adds_count_what_comes_up():
@@ -90,39 +68,6 @@ def test_lanes_equal_one_after_another(training):
         own = {n: t[k].clone() for n, t in many.items()}
         with torch.no_grad(), use_kernels(net, Kernels(folded=False)):
             torch.testing.assert_close(found[k], net.run(own, x[k], train=training)[0], rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("act", "told"),
-    [
-        (lambda: models.build("unet", (1, 100, 100), 2, (100, 100)), "E123 .*both multiples of 16"),
-        (
-            lambda: models.build("unet(levels=1)", (1, 32, 32), 2, (32, 32)),
-            "E104 .*levels must be a whole number, at least 2, at most 16; got 1",
-        ),
-        (
-            lambda: models.build("unet", (1, 32, 32), 2),
-            "E123 model 'unet' gives one answer per pixel, but each sample has a single label",
-        ),
-        (
-            lambda: models.build("mlp", (1, 32, 32), 2, (32, 32)),
-            "E123 model 'mlp' gives one answer per sample, but each sample has a mask",
-        ),
-        (
-            lambda: models.check_module(nn.Conv2d(1, 3, 1), (1, 8, 8), 2, (8, 8)),
-            r"expected \[2, 2, 8, 8\], a map of logits",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_refused(act, told):
-    with pytest.raises(UsageError, match=told):
-        act()
-
-
-def test_a_users_module_for_masks():
-    module = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 1))
-    assert models.check_module(module, SHAPE, 2, PIXELS) is module
-    assert Network(module, SHAPE).head == "2"
 
 
 def test_a_model_whose_answers_are_not_the_labels_is_refused():

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-import unskew
-from tests.runs.test_trial import CLASSES, data, trained
+from tests.runs.test_trial import CLASSES, trained
 from unskew.errors import UsageError
 
 
@@ -120,13 +119,6 @@ def test_lazy_layers_take_their_shapes_from_the_data():
     assert trained(Lazy(), lanes="1").model.head.in_features == 8
 
 
-def test_a_buffer_that_was_changed_is_put_back():
-    model = Counting()
-    with pytest.raises(UsageError, match="E123"):
-        unskew.run("fedavg", data(), model=model, rounds=1, clients=3)
-    assert not model.mean.any()
-
-
 def test_what_is_frozen_and_known_may_lie_in_a_list():
     class Teacher(Model):
         def made(self):
@@ -136,21 +128,3 @@ def test_what_is_frozen_and_known_may_lie_in_a_list():
             return h + 0 * self.teacher[0](h)
 
     assert trained(Teacher(), lanes="1").digest
-
-
-class Softmaxed(Model):
-    def forward(self, x):
-        return super().forward(x).softmax(1)
-
-
-class Sigmoids(Model):
-    def forward(self, x):
-        return super().forward(x).sigmoid()
-
-
-def test_answers_that_are_probabilities_are_told():
-    """Before, a second softmax flattened the gradients, and nothing said why training was slow."""
-    codes = [e["code"] for e in trained(Softmaxed(), lanes="1").record.rows["events"]]
-    assert "E128" in codes
-    for kind in (Model, Sigmoids):
-        assert "E128" not in [e["code"] for e in trained(kind(), lanes="1").record.rows["events"]]

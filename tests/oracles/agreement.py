@@ -2,28 +2,181 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.oracles import ours
-from tests.oracles.plain import FedAvg
-from tests.oracles.tiny import Case
-from tests.oracles.values import Snapshot
+from tests.oracles.plain import Case, Client, FedAvg, Pass, Reply, Snapshot, Weights, named_tensors
 from tests.samples import EVERYTHING
+
+
+class Divided(FedAvg):
+    """Clients keep weights of the model, so each that took part is scored by the server's weights with its
+    own in them."""
+
+    def answers(self) -> dict[int, Tensor]:
+        return {k: self.evaluated(self.w | kept, self.tests_of(k))[0] for k, kept in self.kept.items()}
+
+
+class Beside(FedAvg):
+    """Clients train a model of their own beside the global one: `self.named(c)`, by the model's names, kept
+    as `<part>.<name>`.
+
+    Its running statistics are its own. Each client that took part is scored by it, everything else by the
+    global model.
+    """
+
+    def keeps(self, name: str) -> bool:
+        return name.startswith(f"{self.part}.")
+
+    def freezes(self, name: str) -> bool:
+        return self.keeps(name) and "running" in name
+
+    def arrive(self, c: Client) -> None:
+        for name, p in c.extra.items():
+            p.requires_grad_(not self.freezes(name))
+
+    def named(self, c: Client) -> dict[str, Tensor]:
+        """The weights of client c's own model."""
+        return {n.removeprefix(f"{self.part}."): p for n, p in c.extra.items()}
+
+    def loss(self, c: Client, seen: Pass) -> Tensor:
+        return super().loss(c, seen) + self.own_loss(c, self.named(c), seen)
+
+    def own_loss(self, c: Client, v: dict[str, Tensor], seen: Pass) -> Tensor:
+        """What the client's own model descends."""
+        raise NotImplementedError
+
+    def answers(self) -> dict[int, Tensor]:
+        own = {k: self.evaluated(self.own_model(kept), self.tests_of(k))[0] for k, kept in self.kept.items()}
+        return super().answers() | own
+
+    def own_model(self, kept: Weights) -> Weights:
+        """The weights that score a client, from what it keeps."""
+        return {n: kept[f"{self.part}.{n}"] for n, _ in named_tensors(self.module)}
+
+
+def logits_with(model: nn.Module, v: dict[str, Tensor], x: Tensor) -> Tensor:
+    """Logits of this module with other weights; running statistics among them are updated in place."""
+    return torch.func.functional_call(model, v, (x,))
+
+
+class Dispatched(FedAvg):
+    """Each client is sent weights of its own, `sent_to(k)`, from which it trains and by which it is
+    scored."""
+
+    def sent_to(self, k: int) -> Weights:
+        """The weights that client k is sent."""
+        raise NotImplementedError
+
+    def client(self, k: int) -> Client:
+        common, self.w = self.w, self.sent_to(k)
+        try:
+            return super().client(k)
+        finally:
+            self.w = common
+
+    def answers(self) -> dict[int, Tensor]:
+        return {k: self.evaluated(self.own(k), self.tests_of(k))[0] for k in range(self.clients)}
+
+    def own(self, k: int) -> Weights:
+        """The weights that score client k."""
+        return self.sent_to(k)
+
+    def rows(self, by_client: list[Weights]) -> Weights:
+        """The same by name, [K, ...]."""
+        return {n: torch.stack([w[n] for w in by_client]) for n in by_client[0]}
+
+
+def head_rests(c: Client, head: float) -> dict[bool, bool]:
+    """By whether a weight is of the head: whether it rests at this step, where a share of the steps trains
+    the head first.
+
+    Counted step by step: 0 of 1 would leave the head as it began, and 2 of 2 the body.
+    """
+    if c.steps == 1:
+        return {True: False, False: False}
+    turns = [True] * round(head * c.steps) + [False] * c.steps
+    turns[0], turns[c.steps - 1] = True, False
+    return {True: not turns[c.step], False: turns[c.step]}
+
+
+class Encoded(FedAvg):
+    """v_D is the change of a client's trained weights, with what it has not sent before where it remembers
+    that."""
+
+    memory = True
+
+    def read(self, k: int, v: Tensor) -> Tensor:
+        """[D]: what the server makes of the message in which v is sent."""
+        raise NotImplementedError
+
+    def arrive(self, c: Client) -> None:
+        if self.memory:
+            zeros = torch.zeros(sum(self.w[n].numel() for n in self.learned), dtype=torch.float64)
+            self.private.setdefault(c.k, {"error": zeros})
+
+    def train(self, k: int) -> Reply:
+        reply = super().train(k)
+        v = torch.cat([(reply.w[n] - self.w[n]).flatten() for n in self.learned])
+        if self.memory:
+            v = v + self.private[k]["error"]
+        arrived = self.read(k, v)
+        if self.memory:
+            self.private[k] = {"error": v - arrived}
+        return replace(reply, w=reply.w | {n: self.w[n] + piece for n, piece in self.parts(arrived).items()})
+
+    def parts(self, v: Tensor) -> Weights:
+        """The numbers of each weight, in its shape."""
+        pieces = v.split([self.w[n].numel() for n in self.learned])
+        return {n: piece.reshape(self.w[n].shape) for n, piece in zip(self.learned, pieces)}
+
+    def draws(self, k: int, purpose: str) -> torch.Generator:
+        """What client and server both draw from."""
+        return self.given.generator(self.t, k, self.part, purpose)
+
 
 LANES = (1, 16)
 ONE_OF_THEM = {Case("mlp"): (1,), Case("mlp", 0.9): (16,), Case("cnn"): (1,), Case("cnn", 0.9): (16,)}
 """The lanes of the usual cases in `make test`: each method meets both, as every method's check of its own
 does."""
 CASES = [Case(model, momentum) for model in ("mlp", "cnn") for momentum in (0.0, 0.9)]
-everywhere = pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.model}-momentum{c.momentum:g}")
 """The cases every oracle is run with."""
-on_both_models = pytest.mark.parametrize("case", [Case("mlp"), Case("cnn", 0.9)], ids=lambda c: c.model)
+BOTH = [Case("mlp"), Case("cnn", 0.9)]
 """Enough for a second setting of the same method."""
+everywhere = pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.model}-momentum{c.momentum:g}")
+on_both_models = pytest.mark.parametrize("case", BOTH, ids=lambda c: c.model)
+
+
+def checked(*cases: Case, **settings: Any) -> Callable[[type[FedAvg]], type[FedAvg]]:
+    """Declare cases in which `agreement_test` compares an oracle with the engine. settings: as for `agree`."""
+
+    def declare(oracle: type[FedAvg]) -> type[FedAvg]:
+        oracle.checks = [*((case, settings) for case in cases), *vars(oracle).get("checks", ())]
+        return oracle
+
+    return declare
+
+
+def agreement_test(module: Mapping[str, Any]) -> Callable[..., None]:
+    """The test of all checks that are declared on the oracles of a module, `globals()`."""
+    oracles = [v for v in module.values() if isinstance(v, type) and v.__module__ == module["__name__"]]
+    rows = [
+        pytest.param(oracle, case, settings, id=f"{oracle.__name__}-{case.model}-{i}")
+        for oracle in oracles
+        for i, (case, settings) in enumerate(vars(oracle).get("checks", ()))
+    ]
+
+    @pytest.mark.parametrize(("oracle", "case", "settings"), rows)
+    def test_agreement(oracle: type[FedAvg], case: Case, settings: dict[str, Any]) -> None:
+        agree(case, oracle, **settings)
+
+    return test_agreement
 
 
 def agree(case: Case, oracle: type[FedAvg], atol: float = 1e-5, **settings: Any) -> None:

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 import unskew
-from tests.oracles.tiny import SIZES, Case, Law, Tree, Weights, model_named, samples
-from tests.oracles.values import Snapshot
+from tests.oracles.plain import SIZES, Case, Law, Snapshot, Tree, Weights, model_named, samples
 from unskew.core import Client, Fed, Noise, Part, key
 from unskew.core.method import Method
 from unskew.methods.registry import parse

@@ -15,17 +15,13 @@ import torch
 from torch import nn
 
 from tests.oracles.agreement import agree
-from tests.oracles.plain import FedAvg, named_tensors
-from tests.oracles.test_apfl import APFL
-from tests.oracles.test_ditto import Ditto
-from tests.oracles.test_fedetf import FedETF
-from tests.oracles.test_fedper import FedPer
-from tests.oracles.test_fedrep import FedRep
-from tests.oracles.test_ifca import IFCA
-from tests.oracles.test_pfedla import Oracle as PFedLA
-from tests.oracles.test_topk import TopK
-from tests.oracles.tiny import Case, Tree, Weights
-from tests.oracles.values import Client, Pass, Reply
+from tests.oracles.plain import Case, Client, FedAvg, Pass, Reply, Tree, Weights, named_tensors
+from tests.oracles.test_classifiers import FedETF
+from tests.oracles.test_compression import TopK
+from tests.oracles.test_divided_models import FedPer, FedRep
+from tests.oracles.test_mixtures import IFCA
+from tests.oracles.test_mixtures import Oracle as PFedLA
+from tests.oracles.test_own_models import APFL, Ditto
 
 FAMILIES: dict[type[FedAvg], dict[str, Any]] = {
     FedETF: {"gamma": 0.5},

@@ -12,20 +12,16 @@ import pytest
 import torch
 
 import unskew
-from tests.cli.calling import call
-from unskew import config
-from unskew.config import Settings
 from unskew.core import Fed, Part, Share, gate
 from unskew.core.method import Method
-from unskew.core.replies import Reply, Ups
+from unskew.core.replies import Reply
 from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.privacy.fixed_point import FixedPoint, shares_of_weight
-from unskew.privacy.secure_aggregation import SecureAggregation, parse
+from unskew.privacy.secure_aggregation import parse
 from unskew.report import page
 from unskew.runs import conformance
 from unskew.runs.conformance import CheckFailed, Subject
-from unskew.runs.resolve import comparison_settings
 
 QUICK = {"rounds": 2, "epochs": 1, "batch": 16, "workers": 1, "lanes": "8", "model": "mlp"}
 THERE = int((conformance.small_federation().sizes > 0).sum())
@@ -71,36 +67,6 @@ def test_the_sum_is_that_of_exact_fractions_rounded_to_steps():
     assert float(answer[0].shares["p"]["s"]) == float(torch.tensor(float(shared), dtype=torch.float32))
 
 
-def test_a_sums_loss_is_the_mean_and_its_cut_numbers_are_counted_in_every_tensor():
-    """Of the first client a number of either tensor is cut to 1, of the second none."""
-    w = {"a": torch.zeros(2), "b": torch.zeros(1)}
-    numbers = FixedPoint(
-        gate.Spec({"a": (2,), "b": (1,)}, {}, dict.fromkeys("ab", torch.float32)), 1.0, 20, 64
-    )
-    sent = [
-        Reply(0, 1.0, {"a": torch.tensor([5.0, 0.5]), "b": torch.tensor([-3.0])}, loss=0.5),
-        Reply(1, 1.0, {"a": torch.tensor([0.25, 1.0]), "b": torch.tensor([0.0])}, loss=0.75),
-    ]
-    total = sum(numbers.numbers(reply, w, 1.0) for reply in sent)
-    assert numbers.cut(total) == "2"
-    assert [reply.loss for reply in numbers.replies(total, w, sent, 2.0)] == [0.625, 0.625]
-
-
-def test_how_many_sites_open_a_sum_is_no_matter_of_rounding():
-    """0.56 of 25 sites are 14, though 0.56 * 25 is a little more in floats; it is never fewer than three, or
-    half of them."""
-    assert [SecureAggregation(threshold=0.56).needed(sites) for sites in (25, 26, 3, 4)] == [14, 15, 3, 3]
-    assert SecureAggregation(threshold=1.0).needed(7) == 7
-
-
-def test_weights_are_clients_parts_of_the_mean_as_the_merge_has_them():
-    sent = [Reply(k, n, {}) for k, n in enumerate((3.0, 40.0, 8.0))]
-    for weighting in ("size", "equal"):
-        assert (
-            shares_of_weight([3, 40, 8], weighting, 0.5) == Ups.of(sent, 1, weighting, 0.5).shares_of_weight()
-        )
-
-
 @pytest.mark.parametrize(
     ("text", "clients"),
     [
@@ -128,17 +94,6 @@ def test_no_sum_of_honest_numbers_leaves_its_range(text, clients):
     (reply,) = numbers.replies(total.long(), w, [Reply(0, 1.0, {})], float(clients))
     assert reply.weights["a"].tolist() == pytest.approx([secure.clip, -secure.clip])
     assert reply.loss == pytest.approx(clients * secure.clip)
-
-
-def test_a_client_whose_cut_numbers_are_more_than_it_may_count_is_told_as_having_at_least_so_many():
-    """Of 32 bits eleven are left for each count, so 5,000 cut numbers were told as 2,048."""
-    numbers = FixedPoint(gate.Spec({"a": (5000,)}, {}, {"a": torch.float32}), 8.0, 12, 32)
-    one = numbers.numbers(Reply(0, 1.0, {"a": torch.full((5000,), 9.0)}), {"a": torch.zeros(5000)}, 1.0)
-    assert numbers.cut(3 * one) == "at least 6,144"
-    one[1] = 2047
-    assert numbers.cut(one) == "2,047"
-    one[1] = 0
-    assert numbers.cut(one) == ""
 
 
 def test_a_sum_out_of_range_is_noticed_and_the_lowest_number_too():
@@ -225,14 +180,6 @@ def test_two_clients_are_refused_and_a_round_with_two_is_skipped():
     assert not [r for r in loop.record.rows["ledger"] if r["way"] == "up"]
 
 
-def test_more_than_half_of_the_sites_open_a_sum_whatever_the_threshold_says():
-    """0.5000000001 let half of six sites give away a site's seed, and the other half its key."""
-    for text in ("on,threshold=0.5000000001", "on"):
-        setting = parse(text)
-        assert setting
-        assert all(2 * setting.needed(sites) > sites for sites in range(3, 200))
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -248,15 +195,6 @@ def test_wrong_texts_are_refused_in_a_sentence(text, why):
     with pytest.raises(UsageError, match=r"E109|E108") as refusal:
         run(secure_aggregation=text)
     assert why in str(refusal.value)
-
-
-def test_yaml_may_say_on_without_quotes(tmp_path):
-    """YAML reads a bare on as true."""
-    (tmp_path / "s.yaml").write_text("secure_aggregation: on\n")
-    assert config.load(tmp_path / "s.yaml").secure_aggregation == "on"
-    assert config.build({"secure_aggregation": False}).secure_aggregation == "off"
-    (tmp_path / "t.yaml").write_text(config.dump(Settings(secure_aggregation="on")))
-    assert config.load(tmp_path / "t.yaml").secure_aggregation == "on"
 
 
 def test_numbers_that_are_cut_are_counted_where_the_result_stands():
@@ -295,41 +233,3 @@ def test_the_ledger_and_the_report_say_only_in_the_sum(tmp_path, monkeypatch):
     assert next(r["bytes"] for r in up if r["share"] == "w") == 8 * counted
     page.write_report([tmp_path / "runs/r"], tmp_path / "r.html")
     assert f"only the sum of {THERE} or more" in (tmp_path / "r.html").read_text()
-
-
-def test_what_reads_single_replies_besides_methods_is_refused_or_switched_off(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match=r"E108 'diversity' is measured on single replies"):
-        run(measure="diversity")
-    assert (
-        comparison_settings(Settings(method="centralised", secure_aggregation="on")).secure_aggregation
-        == "off"
-    )
-    monkeypatch.chdir(tmp_path)
-    ran = [
-        "run",
-        "fedavg",
-        "--data",
-        "digits",
-        "--clients",
-        "4",
-        "--samples",
-        "20",
-        "--rounds",
-        "1",
-        "--model",
-        "mlp",
-    ]
-    assert call(*ran, "--secure-aggregation", "on", "--name", "s", cwd=tmp_path).code == 0
-    assert "E151" in call("attack", "runs/s", "gradient", cwd=tmp_path).err
-    attacked = call("attack", "runs/s", "membership", "--set", "shadows=2", cwd=tmp_path)
-    assert "only the merged model was attacked, because the server read sums alone" in attacked.out
-
-
-def test_explain_says_whether_it_is_possible():
-    assert "all of it is read only in the sum of 3 or more clients" in call("explain", "rebafl").out
-    assert "secure aggregation  not possible with 'flea': it exchanges" in call("explain", "flea").out
-
-
-def test_the_setting_is_no_part_of_the_name_of_runs_without_it():
-    assert "secure_aggregation" in config.LATER
-    assert Settings().fingerprint() != Settings(secure_aggregation="on").fingerprint()

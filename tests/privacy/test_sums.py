@@ -4,17 +4,13 @@ for them."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from unskew.core.client import Client
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.core.protection import sums_released
 from unskew.core.shares import Share
 from unskew.core.trip import Trip
 from unskew.errors import UsageError
@@ -23,9 +19,9 @@ from unskew.methods.fedrdn import FedRDN
 from unskew.privacy.accounting import epsilon_after, sampled_epsilon
 from unskew.privacy.dpsgd import DPSGD
 from unskew.round.randomness import SeededSource, SystemSource
-from unskew.round.sample_privacy import NoisySums, Release, clip_to_bounds, with_sums
+from unskew.round.sample_privacy import NoisySums, Release, with_sums
 from unskew.runs import conformance
-from unskew.runs.disclosure import accounts, payload_lines
+from unskew.runs.disclosure import accounts
 
 pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
 
@@ -120,31 +116,6 @@ def test_one_sample_more_moves_a_sum_by_the_clip_at_most(loop_of, far, model):
         assert apart == pytest.approx(0.3, rel=1e-4), "every sample here is longer than that"
 
 
-def test_sums_without_a_clip_that_bites_are_those_of_total(loop_of):
-    """Of many pieces as of one, and of what is measured through a model with convolutions."""
-    loop = loop_of("fedproto+dpsgd(sums_clip=1000.0)")
-    plain, k = loop_of("fedproto"), 0
-    start = plain.down(plain.begin(), 1)
-    with plain.trainer.evaluating():
-        expected_CD, n_C = plain.trainer.client(k, start, "fedproto", start.weights, {}).class_sums(
-            start.weights
-        )
-
-    def sums(b):
-        y_BC = b.y * b.weight[:, None]
-        return {
-            "h": torch.einsum("bc,bd->cd", y_BC, loop.trainer.net.features_of(start.weights, b.x)),
-            "n": y_BC.sum(0),
-        }
-
-    for at_once in (1 << 24, 500):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("unskew.round.sample_privacy.NUMBERS_AT_ONCE", at_once)
-            total = measured(loop, k, sums, raw=False)
-        torch.testing.assert_close(total["h"].float(), expected_CD, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(total["n"].float(), n_C)
-
-
 def test_no_two_sums_have_the_same_noise(loop_of):
     """Of two in one hook, two rounds, two clients, a hook and a trip."""
     loop = loop_of("fedproto+ccvr+dpsgd")
@@ -195,16 +166,6 @@ def test_noise_has_its_deviation_and_over_a_network_is_nobodys_to_draw_again(loo
     assert float(secret.std()) == pytest.approx(6.0, rel=0.04)
 
 
-def test_over_a_network_what_a_sample_is_given_is_nobodys_to_draw_again(loop_of):
-    """Which sample of a step has which number depends on the others: whoever knew the numbers could tell."""
-    apart, plain = loop_of("fedrdn+dpsgd").trainer, loop_of("fedrdn").trainer
-    assert apart.stream(1, 0) == apart.fed.seed
-    for trainer in (apart, plain):
-        trainer.chance = SystemSource()
-    assert apart.stream(1, 0) != apart.stream(1, 0) != apart.fed.seed
-    assert plain.stream(1, 0) == plain.fed.seed
-
-
 def by_hand(kinds, delta, renyi):
     """Epsilon by an accountant of dp-accounting."""
     import dp_accounting
@@ -232,12 +193,6 @@ def test_steps_and_sums_together_cost_what_dp_accounting_says(kinds):
     assert ours > max(epsilon_after(*kind, 1e-5) for kind in kinds)
 
 
-def test_one_kind_alone_costs_what_it_did_before():
-    steps = (300, 0.05, 1.0)
-    assert sampled_epsilon((steps, (0, 1.0, 10.0)), 1e-5) == epsilon_after(*steps, 1e-5)
-    assert sampled_epsilon(((0, 0.1, 1.0), (0, 1.0, 10.0)), 1e-5) == 0.0
-
-
 @pytest.mark.parametrize(
     ("text", "sums"),
     [
@@ -261,47 +216,6 @@ def test_every_sum_of_a_run_is_in_its_account(loop_of, text, sums):
     assert (f"{said} with noise 5 x clip 1" in told.release) == bool(sums)
 
 
-def test_trips_count_as_often_as_they_are_due():
-    part = SimpleNamespace(totals={}, trips=(Trip(lambda t, T: t < T, None, None, None, sums=2),))
-    assert sums_released([part], 5) == 10
-    assert (
-        sums_released([SimpleNamespace(totals={}, trips=(Trip(lambda t, T: t == T, None, None, None),))], 5)
-        == 0
-    )
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "fedrdn+dpsgd",
-        "fedrdn(variant=official)+dpsgd",
-        "fedrdn_v+dpsgd",
-        "fedproto+dpsgd",
-        "fedproto(aggregate_weights=False)+dpsgd",
-        "fedgh+dpsgd",
-        "norm(mean=[0.5, 0.5, 0.5], std=[0.2, 0.2, 0.2])+dpsgd",
-        "fedrdn+fedproto+fedprox+dpsgd",
-        "ccvr+dpsgd",
-        "fedsr+dpsgd",
-    ],
-)
-def test_what_shares_sums_trains_beside_it_with_finite_weights(text):
-    """Also where a client's count is noise alone."""
-    conformance.train_run(registry.parse(text), scored=True, rounds=2)
-
-
-def test_shares_are_covered_by_the_proof_and_said_to_be(loop_of):
-    loop = loop_of("fedrdn+fedproto+dpsgd")
-    loop.round(loop.begin(), 1)
-    told = {(r["way"], r["share"]): r["guarantee"] for r in loop.record.rows["ledger"]}
-    assert set(told.values()) == {"dp"}
-    assert {("up", "fedrdn/mu"), ("up", "fedproto/counts")} <= set(told)
-    lines = "\n".join(payload_lines(loop.method, loop.fed, loop.trainer.sent, np.zeros((8, 3))))
-    assert lines.count("guarantee: dp") == 4
-    assert "guarantee: none" not in lines
-    assert FedRDN().trips[0].shares(loop.fed)["mu"].guarantee == "none"
-
-
 def test_a_count_that_may_be_noise_is_unknown_and_said_before_round_1(loop_of):
     loop = loop_of("fedrdn+dpsgd(sums_noise=10.0)")
     ((code, text),) = loop.run.remarks
@@ -316,40 +230,6 @@ def test_a_count_that_may_be_noise_is_unknown_and_said_before_round_1(loop_of):
     assert sent[1]["sigma"].tolist() == [1.0] * 3
     assert not [r for r in loop_of("fedrdn+dpsgd(sums_noise=0.1)").run.remarks if "30 samples" in r[1]]
     assert loop_of("dpsgd").run.remarks == ()
-
-
-def test_a_class_whose_count_may_be_noise_is_absent(loop_of):
-    """Client 0 has one class; noise alone must not bring others into the prototypes."""
-    loop = loop_of("fedproto+dpsgd(sums_clip=100.0, sums_noise=0.1)")
-    trainer, start = loop.trainer, loop.down(loop.begin(), 1)
-    (reply,) = trainer.train(start, [0], {})
-    shared = reply.shares["fedproto"]
-    assert (shared["counts"] > 0).tolist() == [False, True, False]
-    assert shared["sums"].abs().sum(1).gt(0).tolist() == [False, True, False]
-
-
-def test_deviations_are_no_smaller_than_their_noise():
-    """A tiny one would make every input of every client huge."""
-    totals = {"mu": torch.tensor([10.0]), "sigma": torch.tensor([-3.0]), "n": torch.tensor(50.0)}
-    c = SimpleNamespace(total=lambda *_, **__: totals, floor=30.0)
-    c.mean_of = partial(Client.mean_of, c)
-    shared = FedRDN().measure({}, c)
-    assert shared["sigma"].tolist() == pytest.approx([0.6])
-    assert shared["mu"].tolist() == pytest.approx([0.2])
-
-
-def test_noise_does_not_leave_the_bounds_that_shares_declare():
-    shares = {
-        "n": Share((2,), low=0, high=5),
-        "v": Share((2,), norm=1.0),
-        "i": Share((1,), dtype=torch.int64),
-    }
-    tree = {"n": torch.tensor([-3.0, 9.0]), "v": torch.tensor([3.0, 4.0]), "i": torch.tensor([7])}
-    bounded = clip_to_bounds(tree, shares)
-    assert bounded["n"].tolist() == [0.0, 5.0]
-    assert bounded["v"].tolist() == pytest.approx([0.6, 0.8], abs=1e-5)
-    assert float(bounded["v"].norm()) <= 1
-    assert bounded["i"].tolist() == [7]
 
 
 def with_trip(client, sums=1):
@@ -390,26 +270,6 @@ def test_a_part_that_says_sums_only_and_reads_samples_is_stopped_in_a_sentence(r
         conformance.train_run(with_trip(READS[read]), rounds=1)
 
 
-@pytest.mark.parametrize("read", READS)
-def test_the_same_in_finish(read):
-    @dataclass(frozen=True)
-    class Asking(Part):
-        name = "asking"
-        totals = {"finish": 1}
-
-        def shares(self, fed):
-            return {"v": Share(())}
-
-        def finish(self, w, c):
-            return READS[read](w, c), {}
-
-    with pytest.raises(
-        UsageError,
-        match=r"E108 a hook reads the client's (samples|class counts), which no noise of 'dpsgd' covers",
-    ):
-        conformance.train_run(Method(Asking(), DPSGD()), rounds=1)
-
-
 def test_a_sum_more_than_declared_is_refused_because_epsilon_does_not_count_it():
     def twice(w, c):
         return {"v": c.total(pixels)["n"] + c.total(pixels)["n"]}
@@ -431,17 +291,6 @@ def test_a_trip_that_declares_nothing_is_refused_before_anything_trains():
         UsageError, match="E107 'ccvr' and 'dpsgd' cannot be combined: its own exchange could read samples"
     ):
         conformance.loop_for(registry.parse("ccvr(mode=features)+dpsgd"))
-
-
-def test_a_protecting_part_that_bounds_no_sums_takes_none():
-    @dataclass(frozen=True)
-    class Halves(DPSGD):
-        name = "halves"
-        sample_sum = Part.sample_sum
-
-    for beside in ("fedrdn", "fedproto"):
-        with pytest.raises(UsageError, match=f"E107 '{beside}' and 'halves' cannot be combined"):
-            conformance.loop_for(Method(*registry.parse(beside).parts, Halves()))
 
 
 @pytest.mark.parametrize("name", ["feddecorr", "propfair"])

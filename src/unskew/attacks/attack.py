@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from annotated_types import Ge, Le
 
 from unskew.attacks.scene import Scene
 from unskew.core.module_inputs import TableExposure
 from unskew.formats import arguments
+from unskew.formats.ranges import Count
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,10 @@ class Score:
 
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON values; null for numbers that are not finite."""
-        return {name: None if _is_not_finite(value) else value for name, value in asdict(self).items()}
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in asdict(self).items()
+        }
 
 
 @dataclass(frozen=True)
@@ -112,19 +115,16 @@ def share_of(hits: float, n: int) -> tuple[float, float, float]:
     return p, max(0.0, (middle - half) / (1 + z * z / n)), min(1.0, (middle + half) / (1 + z * z / n))
 
 
-def _is_not_finite(value: object) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
-
-
 @dataclass(frozen=True)
 class Attack:
     """A way to learn about the samples of clients from their payloads.
 
     A subclass is a frozen dataclass in a file of `attacks/kinds` with the name of the attack. Its fields are
-    settings, each `Annotated` with range and meaning.
+    settings, each `Annotated` with range and meaning. READS in that file has the attacked payloads, by their
+    names in the ledger.
     """
 
-    samples: Annotated[int, Ge(1), Le(1_000_000), "the most samples that are attacked"] = 500
+    samples: Annotated[Count, "the most samples that are attacked"] = 500
     name: ClassVar[str] = ""
     adversary: ClassVar[str] = ""
     """A description of the adversary: what it reads and knows."""

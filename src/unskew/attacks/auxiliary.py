@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unskew.attacks.scene import Scene
 from unskew.core.keys import numpy_key
 from unskew.data.clients.federation import Federation
 from unskew.errors import UsageError
@@ -68,6 +69,20 @@ def like_those_of(federation: Federation, k: int, attacked: Tensor, seed: int) -
         )
     name = "test samples, of an update those of its client"
     return _samples(name, own, rows, federation.y_test, federation.test_group_ids)
+
+
+def look_alikes(
+    scene: Scene, clients: Iterable[int], verb: str, seed: int
+) -> tuple[dict[int, Samples | None], list[str]]:
+    """(`like_those_of` each client, by client; remarks on clients without enough). verb: what they did with
+    the attacked payload, such as "sent"."""
+    alike, remarks = dict[int, Samples | None](), list[str]()
+    for k in clients:
+        try:
+            alike[k] = like_those_of(scene.federation, k, scene.held_by(k), seed)
+        except UsageError as error:
+            remarks.append(f"what {scene.federation.name_of(k)} {verb} is not attacked: {error.text}")
+    return alike, remarks
 
 
 def unseen(federation: Federation, attacked: Tensor, seed: int, most: int | None = None) -> Samples:

@@ -26,10 +26,9 @@ def what_it_tells(method: Method, fed: Fed, run: str = "RUN") -> list[str]:
         [f"weights: seen by {readers(True, single)}; {_measured_by('w', run, samples)}"] if fed.shared else []
     )
     for part, payload, share in _payloads(method, fed):
-        clear = in_clear(share.discloses, share.samples)
-        lines.append(
-            f"{payload}: seen by {readers(_hands_on(part))}; {clear or _measured_by(payload, run, samples)}"
-        )
+        clear = in_clear(share.discloses, share.samples) or _measured_by(payload, run, samples)
+        handed_on = bool(part.trips) or overrides(part, "server") or overrides(part, "server_init")
+        lines.append(f"{payload}: seen by {readers(handed_on)}; {clear}")
     return [(HEAD if i == 0 else " " * len(HEAD)) + line for i, line in enumerate(dict.fromkeys(lines))]
 
 
@@ -91,8 +90,3 @@ def _payloads(method: Method, fed: Fed) -> Iterator[tuple[Part, str, Share]]:
         for declared in (part.shares(fed), *(trip.shares(fed) for trip in part.trips)):
             for leaf, share in declared.items():
                 yield part, f"{part.name}/{leaf.partition('/')[0]}", share
-
-
-def _hands_on(part: Part) -> bool:
-    """Whether the server broadcasts a state computed from the shares of this Part."""
-    return bool(part.trips) or overrides(part, "server") or overrides(part, "server_init")

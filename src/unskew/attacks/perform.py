@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from unskew.attacks import catalogue
-from unskew.attacks.attack import Attack, Outcome, Score, pool
+from unskew.attacks.attack import Attack, Outcome, pool
 from unskew.attacks.scene import NO_CODE, Scene
 from unskew.errors import UsageError
 from unskew.records import schema
@@ -32,12 +33,8 @@ def perform(
     Raises UsageError: E126 for an unknown attack or setting, E151 if no attack fits; and the errors of Scene.
     """
     attacks = [catalogue.attack_of(n, settings) for n in ([name] if name else catalogue.names())]
-    scene = opening()
-    try:
-        fitting = _fitting(scene, attacks, say)
-        return {attack.name: _stored_finding(scene, attack, seeds, say) for attack in fitting}
-    finally:
-        scene.close()
+    with closing(opening()) as scene:
+        return {a.name: _stored_finding(scene, a, seeds, say) for a in _fitting(scene, attacks, say)}
 
 
 def quickly(path: Path, say: Say, code: UserCode = NO_CODE) -> None:
@@ -51,16 +48,13 @@ def quickly(path: Path, say: Say, code: UserCode = NO_CODE) -> None:
     left = [catalogue.attack_of(name, kind.quick) for name, kind in kinds.items() if not kind.alone]
     if not left:
         return
-    scene = Scene(path, code=code)
-    try:
+    with closing(Scene(path, code=code)) as scene:
         for attack in left:
             if not _reason(scene, attack, True):
                 try:
                     _stored_finding(scene, attack, 1, lambda _: None)
                 except UsageError as reason:
                     say(f"{attack.name}: not measured; {reason}")
-    finally:
-        scene.close()
 
 
 def finding_on(path: Path, code: UserCode, name: str, settings: Settings, say: Say) -> dict[str, Any]:
@@ -69,12 +63,9 @@ def finding_on(path: Path, code: UserCode, name: str, settings: Settings, say: S
     code: as for a Scene. Raises as `perform` does.
     """
     attack = catalogue.attack_of(name, settings)
-    scene = Scene(path, code=code)
-    try:
+    with closing(Scene(path, code=code)) as scene:
         _fitting(scene, [attack], say)
         return _finding(scene, attack, 1, say)
-    finally:
-        scene.close()
 
 
 def _fitting(scene: Scene, attacks: Sequence[Attack], say: Say) -> list[Attack]:
@@ -101,7 +92,7 @@ def _reason(scene: Scene, attack: Attack, named: bool) -> str | None:
             "it reads what single clients send, and only the merged model can be attacked, because"
             f" {scene.merged_only}"
         )
-    if scene.run.federation.layout and attack.one_input:
+    if scene.federation.layout and attack.one_input:
         return "it recovers a sample as one input, and a sample here has several"
     return attack.refuse(scene)
 
@@ -131,6 +122,8 @@ def _finding(scene: Scene, attack: Attack, seeds: int, say: Say) -> dict[str, An
 def finding_of(attack: Attack, attempts: Sequence[Outcome], command: str) -> dict[str, Any]:
     """The entry of an attack in privacy.json."""
     scores = pool(attempts)
+    # an audit beyond its ceiling refutes the claim and is no doubt
+    doubts = [score.doubt for score in scores if score.doubt and not attack.alone]
     return {
         "command": command,
         "asks": attack.asks,
@@ -138,17 +131,10 @@ def finding_of(attack: Attack, attempts: Sequence[Outcome], command: str) -> dic
         "auxiliary": attempts[0].auxiliary,
         "seeds": len(attempts),
         "scores": [score.as_json() for score in scores],
-        "doubts": list(
-            dict.fromkeys([*(remark for a in attempts for remark in a.remarks), *_doubts(attack, scores)])
-        ),
+        "doubts": list(dict.fromkeys([*(remark for a in attempts for remark in a.remarks), *doubts])),
         "pictures": attempts[0].pictures,
         "unskew": revision(),
     }
-
-
-def _doubts(attack: Attack, scores: Sequence[Score]) -> list[str]:
-    """Reasons to distrust the attack. An audit beyond its ceiling refutes the claim and is no doubt."""
-    return [score.doubt for score in scores if score.doubt and not attack.alone]
 
 
 def command_of(run: Sequence[str], attack: Attack, seeds: int) -> str:

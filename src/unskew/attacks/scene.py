@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +23,7 @@ from unskew.core.client import replace_fields
 from unskew.core.part import Part, Trip
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights
+from unskew.data.clients.federation import Federation
 from unskew.data.samples import scaling
 from unskew.errors import StateError
 from unskew.records import checkpoints, client_lists, record, schema
@@ -248,6 +250,23 @@ class Scene:
         """Names of the weights that leave a client."""
         return self.trainer.sent
 
+    @property
+    def federation(self) -> Federation:
+        """The run's clients and their samples."""
+        return self.run.federation
+
+    def stored(self, rows: np.ndarray | Tensor) -> Tensor:
+        """The training samples of these rows, [N, *shape]."""
+        return self.trainer.samples.x[torch.as_tensor(np.asarray(rows))]
+
+    def held_by(self, k: int) -> Tensor:
+        """The training samples of client k, [N, *shape]."""
+        return self.stored(self.federation.train[k])
+
+    def held(self) -> Tensor:
+        """The training samples of all clients, each once."""
+        return self.stored(np.unique(self.federation.train.rows))
+
     def _checked(self) -> Checkpoint:
         """The last checkpoint, after a check that the run is finished and its files are unchanged."""
         checkpoint = last_checkpoint(self.path)
@@ -287,7 +306,7 @@ class Scene:
 
     def _loop(self, store: Store) -> tuple[Loop, RecordingExchange]:
         listener = self.heard_by()
-        scoring = scoring_of(self.trainer, self.run.federation)
+        scoring = scoring_of(self.trainer, self.federation)
         loop = Loop(self.run, listener, scoring, store, Record())
         if ends := self.last[1].get("ends"):
             loop.end_with(ends)
@@ -386,7 +405,7 @@ class Scene:
 
     def natural(self, x: Tensor) -> Tensor:
         """Stored samples [N, ...] in natural units (images: [0, 1])."""
-        federation = self.run.federation
+        federation = self.federation
         if federation.applied is None:
             return x
         return torch.as_tensor(scaling.undo(x.numpy(force=True), federation.applied, federation.layout)).to(x)

@@ -18,19 +18,19 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights, key
+from unskew.formats.ranges import NonNegative, Rate
+from unskew.methods.shared.declarations import uniform
 
 
 @dataclass(frozen=True)
 class AdCol(Part):
     """Trains a discriminator of clients at the server and clients whose features deceive it."""
 
-    mu: Annotated[
-        float, Ge(0), Le(1_000_000), "weight of deceiving the discriminator; 0 leaves it unheard"
-    ] = 0.5
-    lr: Annotated[float, Gt(0), Le(1000), "learning rate of the discriminator's SGD"] = 0.01
+    mu: Annotated[NonNegative, "weight of deceiving the discriminator; 0 leaves it unheard"] = 0.5
+    lr: Annotated[Rate, "learning rate of the discriminator's SGD"] = 0.01
     epochs: Annotated[
         int, Ge(1), Le(10_000), "passes over all features that train the discriminator, a round"
     ] = 3
@@ -57,13 +57,10 @@ class AdCol(Part):
         return {"h": Share((most, fed.features), reads="each", what="features of every sample", kind=kind)}
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
-        generator, widths = (
-            key(fed.seed, self.name, "discriminator"),
-            (fed.features, self.width, self.width, fed.clients),
-        )
+        generator = key(fed.seed, self.name, "discriminator")
+        widths = (fed.features, self.width, self.width, fed.clients)
         layers = {
-            f"layer{i}": (2 * torch.rand(out, inside, generator=generator) - 1) * inside**-0.5
-            for i, (inside, out) in enumerate(pairwise(widths))
+            f"layer{i}": uniform(out, inside, generator) for i, (inside, out) in enumerate(pairwise(widths))
         }
         return {"D": layers}
 

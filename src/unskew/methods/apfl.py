@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Out, OwnModel, Tensor, Tree, Weights
 from unskew.formats.arguments import With
+from unskew.formats.ranges import Fraction
 
 
 @dataclass(frozen=True)
 class APFL(OwnModel):
     """Trains a local model so that its mixture with the global model fits the client."""
 
-    alpha: Annotated[float, Ge(0), Le(1), "share of a client's own model in its mixture, to begin with"] = 0.5
+    alpha: Annotated[Fraction, "share of a client's own model in its mixture, to begin with"] = 0.5
     adaptive: Annotated[bool, "every client learns its share; False: it stays as it is"] = True
     moves: Annotated[
         Literal["round", "step"],

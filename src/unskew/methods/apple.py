@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
 from unskew.core import Client, Fed, Part, Tensor, Tree, Ups, Weights
+from unskew.formats.ranges import NonNegative, PositiveFraction
 from unskew.methods.shared.weights import first_models, last_models
 
 SMALLEST = 1e-30
@@ -33,10 +34,8 @@ class APPLE(Part):
     """Sends all core models to every client, which learns their shares in its own model."""
 
     rate: Annotated[float, Ge(0), Le(1000), "learning rate of the shares"] = 0.001
-    mu: Annotated[
-        float, Ge(0), Le(1_000_000), "pull of shares towards clients' parts of all samples, at first"
-    ] = 0.1
-    until: Annotated[float, Gt(0), Le(1), "part of the rounds in which that pull fades"] = 0.2
+    mu: Annotated[NonNegative, "pull of shares towards clients' parts of all samples, at first"] = 0.1
+    until: Annotated[PositiveFraction, "part of the rounds in which that pull fades"] = 0.2
     scaled: Annotated[bool, "steps of core models as many times as long as there are clients"] = True
     name = "apple"
     family = "personalised"
@@ -53,11 +52,9 @@ class APPLE(Part):
         return True
 
     def refuse(self, fed: Fed) -> str | None:
-        return (
-            None
-            if fed.optimiser == "sgd"
-            else "its steps are in units of a gradient of SGD; set optimiser=sgd"
-        )
+        if fed.optimiser == "sgd":
+            return None
+        return "its steps are in units of a gradient of SGD; set optimiser=sgd"
 
     def weights(self, fed: Fed) -> Weights:
         return {"q": torch.zeros(fed.clients)}

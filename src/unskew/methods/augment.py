@@ -20,6 +20,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Part, Tensor, Tree
+from unskew.formats.ranges import Fraction
 from unskew.methods.shared import sample_images
 
 
@@ -27,7 +28,7 @@ from unskew.methods.shared import sample_images
 class Augment(Part):
     """Mirrors, shifts and blanks training samples at random."""
 
-    flip: Annotated[float, Ge(0), Le(1), "probability that a sample is mirrored left to right"] = 0.5
+    flip: Annotated[Fraction, "probability that a sample is mirrored left to right"] = 0.5
     shift: Annotated[
         int, Ge(0), Le(10_000), "how far a sample is shifted at most along each axis, in pixels"
     ] = 4
@@ -83,7 +84,7 @@ class Augment(Part):
     def _changed(self, x: Tensor, c: Client) -> Tensor:
         """The changed images; linear in x, [B, channels, *axes], so that it also applies to a direction."""
         if self.flip:
-            x = torch.where(_for_samples(c.noise["mirror"] < self.flip, x), x.flip(-1), x)
+            x = torch.where(_for_axis((c.noise["mirror"] < self.flip)[:, None], x, 1), x.flip(-1), x)
         for axis in range(2, x.ndim):
             place = torch.arange(x.shape[axis], device=x.device)
             if self.shift:
@@ -100,11 +101,6 @@ def _shifted(x: Tensor, axis: int, from_BL: Tensor) -> Tensor:
     length = x.shape[axis]
     index = _for_axis(from_BL.clamp(0, length - 1), x, axis).expand_as(x)
     return x.gather(axis, index) * _for_axis((from_BL >= 0) & (from_BL < length), x, axis)
-
-
-def _for_samples(values_B: Tensor, x: Tensor) -> Tensor:
-    """Values [B] reshaped to [B, 1, ...] to broadcast against x."""
-    return values_B.reshape(-1, *[1] * (x.ndim - 1))
 
 
 def _for_axis(values_BL: Tensor, x: Tensor, axis: int) -> Tensor:

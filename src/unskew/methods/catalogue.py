@@ -58,7 +58,7 @@ def _read_folder(folder: Path) -> Iterator[Entry]:
         if isinstance(name := values.get("name"), str):
             module = f"unskew.{folder.name}.{path.stem}"
             summary = (ast.get_docstring(sources[path]) or "").split("\n")[0].rstrip(".")
-            yield Entry(name, module, node.name, summary, _presets(values.get("presets")))
+            yield Entry(name, module, node.name, summary, values.get("presets", {}))  # type: ignore[arg-type]
 
 
 def _bases(node: ast.ClassDef) -> Iterator[str]:
@@ -77,7 +77,3 @@ def _values(node: ast.ClassDef) -> Iterator[tuple[str, object]]:
                 yield attribute, ast.literal_eval(value)
             case _:
                 pass
-
-
-def _presets(value: object) -> dict[str, dict[str, object]]:
-    return {str(name): dict(settings) for name, settings in value.items()} if isinstance(value, dict) else {}

@@ -13,15 +13,17 @@ class without samples keeps its row of the head; with `dpsgd`, so does a class w
 distinguished from noise.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Trip, Ups, Weights, key
 from unskew.formats.arguments import With
+from unskew.formats.ranges import BelowOne, Count, PositiveFraction, Rate
 from unskew.methods.fedavg_ft import HeadTraining, train_head
+from unskew.methods.shared.declarations import class_counts, class_features, row_labels
 
 
 @dataclass(frozen=True)
@@ -40,16 +42,14 @@ class CCVR(Part):
         'features drawn of each class, with `mode="gaussian"`',
     ] = 200
     share: Annotated[
-        float,
-        Gt(0),
-        Le(1),
+        PositiveFraction,
         With("mode", "features"),
         'share of a client\'s samples, at least one, with `mode="features"`',
     ] = 0.1
     epochs: Annotated[int, Ge(0), Le(10_000), "passes over the features that train the head"] = 10
-    batch_size: Annotated[int, Ge(1), Le(1_000_000), "features in a step"] = 64
-    lr: Annotated[float, Gt(0), Le(1000), "learning rate of SGD"] = 0.01
-    momentum: Annotated[float, Ge(0), Lt(1), "momentum of SGD"] = 0.9
+    batch_size: Annotated[Count, "features in a step"] = 64
+    lr: Annotated[Rate, "learning rate of SGD"] = 0.01
+    momentum: Annotated[BelowOne, "momentum of SGD"] = 0.9
     name = "ccvr"
     family = "classifier"
     against = ("labels",)
@@ -76,13 +76,11 @@ class CCVR(Part):
 
     def statistics(self, fed: Fed) -> dict[str, Share]:
         C, D = fed.classes, fed.features
-        each = Share((), reads="each", kind="statistics", samples="class")
+        what = "covariance of features per class"
         return {
-            "n": replace(each, shape=(C,), low=0.0, high=float(fed.sizes.max()), what="samples per class"),
-            "mean": replace(
-                each, shape=(C, D), what="mean feature per class", kind=fed.kind_at("features", "sums")
-            ),
-            "cov": replace(each, shape=(C, D, D), what="covariance of features per class"),
+            "n": class_counts(fed, "each"),
+            "mean": class_features(fed, "mean feature per class", "each"),
+            "cov": Share((C, D, D), reads="each", what=what, kind="statistics", samples="class"),
         }
 
     def moments(self, w: Weights, c: Client) -> Tree:
@@ -115,16 +113,7 @@ class CCVR(Part):
         rows, kind = max(1, int(self.share * int(fed.sizes.max()))), fed.kind_at("features", "features")
         return {
             "h": Share((None, fed.features), rows=rows, reads="each", what="features", kind=kind),
-            "labels": Share(
-                (None,),
-                torch.int64,
-                0,
-                fed.classes - 1,
-                rows=rows,
-                reads="each",
-                what="their labels",
-                kind="labels",
-            ),
+            "labels": row_labels(fed, rows, "their labels"),
         }
 
     def some(self, w: Weights, c: Client) -> Tree:

@@ -26,6 +26,7 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights
+from unskew.formats.ranges import Fraction, NonNegative
 from unskew.merge.mean import weighted_mean
 from unskew.methods.shared.weights import first_models
 
@@ -35,14 +36,10 @@ class CFL(Part):
     """Splits clients into clusters, each with its own model, where their changes point in different
     directions."""
 
-    still: Annotated[
-        float, Ge(0), Le(1_000_000), "length of a cluster's mean change below which it is at rest"
-    ] = 0.4
-    moving: Annotated[
-        float, Ge(0), Le(1_000_000), "length of a client's change above which it still moves"
-    ] = 1.6
+    still: Annotated[NonNegative, "length of a cluster's mean change below which it is at rest"] = 0.4
+    moving: Annotated[NonNegative, "length of a client's change above which it still moves"] = 1.6
     first: Annotated[int, Ge(0), Le(1_000_000), "rounds before clusters may be split"] = 20
-    gap: Annotated[float, Ge(0), Le(1), "how far apart two parts must point; 0: any two"] = 0.0
+    gap: Annotated[Fraction, "how far apart two parts must point; 0: any two"] = 0.0
     linkage: Annotated[
         Literal["single", "complete"],
         "what is least between two parts: their closest clients' likeness, or as in the public code their"

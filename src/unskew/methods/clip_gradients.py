@@ -9,18 +9,16 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Gt, Le
 
 from unskew.core import Client, Part, Weights
+from unskew.formats.ranges import Positive
 
 
 @dataclass(frozen=True)
 class ClipGradients(Part):
     """Bounds the norm of every local gradient."""
 
-    norm: Annotated[
-        float, Gt(0), Le(1_000_000), "the largest norm of a gradient, over all weights together"
-    ] = 1.0
+    norm: Annotated[Positive, "the largest norm of a gradient, over all weights together"] = 1.0
     name = "clip_gradients"
     family = "steps"
     each_model = True

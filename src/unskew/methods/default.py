@@ -23,10 +23,12 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Share, Tensor, Tree, Trip, Ups, Weights
+from unskew.formats.ranges import Fraction
 from unskew.methods.bsm import conflicts_of_prior
 from unskew.methods.feddyn import FedDyn
 from unskew.methods.fedrdn import FedRDN
 from unskew.methods.shared import sample_images
+from unskew.methods.shared.declarations import before_training
 
 _INPUTS = FedRDN()
 _TWICE = "it has the same correction in it"
@@ -44,9 +46,7 @@ class Unskew(FedDyn):
         "strength of FedDyn's regulariser; large values diverge with many local steps",
     ] = 0.1
     eps: Annotated[
-        float,
-        Ge(0),
-        Le(1),
+        Fraction,
         "smoothing of the label shares in training, less where clients are absent; "
         "1 is plain cross-entropy, 0 the balanced softmax",
     ] = 0.3
@@ -85,9 +85,7 @@ class Unskew(FedDyn):
     def trips(self) -> tuple[Trip, ...]:
         if not self.statistics:
             return ()
-        return (
-            Trip(lambda t, T: t == 0, self.measure, self.collect, self.measured, everyone=True, reads=()),
-        )
+        return before_training(self.measure, self.collect, self.measured)
 
     def measured(self, fed: Fed) -> dict[str, Share]:
         return _INPUTS.statistics(fed) if self._normalises(fed) else {}

@@ -20,7 +20,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights, key
-from unskew.methods.shared.weights import first_models, last_models, with_idle_clients
+from unskew.methods.shared.weights import first_models, last_models, row, with_idle_clients
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,8 @@ class DFedAvg(Part):
         return {"z": z, "u": {n: t.clone() for n, t in z.items()}}
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
-        z, W_KK = (
-            with_idle_clients(last_models(s["z"], ups), s["u"], fed),
-            self.links(fed.clients, fed.seed, ups.t),
-        )
+        z = with_idle_clients(last_models(s["z"], ups), lambda k: row(s["u"], k), fed)
+        W_KK = self.links(fed.clients, fed.seed, ups.t)
         return {"z": z, "u": {n: torch.einsum("kj,j...->k...", W_KK.to(t), t) for n, t in z.items()}}
 
     def links(self, K: int, seed: int, t: int) -> Tensor:

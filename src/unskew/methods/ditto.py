@@ -13,18 +13,15 @@ enter the model, without the changes of other Parts to logits, loss or gradients
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge, Le
-
 from unskew.core import Batch, Client, Out, OwnModel, Tensor, Weights
+from unskew.formats.ranges import NonNegative
 
 
 @dataclass(frozen=True)
 class Ditto(OwnModel):
     """Trains a personal model of each client, which is pulled towards the global model."""
 
-    lam: Annotated[
-        float, Ge(0), Le(1_000_000), "pull of a client's own model towards the received one; 0: none"
-    ] = 1.0
+    lam: Annotated[NonNegative, "pull of a client's own model towards the received one; 0: none"] = 1.0
     name = "ditto"
     family = "personalised"
     against = ("labels",)

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Le, Lt
 
 from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Ups, Weights
+from unskew.formats.ranges import BelowOne, Fraction
 from unskew.merge.mean import weighted_mean
 from unskew.methods.fedala import batches
 
@@ -29,12 +29,9 @@ class Elastic(Part):
     """Shortens the server's step in sensitive weights and lengthens it in others."""
 
     tau: Annotated[
-        float,
-        Ge(0),
-        Le(1),
-        "the step in the most sensitive weights, in that of FedAvg; in others up to 1 + tau",
+        Fraction, "the step in the most sensitive weights, in that of FedAvg; in others up to 1 + tau"
     ] = 0.5
-    mu: Annotated[float, Ge(0), Lt(1), "what stays of a weight's sensitivity from batch to batch"] = 0.95
+    mu: Annotated[BelowOne, "what stays of a weight's sensitivity from batch to batch"] = 0.95
     over: Annotated[
         Literal["clients", "weights"],
         "the most sensitive: the client for whom a weight is it, or the weight for all clients",

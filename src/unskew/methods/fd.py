@@ -18,16 +18,17 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
+from unskew.formats.ranges import NonNegative
+from unskew.methods.shared.declarations import class_marks
 
 
 @dataclass(frozen=True)
 class FD(Part):
     """Distils from the mean output that other clients give to samples of the same class."""
 
-    lam: Annotated[float, Ge(0), Le(1_000_000), "weight of the distillation; 0 teaches nothing"] = 1.0
+    lam: Annotated[NonNegative, "weight of the distillation; 0 teaches nothing"] = 1.0
     aggregate_weights: Annotated[
         bool, "merge the weights too; False: only outputs are exchanged, as in the paper"
     ] = False
@@ -53,9 +54,7 @@ class FD(Part):
             "p": Share(
                 (C, C), low=0, high=1, what="mean output per class", kind="statistics", samples="class"
             ),
-            "has": Share(
-                (C,), low=0, high=1, what="which classes it has", kind="statistics", samples="class"
-            ),
+            "has": class_marks(fed, reads="sum"),
         }
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights
+from unskew.formats.ranges import BelowOne, Rate
 from unskew.merge.mean import weighted_mean
 
 
@@ -27,16 +27,10 @@ from unskew.merge.mean import weighted_mean
 class FedAdam(Part):
     """Takes an adaptive step at the server, with the clients' mean change as the gradient."""
 
-    lr: Annotated[
-        float, Gt(0), Le(1000), "the server's learning rate, roughly how far one step moves a weight"
-    ] = 0.01
-    beta1: Annotated[float, Ge(0), Lt(1), "share of the mean change that is kept from round to round"] = 0.9
-    beta2: Annotated[float, Ge(0), Lt(1), "share of the squared change that is kept; adagrad keeps all"] = (
-        0.99
-    )
-    tau: Annotated[
-        float, Gt(0), Le(1000), "adaptivity: added to the root of v; large values give plain momentum"
-    ] = 0.001
+    lr: Annotated[Rate, "the server's learning rate, roughly how far one step moves a weight"] = 0.01
+    beta1: Annotated[BelowOne, "share of the mean change that is kept from round to round"] = 0.9
+    beta2: Annotated[BelowOne, "share of the squared change that is kept; adagrad keeps all"] = 0.99
+    tau: Annotated[Rate, "adaptivity: added to the root of v; large values give plain momentum"] = 0.001
     rule: Annotated[Literal["adam", "yogi", "adagrad"], "how squared changes are added up"] = "adam"
     name = "fedadam"
     presets = {"fedyogi": {"rule": "yogi"}, "fedadagrad": {"rule": "adagrad", "beta1": 0.0}}

@@ -22,6 +22,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Remembered, Tensor, Tree, Weights
+from unskew.formats.ranges import NonNegative
 from unskew.methods.shared.weights import block_refusal, in_last_blocks
 
 
@@ -29,9 +30,7 @@ from unskew.methods.shared.weights import block_refusal, in_last_blocks
 class FedALA(Remembered):
     """Starts a client's last blocks between the global model and its own, as its data decide."""
 
-    eta: Annotated[
-        float, Ge(0), Le(1_000_000), "step size with which W is learned; 0: the global model as it is"
-    ] = 1.0
+    eta: Annotated[NonNegative, "step size with which W is learned; 0: the global model as it is"] = 1.0
     blocks: Annotated[int, Ge(1), Le(1000), "how many of the model's last blocks are mixed; 1: the head"] = 1
     first: Annotated[
         int, Ge(1), Le(1000), "passes that learn W in a client's second round, the first time"

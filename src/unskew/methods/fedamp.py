@@ -20,23 +20,22 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Gt, Le
 
 from unskew.core import Batch, Client, Fed, Out, Remembered, Tensor, Tree, Ups, Weights
-from unskew.methods.shared.weights import first_models, last_models, with_idle_clients
+from unskew.formats.ranges import Fraction, NonNegative
+from unskew.methods.shared.weights import first_models, last_models, row, with_idle_clients
 
 
 @dataclass(frozen=True)
 class FedAMP(Remembered):
     """Sends each client a mixture of all models in which similar models weigh most."""
 
-    others: Annotated[
-        float, Ge(0), Le(1), "weight of all others together where their models equal a client's own"
-    ] = 0.5
+    others: Annotated[Fraction, "weight of all others together where their models equal a client's own"] = 0.5
     sigma: Annotated[
         float, Gt(0), Le(1e9), "squared distance of models at which another counts 1/e of that"
     ] = 1.0
-    lam: Annotated[float, Ge(0), Le(1_000_000), "pull of a client's model towards its mixture; 0: none"] = 1.0
+    lam: Annotated[NonNegative, "pull of a client's model towards its mixture; 0: none"] = 1.0
     name = "fedamp"
     family = "personalised"
     against = ("labels",)
@@ -58,7 +57,7 @@ class FedAMP(Remembered):
         return self.lam / 2 * sum((w[n] - c.start[n].detach()).pow(2).sum() for n in c.fed.shared)  # type: ignore[return-value]
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
-        v = with_idle_clients(last_models(s["v"], ups), s["u"], fed)
+        v = with_idle_clients(last_models(s["v"], ups), lambda k: row(s["u"], k), fed)
         xi_KK = self.likeness(torch.cat([v[n].reshape(len(v[n]), -1) for n in fed.shared], 1))
         return {"v": v, "u": {n: torch.einsum("kj,j...->k...", xi_KK.to(t), t) for n, t in v.items()}}
 

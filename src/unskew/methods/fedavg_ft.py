@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Le
 
 from unskew.core import Fed, Part, Tensor, Tree, Weights, key
+from unskew.formats.ranges import BelowOne, Count, NonNegative, Rate
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,10 @@ class FedAvgFT(Part):
         int, Ge(1), Le(100_000), "samples of every class that the server holds back from the clients"
     ] = 30
     epochs: Annotated[int, Ge(0), Le(10_000), "passes over these samples after every merge; 0 is FedAvg"] = 5
-    batch_size: Annotated[int, Ge(1), Le(1_000_000), "samples in a step"] = 50
-    lr: Annotated[float, Gt(0), Le(1000), "learning rate of SGD"] = 0.01
-    momentum: Annotated[float, Ge(0), Lt(1), "momentum of SGD"] = 0.5
-    weight_decay: Annotated[float, Ge(0), Le(1_000_000), "L2 penalty of SGD"] = 0.0005
+    batch_size: Annotated[Count, "samples in a step"] = 50
+    lr: Annotated[Rate, "learning rate of SGD"] = 0.01
+    momentum: Annotated[BelowOne, "momentum of SGD"] = 0.5
+    weight_decay: Annotated[NonNegative, "L2 penalty of SGD"] = 0.0005
     name = "fedavg_ft"
     family = "classifier"
     against = ("labels",)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.core import Fed, Part, Tree, Ups, Weights
+from unskew.formats.ranges import BelowOne, Rate
 from unskew.merge.mean import weighted_mean
 
 
@@ -21,8 +21,8 @@ from unskew.merge.mean import weighted_mean
 class FedAvgM(Part):
     """Adds momentum to the server's step."""
 
-    beta: Annotated[float, Ge(0), Lt(1), "share of the last step that is kept; 0 is FedAvg"] = 0.9
-    lr: Annotated[float, Gt(0), Le(1000), "the server's learning rate, a factor on its step"] = 1.0
+    beta: Annotated[BelowOne, "share of the last step that is kept; 0 is FedAvg"] = 0.9
+    lr: Annotated[Rate, "the server's learning rate, a factor on its step"] = 1.0
     name = "fedavgm"
     family = "merge"
     against = ("labels", "absence")

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Gt, Le, MinLen
+from annotated_types import Ge, Le, MinLen
 
 from unskew.core import (
     Batch,
@@ -33,22 +33,21 @@ from unskew.core import (
     key,
     under,
 )
+from unskew.formats.ranges import NonNegative, Rate
 from unskew.methods.moon import contrast
+from unskew.methods.shared.declarations import before_training, uniform
 
 
 @dataclass(frozen=True)
 class FedBR(Part):
     """Makes local models agree with the received one on averages of inputs from all clients."""
 
-    mu: Annotated[float, Ge(0), Le(1_000_000), "weight of the contrastive loss"] = 0.5
+    mu: Annotated[NonNegative, "weight of the contrastive loss"] = 0.5
     lam: Annotated[
-        float,
-        Ge(0),
-        Le(1_000_000),
-        "weight of the cross-entropy of pseudo-data with the uniform distribution",
+        NonNegative, "weight of the cross-entropy of pseudo-data with the uniform distribution"
     ] = 1.0
     pseudo: Annotated[int, Ge(1), Le(100_000), "number of averages that all clients together share"] = 32
-    tau: Annotated[float, Gt(0), Le(1000), "factor on both cosines"] = 2.0
+    tau: Annotated[Rate, "factor on both cosines"] = 2.0
     widths: Annotated[
         tuple[Annotated[int, Ge(1), Le(16_384)], ...], MinLen(1), "units of each layer of the projection P"
     ] = (
@@ -68,9 +67,7 @@ class FedBR(Part):
 
     @property
     def trips(self) -> tuple[Trip, ...]:
-        return (
-            Trip(lambda t, T: t == 0, self.average, self.collect, self.averages, everyone=True, reads=()),
-        )
+        return before_training(self.average, self.collect, self.averages)
 
     def averages(self, fed: Fed) -> dict[str, Share]:
         each = self._each(fed)
@@ -91,9 +88,8 @@ class FedBR(Part):
         generator, width = key(fed.seed, self.name, "projection"), fed.features
         layers: Weights = {}
         for i, out in enumerate(self.widths):
-            bound = width**-0.5
-            layers[f"weight{i}"] = (2 * torch.rand(out, width, generator=generator) - 1) * bound
-            layers[f"bias{i}"] = (2 * torch.rand(out, generator=generator) - 1) * bound
+            layers[f"weight{i}"] = uniform(out, width, generator)
+            layers[f"bias{i}"] = (2 * torch.rand(out, generator=generator) - 1) * width**-0.5
             width = out
         return layers
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Self
 
 import torch
-from annotated_types import Ge, Gt, Le
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights
+from unskew.formats.ranges import NonNegative, PositiveFraction
 from unskew.merge.mean import weighted_mean
 
 _NOTHING = 1e-10
@@ -34,12 +34,9 @@ class FedCAC(Part):
     """Sends each client the common mean, except for its critical weights, which are averaged over clients
     with similar critical weights."""
 
-    tau: Annotated[float, Gt(0), Le(1), "share of every tensor's numbers that are critical"] = 0.5
+    tau: Annotated[PositiveFraction, "share of every tensor's numbers that are critical"] = 0.5
     beta: Annotated[
-        float,
-        Ge(0),
-        Le(1_000_000),
-        "rounds after which only the most similar clients collaborate; 0: a fifth of the run's",
+        NonNegative, "rounds after which only the most similar clients collaborate; 0: a fifth of the run's"
     ] = 0.0
     name = "fedcac"
     family = "personalised"

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Gt, Le
 
 from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
+from unskew.formats.ranges import PositiveFraction
 from unskew.methods.shared.weights import HEAD_FIRST_PARTS
 
 
@@ -25,7 +25,7 @@ from unskew.methods.shared.weights import HEAD_FIRST_PARTS
 class FedCM(Part):
     """Mixes every local gradient with the last step of the global model."""
 
-    alpha: Annotated[float, Gt(0), Le(1), "share of a client's own gradient in its steps; 1: all of it"] = 0.1
+    alpha: Annotated[PositiveFraction, "share of a client's own gradient in its steps; 1: all of it"] = 0.1
     name = "fedcm"
     family = "steps"
     against = ("labels", "absence")
@@ -41,11 +41,9 @@ class FedCM(Part):
     )
 
     def refuse(self, fed: Fed) -> str | None:
-        return (
-            None
-            if fed.optimiser == "sgd"
-            else "its momentum is in units of a gradient of SGD; set optimiser=sgd"
-        )
+        if fed.optimiser == "sgd":
+            return None
+        return "its momentum is in units of a gradient of SGD; set optimiser=sgd"
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         what = "accumulated weight of the local steps, times the learning rate"

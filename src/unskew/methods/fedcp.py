@@ -21,10 +21,10 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Le
 from torch import nn
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Tensor, Tree, Weights, key, under
+from unskew.formats.ranges import NonNegative
 
 _WIDTHS = (10.0, 15.0, 20.0, 50.0)
 _EPS = 1e-7
@@ -34,9 +34,7 @@ _EPS = 1e-7
 class FedCP(Part):
     """Adds a personal head to the common one, and a policy that divides features between them."""
 
-    lam: Annotated[float, Ge(0), Le(1_000_000), "weight of what keeps features near the received model's"] = (
-        5.0
-    )
+    lam: Annotated[NonNegative, "weight of what keeps features near the received model's"] = 5.0
     name = "fedcp"
     own_logits = True
     family = "personalised"

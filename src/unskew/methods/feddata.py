@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Part, Share, Tensor, Tree, Trip, Ups, Weights
+from unskew.formats.ranges import Fraction
+from unskew.methods.shared.declarations import before_training, row_labels
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class FedData(Part):
     """Shares raw samples of every client with all clients."""
 
     share: Annotated[
-        float, Ge(0), Le(1), "share of a client's samples that it uploads, at least one sample; 0 is FedAvg"
+        Fraction, "share of a client's samples that it uploads, at least one sample; 0 is FedAvg"
     ] = 0.1
     name = "feddata"
     family = "data"
@@ -38,22 +39,13 @@ class FedData(Part):
     def trips(self) -> tuple[Trip, ...]:
         if not self.share:
             return ()
-        return (Trip(lambda t, T: t == 0, self.upload, self.collect, self.uploads, everyone=True, reads=()),)
+        return before_training(self.upload, self.collect, self.uploads)
 
     def uploads(self, fed: Fed) -> dict[str, Share]:
         rows = max(1, int(self.share * int(fed.sizes.max())))
         return {
             "x": Share((None, *fed.shape), rows=rows, reads="each", what="raw inputs", kind="inputs"),
-            "labels": Share(
-                (None,),
-                torch.int64,
-                0,
-                fed.classes - 1,
-                rows=rows,
-                reads="each",
-                what="their labels",
-                kind="labels",
-            ),
+            "labels": row_labels(fed, rows, "their labels"),
         }
 
     def upload(self, w: Weights, c: Client) -> Tree:

@@ -19,18 +19,16 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights
+from unskew.formats.ranges import NonNegative
 
 
 @dataclass(frozen=True)
 class FedDBE(Part):
     """Adds a memory of the client to features, and pulls their mean towards that of all clients."""
 
-    kappa: Annotated[
-        float, Ge(0), Le(1_000_000), "weight of the pull of the features' mean to that of all clients"
-    ] = 1.0
+    kappa: Annotated[NonNegative, "weight of the pull of the features' mean to that of all clients"] = 1.0
     name = "feddbe"
     family = "personalised"
     against = ("labels",)

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Weights
+from unskew.formats.ranges import NonNegative
 
 
 @dataclass(frozen=True)
 class FedDecorr(Part):
     """Penalises correlation between the features of a batch."""
 
-    beta: Annotated[float, Ge(0), Le(1_000_000), "weight of the penalty; 0 is FedAvg"] = 0.1
+    beta: Annotated[NonNegative, "weight of the penalty; 0 is FedAvg"] = 0.1
     form: Annotated[Literal["code", "paper"], "which of the two penalties above"] = "code"
     name = "feddecorr"
     family = "representation"

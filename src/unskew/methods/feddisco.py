@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Le
 
 from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
+from unskew.formats.ranges import NonNegative
 from unskew.merge.mean import weighted_mean
 
 
@@ -25,10 +25,8 @@ from unskew.merge.mean import weighted_mean
 class FedDisco(Part):
     """Weighs clients by their size and by how evenly their labels are spread."""
 
-    a: Annotated[float, Ge(0), Le(1_000_000), "how much a client loses for the skew of its labels"] = 0.5
-    b: Annotated[
-        float, Ge(0), Le(1_000_000), "added to every client's weight; large values weigh clients equally"
-    ] = 0.1
+    a: Annotated[NonNegative, "how much a client loses for the skew of its labels"] = 0.5
+    b: Annotated[NonNegative, "added to every client's weight; large values weigh clients equally"] = 0.1
     measure: Annotated[Literal["kl", "l2"], "distance of a client's label shares from the uniform ones"] = (
         "kl"
     )

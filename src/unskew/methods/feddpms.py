@@ -48,6 +48,7 @@ from unskew.core.account import Account
 from unskew.core.modules import with_latent
 from unskew.formats.arguments import With
 from unskew.methods.shared import sample_images
+from unskew.methods.shared.declarations import class_marks
 from unskew.methods.shared.sample_images import decode
 from unskew.privacy.accounting import LatentRelease
 
@@ -165,15 +166,12 @@ class FedDPMS(Part):
         return self.top * self.alpha
 
     def last_of_stage(self, rounds: int) -> int:
-        """The last round T_p of stage I, at least 1 and, with two rounds or more, below the last round."""
-        return max(1, min(rounds - 1, round(self.stage * rounds)))
+        """The last round T_p of stage I."""
+        return sample_images.last_of_stage(self.stage, rounds)
 
     def refuse(self, fed: Fed) -> str | None:
-        if len(fed.shape) != 3 or fed.shape[1] % 4 or fed.shape[2] % 4:
-            return (
-                "its decoder draws images whose sides are multiples of 4 and a sample here is"
-                f" {list(fed.shape)}"
-            )
+        if reason := sample_images.drawing_refusal(fed, "its decoder"):
+            return reason
         return None if fed.classes > 1 else "with one class there is nothing to lack"
 
     def model(self, module: nn.Module, classes: int) -> nn.Module:
@@ -283,11 +281,7 @@ class FedDPMS(Part):
         return w, s | {"decoder": mean}
 
     def lacks(self, fed: Fed) -> dict[str, Share]:
-        what = "which classes it has least of"
-        lists = Share(
-            (fed.classes,), low=0, high=1, reads="each", kind="statistics", samples="class", what=what
-        )
-        return {"lacks": lists}
+        return {"lacks": class_marks(fed, "which classes it has least of")}
 
     def send_lacks(self, w: Weights, c: Client) -> Tree:
         fewest = c.counts.argsort(stable=True)[: self.top]
@@ -325,7 +319,7 @@ class FedDPMS(Part):
                 what="their classes",
                 kind="statistics",
             ),
-            "classes": replace(self.lacks(fed)["lacks"], what="which classes it shares"),
+            "classes": class_marks(fed, "which classes it shares"),
         } | self.lacks(fed)
 
     def release(self, w: Weights, c: Client) -> Tree:

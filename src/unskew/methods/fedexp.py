@@ -13,10 +13,9 @@ eps with the learning rate and clips gradients (`clip_gradients(norm=10)`).
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Le
-
 from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
 from unskew.errors import UsageError
+from unskew.formats.ranges import NonNegative
 from unskew.merge.mean import weighted_mean
 
 
@@ -24,9 +23,7 @@ from unskew.merge.mean import weighted_mean
 class FedExP(Part):
     """Lengthens the server's step the more, the more the clients' changes differ."""
 
-    eps: Annotated[
-        float, Ge(0), Le(1_000_000), "added to ||d||^2; large values make the step 1, as in FedAvg"
-    ] = 0.001
+    eps: Annotated[NonNegative, "added to ||d||^2; large values make the step 1, as in FedAvg"] = 0.001
     average: Annotated[bool, "end with the average of the last two models"] = True
     weighted: Annotated[bool, "weigh clients by their samples; False: equally, as in the paper"] = False
     name = "fedexp"

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Le, MinLen
+from annotated_types import MinLen
 
 from unskew.core import Batch, Client, Fed, Noise, Part, Share, Tensor, Tree, Ups, Weights
+from unskew.formats.ranges import Fraction
 
 EPS = 1e-6
 
@@ -30,9 +31,7 @@ EPS = 1e-6
 class FedFA(Part):
     """Perturbs channel statistics of activations, more where clients differ more."""
 
-    p: Annotated[float, Ge(0), Le(1), "probability with which a step is perturbed at a cut; 0 is FedAvg"] = (
-        0.5
-    )
+    p: Annotated[Fraction, "probability with which a step is perturbed at a cut; 0 is FedAvg"] = 0.5
     cuts: Annotated[
         tuple[str, ...],
         MinLen(1),

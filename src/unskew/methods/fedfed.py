@@ -26,7 +26,7 @@ no guarantee. The noise is drawn from the run's seed, so anyone who knows the se
 can remove it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -49,9 +49,11 @@ from unskew.core import (
     key,
     under,
 )
+from unskew.formats.ranges import NonNegative
 from unskew.methods.feddpms import divergence
 from unskew.methods.shared import sample_images
-from unskew.methods.shared.sample_images import decode
+from unskew.methods.shared.declarations import row_labels
+from unskew.methods.shared.sample_images import decode, last_of_stage
 
 CHANNELS = (32, 64)
 """Channels of the encoder's two convolutions, each 4x4 with stride 2."""
@@ -64,28 +66,17 @@ class FedFed(Part):
     stage: Annotated[
         float, Gt(0), Lt(1), "share of the rounds in which the generator is trained, at least one"
     ] = 0.25
-    rec: Annotated[
-        float, Ge(0), Le(1_000_000), "weight of the generator's squared error, a mean over pixels"
-    ] = 5.0
-    ce: Annotated[float, Ge(0), Le(1_000_000), "weight of the cross-entropy of noisy residues in stage I"] = (
-        2.0
-    )
-    kl: Annotated[
-        float, Ge(0), Le(1_000_000), "weight of the divergence of latents from a standard normal"
-    ] = 0.005
+    rec: Annotated[NonNegative, "weight of the generator's squared error, a mean over pixels"] = 5.0
+    ce: Annotated[NonNegative, "weight of the cross-entropy of noisy residues in stage I"] = 2.0
+    kl: Annotated[NonNegative, "weight of the divergence of latents from a standard normal"] = 0.005
     width: Annotated[int, Ge(1), Le(65_536), "l, the coordinates of a latent"] = 64
     sigma1: Annotated[
-        float,
-        Ge(0),
-        Le(1_000_000),
-        "standard deviation of the noise on the first copy, in units of the model's inputs",
+        NonNegative, "standard deviation of the noise on the first copy, in units of the model's inputs"
     ] = 0.15
     sigma2: Annotated[
-        float, Ge(0), Le(1_000_000), "standard deviation of the noise on the second copy, in the same units"
+        NonNegative, "standard deviation of the noise on the second copy, in the same units"
     ] = 0.25
-    weight: Annotated[float, Ge(0), Le(1_000_000), "weight of shared residues' cross-entropy in stage II"] = (
-        1.0
-    )
+    weight: Annotated[NonNegative, "weight of shared residues' cross-entropy in stage II"] = 1.0
     name = "fedfed"
     first_stage = "stage"
     family = "data"
@@ -99,34 +90,25 @@ class FedFed(Part):
     needs = "labels that are classes"
     clashes = {"local": "there would be no common generator, and so no residues that others can learn from"}
 
-    def last_of_stage(self, rounds: int) -> int:
-        """The last round T_p of stage I, at least 1 and, with two rounds or more, below the last round."""
-        return max(1, min(rounds - 1, round(self.stage * rounds)))
-
     def refuse(self, fed: Fed) -> str | None:
-        if not _drawable(fed.shape):
-            return (
-                "its generator draws images whose sides are multiples of 4 and a sample here is"
-                f" {list(fed.shape)}"
-            )
+        if reason := sample_images.drawing_refusal(fed, "its generator"):
+            return reason
         own = [n for n in fed.kept if n.startswith(f"{self.name}.")]
         return f"its generator is of all clients, and they keep '{own[0]}'" if own else None
 
     def weights(self, fed: Fed) -> Weights:
         """The encoder, named `enc_...`, and the decoder, named `dec_...`."""
-        if not _drawable(fed.shape):
+        if sample_images.drawing_refusal(fed, ""):
             return {}
-        generator = key(fed.seed, self.name, "weights")
-        return encoder(fed.shape, self.width, generator) | sample_images.initial_decoder(
-            fed.shape, self.width, generator
-        )
+        draw, shape = key(fed.seed, self.name, "weights"), fed.shape
+        return encoder(shape, self.width, draw) | sample_images.initial_decoder(shape, self.width, draw)
 
     @property
     def trips(self) -> tuple[Trip, ...]:
-        return (Trip(self._ends_stage, self.send, self.pool, self.residues, everyone=True, reads=()),)
+        def at_end(t: int, T: int) -> bool:
+            return t == last_of_stage(self.stage, T) < T
 
-    def _ends_stage(self, t: int, rounds: int) -> bool:
-        return t == self.last_of_stage(rounds) < rounds
+        return (Trip(at_end, self.send, self.pool, self.residues, everyone=True, reads=()),)
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         return {"x": torch.zeros(0, *fed.shape), "labels": torch.zeros(0, dtype=torch.int64)}
@@ -143,7 +125,7 @@ class FedFed(Part):
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:
         if "row" in c.noise:
             return self.on_pool(w, b, c) if self.weight else 0.0
-        return self.of_generator(w, out.own, c) if c.t <= self.last_of_stage(c.fed.rounds) else 0.0
+        return self.of_generator(w, out.own, c) if c.t <= last_of_stage(self.stage, c.fed.rounds) else 0.0
 
     def of_generator(self, w: Weights, b: Batch, c: Client) -> Tensor:
         """The terms that stage I adds to the loss of the batch."""
@@ -166,8 +148,7 @@ class FedFed(Part):
         rows = 2 * int(fed.sizes.max())
         what = "all inputs less what the generator makes of them, with noise, twice"
         x = Share((None, *fed.shape), rows=rows, reads="each", what=what, kind="inputs")
-        labels = Share((None,), torch.int64, 0, fed.classes - 1, rows=rows, reads="each", kind="labels")
-        return {"x": x, "labels": replace(labels, what="their labels, in clear")}
+        return {"x": x, "labels": row_labels(fed, rows, "their labels, in clear")}
 
     def send(self, w: Weights, c: Client) -> Tree:
         b = c.sample(int(c.n), self.name)
@@ -182,11 +163,6 @@ class FedFed(Part):
 
     def pool(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         return w, {leaf: torch.cat(tuple(ups[leaf])) for leaf in ("x", "labels")} if len(ups) else s
-
-
-def _drawable(shape: tuple[int, ...]) -> bool:
-    """Whether a generator for samples of this shape exists."""
-    return len(shape) == 3 and not shape[1] % 4 and not shape[2] % 4
 
 
 def encoder(shape: tuple[int, ...], width: int, generator: torch.Generator) -> Weights:

@@ -24,6 +24,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Ups, Weights, key
+from unskew.formats.ranges import Fraction
 from unskew.methods.shared.weights import first_models, last_models
 
 _NEAR = 1e-5
@@ -34,7 +35,7 @@ class FedFomo(Part):
     """Sends each client models of others, which it mixes by how well they do on its data."""
 
     models: Annotated[int, Ge(1), Le(1000), "M, models of others that a client is sent"] = 5
-    explore: Annotated[float, Ge(0), Le(1), "probability with which one of them is chosen at random"] = 0.3
+    explore: Annotated[Fraction, "probability with which one of them is chosen at random"] = 0.3
     name = "fedfomo"
     family = "personalised"
     against = ("labels",)

@@ -19,9 +19,11 @@ from typing import Annotated, Self
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Ups, Weights, key
+from unskew.formats.ranges import NonNegative, PositiveFraction, Rate
+from unskew.methods.shared.declarations import class_counts, uniform
 
 EPS, HIDDEN = 64, 512
 
@@ -31,22 +33,16 @@ class FedGen(Part):
     """Trains a generator of features at the server, from which clients learn about classes they lack."""
 
     a: Annotated[
-        float,
-        Ge(0),
-        Le(1_000_000),
-        "weight of generated features' cross-entropy at the client, before decay; 0: none",
+        NonNegative, "weight of generated features' cross-entropy at the client, before decay; 0: none"
     ] = 10.0
-    b: Annotated[
-        float,
-        Ge(0),
-        Le(1_000_000),
-        "weight of the distillation from generated features, before decay; 0: none",
-    ] = 10.0
-    decay: Annotated[float, Gt(0), Le(1), "factor on both weights in every round"] = 0.98
+    b: Annotated[NonNegative, "weight of the distillation from generated features, before decay; 0: none"] = (
+        10.0
+    )
+    decay: Annotated[PositiveFraction, "factor on both weights in every round"] = 0.98
     steps: Annotated[int, Ge(1), Le(100_000), "steps of Adam on the generator, a round"] = 50
     batch_size: Annotated[int, Ge(1), Le(4096), "features in such a step"] = 128
-    lr: Annotated[float, Gt(0), Le(1000), "learning rate of Adam"] = 0.0003
-    weight_decay: Annotated[float, Ge(0), Le(1_000_000), "L2 penalty of Adam"] = 0.01
+    lr: Annotated[Rate, "learning rate of Adam"] = 0.0003
+    weight_decay: Annotated[NonNegative, "L2 penalty of Adam"] = 0.01
     name = "fedgen"
     family = "distillation"
     against = ("labels",)
@@ -66,11 +62,7 @@ class FedGen(Part):
         return fed.nothing_common(head=True)
 
     def shares(self, fed: Fed) -> dict[str, Share]:
-        most = float(fed.sizes.max())
-        counts = Share(
-            (fed.classes,), low=0, high=most, reads="each", what="samples per class", kind="statistics"
-        )
-        return {"counts": replace(counts, samples="class")}
+        return {"counts": class_counts(fed, "each")}
 
     def paced(self, whole: int, rounds: int) -> Self:
         return replace(self, decay=self.decay ** (whole / rounds))
@@ -82,7 +74,7 @@ class FedGen(Part):
         generator = key(fed.seed, self.name, "generator")
         G = {}
         for name, (out, inside) in {"1": (HIDDEN, EPS + fed.classes), "2": (fed.features, HIDDEN)}.items():
-            G[f"w{name}"] = (2 * torch.rand(out, inside, generator=generator) - 1) * inside**-0.5
+            G[f"w{name}"] = uniform(out, inside, generator)
             G[f"b{name}"] = (2 * torch.rand(out, generator=generator) - 1) * inside**-0.5
         first, second = ({n: torch.zeros_like(t) for n, t in G.items()} for _ in range(2))
         return {
@@ -160,7 +152,7 @@ def generator_loss(
     h_BD = features(G, y_BC, e_BE)
     share_KC = n_KC / n_KC.sum(0).clamp(min=1)
     losses = [
-        share_C[y_B] * fed.task.loss(fed.net.head_of(_with(head, fed), h_BD), y_BC)
+        share_C[y_B] * fed.task.loss(fed.net.head_of(fed.net.weights() | head, h_BD), y_BC)
         for share_C, head in zip(share_KC, heads)
     ]
     return torch.stack(losses).sum(0).mean() + diversity(h_BD, e_BE)
@@ -171,8 +163,3 @@ def diversity(h_BD: Tensor, e_BE: Tensor) -> Tensor:
     coordinates."""
     apart = (h_BD[:, None] - h_BD[None]).abs().mean(-1)
     return torch.exp(-(apart * (e_BE[:, None] - e_BE[None]).pow(2).mean(-1)).mean())
-
-
-def _with(head: Weights, fed: Fed) -> Weights:
-    """The head together with placeholder weights of the body, because a forward pass needs all weights."""
-    return fed.net.weights() | head

@@ -16,9 +16,10 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Tensor, Tree, Weights, key
+from unskew.formats.ranges import Fraction, NonNegative, Positive, Rate
 from unskew.methods.fedgen import diversity
 
 LATENT = 100
@@ -31,18 +32,14 @@ class FedGenImages(Part):
     """Trains an image generator at the server; clients train on its images and on their own."""
 
     stage: Annotated[
-        float, Ge(0), Le(1), "share of the rounds that are plain FedAvg, before the generator is trained"
+        Fraction, "share of the rounds that are plain FedAvg, before the generator is trained"
     ] = 0.3
     steps: Annotated[int, Ge(1), Le(100_000), "steps of Adam on the generator, a round"] = 50
     batch_size: Annotated[int, Ge(1), Le(1024), "images in such a step"] = 64
-    lr: Annotated[float, Gt(0), Le(1000), "learning rate of Adam"] = 0.001
+    lr: Annotated[Rate, "learning rate of Adam"] = 0.001
     samples: Annotated[int, Ge(1), Le(100_000), "images the server sends in a round"] = 256
-    scale: Annotated[
-        float, Gt(0), Le(1_000_000), "largest absolute value in an image, in the unit of the model's inputs"
-    ] = 2.5
-    weight: Annotated[
-        float, Ge(0), Le(1_000_000), "weight of the synthetic images' cross-entropy at the client"
-    ] = 1.0
+    scale: Annotated[Positive, "largest absolute value in an image, in the unit of the model's inputs"] = 2.5
+    weight: Annotated[NonNegative, "weight of the synthetic images' cross-entropy at the client"] = 1.0
     name = "fedgen_images"
     alone = True
     first_stage = "stage"
@@ -122,8 +119,6 @@ def images(
     for i, (_, _, _, stride) in enumerate(LAYERS):
         h = F.conv_transpose2d(h, G[f"w{i}"], G[f"b{i}"], stride, padding=1).relu()
     x = F.conv_transpose2d(h, G["w_out"], G["b_out"], padding=1).tanh() * scale
-    return (
-        x
-        if x.shape[2:] == shape[1:]
-        else F.interpolate(x, tuple(shape[1:]), mode="bilinear", align_corners=False)
-    )
+    if x.shape[2:] == shape[1:]:
+        return x
+    return F.interpolate(x, tuple(shape[1:]), mode="bilinear", align_corners=False)

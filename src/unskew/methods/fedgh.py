@@ -17,19 +17,21 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
 from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights, key
+from unskew.formats.ranges import Count, Rate
 from unskew.methods.fedavg_ft import HeadTraining, train_head
+from unskew.methods.shared.declarations import class_features, class_marks
 
 
 @dataclass(frozen=True)
 class FedGH(Part):
     """Keeps bodies at the clients; the server trains their common head on class means."""
 
-    lr: Annotated[float, Gt(0), Le(1000), "learning rate of the head's SGD at the server"] = 0.01
+    lr: Annotated[Rate, "learning rate of the head's SGD at the server"] = 0.01
     epochs: Annotated[int, Ge(1), Le(10_000), "passes over the clients' class means, a round"] = 1
-    batch_size: Annotated[int, Ge(1), Le(1_000_000), "class means in a step"] = 10
+    batch_size: Annotated[Count, "class means in a step"] = 10
     name = "fedgh"
     family = "personalised"
     against = ("labels",)
@@ -47,21 +49,7 @@ class FedGH(Part):
         return not fed.net.of_head(name)
 
     def shares(self, fed: Fed) -> dict[str, Share]:
-        C, kind = fed.classes, fed.kind_at("features", "sums")
-        return {
-            "mean": Share(
-                (C, fed.features), reads="each", what="mean feature per class", kind=kind, samples="class"
-            ),
-            "has": Share(
-                (C,),
-                low=0,
-                high=1,
-                reads="each",
-                what="which classes it has",
-                kind="statistics",
-                samples="class",
-            ),
-        }
+        return {"mean": class_features(fed, "mean feature per class", "each"), "has": class_marks(fed)}
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
         sums_CD, n_C = c.class_sums(w)

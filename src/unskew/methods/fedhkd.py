@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt, Le, Lt
 from torch.linalg import vector_norm
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
+from unskew.formats.ranges import BelowOne, NonNegative, Rate
+from unskew.methods.shared.declarations import class_counts, class_features
 
 
 @dataclass(frozen=True)
@@ -31,18 +32,13 @@ class FedHKD(Part):
     """Teaches clients the mean features and the mean soft answers of each class."""
 
     lam: Annotated[
-        float,
-        Ge(0),
-        Le(1_000_000),
-        "weight of the gap between the head's soft answers and their mean over clients",
+        NonNegative, "weight of the gap between the head's soft answers and their mean over clients"
     ] = 0.05
-    gamma: Annotated[
-        float, Ge(0), Le(1_000_000), "weight of the distance of features to their class's mean"
-    ] = 0.05
-    T: Annotated[float, Gt(0), Le(1000), "temperature that softens answers"] = 0.5
-    threshold: Annotated[
-        float, Ge(0), Lt(1), "least share of a client's samples that a class must have to be sent"
-    ] = 0.25
+    gamma: Annotated[NonNegative, "weight of the distance of features to their class's mean"] = 0.05
+    T: Annotated[Rate, "temperature that softens answers"] = 0.5
+    threshold: Annotated[BelowOne, "least share of a client's samples that a class must have to be sent"] = (
+        0.25
+    )
     name = "fedhkd"
     family = "distillation"
     against = ("labels",)
@@ -56,10 +52,9 @@ class FedHKD(Part):
     needs = "means by class"
 
     def shares(self, fed: Fed) -> dict[str, Share]:
-        C, D, most = fed.classes, fed.features, float(fed.sizes.max())
-        kind = fed.kind_at("features", "sums")
+        C, most = fed.classes, float(fed.sizes.max())
         return {
-            "h": Share((C, D), what="sum of features per class", kind=kind, samples="class"),
+            "h": class_features(fed),
             "q": Share(
                 (C, C),
                 low=0,
@@ -68,7 +63,7 @@ class FedHKD(Part):
                 kind="statistics",
                 samples="class",
             ),
-            "n": Share((C,), low=0, high=most, what="samples per class", kind="statistics", samples="class"),
+            "n": class_counts(fed),
         }
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:

@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Le, Lt
 from torch import nn
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights
+from unskew.formats.ranges import BelowOne, NonNegative
 
 
 @dataclass(frozen=True)
 class FedIIR(Part):
     """Pulls the head's gradient in every step towards its mean over clients."""
 
-    gamma: Annotated[float, Ge(0), Le(1_000_000), "weight of the pull; 0 is FedAvg"] = 0.001
-    ema: Annotated[float, Ge(0), Lt(1), "share of the mean gradient that is kept from round to round"] = 0.95
+    gamma: Annotated[NonNegative, "weight of the pull; 0 is FedAvg"] = 0.001
+    ema: Annotated[BelowOne, "share of the mean gradient that is kept from round to round"] = 0.95
     name = "fediir"
     family = "representation"
     against = ("features",)
@@ -38,11 +38,9 @@ class FedIIR(Part):
 
     def refuse(self, fed: Fed) -> str | None:
         head = fed.net.module.get_submodule(fed.net.head)
-        return (
-            None
-            if isinstance(head, nn.Linear)
-            else "it knows the gradient of a head that is one nn.Linear, and this is none"
-        )
+        if isinstance(head, nn.Linear):
+            return None
+        return "it knows the gradient of a head that is one nn.Linear, and this is none"
 
     @property
     def trips(self) -> tuple[Trip, ...]:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Part, Tensor
+from unskew.formats.ranges import NonNegative
 from unskew.methods.bsm import conflicts_of_prior
 
 
@@ -22,10 +22,7 @@ class FedLC(Part):
     """Lowers the logit of a class the more, the fewer samples of it the client has."""
 
     tau: Annotated[
-        float,
-        Ge(0),
-        Le(1_000_000),
-        "strength of the calibration; 0 only masks the classes that a client lacks",
+        NonNegative, "strength of the calibration; 0 only masks the classes that a client lacks"
     ] = 1.0
     name = "fedlc"
     family = "classifier"

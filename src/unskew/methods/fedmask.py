@@ -36,6 +36,7 @@ from torch import Tensor, nn
 
 from unskew.core import Batch, Client, Fed, Keys, Out, Remembered, Share, Tree, Trip, Ups, Weights
 from unskew.merge.mean import weighted_mean
+from unskew.methods.shared.declarations import before_training
 from unskew.methods.shared.weights import (
     count_numbers,
     flatten_change,
@@ -178,24 +179,20 @@ class FedMask(Remembered):
     def trips(self) -> tuple[Trip, ...]:
         if self.keep == 1 or not self.layers:
             return ()
-        return (Trip(lambda t, T: t == 0, self.prune, self.collect, self.structure, everyone=True, reads=()),)
+        return before_training(self.prune, self.collect, self.structure)
 
     def pruned(self, fed: Fed) -> list[str]:
         return masks(fed)[-self.layers :] if self.trips else []
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         names = self.pruned(fed)
-        return (
-            {"kept": {n: torch.ones(fed.clients, *w[n].shape, dtype=torch.bool) for n in names}}
-            if names
-            else {}
-        )
+        if names:
+            return {"kept": {n: torch.ones(fed.clients, *w[n].shape, dtype=torch.bool) for n in names}}
+        return {}
 
     def structure(self, fed: Fed) -> dict[str, Share]:
-        D, what = (
-            sum(fed.net.initial[n].numel() for n in self.pruned(fed)),
-            "which weights of the last layers it keeps",
-        )
+        D = sum(fed.net.initial[n].numel() for n in self.pruned(fed))
+        what = "which weights of the last layers it keeps"
         return {
             "kept": Share(
                 (packed_size(D, 1),),

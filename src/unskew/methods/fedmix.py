@@ -14,20 +14,19 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Le, Lt
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights
 from unskew.core.trees import row_at
+from unskew.formats.ranges import BelowOne, Count
+from unskew.methods.shared.declarations import before_training
 
 
 @dataclass(frozen=True)
 class FedMix(Part):
     """Trains towards mixtures with averages of other clients' inputs, to first order."""
 
-    lam: Annotated[float, Ge(0), Lt(1), "share of the averages in the mixture; 0 is FedAvg"] = 0.1
-    group: Annotated[
-        int, Ge(1), Le(1_000_000), "M, the number of samples in an average; 1 shares raw samples"
-    ] = 5
+    lam: Annotated[BelowOne, "share of the averages in the mixture; 0 is FedAvg"] = 0.1
+    group: Annotated[Count, "M, the number of samples in an average; 1 shares raw samples"] = 5
     name = "fedmix"
     family = "data"
     against = ("labels",)
@@ -46,9 +45,7 @@ class FedMix(Part):
     def trips(self) -> tuple[Trip, ...]:
         if not self.lam:
             return ()
-        return (
-            Trip(lambda t, T: t == 0, self.average, self.collect, self.averages, everyone=True, reads=()),
-        )
+        return before_training(self.average, self.collect, self.averages)
 
     def averages(self, fed: Fed) -> dict[str, Share]:
         x = Share(

@@ -18,28 +18,24 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le
 
 from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Tree, Ups, Weights
 from unskew.formats.arguments import With
-from unskew.methods.shared.weights import first_models, last_models, with_idle_clients
+from unskew.formats.ranges import NonNegative, Rate
+from unskew.methods.shared.weights import first_models, last_models, row, with_idle_clients
 
 
 @dataclass(frozen=True)
 class FedMTL(Part):
     """Trains a model for each client and couples all models by a relation between clients."""
 
-    lam: Annotated[float, Ge(0), Le(1_000_000), "how strongly models are tied; 0: clients train alone"] = 0.1
+    lam: Annotated[NonNegative, "how strongly models are tied; 0: clients train alone"] = 0.1
     relation: Annotated[
         Literal["mean", "learned"],
         "tie each to the mean of all, or by how alike models are, negative likeness included",
     ] = "mean"
     ridge: Annotated[
-        float,
-        Gt(0),
-        Le(1000),
-        With("relation", "learned"),
-        "what keeps the learned relation from growing without bound",
+        Rate, With("relation", "learned"), "what keeps the learned relation from growing without bound"
     ] = 0.01
     name = "fedmtl"
     family = "personalised"
@@ -62,7 +58,7 @@ class FedMTL(Part):
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
         w = last_models(s["w"], ups)
         at_rest = {n: -u / per_client(s["o"].clamp(min=1e-12), u) for n, u in s["u"].items()}
-        return self.slice_of(with_idle_clients(w, w | at_rest, fed), fed)
+        return self.slice_of(with_idle_clients(w, lambda k: row(w | at_rest, k), fed), fed)
 
     def slice_of(self, w: Weights, fed: Fed) -> Tree:
         """The server's slice from all clients' models, [K, ...]."""

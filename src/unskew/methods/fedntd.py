@@ -15,13 +15,14 @@ import torch.nn.functional as F
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Out, Part, Tensor, Weights
+from unskew.formats.ranges import NonNegative
 
 
 @dataclass(frozen=True)
 class FedNTD(Part):
     """Distils the received model's predictions for the classes other than the true one."""
 
-    beta: Annotated[float, Ge(0), Le(1_000_000), "weight of the distillation; 0 is FedAvg"] = 1.0
+    beta: Annotated[NonNegative, "weight of the distillation; 0 is FedAvg"] = 1.0
     tau: Annotated[float, Ge(1e-3), Le(1000), "temperature of both softmaxes"] = 1.0
     name = "fedntd"
     alone = True

@@ -22,10 +22,12 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Gt, Lt
 from scipy.optimize import nnls
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
+from unskew.formats.ranges import NonNegative
+from unskew.methods.shared.declarations import class_counts, class_features
 from unskew.methods.shared.weights import head_first
 
 
@@ -34,9 +36,7 @@ class FedPAC(Part):
     """Aligns features with class means over all clients, and sends each client its best combination of
     heads."""
 
-    lam: Annotated[
-        float, Ge(0), Le(1_000_000), "weight of the pull of features to their class's centroid"
-    ] = 1.0
+    lam: Annotated[NonNegative, "weight of the pull of features to their class's centroid"] = 1.0
     head: Annotated[
         float, Gt(0), Lt(1), "share of a round's local steps that train the head, before the body's"
     ] = 0.2
@@ -57,24 +57,13 @@ class FedPAC(Part):
         return fed.net.untrained_head()
 
     def shares(self, fed: Fed) -> dict[str, Share]:
-        C, D = fed.classes, fed.features
-        kind = fed.kind_at("features", "sums")
         return {
-            "h": Share(
-                (C, D), reads="each", what="mean feature times share, per class", kind=kind, samples="class"
-            ),
+            "h": class_features(fed, "mean feature times share, per class", "each"),
             "V": Share(
                 (), low=0, reads="each", what="variance of features", kind="statistics", samples="client"
             ),
-            "sums": Share((C, D), what="sum of features per class", kind=kind, samples="class"),
-            "counts": Share(
-                (C,),
-                low=0,
-                high=float(fed.sizes.max()),
-                what="samples per class",
-                kind="statistics",
-                samples="class",
-            ),
+            "sums": class_features(fed),
+            "counts": class_counts(fed),
         }
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:

@@ -21,18 +21,17 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Gt, Le
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
+from unskew.formats.ranges import Rate
+from unskew.methods.shared.declarations import class_marks
 
 
 @dataclass(frozen=True)
 class FedPCL(Part):
     """Keeps models at the clients; each learns features near the means of their class at every client."""
 
-    tau: Annotated[float, Gt(0), Le(1000), "temperature that divides the products of features and means"] = (
-        0.07
-    )
+    tau: Annotated[Rate, "temperature that divides the products of features and means"] = 0.07
     name = "fedpcl"
     own_logits = True
     family = "representation"
@@ -48,11 +47,9 @@ class FedPCL(Part):
     keeps_at_server = ("sent", "has")
 
     def refuse(self, fed: Fed) -> str | None:
-        return (
-            None
-            if any(not fed.net.of_head(n) for n in fed.net.trainable)
-            else "nothing but the head is trained"
-        )
+        if any(not fed.net.of_head(n) for n in fed.net.trainable):
+            return None
+        return "nothing but the head is trained"
 
     def keeps(self, name: str, fed: Fed) -> bool:
         return True
@@ -65,15 +62,7 @@ class FedPCL(Part):
         what = "mean of features of length 1 per class"
         return {
             "C": Share((C, D), low=-1, high=1, reads="each", what=what, kind=kind, samples="class"),
-            "has": Share(
-                (C,),
-                low=0,
-                high=1,
-                reads="each",
-                what="which classes it has",
-                kind="statistics",
-                samples="class",
-            ),
+            "has": class_marks(fed),
         }
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.core import Batch, Client, Fed, Out, Remembered, Tensor, Tree, Weights
+from unskew.formats.ranges import BelowOne, Fraction, PositiveFraction
 
 _WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _TEMPERATURE = 4.0
@@ -32,14 +32,10 @@ _TEMPERATURE = 4.0
 class FedPHP(Remembered):
     """Keeps at each client an average of the models it trained, which teaches the received one."""
 
-    lam: Annotated[
-        float, Ge(0), Le(1), "weight of what the inherited model teaches; the rest is the labels'"
-    ] = 0.1
+    lam: Annotated[Fraction, "weight of what the inherited model teaches; the rest is the labels'"] = 0.1
     teach: Annotated[Literal["features", "logits"], "what the inherited model teaches by"] = "features"
-    most: Annotated[float, Ge(0), Lt(1), "share of the inherited model that stays, in the end"] = 0.9
-    takes: Annotated[
-        float, Gt(0), Le(1), "share of the rounds in which a client is expected to take part"
-    ] = 1.0
+    most: Annotated[BelowOne, "share of the inherited model that stays, in the end"] = 0.9
+    takes: Annotated[PositiveFraction, "share of the rounds in which a client is expected to take part"] = 1.0
     name = "fedphp"
     family = "personalised"
     against = ("labels",)

@@ -15,16 +15,17 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
+from unskew.formats.ranges import NonNegative
+from unskew.methods.shared.declarations import class_counts, class_features
 
 
 @dataclass(frozen=True)
 class FedProto(Part):
     """Pulls features towards their class's mean over all clients."""
 
-    lam: Annotated[float, Ge(0), Le(1_000_000), "weight of the pull; 0 is FedAvg"] = 1.0
+    lam: Annotated[NonNegative, "weight of the pull; 0 is FedAvg"] = 1.0
     aggregate_weights: Annotated[
         bool, "merge the weights too; False: only the class means are exchanged, as in the paper"
     ] = True
@@ -41,19 +42,9 @@ class FedProto(Part):
     totals = {"finish": 1}
 
     def shares(self, fed: Fed) -> dict[str, Share]:
-        kind = fed.kind_at("features", "sums")
         return {
-            "sums": Share(
-                (fed.classes, fed.features), what="sum of features per class", kind=kind, samples="class"
-            ),
-            "counts": Share(
-                (fed.classes,),
-                low=0,
-                high=float(fed.sizes.max()),
-                what="samples per class",
-                kind="statistics",
-                samples="class",
-            ),
+            "sums": class_features(fed),
+            "counts": class_counts(fed),
         }
 
     def keeps(self, name: str, fed: Fed) -> bool:

@@ -8,18 +8,15 @@ Differs from the paper: nothing.
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge, Le
-
 from unskew.core import Batch, Client, Out, Part, Tensor, Weights
+from unskew.formats.ranges import NonNegative
 
 
 @dataclass(frozen=True)
 class FedProx(Part):
     """Pulls every client's weights towards the global model it received."""
 
-    mu: Annotated[
-        float, Ge(0), Le(1_000_000), "strength of the pull towards the received model; 0 is FedAvg"
-    ] = 0.001
+    mu: Annotated[NonNegative, "strength of the pull towards the received model; 0 is FedAvg"] = 0.001
     name = "fedprox"
     alone = True
     family = "steps"

@@ -22,6 +22,7 @@ import torch
 from unskew.core import Batch, Client, Fed, Noise, Part, Share, Tensor, Tree, Trip, Ups, Weights
 from unskew.core.trees import row_at
 from unskew.methods.shared import sample_images
+from unskew.methods.shared.declarations import before_training
 
 FLOOR = 1e-6
 
@@ -46,25 +47,13 @@ class FedRDN(Part):
     clashes = {"norm": "both normalise the input"}
 
     def refuse(self, fed: Fed) -> str | None:
-        return (
-            None
-            if sample_images.image_shapes(fed)
-            else f"it normalises channels of images and {sample_images.image_refusal(fed)}"
-        )
+        if sample_images.image_shapes(fed):
+            return None
+        return f"it normalises channels of images and {sample_images.image_refusal(fed)}"
 
     @property
     def trips(self) -> tuple[Trip, ...]:
-        return (
-            Trip(
-                lambda t, T: t == 0,
-                self.measure,
-                self.collect,
-                self.statistics,
-                everyone=True,
-                sums=1,
-                reads=(),
-            ),
-        )
+        return before_training(self.measure, self.collect, self.statistics, sums=1)
 
     def statistics(self, fed: Fed) -> dict[str, Share]:
         each = Share((sample_images.image_channels(fed),), reads="each", kind="statistics", samples="client")

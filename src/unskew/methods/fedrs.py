@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Part, Tensor
+from unskew.formats.ranges import Fraction
 from unskew.methods.bsm import MIXTURES
 
 MASKS = ("bsm", "fedetf", "fedlc", "fedrod", "fedvls")
@@ -29,9 +29,7 @@ _MASKED = (
 class FedRS(Part):
     """Scales the logits of classes that a client lacks."""
 
-    alpha: Annotated[
-        float, Ge(0), Le(1), "factor on the logit of a class that the client lacks; 1 is FedAvg"
-    ] = 0.5
+    alpha: Annotated[Fraction, "factor on the logit of a class that the client lacks; 1 is FedAvg"] = 0.5
     soft: Annotated[bool, "scale rare classes down too, in proportion to the client's samples of them"] = (
         False
     )

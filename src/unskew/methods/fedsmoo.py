@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Gt, Le
 
 from unskew.core import Client, Fed, Part, Share, Tensor, Tree, Ups, Weights
+from unskew.formats.ranges import Positive, Rate
 from unskew.merge.mean import weighted_mean
 from unskew.methods.fedsam import scale_to_norm
 
@@ -27,10 +27,8 @@ from unskew.methods.fedsam import scale_to_norm
 class FedSMOO(Part):
     """Moves each client's optimum to that of all, and its SAM perturbation to the common direction."""
 
-    mu: Annotated[
-        float, Gt(0), Le(1_000_000), "strength of the pull towards the corrected received model"
-    ] = 0.1
-    rho: Annotated[float, Gt(0), Le(1000), "how far the gradient is taken from the weights"] = 0.1
+    mu: Annotated[Positive, "strength of the pull towards the corrected received model"] = 0.1
+    rho: Annotated[Rate, "how far the gradient is taken from the weights"] = 0.1
     name = "fedsmoo"
     family = "steps"
     against = ("labels",)

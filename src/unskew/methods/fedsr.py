@@ -17,9 +17,9 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Tensor, Tree, Weights, key
+from unskew.formats.ranges import NonNegative
 
 _EPS = 1e-12
 
@@ -28,10 +28,8 @@ _EPS = 1e-12
 class FedSR(Part):
     """Adds noise to features, keeps them short, and keeps them near a distribution of their class."""
 
-    l2r: Annotated[float, Ge(0), Le(1_000_000), "weight of the features' length"] = 0.01
-    cmi: Annotated[
-        float, Ge(0), Le(1_000_000), "weight of what features tell of a sample beyond its class"
-    ] = 0.001
+    l2r: Annotated[NonNegative, "weight of the features' length"] = 0.01
+    cmi: Annotated[NonNegative, "weight of what features tell of a sample beyond its class"] = 0.001
     merged: Annotated[bool, "merge the distributions of classes, too; False: each client has its own"] = False
     name = "fedsr"
     alone = True

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Out, Part, Tensor, Weights
+from unskew.formats.ranges import NonNegative
 from unskew.methods.bsm import BSM, conflicts_of_prior
 
 NEVER = -1e9
@@ -31,8 +31,8 @@ class FedVLS(Part):
     """Distils the received model's view of the classes a client lacks, and lowers the logits of wrong
     classes."""
 
-    lam: Annotated[float, Ge(0), Le(1_000_000), "weight of the distillation of absent classes"] = 0.1
-    mu: Annotated[float, Ge(0), Le(1_000_000), "weight of the lowering of wrong classes' logits"] = 0.005
+    lam: Annotated[NonNegative, "weight of the distillation of absent classes"] = 0.1
+    mu: Annotated[NonNegative, "weight of the lowering of wrong classes' logits"] = 0.005
     name = "fedvls"
     family = "classifier"
     against = ("labels",)

@@ -50,6 +50,8 @@ from unskew.core import (
     Weights,
     each_input,
 )
+from unskew.formats.ranges import Fraction, NonNegative
+from unskew.methods.shared.declarations import row_labels
 
 
 @dataclass(frozen=True)
@@ -57,17 +59,10 @@ class FLea(Part):
     """Shares activations of some samples and trains on mixtures with other clients' activations."""
 
     alpha: Annotated[
-        float,
-        Ge(0),
-        Le(1),
-        "share of a client's samples for which activations are sent, at least one sample; 0: none",
+        Fraction, "share of a client's samples for which activations are sent, at least one sample; 0: none"
     ] = 0.1
-    lambda1: Annotated[float, Ge(0), Le(1_000_000), "weight of the distillation from the received model"] = (
-        1.0
-    )
-    lambda2: Annotated[
-        float, Ge(0), Le(1_000_000), "weight of the distance correlation between inputs and activations"
-    ] = 3.0
+    lambda1: Annotated[NonNegative, "weight of the distillation from the received model"] = 1.0
+    lambda2: Annotated[NonNegative, "weight of the distance correlation between inputs and activations"] = 3.0
     a: Annotated[
         float, Ge(0.01), Le(10_000), "parameter of Beta(a, a), from which mixing weights are drawn"
     ] = 2.0
@@ -77,9 +72,7 @@ class FLea(Part):
         " meet)",
     ] = "cut"
     variant: Annotated[Literal["paper", "official"], "the paper's loss, or the public code's"] = "paper"
-    fall: Annotated[
-        float, Ge(0), Le(1_000_000), "with variant=official: what lambda2 loses a round, down to 1"
-    ] = 0.1
+    fall: Annotated[NonNegative, "with variant=official: what lambda2 loses a round, down to 1"] = 0.1
     fused: Annotated[
         bool,
         "send activations of the model the round began with, together with the update: one exchange a round,"
@@ -133,10 +126,9 @@ class FLea(Part):
         shape, what = (None, *fed.net.shape_at(self.cut)), "activations at the cut"
         kind = fed.kind_at(self.cut, "features")
         guarantee = "none" if kind == "inputs" else "empirical"
-        labels = Share((None,), torch.int64, 0, fed.classes - 1, rows=rows, reads="each", kind="labels")
         return {
             "features": Share(shape, rows=rows, guarantee=guarantee, reads="each", what=what, kind=kind),
-            "labels": replace(labels, what="their labels, in clear"),
+            "labels": row_labels(fed, rows, "their labels, in clear"),
         }
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:

@@ -28,6 +28,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Tensor, Tree, Ups, Weights, key
+from unskew.formats.ranges import NonNegative
 
 _TRIES = 1000
 
@@ -40,9 +41,7 @@ class Floco(Part):
     rho: Annotated[
         float, Ge(0), Le(2), "how far from its point a client trains, as a sum of absolute values"
     ] = 0.1
-    tau: Annotated[
-        float, Ge(0), Le(1_000_000), "rounds after which clients get their points; 0: half of the run's"
-    ] = 0.0
+    tau: Annotated[NonNegative, "rounds after which clients get their points; 0: half of the run's"] = 0.0
     name = "floco"
     own_logits = True
     family = "personalised"

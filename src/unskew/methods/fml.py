@@ -14,21 +14,16 @@ set, so that the common model sees no labels.
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge, Le
-
 from unskew.core import Batch, Client, Out, OwnModel, Tensor, Weights
+from unskew.formats.ranges import Fraction
 
 
 @dataclass(frozen=True)
 class FML(OwnModel):
     """Trains a local model together with the common one; each is the other's teacher."""
 
-    alpha: Annotated[
-        float, Ge(0), Le(1), "weight of the labels for the own model; the rest is the common model's"
-    ] = 0.5
-    beta: Annotated[
-        float, Ge(0), Le(1), "weight of the labels for the common model; the rest is the own model's"
-    ] = 0.5
+    alpha: Annotated[Fraction, "weight of the labels for the own model; the rest is the common model's"] = 0.5
+    beta: Annotated[Fraction, "weight of the labels for the common model; the rest is the own model's"] = 0.5
     name = "fml"
     family = "personalised"
     against = ("labels",)

@@ -18,9 +18,9 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Weights, key
+from unskew.formats.ranges import NonNegative
 
 _EPS = 1e-12
 
@@ -30,9 +30,7 @@ class GPFL(Part):
     """Keeps heads at the clients, which read features under each client's own condition; the embeddings of
     classes are common."""
 
-    lam: Annotated[
-        float, Ge(0), Le(1_000_000), "weight of the distance of features to their class's embedding"
-    ] = 0.01
+    lam: Annotated[NonNegative, "weight of the distance of features to their class's embedding"] = 0.01
     name = "gpfl"
     family = "personalised"
     against = ("labels",)

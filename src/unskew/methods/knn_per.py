@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
 from unskew.core import Client, Part, Tensor, Weights
+from unskew.formats.ranges import Fraction, Positive
 
 _LITTLE = 1e-30
 """The least probability, so that logits are finite."""
@@ -29,12 +30,8 @@ class KNNPer(Part):
     """Mixes the global model's predictions with the labels of a client's most similar training samples."""
 
     k: Annotated[int, Ge(1), Le(100_000), "how many of a client's training samples are asked"] = 10
-    share: Annotated[
-        float, Ge(0), Le(1), "share of the neighbours in a client's own predictions; 0: none"
-    ] = 0.5
-    scale: Annotated[float, Gt(0), Le(1_000_000), "distance of features at which a neighbour counts 1/e"] = (
-        1.0
-    )
+    share: Annotated[Fraction, "share of the neighbours in a client's own predictions; 0: none"] = 0.5
+    scale: Annotated[Positive, "distance of features at which a neighbour counts 1/e"] = 1.0
     kernel: Annotated[
         Literal["exponential", "gaussian"],
         "how a neighbour's weight falls with distance: as in the paper, or its code",

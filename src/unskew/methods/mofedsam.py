@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
 from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
+from unskew.formats.ranges import PositiveFraction
 from unskew.methods.fedsam import scale_to_norm
 from unskew.methods.shared.weights import HEAD_FIRST_PARTS
 
@@ -28,7 +29,7 @@ class MoFedSAM(Part):
         0.05
     )
     beta: Annotated[
-        float, Gt(0), Le(1), "share of the client's own gradient in a step; the rest is the last global step"
+        PositiveFraction, "share of the client's own gradient in a step; the rest is the last global step"
     ] = 0.1
     name = "mofedsam"
     family = "steps"

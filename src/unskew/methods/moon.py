@@ -18,13 +18,14 @@ from annotated_types import Ge, Le
 from torch import nn
 
 from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Tree, Weights, with_projection
+from unskew.formats.ranges import NonNegative
 
 
 @dataclass(frozen=True)
 class MOON(Part):
     """Pulls a client's features towards the received model's and away from those of its last local model."""
 
-    mu: Annotated[float, Ge(0), Le(1_000_000), "weight of the contrastive loss"] = 1.0
+    mu: Annotated[NonNegative, "weight of the contrastive loss"] = 1.0
     temperature: Annotated[float, Ge(1e-3), Le(1000), "T, which divides the cosines"] = 0.5
     width: Annotated[
         int, Ge(0), Le(65_536), "units of the projection; 0: none, and r is what the head receives"

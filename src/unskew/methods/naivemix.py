@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Tree, Weights
 from unskew.core.trees import row_at
 from unskew.formats.arguments import With
+from unskew.formats.ranges import BelowOne
 from unskew.methods.fedmix import FedMix
 
 
@@ -24,7 +25,7 @@ class NaiveMix(FedMix):
     """Trains on mixtures of a client's inputs with averages of other clients' inputs."""
 
     lam: Annotated[
-        float, Ge(0), Lt(1), With("per_batch", False), "share of the averages in the mixture; 0 is FedAvg"
+        BelowOne, With("per_batch", False), "share of the averages in the mixture; 0 is FedAvg"
     ] = 0.1
     per_batch: Annotated[
         bool,

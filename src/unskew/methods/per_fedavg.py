@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Part, Weights
+from unskew.formats.ranges import Rate
 from unskew.methods.shared.weights import test_gradients
 
 
@@ -35,7 +36,7 @@ class PerFedAvg(Part):
     form: Annotated[Literal["fo", "hf"], "fo: first order, two gradients a step; hf: Hessian-free, four"] = (
         "fo"
     )
-    delta: Annotated[float, Gt(0), Le(1000), "how far from the weights hf takes its differences"] = 0.001
+    delta: Annotated[Rate, "how far from the weights hf takes its differences"] = 0.001
     steps: Annotated[
         int, Ge(0), Le(10_000), "steps that adapt the model before a client's own score is taken"
     ] = 1

@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Le
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights, key
 from unskew.core.trees import flat_tree, nested_tree, tree_map
+from unskew.formats.ranges import BelowOne, Fraction, Positive, Rate
 from unskew.merge.mean import weighted_mean
 
 
@@ -36,10 +37,10 @@ class PFedHN(Part):
     ] = 0
     hidden: Annotated[int, Ge(1), Le(10_000), "units in each of the network's layers"] = 100
     layers: Annotated[int, Ge(0), Le(10), "further layers before those that make weights"] = 3
-    rate: Annotated[float, Gt(0), Le(1000), "the network's learning rate"] = 0.01
-    momentum: Annotated[float, Ge(0), Lt(1), "momentum of the network's steps"] = 0.9
-    decay: Annotated[float, Ge(0), Le(1), "weight decay of the network"] = 0.001
-    clip: Annotated[float, Gt(0), Le(1_000_000), "largest norm of the network's gradient"] = 50.0
+    rate: Annotated[Rate, "the network's learning rate"] = 0.01
+    momentum: Annotated[BelowOne, "momentum of the network's steps"] = 0.9
+    decay: Annotated[Fraction, "weight decay of the network"] = 0.001
+    clip: Annotated[Positive, "largest norm of the network's gradient"] = 50.0
     name = "pfedhn"
     family = "personalised"
     against = ("labels",)
@@ -54,11 +55,9 @@ class PFedHN(Part):
     hands_on = "weights that a network makes for it, which learnt from the models of single clients"
 
     def refuse(self, fed: Fed) -> str | None:
-        return (
-            None
-            if fed.shared
-            else "its network makes the weights that clients are sent, and they keep every weight"
-        )
+        if fed.shared:
+            return None
+        return "its network makes the weights that clients are sent, and they keep every weight"
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         draw, E, H = key(fed.seed, self.name, "network"), self.embed or 1 + fed.clients // 4, self.hidden

@@ -28,11 +28,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
 from unskew.core import Fed, Remembered, Tensor, Tree, Ups, Weights, key
 from unskew.core.trees import flat_tree, nested_tree, tree_map
-from unskew.methods.shared.weights import first_models, last_models
+from unskew.formats.ranges import Rate
+from unskew.methods.shared.weights import first_models, last_models, with_idle_clients
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class PFedLA(Remembered):
     embed: Annotated[int, Ge(1), Le(10_000), "numbers in a client's embedding"] = 100
     hidden: Annotated[int, Ge(1), Le(10_000), "units in each layer of a client's network"] = 100
     layers: Annotated[int, Ge(1), Le(10), "layers of a client's network before those that give shares"] = 3
-    rate: Annotated[float, Gt(0), Le(1000), "learning rate of the networks; try 1 to 100, too"] = 0.005
+    rate: Annotated[Rate, "learning rate of the networks; try 1 to 100, too"] = 0.005
     name = "pfedla"
     family = "personalised"
     against = ("labels",)
@@ -93,20 +94,12 @@ class PFedLA(Remembered):
             path: t.index_copy(0, ups.clients.to(t.device), nets[path].to(t))
             for path, t in flat_tree(s["net"]).items()
         }
-        return {
-            "theta": self.with_idle_mixtures(last_models(s["theta"], ups), s, fed),
-            "net": nested_tree(net),
-        }
 
-    def with_idle_mixtures(self, theta: Weights, s: Tree, fed: Fed) -> Weights:
-        """The models `theta`, with the sent mixtures in place of the models of clients without samples, which
-        are never trained."""
-        for k in (fed.sizes == 0).nonzero()[0].tolist():
-            u = mix_models(s["theta"], self.shares_of(_of(s["net"], k), k))
-            theta = {
-                n: t.index_copy(0, torch.tensor([k], device=t.device), u[n][None]) for n, t in theta.items()
-            }
-        return theta
+        def mixture(k: int) -> Weights:
+            return mix_models(s["theta"], self.shares_of(_of(s["net"], k), k))
+
+        theta = with_idle_clients(last_models(s["theta"], ups), mixture, fed)
+        return {"theta": theta, "net": nested_tree(net)}
 
     def step(self, s: Tree, k: int, trained: Weights, fed: Fed) -> Tree:
         """Client k's network after a step against the gradient of <u_k, u_k - w_k>, the second u_k
@@ -140,10 +133,7 @@ def _layer(name: str) -> str:
 
 def _normalised(o_K: Tensor, k: int) -> Tensor:
     """Shares that sum to 1; the share of client k alone if all are 0."""
-    total, own_K = (
-        o_K.sum(),
-        torch.nn.functional.one_hot(torch.tensor(k, device=o_K.device), len(o_K)).to(o_K),
-    )
+    total, own_K = o_K.sum(), torch.eye(len(o_K), dtype=o_K.dtype, device=o_K.device)[k]
     return torch.where(total > 0, o_K / torch.where(total > 0, total, 1.0), own_K)
 
 

@@ -21,6 +21,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le
 
 from unskew.core import Client, Fed, Part, Tree, Ups, Weights
+from unskew.formats.ranges import Positive, Rate
 from unskew.merge.mean import weighted_mean
 from unskew.methods.shared.weights import test_gradients
 
@@ -29,9 +30,9 @@ from unskew.methods.shared.weights import test_gradients
 class PFedMe(Part):
     """Moves the global model towards each client's personal model, which is pulled to the global one."""
 
-    lam: Annotated[float, Gt(0), Le(1_000_000), "pull of a client's own model towards the global one"] = 15.0
+    lam: Annotated[Positive, "pull of a client's own model towards the global one"] = 15.0
     K: Annotated[int, Ge(1), Le(100), "gradients of a client's own model in a step; each costs a pass"] = 5
-    rate: Annotated[float, Gt(0), Le(1000), "step size of a client's own model"] = 0.01
+    rate: Annotated[Rate, "step size of a client's own model"] = 0.01
     beta: Annotated[float, Gt(0), Le(10), "the server's step towards the clients' mean; 1: all of it"] = 1.0
     name = "pfedme"
     family = "personalised"

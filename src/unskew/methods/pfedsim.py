@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Le
 
 from unskew.core import Client, Fed, Remembered, Tensor, Tree, Ups, Weights
+from unskew.formats.ranges import Fraction
 from unskew.merge.mean import weighted_mean
 from unskew.methods.shared.weights import first_models, last_models
 
@@ -30,7 +30,7 @@ _ITSELF = 0.9999
 class PFedSim(Remembered):
     """Sends each client its own head and a mixture of the bodies of clients with similar heads."""
 
-    warm: Annotated[float, Ge(0), Le(1), "share of the rounds that train one model for all before"] = 0.5
+    warm: Annotated[Fraction, "share of the rounds that train one model for all before"] = 0.5
     name = "pfedsim"
     first_stage = "warm"
     family = "personalised"

@@ -16,19 +16,17 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Gt, Le
 
 from unskew.core import Batch, Client, Out, Part, Tensor, Weights
+from unskew.formats.ranges import Positive, Rate
 
 
 @dataclass(frozen=True)
 class PropFair(Part):
     """Trains on the logarithm of a utility, so that clients with a larger loss take longer steps."""
 
-    baseline: Annotated[float, Gt(0), Le(1_000_000), "M, a loss that no client should reach"] = 2.0
-    eps: Annotated[float, Gt(0), Le(1000), "utility below which the logarithm goes on as a straight line"] = (
-        0.2
-    )
+    baseline: Annotated[Positive, "M, a loss that no client should reach"] = 2.0
+    eps: Annotated[Rate, "utility below which the logarithm goes on as a straight line"] = 0.2
     huber: Annotated[
         bool, "go on with the slope 1 / eps, as in the paper; False: 1 / M, as its code by default"
     ] = True

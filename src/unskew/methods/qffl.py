@@ -22,6 +22,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Ups, Weights
+from unskew.formats.ranges import NonNegative
 from unskew.merge.mean import weighted_mean
 
 
@@ -30,9 +31,7 @@ class QFFL(Part):
     """Weighs clients by a power of their loss, for scores that differ less between clients."""
 
     q: Annotated[float, Ge(0), Le(1000), "how much clients with a large loss count for; 0 is FedAvg"] = 0.1
-    L: Annotated[
-        float, Ge(0), Le(1_000_000), "bound of the gradient's slope; less gives longer steps; 0: 1 / (lr S)"
-    ] = 0.0
+    L: Annotated[NonNegative, "bound of the gradient's slope; less gives longer steps; 0: 1 / (lr S)"] = 0.0
     name = "qffl"
     family = "fairness"
     use_when = "The clients with the worst scores matter: scores are to differ less, and their mean may fall."

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Gt, Le
 
 from unskew.core import Client, Fed, Keys, Part, Share, Tensor, Tree, Weights
+from unskew.formats.ranges import PositiveFraction
 from unskew.methods.shared.weights import count_numbers, flatten_change, unflatten_change
 from unskew.methods.topk import count_sent
 
@@ -26,7 +26,7 @@ from unskew.methods.topk import count_sent
 class RandomK(Part):
     """Sends changes of weights drawn at random, and adds the others to later rounds."""
 
-    share: Annotated[float, Gt(0), Le(1), "part of the numbers that is sent"] = 0.05
+    share: Annotated[PositiveFraction, "part of the numbers that is sent"] = 0.05
     memory: Annotated[bool, "add what was not sent to the next round's change (error feedback)"] = True
     name = "randomk"
     family = "compression"

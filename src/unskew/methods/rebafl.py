@@ -21,11 +21,12 @@ from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
 from unskew.formats.arguments import With
+from unskew.formats.ranges import Fraction, NonNegative
 from unskew.methods.bsm import MIXTURES
+from unskew.methods.shared.declarations import class_counts, class_features
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,13 @@ class ReBaFL(Part):
     """Corrects logits by the client's smoothed label shares and augments features of classes it lacks."""
 
     eps: Annotated[
-        float,
-        Ge(0),
-        Le(1),
+        Fraction,
         "smoothing of the label shares; 1 is plain cross-entropy, 0 the balanced softmax"
         ' (`form="smoothing"`)',
     ] = 0.01
-    mu: Annotated[
-        float, Ge(0), Le(1_000_000), "weight of the augmented loss; 0: no augmentation, and nothing is shared"
-    ] = 0.5
+    mu: Annotated[NonNegative, "weight of the augmented loss; 0: no augmentation, and nothing is shared"] = (
+        0.5
+    )
     form: Annotated[
         Literal["smoothing", "additive"], "mix the label shares with the uniform ones, or add `eps` to each"
     ] = "smoothing"
@@ -66,11 +65,9 @@ class ReBaFL(Part):
         others = dict.fromkeys(
             MIXTURES, "it corrects by the client's own labels, and the other brings labels into its batches"
         )
-        return (
-            others
-            if self.eps
-            else others | {"fedrs": "with eps=0 it masks the classes a client lacks, which fedrs would scale"}
-        )
+        if self.eps:
+            return others
+        return others | {"fedrs": "with eps=0 it masks the classes a client lacks, which fedrs would scale"}
 
     def refuse(self, fed: Fed) -> str | None:
         return None if fed.classes > 1 else "balanced softmax needs at least two classes"
@@ -78,19 +75,9 @@ class ReBaFL(Part):
     def shares(self, fed: Fed) -> dict[str, Share]:
         if not self.mu:
             return {}
-        kind = fed.kind_at("features", "sums")
         return {
-            "sums": Share(
-                (fed.classes, fed.features), what="sum of features per class", kind=kind, samples="class"
-            ),
-            "counts": Share(
-                (fed.classes,),
-                low=0,
-                high=float(fed.sizes.max()),
-                what="samples per class",
-                kind="statistics",
-                samples="class",
-            ),
+            "sums": class_features(fed),
+            "counts": class_counts(fed),
         }
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:

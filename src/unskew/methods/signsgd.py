@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Gt, Le
 
 from unskew.core import Client, Fed, Keys, Part, Share, Tree, Ups, Weights
+from unskew.formats.ranges import Rate
 from unskew.merge.mean import weighted_mean
 from unskew.methods.shared.weights import (
     count_numbers,
@@ -32,7 +32,7 @@ from unskew.methods.shared.weights import (
 class SignSGD(Part):
     """Lets clients vote on the direction of every weight's step."""
 
-    lr: Annotated[float, Gt(0), Le(1000), "how far every weight moves in a round"] = 0.01
+    lr: Annotated[Rate, "how far every weight moves in a round"] = 0.01
     name = "signsgd"
     family = "compression"
     use_when = (

@@ -21,6 +21,7 @@ import torch
 
 from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Trip, Ups, Weights
 from unskew.formats.input_layout import Layout
+from unskew.methods.shared.declarations import before_training
 from unskew.methods.shared.sample_images import per_channel
 
 
@@ -55,11 +56,9 @@ class Standardise(Part):
     def refuse(self, fed: Fed) -> str | None:
         layout = fed.net.layout
         if not layout:
-            return (
-                None
-                if self.images
-                else "images=False leaves out one of several inputs, and a sample here is one"
-            )
+            if self.images:
+                return None
+            return "images=False leaves out one of several inputs, and a sample here is one"
         if not self._scaled(layout).any():
             which = "floats" if self.images else "floats that are no image"
             return f"none of a sample's inputs are {which} ({layout})"
@@ -71,7 +70,7 @@ class Standardise(Part):
 
     @property
     def trips(self) -> tuple[Trip, ...]:
-        return (Trip(lambda t, T: t == 0, self.measure, self.pool, self.statistics, everyone=True, reads=()),)
+        return before_training(self.measure, self.pool, self.statistics)
 
     def statistics(self, fed: Fed) -> dict[str, Share]:
         each = Share((channels(fed),), reads="each", kind="statistics", samples="client")

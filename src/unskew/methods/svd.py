@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Gt, Le
 
 from unskew.core import Client, DecodeError, Fed, Keys, Part, Share, Tensor, Tree, Weights
+from unskew.formats.ranges import PositiveFraction
 
 
 @dataclass(frozen=True)
 class SVD(Part):
     """Sends the change of every matrix by as many of its main directions as hold most of it."""
 
-    start: Annotated[float, Gt(0), Le(1), "share of a change's energy that is sent in the first round"] = 0.95
-    end: Annotated[float, Gt(0), Le(1), "share of a change's energy that is sent in the last round"] = 0.98
+    start: Annotated[PositiveFraction, "share of a change's energy that is sent in the first round"] = 0.95
+    end: Annotated[PositiveFraction, "share of a change's energy that is sent in the last round"] = 0.98
     name = "svd"
     family = "compression"
     use_when = (

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Gt, Le
 
 from unskew.core import Client, DecodeError, Fed, Keys, Part, Share, Tree, Weights
+from unskew.formats.ranges import PositiveFraction
 from unskew.methods.shared.weights import count_numbers, flatten_change, unflatten_change
 
 
@@ -25,7 +25,7 @@ from unskew.methods.shared.weights import count_numbers, flatten_change, unflatt
 class TopK(Part):
     """Sends the largest changes of the weights, and adds the others to later rounds."""
 
-    share: Annotated[float, Gt(0), Le(1), "part of the numbers that is sent"] = 0.05
+    share: Annotated[PositiveFraction, "part of the numbers that is sent"] = 0.05
     memory: Annotated[bool, "add what was not sent to the next round's change (error feedback)"] = True
     name = "topk"
     family = "compression"

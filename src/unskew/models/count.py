@@ -16,16 +16,6 @@ def parameters(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-def parameters_until(module: nn.Sequential, cut: str) -> int:
-    """The number of parameters of all blocks up to and including this one. Raises KeyError without it."""
-    total = 0
-    for name, block in children(module):
-        total += parameters(block)
-        if name == cut:
-            return total
-    raise KeyError(cut)
-
-
 def shape_at(module: nn.Module, shape: tuple[int, ...], cut: str) -> tuple[int, ...]:
     """The shape of one sample's activation after a block. Raises KeyError if there is no such block."""
     shapes: list[torch.Size] = []

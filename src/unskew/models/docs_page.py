@@ -4,7 +4,6 @@ arguments."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 
@@ -89,51 +88,8 @@ of `model.safetensors` ([how to read them](files.md#modelsafetensors)); mean and
 ## Models by name"""
 
 
-@dataclass(frozen=True)
-class Figures:
-    """One line of the table. features: how many numbers of a sample the head receives."""
-
-    name: str
-    example: Example
-    parameters: int
-    multiply_adds: int
-    cut: str
-    cut_shape: tuple[int, ...]
-    features: int
-
-
-def figures() -> list[Figures]:
-    """Every example of every model, in the order of the names."""
-    return [_figures(name, example) for name in files() for example in module_of(name).EXAMPLES]
-
-
-def page() -> str:
-    """docs/models.md as Markdown."""
-    return (
-        f"# Models\n\n{_INTRODUCTION}\n\n{_sizes()}\n\n##"
-        f" Arguments\n\n{arguments_table('model', {name: maker_of(name) for name in files()})}\n"
-    )
-
-
-def _figures(name: str, example: Example) -> Figures:
-    shape = example.shape
-    with torch.device("meta"):  # shapes alone: nothing is allocated or computed
-        module = build(name, shape, example.classes, shape[1:] if example.masks else (), **example.arguments)
-        before_head = [child for child, _ in children(module)][-2]
-        cut = str(module.cut)
-        return Figures(
-            calls.call_text(name, example.arguments),
-            example,
-            parameters(module),
-            multiply_adds(module, shape),
-            cut,
-            shape_at(module, shape, cut),
-            math.prod(shape_at(module, shape, before_head)),
-        )
-
-
-def _sizes() -> str:
-    head = (
+HEAD = (
+    *(
         "model",
         "sample",
         "classes",
@@ -142,23 +98,37 @@ def _sizes() -> str:
         "default cut",
         "numbers there",
         "features",
-        "source",
-    )
-    rows = (
-        (
-            f"`{f.name}`",
-            _by(f.example.shape),
-            str(f.example.classes),
-            f"{f.parameters:,}",
-            f"{f.multiply_adds:,}",
-            f"`{f.cut}` {_by(f.cut_shape)}",
-            f"{math.prod(f.cut_shape):,}",
-            f"{f.features:,}",
-            f.example.source,
+    ),
+    "source",
+)
+
+
+def page() -> str:
+    """docs/models.md as Markdown."""
+    rows = [_row(name, example) for name in files() for example in module_of(name).EXAMPLES]
+    arguments = arguments_table("model", {name: maker_of(name) for name in files()})
+    return f"# Models\n\n{_INTRODUCTION}\n\n{table(HEAD, rows)}\n\n## Arguments\n\n{arguments}\n"
+
+
+def _row(name: str, example: Example) -> tuple[str, ...]:
+    """The table's line on an example of a model."""
+    shape, classes = example.shape, example.classes
+    with torch.device("meta"):  # shapes alone: nothing is allocated or computed
+        module = build(name, shape, classes, shape[1:] if example.masks else (), **example.arguments)
+        before_head = [child for child, _ in children(module)][-2]
+        cut = str(module.cut)
+        cut_shape = shape_at(module, shape, cut)
+        return (
+            f"`{calls.call_text(name, example.arguments)}`",
+            _by(shape),
+            str(classes),
+            f"{parameters(module):,}",
+            f"{multiply_adds(module, shape):,}",
+            f"`{cut}` {_by(cut_shape)}",
+            f"{math.prod(cut_shape):,}",
+            f"{math.prod(shape_at(module, shape, before_head)):,}",
+            example.source,
         )
-        for f in figures()
-    )
-    return table(head, rows)
 
 
 def _by(shape: tuple[int, ...]) -> str:

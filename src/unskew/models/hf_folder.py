@@ -55,7 +55,9 @@ def is_on_disk(text: str) -> bool:
 def digests(text: str) -> dict[str, str]:
     """The digest of the model's files in the folder of a model's text, by folder; {} if there are none."""
     path = folder_in(text)
-    files = [file for file in _model_files(Path(path)) if file.is_file()] if path else []
+    folder = Path(path)
+    files = [folder / CONFIG, folder / INDEX, *sorted(folder.glob("*.safetensors"))] if path else []
+    files = [file for file in files if file.is_file()]
     seen = tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)
     return {path: _digest(seen)} if seen else {}
 
@@ -110,10 +112,6 @@ def weights(path: str) -> list[Path]:
             "E104", f"{text}; save the model with save_pretrained(..., safe_serialization=True)."
         )
     return files
-
-
-def _model_files(folder: Path) -> list[Path]:
-    return [folder / CONFIG, folder / INDEX, *sorted(folder.glob("*.safetensors"))]
 
 
 @lru_cache(maxsize=16)

@@ -8,9 +8,10 @@ untrained, without a warning, and a run would neither save nor send them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from inspect import Parameter, signature
+from itertools import chain
 from typing import Any
 
 import torch
@@ -49,11 +50,11 @@ def check_attributes(module: nn.Module) -> None:
                         _refuse(f"{text}; read it from its layer, or list layers (nn.ModuleList)")
                     if one.is_leaf and one.requires_grad:
                         _keeps("a tensor that requires gradients", place, "nn.Parameter")
-                elif isinstance(one, nn.Module) and id(one) not in known and _is_trained(one):
+                elif isinstance(one, nn.Module) and id(one) not in known and _learns(one):
                     _keeps("layers with weights", place, "nn.ModuleList")
 
 
-def _is_trained(module: nn.Module) -> bool:
+def _learns(module: nn.Module) -> bool:
     return any(p.requires_grad for p in module.parameters())
 
 
@@ -93,12 +94,6 @@ def check_trainable(module: nn.Module) -> None:
             )
 
 
-def shape_lazy_layers(module: nn.Module, x: Tensor) -> None:
-    """Initialise the shapes and weights of lazy layers (nn.LazyLinear) with samples."""
-    if any(is_lazy(t) for t in (*module.parameters(), *module.buffers())):
-        module(x)
-
-
 @contextmanager
 def forbid_changes(module: nn.Module) -> Iterator[None]:
     """A context in which the module is in evaluation mode. On exit, raises UsageError (E123) for a buffer
@@ -121,11 +116,8 @@ def forbid_changes(module: nn.Module) -> Iterator[None]:
 
 def training_problem(module: nn.Module) -> str:
     """The reason why clients cannot train this module together; "" if they can."""
-    for name in (
-        *dict(module.named_modules()),
-        *dict(module.named_parameters()),
-        *dict(module.named_buffers()),
-    ):
+    named = (module.named_modules(), module.named_parameters(), module.named_buffers())
+    for name, _ in chain(*named):
         if "/" in name:
             return f"'{name}' has a '/' in its name, which separates the parts of names in files; rename it"
     fixed = tensor_roles(module).fixed
@@ -217,20 +209,16 @@ def check_module(
     logits = _answers(module, shape, layout)
     expected = [2, *outputs(shape, classes, pixels)]
     if not isinstance(logits, torch.Tensor) or list(logits.shape) != expected:
-        returned = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-        each = (
-            "a row of logits"
-            if not pixels
-            else "a row of logits a token"
-            if len(shape) == 1
-            else "a map of logits"
-        )
+        is_tensor = isinstance(logits, torch.Tensor)
+        returned = list(logits.shape) if is_tensor else type(logits).__name__
+        each = "a row of logits"
+        if pixels:
+            each = "a row of logits a token" if len(shape) == 1 else "a map of logits"
         raise UsageError(
             "E123",
             f"the model gives {returned} for two samples; expected {expected}, {each} for each: the labels "
             f"have {classes} {'class' if classes == 1 else 'classes'}."
-            + " Return the logits alone."
-            * (type(returned) is str),
+            + ("" if is_tensor else " Return the logits alone."),
         )
     check_attributes(module)
     if problem := training_problem(module):
@@ -282,11 +270,15 @@ def _answers(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -
         module_inputs.check_signature(module, layout)
     else:
         _check_takes_one(module)
-    module_inputs.attach_lookup(module)
-    module_inputs.attach_layout(module, layout)
     try:
-        with torch.no_grad(), evaluation_mode(module), torch.random.fork_rng(devices=[]):
-            shape_lazy_layers(module, torch.zeros(2, *shape))
+        with (
+            _prepared(module, layout),
+            torch.no_grad(),
+            evaluation_mode(module),
+            torch.random.fork_rng(devices=[]),
+        ):
+            if any(is_lazy(t) for t in (*module.parameters(), *module.buffers())):
+                module(torch.zeros(2, *shape))
             before = torch.get_rng_state()
             with forbid_changes(module):
                 logits, draws = module(torch.zeros(2, *shape)), not torch.equal(before, torch.get_rng_state())
@@ -309,9 +301,6 @@ def _answers(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -
             f"the model fails on two samples of {layout or list(shape)}:"
             f" {python_files.one_line(error)}.{why}",
         ) from error
-    finally:
-        module_inputs.detach_lookup(module)
-        module_inputs.detach_layout(module)
     if draws:
         raise UsageError(
             "E123",
@@ -338,31 +327,37 @@ def _check_takes_one(module: nn.Module) -> None:
         )
 
 
-def _in_place_child(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> str:
-    """The module or its direct child that changes its input in place, in words; "" if none does."""
-    before: dict[str, int] = {}
-    changed: list[str] = []
-
-    def note(name: str) -> Callable[..., None]:
-        return lambda _layer, args: (
-            before.update({name: args[0]._version}) if _first(args) is not None else None
-        )
-
-    def compare(name: str) -> Callable[..., None]:
-        def hook(_layer: nn.Module, args: tuple[object, ...], _output: object) -> None:
-            x = _first(args)
-            if x is not None and x._version != before[name]:
-                changed.append(name)
-
-        return hook
-
-    for name, child in module.named_children():
-        child.register_forward_pre_hook(note(name))
-        child.register_forward_hook(compare(name))
+@contextmanager
+def _prepared(module: nn.Module, layout: Layout | None) -> Iterator[None]:
+    """A context in which the module takes rows of samples and looks up whole numbers."""
     module_inputs.attach_lookup(module)
     module_inputs.attach_layout(module, layout)
+    try:
+        yield
+    finally:
+        module_inputs.detach_lookup(module)
+        module_inputs.detach_layout(module)
+
+
+def _in_place_child(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> str:
+    """The module or its direct child that changes its input in place, in words; "" if none does."""
+    names = {child: name for name, child in module.named_children()}
+    before: dict[nn.Module, int] = {}
+    changed: list[str] = []
+
+    def note(child: nn.Module, args: tuple[object, ...]) -> None:
+        if args and isinstance(args[0], Tensor):
+            before[child] = args[0]._version
+
+    def compare(child: nn.Module, args: tuple[object, ...], _output: object) -> None:
+        if args and isinstance(args[0], Tensor) and args[0]._version != before[child]:
+            changed.append(names[child])
+
+    for child in names:
+        child.register_forward_pre_hook(note)
+        child.register_forward_hook(compare)
     x = torch.zeros(2, *shape)
-    with torch.no_grad(), evaluation_mode(module):
+    with _prepared(module, layout), torch.no_grad(), evaluation_mode(module):
         module(x)
     if x._version:
         return "the model"
@@ -374,15 +369,10 @@ def _mark_head(module: nn.Module, shape: tuple[int, ...], layout: Layout | None,
     weights."""
     if modules.ends_with_head(module):
         return
-    module_inputs.attach_lookup(module)
-    module_inputs.attach_layout(module, layout)
-    try:
-        modules.find_head(module, torch.rand(2, *shape, generator=torch.Generator().manual_seed(0)), classes)
-    except Exception:  # it accepts zeros, but not these numbers; its last layer counts as the head
-        return
-    finally:
-        module_inputs.detach_lookup(module)
-        module_inputs.detach_layout(module)
+    x = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
+    # it may accept zeros, but not these numbers; then its last layer counts as the head
+    with suppress(Exception), _prepared(module, layout):
+        modules.find_head(module, x, classes)
 
 
 def _changed_input_layer(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> str:
@@ -453,7 +443,3 @@ def _equal(some: list[torch.Tensor | None], others: list[torch.Tensor | None]) -
         if not torch.allclose(a, b, rtol=1e-5, atol=1e-5 * float(a.abs().max()), equal_nan=True):
             return False
     return True
-
-
-def _first(args: tuple[object, ...]) -> torch.Tensor | None:
-    return args[0] if args and isinstance(args[0], torch.Tensor) else None

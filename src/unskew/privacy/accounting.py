@@ -3,7 +3,7 @@
 Gaussian differential privacy (Dong, Roth & Su, JRSS-B 2022, arXiv 1905.02383). A Gaussian mechanism of L2
 sensitivity D and noise s is mu-GDP with mu = D / s; k of them together are sqrt(k) mu-GDP;
     delta(eps) = Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2)
-Both are exact. Renyi bounds, which are looser, serve as a check.
+Both are exact.
 
 Sums over Poisson samples, by the privacy loss distributions of dp-accounting. One release draws every record
 independently with probability q, sums the vectors of the drawn records, each of L2 norm at most C, and adds
@@ -64,14 +64,6 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 def compose_gaussian(mu: float, times: float) -> float:
     """mu of `times` releases, each mu-GDP, about the same records."""
     return math.sqrt(times) * mu
-
-
-def renyi_epsilon(mu: float, delta: float) -> float:
-    """An upper bound on `gaussian_epsilon`, by Renyi divergences (order a: a mu^2 / 2) and their best
-    conversion."""
-    orders = np.concatenate([np.linspace(1.01, 64, 6400), np.arange(64, 4096)])
-    bounds = orders * mu**2 / 2 + np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)
-    return float(max(0.0, bounds.min()))
 
 
 INTERVAL = 1e-3
@@ -182,62 +174,35 @@ def round_up(epsilon: float) -> float:
 
 
 @dataclass(frozen=True)
-class LatentMean:
-    """The release of one class's mean by one client.
-
-    m: samples in the mean. width: l, the coordinates of a latent. sigma: standard deviation of the noise.
-    copies: noisy vectors that are released of this mean. classes: means that the client releases.
-    """
-
-    m: int
-    width: int
-    sigma: float
-    copies: int
-    classes: int
-
-    @property
-    def mu(self) -> float:
-        """mu of one released vector."""
-        return math.sqrt(self.width) / (self.m * self.sigma)
-
-    def paper(self, delta: float) -> float:
-        """Epsilon as published: one coordinate, one release, by the classical bound, which holds below 1
-        only."""
-        return math.sqrt(2 * math.log(1.25 / delta)) / (self.m * self.sigma)
-
-    def added(self, delta: float) -> float:
-        """Epsilon when one record is added or removed: classes compose in parallel, as a record has one."""
-        return gaussian_epsilon(compose_gaussian(self.mu, self.copies), delta)
-
-    def replaced(self, delta: float) -> float:
-        """Epsilon when one record is replaced by one of another class: two means change."""
-        return gaussian_epsilon(compose_gaussian(self.mu, 2 * self.copies), delta)
-
-    def worst(self, delta: float) -> float:
-        """Epsilon where classes may overlap: all means of the client may change, and at least two."""
-        return gaussian_epsilon(compose_gaussian(self.mu, self.copies * max(2, self.classes)), delta)
-
-    @property
-    def delta(self) -> float:
-        """A delta well below 1 / m, so that the guarantee means something for each of the m records."""
-        return min(1e-5, 1 / (10 * self.m))
-
-
-@dataclass(frozen=True)
 class LatentRelease:
-    """The rule by which every client releases latents.
+    """The rule by which every client releases noisy means of latents; its epsilon for a mean of m samples.
 
-    width, sigma, copies: as in LatentMean. top: the most classes that a client shares, its largest ones.
-    least: the least samples of a shared class. filtered: whether vectors pass a filter that depends on the
-    data before they leave.
+    width: l, the coordinates of a latent. sigma: standard deviation of the noise. copies: noisy vectors that
+    are released of each mean. top: the most classes that a client shares, its largest ones. least: the least
+    samples of a shared class. filtered: whether vectors pass a filter that depends on the data before they
+    leave.
     """
 
     width: int
     sigma: float
     copies: int
     top: int
-    least: int
-    filtered: bool
+    least: int = 1
+    filtered: bool = False
+
+    def paper(self, m: int, delta: float) -> float:
+        """Epsilon as published: one coordinate, one release, by the classical bound, which holds below 1
+        only."""
+        return math.sqrt(2 * math.log(1.25 / delta)) / (m * self.sigma)
+
+    def mu(self, m: int) -> float:
+        """mu of one released vector."""
+        return math.sqrt(self.width) / (m * self.sigma)
+
+    def composed(self, m: int, delta: float, means: int) -> float:
+        """Epsilon if this many means may change. A record has one class, so adding or removing it changes one
+        mean, and replacing it two; if classes overlap, all means of a client may change."""
+        return gaussian_epsilon(compose_gaussian(self.mu(m), self.copies * means), delta)
 
     def account(self, counts_KC: np.ndarray[Any, Any]) -> Account:
         """The account for each shared class of each client, and for the smallest one. counts_KC: samples per
@@ -251,28 +216,26 @@ class LatentRelease:
         ]
         if not shared:
             return Account("no client has a class large enough to share")
-        means = {
-            m: LatentMean(m, self.width, self.sigma, self.copies, self.top) for m in {m for _, _, m in shared}
-        }
-        least = means[min(means)]
-        delta = least.delta
-        figures = {m: (latents.paper(delta), latents.added(delta)) for m, latents in means.items()}
+        least = min(m for _, _, m in shared)
+        delta = min(1e-5, 1 / (10 * least))  # well below one in the number of records
+        figures = {m: (self.paper(m, delta), self.composed(m, delta, 1)) for m in {m for _, _, m in shared}}
         return Account(
-            f"m = {least.m}, l = {least.width}, sigma = {least.sigma:g}, alpha = {least.copies}, n ="
-            f" {least.classes}",
-            self._readings(least),
+            f"m = {least}, l = {self.width}, sigma = {self.sigma:g}, alpha = {self.copies}, n = {self.top}",
+            self._readings(least, delta),
             tuple((i, c, m, *figures[m]) for i, c, m in shared),
             delta,
         )
 
-    def _readings(self, least: LatentMean) -> tuple[tuple[float, str], ...]:
+    def _readings(self, m: int, delta: float) -> tuple[tuple[float, str], ...]:
         given = "given the encoder, the class sizes and the class lists"
         sound = f"not guaranteed, also {given}: the filter sees the data" if self.filtered else given
-        delta = least.delta
+        kinds = (
+            (1, "a record added or removed"),
+            (2, "a record replaced by one of another class"),
+            (max(2, self.top), "at worst"),
+        )
         return (
-            (least.paper(delta), "as published: one coordinate, one release"),
-            (least.added(delta), f"of the latents, a record added or removed; {sound}"),
-            (least.replaced(delta), f"of the latents, a record replaced by one of another class; {sound}"),
-            (least.worst(delta), f"of the latents, at worst; {sound}"),
+            (self.paper(m, delta), "as published: one coordinate, one release"),
+            *((self.composed(m, delta, means), f"of the latents, {kind}; {sound}") for means, kind in kinds),
             (math.inf, "end to end: weights, encoder, decoder, class sizes and class lists carry no noise"),
         )

@@ -98,11 +98,9 @@ class FixedPoint:
         outside_N = (total_N > most) | (total_N < -most)  # not its size: the lowest int64 has none
         outside_N[1] = total_N[1] < 0
         wild = int(outside_N.sum())
-        return (
-            f"{wild:,} of its {self.length:,} numbers are out of the range of {clients} clients' sums"
-            if wild
-            else None
-        )
+        if wild:
+            return f"{wild:,} of its {self.length:,} numbers are out of the range of {clients} clients' sums"
+        return None
 
     def replies(self, total_N: Tensor, w: Weights, members: Sequence[Reply], weight: float) -> list[Reply]:
         """One equal reply for every client of the sum.

@@ -30,7 +30,6 @@ from typing import Annotated, ClassVar, Literal, cast
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.attacks import shadows
 from unskew.attacks.attack import Attack, Outcome, Score
@@ -39,6 +38,7 @@ from unskew.core.keys import numpy_key
 from unskew.core.trees import Weights
 from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index
+from unskew.formats.ranges import BelowOne, Count, PositiveFraction
 from unskew.records import schema
 from unskew.round.loop import remaining_rounds
 from unskew.round.run import Run
@@ -109,7 +109,6 @@ def count_guesses(scores_M: np.ndarray, inside_M: np.ndarray, share: float) -> t
 
 
 READS = ("w",)
-"""The attacked payloads, by their names in the ledger."""
 
 METRIC = "epsilon, lower bound at 95 %"
 
@@ -118,16 +117,16 @@ METRIC = "epsilon, lower bound at 95 %"
 class Audit(Attack):
     """Bounds epsilon from below."""
 
-    samples: Annotated[int, Ge(1), Le(1_000_000), "the most canaries"] = 1000
+    samples: Annotated[Count, "the most canaries"] = 1000
     unit: Annotated[
         Literal["sample", "client"], "what a canary is: a sample, or a client with all it has"
     ] = "sample"
     canaries: Annotated[Literal["mislabelled", "as they are"], "the classes of canary samples"] = (
         "mislabelled"
     )
-    share: Annotated[float, Gt(0), Le(1), "share of the canaries of which the auditor guesses"] = 0.2
+    share: Annotated[PositiveFraction, "share of the canaries of which the auditor guesses"] = 0.2
     delta: Annotated[
-        float, Ge(0), Lt(1), "the delta under which epsilon is bounded, or the claim's, if that is larger"
+        BelowOne, "the delta under which epsilon is bounded, or the claim's, if that is larger"
     ] = 1e-5
     name: ClassVar[str] = "audit"
     asks: ClassVar[str] = "which epsilon can the run not have?"
@@ -141,14 +140,12 @@ class Audit(Attack):
             return "it needs one label a sample"
         if not scene.sent:
             return "its clients send no weights"
-        return (
-            None
-            if len(self._canaries(scene.run.federation))
-            else "every sample is held by several of its clients"
-        )
+        if len(self._canaries(scene.federation)):
+            return None
+        return "every sample is held by several of its clients"
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
-        federation = scene.run.federation
+        federation = scene.federation
         rng = numpy_key(seed, "canaries", self.unit)
         canaries = self._canaries(federation)
         if self.unit == "sample":
@@ -207,13 +204,11 @@ class Audit(Attack):
     def _sure(self, scene: Scene, y: np.ndarray, canaries: np.ndarray, weights: Weights) -> np.ndarray:
         """[M]: the confidence in each canary's class; of a client the mean over its samples."""
         rows = (
-            [canaries]
-            if self.unit == "sample"
-            else [np.asarray(scene.run.federation.train[k]) for k in canaries]
+            [canaries] if self.unit == "sample" else [np.asarray(scene.federation.train[k]) for k in canaries]
         )
         index = torch.as_tensor(np.concatenate(rows))
         own = torch.as_tensor(y)[index]
-        sure = shadows.confidences(scene, [weights], scene.seen(scene.trainer.samples.x[index]), own)[0]
+        sure = shadows.confidences(scene, [weights], scene.seen(scene.stored(index)), own)[0]
         if self.unit == "sample":
             return sure
         ends = np.cumsum([len(r) for r in rows])[:-1]

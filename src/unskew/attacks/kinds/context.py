@@ -29,11 +29,11 @@ from unskew.attacks.inversion import Image, image_of
 from unskew.attacks.payloads import Exchanges, activations, at_cut, clearest, inputs, part_of
 from unskew.attacks.scene import Scene
 from unskew.core.keys import numpy_key
+from unskew.formats.ranges import Count
 from unskew.methods.fedmix import FedMix
 from unskew.methods.flea import FLea
 
 READS = ("flea/features", "fedmix/x", "naivemix/x")
-"""The attacked payloads, by their names in the ledger."""
 
 CORNER = 2
 """The first row and column of the marker."""
@@ -78,7 +78,7 @@ class Context(Attack):
         tuple[Annotated[int, Ge(20), Le(1_000_000)], ...],
         "numbers of own samples with which the attacker tries",
     ] = (100, 300, 1000, 3000, 10_000)
-    steps: Annotated[int, Ge(1), Le(1_000_000), "steps of 64 samples that a classifier trains at most"] = 300
+    steps: Annotated[Count, "steps of 64 samples that a classifier trains at most"] = 300
     exchanges: Exchanges = "every"
     name: ClassVar[str] = "context"
     one_input: ClassVar[bool] = False
@@ -92,7 +92,7 @@ class Context(Attack):
     }
 
     def refuse(self, scene: Scene) -> str | None:
-        flea, shape = part_of(scene, FLea), scene.run.federation.layout or list(scene.run.fed.shape)
+        flea, shape = part_of(scene, FLea), scene.federation.layout or list(scene.run.fed.shape)
         if flea is None and part_of(scene, FedMix) is None:
             return "its clients share neither activations of samples (FLea) nor averages of inputs (FedMix)"
         if flea is not None and (scene.final.t < 2 or not flea.trips):
@@ -111,7 +111,7 @@ class Context(Attack):
             takens, group = [inputs(scene, mix)], mix.group
             sent = lambda x: torch.stack([g.mean(0) for g in x.split(group)])  # noqa: E731
         every = torch.unique(torch.cat([taken.x for taken in takens]), dim=0)
-        own = unseen(scene.run.federation, every, seed, most=group * max(self.own, default=LEAST))
+        own = unseen(scene.federation, every, seed, most=group * max(self.own, default=LEAST))
         taken = clearest(scene, takens, own.take(np.arange(min(len(own), MOST_READ))), seed)
         rows = torch.as_tensor(numpy_key(seed, "attacked").permutation(len(taken.x))[: self.samples * group])
         image = self._image(scene)
@@ -139,7 +139,7 @@ class Context(Attack):
 
     def _image(self, scene: Scene) -> Image | None:
         """The image that is marked: the sample, or the first of several inputs into which a marker fits."""
-        return image_of(scene.run.federation.layout, scene.run.fed.shape, CORNER + self.marker)
+        return image_of(scene.federation.layout, scene.run.fed.shape, CORNER + self.marker)
 
 
 def _marked(marker: Marker, x: Tensor, group: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:

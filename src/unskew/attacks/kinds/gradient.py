@@ -45,13 +45,12 @@ from unskew.attacks.inversion import (
 from unskew.attacks.scene import Scene
 from unskew.core import module_inputs
 from unskew.core.keys import digest, numpy_key
-from unskew.core.method import Method
 from unskew.core.part import overrides
 from unskew.core.trees import Weights
+from unskew.formats.ranges import Count
 from unskew.round.clients import Broadcast
 
 READS = ("w",)
-"""The attacked payloads, by their names in the ledger."""
 
 MOST = 64
 """The most samples of an update that are recovered."""
@@ -61,7 +60,7 @@ MOST = 64
 class Gradient(Attack):
     """Inverts updates of clients with few samples."""
 
-    samples: Annotated[int, Ge(1), Le(1_000_000), "the most samples that are attacked"] = 8
+    samples: Annotated[Count, "the most samples that are attacked"] = 8
     batch: Annotated[
         int, Ge(0), Le(MOST), "samples of each attacked client; 0: its update as it was sent"
     ] = 1
@@ -70,7 +69,7 @@ class Gradient(Attack):
     at: Annotated[
         Literal["last", "first"], "the round on whose first weights clients train, if batch is not 0"
     ] = "last"
-    steps: Annotated[int, Ge(1), Le(1_000_000), "steps of an inversion"] = 300
+    steps: Annotated[Count, "steps of an inversion"] = 300
     tv: Annotated[float, Ge(0), Le(1000), "weight of the total variation"] = 0.01
     rate: Annotated[float, Gt(0), Le(10), "first size of a step, in units of standardised inputs"] = 0.1
     name: ClassVar[str] = "gradient"
@@ -93,10 +92,15 @@ class Gradient(Attack):
             return "its model looks whole numbers up, and an inversion moves inputs"
         if not has_slopes(scene.run.fed.net):
             return "its model takes whole numbers or truth values alone, and an inversion moves inputs"
-        if self.batch and (part := _changes_what_leaves(scene.run.method)):
+        changing = [
+            p.name
+            for p in scene.run.method.parts
+            if p.samples_apart or overrides(p, "encode") or overrides(p, "sends")
+        ]
+        if self.batch and changing:
             text = (
-                f"'{part}' changes what its clients send, and not what clients that are made up for the"
-                " attack would"
+                f"'{changing[0]}' changes what its clients send, and not what clients that are made up for"
+                " the attack would"
             )
             return f"{text}; set batch=0, which attacks updates as they were sent"
         if not self.batch and not self._smallest(scene):
@@ -106,8 +110,8 @@ class Gradient(Attack):
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         start, clients = self._clients(scene, seed)
         attacked = torch.cat([stored for stored, _, _ in clients])
-        own = unseen(scene.run.federation, attacked, seed, most=500)
-        layout, own_x = scene.run.federation.layout, scene.seen(own.x)
+        own = unseen(scene.federation, attacked, seed, most=500)
+        layout, own_x = scene.federation.layout, scene.seen(own.x)
         inversion = Inversion(
             scene.trainer.net, scene.run, (self.steps, self.tv, self.rate), Search.like(own_x, layout)
         )
@@ -131,7 +135,7 @@ class Gradient(Attack):
 
     def _smallest(self, scene: Scene) -> list[int]:
         """Clients that answered in the last round and have at most `most` samples, the smallest first."""
-        sizes = scene.run.federation.sizes
+        sizes = scene.federation.sizes
         answered = (k for k in scene.answered(scene.final.t) if 0 < sizes[k] <= self.most)
         return sorted(answered, key=lambda k: (sizes[k], k))
 
@@ -142,21 +146,21 @@ class Gradient(Attack):
     def _clients(self, scene: Scene, seed: int) -> tuple[Broadcast, list[tuple[Tensor, Tensor, Weights]]]:
         """(the broadcast, for each client its stored samples, their classes, and its weights after
         training)."""
-        y = torch.as_tensor(scene.run.federation.y)
+        y = torch.as_tensor(scene.federation.y)
         if not self.batch:
             heard, least = scene.last_round, self._smallest(scene)[: max(1, self.samples // 2)]
             assert heard.start is not None
-            rows = [torch.as_tensor(np.asarray(scene.run.federation.train[k])) for k in least]
+            rows = [torch.as_tensor(np.asarray(scene.federation.train[k])) for k in least]
             sent = {r.client: {**heard.start.weights, **r.weights} for r in heard.replies}
-            return heard.start, [(scene.trainer.samples.x[r], y[r], sent[k]) for k, r in zip(least, rows)]
+            return heard.start, [(scene.stored(r), y[r], sent[k]) for k, r in zip(least, rows)]
         start = scene.last_round.start if self.at == "last" else None
         start = start or Broadcast(1, scene.run.settings.lr, scene.run.fed.net.weights(), {})
         count = max(1, self.samples // self.batch)
-        drawn = numpy_key(seed, "gradient").permutation(np.unique(scene.run.federation.train.rows))[
+        drawn = numpy_key(seed, "gradient").permutation(np.unique(scene.federation.train.rows))[
             : count * self.batch
         ]
         inside = np.kron(np.eye(count, dtype=bool), np.ones((1, self.batch), dtype=bool))[:, : len(drawn)]
-        stored, labels = scene.trainer.samples.x[torch.as_tensor(drawn)], y[torch.as_tensor(drawn)]
+        stored, labels = scene.stored(drawn), y[torch.as_tensor(drawn)]
         plan = self.epochs, digest(seed, "clients")
         after = shadows.train_shadows(scene, scene.seen(stored), labels, inside, start, plan)
         return start, [
@@ -177,7 +181,7 @@ class Gradient(Attack):
             if self.batch
             else "updates as sent"
         )
-        layout = scene.run.federation.layout
+        layout = scene.federation.layout
         mine, back, were = (pieces(layout, scene.natural(x).float()) for x in (own.x, answers, there))
         recovered, guessed = (sum(r[i] for r in right) for i in (0, 1))
         n = len(there)
@@ -191,18 +195,6 @@ class Gradient(Attack):
             )
             sheets |= {f"{score_subject(name, 'updates inverted')}, {of}": sheet} if sheet else {}
         return Outcome(tuple(scores), f"{len(own)} {own.name}", {"images": sheets} if sheets else {})
-
-
-def _changes_what_leaves(method: Method) -> str:
-    """The name of a Part that changes the weights between training and sending; "" without one."""
-    return next(
-        (
-            p.name
-            for p in method.parts
-            if p.samples_apart or any(overrides(p, h) for h in ("encode", "sends"))
-        ),
-        "",
-    )
 
 
 def _common(guess: Tensor, y: Tensor) -> int:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from unskew.attacks import success
 from unskew.attacks.attack import Attack, Outcome, Score, share_of
-from unskew.attacks.auxiliary import Samples, like_those_of, unseen
+from unskew.attacks.auxiliary import Samples, look_alikes, unseen
 from unskew.attacks.payloads import part_of
 from unskew.attacks.scene import RecordedRound, Scene, Visit
 from unskew.core.keys import numpy_key
@@ -33,7 +33,6 @@ from unskew.methods.shared.sample_images import decode
 from unskew.records.checkpoints import State
 
 READS = ("feddpms/z",)
-"""The attacked payloads, by their names in the ledger."""
 
 ONE, ALL = "one vector", "all vectors"
 
@@ -65,19 +64,17 @@ class Match(Attack):
     )
 
     def refuse(self, scene: Scene) -> str | None:
-        return (
-            None
-            if part_of(scene, FedDPMS)
-            else "its clients share no noisy means of latents, as FedDPMS's do"
-        )
+        if part_of(scene, FedDPMS):
+            return None
+        return "its clients share no noisy means of latents, as FedDPMS's do"
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         part = part_of(scene, FedDPMS)
         assert part is not None
         visit, decoder = _release(scene, part)
-        rows = torch.as_tensor(np.unique(scene.run.federation.train.rows))
-        own = unseen(scene.run.federation, scene.trainer.samples.x[rows], seed)
-        strangers, remarks = _strangers(scene, visit, own, seed)
+        own = unseen(scene.federation, scene.held(), seed)
+        alike, remarks = look_alikes(scene, (r.client for r in visit.replies), "released", seed)
+        strangers = {k: samples or own for k, samples in alike.items()}
         trials = list(self._trials(scene, visit, strangers, seed))
         if not trials:
             text = (
@@ -87,18 +84,10 @@ class Match(Attack):
                 "E151", "; ".join(remarks) or f"{text}, so nothing can be told from its members."
             )
         hits = {ONE: sum(t.hit(t.z[0]) for t in trials), ALL: sum(t.hit(t.z.mean(0)) for t in trials)}
+        n, share, metric = len(trials), f"{part.name}/z", "top-1 match"
         scores = [
-            Score(
-                f"{part.name}/z",
-                of,
-                "top-1 match",
-                *share_of(n, len(trials)),
-                0.5,
-                1.0,
-                len(trials),
-                main=of == ALL,
-            )
-            for of, n in hits.items()
+            Score(share, of, metric, *share_of(hit, n), 0.5, 1.0, n, main=of == ALL)
+            for of, hit in hits.items()
         ]
         sheet = self._sheet(scene, decoder, trials)
         pictures = {"images": {"noisy means, decoded": sheet}} if sheet else {}
@@ -116,7 +105,7 @@ class Match(Attack):
         sent = {r.client: r.shares[visit.part.name] for r in visit.replies}
         pairs = [(k, c) for k, s in sent.items() if k in strangers for c in s["labels"].unique().tolist()]
         rng = numpy_key(seed, "match")
-        federation = scene.run.federation
+        federation = scene.federation
         for i in rng.permutation(len(pairs))[: self.samples]:
             k, c = pairs[i]
             own = strangers[k]
@@ -126,7 +115,7 @@ class Match(Attack):
             if not m:
                 continue
             stored = torch.cat([
-                scene.trainer.samples.x[torch.as_tensor(rng.permutation(mine)[:m])].cpu(),
+                scene.stored(rng.permutation(mine)[:m]).cpu(),
                 own.x[torch.as_tensor(rng.permutation(theirs)[:m])],
             ])  # fmt: skip
             with scene.trainer.evaluating():
@@ -143,19 +132,6 @@ class Match(Attack):
         shown = [scene.natural(t.x).float() for t in trials[: success.MOST_IMAGES]]
         nearest = torch.stack([x[success.mse(d.expand_as(x), x).argmin()] for d, x in zip(decoded, shown)])
         return success.image_sheet({"nearest sample": nearest, "decoded average": decoded})
-
-
-def _strangers(scene: Scene, visit: Visit, own: Samples, seed: int) -> tuple[dict[int, Samples], list[str]]:
-    """(samples of no client that look like a client's, by client; remarks on clients without enough)."""
-    federation = scene.run.federation
-    strangers, remarks = dict[int, Samples](), list[str]()
-    for k in (r.client for r in visit.replies):
-        held = scene.trainer.samples.x[torch.as_tensor(federation.train[k])]
-        try:
-            strangers[k] = like_those_of(federation, k, held, seed) or own
-        except UsageError as error:
-            remarks.append(f"what {federation.name_of(k)} released is not attacked: {error.text}")
-    return strangers, remarks
 
 
 def _release(scene: Scene, part: FedDPMS) -> tuple[Visit, Weights]:

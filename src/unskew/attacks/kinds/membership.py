@@ -33,7 +33,6 @@ from unskew.errors import UsageError
 from unskew.round.clients import Broadcast
 
 READS = ("w",)
-"""The attacked payloads, by their names in the ledger."""
 
 MOST_PASSES = 20
 LEAST_MEMBERS = 10
@@ -84,8 +83,8 @@ class Membership(Attack):
         return None
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
-        members = scene.run.federation.train.rows
-        strangers = unseen(scene.run.federation, scene.trainer.samples.x[torch.as_tensor(members)], seed)
+        members = scene.federation.train.rows
+        strangers = unseen(scene.federation, scene.stored(members), seed)
         first = Broadcast(1, scene.run.settings.lr, scene.run.fed.net.weights(), {})
         settings = scene.run.settings
         passes = self.passes or min(settings.passes, MOST_PASSES)
@@ -100,11 +99,10 @@ class Membership(Attack):
                 continue
             more, drawn = self._attacked(scene, target, others, seed)
             scores, curves = [*scores, *more], [*curves, *drawn]
-            remarks += (
-                []
-                if more
-                else [f"{target.of} is not attacked: fewer than {LEAST_MEMBERS} samples can be compared"]
-            )
+            if not more:
+                remarks.append(
+                    f"{target.of} is not attacked: fewer than {LEAST_MEMBERS} samples can be compared"
+                )
         pictures = {"roc": curves} if curves else {}
         return Outcome(tuple(scores), f"{len(strangers)} {strangers.name}", pictures, tuple(remarks))
 
@@ -113,8 +111,8 @@ class Membership(Attack):
         """The non-members of a client whose samples look different from all others; else None."""
         if target.client < 0:
             return None
-        held = scene.trainer.samples.x[torch.as_tensor(target.rows)]
-        return like_those_of(scene.run.federation, target.client, held, seed)
+        held = scene.stored(target.rows)
+        return like_those_of(scene.federation, target.client, held, seed)
 
     def _updates(self, scene: Scene) -> list[Target]:
         if not self.clients or scene.merged_only:
@@ -124,9 +122,9 @@ class Membership(Attack):
         largest = sorted(heard.replies, key=lambda r: (-r.size, r.client))[: self.clients]
         return [
             Target(
-                f"update of {scene.run.federation.name_of(r.client)}",
+                f"update of {scene.federation.name_of(r.client)}",
                 r.client,
-                np.asarray(scene.run.federation.train[r.client]),
+                np.asarray(scene.federation.train[r.client]),
                 {**start.weights, **r.weights},
                 start,
                 scene.run.settings.epochs_in(scene.final.t),
@@ -139,17 +137,15 @@ class Membership(Attack):
     ) -> tuple[list[Score], list[dict[str, Any]]]:
         """(scores, curves) of one attacked model. others: samples of no client."""
         rng = numpy_key(seed, "candidates", target.of)
-        labels, groups = scene.run.federation.y, scene.run.federation.group_ids
+        labels, groups = scene.federation.y, scene.federation.group_ids
         ours, theirs = match_classes(labels[target.rows], others.y.numpy(), self.samples, rng)
         if len(ours) < LEAST_MEMBERS:
             return [], []
         rest = others.take(theirs)
-        stored = torch.cat([scene.trainer.samples.x[torch.as_tensor(target.rows[ours])].cpu(), rest.x])
+        stored = torch.cat([scene.stored(target.rows[ours]).cpu(), rest.x])
         y = torch.cat([torch.as_tensor(labels[target.rows[ours]]), rest.y]).long()
-        if groups is not None and rest.groups is not None:
-            groups = np.concatenate([groups[target.rows[ours]], rest.groups])
-        else:
-            groups = None
+        both = groups is not None and rest.groups is not None
+        groups = np.concatenate([groups[target.rows[ours]], rest.groups]) if both else None  # type: ignore[index]
         x = scene.seen(stored, target.client)
         y = y.to(x.device)
         own = shadows.confidences(scene, [target.weights], x, y)[0]

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from unskew.attacks import decoders, success
 from unskew.attacks.attack import Attack, Outcome, Score, mean_of
-from unskew.attacks.auxiliary import Samples, like_those_of, unseen
+from unskew.attacks.auxiliary import Samples, look_alikes, unseen
 from unskew.attacks.decoders import Lesson
 from unskew.attacks.kinds.reconstruct import class_means
 from unskew.attacks.payloads import part_of
@@ -41,11 +41,11 @@ from unskew.core.keys import digest, numpy_key
 from unskew.core.part import Part
 from unskew.core.trees import Weights
 from unskew.errors import UsageError
+from unskew.formats.ranges import Count
 from unskew.methods.fedproto import FedProto
 from unskew.methods.rebafl import ReBaFL
 
 READS = ("rebafl/sums", "fedproto/sums")
-"""The attacked payloads, by their names in the ledger."""
 
 AS_SENT = "as sent"
 TRIALS = 24
@@ -80,7 +80,7 @@ class Victim:
 class Prototype(Attack):
     """Turns class prototypes of clients into images."""
 
-    samples: Annotated[int, Ge(1), Le(1_000_000), "the most prototypes of a kind that are attacked"] = 50
+    samples: Annotated[Count, "the most prototypes of a kind that are attacked"] = 50
     behind: Annotated[
         tuple[Annotated[int, Ge(1), Le(1_000_000)], ...],
         "numbers of samples of which further prototypes are computed",
@@ -88,7 +88,7 @@ class Prototype(Attack):
     own: Annotated[int, Ge(50), Le(1_000_000), "the most samples of its own that the attacker trains on"] = (
         2000
     )
-    steps: Annotated[int, Ge(1), Le(1_000_000), "steps that an attacker trains at most"] = 600
+    steps: Annotated[Count, "steps that an attacker trains at most"] = 600
     clients: Annotated[int, Ge(1), Le(1000), "how many clients of the last round are attacked, drawn"] = 5
     name: ClassVar[str] = "prototype"
     asks: ClassVar[str] = "which images are behind it?"
@@ -112,8 +112,7 @@ class Prototype(Attack):
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         part = _part(scene)
         assert part is not None
-        rows = torch.as_tensor(np.unique(scene.run.federation.train.rows))
-        own = unseen(scene.run.federation, scene.trainer.samples.x[rows], seed, most=self.own)
+        own = unseen(scene.federation, scene.held(), seed, most=self.own)
         mine = scene.natural(own.x).float()
         means = class_means(mine, own.y, scene.run.fed.classes)
         plains, remarks = self._plains(scene, means, seed)
@@ -175,20 +174,13 @@ class Prototype(Attack):
         """([C, *shape] by client, the mean sample of each class, of samples that look like the client's; what
         is said of clients that are not attacked, for want of these). means: of samples that look like
         everybody's."""
-        federation = scene.run.federation
-        plains, remarks = dict[int, Tensor](), list[str]()
         replies = scene.last_round.replies
-        for i in numpy_key(seed, "clients").permutation(len(replies))[: self.clients]:
-            k = replies[i].client
-            held = scene.trainer.samples.x[torch.as_tensor(np.asarray(federation.train[k]))]
-            try:
-                alike = like_those_of(federation, k, held, seed)
-            except UsageError as error:
-                remarks.append(f"what {federation.name_of(k)} sent is not attacked: {error.text}")
-                continue
-            plains[k] = (
-                means if alike is None else class_means(scene.natural(alike.x).float(), alike.y, len(means))
-            )
+        drawn = numpy_key(seed, "clients").permutation(len(replies))[: self.clients]
+        alike, remarks = look_alikes(scene, (replies[i].client for i in drawn), "sent", seed)
+        plains = {
+            k: class_means(scene.natural(own.x).float(), own.y, len(means)) if own else means
+            for k, own in alike.items()
+        }
         return plains, remarks
 
     def _groups(
@@ -202,7 +194,7 @@ class Prototype(Attack):
         rows = {(k, c): _rows(scene, k, c) for k in plains for c in range(scene.run.fed.classes)}
 
         def group(of: str, pairs: list[tuple[int, int]], h: list[Tensor], held: list[Tensor]) -> Prototypes:
-            x = [scene.natural(scene.trainer.samples.x[each]).float() for each in held]
+            x = [scene.natural(scene.stored(each)).float() for each in held]
             plain = torch.stack([plains[k][c] for k, c in pairs])
             return Prototypes(of, torch.stack(h), x, plain, torch.tensor([k for k, _ in pairs]))
 
@@ -218,16 +210,12 @@ class Prototype(Attack):
         h = [shares[k]["sums"][c] / shares[k]["counts"][c] for k, c in chosen]
         yield group(AS_SENT, chosen, h, [rows[pair] for pair in chosen])
         for m in () if scene.run.method.samples_apart else sorted(set(self.behind)):
-            enough, rng = (
-                [pair for pair, held in rows.items() if len(held) >= m],
-                numpy_key(seed, "behind", m),
-            )
+            enough = [pair for pair, held in rows.items() if len(held) >= m]
+            rng = numpy_key(seed, "behind", m)
             if chosen := [enough[i] for i in rng.permutation(len(enough))[: self.samples]]:
                 held = [torch.as_tensor(rng.permutation(rows[pair].numpy())[:m]) for pair in chosen]
                 h = [
-                    _features(scene, _weights_of(scene, k))(
-                        scene.seen(scene.trainer.samples.x[each], k)
-                    ).mean(0)
+                    _features(scene, _weights_of(scene, k))(scene.seen(scene.stored(each), k)).mean(0)
                     for (k, _), each in zip(chosen, held)
                 ]
                 yield group(f"of {m} sample{'s' * (m > 1)}", chosen, h, held)
@@ -267,8 +255,8 @@ def _part(scene: Scene) -> Part | None:
 
 def _rows(scene: Scene, k: int, c: int) -> Tensor:
     """The rows of client k with class c."""
-    rows = np.asarray(scene.run.federation.train[k])
-    return torch.as_tensor(rows[scene.run.federation.y[rows] == c])
+    rows = np.asarray(scene.federation.train[k])
+    return torch.as_tensor(rows[scene.federation.y[rows] == c])
 
 
 def _nearest(answer: Tensor, x: Tensor) -> Tensor:
@@ -293,26 +281,10 @@ def _scores(share: str, of: str, answers: Tensor, group: Prototypes, span: float
     usual_there = torch.stack([_nearest(mean, x) for mean, x in zip(group.plain, group.x)])
     error, without = success.mse(answers, there), success.mse(group.plain, usual_there)
     images, as_sent = success.is_image(answers.shape[1:]), group.of == AS_SENT
-    value, low, high = mean_of(error.double().numpy())
-    scores = [
-        Score(
-            share,
-            of,
-            "MSE to nearest",
-            value,
-            low,
-            high,
-            float(without.mean()),
-            0.0,
-            len(error),
-            main=as_sent and not images,
-        )
-    ]
+    value, floor, main = mean_of(error.double().numpy()), float(without.mean()), as_sent and not images
+    scores = [Score(share, of, "MSE to nearest", *value, floor, 0.0, len(error), main)]
     if images:
         alike, usual = success.ssim(answers, there, span), success.ssim(group.plain, usual_there, span)
-        value, low, high = mean_of((alike - usual).double().numpy())
-        most = float((1 - usual).mean())
-        scores.append(
-            Score(share, of, "SSIM above class mean", value, low, high, 0.0, most, len(error), main=as_sent)
-        )
+        value, most = mean_of((alike - usual).double().numpy()), float((1 - usual).mean())
+        scores.append(Score(share, of, "SSIM above class mean", *value, 0.0, most, len(error), as_sent))
     return scores

@@ -42,12 +42,12 @@ from unskew.attacks.payloads import (
 )
 from unskew.attacks.scene import Scene
 from unskew.core.keys import numpy_key
+from unskew.formats.ranges import Count
 from unskew.methods.feddata import FedData
 from unskew.methods.fedmix import FedMix
 from unskew.methods.flea import FLea
 
 READS = ("flea/features", "fedmix/x", "naivemix/x", "feddata/x")
-"""The attacked payloads, by their names in the ledger."""
 
 CLASS_MEAN, WHITE_BOX = "class mean", "white-box inversion"
 
@@ -59,9 +59,7 @@ class Reconstruct(Attack):
     own: Annotated[int, Ge(50), Le(1_000_000), "the most samples of its own that the attacker trains on"] = (
         2000
     )
-    steps: Annotated[
-        int, Ge(1), Le(1_000_000), "steps of 64 samples that a decoder trains at most, and of an inversion"
-    ] = 600
+    steps: Annotated[Count, "steps of 64 samples that a decoder trains at most, and of an inversion"] = 600
     exchanges: Exchanges = "every"
     name: ClassVar[str] = "reconstruct"
     one_input: ClassVar[bool] = False
@@ -83,10 +81,10 @@ class Reconstruct(Attack):
         else:
             takens = [inputs(scene, part_of(scene, FedMix) or part_of(scene, FedData))]  # type: ignore[arg-type]
         every = torch.unique(torch.cat([taken.x for taken in takens]), dim=0)
-        own = unseen(scene.run.federation, every, seed, most=self.own)
+        own = unseen(scene.federation, every, seed, most=self.own)
         taken = clearest(scene, takens, own, seed)
         rows = torch.as_tensor(numpy_key(seed, "attacked").permutation(len(taken.sent))[: self.samples])
-        layout = scene.run.federation.layout
+        layout = scene.federation.layout
         there = pieces(layout, scene.natural(taken.x[rows]).float())
         mine = pieces(layout, scene.natural(own.x).float().to(taken.x.device))
         shown = at_cut(scene, taken, own.x) if taken.cut else taken.sent
@@ -122,7 +120,7 @@ class Reconstruct(Attack):
 
     def _found(self, scene: Scene, taken: Taken, rows: Tensor, own: Samples, shown: Tensor) -> Tensor | None:
         """The samples by white-box inversion, in natural units; None for a model without gradients."""
-        net, layout = relax(scene.trainer.net), scene.run.federation.layout
+        net, layout = relax(scene.trainer.net), scene.federation.layout
         if not has_slopes(net):
             return None
         own_x, sent = scene.seen(own.x), taken.sent[rows]

@@ -16,7 +16,6 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
-from annotated_types import Ge, Le
 from torch import Tensor
 
 from unskew.attacks.attack import Attack, Outcome, Score, mean_of, share_of
@@ -25,11 +24,11 @@ from unskew.attacks.payloads import first_trip, part_of
 from unskew.attacks.scene import Scene
 from unskew.core.client import Batch, replace_fields
 from unskew.core.keys import numpy_key
+from unskew.formats.ranges import Count
 from unskew.methods.fedrdn import FedRDN
 from unskew.round.samples import load_samples
 
 READS = ("fedrdn/mu", "fedrdn/sigma")
-"""The attacked payloads, by their names in the ledger."""
 
 
 LEAST_SPREAD = 1e-5
@@ -40,9 +39,7 @@ LEAST_SPREAD = 1e-5
 class Statistics(Attack):
     """Differences two releases of statistics, and guesses their site."""
 
-    samples: Annotated[
-        int, Ge(1), Le(1_000_000), "the most samples that are added to a site, one after another"
-    ] = 100
+    samples: Annotated[Count, "the most samples that are added to a site, one after another"] = 100
     name: ClassVar[str] = "statistics"
     asks: ClassVar[str] = "which statistics has one added sample, and whose are they?"
     adversary: ClassVar[str] = "the server, and every client, for all are sent the table of all sites"
@@ -51,11 +48,9 @@ class Statistics(Attack):
     def refuse(self, scene: Scene) -> str | None:
         if scene.run.method.samples_apart:
             return "what it differences has noise here, and `privacy.json` says what that hides of a sample"
-        return (
-            None
-            if part_of(scene, FedRDN)
-            else "its clients share no statistics of their inputs, as FedRDN's do"
-        )
+        if part_of(scene, FedRDN):
+            return None
+        return "its clients share no statistics of their inputs, as FedRDN's do"
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         part = part_of(scene, FedRDN)
@@ -64,12 +59,12 @@ class Statistics(Attack):
         for leaf in ("mu", "sigma"):
             sent = torch.stack([r.shares[part.name][leaf] for r in visit.replies])
             scene.check_same(sent, scene.final.slices[part.name][leaf], f"{part.name}/{leaf}")
-        stored = scene.trainer.samples.x[torch.as_tensor(np.unique(scene.run.federation.train.rows))]
-        own = unseen(scene.run.federation, stored, seed)
+        stored = scene.held()
+        own = unseen(scene.federation, stored, seed)
         of_own = _each(scene, part, own.x[:500].to(stored.device))
         scores = self._differences(scene, part, seed, of_own)
         scores += self._properties(scene, part, seed)
-        of_sites = "; of each site its test samples" if scene.run.federation.natural else ""
+        of_sites = "; of each site its test samples" if scene.federation.natural else ""
         return Outcome(tuple(scores), f"{len(own)} {own.name}{of_sites}")
 
     def _differences(self, scene: Scene, part: FedRDN, seed: int, of_own: Tensor) -> list[Score]:
@@ -78,11 +73,11 @@ class Statistics(Attack):
         varies_C = spread_C > LEAST_SPREAD * guess.abs().clamp(min=LEAST_SPREAD)
         rng = numpy_key(seed, "added")
         errors, without = list[Tensor](), list[Tensor]()
-        federation = scene.run.federation
+        federation = scene.federation
         sites = [k for k in range(federation.clients) if federation.sizes[k] > 1]
         for _ in range(self.samples):
             rows = rng.permutation(federation.train[int(rng.choice(sites))])
-            x = scene.trainer.samples.x[torch.as_tensor(rows)]
+            x = scene.stored(rows)
             before, after = _released(scene, part, x[:-1]), _released(scene, part, x)
             recovered = after * len(x) - before * (len(x) - 1)
             there = _released(scene, part, x[-1:])
@@ -103,7 +98,7 @@ class Statistics(Attack):
 
     def _properties(self, scene: Scene, part: FedRDN, seed: int) -> list[Score]:
         """The accuracy with which the nearest statistics name the site, or its largest class."""
-        federation = scene.run.federation
+        federation = scene.federation
         if not federation.natural and scene.run.task.name != "classification":
             return []  # no class is a site's largest
         kept = scene.final.slices[part.name]
@@ -112,8 +107,7 @@ class Statistics(Attack):
             own = [load_samples(np.asarray(federation.x_test[rows]), "cpu")[:] for rows in federation.test]
             truth, what = list(range(federation.clients)), "which site it is"
         else:
-            stored = scene.trainer.samples.x[torch.as_tensor(np.unique(federation.train.rows))]
-            samples = unseen(federation, stored, seed)
+            samples = unseen(federation, scene.held(), seed)
             own = [samples.x[samples.y == c] for c in range(federation.n_classes)]
             truth, what = federation.label_counts.argmax(1).tolist(), "its largest class"
         known = [i for i, x in enumerate(own) if len(x)]

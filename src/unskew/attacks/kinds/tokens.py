@@ -29,6 +29,7 @@ from unskew.attacks.scene import Scene
 from unskew.core.module_inputs import TableExposure, embedding_tables, lookup_ids, table_exposure
 from unskew.core.part import overrides
 from unskew.errors import UsageError
+from unskew.formats.ranges import Count
 
 PIECE = 256
 """The number of samples in one pass."""
@@ -40,7 +41,7 @@ class Lookups:
     names: the weights of the tables. counts: by table, a mask of the rows without padding.
     """
 
-    def __init__(self, scene: Scene, names: Mapping[str, Any]):
+    def __init__(self, scene: Scene, names: Collection[str]):
         self.scene, self.net = scene, scene.trainer.net
         self.layers = {n: layer for n, layer in embedding_tables(self.net.module).items() if n in names}
         self.rows = {n: layer.num_embeddings for n, layer in self.layers.items()}
@@ -87,7 +88,6 @@ def _no_padding(layer: nn.Embedding | nn.EmbeddingBag) -> Tensor:
 
 
 READS = ("w",)
-"""The attacked payloads, by their names in the ledger."""
 
 TINY, ROUNDING = 1e-12, 1e-6
 """Changes below TINY of the largest change, or with weight decay below ROUNDING of a row's length, are
@@ -98,9 +98,7 @@ none."""
 class Tokens(Attack):
     """Names the table rows that a client's samples look up."""
 
-    samples: Annotated[
-        int, Ge(1), Le(1_000_000), "the most samples of its own by which the attacker guesses"
-    ] = 500
+    samples: Annotated[Count, "the most samples of its own by which the attacker guesses"] = 500
     clients: Annotated[
         int, Ge(1), Le(1000), "how many clients' updates are attacked, the first of the last round"
     ] = 10
@@ -129,35 +127,28 @@ class Tokens(Attack):
         return None
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
-        heard, federation = scene.last_round, scene.run.federation
+        heard, federation = scene.last_round, scene.federation
         answered = set(scene.answered(scene.final.t))
         replies = [r for r in heard.replies if r.client in answered][: self.clients]
         assert heard.start is not None
         rows = [torch.as_tensor(np.asarray(federation.train[r.client])) for r in replies]
-        every = scene.trainer.samples.x[torch.unique(torch.cat(rows))]
+        every = scene.stored(torch.unique(torch.cat(rows)))
         own = unseen(federation, every, seed, most=self.samples)
-        with Lookups(
-            scene,
-            {
-                n: t
-                for n, t in embedding_tables(scene.run.fed.net.module).items()
-                if n in scene.run.fed.shared
-            },
-        ) as lookups:
+        with Lookups(scene, scene.run.fed.shared) as lookups:
             frequent = lookups.counted(own.x)
-            differing = [name for name, counts in frequent.items() if _differs(counts, len(own))]
-            by_table = {name: list[tuple[float, ...]]() for name in differing}
+            # tables with a row that some samples take and others do not
+            by_table = {
+                name: list[tuple[float, ...]]()
+                for name, counts_V in frequent.items()
+                if bool(((counts_V > 0) & (counts_V < len(own))).any())
+            }
             for reply, held in zip(replies, rows):
                 before = heard.start.to(reply.client).weights
-                there = lookups.present(scene.trainer.samples.x[held], reply.client)
+                there = lookups.present(scene.stored(held), reply.client)
                 for name, results in by_table.items():
                     counts = lookups.counts[name]
-                    values = (
-                        change_of(before[name][counts], reply.weights[name][counts]),
-                        there[name],
-                        frequent[name],
-                    )
-                    results += _attacked(*values)
+                    change = change_of(before[name][counts], reply.weights[name][counts])
+                    results += _attacked(change, there[name], frequent[name])
         scores = [score for name, results in by_table.items() for score in _scores(name, results)]
         if not scores:
             text = (
@@ -189,11 +180,6 @@ def read_off(change_V: Tensor, frequent_V: Tensor) -> tuple[Tensor, Tensor]:
     return moved + TINY * known, moved.log10() > ordered[widest.indices]
 
 
-def _differs(counts_V: Tensor, n: int) -> bool:
-    """Whether there is a row that some of n samples take and others do not."""
-    return bool(((counts_V > 0) & (counts_V < n)).any())
-
-
 def _attacked(change_V: Tensor, there_V: Tensor, frequent_V: Tensor) -> list[tuple[float, ...]]:
     """AUC, recall and precision, each with and without the payload; none where there are no rows to tell
     apart."""
@@ -213,18 +199,9 @@ def _attacked(change_V: Tensor, there_V: Tensor, frequent_V: Tensor) -> list[tup
 def _scores(table: str, results: list[tuple[float, ...]]) -> list[Score]:
     if not results:
         return []
-    values = np.array(results)
-    of = f"rows of {table.removesuffix('.weight')}, updates as sent"
+    values, of = np.array(results), f"rows of {table.removesuffix('.weight')}, updates as sent"
+    floors, n = values[:, 3:].mean(0), len(values)
     return [
-        Score(
-            "w",
-            of,
-            metric,
-            *mean_of(values[:, i]),
-            float(values[:, 3 + i].mean()),
-            1.0,
-            len(values),
-            main=i == 0,
-        )
+        Score("w", of, metric, *mean_of(values[:, i]), float(floors[i]), 1.0, n, main=i == 0)
         for i, metric in enumerate(("AUC", "recall", "precision"))
     ]

@@ -30,11 +30,9 @@ def image_shapes(fed: Fed) -> list[tuple[int, ...]]:
 def image_refusal(fed: Fed) -> str:
     """The reason why a Part that works on images cannot run without any, as the end of a sentence."""
     layout = fed.net.layout
-    return (
-        f"none of a sample's inputs is an image ({layout})"
-        if layout
-        else f"a sample here is {list(fed.shape)}"
-    )
+    if layout:
+        return f"none of a sample's inputs is an image ({layout})"
+    return f"a sample here is {list(fed.shape)}"
 
 
 def image_channels(fed: Fed) -> int:
@@ -76,6 +74,21 @@ def per_channel(values_BC: Tensor, fed: Fed, elsewhere: float = 0.0) -> Tensor:
         for each in fed.net.layout.inputs
     ]
     return torch.cat(rows, 1)
+
+
+def drawing_refusal(fed: Fed, what: str) -> str | None:
+    """The reason why the decoder cannot draw such samples, as the end of a sentence; None if it can. what: of
+    the Part, "its decoder"."""
+    shape = fed.shape
+    if len(shape) == 3 and not shape[1] % 4 and not shape[2] % 4:
+        return None
+    return f"{what} draws images whose sides are multiples of 4 and a sample here is {list(shape)}"
+
+
+def last_of_stage(share: float, rounds: int) -> int:
+    """The last round T_p of a first stage of this share of the rounds: at least 1 and, with two rounds or
+    more, below the last round."""
+    return max(1, min(rounds - 1, round(share * rounds)))
 
 
 DECODER_LAYERS = (("a", 64, 64, 1), ("b", 64, 32, 2), ("c", 32, 32, 1), ("d", 32, 0, 2))

@@ -9,6 +9,8 @@ Letters: D numbers of all shared weights together, n codes of b bits, N bytes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -97,15 +99,23 @@ def last_models(kept: Tree, ups: Ups) -> Weights:
     }
 
 
-def with_idle_clients(kept: Weights, sent: Tree, fed: Fed) -> Weights:
+def with_idle_clients(kept: Weights, received: Callable[[int], Weights], fed: Fed) -> Weights:
     """The models that clients sent last, where clients without samples have the model they received.
 
-    Such clients never train, and would otherwise always count with the initial model.
+    Such clients never train, and would otherwise always count with the initial model. received: the weights
+    that client k was sent.
     """
-    idle = torch.as_tensor(fed.sizes == 0).nonzero().flatten()
-    if not len(idle):
-        return kept
-    return {n: t.index_copy(0, idle.to(t.device), sent[n][idle].to(t)) for n, t in kept.items()}
+    for k in (fed.sizes == 0).nonzero()[0].tolist():
+        u = received(k)
+        kept = {
+            n: t.index_copy(0, torch.tensor([k], device=t.device), u[n][None].to(t)) for n, t in kept.items()
+        }
+    return kept
+
+
+def row(models: Tree, k: int) -> Weights:
+    """The model of client k among those of all clients, [K, ...] by name."""
+    return {n: t[k] for n, t in models.items()}
 
 
 def test_gradients(w: Weights, b: Batch, c: Client) -> Weights:
