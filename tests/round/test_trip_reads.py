@@ -114,11 +114,3 @@ def test_a_trip_cannot_read_a_leaf_that_it_does_not_name():
     with pytest.raises(UsageError) as error:
         conformance.train_run(Method(looking(("big",), look=look)), rounds=2)
     assert "KeyError: 'seen'" in str(error.value)
-
-
-@pytest.mark.parametrize("reads", ["seen", ("seen", 1), {"seen": 1}])
-def test_names_that_are_no_tuple_are_refused(reads):
-    with pytest.raises(
-        UsageError, match=r"E121 'looks' has a trip with reads=.*; name the leaves of its slice in a tuple"
-    ):
-        Method(looking(reads))

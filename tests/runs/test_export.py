@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from torch import nn
 import unskew
 from tests.samples import EVERYTHING
 from unskew.errors import StateError, UsageError
-from unskew.runs.export import example_inputs, export_folder, onnx_format, weights_format
+from unskew.runs.export import export_folder, exported_model, file_formats
 from unskew.runs.export.exported_model import export_model, input_scaling
 from unskew.runs.model_card import FILE as CARD
 from unskew.system import disk
@@ -188,7 +189,8 @@ def test_nothing_is_overwritten_and_nothing_is_left_behind(fedrdn, tmp_path, mon
 
 
 def test_a_model_that_answers_otherwise_is_not_written(fedrdn, tmp_path, monkeypatch):
-    monkeypatch.setattr(weights_format, "answer", lambda content, whole, x: whole(x) + 0.01)
+    off = replace(file_formats.WEIGHTS, answer=lambda content, whole, x: whole(x) + 0.01)
+    monkeypatch.setitem(file_formats.FORMATS, "safetensors", off)
     with pytest.raises(UsageError, match=r"E160 .*differ by up to 0.01"):
         fedrdn.export(tmp_path / "e")
     assert not (tmp_path / "e").exists()
@@ -251,18 +253,18 @@ def test_bytes_stay_bytes_only_where_they_are_divided():
         ("float32", 255),
         ("uint8", None),
     ]
-    assert [example_inputs.sample_type(dtype, whole(by)) for dtype, by in given] == [  # type: ignore[arg-type]
+    assert [exported_model.sample_type(dtype, whole(by)) for dtype, by in given] == [  # type: ignore[arg-type]
         "uint8", "float32", "uint16", "float32", "float32", "int64",
     ]  # fmt: skip
 
 
 def test_a_model_too_large_for_one_file_of_onnx_is_refused_before_it_is_converted(monkeypatch):
-    monkeypatch.setattr(onnx_format, "package", lambda name: None)
-    monkeypatch.setattr(onnx_format, "LARGEST", 63)
+    monkeypatch.setattr(file_formats, "package", lambda name: None)
+    monkeypatch.setattr(file_formats, "LARGEST_ONNX", 63)
     with pytest.raises(
         UsageError, match="E160 the model has 64 bytes, and one ONNX file holds at most 63; --format"
     ):
-        onnx_format.write(SimpleNamespace(model=nn.Linear(3, 4)), torch.zeros(1, 3), None)  # type: ignore[arg-type]
+        file_formats.write_onnx(SimpleNamespace(model=nn.Linear(3, 4)), torch.zeros(1, 3), None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])

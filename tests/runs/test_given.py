@@ -150,12 +150,12 @@ def test_a_digest_is_of_the_code_that_was_imported(tmp_path, monkeypatch):
     file.write_text("def double(x):\n    return 2 * x\n")
     monkeypatch.syspath_prepend(tmp_path)
     double = importlib.import_module("edited_later").double
-    before = object_digests.running_code(double)
+    before = [*object_digests.texts_of(double)]
     file.write_text("def double(x):\n    return 3 * x + 1\n")
-    assert object_digests.running_code(double) == before
+    assert [*object_digests.texts_of(double)] == before
     del sys.modules["edited_later"]
     importlib.invalidate_caches()
-    assert object_digests.running_code(importlib.import_module("edited_later").double) != before
+    assert [*object_digests.texts_of(importlib.import_module("edited_later").double)] != before
 
 
 def test_a_log_that_a_hook_keeps_does_not_count():

@@ -108,7 +108,7 @@ def test_the_card_says_what_the_hub_reads(ours, folder):
 @pytest.mark.parametrize(
     ("method", "more", "client", "license", "says"),
     [
-        ("fedavg", {}, None, "mti", "E109 the hub knows no licence 'mti'. Did you mean 'mit'"),
+        ("fedavg", {}, None, "m t", "E109"),
         ("fedavg", {}, 0, "", "E160 .*what client-0 alone has"),
         ("fedavg", {"model": nn.Sequential(nn.Linear(5, 3))}, None, "", "E160 .*code of your own"),
         ("fedetf", {}, None, "", "E160 'fedetf' changes the model's layers"),

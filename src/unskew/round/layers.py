@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -91,28 +91,18 @@ RECTIFIERS: dict[Any, Callable[..., RectifierCall]] = {
 """Maps functions of torch to functions that parse their arguments."""
 
 
-class CopyLog(Protocol):
-    """copied: a list to which every view appends its copy, if it made one; or None."""
-
-    copied: list[Tensor] | None
-
-
-def view(copies: CopyLog, x: Tensor, *size: Any, **kwargs: Any) -> Tensor:
+def view(_kernels: object, x: Tensor, *size: Any, **kwargs: Any) -> Tensor:
     """x in this shape, as a view if possible."""
     if kwargs or (size and isinstance(size[0], torch.dtype)):
         return x.view(*size, **kwargs)
-    y = x.reshape(*size)
-    if copies.copied is not None and y.untyped_storage().data_ptr() != x.untyped_storage().data_ptr():
-        copies.copied.append(y)
-    return y
+    return x.reshape(*size)
 
 
-def view_as(copies: CopyLog, x: Tensor, other: Tensor) -> Tensor:
-    """x in the shape of another tensor."""
-    return view(copies, x, other.shape)
+def view_as(_kernels: object, x: Tensor, other: Tensor) -> Tensor:
+    return x.reshape(other.shape)
 
 
-def view_as_complex(_copies: CopyLog, x: Tensor) -> Tensor:
+def view_as_complex(_kernels: object, x: Tensor) -> Tensor:
     """Pairs of numbers as complex numbers; they must be contiguous, which weights with four axes are not."""
     return torch.view_as_complex(x.contiguous())
 
@@ -133,14 +123,13 @@ class Kernels(TorchFunctionMode):
     statistics also in training (for a client with one sample). rounded: convolutions except depthwise ones
     round their factors to bfloat16, which is faster on some processors. padded: batches end in padding, which
     statistics must ignore. mask_shapes: a list to which every dropout layer appends the shape of its mask, or
-    None. copied: as in `CopyLog`.
+    None.
     """
 
     def __init__(self, folded: bool, frozen: bool = False, rounded: bool = False):
         super().__init__()
         self.folded, self.frozen, self.rounded, self.padded = folded, frozen, rounded, False
         self.mask_shapes: list[tuple[int, ...]] | None = None
-        self.copied: list[Tensor] | None = None
         self._weight_B: Tensor | None = None
         self._dropout: Iterator[Tensor] | None = None
         self._differentiating = False

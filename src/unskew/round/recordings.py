@@ -256,20 +256,16 @@ class Recording:
         self.run()
 
 
-@dataclass(frozen=True)
-class Untraced:
+class Untraced(Optimiser):
     """An optimiser whose step a recorder calls as it is, because its learning rate is a number that differs
     between rounds."""
 
-    optimiser: Optimiser
-    recorder: Operators
-
-    @property
-    def state(self) -> list[list[Tensor]]:
-        return self.optimiser.state
+    def __init__(self, optimiser: Optimiser, recorder: Operators):
+        self.optimiser, self.recorder = optimiser, recorder
 
     def start(self, w: list[Tensor], lanes: Tensor | None = None) -> None:
         self.optimiser.start(w, lanes)
+        self.state = self.optimiser.state
 
     def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: Tensor) -> None:
         self.recorder.untraced(self._step, [w, state], g, local_G)

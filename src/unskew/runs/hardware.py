@@ -42,7 +42,7 @@ from unskew.round.samples import Samples, StreamedSamples
 from unskew.round.schedule import Chunk
 from unskew.round.trainer import Trainer
 from unskew.runs import model_trial
-from unskew.runs.model_trial import TRIAL_LANES, keep_buffers
+from unskew.runs.model_trial import TRIAL_LANES
 from unskew.system.machine import usable_memory
 
 
@@ -197,7 +197,6 @@ def is_small(net: Network, batch: int) -> bool:
         with (
             torch.random.fork_rng(devices=[]),
             torch.enable_grad(),
-            keep_buffers(net.module),
             saved,
             plain,
             products,
@@ -268,37 +267,27 @@ def device_of(settings: Settings) -> str:
     if not re.fullmatch(r"cpu|cuda(:\d{1,4})?", device):
         near = suggestion("cuda" if device.lower() in ("gpu", "mps") else device, ("auto", "cpu", "cuda"))
         raise UsageError("E109", f"device must be auto, cpu, cuda or cuda:1; got {excerpt(device)}.{near}")
-    _check_precision(settings.precision, device)
     index = int(device.partition(":")[2] or 0)
     if device != "cpu" and index >= torch.cuda.device_count():
-        gpus = f"finds {torch.cuda.device_count() or 'no'} GPU{'s' * (torch.cuda.device_count() > 1)}"
+        gpus = f"finds {torch.cuda.device_count() or 'no'} GPUs"
         raise UsageError("E109", f"device is {device}, and torch {torch.__version__} {gpus}; use device=cpu.")
-    return device
-
-
-def _check_precision(precision: str, device: str) -> None:
-    if device == "cpu" and precision == TF32:
-        raise UsageError(
-            "E109", "precision=tf32 is for GPUs, and this run computes on the CPU; leave it out."
-        )
-    if device != "cpu" and precision == BF16:
+    kind = {TF32: "GPUs", BF16: "CPUs"}.get(settings.precision)
+    if kind == ("GPUs" if device == "cpu" else "CPUs"):
         text = (
-            "precision=bf16 is for CPUs, and this run computes on a GPU; leave it out, or take precision=tf32"
+            f"precision={settings.precision} is for {kind}, and this run computes on {device}; leave it out"
         )
         raise UsageError("E109", f"{text}.")
-    if precision == BF16 and not has_bf16():
+    if settings.precision == BF16 and not has_bf16():
         text = "precision=bf16 needs a processor that computes with bfloat16 numbers, which this one does not"
         raise UsageError("E109", f"{text}; leave it out.")
+    return device
 
 
 def check_bf16(net: Network, precision: str) -> None:
     """Raises UsageError (E109) for precision bf16 and a model without layers that it would round."""
     if precision == BF16 and not any(w.ndim in (3, 4) and w.shape[1] > 1 for w in net.initial.values()):
-        text = (
-            "precision=bf16 rounds convolutions of several channels in one or two dimensions, and this model"
-            " has none"
-        )
-        raise UsageError("E109", f"{text}; leave it out.")
+        text = "precision=bf16 rounds convolutions of several channels in one or two dimensions"
+        raise UsageError("E109", f"{text}, and this model has none; leave it out.")
 
 
 def lanes_of(settings: Settings, net: Network, device: str) -> int:

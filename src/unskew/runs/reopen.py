@@ -101,9 +101,7 @@ def check_model(
 def _check_file(path: Path, files: Mapping[str, str], text: str) -> None:
     """Raises StateError (E112) for a file or folder with another content than those of the run's training."""
     then = set(files.values())
-    imports = any(python_files.IMPORTED_BY in file for file in files)  # older versions did not tell them
-    named = python_files.digests_with_imports(text) if imports else python_files.digests(text)
-    for file, digest in {**named, **hf_folder.digests(text)}.items():
+    for file, digest in {**python_files.digests_with_imports(text), **hf_folder.digests(text)}.items():
         if then and digest not in then:
             raise StateError("E112", f"{file} is not the file with which {path} was trained; name that one.")
 
@@ -128,7 +126,8 @@ def open_run(path: Path, code: UserCode, unfinished: bool = False, best: bool = 
     the global model of its best round, which the setting keep_best keeps.
 
     Raises StateError: E117 without a run, E155 for an unfinished run, E156 if the model cannot be built from
-    `code`, E201 for a damaged checkpoint, index of private state or record; NothingUsed (E316) for a run in which no reply was used.
+    `code`, E201 for a damaged checkpoint, index of private state or record; NothingUsed (E316) for a run in
+    which no reply was used.
     """
     checkpoint = _checkpoint(path)
     tree, facts = _best(path, checkpoint) if best else checkpoint
@@ -155,10 +154,8 @@ def _best(path: Path, checkpoint: Checkpoint) -> Checkpoint:
     """The tensors of the best round with the facts of the run. Raises StateError (E155) if they were not
     kept."""
     if not (path / BEST_FILE).is_file():
-        text = (
-            f"{path} has no {BEST_FILE}: only a run with keep_best=True (--set keep_best=true) keeps the model"
-            " of its best round"
-        )
+        text = f"{path} has no {BEST_FILE}: only a run with keep_best=True (--set keep_best=true) keeps the"
+        text = f"{text} model of its best round"
         raise StateError("E155", f"{text}.")
     tree, facts = checkpoints.read(path / BEST_FILE)
     return tree, {**checkpoint[1], "t": facts["t"]}
@@ -208,17 +205,10 @@ def rebuild(
 
 
 def _federation(path: Path, facts: dict[str, Any]) -> RemoteFederation:
-    """The clients, from federation.json, and the form of samples, from the checkpoint or the model's file."""
-    inputs = facts.get("inputs")
-    if inputs is None and (path / checkpoints.MODEL).is_file():
-        inputs = checkpoints.read(path / checkpoints.MODEL)[1].get("inputs")
-    if inputs is None:
-        raise StateError(
-            "E156", f"nothing in {path} says how its inputs are scaled; unskew resume {path} writes it."
-        )
+    """The clients, from federation.json, and the form of samples, from the checkpoint."""
     file = path / "federation.json"
     try:
-        return RemoteFederation.from_facts(inputs, schema.parse_federation(file, file.read_bytes()))
+        return RemoteFederation.from_facts(facts["inputs"], schema.parse_federation(file, file.read_bytes()))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise StateError(
             "E111", f"{file} cannot be read ({type(error).__name__}); copy the folder again."

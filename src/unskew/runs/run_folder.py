@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import torch
@@ -36,7 +35,7 @@ from unskew.records.checkpoints import MODEL, Checkpoint, State
 from unskew.records.private_state import DiskStore
 from unskew.records.record import Record
 from unskew.records.run_lock import RunLock
-from unskew.round.callback_list import CallbackList
+from unskew.round.callback import CallbackList
 from unskew.round.loop import Loop, RoundSummary, remaining_rounds
 from unskew.round.run import Run
 from unskew.runs import hardware, model_card, predictions, resolve
@@ -48,18 +47,14 @@ from unskew.system import disk
 from unskew.system.python_files import GIVEN_OBJECT, one_line
 from unskew.version import revision
 
-WHOLE_BYTES = 2 << 30
-"""Bytes of an array above which its blocks are told by their checksums, which take less time."""
 BLOCK_BYTES = 1 << 20
 
 
-def fingerprint(federation: Federation, whole: int = WHOLE_BYTES, by_sample: bool = False) -> str:
+def fingerprint(federation: Federation, by_sample: bool = False) -> str:
     """SHA-256 of the samples, labels and classes, for training and for the test, and of who holds which.
 
-    Of an array above `whole` bytes the checksums of its blocks count; of samples that are read when they are
-    wanted, those of
-    each sample. by_sample: also of samples in memory, so that it does not depend on how much memory a machine
-    has.
+    Of samples that are read on demand, the checksums of each sample count. by_sample: also of samples in
+    memory, so that it does not depend on how much memory a machine has.
     """
     facts = (federation.classes, federation.names, federation.mean, federation.std)
     further = tuple(fact for fact in (federation.target, federation.layout) if fact)
@@ -73,26 +68,21 @@ def fingerprint(federation: Federation, whole: int = WHOLE_BYTES, by_sample: boo
     for array in (*samples, *indices, federation.reserved):
         sha.update(f"\n{array.dtype} {array.shape}\n".encode())
         each = array.survey.crc if isinstance(array, Rows) else array
-        if (
-            by_sample
-            and (array is federation.x or array is federation.x_test)
-            and not isinstance(array, Rows)
-        ):
+        if by_sample and each is array and any(array is x for x in (federation.x, federation.x_test)):
             each = checksums(array)
-        for block in _byte_blocks(each, whole):
+        for block in _byte_blocks(each):
             sha.update(block)
         if isinstance(array, Rows) and array.changes:
             sha.update(repr(federation.applied).encode())
     return sha.hexdigest()
 
 
-def _byte_blocks(array: Any, whole: int) -> Iterator[memoryview | bytes]:
-    """Bytes of an array, some rows at a time; of one above `whole` bytes the checksums of such blocks."""
+def _byte_blocks(array: Any) -> Iterator[memoryview]:
+    """The bytes of an array, some rows at a time."""
     row_bytes = max(1, int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize)
     rows = max(1, BLOCK_BYTES // row_bytes)
     for start in range(0, len(array), rows):
-        block = np.ascontiguousarray(np.asarray(array[start : start + rows])).reshape(-1).view(np.uint8).data
-        yield crc32(block).to_bytes(4, "little") if len(array) * row_bytes > whole else block
+        yield np.ascontiguousarray(np.asarray(array[start : start + rows])).reshape(-1).view(np.uint8).data
 
 
 def check_same(path: Path, settings: Settings) -> None:
