@@ -139,24 +139,6 @@ def test_misspelt_scores_are_refused(result, ask, says):
         ask(result)
 
 
-def test_scopes_beside_the_three_have_scores_too(result):
-    assert result.scores("train", "loss")["last"] > 0
-
-
-def test_results_can_be_compared_without_comparing_tensors(result):
-    """`result == result` was a traceback."""
-    assert result == result
-    assert len({result}) == 1
-    assert result != unskew.run("fedavg", conformance.small_federation(), rounds=1, epochs=1, workers=1)
-
-
-def test_a_result_says_what_was_understood_of_its_data():
-    """In a script nothing said that columns were standardised or which classes there are."""
-    result = unskew.run("fedavg", halves(ROWS, Y), **(SETTINGS | {"rounds": 1}))
-    assert "standardised column by column" in result.understood
-    assert "3: 0 14, 1 13, 2 13" in result.understood
-
-
 def test_frames_hold_what_the_run_wrote(result, monkeypatch):
     """Checked without pandas, of which only the constructor is needed."""
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
