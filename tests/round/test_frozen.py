@@ -16,7 +16,6 @@ import unskew
 from unskew.config import build
 from unskew.core.network import Network
 from unskew.core.trees import flat_tree
-from unskew.errors import UsageError
 from unskew.round import lanes
 from unskew.round.loop import remaining_rounds
 from unskew.runs.assemble import loop_of
@@ -189,20 +188,3 @@ def test_buffers_that_layers_compute_from_their_settings_stay():
     net = Network(module, (4,))
     assert net.constants == {"0.frequencies"}
     assert not net.buffers
-
-
-def test_a_model_that_is_all_frozen_is_refused():
-    """M1, M24: and one of which a method leaves nothing to train."""
-    with pytest.raises(UsageError, match="requires_grad=False"):
-        trained("1", model().requires_grad_(False))
-    with pytest.raises(UsageError, match="fedbabu freezes all of it"):
-        trained("1", nn.Sequential(nn.Flatten(), nn.Linear(36, CLASSES)), "fedbabu")
-
-
-@pytest.mark.parametrize("method", ["ccvr", "fedavg_ft(each=2)", "fedbabu(finetune_epochs=1)"])
-def test_methods_that_train_the_head_are_refused_where_it_is_frozen(method):
-    """M1: the server, and a client for its own score, trained a frozen head."""
-    module = model()
-    module.get_submodule("head").requires_grad_(False)
-    with pytest.raises(UsageError, match="cannot run here: it trains the head, which is frozen"):
-        trained("1", module, method, clients=2)

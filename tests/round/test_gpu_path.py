@@ -4,7 +4,6 @@ batched layers."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from tests.round.training import build, trainer
 from tests.samples import EVERYTHING, turn
@@ -242,19 +241,6 @@ def test_batched_convolutions_and_their_gradients_are_those_of_grouped_ones(
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
 
 
-def test_group_normalisation_trains_side_by_side():
-    def after(lanes: int) -> dict[str, Tensor]:
-        torch.manual_seed(2)
-        body = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.ReLU(), nn.MaxPool2d(2))
-        made, start = trainer(nn.Sequential(body, nn.Flatten(), nn.Linear(128, 4)), SHAPE, lanes=lanes)
-        replies = made.train(start, [0, 1, 4], {})
-        made.close()
-        return {f"{r.client}/{n}": t for r in replies for n, t in r.weights.items()}
-
-    alone, together = after(1), after(4)
-    assert all(torch.allclose(alone[n], together[n], atol=1e-6) for n in alone)
-
-
 def test_lanes_follow_from_memory():
     net = Network(models.build("cnn_small", SHAPE, 4), SHAPE)
     each = hardware.lane_bytes(net, 16)
@@ -294,20 +280,3 @@ def test_a_gpus_arithmetic_is_exact_and_given_back():
         torch.are_deterministic_algorithms_enabled(),
     )
     assert after == before
-
-
-def test_the_servers_hooks_compute_as_the_clients_do(monkeypatch):
-    """The generator of FedGen for images trained at the server in TF32, by kernels of another order each
-    time."""
-    inside, seen = [], []
-
-    @contextmanager
-    def noted(device, precision):
-        inside.append(precision)
-        yield
-        inside.pop()
-
-    monkeypatch.setattr("unskew.round.loop.device_mode", noted)
-    monkeypatch.setattr("unskew.round.loop.weighted_mean", lambda w, ups: seen.append(list(inside)) or w)
-    weights_after("fedavg", None, rounds=1)
-    assert seen == [["float32"]]

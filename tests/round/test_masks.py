@@ -11,7 +11,6 @@ import torch
 from tests.samples import a_part_of
 from unskew import data
 from unskew.config import Settings
-from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.methods.registry import names
 from unskew.round.loop import remaining_rounds
@@ -135,11 +134,3 @@ def test_methods_that_serve_masks_train_on_them(name):
         _, values = made.record.series(scope, "mean" if name == "local" else "dice")
         assert values
         assert all(0 <= v <= 1 for v in values)
-
-
-@pytest.mark.parametrize("name", sorted(set(names()) - set(BOTH)))
-def test_methods_that_need_a_label_a_sample_are_refused(name):
-    with pytest.raises(
-        UsageError, match=r"E108 '.*' cannot run here: it needs .*, so it is for .*, not for segmentation"
-    ):
-        loop(name)

@@ -3,7 +3,6 @@ wrong in silence."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,9 @@ import unskew
 from tests.cli.calling import call
 from tests.round.test_gpu_path import Plain, on_shapes, rate_as_tensor, weights_of  # noqa: F401
 from tests.samples import a_part_of
-from unskew.core import Part
 from unskew.core.network import Network
 from unskew.data import prediction_inputs
-from unskew.errors import DataError, StateError, UnskewError, UsageError
+from unskew.errors import StateError, UnskewError, UsageError
 from unskew.methods.catalogue import entries
 
 N = 120
@@ -168,18 +166,6 @@ def test_packed_inputs_train_to_the_bits_of_one_row(method, lanes):
     assert by_name.scores() == row.scores()
 
 
-@pytest.mark.parametrize(("given", "model"), [(BY_NAME, Scans), (WORDS, Words)], ids=["scans", "words"])
-def test_lanes_bound_what_they_change(given, model):
-    one, many = (trained(given=given, model=model(), lanes=lanes, rounds=1) for lanes in ("1", "16"))
-    start = dict(model().named_parameters())
-    moved = max(float((t - start[n]).detach().abs().max()) for n, t in one.model.named_parameters())
-    apart = [
-        float((a - b).detach().abs().max()) for a, b in zip(one.model.parameters(), many.model.parameters())
-    ]
-    assert moved > 1e-3
-    assert max(apart) <= 1e-5
-
-
 def test_a_module_sees_whole_numbers_and_truth_values_as_they_came():
     seen: list[tuple[Tensor, Tensor]] = []
 
@@ -231,43 +217,6 @@ def finished(tmp_path_factory) -> unskew.Result:
 
 def new(n: int = 9) -> dict[str, Any]:
     return {"scan": (SCANS[:n] / SCANS.max() * 255).astype(np.uint8), "age": AGES[:n]}
-
-
-def test_a_loaded_run_answers_as_the_run_did(finished):
-    again = unskew.load(finished.path, model=Scans())
-    assert np.array_equal(again.predict_proba(new()), finished.predict_proba(new()))
-    assert np.array_equal(again.predict(new()), finished.predict(dict(reversed(new().items()))))
-    assert np.array_equal(again.predict_proba(new(), 1), finished.predict_proba(new(), 1))
-    assert repr(again.federation.layout) == repr(finished.federation.layout)
-
-
-@pytest.mark.parametrize(
-    ("x", "text"),
-    [
-        (
-            {"scan": new()["scan"]},
-            "E403 predict: input 'age' is missing; samples have age float32 number, scan uint8",
-        ),
-        (new() | {"sex": AGES[:9]}, "E403 predict: there is no input 'sex'"),
-        (new() | {"age": AGES[:8]}, "E403 predict: input 'age' has 8 samples, input 'scan' 9"),
-        (new() | {"age": SCANS[:9]}, r"E403 predict: input 'age' is \[1, 8, 8\] in a sample"),
-        (
-            new() | {"scan": SCANS[:9]},
-            r"E403 predict: input 'scan' is float32, and scan uint8 \[1, 8, 8\] is needed",
-        ),
-        (new() | {"age": np.full(9, np.nan)}, "E405 predict: input 'age' of sample 0 holds nan"),
-        (
-            (AGES[:9], new()["scan"]),
-            "E403 predict: samples have several inputs; give a dictionary of age, scan",
-        ),
-        (SCANS[:9], "E403 predict: samples have several inputs; give a dictionary or a tuple"),
-        (new(0), "E403 predict: no samples were given"),
-    ],
-    ids=range(9),
-)
-def test_what_does_not_fit_is_not_predicted(finished, x, text):
-    with pytest.raises(DataError, match=text):
-        finished.predict(x)
 
 
 @pytest.mark.parametrize("lanes", ["1", "4"])
@@ -397,28 +346,6 @@ class Counts(nn.Module):
 def test_a_model_that_does_not_take_the_inputs_is_refused(given, model, text):
     with pytest.raises(UsageError, match=text):
         unskew.run("fedavg", (given, Y), model=model, **SETTINGS)
-
-
-def test_a_users_part_is_judged_by_what_it_does():
-    @dataclass(frozen=True)
-    class Scales(Part):
-        name = "scales"
-        normalises = True
-
-    with pytest.raises(UsageError, match=r"E108 'scales' cannot run here: .*sample"):
-        trained(Scales())
-
-
-def test_a_hook_of_the_users_own_sees_the_inputs_and_not_the_row():
-    seen: list[Any] = []
-    module = Scans()
-    module.register_forward_pre_hook(lambda _module, _args, kwargs: seen.append(kwargs), with_kwargs=True)
-    net = Network(module, (65,), layout=unskew.data.arrays(BY_NAME, Y).layout)
-    net.run(net.weights(), torch.zeros(2, 65))
-    assert {name: tuple(value.shape) for name, value in seen[-1].items()} == {
-        "age": (2,),
-        "scan": (2, 1, 8, 8),
-    }
 
 
 def kept(path: Any, **arrays: Any) -> Any:

@@ -192,24 +192,6 @@ def test_the_model_is_kept_when_its_score_is_the_best_of_all_trained_rounds():
     assert not kept(3, 0.9, 0.5, 0.51)
 
 
-class AfterThree(unskew.Callback):
-    def evaluated(self, run, rows):
-        return "enough" if run.t == 2 else None
-
-
-def test_a_run_that_ended_in_the_first_stage_of_its_method_says_so_beside_its_scores(tmp_path):
-    settings = {**SETTINGS, "rounds": 6, "folder": tmp_path}
-    ended = unskew.run("pfedsim", DATA, callbacks=[AfterThree()], name="r", **settings)
-    text = "round 3 of 6 is the last that was trained, and 'pfedsim' comes to its second stage after round 3"
-    assert f"Warning: {text}" in ended.table()
-    again = unskew.load(tmp_path / "r")
-    events = [e for e in again.record.rows["events"] if e["code"] == "E139"]
-    assert [(e["t"], e["text"][: len(text)]) for e in events] == [(3, text)]
-    assert read_run(tmp_path / "r").doubt.startswith(text)
-    unskew.run("pfedsim", DATA, name="whole", **settings)
-    assert not read_run(tmp_path / "whole").doubt
-
-
 def test_patience_is_a_setting_that_ends_a_run_and_counts_as_one(tmp_path):
     still = trained(patience=1, lr=1e-9, rounds=9, name="r", folder=tmp_path)
     assert still.t == 3  # the best is round 1, round 2 is no better, and the one after is the last

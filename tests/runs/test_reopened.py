@@ -15,7 +15,6 @@ import unskew
 from unskew.errors import NothingUsed, StateError, UsageError
 from unskew.records import checkpoints
 from unskew.report.analysis.runs import read_run
-from unskew.runs import conformance
 
 N = 60
 RNG = np.random.default_rng(3)
@@ -221,24 +220,3 @@ def test_a_folder_that_holds_runs_names_one_of_them(ours, tmp_path, monkeypatch)
         StateError, match=r"E117 site/runs/r1 is no run: .*unskew predict and unskew export take its model"
     ):
         read_run("site/runs/r1")
-
-
-def test_a_comparison_is_no_run_to_resume_and_says_how_it_goes_on(tmp_path, monkeypatch):
-    """In Python the message asked for one of its runs, each of which is a part of what was to go on."""
-    monkeypatch.chdir(tmp_path)
-    for seed in (0, 1):
-        unskew.run(
-            "fedavg",
-            conformance.small_federation(),
-            rounds=1,
-            epochs=1,
-            workers=1,
-            name=f"fedavg--s{seed}",
-            folder="c",
-        )
-    Path("c/compare.yaml").touch()
-    with pytest.raises(
-        StateError,
-        match=r"E117 c is no run.* All of them go on with `unskew resume c`, or with the same unskew",
-    ):
-        unskew.resume("c")

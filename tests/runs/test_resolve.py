@@ -85,16 +85,6 @@ def test_a_reference_is_written_and_read_like_a_method():
     ]
 
 
-@pytest.mark.parametrize("lanes", ["0", "00", "-1", "1.5", "²", "", "9" * 5000])
-def test_lanes_that_are_no_number_are_refused(lanes):
-    """R6: a digit that no number begins with, such as an exponent, ended in a traceback."""
-    with pytest.raises(
-        UsageError, match="E109 lanes should be auto or a whole number from 1 to 99999"
-    ) as refusal:
-        resolve.resolve(settings(lanes=lanes), conformance.small_federation())
-    assert len(str(refusal.value)) < 200
-
-
 def test_what_cannot_work_is_refused_by_name(monkeypatch):
     federation = conformance.small_federation()
     refused = {

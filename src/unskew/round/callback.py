@@ -205,8 +205,7 @@ class CallbackList:
 
     @contextmanager
     def _calling(self, callback: Callback, hook: str) -> Iterator[None]:
-        """A context for a call, after which torch's randomness and modes are as before. Raises StateError
-        (E127) for any exception."""
+        """A context for a call, after which torch's randomness and modes are as before."""
         threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
         try:  # leaving `inference_mode` also restores whether gradients are computed
             with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
@@ -227,8 +226,7 @@ class CallbackList:
 
 
 def _stop_reason(answer: Any) -> str:
-    """The reason in a callback's answer to end the run, "" to continue. Raises TypeError for an answer that
-    is not a sentence, such as a score."""
+    """The reason in a callback's answer to end the run, "" to continue."""
     if isinstance(answer, str):
         return answer
     if answer is None or (isinstance(answer, bool | np.bool_) and not answer):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
-from typing import Any, NoReturn, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,8 +18,7 @@ from torch import Tensor
 
 from unskew.core.client import Batch, Client, replace_fields
 from unskew.core.part import Part
-from unskew.core.trees import Tree, Weights, tree_map
-from unskew.errors import UsageError
+from unskew.core.trees import Tree, Weights, hidden_tensor, tree_map
 from unskew.round.clients import Broadcast, Clients
 from unskew.round.samples import on_device
 from unskew.round.schedule import Chunk, Step, Work
@@ -163,17 +162,10 @@ def _copy_weight(t: Tensor) -> Tensor:
     return t.detach().clone(memory_format=torch.channels_last if t.dim() == 4 else torch.preserve_format)
 
 
-@cache
 def hidden_counts(by: str) -> Tensor:
     """Class counts that raise UsageError (E108) at any use. by: the Part that protects samples."""
-
-    class HiddenCounts(Tensor):
-        @classmethod
-        def __torch_function__(cls, *_: Any, **__: Any) -> NoReturn:
-            text = f"a hook reads the client's class counts, which no noise of '{by}' covers"
-            raise UsageError("E108", f"{text}; take it out.")
-
-    return Tensor._make_subclass(HiddenCounts, torch.zeros(0))
+    text = f"a hook reads the client's class counts, which no noise of '{by}' covers; take it out."
+    return hidden_tensor(text)
 
 
 def lane_table(clients: Clients, axis: Axis, work: Sequence[Work], private: Sequence[Tree], t: int) -> Tree:

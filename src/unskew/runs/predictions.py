@@ -164,8 +164,7 @@ def prepare_samples(run: Run, x: Any) -> np.ndarray:
 
 
 def _token_ids(federation: Federation, given: np.ndarray) -> np.ndarray:
-    """Samples [N, ...] that the model looks up. Raises DataError (E405) for a fraction where training had
-    whole numbers."""
+    """Samples [N, ...] that the model looks up."""
     came = federation.intake.dtype if federation.intake else ""
     if came and np.dtype(came).kind in "iu" and given.dtype.kind == "f":
         wrong = np.argwhere(given != np.rint(given))  # also NaN

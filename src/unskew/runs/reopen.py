@@ -151,8 +151,7 @@ def open_run(path: Path, code: UserCode, unfinished: bool = False, best: bool = 
 
 
 def _best(path: Path, checkpoint: Checkpoint) -> Checkpoint:
-    """The tensors of the best round with the facts of the run. Raises StateError (E155) if they were not
-    kept."""
+    """The tensors of the best round with the facts of the run."""
     if not (path / BEST_FILE).is_file():
         text = f"{path} has no {BEST_FILE}: only a run with keep_best=True (--set keep_best=true) keeps the"
         text = f"{text} model of its best round"

@@ -336,8 +336,7 @@ def _plain(arguments: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[
 def _adapt_model(
     method: Method, module: nn.Module, federation: Federation, task: Task, seed: int
 ) -> nn.Module:
-    """The model as the method's Parts change it, each with a random stream of its own. Raises UsageError
-    (E123) where a user's own Part makes one that does not fit the data."""
+    """The model as the method's Parts change it, each with a random stream of its own."""
     shape, classes = federation.shape, federation.n_classes
     for p in method.parts:
         if overrides(p, "model"):

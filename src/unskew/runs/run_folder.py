@@ -130,8 +130,7 @@ def metric_events(before: Mapping[str, str], settings: Settings, t: int) -> list
 
 
 def _changed_files(before: Mapping[str, str], settings: Settings) -> list[str]:
-    """The files with another digest than before. Files without an earlier digest, which older versions did
-    not record, count as unchanged."""
+    """The files with another digest than before."""
     return [file for file, now in settings.files().items() if before.get(file, now) != now]
 
 

@@ -69,8 +69,7 @@ def hub_card(trained: TrainedRun, record: Record, now: State, license: str) -> s
 
 
 def _card_facts(trained: TrainedRun, record: Record, now: State, license: str) -> dict[str, Any]:
-    """The metadata of README.md. Data sets are named only in the model-index, because the hub would link a
-    name in `datasets` to any set with that name."""
+    """The metadata of README.md."""
     run, federation = trained.run, trained.run.federation
     task = _hub_task(run.task.name, len(federation.shape))
     held = "validation" if run.settings.validation else "test"
@@ -286,8 +285,7 @@ def _federation(facts: dict[str, Any]) -> RemoteFederation:
 
 
 def _trained_run(path: Path, facts: dict[str, Any], federation: RemoteFederation) -> TrainedRun:
-    """The network with the weights of the file. Raises StateError: E156 if they do not fit, E201 if they
-    cannot be read."""
+    """The network with the weights of the file."""
     here = {"clients": 1, "device": "cpu", "workers": 1, "lanes": "1", "normalise": "none"}
     settings = config.build({"model": facts["architecture"], **here})
     try:
