@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unskew.core import module_inputs
-from unskew.core.modules import batch_norms
+from unskew.core.modules import batch_norms, tensor_roles
 from unskew.core.network import Network
 from unskew.core.trees import Weights
 from unskew.errors import UsageError
@@ -30,6 +30,7 @@ PADDING, TOLERANCE, LEAST = 4, 1e-2, 1e-3
 """Number of padding rows of clients side by side; the largest difference that they and other kernels may
 make, relative to a tensor's largest value; and the lower bound of that value, relative to the largest value
 of all tensors."""
+OBJECT = np.dtype(object)
 LOUD_SCALE = 16.0
 """Factor on the weights in the test for a forward that bounds them."""
 
@@ -177,6 +178,8 @@ def check_state(net: Network, x: Tensor) -> None:
     module_inputs.attach_layout(module, net.layout)
     for _, layer in batch_norms(module):
         layer.num_batches_tracked = None
+    for name in tensor_roles(module).fixed:
+        module.get_submodule(name).eval()
     buffers = dict(module.named_buffers())
     whole = {n: b.clone() for n, b in buffers.items() if not b.is_floating_point()}
     with torch.no_grad():
@@ -186,9 +189,8 @@ def check_state(net: Network, x: Tensor) -> None:
         first, second = _attributes_after(module, x), _attributes_after(module, x)
     for n, p in module.named_parameters():
         if p._version != weights[n][0] or not torch.equal(p, weights[n][1]):
-            raise _lost(
-                f"weight '{n}', as max_norm of an embedding or clamp_ does", "compute with changed values"
-            )
+            what = f"weight '{n}', as max_norm of an embedding or clamp_ does"
+            raise _lost(what, "compute with changed values")
     for n, b in module.named_buffers():
         if b is not buffers.get(n) or (n in whole and not torch.equal(b, whole[n])):
             raise _lost(f"buffer '{n}'", "make it one of floats and update it in place: self.NAME.copy_(...)")
@@ -204,18 +206,19 @@ def _lost(what: str, remedy: str) -> UsageError:
 
 def _attributes_after(module: nn.Module, x: Tensor) -> dict[str, Tensor]:
     """The numbers and arrays among the attributes of a user's layers after a pass, by name."""
-    torch.manual_seed(0)
-    module(x)
+    with torch.random.fork_rng([] if x.device.type == "cpu" else [x.device]):  # both passes draw the same
+        module(x)
+    own = [(n, layer) for n, layer in module.named_modules() if _is_own(layer)]
+    values = {f"{n}.{key}".lstrip("."): value for n, layer in own for key, value in vars(layer).items()}
     return {
-        f"{name}.{key}".lstrip("."): torch.as_tensor(value, dtype=torch.float64, device="cpu")
-        .detach()
-        .clone()
-        for name, layer in module.named_modules()
-        if not type(layer).__module__.startswith("torch.nn.")
-        for key, value in vars(layer).items()
-        if isinstance(value, int | float | Tensor | np.ndarray)
-        and str(getattr(value, "dtype", "")) != "object"
+        name: torch.as_tensor(value, dtype=torch.float64, device="cpu").detach().clone()
+        for name, value in values.items()
+        if isinstance(value, int | float | Tensor | np.ndarray) and getattr(value, "dtype", 0) is not OBJECT
     }
+
+
+def _is_own(layer: nn.Module) -> bool:
+    return not type(layer).__module__.startswith("torch.nn.")
 
 
 def _global_states() -> dict[str, Any]:
