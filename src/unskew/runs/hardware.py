@@ -201,9 +201,8 @@ def is_small(net: Network, batch: int) -> bool:
             plain,
             products,
         ):
-            _answers = net.run(
-                w, torch.zeros((TRIAL_ROWS, *net.shape)), train=True
-            )  # it refers to the saved tensors
+            # it refers to the saved tensors
+            _answers = net.run(w, torch.zeros((TRIAL_ROWS, *net.shape)), train=True)
     except Exception:
         return False
     share = batch / TRIAL_ROWS
@@ -242,13 +241,16 @@ def check_memory(method: Method, fed: Fed, has: int | None = None) -> None:
         for trip in part.trips:
             each = sum(s.max_bytes for s in trip.shares(fed).values() if None not in s.shape)
             if trip.everyone and each * fed.clients > has:
-                raise UsageError(
-                    "E108",
-                    f"'{part.name}' cannot run here: its server would hold {bytes_text(each * fed.clients)}"
-                    f" at once, {bytes_text(each)} from each of {fed.clients} clients, and this machine has"
-                    f" {bytes_text(has)} of memory. Take a model whose head reads fewer features than"
-                    f" {fed.features}, or see `unskew explain {part.name}` for lighter arguments.",
+                text = (
+                    f"its server would hold {bytes_text(each * fed.clients)} at once, {bytes_text(each)} from"
                 )
+                text = (
+                    f"{text} each of {fed.clients} clients, and this machine has {bytes_text(has)} of memory"
+                )
+                remedy = (
+                    f"take a model whose head reads fewer features than {fed.features}, or other arguments"
+                )
+                raise UsageError("E108", f"'{part.name}' cannot run here: {text}; {remedy}.")
 
 
 MOST_LANES, MOST_LANES_ON_GPU = 16, 256
@@ -336,16 +338,13 @@ def try_model(
         return lanes, remarks
     if apart:
         text = (
-            "every sample needs a gradient of its own, and this model cannot train several side by side:"
-            f" {reason}"
+            f"every sample needs a gradient of its own, and this model cannot train several at once: {reason}"
         )
         raise UsageError("E108", f"'{apart.name}' cannot run here: {text}; take a model without that layer.")
     if auto and device == "cpu":
         return 1, remarks
-    return 1, (
-        *remarks,
-        ("E128", f"this model cannot train several clients side by side, so lanes=1 is used: {reason}."),
-    )
+    text = f"this model cannot train several clients side by side, so lanes=1 is used: {reason}."
+    return 1, (*remarks, ("E128", text))
 
 
 def core_count() -> int:

@@ -69,11 +69,8 @@ def recorded_method(
         try:
             return resolve.method_of(settings)
         except UsageError as error:
-            text = (
-                f"the method of {path} cannot be read: {error.text} If a program gave its Parts, give them"
-                " again"
-            )
-            raise StateError("E156", f"{text}: method=...") from error
+            text = f"the method of {path} cannot be read: {error.text} If a program gave its Parts, give them"
+            raise StateError("E156", f"{text} again: method=...") from error
     if isinstance(given, str):
         _check_file(path, files, given)
         return resolve.parts_of(given, settings.set if given == settings.method else None)
@@ -86,14 +83,8 @@ def check_model(
     """Raises StateError: E156 if the model of the run needs code and none is given, E112 for a file with
     another digest."""
     if given is None and (settings.model == GIVEN_OBJECT or ".py" in settings.model):
-        was = (
-            "a module that a program gave"
-            if settings.model == GIVEN_OBJECT
-            else f"{settings.model}, a Python file"
-        )
-        raise StateError(
-            "E156", f"the model of {path} was {was}; name yours: model=... (--model FILE.py:FUNCTION)."
-        )
+        text = f"the model of {path} was code ({settings.model}), which is not taken from the folder"
+        raise StateError("E156", f"{text}; name yours: model=... (--model FILE.py:FUNCTION).")
     if isinstance(given, str):
         _check_file(path, files, given)
 
@@ -167,8 +158,7 @@ def _checkpoint(path: Path) -> Checkpoint:
         raise disk.no_run(path, checkpoints.LATEST) from None
     except StateError as error:
         text = (
-            f"{path}: {error.text} Copy the folder again, or let unskew resume {path} go back to the one"
-            " before it"
+            f"{path}: {error.text} Copy the folder again, or let unskew resume {path} go back one checkpoint"
         )
         raise StateError(error.code, f"{text}.") from error
 
@@ -179,10 +169,10 @@ def _settings(path: Path, facts: dict[str, Any]) -> Settings:
         return config.build(facts["settings"])
     except UsageError as error:
         text = (
-            f"{path} was trained by unskew {recorded_revision(path) or '(unknown)'}, and this is"
-            f" {revision()}: {error.text}"
+            f"{path} was trained by unskew {recorded_revision(path) or '(unknown)'}, and this is {revision()}"
         )
-        raise StateError("E156", f"{text} Open it with the version that trained it.") from error
+        text = f"{text}: {error.text} Open it with the version that trained it."
+        raise StateError("E156", text) from error
 
 
 def rebuild(

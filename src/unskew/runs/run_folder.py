@@ -107,26 +107,8 @@ def check_files(before: Mapping[str, str], settings: Settings, path: Path) -> No
     before."""
     for file in _changed_files(before, settings):
         if file not in settings.files_of_metrics():
-            raise StateError(
-                "E112",
-                f"{file} has changed since {path} began; going on would mix two of it. Choose another"
-                " --name.",
-            )
-
-
-def metric_events(before: Mapping[str, str], settings: Settings, t: int) -> list[dict[str, Any]]:
-    """An event (E112) for every file of metrics that has changed. before: digests; t: the last finished
-    round."""
-    versions = f"its scores are of the new version from round {t + 1} on, and of the older one up to there"
-    return [
-        {
-            "t": t,
-            "code": METRICS_CHANGED,
-            "text": f"{file}, a file of metrics, was changed after round {t}: {versions}.",
-        }
-        for file in _changed_files(before, settings)
-        if file in settings.files_of_metrics()
-    ]
+            text = f"{file} has changed since {path} began; going on would mix two of it"
+            raise StateError("E112", f"{text}. Choose another --name.")
 
 
 def _changed_files(before: Mapping[str, str], settings: Settings) -> list[str]:
@@ -139,15 +121,13 @@ def check_objects(before: Mapping[str, str], run: Run, path: Path) -> None:
     (E156)."""
     for name, then in before.items():
         if name not in run.given:
-            raise StateError(
-                "E156", f"{path} was begun from Python with {name} given as an object; resume it there."
-            )
+            text = f"{path} was begun from Python with {name} given as an object; resume it there."
+            raise StateError("E156", text)
         if run.given[name] != then:
-            raise StateError(
-                "E112",
-                f"{name} given here is not the one with which {path} was begun; going on would mix two runs."
-                " Choose another --name.",
+            text = (
+                f"{name} given here is not the one with which {path} was begun; going on would mix two runs"
             )
+            raise StateError("E112", f"{text}. Choose another --name.")
 
 
 Say = Callable[[str], None]
@@ -182,19 +162,16 @@ class RunFolder:
         if rounds is not None and rounds < settings.rounds:
             raise UsageError("E109", f"{path} is a run of {settings.rounds} rounds; got rounds={rounds}.")
         settings = settings.replace(rounds=settings.rounds if rounds is None else rounds)
-        goes_on = f"unskew.run(..., name='{path.name}')"
+        theirs = f"{path} was begun from Python with its own data, model or metric; resume it with"
+        theirs = f"{theirs} unskew.run(..., name='{path.name}')"
         if GIVEN_OBJECT in (settings.data, settings.model) or GIVEN_OBJECT in settings.metrics:
-            raise StateError(
-                "E156",
-                f"{path} was begun from Python with its own data, model or metric; resume it with {goes_on}.",
-            )
+            raise StateError("E156", f"{theirs}.")
         try:
             method = resolve.method_of(settings)
         except UsageError as error:
             if error.code != "E102":
                 raise
-            ours = f"Begun from Python with a Part of its own, it goes on there: {goes_on}."
-            raise StateError("E156", f"{path} cannot be read: {error.text} {ours}") from error
+            raise StateError("E156", f"{error.text} If {theirs}.") from error
         return RunFolder(path, resolve.resolve(settings, method=method))
 
     def go(
@@ -213,11 +190,9 @@ class RunFolder:
         except Paused as full:
             if full.code != "E203":
                 raise
-            resume = (
-                "The last checkpoint is safe; free space, then:"
-                f" {config.resume_command(self.path, self.run.settings)}"
-            )
-            raise Paused(full.code, f"{full.text} {resume}") from full
+            resume = config.resume_command(self.path, self.run.settings)
+            text = f"{full.text} The last checkpoint is safe; free space, then: {resume}"
+            raise Paused(full.code, text) from full
 
     def _go(self, say: Say, shown: Shown, ready: Callable[[Loop], None]) -> tuple[Loop, State]:
         for part in self.path.rglob("*.safetensors.*.part"):  # left by a process that was killed
@@ -291,11 +266,8 @@ class RunFolder:
         """
         if checkpoint is None:
             if (self.path / MODEL).exists() or record.last_round_in(self.path) > 0:
-                text = (
-                    f"{self.path} has begun, but its checkpoints are gone. Start the run again under another"
-                    " --name."
-                )
-                raise StateError("E201", text)
+                text = f"{self.path} has begun, but its checkpoints are gone; start the run again"
+                raise StateError("E201", f"{text} under another --name.")
             return
         facts, settings = checkpoint[1], self.run.settings
         before = config.build(facts["settings"])
@@ -306,9 +278,8 @@ class RunFolder:
         check_files(facts["files"], settings, self.path)
         check_objects(facts.get("given", {}), self.run, self.path)
         if facts["data"] != self.data:
-            raise StateError(
-                "E112", f"the data of {self.path} have changed since it began; resuming would mix two runs."
-            )
+            text = f"the data of {self.path} have changed since it began; resuming would mix two runs."
+            raise StateError("E112", text)
 
     def _fewer_rounds(self) -> int:
         """The number of rounds in config.yaml if that is smaller than the run's and no other setting differs;
@@ -335,17 +306,13 @@ class RunFolder:
         if facts.get("ends"):
             problem = f"it was ended after round {facts['t']}, which events.jsonl explains"
         if problem:
-            raise StateError(
-                "E112",
-                f"{self.path}, a run of {before} rounds, cannot continue to {now}: {problem}. Start a new run"
-                " under another --name.",
-            )
+            text = f"{self.path}, a run of {before} rounds, cannot continue to {now}: {problem}"
+            raise StateError("E112", f"{text}. Start a new run under another --name.")
         if facts["t"] == before:
             previous = self.path / checkpoints.PREVIOUS
             if not previous.exists():
-                raise StateError(
-                    "E201", f"{previous} is missing, from which {self.path} would continue to {now} rounds."
-                )
+                text = f"{previous} is missing, from which {self.path} would continue to {now} rounds."
+                raise StateError("E201", text)
             checkpoint = checkpoints.read(previous)
             self._check_files(checkpoint)
             for file in (MODEL, schema.PRIVACY_FILE):
@@ -363,11 +330,9 @@ class RunFolder:
         if checkpoint:
             now = checkpoints.state_in(checkpoint, self.run.device)
             if now.t < loop.last:
-                began = recorded_revision(self.path)
+                began = recorded_revision(self.path) or revision()
                 other = (
-                    f" It was begun by unskew {began}; this is {revision()}."
-                    if began not in ("", revision())
-                    else ""
+                    f" It was begun by unskew {began}; this is {revision()}." if began != revision() else ""
                 )
                 say(f"Resuming {self.path} from round {now.t} of {loop.last}.{other}")
                 self._tell_rescored(loop, checkpoint[1]["files"], now.t, say)
@@ -379,12 +344,16 @@ class RunFolder:
         return now
 
     def _tell_rescored(self, loop: Loop, before: Mapping[str, str], t: int, say: Say) -> None:
-        """Record an event for every changed file of metrics. before: digests of the user's files; t: the last
-        finished round."""
-        events = metric_events(before, self.run.settings, t)
-        loop.record.add("events", events)
-        for event in events:
-            say(f"{event['code']} {event['text']}")
+        """Record an event (E112) for every changed file of metrics. before: digests of the user's files; t:
+        the last finished round."""
+        for file in _changed_files(before, self.run.settings):
+            if file in self.run.settings.files_of_metrics():
+                text = (
+                    f"{file}, a file of metrics, was changed after round {t}: scores are of the new version"
+                )
+                text = f"{text} from round {t + 1} on, and of the older one up to there."
+                loop.record.add("events", [{"t": t, "code": METRICS_CHANGED, "text": text}])
+                say(f"{METRICS_CHANGED} {text}")
 
     def save(self, loop: Loop, now: State) -> None:
         """Write the checkpoint of a finished round. Raises Paused (E203) on a full disk; the previous one
@@ -429,16 +398,13 @@ class RunFolder:
         schema.put_releases(self.path, loop.record.privacy)
 
     def _finish(self, loop: Loop, now: State) -> None:
-        checkpoints.write(
-            self.path / MODEL,
-            now.weights,
-            {
-                "t": now.t,
-                "model": self.run.settings.model,
-                "method": str(self.run.method),
-                "inputs": predictions.input_facts(self.run.federation),
-            },
-        )
+        facts = {
+            "t": now.t,
+            "model": self.run.settings.model,
+            "method": str(self.run.method),
+            "inputs": predictions.input_facts(self.run.federation),
+        }
+        checkpoints.write(self.path / MODEL, now.weights, facts)
         disk.replace(self.path / model_card.FILE, model_card.card_text(self.run, loop.record, now))
 
 
@@ -460,6 +426,7 @@ def recorded_revision(path: Path) -> str:
 
 def environment(run: Run) -> dict[str, Any]:
     """The content of env.json: versions, machine, device, digests of the user's files, command and time."""
+    on_command_line = sys.argv[0].endswith(("unskew", "__main__.py"))
     return {
         "unskew": revision(),
         "python": platform.python_version(),
@@ -468,8 +435,6 @@ def environment(run: Run) -> dict[str, Any]:
         "cores": hardware.core_count(),
         "device": run.device,
         "files": run.settings.files(),
-        "command": (
-            " ".join(["unskew", *sys.argv[1:]]) if sys.argv[0].endswith(("unskew", "__main__.py")) else ""
-        ),
+        "command": " ".join(["unskew", *sys.argv[1:]]) if on_command_line else "",
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
