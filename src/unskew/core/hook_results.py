@@ -237,6 +237,18 @@ def _weights(_part: Any, _args: Args, result: Any) -> str | None:
     return f"'{odd[0]}', which is no tensor of torch.float32" if odd else None
 
 
+def _tree(_part: Any, _args: Args, result: Any) -> str | None:
+    return tree_problem(result)
+
+
+def _merge(_part: Any, args: Args, result: Any) -> str | None:
+    return merge_problem(args[0], result)
+
+
+def _batch(_part: Any, args: Args, result: Any) -> str | None:
+    return _batch_problem(args[0], result)
+
+
 CHECKS: dict[str, Check] = {
     "model": _instance_of(nn.Module, "a torch.nn.Module"),
     "weights": _weights,
@@ -244,18 +256,18 @@ CHECKS: dict[str, Check] = {
     "shares": _dictionary_of(Share, "Shares"),
     "encoded": _dictionary_of(Share, "Shares"),
     "noise": _dictionary_of(Noise, "Noise"),
-    **dict.fromkeys(("server_init", "client_init", "begin", "carry"), lambda p, a, r: tree_problem(r)),
+    **dict.fromkeys(("server_init", "client_init", "begin", "carry"), _tree),
     "starts": _like_argument(0, whole=False),
     "perturb": _like_argument(1, whole=False),
     **dict.fromkeys(("sends", "grad", "sample_grad", "logits"), _like_argument(0)),
     **dict.fromkeys(("personalise", "evaluate_with", "scores"), _at_test_time),
-    "batch": lambda p, a, r: _batch_problem(a[0], r),
+    "batch": _batch,
     "tap": _tap,
     "loss": _loss,
     "finish": _finish,
     "holds": _holds,
     "server": _server,
     "dispatch": _dispatch,
-    **dict.fromkeys(("merge", "refine"), lambda p, a, r: merge_problem(a[0], r)),
+    **dict.fromkeys(("merge", "refine"), _merge),
 }
 """Maps each hook to the check of its result."""

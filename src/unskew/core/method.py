@@ -181,22 +181,22 @@ class Method:
             )
             text = f"'{twice[0]}' and '{twice[1]}' cannot be combined: both normalise images"
             raise UsageError("E107", f"{text}; {left}.")
-        if by := self.samples_apart:
-            self._check_others(by, lambda p: sample_problem(p, by))
+        if apart := self.samples_apart:
+            self._check_others(apart, lambda p: sample_problem(p, apart))
             if net.norms:
                 text = (
                     "batch normalisation mixes the samples of a batch, so no sample has a gradient of its own"
                 )
                 remedy = "take a model without, or with GroupNorm"
-                raise UsageError("E108", f"'{by.name}' cannot run here: {text}; {remedy}.")
-        if by := self.protector:
-            self._check_others(by, lambda p: protection_problem(p, fed))
+                raise UsageError("E108", f"'{apart.name}' cannot run here: {text}; {remedy}.")
+        if protector := self.protector:
+            self._check_others(protector, lambda p: protection_problem(p, fed))
             if sent := [n for n in net.statistics if not self.keeps(n, fed)]:
                 text = (
                     f"noise would spoil the statistics of batch normalisation ('{sent[0]}') that clients send"
                 )
                 remedy = "take a model without, or add fedbn"
-                raise UsageError("E108", f"'{by.name}' cannot run here: {text}; {remedy}.")
+                raise UsageError("E108", f"'{protector.name}' cannot run here: {text}; {remedy}.")
 
     def _check_others(self, by: Part, problem: Callable[[Part], str | None]) -> None:
         """Raises UsageError (E107) for a Part to which the proof of `by` does not extend."""

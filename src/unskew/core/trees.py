@@ -106,7 +106,7 @@ def hidden_tensor(text: str) -> Tensor:
         def __torch_function__(cls, *_: Any, **__: Any) -> NoReturn:
             raise UsageError("E108", text)
 
-    return Tensor._make_subclass(HiddenTensor, torch.zeros(0))
+    return Tensor._make_subclass(HiddenTensor, torch.zeros(0))  # pyright: ignore[reportPrivateUsage]
 
 
 def row_at(table: Tensor, index: Tensor) -> Tensor:
