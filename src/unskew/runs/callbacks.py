@@ -150,15 +150,16 @@ def falls_behind(curve: Sequence[tuple[int, float]], rule: PruningRule, lower: b
     """Whether to end a trial after the last round of its curve. lower: whether lower scores are better."""
     if not curve or curve[-1][0] < rule.warmup or len(rule.finished) < rule.startup:
         return False
-    known = [value for _, value in curve if math.isfinite(value)]
+    known = [(t, value) for t, value in curve if math.isfinite(value)]
     if not known:
         return True
-    earlier = [value for other in rule.finished for t, value in other if t == curve[-1][0]]
+    values = [value for _, value in known]
+    earlier = [value for other in rule.finished for t, value in other if t == known[-1][0]]
     earlier = [value for value in earlier if math.isfinite(value)]
     if not earlier:
         return False
     median = float(np.median(earlier))
-    return min(known) > median if lower else max(known) < median
+    return min(values) > median if lower else max(values) < median
 
 
 CALLBACK_HOOKS = {

@@ -162,16 +162,17 @@ class RunFolder:
         if rounds is not None and rounds < settings.rounds:
             raise UsageError("E109", f"{path} is a run of {settings.rounds} rounds; got rounds={rounds}.")
         settings = settings.replace(rounds=settings.rounds if rounds is None else rounds)
-        theirs = f"{path} was begun from Python with its own data, model or metric; resume it with"
-        theirs = f"{theirs} unskew.run(..., name='{path.name}')"
+        again = f"resume it with unskew.run(..., name='{path.name}')"
         if GIVEN_OBJECT in (settings.data, settings.model) or GIVEN_OBJECT in settings.metrics:
-            raise StateError("E156", f"{theirs}.")
+            text = f"{path} was begun from Python with its own data, model or metric; {again}."
+            raise StateError("E156", text)
         try:
             method = resolve.method_of(settings)
         except UsageError as error:
             if error.code != "E102":
                 raise
-            raise StateError("E156", f"{error.text} If {theirs}.") from error
+            text = f"{path} cannot be read: {error.text} If a program gave a Part of its own, {again}."
+            raise StateError("E156", text) from error
         return RunFolder(path, resolve.resolve(settings, method=method))
 
     def go(
