@@ -310,7 +310,7 @@ def _share_problem(p: Part, fed: Fed) -> str:
         return ""
     for shares in (p.shares(fed), *(trip.shares(fed) for trip in p.trips)):
         for leaf in (leaf for leaf, share in shares.items() if share.guarantee == "dp"):
-            text = f"it declares '{leaf}' as guarantee='dp' and defines no `account`, so nothing is proved"
+            text = f"it declares '{leaf}' as guarantee='dp' and does not define `account`"
             return f"{text}; declare 'empirical' or 'none'"
     return ""
 
