@@ -36,8 +36,7 @@ from unskew.federation.site.file_names import is_site_run
 from unskew.records.checkpoints import State
 from unskew.results import Comparison, PublishedModel, Result, SitePredictor, result_of
 from unskew.round import run as round_run
-from unskew.round.callback import Callback
-from unskew.round.callback_list import CallbackList
+from unskew.round.callback import Callback, CallbackList
 from unskew.round.loop import Loop, RoundSummary, remaining_rounds
 from unskew.round.precision import torch_defaults
 from unskew.round.run import Run

@@ -15,13 +15,3 @@ def test_keys_depend_on_purpose_alone():
         len({digest(1, 2, "a"), digest(1, 2, "b"), digest(12, "a"), digest("1", 2, "a"), digest(2, 1, "a")})
         == 5
     )
-
-
-def test_every_part_has_a_public_name():
-    import unskew
-    from unskew.methods import registry
-
-    for name in registry.names():
-        if name != "fedavg":
-            kind = type(registry.parse(name).parts[0])
-            assert getattr(unskew, kind.__name__) is kind

@@ -3,7 +3,6 @@ tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -14,7 +13,7 @@ from safetensors import safe_open
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.replies import Reply
-from unskew.core.trees import align, flat_tree, nested_tree
+from unskew.core.trees import flat_tree, nested_tree
 from unskew.records import checkpoints
 from unskew.records.private_state import DiskStore
 from unskew.runs import conformance
@@ -41,14 +40,6 @@ def test_a_tensor_from_a_file_lies_where_torch_would_put_it(tmp_path):
     kept.close()
 
 
-def test_moving_a_tensor_keeps_its_numbers_and_strides():
-    across = torch.arange(13, dtype=torch.float32)[1:].reshape(3, 4).T
-    moved = align(across)
-    assert moved.data_ptr() % 64 == 0
-    assert moved.stride() == across.stride()
-    assert torch.equal(moved, across)
-
-
 def test_a_tree_read_from_paths_is_in_the_order_of_names():
     one = torch.zeros(1)
     assert list(nested_tree({"b/y": one, "a.b/x": one, "a/z": one, "b/x": one})) == ["a", "a.b", "b"]
@@ -60,21 +51,6 @@ def test_a_reply_is_in_the_order_of_names():
     reply = Reply(0, 1.0, {}, {"p": {"tree": {"b": one, "a": one}}}, {"p": {"d": one, "c": one}})
     assert list(reply.shares["p"]["tree"]) == ["a", "b"]
     assert list(reply.private["p"]) == ["c", "d"]
-
-
-def test_of_shares_that_lie_in_a_file_nothing_is_read():
-    class InAFile(Mapping):
-        def __getitem__(self, name):
-            raise AssertionError("read")
-
-        def __iter__(self):
-            return iter("ab")
-
-        def __len__(self):
-            return 2
-
-    held = InAFile()
-    assert Reply(0, 1.0, {}, {"p": held}).shares["p"] is held  # type: ignore[dict-item]
 
 
 @dataclass(frozen=True)

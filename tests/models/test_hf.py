@@ -146,7 +146,7 @@ class Bringing(nn.Sequential):
     [
         (np.array([[0.0, 7.0]]), "the samples hold token 7, and the model's vocabulary has 7, from 0 to 6"),
         (np.array([[0.0, -1.0]]), "the samples hold token -1"),
-        (np.array([[0.5, 1.0]]), "the samples hold 0.5; give token ids"),
+        (np.array([[0.5, 1.0]]), "the samples hold token 0.5"),
     ],
 )
 def test_samples_are_words_of_the_vocabulary(x, words):

@@ -52,11 +52,6 @@ def test_a_sample_is_the_same_in_every_round_and_another_one_for_another_purpose
     assert sampled("buffer", count=5) == [places[:5] for places in sampled("buffer")]
 
 
-def test_with_replacement_samples_come_twice():
-    assert all(len(set(places)) < 40 for places in sampled("buffer", count=40, replacement=True))
-    assert all(torch.tensor(places).max() < 30 for places in sampled("buffer", count=40, replacement=True))
-
-
 @dataclass(frozen=True)
 class Remembers(Part):
     """Shares how far the weights that the client begins with are from those that it ended with."""

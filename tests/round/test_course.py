@@ -6,21 +6,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-import unskew
 from tests.round.training import LR, linear, orders, trainer
 from unskew.core import Part, Share
 from unskew.core.method import Method
-from unskew.errors import UsageError
-from unskew.methods import registry
 from unskew.round.optimise import RateSchedule
-from unskew.runs import conformance as check
-from unskew.runs.resolve import resolve
 
 SHAPE, COURSE = (2, 3, 1), RateSchedule(falls=True, warmup=0.25)
 OPTIMISERS = {
@@ -101,38 +95,3 @@ def test_methods_are_told_the_sum_of_each_clients_own_steps(lanes):
         pulls = {r.client: float(r.shares["pulls"]["pull"]) for r in clients.train(start, [0, 1], {})}
         clients.close()
         assert pulls == pytest.approx({0: COURSE.pull(8, momentum), 1: COURSE.pull(4, momentum)}, rel=1e-6)
-
-
-def test_the_settings_reach_the_steps_and_what_cannot_follow_them_says_so():
-    clients = check.small_federation()
-    plain, slowed = (check.short_settings(rounds=1, lr_course=course) for course in ("constant", "cosine"))
-    assert plain.fingerprint() == check.short_settings(rounds=1).fingerprint() != slowed.fingerprint()
-    assert resolve(plain, clients).fed.even
-    assert not resolve(slowed, clients).fed.even
-    resolve(slowed, clients, registry.parse("fednova"))
-    with pytest.raises(
-        UsageError, match=r"E108 'fednova' cannot run here: it has no closed form for FedProx at a rate"
-    ):
-        resolve(slowed, clients, registry.parse("fednova+fedprox"))
-    with pytest.raises(UsageError, match=r"E109 .*lr_warmup"):
-        check.short_settings(lr_warmup=1.5)
-
-
-def test_a_run_with_a_course_is_another_run():
-    given = {
-        "model": "mlp(hidden=[])",
-        "clients": 2,
-        "rounds": 1,
-        "epochs": 3,
-        "skew": "iid",
-        "workers": 1,
-        "lr": 0.5,
-    }
-    x = np.random.default_rng(0).normal(size=(80, 3)).astype(np.float32)
-    data = (x, (x[:, 0] > 0).astype(int))
-    runs = [
-        unskew.run("fedavg", data, **given, **more)
-        for more in ({}, {"lr_course": "cosine"}, {"lr_warmup": 1.0})
-    ]
-    norms = [float(run.weights["head.weight"].norm()) for run in runs]
-    assert len(set(norms)) == 3

@@ -16,12 +16,9 @@ import unskew
 from unskew.config import build
 from unskew.core.network import Network
 from unskew.core.trees import flat_tree
-from unskew.errors import UsageError
 from unskew.round import lanes
 from unskew.round.loop import remaining_rounds
-from unskew.runs import hardware
 from unskew.runs.assemble import loop_of
-from unskew.runs.disclosure import disclosure_lines
 from unskew.runs.resolve import resolve
 
 SHAPE, CLASSES, N = (1, 6, 6), 3, 66
@@ -169,43 +166,6 @@ def test_clients_side_by_side_have_one_copy_of_what_is_frozen(method, frozen, mo
     assert torch.equal(state.weights["1.weight"], body.weight) == frozen
 
 
-def test_room_for_lanes_counts_frozen_weights_once():
-    """On a GPU each lane was given room for eight copies of the backbone."""
-    bodies = [
-        nn.Sequential(nn.Linear(36, 512).requires_grad_(trains), nn.Linear(512, 3))
-        for trains in (True, False)
-    ]
-    trains, frozen = (Network(body, (36,)) for body in bodies)
-    assert (
-        hardware.lane_bytes(trains, 8) - hardware.lane_bytes(frozen, 8)
-        >= hardware.COPIES_PER_LANE * 4 * 37 * 512
-    )
-    weights = 4 * 37 * 512
-    assert (
-        hardware.lanes_that_fit(
-            int((weights + 7 * hardware.lane_bytes(frozen, 8)) / hardware.MEMORY_SHARE) + 2, frozen, 8, 256
-        )
-        == 4
-    )
-    assert hardware.lanes_that_fit(int(weights / hardware.MEMORY_SHARE), frozen, 8, 256) == 1
-
-
-def test_every_sample_of_a_private_step_reads_the_same_frozen_weights():
-    """A copy was made for each sample of each client."""
-    module = nn.Sequential(nn.Flatten(), Watched(36, 8).requires_grad_(False), nn.Linear(8, CLASSES))
-    Watched.stacked.clear()
-    trained("16", module, "dpsgd", rounds=1, epochs=1)
-    assert Watched.stacked == {False}
-
-
-def test_what_leaves_a_client_tells_of_it():
-    """M1: before round 1, beside the bytes that leave."""
-    settings = build({"method": "fedavg", "clients": 4, "normalise": "none"})
-    loop = loop_of(resolve(settings, data(), model=model()))
-    loop.trainer.close()
-    assert "448 B are frozen" in disclosure_lines(loop)[0]
-
-
 def test_batch_normalisation_is_frozen_with_the_module_it_is_in():
     """M1: a layer without parameters of its own says nothing about itself."""
     body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False))
@@ -228,30 +188,3 @@ def test_buffers_that_layers_compute_from_their_settings_stay():
     net = Network(module, (4,))
     assert net.constants == {"0.frequencies"}
     assert not net.buffers
-
-
-def test_a_model_that_is_all_frozen_is_refused():
-    """M1, M24: and one of which a method leaves nothing to train."""
-    with pytest.raises(UsageError, match="requires_grad=False"):
-        trained("1", model().requires_grad_(False))
-    with pytest.raises(UsageError, match="fedbabu freezes all of it"):
-        trained("1", nn.Sequential(nn.Flatten(), nn.Linear(36, CLASSES)), "fedbabu")
-
-
-@pytest.mark.parametrize("method", ["ccvr", "fedavg_ft(each=2)", "fedbabu(finetune_epochs=1)"])
-def test_methods_that_train_the_head_are_refused_where_it_is_frozen(method):
-    """M1: the server, and a client for its own score, trained a frozen head."""
-    module = model()
-    module.get_submodule("head").requires_grad_(False)
-    with pytest.raises(UsageError, match="cannot run here: it trains the head, which is frozen"):
-        trained("1", module, method, clients=2)
-
-
-def test_counts_of_frozen_batch_normalisation_stay():
-    """`num_batches_tracked` of a frozen layer came back as 0."""
-    module = model()
-    count = module.get_buffer("backbone.1.num_batches_tracked")
-    count.fill_(75)
-    back = trained("1", module).model
-    assert int(back.get_buffer("backbone.1.num_batches_tracked")) == 75
-    assert int(count) == 75

@@ -4,7 +4,6 @@ batched layers."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from tests.round.training import build, trainer
 from tests.samples import EVERYTHING, turn
@@ -20,7 +19,6 @@ from unskew import config, models
 from unskew.core.network import Network
 from unskew.core.replies import Reply
 from unskew.core.trees import tree_map
-from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.round import run
 from unskew.round.clients import Broadcast
@@ -177,24 +175,6 @@ def test_steps_that_cannot_be_recorded_are_all_taken(recorder):
     assert not recorder.recorded
 
 
-def test_why_steps_take_longer_is_told_once():
-    made, start = trainer(models.build("cnn_small", SHAPE, 4), SHAPE)
-    made.replays = StepRecordings(Plain(why="mine.py, line 3 waits for the GPU"))
-    assert made.remarks() == []
-    made.train(start, [0, 1], {})
-    made.close()
-    assert made.remarks()[0][0] == "E128"
-    assert "mine.py, line 3" in made.remarks()[0][1]
-
-
-def test_a_hook_that_reads_the_rounds_number_is_recorded_anew_each_round():
-    """FedGen's loss fades with the round's number, which a recording holds for good."""
-    made, recorder = weights_after("fedgen", plain := Plain()), Plain()
-    weights_after("fedavg", recorder)
-    assert made
-    assert plain.recorded > recorder.recorded
-
-
 def trained(
     recorder: Plain | None, name: str = "cnn_small", **given: Any
 ) -> tuple[Trainer, dict[str, Tensor]]:
@@ -219,24 +199,6 @@ def test_what_steps_leave_behind_does_not_reach_the_next_update():
     given = {"sizes": UNEQUAL, "lanes": 2, "momentum": 0.9}
     (_, plain), (_, replayed) = trained(None, **given), trained(recorder := Plain(), **given)
     assert recorder.replayed
-    assert all(torch.equal(plain[n], replayed[n]) for n in plain)
-
-
-@pytest.mark.usefixtures("rate_as_tensor")
-def test_a_client_of_one_sample_has_a_stage_of_its_own():
-    """It normalises by the running statistics, with tensors of the same shapes as any other client."""
-    given = {"name": "cnn_small(batch_norm=True)", "sizes": (40, 1), "lanes": 1}
-    (_, plain), (_, replayed) = trained(None, **given), trained(Plain(), **given)
-    assert all(torch.equal(plain[n], replayed[n]) for n in plain)
-
-
-@pytest.mark.usefixtures("rate_as_tensor")
-def test_stages_that_are_not_used_any_more_are_dropped(monkeypatch):
-    monkeypatch.setattr("unskew.round.recordings.MOST_STAGES", 1)
-    given = {"sizes": UNEQUAL[:-1], "lanes": 4}  # chunks of two and of three clients
-    (_, plain), (made, replayed) = trained(None, **given), trained(Plain(), **given)
-    assert made.replays
-    assert [len(stages) for stages in made.replays.stages.values()] == [1]
     assert all(torch.equal(plain[n], replayed[n]) for n in plain)
 
 
@@ -279,44 +241,6 @@ def test_batched_convolutions_and_their_gradients_are_those_of_grouped_ones(
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
 
 
-def test_depthwise_layers_stay_grouped():
-    layer, x = Convolution(F.conv2d, (1, 1), (1, 1), (1, 1)), torch.empty(2, 8, 16, 16)
-    assert not layer.is_batched(x, torch.empty(3, 8, 1, 3, 3), 8)
-    assert layer.is_batched(x, torch.empty(3, 8, 2, 3, 3), 4)
-    assert not Convolution(F.conv2d).is_batched(
-        x, torch.empty(3, 8, 8, 3, 3), 1
-    )  # "same" padding, or transposed
-
-
-def test_small_and_large_layers_are_batched_but_not_where_tf32_is_faster():
-    layer, x = Convolution(F.conv2d, (1, 1), (1, 1), (1, 1)), torch.empty(2, 32, 16, 16)
-    small, large = torch.empty(3, 8, 4, 3, 3), torch.empty(3, 8, 32, 3, 3)
-    for precision, batched in (("float32", [True, True]), ("tf32", [True, False])):
-        with device_mode(torch.device("cuda"), precision):
-            assert [layer.is_batched(x, w, 1) for w in (small, large)] == batched
-
-
-def test_group_normalisation_trains_side_by_side():
-    def after(lanes: int) -> dict[str, Tensor]:
-        torch.manual_seed(2)
-        body = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.ReLU(), nn.MaxPool2d(2))
-        made, start = trainer(nn.Sequential(body, nn.Flatten(), nn.Linear(128, 4)), SHAPE, lanes=lanes)
-        replies = made.train(start, [0, 1, 4], {})
-        made.close()
-        return {f"{r.client}/{n}": t for r in replies for n, t in r.weights.items()}
-
-    alone, together = after(1), after(4)
-    assert all(torch.allclose(alone[n], together[n], atol=1e-6) for n in alone)
-
-
-def test_an_activation_used_twice_is_run_twice():
-    relu = nn.ReLU()
-    module = nn.Sequential(nn.Linear(4, 8), relu, nn.Linear(8, 8), relu, nn.Linear(8, 3))
-    net, x = Network(module, (4,)), torch.randn(5, 4)
-    assert torch.equal(net.run(net.weights(), x)[0], module(x))
-    assert net.blocks == ("0", "1", "2", "3", "4")
-
-
 def test_lanes_follow_from_memory():
     net = Network(models.build("cnn_small", SHAPE, 4), SHAPE)
     each = hardware.lane_bytes(net, 16)
@@ -327,36 +251,12 @@ def test_lanes_follow_from_memory():
     assert hardware.lanes_that_fit(each * 10**6, net, 16, 256) == 256
 
 
-def test_a_lanes_memory_worked_by_hand():
-    """Half as much again as the 192 inputs of 16 samples, and 8 copies of 192 x 4 weights and 4 biases; 4
-    bytes each."""
-    net = Network(nn.Sequential(nn.Flatten(), nn.Sequential(nn.Identity()), nn.Linear(192, 4)), SHAPE)
-    assert hardware.lane_bytes(net, 16) == 4 * (16 * 192 * 3 // 2 + 8 * 772)
-
-
 def test_a_gpu_has_one_chunk_where_a_cpu_has_several():
     sizes, recipe = np.array([40, 33, 9, 47, 18]), Recipe(16, 1, False)
     assert len(chunks(range(5), sizes, recipe, 8)) > 1
     (whole,) = chunks(range(5), sizes, recipe, 8, gpu=True)
     assert whole.pad == 16
     assert [w.full for w in whole.work] == [2, 2, 2, 1, 0]
-
-
-def test_tf32_is_refused_where_it_would_do_nothing():
-    with pytest.raises(UsageError, match="precision=tf32 is for GPUs"):
-        hardware.device_of(config.build({"precision": "tf32", "device": "cpu"}))
-
-
-def test_float32_keeps_the_names_of_runs_and_tf32_gives_others():
-    plain = config.build({})
-    assert plain.fingerprint() == plain.replace(precision="float32").fingerprint()
-    assert plain.fingerprint() != plain.replace(precision="tf32").fingerprint()
-
-
-def test_a_cpus_arithmetic_is_left_alone():
-    before = torch.backends.cudnn.allow_tf32, torch.are_deterministic_algorithms_enabled()
-    with device_mode(torch.device("cpu"), "float32"):
-        assert (torch.backends.cudnn.allow_tf32, torch.are_deterministic_algorithms_enabled()) == before
 
 
 def test_a_gpus_arithmetic_is_exact_and_given_back():
@@ -380,20 +280,3 @@ def test_a_gpus_arithmetic_is_exact_and_given_back():
         torch.are_deterministic_algorithms_enabled(),
     )
     assert after == before
-
-
-def test_the_servers_hooks_compute_as_the_clients_do(monkeypatch):
-    """The generator of FedGen for images trained at the server in TF32, by kernels of another order each
-    time."""
-    inside, seen = [], []
-
-    @contextmanager
-    def noted(device, precision):
-        inside.append(precision)
-        yield
-        inside.pop()
-
-    monkeypatch.setattr("unskew.round.loop.device_mode", noted)
-    monkeypatch.setattr("unskew.round.loop.weighted_mean", lambda w, ups: seen.append(list(inside)) or w)
-    weights_after("fedavg", None, rounds=1)
-    assert seen == [["float32"]]

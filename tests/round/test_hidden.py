@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from unskew.errors import UsageError
-from unskew.round.lanes import HiddenCounts
+from unskew.round.lanes import hidden_counts
 
 WAYS = {
     "torch's functions": lambda h: torch.log(h),
@@ -35,4 +35,4 @@ def test_every_use_is_refused_in_a_sentence_and_without_a_warning(use):
         with pytest.raises(
             UsageError, match=r"E108 a hook reads the client's class counts, which no noise of 'dpsgd'"
         ):
-            use(HiddenCounts("dpsgd"))
+            use(hidden_counts("dpsgd"))

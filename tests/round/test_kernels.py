@@ -58,14 +58,6 @@ def test_a_rectifier_before_pooling_has_torchs_bits(rectify, pool):
         assert torch.equal(ours[1], theirs[1])
 
 
-def test_what_is_pooled_is_rectified_afterwards():
-    x = pictures().requires_grad_()
-    with Kernels(folded=False):
-        y = F.max_pool2d(F.relu(x), 2)
-    assert y.grad_fn is not None
-    assert y.grad_fn.name() == "ReluBackward0"
-
-
 def changed(x: Tensor) -> Tensor:
     y = F.leaky_relu(x)  # torch's own relu cannot be changed in place
     y += 1
@@ -128,12 +120,6 @@ def test_layers_take_their_input_by_its_name():
     torch.testing.assert_close(found, (torch.relu(torch.conv2d(x, w)), torch.conv1d(x[:, :, 0], w1)))
 
 
-def test_a_rectifier_that_falls_is_pooled_as_it_is():
-    falling = gradients(lambda x: F.max_pool2d(F.leaky_relu(x, -0.5), 2), pictures(), Kernels(folded=False))
-    theirs = gradients(lambda x: F.max_pool2d(F.leaky_relu(x, -0.5), 2), pictures(), None)
-    assert all(torch.equal(a, b) for a, b in zip(falling, theirs, strict=True))
-
-
 def test_clients_side_by_side_pool_what_each_would_alone():
     layers = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))
     x_BG = torch.stack([pictures(), pictures().flip(0), -pictures()], 1)
@@ -178,21 +164,3 @@ def test_layers_along_time_do_what_torchs_do(layer: nn.Module, lanes: int):
         each = torch.arange(y[0].numel(), dtype=torch.float32).reshape(y[0].shape)
         (found,) = torch.autograd.grad(y, x, each.expand(y.shape))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
-
-
-def test_a_sample_without_a_batch_goes_along_time_too():
-    layer = nn.Sequential(nn.Conv1d(4, 6, 3), nn.MaxPool1d(2))
-    x = torch.randn(4, 17)
-    expected = layer(x)
-    with Kernels(folded=False):
-        assert torch.equal(layer(x), expected)
-
-
-@pytest.mark.parametrize("folded", [False, True])
-def test_an_image_without_a_batch_is_convolved_too(folded):
-    layer = nn.Sequential(nn.Conv2d(4, 6, 3), nn.ReLU(), nn.MaxPool2d(2))
-    x_G = torch.randn(3, 4, 8, 8)
-    expected = torch.stack([layer(x) for x in x_G])
-    with Kernels(folded=folded):
-        found = torch.func.vmap(layer)(x_G) if folded else torch.stack([layer(x) for x in x_G])
-    torch.testing.assert_close(found, expected)

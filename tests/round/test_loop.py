@@ -14,17 +14,10 @@ import unskew
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.trees import size_in_bytes
-from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.runs import conformance
 
 KEEP = {"clients": 8, "rounds": 3, "epochs": 1, "batch": 16, "workers": 1, "model": "cnn_small"}
-
-
-def end(method: str | Method, **changes) -> str:
-    """Digest of the weights after three rounds on small unequal clients."""
-    made = registry.parse(method) if isinstance(method, str) else method
-    return conformance.train_run(made, **changes)[0]
 
 
 @dataclass(frozen=True)
@@ -108,15 +101,6 @@ def test_what_a_trip_brings_down_is_counted_with_the_slices_that_travel_with_it(
     assert all(r["clients"] == clients for r in visited)
 
 
-def test_shared_activations_are_of_the_same_samples_every_round():
-    made = conformance.loop_for(registry.parse("flea"))
-    first, _ = made.round(made.begin(), 1)
-    second, _ = made.round(first, 2)
-    made.trainer.close()
-    assert torch.equal(first.slices["flea"]["labels"], second.slices["flea"]["labels"])
-    assert not torch.equal(first.slices["flea"]["features"], second.slices["flea"]["features"])
-
-
 def with_norm():
     torch.manual_seed(0)
     return torch.nn.Sequential(
@@ -155,13 +139,6 @@ def test_a_client_is_scored_with_the_weights_it_keeps_in_every_scope():
     assert tuned.series("global@client", "mean")[1] != tuned.series("personal@client", "mean")[1]
 
 
-def test_local_only_sends_nothing_and_has_no_global_score():
-    result = unskew.run("local", conformance.small_federation(), **KEEP)
-    assert result.bytes("up") == result.bytes("down") == 0
-    assert result.scores("global") == {}
-    assert result.scores("personal@client")["last"] > 0
-
-
 def test_both_scopes_come_from_one_pass():
     """The mean over clients weighted by their test rows is the global accuracy."""
     fed = conformance.small_federation()
@@ -189,28 +166,6 @@ def test_adding_a_client_changes_nobody_else():
         assert all(torch.equal(t, by_id[r.client].weights[n]) for n, t in r.weights.items())
 
 
-def test_learning_rate_falls_to_its_floor():
-    settings = conformance.short_settings(lr=0.1, lr_decay=0.5, lr_min=0.02)
-    assert [settings.lr_in(t) for t in (0, 1, 2, 3, 4)] == [0.1, 0.1, 0.05, 0.025, 0.02]
-    evenly = conformance.short_settings(lr=0.1, lr_min=0.02, lr_rounds=4)
-    assert [evenly.lr_in(t) for t in (0, 1, 2, 5, 6)] == pytest.approx(
-        [0.1, 0.1, 0.08, 0.02, 0.02], abs=1e-12
-    )
-    with pytest.raises(UsageError, match=r"E109 lr_min=0.2 is above lr=0.1, and would replace it"):
-        conformance.short_settings(lr=0.1, lr_min=0.2, lr_rounds=4)
-    assert conformance.short_settings(lr=0.1, lr_min=0.1).lr_in(3) == 0.1
-    with pytest.raises(UsageError, match=r"E109 .*two ways to lower"):
-        conformance.short_settings(lr_rounds=4, lr_decay=0.5)
-
-
-@pytest.mark.parametrize("optimiser", ["adam", "adamw", "sign"])
-def test_momentum_of_another_optimiser_is_refused(optimiser):
-    """It was written into config.yaml and the page, and changed nothing."""
-    with pytest.raises(UsageError, match=f"E109 momentum is that of optimiser=sgd; {optimiser} has none"):
-        conformance.short_settings(optimiser=optimiser, momentum=0.9)
-    assert conformance.short_settings(optimiser=optimiser).momentum == 0
-
-
 def test_the_first_round_may_have_epochs_of_its_own():
     """FedNova reads the number of steps, so that a wrong one shows in the merge."""
 
@@ -234,10 +189,3 @@ def test_the_first_round_may_have_epochs_of_its_own():
     assert not all(torch.equal(a, b) for a, b in zip(longer, short))
     assert conformance.short_settings(rounds=3, first_epochs=4).passes == 6
     assert conformance.short_settings(rounds=3).passes == 3
-
-
-def test_a_run_in_memory_and_one_in_a_folder_end_alike(tmp_path):
-    one = unskew.run("scaffold", conformance.small_federation(), **KEEP)
-    two = unskew.run("scaffold", conformance.small_federation(), folder=tmp_path, name="r", **KEEP)
-    assert one.digest == two.digest
-    assert end("scaffold") == one.digest

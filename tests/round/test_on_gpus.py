@@ -20,7 +20,6 @@ from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.methods.flea import FLea
 from unskew.round.randomness import SystemSource
-from unskew.round.recordings import pad_rows
 from unskew.runs import assemble
 
 LONG = {"feddpms", "fedgen", "fedgen_images", "fedah"}
@@ -176,12 +175,6 @@ def test_twins_draw_what_protects_from_the_trainers_own_source(gpus: Pretend):  
     loop.trainer.close()
 
 
-def test_one_gpu_is_one_gpu(gpus: Pretend):  # noqa: F811
-    notes = gpus(2)
-    ups_and_downs(run_of("fedavg", clients=5, device="cuda:1"))
-    assert notes.used == {1}
-
-
 def test_a_buffer_of_changing_length_is_recorded_once(monkeypatch, gpus: Pretend):  # noqa: F811
     """FLea's had another length in every round, and steps were recorded for every length."""
     gpus(1)
@@ -200,12 +193,3 @@ def test_a_buffer_of_changing_length_is_recorded_once(monkeypatch, gpus: Pretend
     monkeypatch.setattr("unskew.round.trainer.StepRecordings", lambda *_: None)
     taken, _ = ups_and_downs(run_of("flea(alpha=0.1)", **given), 4)
     assert all(torch.equal(t, recorded[n]) for n, t in taken.items())
-
-
-@pytest.mark.parametrize(
-    ("rows", "room"), [(0, 0), (1, 16), (16, 16), (17, 32), (129, 160), (200, 224), (1000, 1024)]
-)
-def test_rooms_for_rows(rows, room):
-    t = pad_rows(torch.ones(rows, 2))
-    assert t.shape == (room, 2)
-    assert float(t.sum()) == 2 * rows

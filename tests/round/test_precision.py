@@ -12,12 +12,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import unskew
-from unskew.config import Settings
 from unskew.errors import UsageError
 from unskew.round.layers import Kernels
 from unskew.round.precision import has_bf16
 from unskew.runs import hardware
-from unskew.runs.resolve import resolve
 
 NEEDED = pytest.mark.skipif(not has_bf16(), reason="this processor does not compute with bfloat16")
 
@@ -56,18 +54,6 @@ def test_bf16_trains_near_float32_to_the_same_bits_each_time(lanes):
 
 
 @NEEDED
-def test_samples_that_train_apart_are_rounded_too():
-    pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
-    ours, again, plain = (trained(p, "dpsgd(delta=0.01)") for p in ("bf16", "bf16", "float32"))
-    assert ours.digest == again.digest != plain.digest
-
-
-def test_torch_without_onednn_has_no_bfloat16(monkeypatch):
-    monkeypatch.setattr(torch.ops, "mkldnn", object())
-    assert not has_bf16()
-
-
-@NEEDED
 def test_only_convolutions_of_several_channels_are_rounded():
     x, kernels = torch.randn(2, 8, 6, 6), Kernels(folded=False, rounded=True)
     for w, groups, rounded in ((torch.randn(4, 8, 3, 3), 1, True), (torch.randn(8, 1, 3, 3), 8, False)):
@@ -77,24 +63,6 @@ def test_only_convolutions_of_several_channels_are_rounded():
         assert y.dtype == torch.float32
         assert torch.equal(y, y.bfloat16().float()) == rounded
         torch.testing.assert_close(y, expected, rtol=0.05, atol=0.1)
-
-
-@NEEDED
-def test_layers_in_double_precision_are_not_rounded():
-    x, w = torch.randn(2, 8, 6, 6).double(), torch.randn(4, 8, 3, 3).double()
-    with Kernels(folded=False, rounded=True):
-        y = F.conv2d(x, w)
-    assert y.dtype == torch.float64
-    torch.testing.assert_close(y, F.conv2d(x, w))
-
-
-@NEEDED
-def test_a_run_says_its_precision_and_scores_in_float32(tmp_path):
-    result = trained("bf16", folder=tmp_path, name="run")
-    assert "precision: bf16" in (tmp_path / "run" / "config.yaml").read_text()
-    x = np.random.default_rng(1).random((5, 1, 8, 8)).astype(np.float32)
-    before = result.predict(x)
-    assert np.array_equal(before, unskew.load(tmp_path / "run", model=network()).predict(x))
 
 
 def test_a_model_trained_with_bf16_is_opened_on_a_processor_without(tmp_path, monkeypatch):
@@ -117,30 +85,6 @@ def test_what_cannot_be_had_is_refused_before_anything_trains(precision, has, te
     monkeypatch.setattr(hardware, "has_bf16", lambda: has)
     with pytest.raises(UsageError, match=f"E109.*{text}"):
         trained(precision)
-
-
-def test_bf16_is_refused_where_it_would_round_nothing(monkeypatch):
-    """An `mlp` trained to float32's bits under the name of bf16."""
-    monkeypatch.setattr(hardware, "has_bf16", lambda: True)
-    settings = Settings(precision="bf16", model="mlp", clients=3, device="cpu")
-    with pytest.raises(UsageError, match="E109 precision=bf16 rounds convolutions of several channels"):
-        resolve(settings)
-    depthwise = nn.Sequential(
-        nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3, groups=8), nn.Flatten(), nn.Linear(128, 10)
-    )
-    with pytest.raises(UsageError, match="E109 precision=bf16 rounds"):
-        resolve(settings.replace(model="auto"), model=depthwise)
-    resolve(settings.replace(model="cnn_small"))
-    layers = nn.Sequential(nn.Conv3d(1, 4, 3), nn.Conv3d(4, 4, 3), nn.Flatten(), nn.Linear(4 * 4**3, 2))
-    volumes = unskew.data.arrays(np.zeros((12, 1, 8, 8, 8), np.float32), np.arange(12) % 2)
-    with pytest.raises(UsageError, match="E109 precision=bf16 rounds"):
-        resolve(settings.replace(model="auto", skew="iid"), data=volumes, model=layers)
-
-
-def test_bf16_is_refused_on_a_gpu():
-    settings = Settings(device="cuda", precision="bf16")
-    with pytest.raises(UsageError, match="E109 precision=bf16 is for CPUs"):
-        hardware.device_of(settings)
 
 
 NEWER_SWITCHES = """

@@ -3,8 +3,6 @@ wrong in silence."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,14 +14,10 @@ import unskew
 from tests.cli.calling import call
 from tests.round.test_gpu_path import Plain, on_shapes, rate_as_tensor, weights_of  # noqa: F401
 from tests.samples import a_part_of
-from unskew import config
-from unskew.core import Part
 from unskew.core.network import Network
 from unskew.data import prediction_inputs
-from unskew.errors import DataError, StateError, UnskewError, UsageError
+from unskew.errors import StateError, UnskewError, UsageError
 from unskew.methods.catalogue import entries
-from unskew.runs import hardware
-from unskew.runs.resolve import resolve
 
 N = 120
 RNG = np.random.default_rng(7)
@@ -56,14 +50,6 @@ class Scans(nn.Module):
     def forward(self, scan: Tensor, age: Tensor) -> Tensor:
         h = self.convolution(scan).relu().flatten(1)
         return self.head(self.body(torch.cat([h, age[:, None]], 1)).relu())
-
-
-class Ends(Scans):
-    """With so many outputs."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.head = nn.Linear(16, outputs)
 
 
 class Apart(Scans):
@@ -180,36 +166,6 @@ def test_packed_inputs_train_to_the_bits_of_one_row(method, lanes):
     assert by_name.scores() == row.scores()
 
 
-def test_numbers_and_several_labels_are_learnt_from_several_inputs():
-    number = unskew.run("fedavg", (BY_NAME, AGES * 10 + 3), target="dose", model=Ends(1), **SETTINGS)
-    assert number.run.task.name == "regression"
-    assert number.predict({"scan": SCANS[:5], "age": AGES[:5]}).shape == (5,)
-    flags = np.stack([Y == 0, Y > 0, AGES > 0], 1).astype(int)
-    several = unskew.run("fedavg", (BY_NAME, flags), model=Ends(3), **{**SETTINGS, "skew": "iid"})
-    assert several.run.task.name == "multilabel"
-    assert several.predict({"scan": SCANS[:5], "age": AGES[:5]}).shape == (5, 3)
-
-
-def test_inputs_by_place_and_by_name_train_to_the_same_bits_where_they_lie_alike():
-    class Placed(Scans):
-        def forward(self, first: Tensor, second: Tensor) -> Tensor:
-            return super().forward(scan=second, age=first)
-
-    assert trained().digest == trained(given=(AGES, SCANS), model=Placed()).digest
-
-
-@pytest.mark.parametrize(("given", "model"), [(BY_NAME, Scans), (WORDS, Words)], ids=["scans", "words"])
-def test_lanes_bound_what_they_change(given, model):
-    one, many = (trained(given=given, model=model(), lanes=lanes, rounds=1) for lanes in ("1", "16"))
-    start = dict(model().named_parameters())
-    moved = max(float((t - start[n]).detach().abs().max()) for n, t in one.model.named_parameters())
-    apart = [
-        float((a - b).detach().abs().max()) for a, b in zip(one.model.parameters(), many.model.parameters())
-    ]
-    assert moved > 1e-3
-    assert max(apart) <= 1e-5
-
-
 def test_a_module_sees_whole_numbers_and_truth_values_as_they_came():
     seen: list[tuple[Tensor, Tensor]] = []
 
@@ -224,33 +180,6 @@ def test_a_module_sees_whole_numbers_and_truth_values_as_they_came():
     assert torch.equal(seen[-1][0], torch.as_tensor(IDS))
     assert torch.equal(seen[-1][1], torch.as_tensor(PRESENT))
     assert net.embeds
-
-
-def test_the_memory_of_a_lane_is_predicted_from_shapes_alone():
-    net = Network(Scans(), (65,), layout=unskew.data.arrays(BY_NAME, Y).layout)
-    row = Network(Row(), (65,))
-    assert hardware.lane_bytes(net, 16) == hardware.lane_bytes(row, 16)
-    assert hardware.lane_bytes(Network(Words(), (12,), layout=unskew.data.arrays(WORDS, Y).layout), 16) > 0
-
-
-@pytest.mark.parametrize("method", ["fedavg", "unskew", "fedmix", "fedala"])
-@pytest.mark.parametrize("lanes", ["1", "4"])
-def test_a_round_on_shapes_alone_asks_no_tensor_for_its_value(method, lanes):
-    replies = on_shapes(
-        resolve(config.build({**SETTINGS, "method": method, "lanes": lanes}), (BY_NAME, Y), model=Scans())
-    )
-    assert [r.client for r in replies] == [0, 1, 2, 3]
-    assert all(t.is_meta for r in replies for t in r.weights.values())
-
-
-@pytest.mark.usefixtures("rate_as_tensor")
-@pytest.mark.parametrize(("given", "model"), [(BY_NAME, Scans), (WORDS, Words)], ids=["scans", "words"])
-def test_replayed_steps_end_with_the_same_bits(given, model):
-    recorder = Plain()
-    run = resolve(config.build({**SETTINGS, "lanes": "4", "epochs": 2}), (given, Y), model=model())
-    plain, replayed = weights_of(run, None, 2), weights_of(run, recorder, 2)
-    assert all(torch.equal(plain[n], replayed[n]) for n in plain)
-    assert recorder.replayed > recorder.recorded > 0
 
 
 class Stop(Exception):
@@ -290,65 +219,6 @@ def new(n: int = 9) -> dict[str, Any]:
     return {"scan": (SCANS[:n] / SCANS.max() * 255).astype(np.uint8), "age": AGES[:n]}
 
 
-def test_a_loaded_run_answers_as_the_run_did(finished):
-    again = unskew.load(finished.path, model=Scans())
-    assert np.array_equal(again.predict_proba(new()), finished.predict_proba(new()))
-    assert np.array_equal(again.predict(new()), finished.predict(dict(reversed(new().items()))))
-    assert np.array_equal(again.predict_proba(new(), 1), finished.predict_proba(new(), 1))
-    assert repr(again.federation.layout) == repr(finished.federation.layout)
-
-
-def test_the_model_of_a_result_is_the_users_own_module(finished):
-    z = finished.model(age=torch.tensor(AGES[:9]), scan=torch.tensor(new()["scan"] / np.float32(255)))
-    assert np.allclose(z.softmax(1).detach(), finished.predict_proba(new()), atol=1e-6)
-    assert list(dict(finished.model.named_parameters())) == list(dict(Scans().named_parameters()))
-
-
-@pytest.mark.parametrize(
-    ("x", "text"),
-    [
-        (
-            {"scan": new()["scan"]},
-            "E403 predict: input 'age' is missing; samples have age float32 number, scan uint8",
-        ),
-        (new() | {"sex": AGES[:9]}, "E403 predict: there is no input 'sex'"),
-        (new() | {"age": AGES[:8]}, "E403 predict: input 'age' has 8 samples, input 'scan' 9"),
-        (new() | {"age": SCANS[:9]}, r"E403 predict: input 'age' is \[1, 8, 8\] in a sample"),
-        (
-            new() | {"scan": SCANS[:9]},
-            r"E403 predict: input 'scan' is float32, and scan uint8 \[1, 8, 8\] is needed",
-        ),
-        (new() | {"age": np.full(9, np.nan)}, "E405 predict: input 'age' of sample 0 holds nan"),
-        (
-            (AGES[:9], new()["scan"]),
-            "E403 predict: samples have several inputs; give a dictionary of age, scan",
-        ),
-        (SCANS[:9], "E403 predict: samples have several inputs; give a dictionary or a tuple"),
-        (new(0), "E403 predict: no samples were given"),
-    ],
-    ids=range(9),
-)
-def test_what_does_not_fit_is_not_predicted(finished, x, text):
-    with pytest.raises(DataError, match=text):
-        finished.predict(x)
-
-
-def test_whole_numbers_may_stand_for_floats_but_not_floats_for_whole_numbers(finished):
-    years = new() | {"age": np.arange(9)}
-    assert np.array_equal(
-        finished.predict_proba(years), finished.predict_proba(years | {"age": np.arange(9.0)})
-    )
-    result = trained(given=WORDS, model=Words(), rounds=1)
-    with pytest.raises(
-        DataError, match=r"E403 predict: input 'input_ids' is float64, and input_ids int64 \[6\] is needed"
-    ):
-        result.predict({"input_ids": IDS + 0.5, "attention_mask": PRESENT})
-    with pytest.raises(
-        DataError, match=r"E403 predict: input 'attention_mask' is int64, and attention_mask bool"
-    ):
-        result.predict({"input_ids": IDS, "attention_mask": PRESENT.astype(int)})
-
-
 @pytest.mark.parametrize("lanes", ["1", "4"])
 def test_a_whole_number_that_the_model_has_no_row_for_is_a_sentence(lanes):
     beyond = IDS.copy()
@@ -358,12 +228,6 @@ def test_a_whole_number_that_the_model_has_no_row_for_is_a_sentence(lanes):
     result = trained(given=WORDS, model=Words(), lanes=lanes)
     with pytest.raises(UsageError, match="numbers go from 0 to num_embeddings - 1"):
         result.predict(WORDS | {"input_ids": beyond})
-
-
-def test_a_single_input_is_not_predicted_from_a_dictionary():
-    result = unskew.run("fedavg", (SCANS, Y), model="mlp", **SETTINGS)
-    with pytest.raises(DataError, match="E403 predict: a dictionary was given; samples have one input"):
-        result.predict({"x": SCANS})
 
 
 MODULE = """
@@ -426,17 +290,6 @@ class Renamed(Scans):
         return super().forward(image, age)
 
 
-class Floats(Words):
-    """Makes floats of whole numbers by itself, and looks nothing up."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        return self.head(self.table((input_ids * attention_mask).float()))
-
-
 class Counts(nn.Module):
     """Computes with whole numbers, which a linear layer does not."""
 
@@ -495,142 +348,6 @@ def test_a_model_that_does_not_take_the_inputs_is_refused(given, model, text):
         unskew.run("fedavg", (given, Y), model=model, **SETTINGS)
 
 
-def test_a_model_that_changes_an_input_in_place_is_refused():
-    class Changes(Scans):
-        def forward(self, scan: Tensor, age: Tensor) -> Tensor:
-            return super().forward(scan.mul_(2), age)
-
-    with pytest.raises(UsageError, match="E123 the model changes its input in place"):
-        trained(model=Changes())
-
-
-@pytest.mark.parametrize(
-    ("method", "given", "model", "text"),
-    [
-        (
-            "fedrdn",
-            WORDS,
-            Words,
-            "E108 'fedrdn' cannot run here: it normalises channels of images and none of a sample's",
-        ),
-        (
-            "norm",
-            BY_NAME,
-            Scans,
-            "E108 'norm' cannot run here: it has 3 channel constants and the data have 1",
-        ),
-        (
-            "flea(cut=convolution)",
-            BY_NAME,
-            Scans,
-            "E108 'flea' cannot run here: it mixes samples at 'convolution', and other inputs of a sample pass it by; cut",
-        ),
-        (
-            "flea(cut=convolution,lambda1=0,alpha=0)",
-            BY_NAME,
-            Scans,
-            "E108 'flea' cannot run here: it mixes samples at 'convolution'",
-        ),
-        (
-            "flea",
-            BY_NAME,
-            Apart,
-            "E104 the inputs of a sample meet at none of the model's direct children; let it have one",
-        ),
-        (
-            "fedfa",
-            WORDS,
-            Words,
-            "E108 'fedfa' cannot run here: the model has no block whose output has channels of pixels",
-        ),
-        (
-            "augment",
-            WORDS,
-            Words,
-            "E108 'augment' cannot run here: it moves images along their axes and none of a sample's",
-        ),
-        ("fedfed", BY_NAME, Scans, "E108 'fedfed' cannot run here: its generator draws images"),
-        (
-            "fedmix",
-            WORDS,
-            Words,
-            "E108 'fedmix' cannot run here: it averages inputs, and whole numbers are among them",
-        ),
-        (
-            "naivemix",
-            WORDS,
-            Words,
-            "E108 'naivemix' cannot run here: it averages inputs, and whole numbers are among them",
-        ),
-        (
-            "fedmix",
-            WORDS,
-            Floats,
-            "E108 'fedmix' cannot run here: it averages inputs, and whole numbers are among them",
-        ),
-        (
-            "fedbr",
-            WORDS,
-            Words,
-            "E108 'fedbr' cannot run here: it averages inputs, and whole numbers are among them",
-        ),
-    ],
-)
-def test_a_part_that_cannot_work_on_several_inputs_is_refused(method, given, model, text):
-    with pytest.raises(UsageError, match=text):
-        trained(method, given, model())
-
-
-def test_a_users_part_is_judged_by_what_it_does():
-    @dataclass(frozen=True)
-    class Scales(Part):
-        name = "scales"
-        normalises = True
-
-    with pytest.raises(UsageError, match=r"E108 'scales' cannot run here: .*sample"):
-        trained(Scales())
-
-
-def test_a_feature_skew_changes_what_a_model_trains_on():
-    assert trained(skew="iid+contrast:1").digest != trained(skew="iid").digest
-    with pytest.raises(UsageError, match=r"E103 feature skew '\+gamma' needs values in \[0, 1\]"):
-        trained(skew="iid+gamma:0.5")
-
-
-def test_attacks_that_compare_inputs_are_left_out_and_membership_is_measured(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    strangers = {"x_test.scan": SCANS + RNG.random((N, 1, 8, 8), np.float32), "x_test.age": AGES, "y_test": Y}
-    np.savez(tmp_path / "all.npz", **{"x_train.scan": SCANS, "x_train.age": AGES, "y_train": Y}, **strangers)
-    (tmp_path / "net.py").write_text(MODULE)
-    settings = {**SETTINGS, "model": "net.py:Net"}
-    unskew.run("fedavg", "all.npz", folder=tmp_path, name="r", **settings)
-    refused = call("attack", "r", "prototype", "--model", "net.py:Net")
-    assert refused.code == 2
-    assert (
-        "E151 attack 'prototype' does not fit r: it recovers a sample as one input, and a sample here has"
-        " several" in refused.text
-    )
-    done = call(
-        "attack", "r", "membership", "--model", "net.py:Net", "--set", "shadows=2", "--set", "clients=1"
-    )
-    assert done.code == 0, done.text
-    done = call("audit", "r", "--model", "net.py:Net", "--set", "samples=20")
-    assert done.code == 0, done.text
-    assert {"membership", "audit"} <= set(json.loads((tmp_path / "r/privacy.json").read_text())["attacks"])
-
-
-def test_a_hook_of_the_users_own_sees_the_inputs_and_not_the_row():
-    seen: list[Any] = []
-    module = Scans()
-    module.register_forward_pre_hook(lambda _module, _args, kwargs: seen.append(kwargs), with_kwargs=True)
-    net = Network(module, (65,), layout=unskew.data.arrays(BY_NAME, Y).layout)
-    net.run(net.weights(), torch.zeros(2, 65))
-    assert {name: tuple(value.shape) for name, value in seen[-1].items()} == {
-        "age": (2,),
-        "scan": (2, 1, 8, 8),
-    }
-
-
 def kept(path: Any, **arrays: Any) -> Any:
     np.savez(path, **arrays)
     return path
@@ -648,35 +365,3 @@ def test_an_archive_as_training_reads_it_is_predicted_from(finished, tmp_path):
         assert names == [str(i) for i in range(9)]
         assert np.array_equal(finished.predict_proba(x), ours)
         assert np.array_equal(finished.predict_proba(np.load(path)), ours)
-
-
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [
-        (
-            {"x": SCANS[:9]},
-            "E401 .*holds samples twice, as 'x' and as 'x.scan'; keep 'x' for one input, or x.NAME",
-        ),
-        ({"age": -AGES[:9]}, "E403 .*holds input 'age' twice, as 'age' and behind 'x.'; keep one"),
-        ({"x.sex": AGES[:9]}, "E403 .*there is no input 'sex'"),
-    ],
-)
-def test_an_archive_that_may_mean_two_things_is_not_predicted_from(finished, tmp_path, more, text):
-    path = kept(tmp_path / "a.npz", **{f"x.{n}": v for n, v in new().items()}, **more)
-    with pytest.raises(DataError, match=text):
-        prediction_inputs.read_inputs(path, {}, finished.federation.layout)
-    with pytest.raises(DataError, match=text):
-        finished.predict(dict(np.load(path)))
-
-
-@pytest.mark.parametrize("name", ["x", "x_train", "x_test"])
-def test_an_archive_with_samples_and_with_several_inputs_is_refused(tmp_path, name):
-    """It took `x` and left the others out without a word."""
-    part = name.removeprefix("x")
-    sets = {"x_train.age": AGES, "y_train": Y} if part == "_test" else {}
-    kept(tmp_path / "a.npz", **sets, **{name: SCANS, f"{name}.age": AGES, f"y{part}": Y})
-    with pytest.raises(DataError, match=f"E401 .*a.npz holds samples twice, as '{name}' and as '{name}.age'"):
-        unskew.data.read(str(tmp_path / "a.npz"))
-    if not part:
-        with pytest.raises(DataError, match=r"E401 .*holds samples twice"):
-            prediction_inputs.read_inputs(tmp_path / "a.npz", {})

@@ -7,7 +7,6 @@ taken for floats.
 
 from __future__ import annotations
 
-import json
 import warnings
 from typing import Any
 
@@ -17,14 +16,9 @@ import torch
 from torch import Tensor, nn
 
 import unskew
-from tests.runs.test_export_several import answers
 from tests.samples import a_part_of
-from unskew.data.files.archives import read_archive
-from unskew.data.readers.from_npz import load_dataset, save_dataset
-from unskew.data.samples import scaling
 from unskew.data.samples.packing import input_column
-from unskew.data.standardisation import standardise
-from unskew.errors import UnskewError, UsageError
+from unskew.errors import UnskewError
 from unskew.methods.catalogue import entries
 
 N, TRAIN = 150, 120
@@ -111,22 +105,6 @@ def test_only_inputs_that_need_it_are_scaled_unless_all_are_asked_for():
     assert asked.federation.applied[1][1:5] == (1,) * 4
 
 
-def test_an_input_that_never_varies_is_shifted_alone():
-    flat = unskew.data.arrays({"a": np.full(30, 1e4, np.float32), "b": RNG.random((30, 2))}, Y[:30])
-    taken = standardise(flat, always=True)
-    assert not input_column(taken.layout, taken.x, 0).any()
-    assert taken.applied[1][0] == 1
-
-
-def test_whole_numbers_alone_cannot_be_standardised():
-    whole = unskew.data.arrays({"ids": IDS, "seen": IDS > 5}, Y)
-    with pytest.raises(
-        UsageError, match=r"E109 normalise=dataset: none of a sample's inputs are floats .*ids int64"
-    ):
-        standardise(whole, always=True)
-    assert standardise(whole, always=False) is whole
-
-
 class Placed(Mixed):
     """Takes the inputs one after another, as their names lie in a row."""
 
@@ -193,19 +171,6 @@ def test_every_method_learns_from_scaled_inputs_alike_in_lanes_by_name_and_by_pl
     assert one.scores() == many.scores()
 
 
-class Whole(Mixed):
-    def forward(self, ids: Tensor) -> Tensor:  # type: ignore[override]
-        return self.head(self.body(nn.functional.pad(self.table(ids).mean(1), (0, 33))).relu())
-
-
-def test_a_part_that_would_scale_nothing_is_refused():
-    data = ({"ids": IDS[:TRAIN]}, Y[:TRAIN])
-    with pytest.raises(
-        UsageError, match="E108 'standardise' cannot run here: none of a sample's inputs are floats"
-    ):
-        unskew.run("standardise", data, model=Whole(), **SETTINGS)
-
-
 def test_predictions_take_samples_as_they_were_given(result):
     new = cut(RAW, slice(TRAIN, N))
     z = result.model(**{name: torch.as_tensor(values) for name, values in by_hand(new).items()})
@@ -213,16 +178,6 @@ def test_predictions_take_samples_as_they_were_given(result):
     assert (result.predict(new) == Y[TRAIN:]).mean() == pytest.approx(result.scores()["last"])
     again = unskew.load(result.path, model=Mixed())
     assert np.array_equal(again.predict_proba(new), result.predict_proba(new))
-
-
-def test_samples_that_were_scaled_before_are_told_by_the_inputs_name(result):
-    new = cut(by_hand(RAW), slice(TRAIN, N))
-    with pytest.warns(
-        UserWarning, match=r"input age of these samples has mean -?0\.\d+ .*are they scaled already"
-    ):
-        result.predict(new)
-    with pytest.warns(UserWarning, match=r"input scan, channel 0, of these samples has mean"):
-        result.predict({**new, "age": AGES[TRAIN:]})
 
 
 def test_a_run_goes_on_to_the_same_bits(tmp_path, result):
@@ -235,51 +190,3 @@ def test_a_run_goes_on_to_the_same_bits(tmp_path, result):
     with pytest.raises(Stop):
         trained(folder=tmp_path, name="r", shown=stop)
     assert trained(folder=tmp_path, name="r").digest == result.digest
-
-
-@pytest.mark.parametrize("method", ["fedavg", "standardise"])
-@pytest.mark.parametrize("kind", ["safetensors", "torch-export"])
-def test_a_folder_alone_scales_as_the_run_does(tmp_path, method, kind):
-    ours = trained(method=method)
-    ours.export(tmp_path / "e", kind)
-    assert np.allclose(
-        answers(tmp_path / "e", RAW, Mixed(), 9), ours.trained.outputs(cut(RAW, slice(0, 9))), atol=1e-4
-    )
-    inputs = json.loads((tmp_path / "e/model.json").read_text())["inputs"]
-    assert [len(each["mean"] or ()) for each in inputs] == [1, 0, 2]
-
-
-@pytest.mark.parametrize("lanes", ["1", "4"])
-def test_clients_agree_on_the_constants_of_all_samples(lanes):
-    """Ages and scans; of whole numbers nothing is said."""
-    together, apart = trained(normalise="dataset", lanes=lanes), trained(method="standardise", lanes=lanes)
-    mean, std = together.federation.applied
-    down = apart.trained.end.down["standardise"]
-    assert np.allclose(down["mu"], mean, rtol=1e-5)
-    assert np.allclose(down["sigma"], std, rtol=1e-3)
-    for name, t in together.model.state_dict().items():
-        torch.testing.assert_close(apart.model.state_dict()[name], t, rtol=0, atol=5e-3, msg=name)
-    new = cut(RAW, slice(TRAIN, N))
-    assert np.allclose(apart.predict_proba(new), together.predict_proba(new), atol=1e-2)
-
-
-def test_a_set_that_is_kept_for_processes_comes_back_with_its_constants(tmp_path):
-    taken = standardise(unskew.data.arrays(RAW, Y), always=True)
-    save_dataset(taken, tmp_path / "kept.npz")
-    back = load_dataset(read_archive(tmp_path / "kept.npz"))
-    assert (back.applied, back.layout) == (taken.applied, taken.layout)
-    assert np.allclose(back.to_natural(back.x), unskew.data.arrays(RAW, Y).x, rtol=1e-4, atol=1e-3)
-
-
-def test_a_channel_is_called_by_its_input():
-    layout = unskew.data.arrays(RAW, Y).layout
-    assert [layout.called(c) for c in (0, 2, 6)] == [
-        "input age",
-        "input ids, channel 1,",
-        "input scan, channel 1,",
-    ]
-    x = unskew.data.arrays(RAW, Y).x
-    constants = scaling.find_constants(x, layout)
-    assert np.allclose(
-        scaling.undo(scaling.apply(x, constants, layout), constants, layout), x, rtol=1e-4, atol=1e-3
-    )

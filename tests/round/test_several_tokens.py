@@ -21,8 +21,7 @@ from tests.runs.test_export_several import answers
 from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index
 from unskew.data.samples.dataset import Dataset
-from unskew.errors import DataError, StateError, UsageError
-from unskew.federation.protocol.hello import Hello, data_difference
+from unskew.errors import StateError
 from unskew.federation.site.site import Site, SiteIdentity
 from unskew.records import checkpoints
 from unskew.records.checkpoints import digest
@@ -122,57 +121,6 @@ def test_a_folder_predicts_exports_and_goes_on_as_the_run_did(tmp_path):
         unskew.load(result.path, model=Tagger())
 
 
-def test_zeros_and_ones_are_labels_of_tokens_where_classes_or_padding_say_so():
-    flags = (IDS > 5).astype(int)
-    assert unskew.data.arrays(WORDS, flags).several
-    assert unskew.data.arrays(WORDS, flags, classes=["no", "yes"]).tokens
-    assert unskew.data.arrays(WORDS, np.where(PRESENT, flags, -100)).tokens
-
-
-def test_an_archive_holds_them_too(tmp_path):
-    np.savez(tmp_path / "w.npz", **{f"x.{name}": values for name, values in WORDS.items()}, y=KINDS)
-    ours, theirs = unskew.data.read(str(tmp_path / "w.npz")), unskew.data.arrays(WORDS, KINDS)
-    assert np.array_equal(ours.y, theirs.y)
-    assert ours.tokens
-
-
-@pytest.mark.parametrize(
-    ("y", "text"),
-    [
-        (IDS, "E404 arrays: the label of every place is the token at that place"),
-        (
-            IDS[:, :5],
-            r"E404 arrays: labels are \[60, 5\], and samples with several inputs \(age .* whole number for every",
-        ),
-        (IDS / 2, r"E404 arrays: labels are \[60, 6\], and samples with several inputs"),
-        (np.where(np.arange(N)[:, None] == 7, -100, KINDS), "E404 arrays: no place of sample 7 has a label"),
-        (np.stack([KINDS] * T, 1), r"E404 arrays: labels are \[60, 6, 6\], and samples with several"),
-    ],
-    ids=range(5),
-)
-def test_labels_that_cannot_be_of_tokens_are_refused(y, text):
-    with pytest.raises(DataError, match=text):
-        trained(y=y)
-
-
-def test_a_set_whose_labels_no_input_has_places_for_is_refused():
-    layout = unskew.data.arrays(WORDS, KINDS).layout
-    x, y = np.zeros((4, layout.width), np.float32), np.zeros((4, 5), np.int64)
-    with pytest.raises(
-        DataError, match=r"E404 s: labels are \[N, 5\], and no input of a sample has so many places"
-    ):
-        Dataset("s", x, y, x, y, ("a", "b"), layout=layout)
-
-
-def test_a_model_that_answers_once_a_sample_is_refused():
-    class Once(Tagger):
-        def forward(self, input_ids: Tensor, attention_mask: Tensor, age: Tensor) -> Tensor:
-            return super().forward(input_ids, attention_mask, age).mean(1)
-
-    with pytest.raises(UsageError, match=r"E123 the model gives \[2, 3\] .*expected \[2, 6, 3\]"):
-        trained(model=Once())
-
-
 def test_sites_end_with_the_bits_of_the_simulator(tmp_path):
     (tmp_path / "net.py").write_text(MODULE)
     rows = [np.arange(25), np.arange(25, 60)]
@@ -196,13 +144,3 @@ def test_sites_end_with_the_bits_of_the_simulator(tmp_path):
     federation = Federation("sites", *parts, index, index, "iid", layout=whole.layout)
     left = {n: v for n, v in settings.as_dict().items() if n not in ("method", "data", "model")}
     assert digest(end.weights) == unskew.run("fedavg", federation, model=model, **left).digest
-
-
-def test_sites_of_other_labels_cannot_take_part_together():
-    north = Hello.of("north", unskew.data.arrays(WORDS, KINDS, classes=("a", "b", "c")), {})
-    south = Hello.of("south", unskew.data.arrays(WORDS, np.arange(N) % 3, classes=("a", "b", "c")), {})
-    assert (
-        data_difference(north, south)
-        == "sites hold different data: a label's shape is [6] at north and [] at south"
-    )
-    assert Hello.read(json.loads(json.dumps(north.as_json()))) == north

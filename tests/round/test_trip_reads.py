@@ -6,7 +6,7 @@ letters were leaves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
@@ -14,9 +14,7 @@ import torch
 
 from unskew.core import Part, Share, Trip
 from unskew.core.method import Method
-from unskew.core.trees import size_in_bytes
 from unskew.errors import UsageError
-from unskew.round.clients import Broadcast
 from unskew.runs import conformance
 
 LEAVES = ("big", "kept", "seen")
@@ -81,31 +79,6 @@ def test_what_a_trip_does_not_read_is_not_sent(reads, there, sent):
     assert down[1:] == sent
 
 
-def test_an_early_trip_finds_no_more_although_all_was_sent_for_the_training():
-    """Or the Part would read what it has not named, and fail as soon as it is made later."""
-    assert found(looking(("seen",), early=True)) == ({"seen"}, [])
-
-
-def test_slices_of_others_and_what_a_dispatcher_makes_for_one_client():
-    own = {"a": torch.zeros(3), "b": torch.zeros(5)}
-
-    def dispatched(k: int):
-        return {"w": torch.full((2,), float(k))}, {
-            "mine": {"a": own["a"] + k, "b": own["b"]},
-            "other": {"a": own["a"]},
-        }
-
-    common = Broadcast(1, 0.1, {"w": torch.zeros(2)}, {"mine": own, "other": own}, dispatched)
-    sent = common.reading("mine", ("a",))
-    assert {name: set(tree) for name, tree in sent.down.items()} == {"mine": {"a"}, "other": {"a", "b"}}
-    to_2 = sent.to(2)
-    assert (to_2.weights["w"] == 2).all()
-    assert (to_2.down["mine"]["a"] == 2).all()
-    assert {name: set(tree) for name, tree in to_2.down.items()} == {"mine": {"a"}, "other": {"a"}}
-    assert size_in_bytes(replace(common, own=None).reading("mine", ()).down) == size_in_bytes({"other": own})
-    assert common.reading("mine", None) is common
-
-
 def test_a_trip_cannot_read_a_leaf_that_it_does_not_name():
     def look(self, w, c):
         return {"found": c.down["seen"][0] * 0}
@@ -114,11 +87,3 @@ def test_a_trip_cannot_read_a_leaf_that_it_does_not_name():
     with pytest.raises(UsageError) as error:
         conformance.train_run(Method(looking(("big",), look=look)), rounds=2)
     assert "KeyError: 'seen'" in str(error.value)
-
-
-@pytest.mark.parametrize("reads", ["seen", ("seen", 1), {"seen": 1}])
-def test_names_that_are_no_tuple_are_refused(reads):
-    with pytest.raises(
-        UsageError, match=r"E121 'looks' has a trip with reads=.*; name the leaves of its slice in a tuple"
-    ):
-        Method(looking(reads))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from pathlib import Path
 
@@ -12,14 +11,9 @@ import pytest
 import torch
 
 import unskew
-from unskew.core.replies import Reply
 from unskew.errors import StateError, UsageError
 from unskew.records import checkpoints
-from unskew.records.checkpoints import State
-from unskew.records.record import Record
 from unskew.report.analysis.runs import read_run
-from unskew.round.callback_list import CallbackList
-from unskew.scores import kind
 
 CCVR = "ccvr(mode='features', epochs=1)"
 SETTINGS = {"epochs": 1, "workers": 1, "lanes": "1", "skew": "iid", "clients": 3, "model": "mlp", "lr": 0.002}
@@ -109,36 +103,12 @@ def test_every_hook_is_called_in_order_with_every_score(plain):
     )
 
 
-def test_replies_that_were_dropped_are_said_so_and_losses_that_sites_withhold_are_unknown(plain):
-    notes = Notes()
-    audience = CallbackList([notes], plain.run, Record())
-    replies = [Reply(0, 30.0, {}, loss=torch.tensor(0.5)), Reply(2, 20.0, {}, loss=torch.tensor(0.25))]
-    audience.replied(replies, replies[1:], withheld=False)
-    audience.replied(replies, replies, withheld=True)
-    assert [(r.client, r.samples, r.used) for r in notes.replies] == [
-        (0, 30.0, False), (2, 20.0, True), (0, 30.0, True), (2, 20.0, True)
-    ]  # fmt: skip
-    assert [r.loss for r in notes.replies[:2]] == [0.5, 0.25]
-    assert all(np.isnan(r.loss) for r in notes.replies[2:])
-
-
 def test_a_callback_changes_no_bit(plain):
     meddled = trained(Meddler())
     assert meddled.digest == plain.digest
     assert [r["value"] for r in meddled.record.rows["metrics"] if r["metric"] != "seconds"] == [
         r["value"] for r in plain.record.rows["metrics"] if r["metric"] != "seconds"
     ]
-
-
-def test_torchs_randomness_and_modes_are_after_a_callback_as_before_it(plain):
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
-    with torch.inference_mode():
-        CallbackList([Meddler()], plain.run, Record()).merged(State(1, plain.weights))
-        assert torch.is_inference_mode_enabled()
-    CallbackList([Meddler()], plain.run, Record()).merged(State(1, plain.weights))
-    assert torch.is_grad_enabled()
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_callback_that_fails_is_named_and_the_run_can_go_on(plain, tmp_path):
@@ -204,44 +174,6 @@ class Told:
         self.saved.append((name, facts["score"], facts["scope"], facts["metric"]))
 
 
-def test_where_no_global_model_is_scored_patience_looks_at_the_clients_mean():
-    """Whose values are in the unit of the main score: of an error, less is better."""
-    falling = Told("rmse", 3, personal_at_client=[(1, 5.0), (2, 4.0), (3, 3.0)])
-    assert unskew.EarlyStopping(1).evaluated(falling, []) is None  # type: ignore[arg-type]
-    rising = Told("rmse", 3, personal_at_client=[(1, 3.0), (2, 4.0), (3, 5.0)])
-    said = unskew.EarlyStopping(2).evaluated(rising, [])  # type: ignore[arg-type]
-    assert said == "personal@client mean has not fallen below 3 since round 1"
-
-
-def test_patience_looks_at_the_score_that_it_is_given():
-    run = Told(
-        "accuracy",
-        3,
-        **{"global": [(1, 0.1), (2, 0.2), (3, 0.3)], "global:loss": [(1, 1.0), (2, 2.0), (3, 2.0)]},
-    )
-    assert unskew.EarlyStopping(2).evaluated(run, []) is None  # type: ignore[arg-type]
-    said = unskew.EarlyStopping(2, "global", "loss").evaluated(run, [])  # type: ignore[arg-type]
-    assert said == "global loss has not fallen below 1 since round 1"
-    by_scope = unskew.EarlyStopping(2, "global").evaluated(run, [])  # type: ignore[arg-type]
-    assert by_scope is None  # a scope alone stands for its main score
-
-
-def test_patience_does_not_run_out_before_another_evaluation():
-    """Rounds that nobody scored have not failed to rise."""
-    rising = [(5, 0.5), (10, 0.6)]
-    assert unskew.EarlyStopping(3).evaluated(Told("accuracy", 8, **{"global": rising[:1]}), []) is None  # type: ignore[arg-type]
-    assert unskew.EarlyStopping(3).evaluated(Told("accuracy", 14, **{"global": rising}), []) is None  # type: ignore[arg-type]
-    still = Told("accuracy", 10, **{"global": [(5, 0.5), (10, 0.5)]})
-    assert "since round 5" in (unskew.EarlyStopping(3).evaluated(still, []) or "")  # type: ignore[arg-type]
-
-
-def test_a_run_that_is_seldom_evaluated_is_not_ended_between_two_evaluations():
-    result = trained(patience=2, eval_every=5, rounds=12, lr=0.01)
-    rounds, accuracies = result.record.series("global", "accuracy")
-    better = accuracies[2] > accuracies[1]
-    assert rounds == ([0, 5, 10, 12] if better else [0, 5, 10, 11])
-
-
 def test_the_model_is_kept_when_its_score_is_the_best_of_all_trained_rounds():
     """Never the untrained one of round 0, one that is as good as an earlier one, or one of a round without a
     score."""
@@ -258,75 +190,6 @@ def test_the_model_is_kept_when_its_score_is_the_best_of_all_trained_rounds():
     assert not kept(3, 0.9, 0.5, 0.4, 0.5)
     assert kept(2, 0.9, 0.5, 0.51)
     assert not kept(3, 0.9, 0.5, 0.51)
-
-
-def test_early_stopping_that_may_end_a_first_stage_is_told_before_round_1_and_beside_the_scores():
-    """A run of pFedSim that a callback ended was scored as plain averaging; the setting `patience` was
-    remarked on."""
-    said: list[str] = []
-    told = "E139 patience=2 may end the run before 'pfedsim' comes to its second stage, after round 3 of 6"
-    settings = {**SETTINGS, "rounds": 6, "say": said.append}
-    result = unskew.run("pfedsim", DATA, callbacks=[unskew.EarlyStopping(2)], **settings)
-    assert [text for text in said if text.startswith(told)]
-    assert "E139" not in result.table()  # known by now, and said where it came true
-    said.clear()
-    unskew.run("pfedsim", DATA, callbacks=[unskew.EarlyStopping(4)], **settings)
-    assert not any("E139" in text for text in said)
-    unskew.run("pfedsim", DATA, callbacks=[unskew.EarlyStopping(2)], patience=1, **settings)
-    assert sum("E139" in text for text in said) == 1
-    unskew.run("cfl", DATA, **settings)  # whose first stage takes 20 rounds, callbacks or none
-    assert sum("'cfl'" in text for text in said) == 1
-
-
-def test_early_stopping_that_is_given_to_a_resumed_run_is_remarked_on(tmp_path):
-    settings = {**SETTINGS, "rounds": 6, "folder": tmp_path, "name": "r"}
-    with pytest.raises(StateError, match="E127"):
-        unskew.run("pfedsim", "digits", callbacks=[Failing()], **settings)
-    said: list[str] = []
-    unskew.resume(tmp_path / "r", callbacks=[unskew.EarlyStopping(2)], say=said.append)
-    assert sum("E139" in text for text in said) == 1
-
-
-class AfterThree(unskew.Callback):
-    def evaluated(self, run, rows):
-        return "enough" if run.t == 2 else None
-
-
-def test_a_run_that_ended_in_the_first_stage_of_its_method_says_so_beside_its_scores(tmp_path):
-    settings = {**SETTINGS, "rounds": 6, "folder": tmp_path}
-    ended = unskew.run("pfedsim", DATA, callbacks=[AfterThree()], name="r", **settings)
-    text = "round 3 of 6 is the last that was trained, and 'pfedsim' comes to its second stage after round 3"
-    assert f"Warning: {text}" in ended.table()
-    again = unskew.load(tmp_path / "r")
-    events = [e for e in again.record.rows["events"] if e["code"] == "E139"]
-    assert [(e["t"], e["text"][: len(text)]) for e in events] == [(3, text)]
-    assert read_run(tmp_path / "r").doubt.startswith(text)
-    unskew.run("pfedsim", DATA, name="whole", **settings)
-    assert not read_run(tmp_path / "whole").doubt
-
-
-def test_what_was_remarked_on_before_round_1_stands_beside_the_scores():
-    """`unskew.run` said nothing of it: a model with two softmaxes trained badly, and only a report had the
-    reason."""
-    said: list[str] = []
-    settings = {
-        **SETTINGS,
-        "rounds": 1,
-        "model": torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.Softmax(1)),
-    }
-    result = unskew.run("fedavg", DATA, say=said.append, **settings)
-    (remark,) = [text for text in said if text.startswith("E128")]
-    assert remark in result.table().splitlines()
-
-
-def test_the_first_reason_to_end_a_run_counts():
-    class Later(unskew.Callback):
-        def evaluated(self, run, rows):
-            return "me too" if run.t == 1 else None
-
-    result = trained(Stopping(), Later(), rounds=5)
-    (event,) = [e for e in result.record.rows["events"] if e["code"] == "E323"]
-    assert event["text"] == "Stopping: enough; round 2 is the last."
 
 
 def test_patience_is_a_setting_that_ends_a_run_and_counts_as_one(tmp_path):
@@ -370,15 +233,6 @@ class Answering(unskew.Callback):
         return self.answer
 
 
-def test_callbacks_may_come_from_a_generator_and_a_hook_may_stand_on_the_object(plain):
-    """A generator was read to its end by the first look at it, and nobody was told anything."""
-    notes, bare, heard = Notes(), Mute(), list[int]()
-    bare.merged = lambda run: heard.append(run.t)  # type: ignore[method-assign]
-    unskew.run("fedavg", DATA, callbacks=(c for c in (notes, bare)), rounds=1, **SETTINGS)  # type: ignore[arg-type]
-    assert notes.calls[-1] == ("ended: done", 1)
-    assert heard == [1]
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -399,33 +253,6 @@ def test_what_is_no_list_of_callbacks_is_refused(given, says):
         unskew.run("fedavg", DATA, callbacks=given, rounds=1, **SETTINGS)  # type: ignore[arg-type]
 
 
-def test_hooks_that_nobody_would_call_are_refused_before_anything_trains():
-    class Misspelt(unskew.Callback):
-        def evaluate(self, run, rows):
-            return None
-
-    class Short(unskew.Callback):
-        def evaluated(self, run):
-            return None
-
-    class Inherits(Short):
-        pass
-
-    for wrong, says in (
-        (Misspelt, r"E121 class Misspelt defines 'evaluate', which is no hook .*Did you mean 'evaluated'\?"),
-        (
-            Short,
-            (
-                r"E121 the hook `evaluated` of class Short takes \(self, run\), and is called with \(self,"
-                r" run, rows\)"
-            ),
-        ),
-        (Inherits, "E121 the hook `evaluated` of class Short takes"),
-    ):
-        with pytest.raises(UsageError, match=says):
-            trained(wrong())
-
-
 @pytest.mark.parametrize("answer", [0.5, True, {"accuracy": 0.5}, np.ones(2)])
 def test_an_answer_that_is_no_sentence_ends_no_run_unnoticed(answer):
     """A score that was handed back, as other libraries have it, ended the run after the next round."""
@@ -440,16 +267,13 @@ def test_nothing_is_no_reason_to_end_a_run(answer, plain):
     assert trained(Answering(answer)).digest == plain.digest
 
 
-def test_a_callback_leaves_the_folder_and_the_numbers_of_torch_as_they_were(plain, tmp_path, monkeypatch):
+def test_a_callback_leaves_the_numbers_of_torch_as_they_were(plain):
     class Moving(unskew.Callback):
         def merged(self, run):
-            os.chdir("/")
             torch.set_default_dtype(torch.float64)
 
-    monkeypatch.chdir(tmp_path)
-    result = trained(Moving(), name="r", folder="runs")
-    assert (result.digest, torch.get_default_dtype(), Path.cwd()) == (plain.digest, torch.float32, tmp_path)
-    assert unskew.load("runs/r").digest == plain.digest
+    result = trained(Moving())
+    assert (result.digest, torch.get_default_dtype()) == (plain.digest, torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -480,22 +304,13 @@ def test_no_call_depends_on_the_global_state_of_torch_or_changes_it(plain, tmp_p
     assert np.array_equal(guess, plain.predict(np.zeros((2, 5), np.float32)))
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("state.safetensors", "is a file of the run's own"),
-        ("state.previous.safetensors", "is a file of the run's own"),
-        ("model.safetensors", "is a file of the run's own"),
-        ("../other.safetensors", "is no name of such a file"),
-        ("mine.txt", "is no name of such a file"),
-    ],
-)
-def test_a_callback_writes_over_no_file_of_the_run(name, says, tmp_path):
+@pytest.mark.parametrize("name", ["state.safetensors", "model.safetensors", "../o.safetensors", "mine.txt"])
+def test_a_callback_writes_over_no_file_of_the_run(name, tmp_path):
     class Saving(unskew.Callback):
         def merged(self, run):
             run.save(name, {})
 
-    with pytest.raises(UsageError, match=f"E109 save: .*{says}"):
+    with pytest.raises(UsageError, match="E109 save: "):
         trained(Saving(), name="r", folder=tmp_path)
 
 
@@ -513,11 +328,3 @@ def test_a_score_that_was_no_number_at_first_is_better_than_by_nothing_but_it(ma
     lost = Told(main, 3, **{"global": [(t, float("nan")) for t in range(4)]})
     said = unskew.EarlyStopping(2).evaluated(lost, [])  # type: ignore[arg-type]
     assert said == f"global {main} has been no finite number since round 1"
-
-
-def test_the_best_of_scores_is_not_one_that_is_no_number():
-    nan = float("nan")
-    accuracy, rmse = kind("accuracy"), kind("rmse")
-    assert (accuracy.best([nan, 0.2, 0.4]), accuracy.worst([nan, 0.2, 0.4])) == (0.4, 0.2)
-    assert (rmse.best([nan, 2.0, 4.0]), rmse.worst([nan, 2.0, 4.0])) == (2.0, 4.0)
-    assert np.isnan(rmse.best([nan, nan]))

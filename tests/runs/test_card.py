@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import unskew
-from unskew.formats.specs import without_folders
 from unskew.records.checkpoints import digest
-from unskew.runs.export.export_folder import model_facts
-from unskew.runs.export.exported_model import export_model
 
 SETTINGS = {"rounds": 1, "epochs": 1, "workers": 1, "clients": 3, "model": "mlp", "skew": "iid", "lanes": "1"}
 
@@ -74,15 +70,6 @@ def test_scores_of_the_untrained_model_alone_are_none_of_the_card(tmp_path):
     assert "macro" not in text
 
 
-def test_names_of_somebody_elses_do_not_become_markup(tmp_path):
-    x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
-    y = np.array(["![x](http://e.org/p.png)", "a|b"])[np.arange(40) % 2]
-    unskew.run("fedavg", (x, y), name="r", folder=tmp_path, **SETTINGS)  # type: ignore[arg-type]
-    text = (tmp_path / "r" / "model.md").read_text()
-    assert r"\!\[x\](http://e.org/p.png), a\|b" in text
-    assert "not known to unskew" in text
-
-
 MINE = '''"""A Part that changes nothing."""
 from dataclasses import dataclass
 from typing import ClassVar
@@ -117,63 +104,3 @@ def test_folders_of_the_machine_stay_out_of_what_is_handed_on(tmp_path):
     text = told[0].read_text()
     assert text.startswith("# my.py on rows\n")
     assert "| who answers | trace:who.csv |" in text
-
-
-FILES = {
-    "pull.py": (
-        "from dataclasses import dataclass\nimport unskew\n\n"
-        "@dataclass(frozen=True)\nclass Pull(unskew.Part):\n    name = 'pull'\n    note: str = ''\n"
-    ),
-    "net.py": (
-        "from torch import nn\n\ndef net(shape, classes):\n    return nn.Sequential(nn.Linear(4, classes))\n"
-    ),
-    "cost.py": "def cost(y, answers):\n    return 0.5\n",
-    "who.csv": "round,client\n1,0\n1,1\n",
-}
-
-
-@pytest.mark.parametrize("kind", ["safetensors", "torch-export"])
-def test_nothing_that_leaves_says_where_files_lie_on_the_machine_that_trained(kind, tmp_path):
-    """A method, a model, a metric, data and a trace of the user's own are called by their files' names."""
-    home = tmp_path / "home of=somebody, 7"
-    home.mkdir()
-    for name, text in FILES.items():
-        (home / name).write_text(text)
-    plain = tmp_path / "somebody"
-    plain.mkdir()
-    for name in ("who.csv", "cost.py"):
-        (plain / name).write_text(FILES[name])
-    y = np.arange(40) % 2
-    np.savez(home / "rows.npz", x=np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32), y=y)
-    ours = unskew.run(
-        f"{home}/pull.py(note='{plain}/note.txt')", f"{home}/rows.npz", name="r", folder=tmp_path,
-        **{**SETTINGS, "model": f"{home}/net.py:net", "availability": f"trace:{plain}/who.csv,drop:0.0",
-           "metrics": f"{plain}/cost.py:cost"},
-    )  # type: ignore[arg-type]  # fmt: skip
-    folder = replace(ours.run, settings=ours.settings.replace(model=f"hf(path='{home}')"))
-    said = model_facts(
-        replace(ours.trained, run=folder), export_model(ours.trained), "safetensors", "float32"
-    )
-    assert str(plain.parent) not in str(said)
-    assert "somebody, 7" in said["made_by"]
-    text = (tmp_path / "r" / "model.md").read_text()
-    assert text.startswith("# pull.py(note='note.txt') on rows\n")
-    assert "| model | net.py:net |" in text
-    assert "| who answers | trace:who.csv,drop:0.0 |" in text
-    for path in (tmp_path / "r" / "model.md", *ours.export(tmp_path / "e", kind)):
-        assert b"somebody" not in path.read_bytes(), path
-        assert str(tmp_path).encode() not in path.read_bytes(), path
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("fedprox(mu=0.1)+/home/me/a b/mine.py(x=1)", "fedprox(mu=0.1)+mine.py(x=1)"),
-        ("trace:C:\\Users\\me\\who.csv,drop:0.1", "trace:C:who.csv,drop:0.1"),
-        ("hf(path='../me/tiny/', lora_rank=4)", "hf(path='tiny/', lora_rank=4)"),
-        ("sample:0.1,redraw", "sample:0.1,redraw"),
-        ("fedprox(mu=1e-05)", "fedprox(mu=1e-05)"),
-    ],
-)
-def test_a_text_without_folders_keeps_all_else(text, shown):
-    assert without_folders(text) == shown

@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from unskew import data
-from unskew.cli import screen
-from unskew.cli.screen import Progress
-from unskew.comparison import plan, progress
+from unskew.comparison import plan
 from unskew.comparison.progress import Cell, announce, announced_cells, discard
 from unskew.config import Settings
 from unskew.core.method import Method
@@ -61,16 +59,6 @@ def test_a_line_that_is_half_written_is_read_once_it_is_whole(tmp_path):
     assert (seen.t, seen.score) == (2, 0.6)
 
 
-def test_a_cell_whose_run_went_back_and_past_the_mark_is_read_anew(tmp_path):
-    seen, metrics = cell(tmp_path), tmp_path / "metrics.jsonl"
-    metrics.write_text(scored(1, 0.5) + scored(2, 0.6))
-    seen.look()
-    metrics.write_text(scored(1, 0.123456789) + scored(2, 0.25) + scored(3, 0.75))
-    seen.look()
-    seen.look()
-    assert (seen.t, seen.score) == (3, 0.75)
-
-
 def test_runs_of_other_settings_do_not_come_into_one_table(tmp_path):
     """Methods and seeds that were there already stood beside the new ones, whatever rounds and data they
     had."""
@@ -90,18 +78,6 @@ def test_runs_of_other_settings_do_not_come_into_one_table(tmp_path):
     further = {"rounds": 50, "set": {"scaffold": {"weighted": True}}, "workers": 2}
     plan.write_plan(tmp_path, plan.Plan(("fedprox", "scaffold"), (0, 1), further))
     assert plan.read_plan(tmp_path).methods == ("fedprox", "scaffold")
-
-
-def test_the_time_left_is_told_by_the_pace_of_this_sitting(tmp_path, monkeypatch):
-    now = 1000.0
-    monkeypatch.setattr(screen.time, "monotonic", lambda: now)
-    one, other = cell(tmp_path / "a", rounds=50), cell(tmp_path / "b", rounds=50)
-    one.t = 40
-    shown = Progress([one, other], quiet=True)
-    shown.look(shown.runs)
-    assert shown.table().caption == "40% done"
-    now, one.t = 1030.0, 50
-    assert shown.table().caption == "50% done, 2:30 left"
 
 
 def test_a_cell_has_each_score_under_its_own_name(tmp_path):
@@ -144,13 +120,6 @@ def test_what_was_announced_is_read_wherever_the_folder_has_gone(tmp_path):
         announced_cells(tmp_path)
 
 
-def test_versions_are_counted_once_a_run_and_runs_that_have_not_begun_not_at_all(tmp_path, monkeypatch):
-    made = {"a": "0.1.0+b", "b": "0.1.0+a", "c": "0.1.0+b", "d": ""}
-    monkeypatch.setattr(progress, "recorded_revision", lambda path: made[path.name])
-    monkeypatch.setattr(progress, "revision", lambda: "0.1.0+a")
-    paths = [tmp_path / name for name in "abcd"]
-    assert list(progress.makers([*paths, paths[0]]).items()) == [("0.1.0+a", 1), ("0.1.0+b", 2)]
-    assert [p.name for p in progress.runs_by_other_versions(paths)] == ["a", "c"]
 
 
 def test_what_only_this_process_has_is_not_handed_to_workers(tmp_path):

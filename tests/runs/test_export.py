@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +18,9 @@ from torch import nn
 
 import unskew
 from tests.samples import EVERYTHING
-from unskew.errors import StateError, UsageError
-from unskew.runs.export import example_inputs, export_folder, onnx_format, weights_format
+from unskew.errors import UsageError
+from unskew.runs.export import file_formats
 from unskew.runs.export.exported_model import export_model, input_scaling
-from unskew.runs.model_card import FILE as CARD
 from unskew.system import disk
 
 N = 45
@@ -138,30 +138,6 @@ def test_masks_are_answered_pixel_by_pixel(tmp_path):
     assert json.loads((tmp_path / "e" / "model.json").read_text())["outputs"]["shape"] == ["N", 2, 8, 8]
 
 
-def test_a_number_is_read_from_an_exported_model_as_its_card_says(tmp_path):
-    """The one output is in units of the target's scale."""
-    y = ROWS[:, 0] * 7 - 500
-    ours = unskew.run("fedavg", (ROWS, y), target="price", model="mlp", **SETTINGS)  # type: ignore[arg-type]
-    ours.export(tmp_path / "e")
-    target = json.loads((tmp_path / "e" / "model.json").read_text())["target"]
-    z = answers(tmp_path / "e", ROWS)[:, 0]
-    assert np.allclose(target["center"] + target["scale"] * z, ours.predict(ROWS), rtol=1e-5)
-
-
-def test_the_best_rounds_model_comes_with_its_own_scores(fedrdn, tmp_path):
-    assert fedrdn.path
-    best = unskew.load(fedrdn.path, best=True)
-    best.export(tmp_path / "e")
-    assert (tmp_path / "e" / CARD).read_text() == (
-        fedrdn.path / CARD
-    ).read_text()  # one round, which is the best
-    best.record.add(
-        "metrics", [{"t": 9, "scope": "global", "client": None, "metric": "accuracy", "value": 0.123}]
-    )
-    best.export(tmp_path / "f")
-    assert "0.1230" not in (tmp_path / "f" / CARD).read_text()
-
-
 def test_what_is_somebody_elses_does_not_become_code(fedrdn, tmp_path):
     """A class may be called like an end of a string and a statement."""
     fedrdn.export(tmp_path / "e")
@@ -188,7 +164,8 @@ def test_nothing_is_overwritten_and_nothing_is_left_behind(fedrdn, tmp_path, mon
 
 
 def test_a_model_that_answers_otherwise_is_not_written(fedrdn, tmp_path, monkeypatch):
-    monkeypatch.setattr(weights_format, "answer", lambda content, whole, x: whole(x) + 0.01)
+    off = replace(file_formats.WEIGHTS, answer=lambda content, whole, x: whole(x) + 0.01)
+    monkeypatch.setitem(file_formats.FORMATS, "safetensors", off)
     with pytest.raises(UsageError, match=r"E160 .*differ by up to 0.01"):
         fedrdn.export(tmp_path / "e")
     assert not (tmp_path / "e").exists()
@@ -227,51 +204,10 @@ def test_without_the_extra_onnx_is_refused(fedrdn, tmp_path, monkeypatch):
     assert not (tmp_path / "e").exists()
 
 
-def test_a_run_that_has_not_ended_is_not_exported(tmp_path):
-    with pytest.raises(StateError, match="E117"):
-        unskew.load(tmp_path)
-
-
-def test_load_py_is_short_enough_to_read():
-    for path in export_folder.SNIPPETS.iterdir():
-        assert len(path.read_text().splitlines()) <= 20, path
-
-
-def test_bytes_stay_bytes_only_where_they_are_divided():
-    """Ages kept as uint8 are no pixels: an exported model takes them as the numbers that they are."""
-
-    def whole(divided_by):
-        return SimpleNamespace(inputs=None if divided_by is None else SimpleNamespace(divided_by=divided_by))
-
-    given = [
-        ("uint8", 255),
-        ("uint8", 1),
-        ("uint16", 65_535),
-        ("float64", 1),
-        ("float32", 255),
-        ("uint8", None),
-    ]
-    assert [example_inputs.sample_type(dtype, whole(by)) for dtype, by in given] == [  # type: ignore[arg-type]
-        "uint8", "float32", "uint16", "float32", "float32", "int64",
-    ]  # fmt: skip
-
-
 def test_a_model_too_large_for_one_file_of_onnx_is_refused_before_it_is_converted(monkeypatch):
-    monkeypatch.setattr(onnx_format, "package", lambda name: None)
-    monkeypatch.setattr(onnx_format, "LARGEST", 63)
+    monkeypatch.setattr(file_formats, "package", lambda name: None)
+    monkeypatch.setattr(file_formats, "LARGEST_ONNX", 63)
     with pytest.raises(
         UsageError, match="E160 the model has 64 bytes, and one ONNX file holds at most 63; --format"
     ):
-        onnx_format.write(SimpleNamespace(model=nn.Linear(3, 4)), torch.zeros(1, 3), None)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_the_graph_of_harnet_takes_any_number_of_samples(count, tmp_path):
-    """Its columns of padding were written down for the two samples that the graph was made with, so that
-    there was no graph."""
-    x = RNG.normal(size=(24, 1, 128, 3)).astype(np.float32)
-    ours = unskew.run("fedavg", (x, np.arange(24) % 3), model="harnet", **SETTINGS)  # type: ignore[arg-type]
-    ours.export(tmp_path / "e", "torch-export")
-    expected = ours.trained.outputs(x[:count])
-    theirs = loaded(tmp_path / "e")(torch.from_numpy(x[:count]))
-    assert torch.allclose(theirs, expected, atol=1e-4)
+        file_formats.write_onnx(SimpleNamespace(model=nn.Linear(3, 4)), torch.zeros(1, 3), None)  # type: ignore[arg-type]

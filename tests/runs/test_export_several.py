@@ -15,8 +15,7 @@ from torch import Tensor, nn
 import unskew
 from tests.round.test_several_inputs import AGES, SCANS, WORDS, Scans, Words, trained
 from tests.runs.test_export import loaded, needs_onnx
-from unskew.errors import UsageError
-from unskew.runs.export import example_inputs
+from unskew.runs.export import exported_model
 
 LEVELS = (SCANS / SCANS.max() * 255).astype(np.uint8)
 BY_NAME = {"scan": LEVELS, "age": AGES}
@@ -86,35 +85,11 @@ def test_model_json_says_how_each_input_is_called_and_given(results, tmp_path):
         assert [(w["name"], w["dtype"], w["shape"], w["divided_by"]) for w in ways] == expected
 
 
-def test_a_graph_takes_no_input_by_a_name_that_it_does_not_have(results, tmp_path):
-    results["name"].export(tmp_path / "e", "torch-export")
-    program = loaded(tmp_path / "e")
-    with pytest.raises(Exception, match=r"years|age|structure|match"):
-        program(scan=torch.as_tensor(LEVELS[:2]), years=torch.as_tensor(AGES[:2]))
-
-
-def test_a_graph_that_packs_inputs_in_another_order_is_not_written(results, tmp_path, monkeypatch):
-    right = example_inputs.pack_inputs
-    monkeypatch.setattr(example_inputs, "pack_inputs", lambda layout, given: right(layout, given).flip(1))
-    for kind in ("safetensors", "torch-export"):
-        with pytest.raises(UsageError, match="E160 the exported model answers otherwise than the run's"):
-            results["name"].export(tmp_path / kind, kind)
-        assert not (tmp_path / kind).exists()
-
-
-def test_the_hub_has_no_code_of_the_users_own(results, tmp_path):
-    with pytest.raises(
-        UsageError, match="E160 this model cannot be exported for the hub: its model is code of your own"
-    ):
-        results["name"].export(tmp_path / "hub", "hub")
-    assert not (tmp_path / "hub").exists()
-
-
 def test_samples_that_are_tried_are_of_every_type_that_was_given(results):
     for how, (given, _) in GIVEN.items():
         layout = results[how].federation.layout
         assert layout
-        drawn = example_inputs.example_of_several(layout, 40, None, 3)
+        drawn = exported_model.example_of_several(layout, 40, None, 3)
         came = [given[n] for n in sorted(given)] if isinstance(given, dict) else given
         assert [t.numpy().dtype for t in drawn.values()] == [a.dtype for a in came]
         assert [tuple(t.shape[1:]) for t in drawn.values()] == [a.shape[1:] for a in came]

@@ -20,7 +20,6 @@ import unskew
 from tests.cli.calling import call
 from unskew.errors import UnskewError, UsageError
 from unskew.results import PublishedModel
-from unskew.runs.export import hub_format
 
 N = 30
 RNG = np.random.default_rng(3)
@@ -108,7 +107,7 @@ def test_the_card_says_what_the_hub_reads(ours, folder):
 @pytest.mark.parametrize(
     ("method", "more", "client", "license", "says"),
     [
-        ("fedavg", {}, None, "mti", "E109 the hub knows no licence 'mti'. Did you mean 'mit'"),
+        ("fedavg", {}, None, "m t", "E109"),
         ("fedavg", {}, 0, "", "E160 .*what client-0 alone has"),
         ("fedavg", {"model": nn.Sequential(nn.Linear(5, 3))}, None, "", "E160 .*code of your own"),
         ("fedetf", {}, None, "", "E160 'fedetf' changes the model's layers"),
@@ -130,49 +129,6 @@ def test_inputs_that_a_part_scales_are_refused_where_their_bits_would_differ(tmp
     with pytest.raises(UsageError, match=r"E160 .*'fedrdn'"):
         trained("fedrdn", IMAGES).export(tmp_path / "e", "hub")
     assert not (tmp_path / "e").exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"architecture": "/tmp/x.py:net"}, "E111"),
-        ({"architecture": "os.system('true')"}, "E111"),
-        ({"architecture": "hf(path='/etc')"}, "E111"),
-        ({"architecture": "auto"}, "E111"),
-        ({"architecture": "mlp(hidden=[99999999, 99999999])"}, "E156"),
-        ({"architecture": ["mlp"]}, "E111"),
-        ({"version": 2}, "E111"),
-        ({"inputs": {"shape": [99999, 99999, 99999]}}, "E111"),
-        ({"inputs": {"shape": [-5]}}, "E111"),
-        ({"inputs": {"shape": ["5"]}}, "E111"),
-        ({"inputs": {"shape": [6], "mean": None, "std": None}}, "E156"),
-        ({"inputs": {"classes": ["a"] * 9}}, "E156"),
-        ({"inputs": {"dtype": "O"}}, "E111"),
-        ({"inputs": {"dtype": "nothing"}}, "E111"),
-        ({"inputs": {"mean": [0.0], "std": [1.0]}}, "E111"),
-        ({"inputs": {"mean": [0.0] * 5, "std": [0.0] * 5}}, "E111"),
-        ({"inputs": {"mean": [float("nan")] * 5, "std": [1.0] * 5}}, "E111"),
-        ({"unit": 5}, "E111|E156"),
-        ({"inputs": None}, "E111"),
-        ({"inputs": {"dtype": "float32,("}}, "E111"),
-        ({"inputs": {"dtype": None}}, "E111"),
-        ({"inputs": {"divided_by": 255}}, "E111"),
-        ({"inputs": {"classes": [None, True, 0]}}, "E111"),
-        ({"task": "segmentation"}, "E111"),
-        ({"weights": {"file": "../../x", "sha256": "0"}}, "E111"),
-        ({"weights": {"sha256": 0}}, "E111"),
-        ({"weights": {"sha256": "0"}}, "E201"),
-        ({"weights": []}, "E111"),
-        ({"weights": None}, "E111"),
-    ],
-)
-def test_a_stranger_s_config_does_nothing(changes, says, folder):
-    config = json.loads((folder / "config.json").read_text())
-    for key, value in changes.items():
-        config[key] = {**config[key], **value} if isinstance(value, dict) else value
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UnskewError, match=says):
-        unskew.load(folder)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, "null", "x" * (5 << 20), "\udcff"])
@@ -256,40 +212,6 @@ def test_whatever_stands_anywhere_in_a_config_is_read_or_refused_in_a_sentence(y
                 refused += 1
         holder[key] = was
     assert refused > 3 * read > 0
-
-
-def test_what_the_hub_calls_things():
-    """Licences without SPDX's endings, tasks by their samples, and a score over clients by the score that it
-    is of."""
-    assert [hub_format.hub_license(name) for name in ("GPL-3.0-or-later", "agpl-3.0-only", " MIT ", "")] == [
-        "gpl-3.0", "agpl-3.0", "mit", "unknown",
-    ]  # fmt: skip
-    given = [
-        ("classification", 1),
-        ("multilabel", 3),
-        ("classification", 2),
-        ("regression", 1),
-        ("regression", 3),
-        ("tokens", 1),
-    ]
-    assert [hub_format._hub_task(*each) for each in given] == [
-        "tabular-classification", "image-classification", "other", "tabular-regression", "other", "token-classification",
-    ]  # fmt: skip
-    assert hub_format._metric("rmse", "global@client", "worst", 2) == {
-        "type": "rmse", "name": "worst rmse, global@client", "value": 2.0,
-    }  # fmt: skip
-    assert hub_format._metric("accuracy", "global", "ece", 0.5)["type"] == "ece"
-
-
-def test_scores_on_validation_samples_are_said_to_be_that(tmp_path):
-    """And the spread over clients is none."""
-    ours = trained("fedavg", ROWS, validation=0.25)
-    ours.export(tmp_path / "e", "hub")
-    facts = yaml.safe_load((tmp_path / "e" / "README.md").read_text().split("---\n", 2)[1])
-    (result,) = facts["model-index"][0]["results"]
-    assert result["dataset"]["split"] == "validation"
-    assert not [m["name"] for m in result["metrics"] if m["name"].startswith("std")]
-    assert not {"mean", "worst", "std"} & set(facts["metrics"])
 
 
 def test_a_card_names_a_part_of_the_users_own_without_its_folder(tmp_path):

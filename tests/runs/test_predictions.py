@@ -125,50 +125,6 @@ def result() -> unskew.Result:
     return unskew.run("fedavg", conformance.small_federation(), rounds=1, epochs=1, workers=1)
 
 
-@pytest.mark.parametrize(
-    ("ask", "says"),
-    [
-        (lambda r: r.scores("gloabl"), "no scope 'gloabl'.*Did you mean 'global'"),
-        (lambda r: r.scores("global", "acuracy"), "no metric of global 'acuracy'.*Did you mean 'accuracy'"),
-        (lambda r: r.bytes("Up"), "no way 'Up'.*Did you mean 'up'"),
-    ],
-)
-def test_misspelt_scores_are_refused(result, ask, says):
-    """A misspelt scope or metric gave {}, a misspelt way 0 bytes."""
-    with pytest.raises(UsageError, match=f"E109 .*{says}"):
-        ask(result)
-
-
-def test_scopes_beside_the_three_have_scores_too(result):
-    assert result.scores("train", "loss")["last"] > 0
-
-
-def test_results_can_be_compared_without_comparing_tensors(result):
-    """`result == result` was a traceback."""
-    assert result == result
-    assert len({result}) == 1
-    assert result != unskew.run("fedavg", conformance.small_federation(), rounds=1, epochs=1, workers=1)
-
-
-def test_a_result_says_what_was_understood_of_its_data():
-    """In a script nothing said that columns were standardised or which classes there are."""
-    result = unskew.run("fedavg", halves(ROWS, Y), **(SETTINGS | {"rounds": 1}))
-    assert "standardised column by column" in result.understood
-    assert "3: 0 14, 1 13, 2 13" in result.understood
-
-
-def test_frames_hold_what_the_run_wrote(result, monkeypatch):
-    """Checked without pandas, of which only the constructor is needed."""
-    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
-    assert result.to_frame() == result.record.rows["metrics"]
-    assert result.to_frame("clients") == result.clients()
-    ledger = result.to_frame("ledger")
-    assert sum(row["bytes"] for row in ledger if row["way"] == "up") == result.bytes("up")
-    assert all(1 <= row["clients"] <= result.federation.clients for row in ledger)
-    with pytest.raises(UsageError, match="E109 there is no kind of frame 'ledgr'"):
-        result.to_frame("ledgr")
-
-
 def test_a_comparison_is_loaded_with_the_rows_of_all_its_runs(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list, json_normalize=list))
     path = fake_comparison(tmp_path / "c", ["fedavg", "flea"], 2, clients=3, rounds=4)
@@ -219,14 +175,6 @@ def test_samples_that_seem_to_be_scaled_already_are_told_with_their_own_units():
     )
     assert not said(0.0, second=100.0)
     assert not said(-4.0, count=9)
-
-
-def test_columns_may_come_in_another_type_than_in_training():
-    x = np.random.default_rng(0).integers(0, 256, (60, 4)).astype(np.uint8)
-    result = unskew.run("fedavg", (x, x[:, 0] > 128), clients=2, rounds=1)
-    expected = result.predict_proba(x)
-    for dtype in (np.int64, np.float64, np.uint16):
-        assert np.array_equal(result.predict_proba(x.astype(dtype)), expected)
 
 
 def test_a_fraction_of_a_word_is_refused_and_not_cut_down_to_a_whole_one():

@@ -77,15 +77,6 @@ def test_it_reads_and_deals_once_and_leaves_out_other_seeds_and_what_has_begun(t
     assert (len(dealt), len(built)) == (2, 5)
 
 
-def test_whoever_needs_more_from_the_data_has_them_dealt_anew(tmp_path, monkeypatch):
-    sizes = []
-    build = resolve.run_on
-    monkeypatch.setattr(resolve, "run_on", lambda f, s, m: sizes.append(len(f.reserved)) or build(f, s, m))
-    dry_run.dry_run(plan_cells(tmp_path, ["fedavg", "fedavg_ft", "fedprox"], [0], SMALL))
-    assert np.diff(sizes).tolist() == [sizes[1], -sizes[1]]
-    assert sizes[1] > 0
-
-
 def test_runs_on_data_that_have_changed_are_not_compared_with_new_ones(tmp_path, monkeypatch):
     """They were reused without a word where only new methods were trained."""
     monkeypatch.chdir(tmp_path)
@@ -138,10 +129,3 @@ def test_finished_runs_are_shown_where_their_data_are_no_more(tmp_path, monkeypa
     assert again.table() == first.table()
     with pytest.raises(UnskewError, match="E402"):
         unskew.compare(["fedavg", "fedprox"], "mine.npz", seeds=1, **options)
-
-
-@pytest.mark.parametrize("twice", [("fedprox", "fedprox(mu=0.001)"), ("fedrdn_v", "fedrdn(mean=True)")])
-def test_one_method_under_two_names_does_not_compete_with_itself(tmp_path, twice):
-    with pytest.raises(UnskewError, match=r"E109 '.*' and '.*' are one method, .*name it once"):
-        plan_cells(tmp_path, twice, [0], SMALL)
-    assert len(plan_cells(tmp_path, ["fedprox", "fedprox(mu=0.1)", "fedavg", "centralised"], [0], SMALL)) == 4

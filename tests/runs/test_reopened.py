@@ -3,10 +3,8 @@ it."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +12,9 @@ import pytest
 from torch import nn
 
 import unskew
-from unskew.errors import DataError, NothingUsed, StateError, UsageError
+from unskew.errors import NothingUsed, StateError, UsageError
 from unskew.records import checkpoints
 from unskew.report.analysis.runs import read_run
-from unskew.runs import conformance
 
 N = 60
 RNG = np.random.default_rng(3)
@@ -127,15 +124,6 @@ def test_an_unfinished_run_is_refused_unless_it_is_asked_for(ours, tmp_path):
     assert (unskew.load(tmp_path / "r", unfinished=True).predict(ROWS) == ours.predict(ROWS)).all()
 
 
-def test_nothing_in_a_folder_is_changed_by_loading_it(ours):
-    def content() -> dict[str, bytes]:
-        return {p.name: p.read_bytes() for p in ours.path.iterdir() if p.is_file()}
-
-    before = content()
-    unskew.load(ours.path)
-    assert content() == before
-
-
 def test_code_that_a_folder_names_is_not_run(tmp_path):
     """A folder from somebody else: its model and its method name Python files, in it or anywhere on this
     machine."""
@@ -169,7 +157,7 @@ def test_a_model_from_a_file_is_the_file_that_the_caller_names(tmp_path):
 def test_a_model_that_was_an_object_is_given_again(tmp_path):
     module = nn.Sequential(nn.Flatten(), nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
     ours = trained("fedavg", ROWS, tmp_path, model=module)
-    with pytest.raises(StateError, match=r"E156 .*a module that a program gave; name yours"):
+    with pytest.raises(StateError, match=r"E156 .*name yours"):
         unskew.load(ours.path)
     fresh = nn.Sequential(nn.Flatten(), nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
     assert (unskew.load(ours.path, model=fresh).predict(ROWS) == ours.predict(ROWS)).all()
@@ -222,19 +210,7 @@ def test_the_order_of_classes_is_the_checkpoints(ours, tmp_path):
     assert (unskew.load(tmp_path / "r").predict(ROWS) == ours.predict(ROWS)).all()
 
 
-def test_samples_that_are_scaled_already_are_noticed(ours):
-    """predict standardises what it is given, so standardised samples would be standardised twice."""
-    mean, std = ROWS[:40].mean(0), ROWS[:40].std(0)
-    with pytest.warns(UserWarning, match=r"column 0 .*mean -?0\.\d+ .*are they scaled already"):
-        ours.predict((ROWS - mean) / std)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ours.predict(ROWS)
-    with pytest.raises(DataError, match=r"E403 predict: samples are \[4\]"):
-        unskew.load(ours.path).predict(ROWS[:, :4])
-
-
-def test_a_folder_that_holds_runs_names_one_of_them(tmp_path, monkeypatch):
+def test_a_folder_that_holds_runs_names_one_of_them(ours, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for number in ("r1", "r2", "r3"):
         (tmp_path / "site" / "runs" / number).mkdir(parents=True)
@@ -245,24 +221,3 @@ def test_a_folder_that_holds_runs_names_one_of_them(tmp_path, monkeypatch):
             unskew.load(folder)
     with pytest.raises(StateError, match=r"E117 site/runs/r1 is no run: .*unskew predict"):
         read_run("site/runs/r1")
-
-
-def test_a_comparison_is_no_run_to_resume_and_says_how_it_goes_on(tmp_path, monkeypatch):
-    """In Python the message asked for one of its runs, each of which is a part of what was to go on."""
-    monkeypatch.chdir(tmp_path)
-    for seed in (0, 1):
-        unskew.run(
-            "fedavg",
-            conformance.small_federation(),
-            rounds=1,
-            epochs=1,
-            workers=1,
-            name=f"fedavg--s{seed}",
-            folder="c",
-        )
-    Path("c/compare.yaml").touch()
-    with pytest.raises(
-        StateError,
-        match=r"E117 c is no run.* All of them go on with `unskew resume c`, or the same unskew",
-    ):
-        unskew.resume("c")

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
-import unskew
 from unskew import data
 from unskew.config import Settings
 from unskew.core.method import Method
@@ -17,11 +13,9 @@ from unskew.errors import DataError, UsageError
 from unskew.merge.median import Median
 from unskew.methods.local import Local
 from unskew.round import run
-from unskew.runs import conformance, hardware, resolve
-from unskew.runs.assemble import loop_of, trainer_of
+from unskew.runs import conformance, resolve
 from unskew.system import machine
 
-SOURCE = Path(unskew.__file__).parent
 SMALL = {"data": "digits", "clients": 4, "samples": 60, "rounds": 2, "epochs": 1, "workers": 1, "skew": "iid"}
 
 
@@ -43,8 +37,9 @@ def test_a_run_is_what_its_settings_say():
 
 
 def test_objects_given_in_python_take_the_place_of_names():
-    federation, model = conformance.small_federation(), torch.nn.Sequential(
-        torch.nn.Flatten(), torch.nn.Linear(192, 3)
+    federation, model = (
+        conformance.small_federation(),
+        torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3)),
     )
     run = resolve.resolve(settings(method="scaffold"), federation, Local(), model)
     assert run.method == Method(Local())
@@ -56,22 +51,6 @@ def test_objects_given_in_python_take_the_place_of_names():
     assert resolve.resolve(settings(samples=None), data.arrays(x, y, x, y)).fed.shape == (1, 4, 4)
 
 
-def test_everything_is_resolved_once(monkeypatch):
-    calls = []
-
-    def count(module, name):
-        real = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *a, **k: calls.append(name) or real(*a, **k))
-
-    for name in ("dataset_of", "deal_out", "model_of", "check_memory"):
-        count(resolve, name)
-    for name in ("device_of", "lanes_of"):
-        count(hardware, name)
-    loop_of(resolve.resolve(settings(method="fedprox"))).trainer.close()
-    assert sorted(calls) == sorted(set(calls))
-    assert len(calls) == 6
-
-
 def test_centralised_is_fedavg_on_one_client_that_holds_all_training_samples():
     run, others = (resolve.resolve(settings(method=m)) for m in ("centralised", "fedavg"))
     assert run.reference
@@ -81,16 +60,6 @@ def test_centralised_is_fedavg_on_one_client_that_holds_all_training_samples():
     assert run.federation.train[0].tolist() == sorted(others.federation.train.rows)
     given = resolve.resolve(settings(method="centralised"), others.federation).federation
     assert given.train[0].tolist() == run.federation.train[0].tolist()
-
-
-def test_nobody_is_absent_from_centralised_training():
-    """In a comparison it was so; `unskew run centralised` trained in the rounds in which one client
-    answered."""
-    result = unskew.run(
-        "centralised", "digits", availability="bernoulli:0.2", rounds=4, epochs=1, model="mlp", clients=3
-    )
-    assert result.replies.used == 4
-    assert result.settings.availability == "full"
 
 
 def test_a_reference_is_written_and_read_like_a_method():
@@ -116,39 +85,6 @@ def test_a_reference_is_written_and_read_like_a_method():
     ]
 
 
-def test_in_a_comparison_references_are_not_measured_and_centralised_training_knows_no_absence():
-    """M14: centralised training obeyed the absences of clients, and competed as if it were a method."""
-    asked = {"availability": "bernoulli:0.5", "measure": "correlation", "set": {"fedprox": {"mu": 0.5}}}
-    rows = {m: resolve.comparison_settings(settings(method=m, **asked)) for m in ("fedprox", "centralised")}
-    rows["local"] = resolve.comparison_settings(settings(method="local", **{**asked, "set": {}}))
-    assert [rows[m].measure for m in ("fedprox", "local", "centralised")] == ["correlation", "none", "none"]
-    assert [rows[m].availability for m in ("fedprox", "local", "centralised")] == ["bernoulli:0.5"] * 2 + [
-        "full"
-    ]
-    assert (rows["fedprox"].method, rows["fedprox"].set, rows["centralised"].set) == (
-        "fedprox(mu=0.5)",
-        {},
-        {},
-    )
-
-
-def test_in_full_writes_arguments_into_the_method_and_leaves_centralised_alone():
-    given = settings(method="centralised", set={"fedprox": {"mu": 0.5}})
-    assert resolve.with_arguments(given) == given
-    full = resolve.with_arguments(given.replace(method="fedprox"))
-    assert (full.method, full.set) == ("fedprox(mu=0.5)", {})
-
-
-@pytest.mark.parametrize("lanes", ["0", "00", "-1", "1.5", "²", "", "9" * 5000])
-def test_lanes_that_are_no_number_are_refused(lanes):
-    """R6: a digit that no number begins with, such as an exponent, ended in a traceback."""
-    with pytest.raises(
-        UsageError, match="E109 lanes should be auto or a whole number from 1 to 99999"
-    ) as refusal:
-        resolve.resolve(settings(lanes=lanes), conformance.small_federation())
-    assert len(str(refusal.value)) < 200
-
-
 def test_what_cannot_work_is_refused_by_name(monkeypatch):
     federation = conformance.small_federation()
     refused = {
@@ -168,35 +104,6 @@ def test_what_cannot_work_is_refused_by_name(monkeypatch):
         resolve.resolve(settings(skew="classes:20"))
 
 
-def test_only_resolve_and_the_part_know_the_references():
-    """Everything else asks: no other module compares with, or lists, their names."""
-    allowed = {"round/run.py", "runs/resolve.py", "methods/local.py"}
-    knowing = []
-    for path in sorted(SOURCE.rglob("*.py")):
-        name = path.relative_to(SOURCE).as_posix()
-        for node in ast.walk(ast.parse(path.read_text())):
-            if name in allowed or not isinstance(
-                node, (ast.Compare, ast.Tuple, ast.List, ast.Set, ast.Assign)
-            ):
-                continue
-            inside = node.value if isinstance(node, ast.Assign) else node
-            words = [n.value for n in ast.walk(inside) if isinstance(n, ast.Constant)] if inside else []
-            named = isinstance(node, ast.Compare) and any(
-                w in ast.unparse(node) for w in ("method", "name", "text")
-            )
-            if "centralised" in words or (named and "local" in words):
-                knowing.append(f"{name}:{node.lineno}")
-    assert not knowing
-
-
-def test_a_trainer_takes_the_device_and_lanes_of_its_run():
-    run = resolve.resolve(settings(lanes="2", workers=3))
-    trainer = trainer_of(run)
-    trainer.close()
-    assert (trainer.lanes, trainer.workers, trainer.device.type) == (2, 3, "cpu")
-    assert resolve.reserve_of(resolve.parts_of("fedavg_ft")) > 0
-
-
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -212,8 +119,3 @@ def test_a_trace_of_other_clients_or_rounds_is_refused(tmp_path, rows, message):
     (tmp_path / "t.csv").write_text(f"round,client\n{rows}")
     with pytest.raises(DataError, match=f"^E124 .*{message}"):
         resolve.resolve(settings(availability=f"trace:{tmp_path / 't.csv'}"))
-
-
-def test_a_trace_may_be_longer_than_the_run_and_leave_rounds_and_clients_out(tmp_path):
-    (tmp_path / "t.csv").write_text("round,client\n1,3\n5,0\n")
-    assert resolve.resolve(settings(availability=f"trace:{tmp_path / 't.csv'}")).fed.sampled is None

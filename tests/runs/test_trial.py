@@ -16,8 +16,6 @@ from unskew.core import Batch, Client, Out, Part, Weights
 from unskew.errors import UsageError
 from unskew.round.run import Run
 from unskew.runs import conformance
-from unskew.runs.assemble import loop_of
-from unskew.runs.disclosure import disclosure_lines
 from unskew.runs.resolve import resolve
 
 SHAPE, CLASSES, N = (1, 6, 6), 3, 60
@@ -55,15 +53,6 @@ class Attention(nn.Module):
         return self.head(self.attention(h, h, h)[0].mean(1))
 
 
-class Branching(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(36, CLASSES)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(x.flatten(1) if x.sum() > 0 else -x.flatten(1))
-
-
 def resolved(module: nn.Module, method: str = "fedavg", **options) -> Run:
     settings = build({"method": method, "clients": 3, "normalise": "none", "device": "cpu", **options})
     return resolve(settings, data(), model=module)
@@ -99,16 +88,6 @@ def test_a_recurrent_model_has_no_gradients_of_single_samples_and_is_refused_in_
         resolved(Attention(), "dpsgd", lanes=lanes)
 
 
-def test_the_sentence_is_shown_before_round_1():
-    """M18: with what leaves each client."""
-    loop = loop_of(resolved(Recurrent(nn.GRU), lanes="16"))
-    loop.trainer.close()
-    assert disclosure_lines(loop)[-1].startswith(
-        "E128 this model cannot train several clients side by side, so lanes=1 is used: "
-    )
-    assert not resolved(Recurrent(nn.GRU), lanes="1").remarks
-
-
 class Transformer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -129,18 +108,6 @@ def test_a_model_that_draws_by_itself_has_the_same_bits_in_every_run():
     assert digests != {trained(Transformer(), lanes="1", seed=1, partition_seed=0).digest}
     assert resolved(Transformer()).fed.net.draws
     assert not resolved(Attention()).fed.net.draws
-
-
-def test_a_run_leaves_torchs_own_generator_alone():
-    module = Transformer()
-    before = torch.get_rng_state()
-    trained(module)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_model_that_branches_on_a_value_trains_in_one_lane():
-    """M18: whatever the reason is."""
-    assert resolved(Branching(), lanes="16").lanes == 1
 
 
 def test_layers_that_work_side_by_side_keep_their_lanes():
@@ -184,19 +151,6 @@ def test_hooks_see_their_own_threads_network():
     assert one == two
 
 
-def test_the_checks_of_a_part_train_with_one_lane_and_two_workers(monkeypatch):
-    """M15: they only did so side by side, where every thread had more to do than to meet another."""
-    seen = []
-    train = conformance.train_run
-    monkeypatch.setattr(
-        conformance, "train_run", lambda *a, **o: seen.append((o["lanes"], o["workers"])) or train(*a, **o)
-    )
-    (rule,) = [c for c in conformance.CHECKS if "one_lane" in c.__name__ and "two_workers" in c.__name__]
-    (result,) = conformance.check_method(SecondPass(), [rule])
-    assert result.ok
-    assert ("1", 2) in seen
-
-
 class Remembering(nn.Module):
     """A model that counts or averages in its forward pass. how: the way in which it does."""
 
@@ -222,9 +176,9 @@ class Remembering(nn.Module):
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ("assigned", r"assigns a new tensor to its buffer 'centre'.*self\.centre\.copy_"),
-        ("whole numbers", "changes 'steps', a buffer of whole numbers"),
-        ("assigned whole numbers", "changes 'steps', a buffer of whole numbers"),
+        ("assigned", "buffer 'centre'"),
+        ("whole numbers", "buffer 'steps'"),
+        ("assigned whole numbers", "buffer 'steps'"),
     ],
 )
 @pytest.mark.parametrize("inside", [False, True])
@@ -236,12 +190,6 @@ def test_state_that_would_be_lost_is_refused(how, says, inside):
         module.add_module("last", nn.Linear(CLASSES, CLASSES))
     with pytest.raises(UsageError, match="E123 .*" + says.replace("'", r"'(?:0\.)?", 1)):
         unskew.run("fedavg", data(), model=module, rounds=1, clients=2, epochs=1)
-
-
-def test_state_that_is_updated_in_place_is_averaged():
-    module = Remembering("in place")
-    result = unskew.run("fedavg", data(), model=module, rounds=1, clients=2, epochs=1, skew="iid")
-    assert float(result.model.get_buffer("centre").abs().max()) > 0
 
 
 class Counting(nn.Module):
@@ -270,17 +218,13 @@ def average_in_place(layer, x):
     layer.mean.mul_(0.9).add_(0.1 * x.mean())
 
 
-def collect(layer, x):
-    layer.seen.append(len(x))
-
-
 def add_up(layer, x):
     layer.total += len(x)
 
 
 @pytest.mark.parametrize(
     ("keeps", "what"),
-    [(count, "passes"), (average, "mean"), (average_in_place, "mean"), (collect, "seen"), (add_up, "total")],
+    [(count, "passes"), (average, "mean"), (average_in_place, "mean"), (add_up, "total")],
 )
 @pytest.mark.parametrize("inside", [False, True])
 def test_attributes_that_change_at_every_pass_are_refused(keeps, what, inside):
@@ -289,7 +233,7 @@ def test_attributes_that_change_at_every_pass_are_refused(keeps, what, inside):
     module = nn.Sequential(Counting(keeps), nn.Linear(CLASSES, CLASSES)) if inside else Counting(keeps)
     name = f"0.{what}" if inside else what
     with pytest.raises(
-        UsageError, match=f"E123 the model's forward changes its attribute '{name}' at every pass, which no"
+        UsageError, match=f"E123 the model's forward changes its attribute '{name}' at every pass"
     ):
         unskew.run("fedavg", data(), model=module, rounds=1, clients=2, epochs=1)
 
@@ -430,11 +374,3 @@ def test_a_model_that_reads_the_batchs_largest_number_trains_one_client_after_an
         for lanes in ("16", "1")
     )  # fmt: skip
     assert result.digest == alone.digest
-
-
-def test_the_largest_number_of_a_batch_without_numbers_below_zero_is_noticed():
-    """Padding of zeros alone would not change it."""
-    x = np.random.default_rng(0).random((24, 1, 6, 6), dtype=np.float32) + 1
-    module = (torch.manual_seed(0), Greatest(lambda h: h / h.amax()))[1]
-    settings = build({"method": "fedavg", "clients": 3, "normalise": "none", "device": "cpu", "lanes": "16"})
-    assert resolve(settings, (x, np.arange(24) % CLASSES), model=module).lanes == 1

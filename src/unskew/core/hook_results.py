@@ -21,27 +21,24 @@ from unskew.core.trees import flat_tree
 from unskew.errors import suggestion
 
 Args = tuple[Any, ...]
+Check = Callable[[Any, Args, Any], str | None]
+"""From a Part, a hook's arguments and its result to the problem."""
 
 
 def problem(part: Any, hook: str, args: Args, result: Any) -> str | None:
     """The problem of a hook's result for these arguments, as the end of a sentence; None if there is none."""
-    check = CHECKS.get(hook)
-    return check(part, args, result) if check else None
+    return CHECKS[hook](part, args, result) if hook in CHECKS else None
 
 
 def describe(value: Any) -> str:
-    """A short description of a value: "nothing (None)", "a list", "a tensor [3]"."""
-    if value is None:
-        return "nothing (None)"
+    """A short description of a value: "nothing (None)", "list", "a tensor [3]"."""
     if isinstance(value, Tensor):
         return f"a tensor {list(value.shape)}"
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+    return "nothing (None)" if value is None else f"an object of type {type(value).__name__}"
 
 
 def mismatch(given: Mapping[str, Tensor], result: Any, whole: bool = True, placed: bool = True) -> str | None:
-    """The difference between a result and the tensors `given` in names, shapes, types or device, as the end
-    of a sentence.
+    """The difference between a result and the tensors `given` in names, shapes, types or device.
 
     whole: all names are required. placed: the devices must be equal, too.
     """
@@ -51,10 +48,8 @@ def mismatch(given: Mapping[str, Tensor], result: Any, whole: bool = True, place
         return f"'{extra[0]}', which it was not given.{suggestion(str(extra[0]), given)}".rstrip(".")
     if whole and (missing := [n for n in given if n not in result]):
         return f"no '{missing[0]}'; expected every one that it was given, changed or not"
-    for name, value in result.items():
-        if text := _tensor_mismatch(given[name], value, placed):
-            return f"'{name}' as {text}"
-    return None
+    texts = ((n, _tensor_mismatch(given[n], value, placed)) for n, value in result.items())
+    return next((f"'{n}' as {text}" for n, text in texts if text), None)
 
 
 def _tensor_mismatch(
@@ -71,23 +66,22 @@ def _tensor_mismatch(
     return None
 
 
-def tree_problem(result: Any, what: str = "a dictionary of tensors") -> str | None:
+def tree_problem(result: Any) -> str | None:
     """The reason why a result is no tree of named tensors."""
     if not isinstance(result, Mapping):
-        return f"{describe(result)}; expected {what}"
+        return f"{describe(result)}; expected a dictionary of tensors"
     for name, value in result.items():
         if not isinstance(name, str) or "/" in name:
             return f"a leaf called {name!r}; names are texts without '/'"
         if isinstance(value, Mapping):
-            if text := tree_problem(value, what):
+            if text := tree_problem(value):
                 return text
         elif not isinstance(value, Tensor):
             return f"'{name}' as {describe(value)}; expected a tensor, such as torch.tensor(1.0)"
     return None
 
 
-def pair_problem(result: Any, first: str, second: str) -> str | None:
-    """The reason why a result is no pair."""
+def _pair_problem(result: Any, first: str, second: str) -> str | None:
     if isinstance(result, tuple) and len(result) == 2:
         return None
     many = f"{len(result)} things" if isinstance(result, tuple) else describe(result)
@@ -99,47 +93,39 @@ def share_problem(declared: Mapping[str, Share], tree: Mapping[str, Any], by: st
     declaring attribute."""
     sent = flat_tree(tree)
     if extra := [n for n in sent if n not in declared]:
-        return f"'{extra[0]}' to share, which {by} does not declare.{suggestion(extra[0], declared)}".rstrip(
-            "."
-        )
+        near = suggestion(extra[0], declared)
+        return f"'{extra[0]}' to share, which {by} does not declare.{near}".rstrip(".")
     if missing := [n for n in declared if n not in sent]:
         return f"no '{missing[0]}' to share, which {by} declares"
     for name, share in declared.items():
-        shape = tuple(sent[name].shape)
-        if len(shape) != len(share.shape) or any(a not in (None, b) for a, b in zip(share.shape, shape)):
-            return f"'{name}' to share as {list(shape)}; {by} declares {list(share.shape)}"
-        if sent[name].dtype != share.dtype:
-            return f"'{name}' to share as {sent[name].dtype}; {by} declares {share.dtype}"
+        shape, dtype = tuple(sent[name].shape), sent[name].dtype
+        fits = len(shape) == len(share.shape) and all(a in (None, b) for a, b in zip(share.shape, shape))
+        if not fits or dtype != share.dtype:
+            declares = f"{by} declares {list(share.shape)}, {share.dtype}"
+            return f"'{name}' to share as {list(shape)}, {dtype}; {declares}"
     return None
 
 
 def merge_problem(w: Mapping[str, Tensor], result: Any) -> str | None:
     """The reason why the result of a server hook is not the next weights and slice."""
-    text = pair_problem(result, "the next weights", "the next slice")
-    return text or mismatch(w, result[0]) or tree_problem(result[1], "a slice, a dictionary of tensors")
+    text = _pair_problem(result, "the next weights", "the next slice")
+    return text or mismatch(w, result[0]) or tree_problem(result[1])
 
 
 def _loss(_part: Any, args: Args, result: Any) -> str | None:
-    if isinstance(result, Tensor):
-        if not result.dim():
-            return _loss_tensor(args[0], result)
-        each = "a number for each sample" if result.dim() == 1 else "many numbers"
-        return f"{each} ({list(result.shape)}); expected one number, such as b.mean(...)"
-    number = isinstance(result, int | float) and not isinstance(result, bool)
-    return None if number else f"{describe(result)}; expected one number of Python's or a tensor's"
-
-
-def _loss_tensor(w: Mapping[str, Tensor], result: Tensor) -> str | None:
-    if result.device.type != "cpu":
-        return None  # to look at the value would stop the GPU in every step
-    inner = below_vmap(result)
-    learns = torch.is_grad_enabled() and any(below_vmap(t).requires_grad for t in w.values())
+    if not isinstance(result, Tensor):
+        number = isinstance(result, int | float) and not isinstance(result, bool)
+        return None if number else f"{describe(result)}; expected one number of Python's or a tensor's"
+    if result.dim():
+        return f"many numbers ({list(result.shape)}); expected one number, such as b.mean(...)"
+    if result.device.type != "cpu" or not torch.is_grad_enabled():
+        return None  # to look at the value would stop a GPU in every step
+    inner, learns = below_vmap(result), any(below_vmap(t).requires_grad for t in args[0].values())
     if not learns or inner.requires_grad or not inner.any():  # all zeros mean that nothing is added
         return None
-    text = "a number through which no gradient reaches a weight, so that it would change nothing"
     return (
-        f"{text}; compute it from w or out without detach() and no_grad(), or return 0.0 where nothing is to"
-        " be added"
+        "a number through which no gradient reaches a weight, so that it would change nothing; compute it"
+        " from w or out without detach() and no_grad(), or return 0.0 where nothing is to be added"
     )
 
 
@@ -153,20 +139,15 @@ def below_vmap(t: Tensor) -> Tensor:
 def _batch_problem(given: Batch, result: Any) -> str | None:
     if not isinstance(result, Batch):
         return f"{describe(result)}; expected a batch, such as b.replace(x=...)"
-    rows = len(result.weight)
     for name in ("x", "y"):
         before, after = getattr(given, name), getattr(result, name)
-        if text := _tensor_mismatch(before, after, shape=(rows, *before.shape[1:])):
+        if text := _tensor_mismatch(before, after, shape=(len(result.weight), *before.shape[1:])):
             return f"a batch with {name} as {text}"
     return None
 
 
-def _batch(_part: Any, args: Args, result: Any) -> str | None:
-    return _batch_problem(args[0], result)
-
-
 def _tap(_part: Any, args: Args, result: Any) -> str | None:
-    if text := pair_problem(result, "the activation", "the batch to go on with"):
+    if text := _pair_problem(result, "the activation", "the batch to go on with"):
         return text
     h, b = result
     if not isinstance(b, Batch):
@@ -176,14 +157,13 @@ def _tap(_part: Any, args: Args, result: Any) -> str | None:
     return None if len(b.x) != len(b.weight) else _batch_problem(args[2], b)
 
 
-def _like_argument(place: int, whole: bool = True) -> Callable[[Any, Args, Any], str | None]:
+def _like_argument(place: int, whole: bool = True) -> Check:
     """A check that the result matches the argument at this position."""
 
     def check(_part: Any, args: Args, result: Any) -> str | None:
         given = args[place]
         if isinstance(given, Tensor):
-            text = _tensor_mismatch(given, result)
-            return f"{text}, as it was given" if text else None
+            return _tensor_mismatch(given, result)
         return mismatch(given, result, whole)
 
     return check
@@ -202,51 +182,39 @@ def _at_test_time(part: Any, args: Args, result: Any) -> str | None:
 
 def _finish(part: Any, args: Args, result: Any) -> str | None:
     c = args[1]
-    if text := pair_problem(
+    text = _pair_problem(
         result, "what to share ({} if nothing)", "the next private tree (c.mine if unchanged)"
-    ):
-        return text
-    shared, mine = result
-    if text := tree_problem(shared) or tree_problem(mine) or share_problem(part.shares(c.fed), shared):
-        return text
-    before, after = flat_tree(c.mine), flat_tree(mine)
-    if new := [n for n in after if n not in before]:
-        return (
-            f"'{new[0]}' to keep, which `client_init` did not make, so that no hook would find it in c.mine"
-        )
-    if gone := [n for n in before if n not in after]:
-        return f"no '{gone[0]}' to keep, which `client_init` made; return all of c.mine, changed or not"
-    for name, value in after.items():
-        if text := _tensor_mismatch(before[name], value):
-            return f"'{name}' to keep as {text}: a client's private tensors keep their shapes"
-    return None
+    )
+    text = text or tree_problem(result[0]) or tree_problem(result[1])
+    return text or share_problem(part.shares(c.fed), result[0]) or _private_problem(c.mine, result[1])
+
+
+def _private_problem(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+    text = mismatch(flat_tree(before), flat_tree(after))
+    return (
+        text
+        and f"as the next private tree {text} (`client_init` makes it, and its tensors keep their shapes)"
+    )
 
 
 def _server(_part: Any, args: Args, result: Any) -> str | None:
-    if text := tree_problem(result, "the next slice, a dictionary of tensors"):
+    if text := tree_problem(result):
         return text
-    after = flat_tree(result)
-    gone = [n for n in flat_tree(args[0]) if n not in after]
+    gone = [n for n in flat_tree(args[0]) if n not in flat_tree(result)]
     return f"no '{gone[0]}', which the slice had; return all of it, such as {{**s, ...}}" if gone else None
 
 
 def _dispatch(_part: Any, args: Args, result: Any) -> str | None:
-    text = pair_problem(result, "the client's weights", "what it finds in c.down")
+    text = _pair_problem(result, "the client's weights", "what it finds in c.down")
     return text or mismatch(args[0], result[0], whole=False, placed=False) or tree_problem(result[1])
 
 
 def _holds(_part: Any, args: Args, result: Any) -> str | None:
-    if text := tree_problem(result):
-        return text
-    trained = args[0].net.learnable
-    if extra := [n for n in result if n not in trained]:
-        return f"'{extra[0]}', which is no trained weight.{suggestion(extra[0], trained)}".rstrip(".")
-    truth = torch.zeros((), dtype=torch.bool)
-    texts = (_tensor_mismatch(truth, v, placed=False) for v in result.values())
-    return next((f"{text}, one truth value" for text in texts if text), None)
+    truths = dict.fromkeys(args[0].net.learnable, torch.zeros((), dtype=torch.bool))
+    return mismatch(truths, result, whole=False, placed=False)
 
 
-def _dictionary_of(of: type, word: str) -> Callable[[Any, Args, Any], str | None]:
+def _dictionary_of(of: type, word: str) -> Check:
     def check(_part: Any, _args: Args, result: Any) -> str | None:
         if not isinstance(result, Mapping):
             return f"{describe(result)}; expected a dictionary of {word}"
@@ -254,6 +222,12 @@ def _dictionary_of(of: type, word: str) -> Callable[[Any, Args, Any], str | None
         return f"'{odd[0]}' as {describe(result[odd[0]])}; expected {word}" if odd else None
 
     return check
+
+
+def _instance_of(kinds: Any, word: str) -> Check:
+    return lambda _part, _args, result: (
+        None if isinstance(result, kinds) else f"{describe(result)}; expected {word}"
+    )
 
 
 def _weights(_part: Any, _args: Args, result: Any) -> str | None:
@@ -267,30 +241,26 @@ def _tree(_part: Any, _args: Args, result: Any) -> str | None:
     return tree_problem(result)
 
 
-CHECKS: dict[str, Callable[[Any, Args, Any], str | None]] = {
-    "model": lambda p, a, r: (
-        None if isinstance(r, nn.Module) else f"{describe(r)}; expected a torch.nn.Module"
-    ),
+def _merge(_part: Any, args: Args, result: Any) -> str | None:
+    return merge_problem(args[0], result)
+
+
+def _batch(_part: Any, args: Args, result: Any) -> str | None:
+    return _batch_problem(args[0], result)
+
+
+CHECKS: dict[str, Check] = {
+    "model": _instance_of(nn.Module, "a torch.nn.Module"),
     "weights": _weights,
-    "refuse": lambda p, a, r: (
-        None if r is None or isinstance(r, str) else f"{describe(r)}; expected a reason or None"
-    ),
+    "refuse": _instance_of(str | None, "a reason or None"),
     "shares": _dictionary_of(Share, "Shares"),
     "encoded": _dictionary_of(Share, "Shares"),
     "noise": _dictionary_of(Noise, "Noise"),
-    "server_init": _tree,
-    "client_init": _tree,
-    "begin": _tree,
-    "carry": _tree,
+    **dict.fromkeys(("server_init", "client_init", "begin", "carry"), _tree),
     "starts": _like_argument(0, whole=False),
     "perturb": _like_argument(1, whole=False),
-    "sends": _like_argument(0),
-    "grad": _like_argument(0),
-    "sample_grad": _like_argument(0),
-    "logits": _like_argument(0),
-    "personalise": _at_test_time,
-    "evaluate_with": _at_test_time,
-    "scores": _at_test_time,
+    **dict.fromkeys(("sends", "grad", "sample_grad", "logits"), _like_argument(0)),
+    **dict.fromkeys(("personalise", "evaluate_with", "scores"), _at_test_time),
     "batch": _batch,
     "tap": _tap,
     "loss": _loss,
@@ -298,7 +268,6 @@ CHECKS: dict[str, Callable[[Any, Args, Any], str | None]] = {
     "holds": _holds,
     "server": _server,
     "dispatch": _dispatch,
-    "merge": lambda p, a, r: merge_problem(a[0], r),
-    "refine": lambda p, a, r: merge_problem(a[0], r),
+    **dict.fromkeys(("merge", "refine"), _merge),
 }
 """Maps each hook to the check of its result."""

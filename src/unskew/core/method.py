@@ -48,22 +48,14 @@ def part_roles(part: Part) -> list[str]:
 def conflict(part: Part, other: Part) -> str:
     """Why a Part's attributes exclude a hook of another Part, as the end of a sentence; "" if they do not."""
     if part.own_logits and overrides(other, "logits"):
-        return (
-            "its loss is of logits that it makes itself, and what the other makes of the model's would change"
-            " nothing"
-        )
-    return _steps_conflict(part, other) if part.by_steps else ""
-
-
-def _steps_conflict(part: Part, other: Part) -> str:
-    """Why a Part that divides by local steps cannot be combined with another; "" if it can."""
-    moved = "it divides how far a client moved by its local steps, and with the other"
-    if overrides(other, "starts"):
-        return f"{moved} the steps begin elsewhere than at the model that the client is sent"
-    if part.by_steps == "server" and overrides(other, "dispatch"):
-        return f"{moved} each client begins at a model of its own"
-    if part.by_steps == "server" and overrides(other, "sends"):
-        return f"{moved} a client sends something else than the weights at which its steps ended"
+        return "its loss is of logits that it makes itself, so what the other makes of them has no effect"
+    for hook, does in (
+        ("starts", "the steps begin elsewhere than at the model that the client is sent"),
+        ("dispatch", "each client begins at a model of its own"),
+        ("sends", "a client sends something else than the weights at which its steps ended"),
+    ):
+        if part.by_steps and overrides(other, hook) and (part.by_steps == "server" or hook == "starts"):
+            return f"it divides how far a client moved by its local steps, and with the other {does}"
     return ""
 
 
@@ -77,36 +69,30 @@ class Method:
 
     def __init__(self, *parts: Part):
         for p in parts:
-            _check_is_part(p)
+            if not isinstance(p, Part):  # pyright: ignore[reportUnnecessaryIsInstance]
+                text = (
+                    f"a Method is made of Parts, such as Method(FedProx(), Scaffold()), not of {excerpt(p)}"
+                )
+                raise UsageError("E107", f"{text}; names are given to `unskew.run`: 'fedprox+scaffold'.")
         self.parts = tuple(parts)
         for p in parts:
-            self._check_part(p)
-            self._check_beside(p)
+            if hidden := [h for h in HOOKS if not callable(getattr(p, h))]:
+                text = f"'{p.name}' has a setting '{hidden[0]}' that hides the hook of that name"
+                raise UsageError("E107", f"{text}.")
+            check_part(p, [h for h in HOOKS if overrides(p, h)])
+            if [other.name for other in self.parts].count(p.name) > 1:
+                raise UsageError("E107", f"'{p.name}' stands twice in {self}; each Part can be there once.")
+            for other in self.parts:
+                if reason := p.clashes.get(other.name) or conflict(p, other):
+                    raise UsageError("E107", f"'{p.name}' and '{other.name}' cannot be combined: {reason}.")
         for role in ROLES:
             if len(having := [p.name for p in parts if role.has(p)]) > 1:
                 raise UsageError("E107", f"{' and '.join(having)} each {role.does}; keep one.")
         weighing = {p.weighting for p in parts} - {None}
         if len(weighing) > 1:
-            raise UsageError(
-                "E107",
-                f"the Parts of {self} weigh clients differently ({', '.join(sorted(map(str, weighing)))}).",
-            )
+            text = f"the Parts of {self} weigh clients differently ({', '.join(sorted(map(str, weighing)))})"
+            raise UsageError("E107", f"{text}.")
         self.weighting: Literal["size", "equal"] = "equal" if "equal" in weighing else "size"
-
-    def _check_part(self, p: Part) -> None:
-        hidden = [h for h in HOOKS if not callable(getattr(p, h))]
-        if hidden:
-            raise UsageError(
-                "E107", f"'{p.name}' has a setting '{hidden[0]}' that hides the hook of that name."
-            )
-        check_part(p, [h for h in HOOKS if overrides(p, h)])
-        if [other.name for other in self.parts].count(p.name) > 1:
-            raise UsageError("E107", f"'{p.name}' stands twice in {self}; each Part can be there once.")
-
-    def _check_beside(self, p: Part) -> None:
-        for other in self.parts:
-            if reason := p.clashes.get(other.name) or conflict(p, other):
-                raise UsageError("E107", f"'{p.name}' and '{other.name}' cannot be combined: {reason}.")
 
     @property
     def merger(self) -> Part | None:
@@ -164,98 +150,59 @@ class Method:
     def check(self, fed: Fed) -> None:
         """Raises UsageError (E104, E107, E108) for a Part that cannot work with this model or these data, and
         if nothing is left to train. The task is checked by `check_task`."""
-        if all(self.freezes(n, fed) for n in fed.net.learnable):
-            who = (
-                "every parameter has requires_grad=False"
-                if not fed.net.trainable
-                else f"{self} freezes all of it"
+        net = fed.net
+        if all(self.freezes(n, fed) for n in net.learnable):
+            frozen = (
+                f"{self} freezes all of it" if net.trainable else "every parameter has requires_grad=False"
             )
-            raise UsageError("E108", f"nothing of this model is left to train: {who}.")
+            raise UsageError("E108", f"nothing of this model is left to train: {frozen}.")
         for p in self.parts:
-            if not fed.shared and (p.merges or p.weighting or p is self.encoder or overrides(p, "dispatch")):
-                raise UsageError(
-                    "E108", f"'{p.name}' cannot run here: clients keep every weight, so none are merged."
-                )
             for cut in p.taps:
-                fed.net.cuts(cut)
-            if fed.net.layout and p.normalises and not p.by_input:
-                text = "it scales inputs channel by channel, and a sample here has several inputs"
-                raise UsageError("E108", f"'{p.name}' cannot run here: {text}.")
-            if p.normalises and fed.net.embeds and not (fed.net.layout and p.by_input):
-                raise UsageError(
-                    "E108", f"'{p.name}' cannot run here: it scales inputs, and the model looks them up."
-                )
-            if p.plain_loss and not fed.usual_loss:
-                text = (
-                    "it presumes cross-entropy and equal weights of classes; leave loss and class_weights out"
-                )
-                raise UsageError("E108", f"'{p.name}' cannot run here: {text}.")
-            if reason := p.refuse(fed):
+                net.cuts(cut)
+            merging = p.merges or p.weighting or p is self.encoder or overrides(p, "dispatch")
+            reason: str | None = None
+            if not fed.shared and merging:
+                reason = "clients keep every weight, so none are merged"
+            elif p.normalises and net.layout and not p.by_input:
+                reason = "it scales inputs channel by channel, and a sample here has several inputs"
+            elif p.normalises and net.embeds and not net.layout:
+                reason = "it scales inputs, and the model looks them up"
+            elif p.plain_loss and not fed.usual_loss:
+                reason = "it presumes cross-entropy and equal classes; leave loss and class_weights out"
+            if reason := reason or p.refuse(fed) or _share_problem(p, fed) or _division_problem(p, fed):
                 raise UsageError("E108", f"'{p.name}' cannot run here: {reason}.")
-            if leaf := _unproved_share(p, fed):
-                text = (
-                    f"it declares '{leaf}' as guarantee='dp' and does not define `account`, so nothing"
-                    " says what is proved"
-                )
-                raise UsageError(
-                    "E108", f"'{p.name}' cannot run here: {text}; declare 'empirical' or 'none'."
-                )
-            if _changes_nothing(p, fed):
-                raise UsageError(
-                    "E108", f"'{p.name}' cannot run here: it holds back no weight of this model."
-                )
-            if _trains_alone(p, fed):
-                text = "clients would keep every weight that they train, so that each trains alone"
-                raise UsageError(
-                    "E108",
-                    f"'{p.name}' cannot run here: {text}; take a model with layers to share, or local.",
-                )
-        self._check_scaled_once(fed)
-        if self.samples_apart:
-            self._check_samples_apart(self.samples_apart, fed)
-        if self.protector:
-            self._check_protected(self.protector, fed)
-
-    def _check_scaled_once(self, fed: Fed) -> None:
-        """Raises UsageError (E107) for two Parts that normalise images, each by statistics of raw images."""
-        images = fed.net.layout.images if fed.net.layout else len(fed.shape) == 3 and not fed.net.embeds
+        images = net.layout.images if net.layout else len(fed.shape) == 3 and not net.embeds
         twice = [p.name for p in self.parts if p.by_input in ("images", "floats")]
         if images and len(twice) > 1:
             left = (
                 "standardise(images=False) scales the others alone"
-                if fed.net.layout
+                if net.layout
                 else f"leave out '{twice[1]}'"
             )
-            raise UsageError(
-                "E107", f"'{twice[0]}' and '{twice[1]}' cannot be combined: both normalise images; {left}."
-            )
+            text = f"'{twice[0]}' and '{twice[1]}' cannot be combined: both normalise images"
+            raise UsageError("E107", f"{text}; {left}.")
+        if apart := self.samples_apart:
+            self._check_others(apart, lambda p: sample_problem(p, apart))
+            if net.norms:
+                text = (
+                    "batch normalisation mixes the samples of a batch, so no sample has a gradient of its own"
+                )
+                remedy = "take a model without, or with GroupNorm"
+                raise UsageError("E108", f"'{apart.name}' cannot run here: {text}; {remedy}.")
+        if protector := self.protector:
+            self._check_others(protector, lambda p: protection_problem(p, fed))
+            if sent := [n for n in net.statistics if not self.keeps(n, fed)]:
+                text = (
+                    f"noise would spoil the statistics of batch normalisation ('{sent[0]}') that clients send"
+                )
+                remedy = "take a model without, or add fedbn"
+                raise UsageError("E108", f"'{protector.name}' cannot run here: {text}; {remedy}.")
 
-    def _check_samples_apart(self, by: Part, fed: Fed) -> None:
-        """Raises UsageError for a method with a Part that protects single samples: E107 for another Part that
-        could read samples without noise, E108 for a model with batch normalisation."""
+    def _check_others(self, by: Part, problem: Callable[[Part], str | None]) -> None:
+        """Raises UsageError (E107) for a Part to which the proof of `by` does not extend."""
         for p in self.parts:
-            if p is not by and (reason := sample_problem(p, by)):
+            if p is not by and (reason := problem(p)):
                 raise UsageError("E107", f"'{p.name}' and '{by.name}' cannot be combined: {reason}.")
-        if fed.net.norms:
-            text = "batch normalisation mixes the samples of a batch, so no sample has a gradient of its own"
-            raise UsageError(
-                "E108", f"'{by.name}' cannot run here: {text}; take a model without, or with GroupNorm."
-            )
-
-    def _check_protected(self, by: Part, fed: Fed) -> None:
-        """Raises UsageError: E107 for a Part whose messages `by` cannot protect, E108 for a model whose
-        running statistics leave clients."""
-        for p in self.parts:
-            if p is not by and (reason := protection_problem(p, fed)):
-                raise UsageError("E107", f"'{p.name}' and '{by.name}' cannot be combined: {reason}.")
-        if sent := [n for n in fed.net.statistics if not self.keeps(n, fed)]:
-            text = (
-                f"noise would spoil the running statistics of batch normalisation ('{sent[0]}'), which"
-                " clients send"
-            )
-            raise UsageError(
-                "E108", f"'{by.name}' cannot run here: {text}; take a model without, or add fedbn."
-            )
 
     def shares(self, fed: Fed) -> dict[str, dict[str, Share]]:
         """The Shares that each Part declares for training, by the Part's name."""
@@ -295,45 +242,21 @@ class Method:
         return hash(self.parts)
 
 
-def _check_is_part(p: object) -> None:
-    if isinstance(p, Part):
-        return
-    instead = ""
-    if isinstance(p, type) and issubclass(p, Part):
-        instead = f"; {p.__name__} is a class, of which {p.__name__}() makes a Part"
-    elif isinstance(p, str):
-        instead = (
-            "; methods are given by name to `unskew.run` and `unskew.compare`, all in one text:"
-            " 'fedprox+scaffold'"
-        )
-    elif isinstance(p, (list, tuple, Method)):
-        instead = "; give them one by one, Method(FedProx(), Scaffold())"
-    raise UsageError("E107", f"a Method is made of Parts, not of {excerpt(p)}{instead}.")
-
-
 def method_remarks(method: Method, fed: Fed, patience: int) -> tuple[tuple[str, str], ...]:
     """Remarks for the user of this method and model before round 1, as (code, text)."""
     return (*division_remarks(method, fed), *stage_remarks(method, fed.rounds, patience))
 
 
 def stage_remarks(method: Method, rounds: int, patience: int) -> tuple[tuple[str, str], ...]:
-    """A remark (E128) on each Part that may not reach its second stage, because the run has too few rounds or
+    """A remark (E139) on each Part that may not reach its second stage, because the run has too few rounds or
     early stopping may end it before. patience: of early stopping; 0 without."""
     remarks: list[tuple[str, str]] = []
     for p, first, last in _first_stages(method, rounds):
-        if patience and patience < last < rounds:
-            text = (
-                f"patience={patience} may end the run before '{p.name}' comes to its second stage, after"
-                f" round {last} of {rounds}"
-            )
-            remarks.append(
-                ("E139", f"{text} ({p.first_stage}={first:g}); its scores are then those of the first.")
-            )
-        elif last >= rounds:
-            text = f"the run has {rounds} rounds, and '{p.name}' comes to its second stage after round {last}"
-            remarks.append(
-                ("E139", f"{text} ({p.first_stage}={first:g}); its scores are those of the first.")
-            )
+        ends = f"patience={patience} may end the run" if 0 < patience < last < rounds else "the run ends"
+        if ends != "the run ends" or last >= rounds:
+            text = f"{ends} before '{p.name}' comes to its second stage, after round {last} of {rounds}"
+            text = f"{text} ({p.first_stage}={first:g}); its scores are then those of the first."
+            remarks.append(("E139", text))
     return tuple(remarks)
 
 
@@ -373,41 +296,34 @@ def division_remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
     model: most likely it looks for names of another model."""
     names = (*fed.net.learnable, *fed.net.statistics)
     remarks: list[tuple[str, str]] = []
-    for p in method.parts if names else ():
+    for p in filter(is_own, method.parts if names else ()):
         for hook in ("keeps", "freezes"):
-            if is_own(p) and overrides(p, hook) and not any(getattr(p, hook)(n, fed) for n in names):
-                text = (
-                    f"`{hook}` of '{p.name}' holds none of this model's {len(names)} weights, which are"
-                    f" called like '{names[0]}'"
-                )
-                remarks.append(
-                    ("E121", f"{text} and '{names[-1]}'; training goes on as if it were not there.")
-                )
+            if overrides(p, hook) and not any(getattr(p, hook)(n, fed) for n in names):
+                text = f"`{hook}` of '{p.name}' holds none of this model's {len(names)} weights, called like"
+                remarks.append(("E121", f"{text} '{names[0]}' and '{names[-1]}'; it has no effect."))
     return tuple(remarks)
 
 
-def _unproved_share(p: Part, fed: Fed) -> str:
-    """A Share with guarantee "dp" of a Part that does not account for epsilon; "" if there is none."""
+def _share_problem(p: Part, fed: Fed) -> str:
+    """The reason to refuse a Share with guarantee "dp" of a Part that does not account for epsilon."""
     if overrides(p, "account") or p.protects:
         return ""
-    declared = [p.shares(fed), *(trip.shares(fed) for trip in p.trips)]
-    return next(
-        (leaf for shares in declared for leaf, share in shares.items() if share.guarantee == "dp"), ""
-    )
+    for shares in (p.shares(fed), *(trip.shares(fed) for trip in p.trips)):
+        for leaf in (leaf for leaf, share in shares.items() if share.guarantee == "dp"):
+            text = f"it declares '{leaf}' as guarantee='dp' and does not define `account`"
+            return f"{text}; declare 'empirical' or 'none'"
+    return ""
 
 
-def _changes_nothing(p: Part, fed: Fed) -> bool:
-    """Whether a Part that only keeps or freezes weights (such as those of normalisation layers), or that
-    divides the model by them, selects no weight of this model."""
+def _division_problem(p: Part, fed: Fed) -> str:
+    """Why a Part that keeps or freezes weights, or that divides the model, makes no sense with this model: it
+    selects none of the weights, or all of them. References intend the latter."""
     hooks = {hook for hook in HOOKS if overrides(p, hook)} - {"refuse"}
-    if not hooks & {"keeps", "freezes"} or (not p.divides and (hooks - {"keeps", "freezes"} or p.weighting)):
-        return False
-    return not any(p.keeps(n, fed) or p.freezes(n, fed) for n in (*fed.net.learnable, *fed.net.statistics))
-
-
-def _trains_alone(p: Part, fed: Fed) -> bool:
-    """Whether a Part that divides the model leaves nothing to share, for instance if clients only train the
-    head. References, which intend that, do not count."""
-    if not p.divides or p.family == "reference" or p.trips or p.shares(fed):
-        return False
-    return all(p.keeps(n, fed) or p.freezes(n, fed) for n in (*fed.net.learnable, *fed.net.statistics))
+    selects = hooks & {"keeps", "freezes"}
+    held = [p.keeps(n, fed) or p.freezes(n, fed) for n in (*fed.net.learnable, *fed.net.statistics)]
+    if selects and (p.divides or not (hooks - selects or p.weighting)) and not any(held):
+        return "it holds back no weight of this model"
+    if p.divides and all(held) and p.family != "reference" and not p.trips and not p.shares(fed):
+        text = "clients would keep every weight that they train, so that each trains alone"
+        return f"{text}; take a model with layers to share, or local"
+    return ""

@@ -88,20 +88,13 @@ def check_vocabulary(module: nn.Module, *samples: np.ndarray) -> None:
     for x in samples if known else ():
         for first in range(0, len(x), ROWS_AT_ONCE):
             rows = np.asarray(x[first : first + ROWS_AT_ONCE])
-            low, high = float(rows.min()), float(rows.max())
-            if low < 0 or high >= known:
+            wrong = rows[(rows < 0) | (rows >= known) | (rows != np.rint(rows))]
+            if len(wrong):
                 text = (
-                    f"the samples hold token {low if low < 0 else high:g}, and the model's vocabulary has"
-                    f" {known:,}"
+                    f"the samples hold token {float(wrong[0]):.4g}, and the model's vocabulary has {known:,}"
                 )
-                raise DataError(
-                    "E123", f"{text}, from 0 to {known - 1:,}; use the ids of the model's own tokenizer."
-                )
-            if (fractions := rows != np.rint(rows)).any():
-                text = (
-                    f"the model looks whole numbers up, and the samples hold {float(rows[fractions][0]):.4g}"
-                )
-                raise DataError("E123", f"{text}; give token ids.")
+                text = f"{text}, from 0 to {known - 1:,}; give the ids of the model's own tokenizer."
+                raise DataError("E123", text)
 
 
 def explain_lookup_error(error: IndexError) -> None:
@@ -185,17 +178,14 @@ def detach_layout(module: nn.Module) -> None:
 def check_signature(module: nn.Module, layout: Layout) -> None:
     """Raises UsageError (E123) unless the module's forward can be called with these inputs."""
     inputs = [each.name for each in layout.inputs]
-    if isinstance(module, nn.Sequential):
-        raise UsageError(
-            "E123",
-            f"samples have several inputs ({layout}), and an nn.Sequential takes one; give a module whose"
-            " forward takes each.",
-        )
     args, kwargs = ([], dict.fromkeys(inputs)) if layout.named else (inputs, {})
     taken = signature(module.forward)
+    how = f"keywords {', '.join(inputs)}" if layout.named else f"{len(inputs)} positional arguments"
+    text = f"the model's forward takes {taken}, and the inputs of samples come as {how}"
+    if isinstance(module, nn.Sequential):
+        text = f"samples have several inputs ({layout}), and an nn.Sequential takes one"
+        raise UsageError("E123", f"{text}; give a module with a forward that takes each.")
     try:
         taken.bind(*args, **kwargs)
     except TypeError as error:
-        how = f"keywords {', '.join(inputs)}" if layout.named else f"{len(inputs)} positional arguments"
-        text = f"the model's forward takes {taken}, and the inputs of samples come as {how}"
         raise UsageError("E123", f"{text}: {error}.") from None

@@ -233,9 +233,8 @@ def with_latent(module: nn.Module, width: int) -> nn.Module:
     if "latent" in names and "base" in names:
         return module
     if not isinstance(module, nn.Sequential) or not isinstance(module[-1], nn.Linear):
-        raise UsageError(
-            "E104", "a latent layer needs an nn.Sequential of named blocks that ends with one nn.Linear."
-        )
+        text = "a latent layer needs an nn.Sequential of named blocks that ends with one nn.Linear."
+        raise UsageError("E104", text)
     module = copy.deepcopy(module)
     head = module._modules.pop(names[-1])
     assert isinstance(head, nn.Linear)
@@ -271,9 +270,8 @@ def with_head(
     name = [n for n, _ in children(module)][-1] if plain else head_of(module)
     head = module.get_submodule(name)
     if not isinstance(head, nn.Linear):
-        raise UsageError(
-            "E104", f"the model's head '{name}' is not one nn.Linear, so nothing can be put before it."
-        )
+        text = f"the model's head '{name}' is not one nn.Linear, so nothing can be put before it."
+        raise UsageError("E104", text)
     projection, new = layers(head.in_features), head_like(head)
     if plain:
         module._modules.pop(name)

@@ -72,9 +72,8 @@ class Network:
         self.shape, self.layout = tuple(shape), layout
         self.blocks = tuple(n for n, _ in children(self.module))
         if not self.blocks:
-            raise UsageError(
-                "E104", "the model has no named children, so it has no head; wrap it in nn.Sequential."
-            )
+            text = "the model has no named children, so it has no head; wrap it in nn.Sequential."
+            raise UsageError("E104", text)
         self._passes = (
             SequentialPasses(self.module)  # pyright: ignore[reportArgumentType]  (a Sequential, which ends_with_head has seen)
             if ends_with_head(self.module)
@@ -102,11 +101,8 @@ class Network:
         self.add({})
         self._name_of = roles.name_of
         self._learns = {n: p.requires_grad for n, p in self.module.named_parameters()}
-        self._slots = [
-            (store, key, self._name_of[n])
-            for store, key, n in tensor_slots(self.module)
-            if n in self._name_of
-        ]
+        places = tensor_slots(self.module)
+        self._slots = [(store, key, self._name_of[n]) for store, key, n in places if n in self._name_of]
         self._empty()
         self.draws = False
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -173,17 +169,9 @@ class Network:
         unknown cut."""
         name = (self.cut or self._onward.meet(self._cuts, self.goes_on)) if cut == "cut" else cut
         if name not in self._cuts:
-            if len(self.blocks) == 1:
-                raise UsageError(
-                    "E104",
-                    f"the model has no cut '{cut}': it has one child, '{self.blocks[0]}', and can be cut"
-                    " between two; give the module inside it.",
-                )
-            known = ", ".join(self._cuts)
-            raise UsageError(
-                "E104",
-                f"the model has no cut '{cut}'; it can be cut after: {known}.{suggestion(cut, self._cuts)}",
-            )
+            known = ", ".join(self._cuts) or f"nowhere, because it has one child, '{self.blocks[0]}'"
+            text = f"the model has no cut '{cut}'; it can be cut after: {known}"
+            raise UsageError("E104", f"{text}.{suggestion(cut, self._cuts)}")
         return name
 
     def of_head(self, name: str) -> bool:
@@ -318,13 +306,8 @@ class Network:
                 return tuple(self._run(dict(self._start), x)[1].shape[1:])
             activation: Any = self.run(dict(self._start), x, until=name)[0]
             if not isinstance(activation, Tensor):
-                text = (
-                    f"the model cannot be cut after '{name}', which gives a {type(activation).__name__}"
-                    " instead of a tensor"
-                )
-                raise UsageError(
-                    "E104", f"{text}; cut it after another block, or let that one give a tensor."
-                )
+                text = f"the model cannot be cut after '{name}', which gives a {type(activation).__name__}"
+                raise UsageError("E104", f"{text} instead of a tensor; cut it after another block.")
             return tuple(activation.shape[1:])
 
 

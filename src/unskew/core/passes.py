@@ -47,9 +47,7 @@ class SequentialPasses:
             if name == self.head:
                 features = x = _full_activation(x)
             with around():
-                compact = getattr(
-                    block, "narrow", None
-                )  # for a compact output, see models/time_convolution.py
+                compact = getattr(block, "narrow", None)  # see models/time_convolution.py
                 x = compact(x) if compact else block(_full_activation(x))
             if name in taps:
                 x = taps[name](name, _full_activation(x))
@@ -106,11 +104,10 @@ class HookedPasses:
         with around():
             z = self.module(x)
         if missed := [cut for cut in self.taps if cut not in self.called]:
-            raise UsageError(
-                "E104",
-                f"the model cannot be cut after '{missed[0]}', which its forward does not call, or calls by"
-                " another name.",
+            text = (
+                f"the model cannot be cut after '{missed[0]}', which its forward does not call by that name."
             )
+            raise UsageError("E104", text)
         features = self.features if self.features is not None else z
         self.taps, self.features = {}, None
         return (activation[0] if activation else z), features
@@ -173,29 +170,21 @@ class CutPasses:
         self.meeting = self.meeting or next(filter(goes_on, cuts), "")
         if not self.meeting:
             text = "the inputs of a sample meet at none of the model's direct children"
-            raise UsageError(
-                "E104", f"{text}; let it have one, before its head, through which all of them go."
-            )
+            raise UsageError("E104", f"{text}; let all of them go through one before its head.")
         return self.meeting
 
     def why(self, since: str, head: str) -> str:
         """Why no pass can continue from this cut, as the end of a sentence."""
         if since == "features":
-            return (
-                f"what the model does after its head '{head}' would be left out; have the head's answer"
-                " returned"
-            )
+            return f"what the model does after its head '{head}' would be left out; return the head's answer"
         passing = "other inputs of a sample" if self.layout else "other paths of the model"
         return f"{passing} pass it by; cut it where all of them meet"
 
     def _samples(self, run: RunPass, w: dict[str, Tensor]) -> Tensor:
         """Two samples that differ from each other and from the zeros on which layers before a cut run."""
         x = torch.arange(2 * math.prod(self.shape)).sin().mul(0.5).add(0.5).reshape(2, *self.shape)
-        whole = (
-            [(start, end) for each, start, end in self.layout.places if each.kind != "float32"]
-            if self.layout
-            else []
-        )
+        places = self.layout.places if self.layout else ()
+        whole = [(start, end) for each, start, end in places if each.kind != "float32"]
         for start, end in whole:
             x[0, start:end], x[1, start:end] = 1, (torch.arange(end - start) + 1) % 2
         try:

@@ -8,7 +8,8 @@ from dataclasses import fields, replace
 
 from unskew.core.client import Fed
 from unskew.core.part import HOOKS, Part, overrides
-from unskew.core.replies import Reply, WithoutLoss
+from unskew.core.replies import Reply
+from unskew.core.trees import hidden_tensor
 from unskew.errors import UsageError
 
 UNSEEN_HOOKS = (
@@ -128,7 +129,8 @@ def _reserves(part: Part) -> str | None:
 
 
 def without_losses(replies: list[Reply], by: Part | None, summed: bool, trip: bool = False) -> list[Reply]:
-    """The replies without the losses of single clients if these are not known, or have no noise.
+    """The replies without the losses of single clients if these are not known, or have no noise: a hook that
+    reads one is refused (E108), instead of taking a default value for it.
 
     by: the Part that protects clients or samples. summed: secure aggregation only gives sums. trip: the
     replies are to a trip, in which nothing trains.
@@ -141,4 +143,6 @@ def without_losses(replies: list[Reply], by: Part | None, summed: bool, trip: bo
         why = f"no noise of '{by.name}' covers a loss"
     else:
         return replies
-    return [WithoutLoss.of(r, why) for r in replies]
+    text = f"a hook reads the loss of single clients, and {why}"
+    loss = hidden_tensor(f"{text}; take the Part out, or have it share what it needs of the loss.")
+    return [replace(r, loss=loss) for r in replies]

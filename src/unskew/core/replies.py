@@ -43,29 +43,6 @@ class Reply:
         self.shares, self.private = sorted_tree(self.shares), sorted_tree(self.private)
 
 
-@dataclass
-class WithoutLoss(Reply):
-    """A reply as hooks see it if the losses of single clients are not available."""
-
-    why: str = ""
-
-    @staticmethod
-    def of(reply: Reply, why: str) -> WithoutLoss:
-        """The reply without its loss. why: the end of a sentence, such as "with secure aggregation the server
-        sees their sum"."""
-        return WithoutLoss(reply.client, reply.size, reply.weights, reply.shares, reply.private, why=why)
-
-    def __getattribute__(self, name: str) -> Any:
-        """Raises UsageError (E108) for the loss, so that no hook takes a default value for a client's
-        loss."""
-        if name == "loss":
-            text = f"a hook reads the loss of single clients, and {super().__getattribute__('why')}"
-            raise UsageError(
-                "E108", f"{text}; take the Part out, or have it share what it needs of the loss."
-            )
-        return super().__getattribute__(name)
-
-
 @dataclass(frozen=True)
 class Ups:
     """The replies of one exchange as one Part sees them, in the order of clients' numbers.

@@ -16,56 +16,46 @@ LAW_ARGUMENTS = {"uniform": 0, "normal": 0, "beta": 2, "integers": 1, "cycle": 1
 """The number of arguments of each law of Noise."""
 
 
-def check_share(share: Any, kinds: Any) -> None:
-    """Raises UsageError (E121) for a Share with an invalid field. kinds: the type of its `kind`."""
-    if not isinstance(share.shape, tuple | list) or not all(n is None or _is_count(n) for n in share.shape):
-        _refuse("Share", f"shape has to be a tuple of whole numbers, like ({excerpt(share.shape)},)")
-    if None in share.shape[1:]:
-        _refuse("Share", "None, a number of rows that differs, can only stand first in its shape")
-    if None in share.shape and share.rows < 1:
-        _refuse("Share", "rows has to say how many rows it has at most, since its shape begins with None")
-    if not isinstance(share.dtype, torch.dtype):
-        _refuse("Share", f"dtype has to be one of torch's, like torch.float32; got {excerpt(share.dtype)}")
-    if not share.low <= share.high:
-        _refuse("Share", f"low has to be at most high; got {share.low} and {share.high}")
-    if share.norm is not None and not share.norm > 0:
-        _refuse("Share", f"norm has to be above 0; got {share.norm}")
-    _check_word("Share", "kind", share.kind, (None, *get_args(kinds)))
+def _check_share(share: Any) -> None:
+    shape = share.shape
+    counts = isinstance(shape, tuple | list) and all(n is None or _is_count(n) for n in shape)
+    _check("Share", counts, f"shape has to be a tuple of whole numbers; got {excerpt(shape)}")
+    rows = None not in shape[1:] and (None not in shape or share.rows > 0)
+    _check("Share", rows, "None, a number of rows that differs, stands first in its shape, and needs `rows`")
+    _check(
+        "Share", isinstance(share.dtype, torch.dtype), "dtype has to be one of torch's, like torch.float32"
+    )
+    _check("Share", share.low <= share.high, f"low has to be at most high; got {share.low}, {share.high}")
+    _check("Share", share.norm is None or share.norm > 0, f"norm has to be above 0; got {share.norm}")
+    _check_word("Share", "kind", share.kind, (None, *get_args(Kind)))
     _check_word("Share", "reads", share.reads, ("sum", "each"))
     _check_word("Share", "guarantee", share.guarantee, ("none", "empirical", "dp"))
     if not (_is_count(share.samples) and share.samples > 0):
-        _check_word("Share", "samples", share.samples, ("class", "client"), "a whole number above 0, ")
+        _check_word("Share", "samples", share.samples, ("class", "client"))
 
 
-def check_noise(noise: Any) -> None:
-    """Raises UsageError (E121) for a Noise with an invalid field."""
+def _check_noise(noise: Any) -> None:
     _check_word("Noise", "law", noise.law, tuple(LAW_ARGUMENTS))
     args, count = noise.args, LAW_ARGUMENTS[noise.law]
-    if not isinstance(args, tuple | list) or len(args) != count:
-        more = "" if count else "; scale what you draw, such as low + (high - low) * c.noise[...]"
-        _refuse("Noise", f"the law '{noise.law}' takes {count or 'no'} args; got {excerpt(args)}{more}")
-    if not all(a > 0 for a in args) or (count == 1 and args[0] != int(args[0])):
-        numbers = "whole numbers above 0" if count == 1 else "above 0"
-        _refuse("Noise", f"the args of '{noise.law}' have to be {numbers}; got {excerpt(args)}")
+    fits = isinstance(args, tuple | list) and len(args) == count and all(a > 0 for a in args)
+    fits = fits and (count != 1 or args[0] == int(args[0]))
+    takes = f"'{noise.law}' takes {count} args above 0" + (", a whole number" if count == 1 else "")
+    _check("Noise", fits, f"{takes}; got {excerpt(args)}. Scale what you draw: low + (high - low) * c.noise")
 
 
 def _is_count(n: Any) -> bool:
     return isinstance(n, int) and not isinstance(n, bool) and n >= 0
 
 
-def _check_word(what: str, name: str, value: Any, known: tuple[Any, ...], further: str = "") -> None:
-    if value not in known:
-        near = suggestion(value, [k for k in known if k]) if isinstance(value, str) else ""
-        _refuse(
-            what,
-            f"{name} has to be {further}{' or '.join(map(repr, known))}; got {excerpt(value)}.{near}".rstrip(
-                "."
-            ),
-        )
+def _check_word(what: str, name: str, value: Any, known: tuple[Any, ...]) -> None:
+    near = suggestion(value, [k for k in known if k]) if isinstance(value, str) else ""
+    _check(what, value in known, f"{name} is {' or '.join(map(repr, known))}; got {excerpt(value)}.{near}")
 
 
-def _refuse(what: str, text: str) -> None:
-    raise UsageError("E121", f"{what}: {text if text.endswith('?') else f'{text}.'}")
+def _check(what: str, holds: bool, text: str) -> None:
+    """Raises UsageError (E121) with this text unless a declaration holds."""
+    if not holds:
+        raise UsageError("E121", f"{what}: {text}")
 
 
 Kind = Literal["weights", "sums", "statistics", "features", "labels", "inputs"]
@@ -104,7 +94,7 @@ class Share:
 
     def __post_init__(self):
         """Raises UsageError (E121) for an invalid field."""
-        check_share(self, Kind)
+        _check_share(self)
 
     @property
     def discloses(self) -> Kind:
@@ -156,4 +146,4 @@ class Noise:
 
     def __post_init__(self):
         """Raises UsageError (E121) for an invalid field."""
-        check_noise(self)
+        _check_noise(self)

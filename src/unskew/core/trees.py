@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from functools import cache
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
+
+from unskew.errors import UsageError
 
 Tree: TypeAlias = dict[str, Any]
 """Tensors or subtrees by name. With a stricter type every hook would have to cast what it reads."""
@@ -92,6 +95,18 @@ def align_tree(tree: Mapping[str, Any]) -> Tree:
 def size_in_bytes(tree: Mapping[str, Any]) -> int:
     """The bytes of all tensors of a tree, without names or padding."""
     return sum(t.numel() * t.element_size() for _, t in leaves(tree))
+
+
+@cache
+def hidden_tensor(text: str) -> Tensor:
+    """A tensor that raises UsageError (E108) with this text at any use."""
+
+    class HiddenTensor(Tensor):
+        @classmethod
+        def __torch_function__(cls, *_: Any, **__: Any) -> NoReturn:
+            raise UsageError("E108", text)
+
+    return Tensor._make_subclass(HiddenTensor, torch.zeros(0))  # pyright: ignore[reportPrivateUsage]
 
 
 def row_at(table: Tensor, index: Tensor) -> Tensor:

@@ -39,8 +39,9 @@ SWITCHES = {
     "personalise": "personal",
     "protect": "protects",
     "sample_grad": "samples_apart",
+    "tap": "taps",
 }
-"""Hooks that are only called if an attribute of the Part is True, with that attribute."""
+"""Hooks that are only called if an attribute of the Part is set, with that attribute."""
 TRIP_ARGUMENTS = {
     "when": ("t", "T"),
     "client": ("w", "c"),
@@ -48,7 +49,6 @@ TRIP_ARGUMENTS = {
     "shares": ("fed",),
 }
 """The functions of a trip, with the names of their arguments."""
-_PLAIN_TYPES = (bool, int, float, str, tuple, dict)
 _BASE_MODULES = ("unskew.core.part", "unskew.core.special_hooks", "unskew.core.description", "builtins")
 
 
@@ -56,42 +56,39 @@ def check_class(kind: type, hooks: Mapping[str, Any], known: Collection[str]) ->
     """Raises UsageError (E121) for hooks and attributes of a class that the engine would not find or could
     not call. hooks: Part's hooks by name. known: the names of other attributes of a Part."""
     body = dict(vars(kind))
-    names_used = {word for value in body.values() for word in _names_read(value)}
-    fields = body.get("__annotations__", {})
+    used = {word for value in body.values() for word in names_in(getattr(_function_of(value), "__code__", 0))}
     for name, value in body.items():
+        function = _function_of(value)
         if name in hooks:
-            _check_hook(kind, name, _plain_function(value), hooks[name])
-        elif not name.startswith("_") and name not in {*known, *names_used, *fields}:
-            if inspect.isfunction(_plain_function(value)):
-                alike = hooks
-            else:
-                alike = known if isinstance(value, _PLAIN_TYPES) else ()
-            if near := suggestion(name, alike):
-                what = "hook" if alike is hooks else "attribute of a Part"
-                text = (
-                    f"class {kind.__name__} defines '{name}', which is no {what} and which it does not use"
-                    " itself"
-                )
-                raise UsageError("E121", f"{text}.{near} A name of your own begins with '_'.")
+            _check_hook(kind, name, function, hooks[name])
+            continue
+        known_names = {*known, *used, *body.get("__annotations__", {})}
+        if name.startswith("_") or name in known_names:
+            continue
+        if near := suggestion(name, hooks if inspect.isfunction(function) else known):
+            text = f"class {kind.__name__} defines '{name}', which is no hook or attribute of a Part"
+            raise UsageError("E121", f"{text}.{near} A name of your own begins with '_'.")
 
 
 def _check_hook(kind: type, name: str, function: Any, ours: Any) -> None:
-    """Raises UsageError (E121) for a hook with other arguments than `ours`."""
     if not inspect.isfunction(function):
         return
-    expected = [p.name for p in inspect.signature(ours).parameters.values()][1:]
-    own = list(inspect.signature(function).parameters.values())
-    bare = isinstance(vars(kind)[name], staticmethod)
+    expected = [*inspect.signature(ours).parameters][1:]
+    taken = [*inspect.signature(function).parameters]
+    first = () if isinstance(vars(kind)[name], staticmethod) else ("self",)
+    own = taken[len(first) :]
+    reordered = own != expected and sorted(own) == sorted(expected)
+    if reordered or not _can_call(function, *first, *expected):
+        text = f"the hook `{name}` of class {kind.__name__} takes ({', '.join(taken)})"
+        raise UsageError("E121", f"{text}, and is called with ({', '.join([*first, *expected])}).")
+
+
+def _can_call(function: Any, *args: str) -> bool:
     try:
-        inspect.signature(function).bind(*(() if bare else ("self",)), *expected)
+        inspect.signature(function).bind(*args)
     except TypeError:
-        takes = ", ".join(p.name for p in own)
-        text = f"the hook `{name}` of class {kind.__name__} takes ({takes})"
-        raise UsageError("E121", f"{text}, and is called with ({', '.join(['self', *expected])}).") from None
-    names = [p.name for p in own[0 if bare else 1 :]]
-    if names != expected and sorted(names) == sorted(expected):
-        text = f"the hook `{name}` of class {kind.__name__} takes ({', '.join(names)})"
-        raise UsageError("E121", f"{text} in another order than it is called with ({', '.join(expected)}).")
+        return False
+    return True
 
 
 def check_part(part: Any, overridden: Collection[str]) -> None:
@@ -102,59 +99,32 @@ def check_part(part: Any, overridden: Collection[str]) -> None:
         text = f"class {kind.__name__} is called {name!r}" if name else f"class {kind.__name__} has no name"
         raise UsageError("E121", f"{text}; give it one of letters, digits and '_', like name = 'mine'.")
     mine = [k for k in kind.__mro__ if k.__module__ not in _BASE_MODULES]
+    for attribute, of, like in (("taps", str, "('cut',)"), ("trips", Trip, "(Trip(...),)")):
+        value = getattr(part, attribute)
+        if not isinstance(value, tuple | list) or not all(isinstance(one, of) for one in value):
+            how = f"has to be a tuple, like {like}, or a property that returns one"
+            raise UsageError("E121", f"'{name}': {attribute} {how}.")
     for hook, switch in SWITCHES.items():
-        if hook in overridden and not getattr(part, switch) and not any(switch in vars(k) for k in mine):
-            raise UsageError(
-                "E121", f"'{name}' defines `{hook}`, which is only called with {switch} = True; set it."
-            )
-        if hook not in overridden and hook in ("merge", "protect") and getattr(part, switch):
+        said = getattr(part, switch)
+        if hook in overridden and not said and not any(switch in vars(k) for k in mine):
+            text = f"'{name}' defines `{hook}`, which is only called with {switch} = True (taps: the cuts)"
+            raise UsageError("E121", f"{text}; set it.")
+        if hook not in overridden and hook in ("merge", "protect") and said:
             raise UsageError("E121", f"'{name}' says {switch} = True and defines no `{hook}`.")
-    if (
-        not _list_length(part, "taps", str, "('cut',)")
-        and "tap" in overridden
-        and not any("taps" in vars(k) for k in mine)
-    ):
-        raise UsageError(
-            "E121", f"'{name}' defines `tap`, which runs at the cuts in `taps`; set it, like ('cut',)."
-        )
-    if _list_length(part, "trips", Trip, "(Trip(...),)"):
-        _check_trips(part)
+    for trip in part.trips:
+        for role, arguments in TRIP_ARGUMENTS.items():
+            if not callable(getattr(trip, role)) or not _can_call(getattr(trip, role), *arguments):
+                text = (
+                    f"a trip of '{name}' has a `{role}` that cannot be called with ({', '.join(arguments)})"
+                )
+                raise UsageError("E121", f"{text}; give a function of these arguments.")
     for place, value in {n: v for k in (*reversed(mine), part) for n, v in vars(k).items()}.items():
         held = value.parameters() if isinstance(value, nn.Module) else [value]
         if any(isinstance(one, Tensor) and one.requires_grad for one in held):
-            text = f"'{name}' keeps weights on itself ('{place}'), which nobody trains, sends or saves"
+            text = f"'{name}' keeps weights on itself ('{place}'), which are not trained, sent or saved"
             raise UsageError(
                 "E121", f"{text}; name them in the hook `weights`, or freeze them: requires_grad_(False)."
             )
-
-
-def _check_trips(part: Any) -> None:
-    """Raises UsageError (E121) for a function of a trip with other arguments than it is called with."""
-    for trip in part.trips:
-        for name, arguments in TRIP_ARGUMENTS.items():
-            function = getattr(trip, name)
-            try:
-                inspect.signature(function).bind(*arguments)
-            except TypeError:
-                text = f"a trip of '{part.name}' has a `{name}` that takes {_signature_text(function)}"
-                raise UsageError("E121", f"{text}, and is called with ({', '.join(arguments)}).") from None
-        reads = trip.reads or ()
-        if not isinstance(reads, tuple | list) or not all(isinstance(one, str) for one in reads):
-            text = f"'{part.name}' has a trip with reads={reads!r}; name the leaves of its slice in a tuple"
-            raise UsageError("E121", f"{text}, like ('mean',), or () for none.")
-
-
-def _signature_text(function: Any) -> str:
-    return str(inspect.signature(function)) if callable(function) else "no arguments, as it is no function"
-
-
-def _list_length(part: Any, attribute: str, of: type, like: str) -> int:
-    """The length of a tuple attribute of a Part. Raises UsageError (E121) if it is not a tuple of these."""
-    value = getattr(part, attribute)
-    if not isinstance(value, tuple | list) or not all(isinstance(one, of) for one in value):
-        how = f"has to be a tuple, like {like}, or a property that returns one"
-        raise UsageError("E121", f"'{part.name}': {attribute} {how}.")
-    return len(value)
 
 
 def check_frozen(kind: type) -> None:
@@ -168,21 +138,17 @@ def check_frozen(kind: type) -> None:
         raise UsageError("E121", f"write @dataclass(frozen=True) above class {kind.__name__}.")
 
 
-def _plain_function(value: Any) -> Any:
-    return value.__func__ if isinstance(value, staticmethod | classmethod) else value
+def _function_of(value: Any) -> Any:
+    """The function in a static or class method or a property."""
+    return getattr(value, "__func__", None) or getattr(value, "fget", None) or value
 
 
-def _names_read(value: Any) -> Iterator[str]:
-    """The names that a function and the functions inside it read."""
-    value = getattr(_plain_function(value), "fget", None) or _plain_function(value)
-    yield from _names_in(getattr(value, "__code__", None))
-
-
-def _names_in(code: Any) -> Iterator[str]:
+def names_in(code: Any) -> Iterator[str]:
+    """The names that code and the functions inside it read."""
     if isinstance(code, CodeType):
         yield from code.co_names
         for constant in code.co_consts:
-            yield from _names_in(constant)
+            yield from names_in(constant)
 
 
 GUIDE = "docs/guides/method.md has the rules."
@@ -203,8 +169,9 @@ RULES = {
         "reads .data; hooks return what they change, so compute new values, or .detach()"
     ),
     "refers to a single memory location": "changes in place what it was given; return new values instead",
+    "cannot assign to field": "remembers something on the Part or the client; keep it in a slice",
 }
-"""By words of an error of torch.func.vmap, the rule that the hook breaks."""
+"""By words of an error of torch or of a frozen dataclass, the rule that the hook breaks."""
 _OUR_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 _OUR_ERRORS = (UnskewError, MemoryError, OSError, torch.OutOfMemoryError)
 _SERVER_HOOKS = ("merge", "server", "refine", "dispatch", "server_init", "client_init")
@@ -305,12 +272,6 @@ def explain_errors(part: str, what: str) -> Generator[None]:
         failed = HookFailed if isinstance(error, RuntimeError) else UsageError
         if rule:
             raise failed("E127", f"{error_line(error)} {rule}. {GUIDE}") from error
-        if type(error).__name__ == "FrozenInstanceError":
-            text = (
-                f"the {what} of '{part}' remembers something on the Part or the client ({words}) in"
-                f" {error_line(error)}"
-            )
-            raise UsageError("E127", f"{text}; keep it in a slice. {GUIDE}") from error
         first = words.strip().splitlines()[0].rstrip(".") if words.strip() else "no words"
         place = error_line(error)
         text = f"the {what} of '{part}' failed in {place}: {type(error).__name__}: {first[:300]}."

@@ -189,12 +189,13 @@ class Operators:
         self._thread = threading.local()
 
     def watch(self, function: Callable[[], None]) -> str:
-        """Call the function."""
+        """Call the function. Returns the reason why it cannot be recorded; "" if none is known."""
         function()
         return ""
 
     def record(self, function: Callable[[], None]) -> Callable[[], None] | str:
-        """Call the function and return what repeats it, or the reason why nothing does."""
+        """Call the function. Returns a function that computes the same again, or the reason why it cannot be
+        recorded; "" if a recording would not pay."""
         tape = self._thread.tape = Tape()
         try:
             with _Reads(tape), tape:

@@ -108,24 +108,15 @@ class LaneRetry:
             fewer = self.trainer.reduce_lanes() if self.is_auto and start.t == 1 else 0
             if not fewer:
                 raise StateError("E142", self._advice(start.t, why))
-            text = (
-                f"the GPU's memory is full with the clients that were predicted to fit, so at most {fewer}"
-                " train side by side"
-            )
-            self.tell(
-                start.t,
-                "E128",
-                f"{text} from round 1 on; this number is recorded, and a resumed run keeps it.",
-            )
+            text = "the GPU's memory is full with the clients that were predicted to fit, so at most"
+            text = f"{text} {fewer} train side by side from round 1 on; a resumed run keeps this number."
+            self.tell(start.t, "E128", text)
             self.lanes = fewer
 
     def _advice(self, t: int, why: str) -> str:
-        text = (
-            f"round {t}: the GPU has not enough memory ({why}). The last checkpoint is safe: end other"
-            " programs on the GPU"
-        )
+        text = f"round {t}: the GPU has not enough memory ({why}). The last checkpoint is safe: end other"
         lower = f", or start another run with lanes={max(1, self.lanes // 2)}" if self.lanes > 1 else ""
-        return f"{text} and resume the run{lower}."
+        return f"{text} programs on the GPU and resume the run{lower}."
 
 
 MOST_LOSS = 1e12

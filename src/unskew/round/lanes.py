@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,8 +18,7 @@ from torch import Tensor
 
 from unskew.core.client import Batch, Client, replace_fields
 from unskew.core.part import Part
-from unskew.core.trees import Tree, Weights, tree_map
-from unskew.errors import UsageError
+from unskew.core.trees import Tree, Weights, hidden_tensor, tree_map
 from unskew.round.clients import Broadcast, Clients
 from unskew.round.samples import on_device
 from unskew.round.schedule import Chunk, Step, Work
@@ -28,112 +27,67 @@ LARGE_WEIGHT = 1 << 14
 """The number of elements from which a weight's layout in memory affects the speed."""
 
 
-class Axis(Protocol):
-    """The operations that differ between training one client at a time and many side by side."""
+class SingleLane:
+    """The operations that differ between training one client at a time, here, and many side by side."""
 
-    folded: bool
+    folded = False
     """Whether layers process all clients in one tensor."""
 
     def work(self, chunk: Chunk) -> Sequence[Work]:
         """The work of every lane; at least two lanes if clients train side by side."""
-        ...
+        return chunk.work
 
     def widened(self, step: Step) -> Step:
         """The step, with at least two lanes if clients train side by side."""
-        ...
+        return step
 
     def padded(self, step: Step) -> bool:
         """Whether layers must ignore padding in this step's batches."""
-        ...
+        return False
 
     def rows_a_visit(self, most: int, batch: int) -> int:
         """The number of rows per batch of a pass over a client's data. most: the largest client's number of
         rows."""
-        ...
-
-    def stack(self, trees: Sequence[Mapping[str, Any]]) -> Tree:
-        """One tree from one tree per lane; a copy, which training may change."""
-        ...
-
-    def stack_weights(self, weights: Sequence[Weights]) -> Weights:
-        """As `stack`, for weights, in the memory layout that trains fastest."""
-        ...
-
-    def fit(self, t: Tensor) -> Tensor:
-        """From [G, ...] to the argument of a function that is run by `map`."""
-        ...
-
-    def inputs(self, x: Tensor, step: Step) -> Tensor:
-        """From the step's inputs [B*G, ...], sample by sample, to the argument of `loss`."""
-        ...
-
-    def targets(self, y: Tensor, step: Step) -> Tensor:
-        """From the step's targets [B*G, ...] to the argument of `loss`."""
-        ...
-
-    def first(self, t: Tensor, lanes: int) -> Tensor:
-        """The first lanes of a stacked tensor, as a view."""
-        ...
-
-    def lane(self, t: Tensor, g: int) -> Tensor:
-        """Lane g of a stacked tensor, as a view."""
-        ...
-
-    def map(self, function: Callable[..., Any], *trees: Any) -> Any:
-        """The results of one client's function for all lanes of stacked trees."""
-        ...
-
-    def loss(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """One client's loss(weights, x, rest) as a function for all lanes at once."""
-        ...
-
-
-class SingleLane:
-    """One client at a time."""
-
-    folded = False
-
-    def work(self, chunk: Chunk) -> Sequence[Work]:
-        return chunk.work
-
-    def widened(self, step: Step) -> Step:
-        return step
-
-    def padded(self, step: Step) -> bool:
-        return False
-
-    def rows_a_visit(self, most: int, batch: int) -> int:
         return most
 
     def stack(self, trees: Sequence[Mapping[str, Any]]) -> Tree:
+        """One tree from one tree per lane; a copy, which training may change."""
         return tree_map(_copy_weight, trees[0])
 
     def stack_weights(self, weights: Sequence[Weights]) -> Weights:
+        """As `stack`, for weights, in the memory layout that trains fastest."""
         return self.stack(weights)
 
     def fit(self, t: Tensor) -> Tensor:
+        """From [G, ...] to the argument of a function that is run by `map`."""
         return t[0]
 
     def inputs(self, x: Tensor, step: Step) -> Tensor:
+        """From the step's inputs [B*G, ...], sample by sample, to the argument of `loss`."""
         return x
 
     def targets(self, y: Tensor, step: Step) -> Tensor:
+        """From the step's targets [B*G, ...] to the argument of `loss`."""
         return y
 
     def first(self, t: Tensor, lanes: int) -> Tensor:
+        """The first lanes of a stacked tensor, as a view."""
         return t
 
     def lane(self, t: Tensor, g: int) -> Tensor:
+        """Lane g of a stacked tensor, as a view."""
         return t
 
     def map(self, function: Callable[..., Any], *trees: Any) -> Any:
+        """The results of one client's function for all lanes of stacked trees."""
         return function(*trees)
 
     def loss(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """One client's loss(weights, x, rest) as a function for all lanes at once."""
         return function
 
 
-class ManyLanes:
+class ManyLanes(SingleLane):
     """Clients side by side, always in at least two lanes: a single lane would use other kernels, with other
     last bits."""
 
@@ -157,14 +111,8 @@ class ManyLanes:
         return batch
 
     def stack(self, trees: Sequence[Mapping[str, Any]]) -> Tree:
-        return {
-            n: (
-                self.stack([t[n] for t in trees])
-                if isinstance(v, Mapping)
-                else torch.stack([t[n] for t in trees])
-            )
-            for n, v in trees[0].items()
-        }
+        each = {n: [t[n] for t in trees] for n in trees[0]}
+        return {n: (self.stack if isinstance(v[0], Mapping) else torch.stack)(v) for n, v in each.items()}
 
     def stack_weights(self, weights: Sequence[Weights]) -> Weights:
         return {n: _as_gradients(t) for n, t in self.stack(weights).items()}
@@ -192,6 +140,9 @@ class ManyLanes:
         return torch.func.vmap(function, in_dims=(0, 1, 0))
 
 
+Axis: TypeAlias = SingleLane
+
+
 def axis_for(lanes: int) -> Axis:
     """The axis for at most this many clients side by side."""
     return ManyLanes() if lanes > 1 else SingleLane()
@@ -211,41 +162,10 @@ def _copy_weight(t: Tensor) -> Tensor:
     return t.detach().clone(memory_format=torch.channels_last if t.dim() == 4 else torch.preserve_format)
 
 
-class HiddenCounts:
+def hidden_counts(by: str) -> Tensor:
     """Class counts that raise UsageError (E108) at any use. by: the Part that protects samples."""
-
-    def __init__(self, by: str):
-        self._by = by
-
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise UsageError(
-            "E108",
-            f"a hook reads the client's class counts, which no noise of '{self._by}' covers; take it out.",
-        )
-
-    def __getattr__(self, name: str) -> NoReturn:
-        self._refuse()
-
-    @classmethod
-    def __torch_function__(
-        cls, _func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> NoReturn:
-        flat = [
-            one
-            for arg in (*args, *(kwargs or {}).values())
-            for one in (arg if isinstance(arg, list | tuple) else (arg,))
-        ]
-        next(one for one in flat if isinstance(one, HiddenCounts))._refuse()
-
-    __getitem__ = __iter__ = __len__ = __contains__ = __array__ = __bool__ = __float__ = __int__ = (
-        __index__
-    ) = _refuse
-    __eq__ = __ne__ = __gt__ = __lt__ = __ge__ = __le__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
-    __pow__ = __rpow__ = __matmul__ = __rmatmul__ = __floordiv__ = __mod__ = __neg__ = __abs__ = (
-        __invert__
-    ) = _refuse
-    __hash__ = object.__hash__
+    text = f"a hook reads the client's class counts, which no noise of '{by}' covers; take it out."
+    return hidden_tensor(text)
 
 
 def lane_table(clients: Clients, axis: Axis, work: Sequence[Work], private: Sequence[Tree], t: int) -> Tree:
@@ -348,7 +268,7 @@ class LaneViews:
         c = kind(
             id=lane["id"],
             n=lane["n"],
-            counts=HiddenCounts(clients.apart.name) if clients.apart else lane["counts"],  # type: ignore[arg-type]
+            counts=hidden_counts(clients.apart.name) if clients.apart else lane["counts"],
             steps=lane["steps"],
             lr=start.lr,
             t=start.t,

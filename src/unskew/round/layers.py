@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -52,32 +52,21 @@ class PendingRectifier:
     again: Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class Rectifier:
-    """A rectifier. run: a function of x and of whether it works in place. rises: whether it is monotone."""
-
-    run: Callable[..., Tensor]
-    rises: bool = True
-
-
-RectifierCall = tuple[Tensor, Rectifier, bool]
-"""(the input, the rectifier, whether in place)."""
+RectifierCall = tuple[Tensor, Callable[..., Tensor], bool, bool]
+"""(the input; the rectifier, a function of x and `inplace`; whether it is monotone; whether in place)."""
 
 
 def _plain(run: Callable[..., Tensor]) -> Callable[..., RectifierCall]:
-    def named(x: Tensor, inplace: bool = False) -> RectifierCall:
-        return x, Rectifier(run), inplace
-
-    return named
+    return lambda x, inplace=False: (x, run, True, inplace)
 
 
 def _hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> RectifierCall:
     # nn.ReLU6 is a hardtanh, too.
-    return x, Rectifier(partial(F.hardtanh, min_val=min_val, max_val=max_val)), inplace
+    return x, partial(F.hardtanh, min_val=min_val, max_val=max_val), True, inplace
 
 
 def _leaky_relu(x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> RectifierCall:
-    return x, Rectifier(partial(F.leaky_relu, negative_slope=negative_slope), negative_slope >= 0), inplace
+    return x, partial(F.leaky_relu, negative_slope=negative_slope), negative_slope >= 0, inplace
 
 
 RECTIFIERS: dict[Any, Callable[..., RectifierCall]] = {
@@ -91,28 +80,18 @@ RECTIFIERS: dict[Any, Callable[..., RectifierCall]] = {
 """Maps functions of torch to functions that parse their arguments."""
 
 
-class CopyLog(Protocol):
-    """copied: a list to which every view appends its copy, if it made one; or None."""
-
-    copied: list[Tensor] | None
-
-
-def view(copies: CopyLog, x: Tensor, *size: Any, **kwargs: Any) -> Tensor:
+def view(_kernels: object, x: Tensor, *size: Any, **kwargs: Any) -> Tensor:
     """x in this shape, as a view if possible."""
     if kwargs or (size and isinstance(size[0], torch.dtype)):
         return x.view(*size, **kwargs)
-    y = x.reshape(*size)
-    if copies.copied is not None and y.untyped_storage().data_ptr() != x.untyped_storage().data_ptr():
-        copies.copied.append(y)
-    return y
+    return x.reshape(*size)
 
 
-def view_as(copies: CopyLog, x: Tensor, other: Tensor) -> Tensor:
-    """x in the shape of another tensor."""
-    return view(copies, x, other.shape)
+def view_as(_kernels: object, x: Tensor, other: Tensor) -> Tensor:
+    return x.reshape(other.shape)
 
 
-def view_as_complex(_copies: CopyLog, x: Tensor) -> Tensor:
+def view_as_complex(_kernels: object, x: Tensor) -> Tensor:
     """Pairs of numbers as complex numbers; they must be contiguous, which weights with four axes are not."""
     return torch.view_as_complex(x.contiguous())
 
@@ -133,14 +112,13 @@ class Kernels(TorchFunctionMode):
     statistics also in training (for a client with one sample). rounded: convolutions except depthwise ones
     round their factors to bfloat16, which is faster on some processors. padded: batches end in padding, which
     statistics must ignore. mask_shapes: a list to which every dropout layer appends the shape of its mask, or
-    None. copied: as in `CopyLog`.
+    None.
     """
 
     def __init__(self, folded: bool, frozen: bool = False, rounded: bool = False):
         super().__init__()
         self.folded, self.frozen, self.rounded, self.padded = folded, frozen, rounded, False
         self.mask_shapes: list[tuple[int, ...]] | None = None
-        self.copied: list[Tensor] | None = None
         self._weight_B: Tensor | None = None
         self._dropout: Iterator[Tensor] | None = None
         self._differentiating = False
@@ -249,17 +227,8 @@ class Kernels(TorchFunctionMode):
             return FoldedConvolution.apply(x, weight, bias, groups, run)  # type: ignore[return-value]
         return run(x, weight, bias, groups)
 
-    def max_pool2d(
-        self,
-        x: Tensor,
-        kernel_size: Size,
-        stride: Size | None = None,
-        padding: Size = 0,
-        dilation: Size = 1,
-        ceil_mode: bool = False,
-        return_indices: bool = False,
-    ) -> Tensor:
-        return self._pooling(F.max_pool2d, x, kernel_size, stride, padding, dilation, ceil_mode)
+    def max_pool2d(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return self._pooling(F.max_pool2d, x, *args, **kwargs)
 
     def max_pool1d(
         self,
@@ -277,14 +246,14 @@ class Kernels(TorchFunctionMode):
         ways = (1, single(kernel_size)), (1, step), (0, single(padding)), (1, single(dilation)), ceil_mode
         return self._pooling(F.max_pool2d, x.unsqueeze(-2), *ways).squeeze(-2)
 
-    def rectify(self, x: Tensor, rectifier: Rectifier, inplace: bool) -> Tensor:
+    def rectify(self, x: Tensor, run: Callable[..., Tensor], rises: bool, inplace: bool) -> Tensor:
         """The rectified x. If pooling follows, the smaller pooled x is rectified instead, see
         `PendingRectifier`."""
         if inplace:  # a model may continue to use x itself
-            return rectifier.run(x, inplace=True)
-        y = rectifier.run(x)
-        if rectifier.rises and (x.requires_grad or self.folded):
-            self._rectified = PendingRectifier(weakref.ref(y), x, rectifier.run)
+            return run(x, inplace=True)
+        y = run(x)
+        if rises and (x.requires_grad or self.folded):
+            self._rectified = PendingRectifier(weakref.ref(y), x, run)
         return y
 
     def avg_pool2d(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -378,7 +347,7 @@ def use_kernels(net: Network, kernels: Kernels) -> Iterator[None]:
         net.around, net.differentiable = before
 
 
-def _rectifier_kernel(named: Callable[..., tuple[Tensor, Rectifier, bool]]) -> Callable[..., Tensor]:
+def _rectifier_kernel(named: Callable[..., RectifierCall]) -> Callable[..., Tensor]:
     return lambda kernels, *args, **kwargs: kernels.rectify(*named(*args, **kwargs))
 
 

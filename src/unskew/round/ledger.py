@@ -115,6 +115,5 @@ def _single_leaf(tree: Tree, leaf: str) -> Tree:
 
 
 def _differ(w: Weights, common: Weights) -> bool:
-    """Whether a client's weights are not the common ones. Tensors are compared by identity, because a Part's
-    own tensors count as different even if their values are equal."""
+    """Whether a client's weights are not the common ones."""
     return w is not common and any(t is not common[n] for n, t in w.items())

@@ -30,7 +30,7 @@ from unskew.records.checkpoints import State
 from unskew.records.private_state import Store
 from unskew.records.record import Record
 from unskew.records.rows import Row, scope_row
-from unskew.round.callback_list import CallbackList
+from unskew.round.callback import CallbackList
 from unskew.round.clients import Broadcast
 from unskew.round.exchange import Exchange, LaneRetry, Scoring
 from unskew.round.ledger import Ledger

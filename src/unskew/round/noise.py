@@ -41,8 +41,7 @@ def draw(noise: Noise, steps: int, batch: int, *purpose: object) -> Tensor:
 
 
 def _cycle(high: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """0..high-1 in shuffled order, repeated, so that all are used equally often. If a batch is larger than
-    high, the numbers are drawn independently."""
+    """0..high-1 in shuffled order, repeated, so that all are used equally often."""
     steps, batch = shape[:2]
     if high < batch:
         return torch.randint(high, shape, generator=generator)

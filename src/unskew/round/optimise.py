@@ -22,42 +22,40 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 
-class Optimiser(Protocol):
+@dataclass
+class Optimiser:
     """An optimiser on stacked weights. state: groups of tensors, one per weight in each group.
 
     The caller passes the active lanes of the state, and restores those of weights that `holds` keeps
     constant.
     """
 
-    @property
-    def state(self) -> list[list[Tensor]]: ...
+    lr: float | Tensor
+    weight_decay: float = 0.0
+    state: list[list[Tensor]] = field(default_factory=list)
 
     def start(self, w: list[Tensor], lanes: Tensor | None = None) -> None:
         """Initialise the state for these weights. lanes: a tensor [G] of any values if some weights may be
         held at some steps, so that each counts its own steps; None if all change at every step."""
-        ...
+        self.state = []
 
     def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: Tensor) -> None:
         """Change weights and state in place. g: gradients. local_G: the number of steps that each lane has
         taken before."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass
-class SGD:
+class SGD(Optimiser):
     """g <- g + weight_decay w;  v <- momentum v + g;  w <- w - lr v."""
 
-    lr: float | Tensor
     momentum: float = 0.0
-    weight_decay: float = 0.0
-    state: list[list[Tensor]] = field(default_factory=list)
 
     def start(self, w: list[Tensor], lanes: Tensor | None = None) -> None:
         self.state = [[torch.zeros_like(t) for t in w]] if self.momentum else []
@@ -75,14 +73,11 @@ class SGD:
 
 
 @dataclass
-class Adam:
+class Adam(Optimiser):
     """Kingma and Ba, ICLR 2015, with torch.optim.Adam's defaults; weight decay is added to the gradient."""
 
-    lr: float | Tensor
-    weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
-    state: list[list[Tensor]] = field(default_factory=list)
 
     def start(self, w: list[Tensor], lanes: Tensor | None = None) -> None:
         counts = [] if lanes is None else [[torch.zeros_like(lanes, dtype=torch.float64) for _ in w]]
@@ -118,21 +113,15 @@ class AdamW(Adam):
     def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: Tensor) -> None:
         if self.weight_decay:
             torch._foreach_mul_(w, 1 - self.lr * self.weight_decay)
-        Adam(self.lr, 0.0, self.betas, self.eps).step(w, g, state, local_G)
+        Adam(self.lr, betas=self.betas, eps=self.eps).step(w, g, state, local_G)
 
 
 @dataclass
-class Sign:
+class Sign(Optimiser):
     """w <- w - lr g / (|g| + eps): an Adam created anew at every step, as in the public code of FLea and its
     baselines."""
 
-    lr: float | Tensor
-    weight_decay: float = 0.0
     eps: float = 1e-8
-    state: list[list[Tensor]] = field(default_factory=list)
-
-    def start(self, w: list[Tensor], lanes: Tensor | None = None) -> None:
-        self.state = []
 
     def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: Tensor) -> None:
         g = _add_decay(w, g, self.weight_decay)
@@ -144,14 +133,11 @@ class Sign:
             torch._foreach_addcdiv_(w, g, size, value=-self.lr)
 
 
-def optimiser(
-    name: str, lr: float | Tensor, momentum: float, weight_decay: float
-) -> SGD | Adam | AdamW | Sign:
+def optimiser(name: str, lr: float | Tensor, momentum: float, weight_decay: float) -> Optimiser:
     """The optimiser of this name: "sgd", "adam", "adamw" or "sign". Only SGD has momentum."""
     if name == "sgd":
-        return SGD(lr, momentum, weight_decay)
-    kinds: dict[str, type[Adam | AdamW | Sign]] = {"adam": Adam, "adamw": AdamW, "sign": Sign}
-    return kinds[name](lr, weight_decay)
+        return SGD(lr, weight_decay, momentum=momentum)
+    return {"adam": Adam, "adamw": AdamW, "sign": Sign}[name](lr, weight_decay)
 
 
 def _add_decay(w: list[Tensor], g: list[Tensor], weight_decay: float) -> list[Tensor]:

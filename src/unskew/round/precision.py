@@ -18,7 +18,7 @@ import platform
 import random
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 
 import numpy as np
@@ -79,7 +79,7 @@ def device_mode(device: torch.device, precision: str = FLOAT32) -> Iterator[None
     cudnn.deterministic, cudnn.benchmark = True, False
     try:
         with (
-            current_device(device),
+            torch.cuda.device(-1 if device.index is None else device.index),  # -1: the current GPU
             _tf32_mode(precision == TF32),
             sdpa_kernel(SDPBackend.MATH),
             _deterministic_mode(),
@@ -87,12 +87,6 @@ def device_mode(device: torch.device, precision: str = FLOAT32) -> Iterator[None
             yield
     finally:
         cudnn.deterministic, cudnn.benchmark = before
-
-
-def current_device(device: torch.device) -> AbstractContextManager[None]:
-    """A context in which this GPU is the thread's current one. Streams, recordings and pinned memory belong
-    to the current GPU, regardless of the tensors of an operation."""
-    return torch.cuda.device(-1 if device.index is None else device.index)  # -1: the current GPU
 
 
 @contextmanager

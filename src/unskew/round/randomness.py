@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -22,46 +22,32 @@ DRAWS_PER_NUMBER = 4
 reveal it (Holohan & Braghin, ESORICS 2021)."""
 
 
-class RandomSource(Protocol):
-    """A source of noise, cohorts and samples. described: in words, for accounts. secret: its numbers cannot
-    be drawn again."""
-
-    described: str
-    secret: bool
-
-    def normal(self, t: int, part: str) -> Normal:
-        """The noise of this Part in round t."""
-        ...
-
-    def cohort(self, t: int) -> np.random.Generator:
-        """The generator that draws the cohort of round t."""
-        ...
-
-    def samples(self, t: int, client: int) -> np.random.Generator:
-        """The generator that draws a client's training samples in round t."""
-        ...
-
-
 @dataclass(frozen=True)
 class SeededSource:
-    """Draws from a seed: a run can be repeated, and a reader who knows the seed can remove the noise."""
+    """Draws from a seed: a run can be repeated, and a reader who knows the seed can remove the noise.
+
+    described: the source in words, for accounts. secret: its numbers cannot be drawn again.
+    """
 
     seed: int
     described = "noise and samples are drawn from the study's seed, so this holds for a simulation only"
     secret = False
 
     def normal(self, t: int, part: str) -> Normal:
+        """The noise of this Part in round t."""
+
         def draw(shape: tuple[int, ...], purpose: str) -> Tensor:
-            return torch.randn(
-                shape, dtype=torch.float64, generator=key(self.seed, t, part, "protect", purpose)
-            )
+            generator = key(self.seed, t, part, "protect", purpose)
+            return torch.randn(shape, dtype=torch.float64, generator=generator)
 
         return draw
 
     def cohort(self, t: int) -> np.random.Generator:
+        """The generator that draws the cohort of round t."""
         return numpy_key(self.seed, t, "cohort")
 
     def samples(self, t: int, client: int) -> np.random.Generator:
+        """The generator that draws a client's training samples in round t."""
         return numpy_key(self.seed, t, client, "samples")
 
 
@@ -80,6 +66,9 @@ class SystemSource:
 
     def samples(self, t: int, client: int) -> np.random.Generator:
         return self.cohort(t)
+
+
+RandomSource: TypeAlias = SeededSource | SystemSource
 
 
 def system_normal(shape: tuple[int, ...]) -> Tensor:

@@ -15,12 +15,13 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from unskew.core.trees import Tree, flat_tree, leaves
+from unskew.recorders.cuda_graphs import CudaGraphs
 from unskew.recorders.operators import Operators
 from unskew.round.lanes import LaneViews
 from unskew.round.layers import Kernels, use_kernels
@@ -41,24 +42,8 @@ NOT_IN_STEPS = ("rows", "rows_weight")
 DIFFERS = "a replayed step gave other numbers than an ordinary one: a hook reads a value that changes"
 
 
-class Recorder(Protocol):
-    """Records what a function computes on tensors at fixed addresses.
-
-    calls_before: the number of calls before the one that is recorded. exact: whether a replay must equal a
-    call to the bit.
-    """
-
-    calls_before: int
-    exact: bool
-
-    def watch(self, function: Callable[[], None]) -> str:
-        """Call the function. Returns the reason why it cannot be recorded; "" if none is known."""
-        ...
-
-    def record(self, function: Callable[[], None]) -> Callable[[], None] | str:
-        """Call the function. Returns a function that computes the same again, or the reason why it cannot be
-        recorded; "" if a recording would not pay."""
-        ...
+Recorder: TypeAlias = Operators | CudaGraphs
+"""Records what a function computes on tensors at fixed addresses."""
 
 
 class StepRecordings:
@@ -256,20 +241,16 @@ class Recording:
         self.run()
 
 
-@dataclass(frozen=True)
-class Untraced:
+class Untraced(Optimiser):
     """An optimiser whose step a recorder calls as it is, because its learning rate is a number that differs
     between rounds."""
 
-    optimiser: Optimiser
-    recorder: Operators
-
-    @property
-    def state(self) -> list[list[Tensor]]:
-        return self.optimiser.state
+    def __init__(self, optimiser: Optimiser, recorder: Operators):
+        self.optimiser, self.recorder = optimiser, recorder
 
     def start(self, w: list[Tensor], lanes: Tensor | None = None) -> None:
         self.optimiser.start(w, lanes)
+        self.state = self.optimiser.state
 
     def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: Tensor) -> None:
         self.recorder.untraced(self._step, [w, state], g, local_G)

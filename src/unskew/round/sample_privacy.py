@@ -25,7 +25,7 @@ from unskew.core.shares import Noise, Share
 from unskew.core.trees import Tree, Weights, flat_tree, nested_tree, tree_map
 from unskew.errors import UsageError
 from unskew.round.clients import Broadcast, Clients
-from unskew.round.lanes import HiddenCounts, LaneViews, ManyLanes
+from unskew.round.lanes import LaneViews, ManyLanes, hidden_counts
 from unskew.round.layers import Kernels, use_kernels
 from unskew.round.loss import ClientLoss, StepInputs
 from unskew.round.precision import BF16
@@ -152,7 +152,7 @@ def without_samples(clients: Clients, c: Client) -> Client:
             "E108", f"a hook reads the client's samples, which no noise of '{by}' covers; take it out."
         )
 
-    return replace_fields(c, counts=HiddenCounts(by), data=refuse, chosen=refuse)
+    return replace_fields(c, counts=hidden_counts(by), data=refuse, chosen=refuse)
 
 
 def with_sums(clients: Clients, c: Client, k: int, start: Broadcast, release: Release) -> Client:

@@ -1,7 +1,7 @@
 """The built-in callbacks, checks of users' callbacks, and the callbacks of a run's settings.
 
 `EarlyStopping` ends a run whose score no longer improves, and `KeepBest` keeps the model of the best round.
-`Pruning` ends poor trials of a search by Optuna's median rule: from round `warmup` on, and after `startup`
+`Pruning` ends poor trials of a search by the median rule: from round `warmup` on, and after `startup`
 finished trials, it ends a trial whose best score so far is worse than the median of their scores in that
 round (Golovin et al., KDD 2017). The earlier trials are in a file in the run's folder that is written before
 the run begins, so the decision does not depend on timing and does not change after an interruption.
@@ -18,10 +18,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unskew.config import TRACKERS, Settings
+import numpy as np
+
+from unskew.config import Settings
 from unskew.core.user_parts import check_class
 from unskew.errors import StateError, UsageError, excerpt
-from unskew.formats import specs
 from unskew.round.callback import Callback, Progress
 from unskew.scores import Kind, kind
 from unskew.system import disk
@@ -148,22 +149,17 @@ def trial_series(run: Progress, own: bool) -> tuple[str, str]:
 def falls_behind(curve: Sequence[tuple[int, float]], rule: PruningRule, lower: bool) -> bool:
     """Whether to end a trial after the last round of its curve. lower: whether lower scores are better."""
     if not curve or curve[-1][0] < rule.warmup or len(rule.finished) < rule.startup:
-        return False  # Optuna's answer, without loading it
+        return False
     known = [(t, value) for t, value in curve if math.isfinite(value)]
     if not known:
         return True
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=0, n_warmup_steps=rule.warmup)
-    study = optuna.create_study(direction="minimize" if lower else "maximize", pruner=pruner)
-    for earlier in rule.finished:
-        if values := {t: value for t, value in earlier if math.isfinite(value)}:
-            study.add_trial(optuna.create_trial(value=list(values.values())[-1], intermediate_values=values))
-    trial = study.ask()
-    for t, value in known:
-        trial.report(value, t)
-    return trial.should_prune()
+    values = [value for _, value in known]
+    earlier = [value for other in rule.finished for t, value in other if t == known[-1][0]]
+    earlier = [value for value in earlier if math.isfinite(value)]
+    if not earlier:
+        return False
+    median = float(np.median(earlier))
+    return min(values) > median if lower else max(values) < median
 
 
 CALLBACK_HOOKS = {
@@ -186,30 +182,17 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     listed = tuple(callbacks)
     for callback in listed:
         if not isinstance(callback, Callback):
-            what = (
-                f"{callback.__name__} is a class; write {callback.__name__}()"
-                if isinstance(callback, type)
-                else ""
-            )
-            raise UsageError("E109", f"callbacks take unskew.Callback objects: {what or excerpt(callback)}.")
-        _check_callback(callback)
+            what = f"{callback.__name__} is a class" if isinstance(callback, type) else excerpt(callback)
+            text = f"callbacks take unskew.Callback objects, such as MyCallback(), not this: {what}"
+            raise UsageError("E109", f"{text}.")
+        mro = type(callback).__mro__
+        for base in mro[: mro.index(Callback)]:
+            if base.__module__.partition(".")[0] != "unskew":
+                check_class(base, CALLBACK_HOOKS, ())
+        if all(getattr(type(callback), hook) is getattr(Callback, hook) for hook in CALLBACK_HOOKS):
+            text = f"the callback {callback.name} overrides none of {', '.join(CALLBACK_HOOKS)}"
+            raise UsageError("E109", f"{text}, so no run would call it; name a method of it as one of these.")
     return listed
-
-
-def _check_callback(callback: Callback) -> None:
-    """Raises UsageError as `check_callbacks` does."""
-    kinds = type(callback).__mro__
-    for kind in kinds[: kinds.index(Callback)]:
-        if kind.__module__.partition(".")[0] != "unskew":
-            check_class(kind, CALLBACK_HOOKS, ())
-    if not any(
-        getattr(callback, hook) != getattr(Callback, hook).__get__(callback) for hook in CALLBACK_HOOKS
-    ):
-        text = (
-            f"the callback {callback.name} overrides none of {', '.join(CALLBACK_HOOKS)}, so nothing of it"
-            " would be called"
-        )
-        raise UsageError("E109", f"{text}; name a method of it as one of these.")
 
 
 TRACKERS_PACKAGE = "unskew.runs.trackers"

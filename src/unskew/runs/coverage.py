@@ -8,14 +8,13 @@ means over the others then appear next to other methods' means over all clients.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from unskew.core.method import first_stage_doubt
-from unskew.core.part import overrides
 from unskew.core.user_parts import is_own
 from unskew.errors import NothingUsed
 from unskew.records import client_lists
@@ -29,7 +28,6 @@ MOST_DROPPED = 1 / 3
 """If a larger share of the replies was dropped, the run's scores say little about its method."""
 LARGE_INPUTS = 100.0
 """Larger inputs were not scaled: standardised ones are about 1, and pixels at most 1."""
-LARGE_RATE = 1.0
 MANY_DROPPED = "E316"
 """The code of the event of a run with many dropped replies."""
 CLIPPED = "E322"
@@ -38,22 +36,6 @@ FIRST_STAGE = "E139"
 """The code of the remark before round 1 that a run may end in its first stage, and of the event if it did."""
 METRICS_CHANGED = "E112"
 """The code of the events on changed files of metrics."""
-TRAINING_HOOKS = (
-    "batch",
-    "tap",
-    "logits",
-    "loss",
-    "perturb",
-    "grad",
-    "carry",
-    "starts",
-    "finish",
-    "sends",
-    "encode",
-)
-"""Hooks of clients that may cause non-finite values."""
-SERVER_HOOKS = ("server_init", "protect", "merge", "server", "refine", "trips")
-"""Hooks of the server that may cause non-finite values."""
 _ROUND_CODE = "round"
 _NOT_FINITE_CODES = ("E301", "E314")
 _DROP_CODES = ("E303", "E310", "E309", "E318")
@@ -127,53 +109,31 @@ def check_used(run: Run, record: Record) -> None:
 
 def doubt(run: Run, replies: UsedReplies, t: int) -> str:
     """Why the scores of a run with the last round t say little, as a sentence with the likeliest cause; else
-    "".
-
-    More than a third of the replies was dropped, an exchange was left out, numbers were clipped before they
-    were summed, a metric was changed, or the run ended in the first stage of its method.
-    """
-    return (
-        _dropped_doubt(run, replies)
-        or exchange_doubt(replies)
-        or clipping_doubt(replies)
-        or metric_doubt(replies)
-        or first_stage_doubt(run.method, run.settings.rounds, t)
-    )
+    "": more than a third of the replies was dropped, or the run ended in the first stage of its method, or as
+    `events_doubt` says."""
+    stage = first_stage_doubt(run.method, run.settings.rounds, t)
+    return _dropped_doubt(run, replies) or events_doubt(replies) or stage
 
 
-def exchange_doubt(replies: UsedReplies) -> str:
-    """A sentence on trips with non-finite answers, if all replies of training were used; else ""."""
-    times = sum(replies.reasons[code] for code in _NOT_FINITE_CODES)
-    if replies.dropped or not times:
-        return ""
-    text = (
-        "in an exchange beside the training, answers or what the server made of them held values that are no"
-        " numbers"
-    )
-    return f"{text} and were left out, {times:,} times in all; events.jsonl names each (E301, E314)"
-
-
-def metric_doubt(replies: UsedReplies) -> str:
-    """A sentence on metrics whose file was changed during the run; "" without any."""
-    if not replies.reasons[METRICS_CHANGED]:
-        return ""
-    text = (
-        f"a file of metrics was changed while the run was under way ({METRICS_CHANGED}), so their scores are"
-        " of two versions"
-    )
-    return f"{text}, and runs that had ended keep the older one's; events.jsonl says since which round"
-
-
-def clipping_doubt(replies: UsedReplies) -> str:
-    """A sentence on the rounds in which secure aggregation clipped numbers; "" without any."""
-    rounds = replies.reasons[CLIPPED]
-    if not rounds:
-        return ""
-    text = (
-        f"in {rounds} of {replies.rounds} rounds numbers were larger than secure_aggregation's clip and were"
-        f" cut ({CLIPPED})"
-    )
-    return f"{text}; events.jsonl says how many, and a larger clip or a smaller lr avoids it"
+def events_doubt(replies: UsedReplies) -> str:
+    """A sentence on the first of these if it happened in the run, else "": an exchange beside the training
+    was left out, numbers were clipped before they were summed, a file of metrics was changed."""
+    not_finite = sum(replies.reasons[code] for code in _NOT_FINITE_CODES)
+    if not_finite and not replies.dropped:
+        return (
+            "in an exchange beside the training, answers or what the server made of them held values that are"
+            f" no numbers and were left out, {not_finite:,} times (E301, E314 in events.jsonl)"
+        )
+    if clipped := replies.reasons[CLIPPED]:
+        return (
+            f"in {clipped} of {replies.rounds} rounds numbers larger than secure_aggregation's clip were cut"
+            f" ({CLIPPED}); a larger clip or a smaller lr avoids it"
+        )
+    if replies.reasons[METRICS_CHANGED]:
+        return (
+            f"a file of metrics was changed during the run, so scores are of two versions ({METRICS_CHANGED})"
+        )
+    return ""
 
 
 def _dropped_doubt(run: Run, replies: UsedReplies) -> str:
@@ -199,42 +159,21 @@ def lost_replies(name: str, received: int, used: int, untrained: int, runs: int)
 def likely_cause(run: Run, replies: UsedReplies) -> str:
     """Why so few replies were used and what to change, as the end of a sentence."""
     if not replies.received:
-        if run.settings.availability == "full":  # all were asked
-            return "every client failed or was away; events.jsonl says why."
-        return f"availability={run.settings.availability} leaves nobody to train; choose another."
+        return f"no client answered (availability={run.settings.availability}); events.jsonl has the rounds."
     code = max(_DROP_CODES, key=lambda c: replies.reasons[c])
     if replies.reasons[code] > sum(replies.reasons[c] for c in _NOT_FINITE_CODES):
         return (
-            f"most were dropped with {code}; events.jsonl names each, and `unskew list errors` explains the"
-            " code."
+            f"most were dropped with {code}; events.jsonl names each, `unskew list errors` explains the code."
         )
     if (largest := _largest_input(run)) > LARGE_INPUTS:
-        return (
-            f"inputs as large as {largest:.3g} make training diverge; scale them, for example with"
-            " normalise=dataset."
-        )
-    rate = f"lr={run.settings.lr:g}"
-    at_server = replies.reasons["E314"] > replies.reasons["E301"]
-    if own := _own_hooks(run, SERVER_HOOKS if at_server else TRAINING_HOOKS):
-        text = (
-            f"a hook of {own} returns no number (the logarithm or the root of 0, say), or {rate} is too high"
-        )
-        when = "replies" if replies.used_first else "the very first replies"
-        where = "what the server makes of them holds" if at_server else f"{when} hold"
-        return f"{where} values that are no numbers: either {text}."
-    if run.settings.lr > LARGE_RATE:
-        return f"training diverges, most likely because {rate} is too high; try lr=0.01."
-    high = f"{rate} or a setting in {run.method}" if "(" in str(run.method) else rate
-    return (
-        f"training diverges, most likely because {high} is too high for this model and these data; try a"
-        " tenth of it."
-    )
-
-
-def _own_hooks(run: Run, hooks: Sequence[str]) -> str:
-    """The users' own Parts that define one of these hooks, as words; "" without any."""
-    own = [p for p in run.method.parts if is_own(p) and any(overrides(p, hook) for hook in hooks)]
-    return " or ".join(f"'{p.name}'" for p in own)
+        return f"inputs as large as {largest:.3g} make training diverge; scale them, with normalise=dataset."
+    causes = [f"lr={run.settings.lr:g} is too high (try a tenth of it)"]
+    if "(" in str(run.method):
+        causes.append(f"a setting in {run.method} is")
+    own = [f"'{p.name}'" for p in run.method.parts if is_own(p)]
+    if own:
+        causes.append(f"a hook of {' or '.join(own)} returns no number (the logarithm or the root of 0, say)")
+    return f"training diverges, most likely because {', or '.join(causes)}."
 
 
 def _largest_input(run: Run) -> float:
@@ -288,36 +227,37 @@ def recorded_metrics(record: Record) -> list[str]:
 
 def clients_with_scores(record: Record) -> dict[str, int]:
     """By scope, the number of clients with a score in the last evaluated round."""
-    counts: dict[str, int] = {}
-    for (scope, _), n in _clients_by_metric(record).items():
-        counts[scope] = max(n, counts.get(scope, 0))
-    return counts
+    return _most_by_scope(_clients_by_metric(record))
+
+
+def _most_by_scope(counts: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    most: dict[str, int] = {}
+    for (scope, _), n in counts.items():
+        most[scope] = max(n, most.get(scope, 0))
+    return most
 
 
 def _scope_texts(record: Record, metric: str, counts: dict[tuple[str, str], int]) -> list[str]:
     texts: list[str] = []
     for scope in SCOPES:
         (rounds, values), n = record.series(scope, metric), counts.get((scope, metric), 0)
-        # a value of an earlier round is not a result of the run
-        value = values[-1] if rounds and rounds[-1] == _last_evaluated(record) else None
-        of = max((count for (where, _), count in counts.items() if where == scope), default=0)
-        if value is None and of:
-            texts.append(f"{scope} undefined at every client")
-        elif value is not None:
+        of = _most_by_scope(counts).get(scope, 0)
+        if rounds and rounds[-1] == _last_evaluated(record):  # an earlier value is not a result of the run
             over = f" (mean over {n:,} of {of:,} clients)" if of else ""
-            texts.append(f"{scope} {kind(metric).written(value)}{over}")
+            texts.append(f"{scope} {kind(metric).written(values[-1])}{over}")
+        elif of:
+            texts.append(f"{scope} undefined at every client")
     return texts
 
 
 def _clients_by_metric(record: Record) -> dict[tuple[str, str], int]:
     """By scope and metric, the number of clients with a value in the last evaluated round."""
-    counts: dict[tuple[str, str], int] = {}
     last = _last_evaluated(record)
-    for row in record.rows["metrics"]:
-        if row["client"] is not None and row["t"] == last and row["scope"] in SCOPES:
-            at = row["scope"], row["metric"]
-            counts[at] = counts.get(at, 0) + 1
-    return counts
+    return Counter(
+        (row["scope"], row["metric"])
+        for row in record.rows["metrics"]
+        if row["client"] is not None and row["t"] == last and row["scope"] in SCOPES
+    )
 
 
 def _last_evaluated(record: Record) -> int:

@@ -42,7 +42,7 @@ from unskew.round.samples import Samples, StreamedSamples
 from unskew.round.schedule import Chunk
 from unskew.round.trainer import Trainer
 from unskew.runs import model_trial
-from unskew.runs.model_trial import TRIAL_LANES, keep_buffers
+from unskew.runs.model_trial import TRIAL_LANES
 from unskew.system.machine import usable_memory
 
 
@@ -197,14 +197,12 @@ def is_small(net: Network, batch: int) -> bool:
         with (
             torch.random.fork_rng(devices=[]),
             torch.enable_grad(),
-            keep_buffers(net.module),
             saved,
             plain,
             products,
         ):
-            _answers = net.run(
-                w, torch.zeros((TRIAL_ROWS, *net.shape)), train=True
-            )  # it refers to the saved tensors
+            # it refers to the saved tensors
+            _answers = net.run(w, torch.zeros((TRIAL_ROWS, *net.shape)), train=True)
     except Exception:
         return False
     share = batch / TRIAL_ROWS
@@ -243,13 +241,16 @@ def check_memory(method: Method, fed: Fed, has: int | None = None) -> None:
         for trip in part.trips:
             each = sum(s.max_bytes for s in trip.shares(fed).values() if None not in s.shape)
             if trip.everyone and each * fed.clients > has:
-                raise UsageError(
-                    "E108",
-                    f"'{part.name}' cannot run here: its server would hold {bytes_text(each * fed.clients)}"
-                    f" at once, {bytes_text(each)} from each of {fed.clients} clients, and this machine has"
-                    f" {bytes_text(has)} of memory. Take a model whose head reads fewer features than"
-                    f" {fed.features}, or see `unskew explain {part.name}` for lighter arguments.",
+                text = (
+                    f"its server would hold {bytes_text(each * fed.clients)} at once, {bytes_text(each)} from"
                 )
+                text = (
+                    f"{text} each of {fed.clients} clients, and this machine has {bytes_text(has)} of memory"
+                )
+                remedy = (
+                    f"take a model whose head reads fewer features than {fed.features}, or other arguments"
+                )
+                raise UsageError("E108", f"'{part.name}' cannot run here: {text}; {remedy}.")
 
 
 MOST_LANES, MOST_LANES_ON_GPU = 16, 256
@@ -268,37 +269,27 @@ def device_of(settings: Settings) -> str:
     if not re.fullmatch(r"cpu|cuda(:\d{1,4})?", device):
         near = suggestion("cuda" if device.lower() in ("gpu", "mps") else device, ("auto", "cpu", "cuda"))
         raise UsageError("E109", f"device must be auto, cpu, cuda or cuda:1; got {excerpt(device)}.{near}")
-    _check_precision(settings.precision, device)
     index = int(device.partition(":")[2] or 0)
     if device != "cpu" and index >= torch.cuda.device_count():
-        gpus = f"finds {torch.cuda.device_count() or 'no'} GPU{'s' * (torch.cuda.device_count() > 1)}"
+        gpus = f"finds {torch.cuda.device_count() or 'no'} GPUs"
         raise UsageError("E109", f"device is {device}, and torch {torch.__version__} {gpus}; use device=cpu.")
-    return device
-
-
-def _check_precision(precision: str, device: str) -> None:
-    if device == "cpu" and precision == TF32:
-        raise UsageError(
-            "E109", "precision=tf32 is for GPUs, and this run computes on the CPU; leave it out."
-        )
-    if device != "cpu" and precision == BF16:
+    kind = {TF32: "GPUs", BF16: "CPUs"}.get(settings.precision)
+    if kind == ("GPUs" if device == "cpu" else "CPUs"):
         text = (
-            "precision=bf16 is for CPUs, and this run computes on a GPU; leave it out, or take precision=tf32"
+            f"precision={settings.precision} is for {kind}, and this run computes on {device}; leave it out"
         )
         raise UsageError("E109", f"{text}.")
-    if precision == BF16 and not has_bf16():
+    if settings.precision == BF16 and not has_bf16():
         text = "precision=bf16 needs a processor that computes with bfloat16 numbers, which this one does not"
         raise UsageError("E109", f"{text}; leave it out.")
+    return device
 
 
 def check_bf16(net: Network, precision: str) -> None:
     """Raises UsageError (E109) for precision bf16 and a model without layers that it would round."""
     if precision == BF16 and not any(w.ndim in (3, 4) and w.shape[1] > 1 for w in net.initial.values()):
-        text = (
-            "precision=bf16 rounds convolutions of several channels in one or two dimensions, and this model"
-            " has none"
-        )
-        raise UsageError("E109", f"{text}; leave it out.")
+        text = "precision=bf16 rounds convolutions of several channels in one or two dimensions"
+        raise UsageError("E109", f"{text}, and this model has none; leave it out.")
 
 
 def lanes_of(settings: Settings, net: Network, device: str) -> int:
@@ -347,16 +338,13 @@ def try_model(
         return lanes, remarks
     if apart:
         text = (
-            "every sample needs a gradient of its own, and this model cannot train several side by side:"
-            f" {reason}"
+            f"every sample needs a gradient of its own, and this model cannot train several at once: {reason}"
         )
         raise UsageError("E108", f"'{apart.name}' cannot run here: {text}; take a model without that layer.")
     if auto and device == "cpu":
         return 1, remarks
-    return 1, (
-        *remarks,
-        ("E128", f"this model cannot train several clients side by side, so lanes=1 is used: {reason}."),
-    )
+    text = f"this model cannot train several clients side by side, so lanes=1 is used: {reason}."
+    return 1, (*remarks, ("E128", text))
 
 
 def core_count() -> int:

@@ -8,13 +8,13 @@ names, so that it is of what runs; another version of Python compiles otherwise.
 from __future__ import annotations
 
 import dis
-import functools
 import hashlib
 import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
-from types import CellType, CodeType, FunctionType, ModuleType
+from dataclasses import fields, is_dataclass
+from functools import cached_property, partial
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,211 +23,112 @@ from torch import Tensor, nn
 from unskew.core.description import MEMORY_ADDRESS
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.core.trip import Trip
+from unskew.core.user_parts import names_in
 from unskew.errors import UsageError, excerpt
 from unskew.records.checkpoints import digest
 from unskew.system import python_files
 from unskew.tasks.metrics import Functions
 
 SCALAR_TYPES = (bool, int, float, complex, str, bytes, type(None))
-
-
-def functions_in(value: Any) -> Iterator[FunctionType]:
-    """The functions in an entry of a class, without their wrappers."""
-    if isinstance(value, staticmethod | classmethod):
-        value = value.__func__
-    if isinstance(value, property):
-        yield from (f for one in (value.fget, value.fset) if one for f in functions_in(one))
-    elif isinstance(value, functools.cached_property | functools.partial):
-        yield from functions_in(value.func)
-    elif isinstance(value, Trip):
-        yield from (
-            f for one in (value.when, value.client, value.server, value.shares) for f in functions_in(one)
-        )
-    elif isinstance(value, tuple):
-        yield from (f for one in value if isinstance(one, Trip) for f in functions_in(one))
-    elif inspect.isfunction(unwrapped := inspect.unwrap(value) if callable(value) else value):
-        yield unwrapped
-
-
-def value_text(value: Any) -> str:
-    """A plain value, an array or a tree of these as text; "" for other values, which cannot be compared."""
-    if isinstance(value, SCALAR_TYPES):
-        return repr(value)
-    if isinstance(value, Tensor):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
-    if isinstance(value, Mapping):
-        return str({str(k): value_text(v) for k, v in value.items()})
-    if isinstance(value, set | frozenset):
-        return str(sorted(map(value_text, value)))
-    return str([*map(value_text, value)]) if isinstance(value, list | tuple) else ""
-
-
-def code_text(code: CodeType) -> str:
-    """The parts of code that decide its effect, as text, without its position in a file."""
-    constants = [code_text(one) if isinstance(one, CodeType) else value_text(one) for one in code.co_consts]
-    return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {constants}"
-
-
-_CELL_OPCODES, _GLOBAL_OPCODES = ("LOAD_DEREF", "LOAD_CLASSDEREF"), ("LOAD_GLOBAL", "LOAD_NAME")
-
 _ADDING_METHODS = {"append", "extend", "insert", "setdefault", "update"}
+
+
+def texts_of(value: Any, seen: set[int] | None = None) -> Iterator[str]:
+    """Texts of a value and of everything that it names, which change when one of these changes. Nothing is
+    said of objects that cannot be compared. seen: objects that need no further text, because functions may
+    name each other."""
+    seen = set() if seen is None else seen
+    if isinstance(value, SCALAR_TYPES):
+        yield repr(value)
+    elif isinstance(value, Tensor | np.ndarray):
+        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+        yield f"{array.dtype}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
+    elif isinstance(value, Mapping):
+        yield from (f"{key}: {text}" for key, v in value.items() for text in texts_of(v, seen))
+    elif isinstance(value, list | tuple):
+        yield from (text for v in value for text in texts_of(v, seen))
+    elif isinstance(value, set | frozenset):
+        yield str(sorted("".join(texts_of(v, seen)) for v in value))
+    elif isinstance(value, CodeType):
+        yield f"{value.co_code.hex()} {value.co_names} {value.co_varnames}"
+        yield from texts_of(value.co_consts, seen)
+    elif isinstance(value, staticmethod | classmethod):
+        yield from texts_of(value.__func__, seen)
+    elif isinstance(value, property | cached_property | partial):
+        parts = ("fget", "fset", "func", "args", "keywords")
+        yield from texts_of([getattr(value, part, None) for part in parts], seen)
+    elif isinstance(value, ModuleType):
+        if (file := getattr(value, "__file__", None)) and is_user_code(value):
+            yield python_files.digest(file)
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from texts_of({f.name: getattr(value, f.name) for f in fields(value)}, seen)
+    elif (inspect.isclass(value) or callable(value)) and id(value) not in seen and is_user_code(value):
+        seen.add(id(value))
+        yield from _texts_of_code(inspect.unwrap(value), seen)
+
+
+def _texts_of_code(kind: Any, seen: set[int]) -> Iterator[str]:
+    """Texts of a user's class or function, as it runs: its file may have been edited since the import."""
+    if inspect.isclass(kind):
+        for name, value in vars(kind).items():
+            generated = getattr(getattr(value, "__code__", None), "co_filename", "") == "<string>"
+            if not generated and (callable(value) or not name.startswith("__")):  # by dataclass
+                yield from (f"{name}: {text}" for text in texts_of(value, seen))
+    elif isinstance(kind, FunctionType):
+        yield from texts_of(kind.__code__, seen)
+        named = {n: kind.__globals__[n] for n in sorted({*names_in(kind.__code__)}) if n in kind.__globals__}
+        for name, value in (named | dict(inspect.getclosurevars(kind).nonlocals)).items():
+            # a list or dictionary to which the function adds may be a log that it never reads
+            if not (isinstance(value, list | dict | set) and _adds_entries(kind.__code__)):
+                yield from (f"{name}={text}" for text in texts_of(value, seen))
 
 
 def is_user_code(kind: Any) -> bool:
     """Whether a class, function or module is the user's, and not from this package, Python or an installed
     package."""
     name = kind.__name__ if isinstance(kind, ModuleType) else getattr(kind, "__module__", None) or ""
-    root = name.partition(".")[0]
-    if root in python_files.FOREIGN_MODULES:
+    if name.partition(".")[0] in python_files.FOREIGN_MODULES:
         return False
     file = getattr(sys.modules.get(name), "__file__", None) or ""
-    return "site-packages" not in file and "dist-packages" not in file
-
-
-def names_texts(kind: Any) -> Iterator[str]:
-    """Texts of everything that a class or function names, directly or indirectly; they change when one of
-    these changes."""
-    yield from _NameWalk().within(kind)
-
-
-def setting_texts(name: str, value: Any) -> Iterator[str]:
-    """Texts of a setting's value and, for a user's function or class, of everything that it names."""
-    yield from _NameWalk().of_value(name, value)
-
-
-class _NameWalk:
-    """A walk over the names in code. It remembers visited objects, because functions may name each other."""
-
-    def __init__(self) -> None:
-        self._seen = set[int]()
-
-    def within(self, kind: Any) -> Iterator[str]:
-        """Texts of everything that a user's class or function names, without its own text."""
-        if id(kind) in self._seen or not is_user_code(kind):
-            return
-        self._seen.add(id(kind))
-        if inspect.isclass(kind):
-            for name, value in vars(kind).items():
-                for function in functions_in(value):
-                    yield from (f"{name}: {text}" for text in self._of_function(function))
-        else:
-            for function in functions_in(kind):
-                yield from self._of_function(function)
-
-    def _of_function(self, function: FunctionType) -> Iterator[str]:
-        # Dataclasses generate such functions.
-        if function.__code__.co_filename == "<string>" and function.__name__.startswith("__"):
-            return
-        cells = zip(function.__code__.co_freevars, function.__closure__ or ())
-        enclosed = {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
-        logs = _adds_entries(function.__code__)
-        for name in _names_loaded(function.__code__):
-            if name not in enclosed and name not in function.__globals__:
-                continue
-            value = enclosed[name] if name in enclosed else function.__globals__[name]
-            if not (logs and isinstance(value, list | dict | set)):
-                yield from self.of_value(name, value)
-
-    def of_value(self, name: str, value: Any) -> Iterator[str]:
-        if isinstance(value, ModuleType):
-            file = value.__file__ if is_user_code(value) else None
-            if file:
-                yield f"{name} {python_files.digest(file)}"
-        elif inspect.isclass(value) or inspect.isfunction(value):
-            if is_user_code(value) and id(value) not in self._seen:
-                yield f"{name} {running_code(value)}"
-                yield from self.within(value)
-        elif text := value_text(value):
-            yield f"{name}={text}"
-
-
-def running_code(kind: Any) -> str:
-    """The compiled code of a class or function and its plain attributes, as text.
-
-    It is the code that runs: the file may have been edited since Python imported it.
-    """
-    values = vars(kind).items() if inspect.isclass(kind) else [("", kind)]
-    bodies = [f"{n}: {code_text(f.__code__)}" for n, v in values for f in functions_in(v)]
-    plain = [f"{n}={value}" for n, v in values if not n.startswith("__") and (value := value_text(v))]
-    return "\n".join((*bodies, *plain))
-
-
-def _names_loaded(code: CodeType) -> list[str]:
-    """The globals and enclosed variables that code reads, including those of nested functions, without
-    repetition."""
-    names = [
-        str(i.argval) for i in dis.get_instructions(code) if i.opname in (*_GLOBAL_OPCODES, *_CELL_OPCODES)
-    ]
-    inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in _names_loaded(one)]
-    return [*dict.fromkeys(names + inner)]
+    return name == "__main__" or not any(folder in file for folder in ("site-packages", "dist-packages"))
 
 
 def _adds_entries(code: CodeType) -> bool:
-    """Whether code adds entries to a list or dictionary, which may be a log that it never reads."""
-    puts = any(i.opname == "STORE_SUBSCR" for i in dis.get_instructions(code))
-    return (
-        puts
-        or any(_adds_entries(c) for c in code.co_consts if isinstance(c, CodeType))
-        or bool(_ADDING_METHODS & {*code.co_names})
-    )
-
-
-def _is_filled(cell: CellType) -> bool:
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:
-        return False
-
-
-PLAIN_TYPES = (bool, int, float, str, tuple, type(None))
-PACKAGE = "unskew"
+    """Whether code adds entries to a list or dictionary."""
+    puts = dis.opmap["STORE_SUBSCR"] in code.co_code[::2]
+    return puts or bool(_ADDING_METHODS & {*names_in(code)})
 
 
 def check_method(method: object) -> None:
     """Raises UsageError (E102) for an object that is no method, with the likely spelling."""
     if isinstance(method, str | Method | Part):
         return
+    text = f"a method is a text, a Part or a Method, not {excerpt(method)}."
     if isinstance(method, type) and issubclass(method, Part):
         text = f"{method.__name__} is a class, not a Part; write {method.__name__}()."
     elif isinstance(method, list | tuple):
-        text = (
-            "a list of methods was given, and run trains one; use unskew.compare([...]), or join Parts by"
-            " '+'."
-        )
+        text = "run trains one method, not a list; use unskew.compare([...]), or join Parts by '+'."
     elif isinstance(method, nn.Module):
         text = (
-            f"a {type(method).__name__} was given as method; give it as model: run('fedavg', data,"
-            " model=...)."
+            f"{type(method).__name__} was given as method; give it as model: run('fedavg', data, model=...)."
         )
-    else:
-        text = f"a method is a text, a Part or a Method, not {excerpt(method)}."
     raise UsageError("E102", text)
 
 
 def object_digests(method: Method, model: nn.Module | None, metrics: Functions) -> dict[str, str]:
     """SHA-256 of the model, of each Part from neither this package nor a file, and of each metric, by
     description."""
-    theirs = [p for p in method.parts if not p.spelling and type(p).__module__.partition(".")[0] != PACKAGE]
-    parts = {f"the Part '{p.name}'": part_digest(p) for p in theirs}
-    scores = {
-        f"the metric '{name}'": _text_digest([*_running_codes([function])])
-        for name, function in metrics.items()
-    }
-    return {**({} if model is None else {"the model": model_digest(model)}), **parts, **scores}
+    digests = {} if model is None else {"the model": model_digest(model)}
+    theirs = [p for p in method.parts if not p.spelling and type(p).__module__.partition(".")[0] != "unskew"]
+    digests |= {f"the Part '{p.name}'": part_digest(p) for p in theirs}
+    return digests | {f"the metric '{n}'": _text_digest(_code_of(f)) for n, f in metrics.items()}
 
 
 def part_digest(part: Part) -> str:
     """SHA-256 of the Part's class and settings."""
-    settings = [(f.name, getattr(part, f.name)) for f in fields(part) if f.init]  # type: ignore[arg-type]
-    plain = [f"{name}={value!r}" for name, value in settings if isinstance(value, PLAIN_TYPES)]
-    others = [(name, value) for name, value in settings if not isinstance(value, PLAIN_TYPES)]
-    texts = [
-        text for name, value in others for text in [*setting_texts(name, value)] or [f"{name}={value!r}"]
-    ]
-    return _text_digest([*_running_codes([type(part)]), *plain, *texts])
+    settings = {f.name: getattr(part, f.name) for f in fields(part) if f.init}  # type: ignore[arg-type]
+    texts = (f"{n}={[*texts_of(value)] or repr(value)}" for n, value in settings.items())
+    return _text_digest([*_code_of(type(part)), *texts])
 
 
 def model_digest(module: nn.Module) -> str:
@@ -236,23 +137,25 @@ def model_digest(module: nn.Module) -> str:
         f"{name} {attribute}={value!r}"
         for name, layer in module.named_modules()
         for attribute, value in sorted(vars(layer).items())
-        if not attribute.startswith("_") and attribute != "training" and isinstance(value, PLAIN_TYPES)
+        if not attribute.startswith("_")
+        and attribute != "training"
+        and isinstance(value, (*SCALAR_TYPES, tuple))
     ]
     learns = [f"{name} {p.requires_grad}" for name, p in module.named_parameters()]
     kinds = dict.fromkeys(type(layer) for layer in module.modules())
+    code = [text for kind in kinds for text in _code_of(kind)]
     tensors = {n: t for n, t in (*module.named_parameters(), *module.named_buffers()) if t.numel()}
-    return _text_digest([repr(module), *_running_codes(kinds), *plain, *learns, digest(tensors)])
+    return _text_digest([repr(module), *code, *plain, *learns, digest(tensors)])
 
 
-def _running_codes(kinds: Iterable[Any]) -> Iterable[str]:
-    """The names of classes and functions, with the code of a user's own and of everything that these name."""
-    for kind in kinds:
-        yield getattr(kind, "__qualname__", type(kind).__qualname__)
-        for own in getattr(kind, "__mro__", (kind,)):
-            if own.__module__.partition(".")[0] in ("torch", "builtins", "abc", "typing", PACKAGE):
-                continue
-            yield running_code(own)
-            yield from names_texts(own)
+def _code_of(kind: Any) -> list[str]:
+    """The name of a class or function, with the code of a user's own classes and of what it names."""
+    own = [k for k in getattr(kind, "__mro__", (kind,)) if k is not object and is_user_code(k)]
+    seen = set[int]()
+    return [
+        getattr(kind, "__qualname__", type(kind).__qualname__),
+        *(t for k in own for t in texts_of(k, seen)),
+    ]
 
 
 def _text_digest(texts: Iterable[str]) -> str:

@@ -102,9 +102,8 @@ class TrainedRun:
         if keeps and not private:
             raise UsageError("E131", f"{name} never took part in this run, so it has no model of its own.")
         if personal and isinstance(federation, RemoteFederation) and not federation.counted(k):
-            raise UsageError(
-                "E131", f"the run's folder does not say what {name} holds, which its own model is made with."
-            )
+            text = f"the run's folder does not say what {name} holds, which its own model is made with."
+            raise UsageError("E131", text)
         return private
 
 
@@ -118,11 +117,8 @@ def prepare_samples(run: Run, x: Any) -> np.ndarray:
     federation = run.federation
     if isinstance(federation, RemoteFederation) and federation.scaled_apart:
         text = "sites standardised their samples by constants of their own, which stayed there"
-        raise UsageError(
-            "E131",
-            f"{text}: predict at a site, unskew predict SITE/runs/NUMBER INPUT, or scale and call"
-            " result.model.",
-        )
+        remedy = "predict at a site, unskew predict SITE/runs/NUMBER INPUT, or scale and call result.model"
+        raise UsageError("E131", f"{text}: {remedy}.")
     if federation.layout:
         named = isinstance(x, Mapping) and federation.layout.named
         rows = pack_to_layout(
@@ -130,33 +126,22 @@ def prepare_samples(run: Run, x: Any) -> np.ndarray:
         )
         return _warn_if_scaled(federation, federation.from_natural(rows))
     if isinstance(x, Mapping):
-        raise DataError(
-            "E403", "predict: a dictionary was given; samples have one input, so give an array [N, ...]."
-        )
+        text = "a dictionary was given; samples have one input, so give an array [N, ...]"
+        raise DataError("E403", f"predict: {text}.")
     form = federation.intake.form if federation.intake else {}
     if is_frame(x) and form.get("kind") == "table":
         x = encode_frame(x, form, "predict")
     given = channels_first(sample_array(x, "predict"), form.get("axes", "auto"), "predict")
     if given.shape[1:] != federation.shape:
-        raise DataError(
-            "E403",
-            f"predict: samples are {list(given.shape[1:])}; the model was trained on"
-            f" {list(federation.shape)}.",
-        )
+        text = f"samples are {list(given.shape[1:])}; the model was trained on {list(federation.shape)}"
+        raise DataError("E403", f"predict: {text}.")
     if run.fed.net.embeds:
         return _token_ids(federation, given)
-    came = (
-        np.dtype(federation.intake.dtype)
-        if federation.intake and federation.intake.dtype
-        else np.dtype(np.float32)
-    )
+    came = np.dtype((federation.intake and federation.intake.dtype) or np.float32)
     divided = len(federation.shape) > 1  # columns of numbers stay what they are, whatever their type
     if divided and given.dtype != came and (given.dtype in DEPTHS or came in DEPTHS):
-        raise DataError(
-            "E403",
-            f"predict: samples are {given.dtype}, those of training were {came}, which are scaled in another"
-            f" way; give x.astype('{came}') on the scale of the training samples.",
-        )
+        text = f"samples are {given.dtype}, those of training were {came}, which are scaled in another way"
+        raise DataError("E403", f"predict: {text}; give x.astype('{came}') on the scale of training.")
     x_N = _warn_if_scaled(federation, federation.from_natural(scale_samples(given, "predict")))
     if not np.isfinite(x_N).all():
         raise DataError("E405", "predict: a sample holds NaN or infinity.")
@@ -164,16 +149,13 @@ def prepare_samples(run: Run, x: Any) -> np.ndarray:
 
 
 def _token_ids(federation: Federation, given: np.ndarray) -> np.ndarray:
-    """Samples [N, ...] that the model looks up. Raises DataError (E405) for a fraction where training had
-    whole numbers."""
+    """Samples [N, ...] that the model looks up."""
     came = federation.intake.dtype if federation.intake else ""
     if came and np.dtype(came).kind in "iu" and given.dtype.kind == "f":
         wrong = np.argwhere(given != np.rint(given))  # also NaN
         if len(wrong):
-            text = (
-                f"sample {wrong[0][0]} holds {given[tuple(wrong[0])]:.4g}, and the model looks whole"
-                " numbers up"
-            )
+            holds = f"{given[tuple(wrong[0])]:.4g}"
+            text = f"sample {wrong[0][0]} holds {holds}, and the model looks whole numbers up"
             raise DataError("E405", f"predict: {text}; give the numbers that stand for the words.")
     return given.astype(np.float32)
 
@@ -217,11 +199,8 @@ def client_number(federation: Federation, client: int | str | None) -> int:
         return names.index(client)
     if isinstance(client, int) and 0 <= client < federation.clients:
         return client
-    raise UsageError(
-        "E109",
-        f"there is no client {client!r}; clients are 0 to {federation.clients - 1}, or their names."
-        + suggestion(str(client), names),
-    )
+    text = f"there is no client {client!r}; clients are 0 to {federation.clients - 1}, or their names."
+    raise UsageError("E109", text + suggestion(str(client), names))
 
 
 def input_facts(federation: Federation) -> dict[str, Any]:
@@ -231,6 +210,7 @@ def input_facts(federation: Federation) -> dict[str, Any]:
     came = federation.intake.dtype if federation.intake else ""
     form = dict(federation.intake.form) if federation.intake else {}
     scaled_by = came and np.dtype(came) in DEPTHS and len(federation.shape) > 1
+    apart = isinstance(federation, RemoteFederation) and federation.scaled_apart
     return {
         "shape": list(federation.shape),
         "classes": list(federation.classes),
@@ -242,11 +222,7 @@ def input_facts(federation: Federation) -> dict[str, Any]:
         "mean": list(mean) if mean else None,
         "std": list(std) if std else None,
         **({"form": form} if form else {}),
-        **(
-            {"scaled_apart": True}
-            if isinstance(federation, RemoteFederation) and federation.scaled_apart
-            else {}
-        ),
+        **({"scaled_apart": True} if apart else {}),
     }
 
 

@@ -69,11 +69,8 @@ def recorded_method(
         try:
             return resolve.method_of(settings)
         except UsageError as error:
-            text = (
-                f"the method of {path} cannot be read: {error.text} If a program gave its Parts, give them"
-                " again"
-            )
-            raise StateError("E156", f"{text}: method=...") from error
+            text = f"the method of {path} cannot be read: {error.text} If a program gave its Parts, give them"
+            raise StateError("E156", f"{text} again: method=...") from error
     if isinstance(given, str):
         _check_file(path, files, given)
         return resolve.parts_of(given, settings.set if given == settings.method else None)
@@ -86,14 +83,8 @@ def check_model(
     """Raises StateError: E156 if the model of the run needs code and none is given, E112 for a file with
     another digest."""
     if given is None and (settings.model == GIVEN_OBJECT or ".py" in settings.model):
-        was = (
-            "a module that a program gave"
-            if settings.model == GIVEN_OBJECT
-            else f"{settings.model}, a Python file"
-        )
-        raise StateError(
-            "E156", f"the model of {path} was {was}; name yours: model=... (--model FILE.py:FUNCTION)."
-        )
+        text = f"the model of {path} was code ({settings.model}), which is not taken from the folder"
+        raise StateError("E156", f"{text}; name yours: model=... (--model FILE.py:FUNCTION).")
     if isinstance(given, str):
         _check_file(path, files, given)
 
@@ -101,9 +92,7 @@ def check_model(
 def _check_file(path: Path, files: Mapping[str, str], text: str) -> None:
     """Raises StateError (E112) for a file or folder with another content than those of the run's training."""
     then = set(files.values())
-    imports = any(python_files.IMPORTED_BY in file for file in files)  # older versions did not tell them
-    named = python_files.digests_with_imports(text) if imports else python_files.digests(text)
-    for file, digest in {**named, **hf_folder.digests(text)}.items():
+    for file, digest in {**python_files.digests_with_imports(text), **hf_folder.digests(text)}.items():
         if then and digest not in then:
             raise StateError("E112", f"{file} is not the file with which {path} was trained; name that one.")
 
@@ -128,7 +117,8 @@ def open_run(path: Path, code: UserCode, unfinished: bool = False, best: bool = 
     the global model of its best round, which the setting keep_best keeps.
 
     Raises StateError: E117 without a run, E155 for an unfinished run, E156 if the model cannot be built from
-    `code`, E201 for a damaged checkpoint, index of private state or record; NothingUsed (E316) for a run in which no reply was used.
+    `code`, E201 for a damaged checkpoint, index of private state or record; NothingUsed (E316) for a run in
+    which no reply was used.
     """
     checkpoint = _checkpoint(path)
     tree, facts = _best(path, checkpoint) if best else checkpoint
@@ -152,13 +142,10 @@ def open_run(path: Path, code: UserCode, unfinished: bool = False, best: bool = 
 
 
 def _best(path: Path, checkpoint: Checkpoint) -> Checkpoint:
-    """The tensors of the best round with the facts of the run. Raises StateError (E155) if they were not
-    kept."""
+    """The tensors of the best round with the facts of the run."""
     if not (path / BEST_FILE).is_file():
-        text = (
-            f"{path} has no {BEST_FILE}: only a run with keep_best=True (--set keep_best=true) keeps the model"
-            " of its best round"
-        )
+        text = f"{path} has no {BEST_FILE}: only a run with keep_best=True (--set keep_best=true) keeps the"
+        text = f"{text} model of its best round"
         raise StateError("E155", f"{text}.")
     tree, facts = checkpoints.read(path / BEST_FILE)
     return tree, {**checkpoint[1], "t": facts["t"]}
@@ -171,8 +158,7 @@ def _checkpoint(path: Path) -> Checkpoint:
         raise disk.no_run(path, checkpoints.LATEST) from None
     except StateError as error:
         text = (
-            f"{path}: {error.text} Copy the folder again, or let unskew resume {path} go back to the one"
-            " before it"
+            f"{path}: {error.text} Copy the folder again, or let unskew resume {path} go back one checkpoint"
         )
         raise StateError(error.code, f"{text}.") from error
 
@@ -183,10 +169,10 @@ def _settings(path: Path, facts: dict[str, Any]) -> Settings:
         return config.build(facts["settings"])
     except UsageError as error:
         text = (
-            f"{path} was trained by unskew {recorded_revision(path) or '(unknown)'}, and this is"
-            f" {revision()}: {error.text}"
+            f"{path} was trained by unskew {recorded_revision(path) or '(unknown)'}, and this is {revision()}"
         )
-        raise StateError("E156", f"{text} Open it with the version that trained it.") from error
+        text = f"{text}: {error.text} Open it with the version that trained it."
+        raise StateError("E156", text) from error
 
 
 def rebuild(
@@ -208,17 +194,10 @@ def rebuild(
 
 
 def _federation(path: Path, facts: dict[str, Any]) -> RemoteFederation:
-    """The clients, from federation.json, and the form of samples, from the checkpoint or the model's file."""
-    inputs = facts.get("inputs")
-    if inputs is None and (path / checkpoints.MODEL).is_file():
-        inputs = checkpoints.read(path / checkpoints.MODEL)[1].get("inputs")
-    if inputs is None:
-        raise StateError(
-            "E156", f"nothing in {path} says how its inputs are scaled; unskew resume {path} writes it."
-        )
+    """The clients, from federation.json, and the form of samples, from the checkpoint."""
     file = path / "federation.json"
     try:
-        return RemoteFederation.from_facts(inputs, schema.parse_federation(file, file.read_bytes()))
+        return RemoteFederation.from_facts(facts["inputs"], schema.parse_federation(file, file.read_bytes()))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise StateError(
             "E111", f"{file} cannot be read ({type(error).__name__}); copy the folder again."

@@ -124,27 +124,17 @@ SMALLEST_RATE = 1e-20
 """Steps with a smaller learning rate change no weight: float32 has about seven digits."""
 
 
-def run_remarks(settings: Settings, method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
-    """The remarks on a run of this method with these settings."""
-    return (
-        *noise_remarks(method, fed),
-        *method_remarks(method, fed, settings.patience),
-        *rate_remarks(settings),
-    )
-
-
 def rate_remarks(settings: Settings) -> tuple[tuple[str, str], ...]:
     """A remark (E128) if the learning rate decreases so much that later rounds train nothing."""
     idle = next((t for t in range(1, settings.rounds + 1) if settings.lr_in(t) < SMALLEST_RATE), None)
     if idle is None:
         return ()
     by = f"lr_rounds={settings.lr_rounds:g}" if settings.lr_rounds else f"lr_decay={settings.lr_decay:g}"
-    text = (
-        f"in round {idle} of {settings.rounds} the learning rate has fallen to {settings.lr_in(idle):.3g}"
-        f" ({by}, lr_min={settings.lr_min:g})"
+    text = f"in round {idle} of {settings.rounds} the learning rate has fallen to {settings.lr_in(idle):.3g}"
+    text = f"{text} ({by}, lr_min={settings.lr_min:g})"
+    return (
+        ("E128", f"{text}, so later rounds train nothing; set a larger lr_min, or let it fall more slowly."),
     )
-    advice = "so no round from there on trains anything; set a larger lr_min, or let it fall more slowly."
-    return (("E128", f"{text}, {advice}"),)
 
 
 Data: TypeAlias = Any
@@ -196,7 +186,16 @@ def run_on(
     )
     net = Network(module, federation.shape, handed_over=not theirs, layout=federation.layout)
     del module  # it may be large
-    fed = _facts(settings, federation, net, task)
+    fed = Fed(
+        clients=federation.clients, classes=federation.n_classes, shape=federation.shape,
+        rounds=settings.rounds, epochs=settings.epochs, batch=settings.batch, lr=settings.lr,
+        net=net, sizes=federation.sizes, task=task,
+        momentum=settings.momentum, optimiser=settings.optimiser,
+        natural=federation.natural, seed=settings.seed,
+        sampled=settings.attendance.independent,
+        first_epochs=settings.first_epochs,
+        even=settings.lr_course == "constant" and not settings.lr_warmup,
+    )  # fmt: skip
     for p in method.parts:
         net.add({f"{p.name}.{n}": t for n, t in p.weights(fed).items()})
     fed = replace(
@@ -216,7 +215,8 @@ def run_on(
         lanes, remarks = hardware.try_model(
             fed, federation, device, lanes, method.samples_apart, settings.fixed_lanes is None
         )
-    remarks = (*remarks, *run_remarks(settings, method, fed))
+    remarks = (*remarks, *noise_remarks(method, fed), *method_remarks(method, fed, settings.patience))
+    remarks = (*remarks, *rate_remarks(settings))
     return Run(settings, method, federation, fed, device, lanes, remarks)
 
 
@@ -268,11 +268,9 @@ def arguments_for(text: str, arguments: Mapping[str, Mapping[str, Any]]) -> dict
 
 def with_arguments(settings: Settings) -> Settings:
     """The same settings with the arguments of `set` written into the method."""
-    return (
-        settings
-        if pools(settings)
-        else settings.replace(method=method_text(settings.method, settings.set), set={})
-    )
+    if pools(settings):
+        return settings
+    return settings.replace(method=method_text(settings.method, settings.set), set={})
 
 
 def comparison_settings(settings: Settings) -> Settings:
@@ -338,24 +336,10 @@ def _plain(arguments: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[
     return {part: dict(values) for part, values in (arguments or {}).items()}
 
 
-def _facts(settings: Settings, federation: Federation, net: Network, task: Task) -> Fed:
-    return Fed(
-        clients=federation.clients, classes=federation.n_classes, shape=federation.shape,
-        rounds=settings.rounds, epochs=settings.epochs, batch=settings.batch, lr=settings.lr,
-        net=net, sizes=federation.sizes, task=task,
-        momentum=settings.momentum, optimiser=settings.optimiser,
-        natural=federation.natural, seed=settings.seed,
-        sampled=settings.attendance.independent,
-        first_epochs=settings.first_epochs,
-        even=settings.lr_course == "constant" and not settings.lr_warmup,
-    )  # fmt: skip
-
-
 def _adapt_model(
     method: Method, module: nn.Module, federation: Federation, task: Task, seed: int
 ) -> nn.Module:
-    """The model as the method's Parts change it, each with a random stream of its own. Raises UsageError
-    (E123) where a user's own Part makes one that does not fit the data."""
+    """The model as the method's Parts change it, each with a random stream of its own."""
     shape, classes = federation.shape, federation.n_classes
     for p in method.parts:
         if overrides(p, "model"):

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import torch
@@ -36,7 +35,7 @@ from unskew.records.checkpoints import MODEL, Checkpoint, State
 from unskew.records.private_state import DiskStore
 from unskew.records.record import Record
 from unskew.records.run_lock import RunLock
-from unskew.round.callback_list import CallbackList
+from unskew.round.callback import CallbackList
 from unskew.round.loop import Loop, RoundSummary, remaining_rounds
 from unskew.round.run import Run
 from unskew.runs import hardware, model_card, predictions, resolve
@@ -48,18 +47,14 @@ from unskew.system import disk
 from unskew.system.python_files import GIVEN_OBJECT, one_line
 from unskew.version import revision
 
-WHOLE_BYTES = 2 << 30
-"""Bytes of an array above which its blocks are told by their checksums, which take less time."""
 BLOCK_BYTES = 1 << 20
 
 
-def fingerprint(federation: Federation, whole: int = WHOLE_BYTES, by_sample: bool = False) -> str:
+def fingerprint(federation: Federation, by_sample: bool = False) -> str:
     """SHA-256 of the samples, labels and classes, for training and for the test, and of who holds which.
 
-    Of an array above `whole` bytes the checksums of its blocks count; of samples that are read when they are
-    wanted, those of
-    each sample. by_sample: also of samples in memory, so that it does not depend on how much memory a machine
-    has.
+    Of samples that are read on demand, the checksums of each sample count. by_sample: also of samples in
+    memory, so that it does not depend on how much memory a machine has.
     """
     facts = (federation.classes, federation.names, federation.mean, federation.std)
     further = tuple(fact for fact in (federation.target, federation.layout) if fact)
@@ -73,26 +68,21 @@ def fingerprint(federation: Federation, whole: int = WHOLE_BYTES, by_sample: boo
     for array in (*samples, *indices, federation.reserved):
         sha.update(f"\n{array.dtype} {array.shape}\n".encode())
         each = array.survey.crc if isinstance(array, Rows) else array
-        if (
-            by_sample
-            and (array is federation.x or array is federation.x_test)
-            and not isinstance(array, Rows)
-        ):
+        if by_sample and each is array and any(array is x for x in (federation.x, federation.x_test)):
             each = checksums(array)
-        for block in _byte_blocks(each, whole):
+        for block in _byte_blocks(each):
             sha.update(block)
         if isinstance(array, Rows) and array.changes:
             sha.update(repr(federation.applied).encode())
     return sha.hexdigest()
 
 
-def _byte_blocks(array: Any, whole: int) -> Iterator[memoryview | bytes]:
-    """Bytes of an array, some rows at a time; of one above `whole` bytes the checksums of such blocks."""
+def _byte_blocks(array: Any) -> Iterator[memoryview]:
+    """The bytes of an array, some rows at a time."""
     row_bytes = max(1, int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize)
     rows = max(1, BLOCK_BYTES // row_bytes)
     for start in range(0, len(array), rows):
-        block = np.ascontiguousarray(np.asarray(array[start : start + rows])).reshape(-1).view(np.uint8).data
-        yield crc32(block).to_bytes(4, "little") if len(array) * row_bytes > whole else block
+        yield np.ascontiguousarray(np.asarray(array[start : start + rows])).reshape(-1).view(np.uint8).data
 
 
 def check_same(path: Path, settings: Settings) -> None:
@@ -117,31 +107,12 @@ def check_files(before: Mapping[str, str], settings: Settings, path: Path) -> No
     before."""
     for file in _changed_files(before, settings):
         if file not in settings.files_of_metrics():
-            raise StateError(
-                "E112",
-                f"{file} has changed since {path} began; going on would mix two of it. Choose another"
-                " --name.",
-            )
-
-
-def metric_events(before: Mapping[str, str], settings: Settings, t: int) -> list[dict[str, Any]]:
-    """An event (E112) for every file of metrics that has changed. before: digests; t: the last finished
-    round."""
-    versions = f"its scores are of the new version from round {t + 1} on, and of the older one up to there"
-    return [
-        {
-            "t": t,
-            "code": METRICS_CHANGED,
-            "text": f"{file}, a file of metrics, was changed after round {t}: {versions}.",
-        }
-        for file in _changed_files(before, settings)
-        if file in settings.files_of_metrics()
-    ]
+            text = f"{file} has changed since {path} began; going on would mix two of it"
+            raise StateError("E112", f"{text}. Choose another --name.")
 
 
 def _changed_files(before: Mapping[str, str], settings: Settings) -> list[str]:
-    """The files with another digest than before. Files without an earlier digest, which older versions did
-    not record, count as unchanged."""
+    """The files with another digest than before."""
     return [file for file, now in settings.files().items() if before.get(file, now) != now]
 
 
@@ -150,15 +121,13 @@ def check_objects(before: Mapping[str, str], run: Run, path: Path) -> None:
     (E156)."""
     for name, then in before.items():
         if name not in run.given:
-            raise StateError(
-                "E156", f"{path} was begun from Python with {name} given as an object; resume it there."
-            )
+            text = f"{path} was begun from Python with {name} given as an object; resume it there."
+            raise StateError("E156", text)
         if run.given[name] != then:
-            raise StateError(
-                "E112",
-                f"{name} given here is not the one with which {path} was begun; going on would mix two runs."
-                " Choose another --name.",
+            text = (
+                f"{name} given here is not the one with which {path} was begun; going on would mix two runs"
             )
+            raise StateError("E112", f"{text}. Choose another --name.")
 
 
 Say = Callable[[str], None]
@@ -193,19 +162,17 @@ class RunFolder:
         if rounds is not None and rounds < settings.rounds:
             raise UsageError("E109", f"{path} is a run of {settings.rounds} rounds; got rounds={rounds}.")
         settings = settings.replace(rounds=settings.rounds if rounds is None else rounds)
-        goes_on = f"unskew.run(..., name='{path.name}')"
+        again = f"resume it with unskew.run(..., name='{path.name}')"
         if GIVEN_OBJECT in (settings.data, settings.model) or GIVEN_OBJECT in settings.metrics + settings.loss:
-            raise StateError(
-                "E156",
-                f"{path} was begun from Python with its own data, model, loss or metric; resume it with {goes_on}.",
-            )
+            text = f"{path} was begun from Python with its own data, model, loss or metric; {again}."
+            raise StateError("E156", text)
         try:
             method = resolve.method_of(settings)
         except UsageError as error:
             if error.code != "E102":
                 raise
-            ours = f"Begun from Python with a Part of its own, it goes on there: {goes_on}."
-            raise StateError("E156", f"{path} cannot be read: {error.text} {ours}") from error
+            text = f"{path} cannot be read: {error.text} If a program gave a Part of its own, {again}."
+            raise StateError("E156", text) from error
         return RunFolder(path, resolve.resolve(settings, method=method))
 
     def go(
@@ -224,11 +191,9 @@ class RunFolder:
         except Paused as full:
             if full.code != "E203":
                 raise
-            resume = (
-                "The last checkpoint is safe; free space, then:"
-                f" {config.resume_command(self.path, self.run.settings)}"
-            )
-            raise Paused(full.code, f"{full.text} {resume}") from full
+            resume = config.resume_command(self.path, self.run.settings)
+            text = f"{full.text} The last checkpoint is safe; free space, then: {resume}"
+            raise Paused(full.code, text) from full
 
     def _go(self, say: Say, shown: Shown, ready: Callable[[Loop], None]) -> tuple[Loop, State]:
         for part in self.path.rglob("*.safetensors.*.part"):  # left by a process that was killed
@@ -302,11 +267,8 @@ class RunFolder:
         """
         if checkpoint is None:
             if (self.path / MODEL).exists() or record.last_round_in(self.path) > 0:
-                text = (
-                    f"{self.path} has begun, but its checkpoints are gone. Start the run again under another"
-                    " --name."
-                )
-                raise StateError("E201", text)
+                text = f"{self.path} has begun, but its checkpoints are gone; start the run again"
+                raise StateError("E201", f"{text} under another --name.")
             return
         facts, settings = checkpoint[1], self.run.settings
         before = config.build(facts["settings"])
@@ -317,9 +279,8 @@ class RunFolder:
         check_files(facts["files"], settings, self.path)
         check_objects(facts.get("given", {}), self.run, self.path)
         if facts["data"] != self.data:
-            raise StateError(
-                "E112", f"the data of {self.path} have changed since it began; resuming would mix two runs."
-            )
+            text = f"the data of {self.path} have changed since it began; resuming would mix two runs."
+            raise StateError("E112", text)
 
     def _fewer_rounds(self) -> int:
         """The number of rounds in config.yaml if that is smaller than the run's and no other setting differs;
@@ -346,17 +307,13 @@ class RunFolder:
         if facts.get("ends"):
             problem = f"it was ended after round {facts['t']}, which events.jsonl explains"
         if problem:
-            raise StateError(
-                "E112",
-                f"{self.path}, a run of {before} rounds, cannot continue to {now}: {problem}. Start a new run"
-                " under another --name.",
-            )
+            text = f"{self.path}, a run of {before} rounds, cannot continue to {now}: {problem}"
+            raise StateError("E112", f"{text}. Start a new run under another --name.")
         if facts["t"] == before:
             previous = self.path / checkpoints.PREVIOUS
             if not previous.exists():
-                raise StateError(
-                    "E201", f"{previous} is missing, from which {self.path} would continue to {now} rounds."
-                )
+                text = f"{previous} is missing, from which {self.path} would continue to {now} rounds."
+                raise StateError("E201", text)
             checkpoint = checkpoints.read(previous)
             self._check_files(checkpoint)
             for file in (MODEL, schema.PRIVACY_FILE):
@@ -374,11 +331,9 @@ class RunFolder:
         if checkpoint:
             now = checkpoints.state_in(checkpoint, self.run.device)
             if now.t < loop.last:
-                began = recorded_revision(self.path)
+                began = recorded_revision(self.path) or revision()
                 other = (
-                    f" It was begun by unskew {began}; this is {revision()}."
-                    if began not in ("", revision())
-                    else ""
+                    f" It was begun by unskew {began}; this is {revision()}." if began != revision() else ""
                 )
                 say(f"Resuming {self.path} from round {now.t} of {loop.last}.{other}")
                 self._tell_rescored(loop, checkpoint[1]["files"], now.t, say)
@@ -390,12 +345,16 @@ class RunFolder:
         return now
 
     def _tell_rescored(self, loop: Loop, before: Mapping[str, str], t: int, say: Say) -> None:
-        """Record an event for every changed file of metrics. before: digests of the user's files; t: the last
-        finished round."""
-        events = metric_events(before, self.run.settings, t)
-        loop.record.add("events", events)
-        for event in events:
-            say(f"{event['code']} {event['text']}")
+        """Record an event (E112) for every changed file of metrics. before: digests of the user's files; t:
+        the last finished round."""
+        for file in _changed_files(before, self.run.settings):
+            if file in self.run.settings.files_of_metrics():
+                text = (
+                    f"{file}, a file of metrics, was changed after round {t}: scores are of the new version"
+                )
+                text = f"{text} from round {t + 1} on, and of the older one up to there."
+                loop.record.add("events", [{"t": t, "code": METRICS_CHANGED, "text": text}])
+                say(f"{METRICS_CHANGED} {text}")
 
     def save(self, loop: Loop, now: State) -> None:
         """Write the checkpoint of a finished round. Raises Paused (E203) on a full disk; the previous one
@@ -440,16 +399,13 @@ class RunFolder:
         schema.put_releases(self.path, loop.record.privacy)
 
     def _finish(self, loop: Loop, now: State) -> None:
-        checkpoints.write(
-            self.path / MODEL,
-            now.weights,
-            {
-                "t": now.t,
-                "model": self.run.settings.model,
-                "method": str(self.run.method),
-                "inputs": predictions.input_facts(self.run.federation),
-            },
-        )
+        facts = {
+            "t": now.t,
+            "model": self.run.settings.model,
+            "method": str(self.run.method),
+            "inputs": predictions.input_facts(self.run.federation),
+        }
+        checkpoints.write(self.path / MODEL, now.weights, facts)
         disk.replace(self.path / model_card.FILE, model_card.card_text(self.run, loop.record, now))
 
 
@@ -471,6 +427,7 @@ def recorded_revision(path: Path) -> str:
 
 def environment(run: Run) -> dict[str, Any]:
     """The content of env.json: versions, machine, device, digests of the user's files, command and time."""
+    on_command_line = sys.argv[0].endswith(("unskew", "__main__.py"))
     return {
         "unskew": revision(),
         "python": platform.python_version(),
@@ -479,8 +436,6 @@ def environment(run: Run) -> dict[str, Any]:
         "cores": hardware.core_count(),
         "device": run.device,
         "files": run.settings.files(),
-        "command": (
-            " ".join(["unskew", *sys.argv[1:]]) if sys.argv[0].endswith(("unskew", "__main__.py")) else ""
-        ),
+        "command": " ".join(["unskew", *sys.argv[1:]]) if on_command_line else "",
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
     }

@@ -29,10 +29,8 @@ from unskew.runs.coverage import (
     MANY_DROPPED,
     Coverage,
     UsedReplies,
-    clipping_doubt,
-    exchange_doubt,
+    events_doubt,
     incomplete_coverage,
-    metric_doubt,
 )
 from unskew.scores import MAIN
 from unskew.system import disk
@@ -304,8 +302,7 @@ class RunData:
         numbers were clipped (E322), a metric was changed (E112), or the run ended in the first stage of its
         method (E128)."""
         texts = {e.get("code"): str(e.get("text", "")) for e in self.events if e["t"]}
-        other = exchange_doubt(self.replies) or clipping_doubt(self.replies) or metric_doubt(self.replies)
-        return texts.get(MANY_DROPPED) or other or texts.get(FIRST_STAGE, "")
+        return texts.get(MANY_DROPPED) or events_doubt(self.replies) or texts.get(FIRST_STAGE, "")
 
     @property
     def histograms(self) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -30,8 +29,9 @@ from unskew.records.checkpoints import State
 from unskew.records.record import Record
 from unskew.round.precision import torch_defaults
 from unskew.runs import model_card, predictions
-from unskew.runs.export import example_inputs, hub_format, onnx_format, program_format, weights_format
-from unskew.runs.export.exported_model import ExportedModel, export_model
+from unskew.runs.export import exported_model, hub_format
+from unskew.runs.export.exported_model import ExportedModel, ExportSamples, export_model
+from unskew.runs.export.file_formats import FORMATS, FileFormat
 from unskew.runs.predictions import TrainedRun
 from unskew.system import disk
 from unskew.version import revision
@@ -54,13 +54,8 @@ def describe_files(form: Mapping[str, Any], name: str = "") -> str:
     if name and name != {"images": "image", "sounds": "sound"}.get(kind):
         kinds = dict(form.get("beside", ()))
         return _column_text(name, kinds[name]) if name in kinds else ""
-    return {"images": _image_text, "sounds": _sound_text, "volumes": _volume_text, "table": _row_text}.get(
-        kind, _no_description
-    )(form)
-
-
-def _no_description(_form: Mapping[str, Any]) -> str:
-    return ""
+    texts = {"images": _image_text, "sounds": _sound_text, "volumes": _volume_text, "table": _row_text}
+    return texts[kind](form) if kind in texts else ""
 
 
 def _image_text(form: Mapping[str, Any]) -> str:
@@ -161,14 +156,16 @@ def model_facts(trained: TrainedRun, whole: ExportedModel, kind: str, dtype: str
 
 def _input_facts(whole: ExportedModel, federation: Federation, dtype: str, scaled: str) -> dict[str, Any]:
     """The description of the model's input, or of several inputs and how they are passed."""
-    constants, form = whole.inputs, predictions.input_facts(federation).get("form")
+    constants, form = whole.inputs, predictions.input_facts(federation).get("form", {})
+
+    def described(name: str) -> dict[str, str]:
+        text = describe_files(form, name)
+        return {"from_files": text} if text else {}
+
     if whole.layout:
         passed = "by name" if whole.layout.named else "one after another"
-        inputs = [
-            {**f, **_file_facts(form or {}, f["name"]), "scaled": scaled}
-            for f in example_inputs.several_facts(whole.layout, constants)
-        ]
-        return {"passed": passed, "inputs": inputs}
+        inputs = exported_model.several_facts(whole.layout, constants)
+        return {"passed": passed, "inputs": [{**f, **described(f["name"]), "scaled": scaled} for f in inputs]}
     mean, std = (constants.mean.tolist(), constants.std.tolist()) if constants else (None, None)
     facts = {
         "name": "x",
@@ -179,13 +176,7 @@ def _input_facts(whole: ExportedModel, federation: Federation, dtype: str, scale
         "std": std,
         "scaled": scaled,
     }
-    return {"inputs": {**facts, **({"form": form, **_file_facts(form)} if form else {})}}
-
-
-def _file_facts(form: Mapping[str, Any], name: str = "") -> dict[str, str]:
-    """The description of how files become samples, or the input of this name; {} for arrays."""
-    text = describe_files(form, name)
-    return {"from_files": text} if text else {}
+    return {"inputs": {**facts, **({"form": form, **described("")} if form else {})}}
 
 
 def _meaning(federation: Federation) -> str:
@@ -209,12 +200,6 @@ def _build_call(model: str, shape: tuple[int, ...], classes: int, pixels: list[i
 
 
 Format: TypeAlias = Literal["safetensors", "torch-export", "onnx", "hub"]
-FORMATS: Mapping[str, ModuleType] = {
-    "safetensors": weights_format,
-    "torch-export": program_format,
-    "onnx": onnx_format,
-    "hub": weights_format,
-}
 SNIPPETS = Path(__file__).parent / "snippets"
 LOGIT_TOLERANCE = 1e-4
 """The largest difference of logits relative to the largest logit; graphs sum in another order."""
@@ -251,17 +236,17 @@ def write_export(
     hub_name = hub_format.hub_license(license)
     form, whole = FORMATS[kind], export_model(trained, client)
     shape = trained.run.federation.shape
-    dtype = example_inputs.sample_type(predictions.input_facts(trained.run.federation)["dtype"], whole)
-    content: bytes = form.write(whole, example_inputs.example_samples(whole, shape, dtype, 2), trained.run)
-    x = example_inputs.example_samples(whole, shape, dtype, example_inputs.TRIED_SAMPLES)
+    dtype = exported_model.sample_type(predictions.input_facts(trained.run.federation)["dtype"], whole)
+    content: bytes = form.write(whole, exported_model.example_samples(whole, shape, dtype, 2), trained.run)
+    x = exported_model.example_samples(whole, shape, dtype, exported_model.TRIED_SAMPLES)
     _check_answers(content, form, whole, x, trained, client)
-    files: dict[str, bytes | str] = {form.FILE: content}
+    files: dict[str, bytes | str] = {form.file: content}
     now = State(trained.end.t, whole.weights, {})
     if kind == "hub":
         files[hub_format.CONFIG] = json.dumps(hub_format.hub_config(trained, whole, content), indent=2) + "\n"
         files[hub_format.CARD] = hub_format.hub_card(trained, record, now, hub_name)
     else:
-        facts = {"file": form.FILE, "sha256": hashlib.sha256(content).hexdigest()}
+        facts = {"file": form.file, "sha256": hashlib.sha256(content).hexdigest()}
         facts |= model_facts(trained, whole, kind, dtype)
         files["model.json"] = json.dumps(facts, indent=2) + "\n"
         files[model_card.FILE] = model_card.card_text(trained.run, record, now)
@@ -281,7 +266,7 @@ def write_export(
 
 def _check_name(out: Path) -> None:
     """Raises UsageError (E161) for an existing folder, and for the name of a file."""
-    if out.suffix in {Path(form.FILE).suffix for form in FORMATS.values()}:
+    if out.suffix in {Path(form.file).suffix for form in FORMATS.values()}:
         text = (
             f"an export is a folder with the model, what explains it and how to load it, and {out} is a"
             " file's name"
@@ -294,14 +279,14 @@ def _check_name(out: Path) -> None:
 @torch.no_grad()
 def _check_answers(
     content: bytes,
-    form: ModuleType,
+    form: FileFormat,
     whole: ExportedModel,
-    x: example_inputs.ExportSamples,
+    x: ExportSamples,
     trained: TrainedRun,
     client: int | str | None,
 ) -> None:
     """Raises UsageError (E160) if the outputs of the export differ from those of the run's model."""
-    samples = example_inputs.user_inputs(whole.layout, x) if whole.layout and isinstance(x, dict) else x
+    samples = tuple(x.values()) if isinstance(x, dict) and whole.layout and not whole.layout.named else x
     ours, theirs = trained.outputs(samples, client), form.answer(content, whole, x)
     difference = float((ours - theirs).abs().max())
     if not difference <= LOGIT_TOLERANCE * max(1.0, float(ours.abs().max())):

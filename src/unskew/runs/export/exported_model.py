@@ -8,20 +8,23 @@ their mean. Letters: N samples, C classes, channels or columns of a table.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from inspect import Parameter, Signature
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from unskew.core.client import Client, replace_fields
+from unskew.core.module_inputs import split_inputs
 from unskew.core.network import Network
 from unskew.core.part import Part
 from unskew.core.trees import Weights, tree_map
 from unskew.data.clients.federation import RemoteFederation
 from unskew.errors import UsageError
+from unskew.formats.input_layout import Input, Layout
 from unskew.round.clients import Broadcast
 from unskew.round.evaluation import Evaluation
 from unskew.round.samples import load_samples
@@ -74,21 +77,14 @@ def input_scaling(
     return InputScaling(divided_by, -shift_CP[:, 0] / scale_CP[:, 0], 1 / scale_CP[:, 0])
 
 
-@dataclass(frozen=True)
-class OutputPart:
-    """A Part that changes logits, and the client object that it receives."""
-
-    part: Part
-    client: Client
-
-
 class ExportedModel(nn.Module):
     """A module from raw samples [N, *shape] to logits [N, C, ...].
 
     Samples with several inputs are rows [N, D]; `SeveralInputs` takes each raw input.
 
     model: a plain module with the weights. weights: by the run's names. inputs: the scaling of samples, None
-    if the model looks them up. answers: Parts that change the logits. client: the name of the client with
+    if the model looks them up. answers: Parts that change the logits,
+    with the client that each sees. client: the name of the client with
     this model, "" for the global one.
     """
 
@@ -97,26 +93,21 @@ class ExportedModel(nn.Module):
         net: Network,
         w: Weights,
         inputs: InputScaling | None,
-        answers: tuple[OutputPart, ...] = (),
+        answers: Mapping[Part, Client] | None = None,
         client: str = "",
     ):
         super().__init__()
         self.model, self.weights = net.module_with(w), w
-        self._net, self.inputs, self.answers, self.client = net, inputs, answers, client
+        self._net, self.inputs, self.answers, self.client = net, inputs, answers or {}, client
         self.layout = net.layout
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.inputs.apply(x) if self.inputs else x.to(torch.float32)
-        z, h = self._net.run(_tensors_by_name(self.model), x)
-        for answer in self.answers:
-            z = answer.part.scores(z, h, replace_fields(answer.client, inputs=x))
+        tensors = dict(self.model.named_parameters(remove_duplicate=False))
+        z, h = self._net.run(tensors | dict(self.model.named_buffers(remove_duplicate=False)), x)
+        for part, client in self.answers.items():
+            z = part.scores(z, h, replace_fields(client, inputs=x))
         return z
-
-
-def _tensors_by_name(module: nn.Module) -> dict[str, Tensor]:
-    """Every tensor of a module by each of its names."""
-    named = dict(module.named_parameters(remove_duplicate=False))
-    return named | dict(module.named_buffers(remove_duplicate=False))
 
 
 def export_model(trained: TrainedRun, client: int | str | None = None) -> ExportedModel:
@@ -137,26 +128,19 @@ def export_model(trained: TrainedRun, client: int | str | None = None) -> Export
         evaluation = Evaluation(trainer, empty, np.zeros(0, np.int64), [])
         with trainer.evaluating():
             w = _on_cpu(evaluation.weights_of(k, trained.end, private, own=k >= 0))
-            _check_weights_only(w, trainer, name)
+            if others := sorted(w.keys() - trainer.net.initial.keys()):
+                text = f"the own model of {name} holds '{others[0]}', which is made of its training samples"
+                raise UsageError("E160", f"{text}; it stays where they are: use Result.predict there.")
             start = replace(trained.end, weights=w, down=_on_cpu(trained.end.down))
-            seen = _client_on_cpu(trainer, k, start, w, _on_cpu(private))
-            answers = tuple(
-                OutputPart(p, replace_fields(seen, down=start.down.get(p.name, {})))
-                for p in trainer.hooks["scores"]
-            )
-            return ExportedModel(
-                trainer.net, w, _scaling_of(trained, trainer, seen, start), answers, name
-            ).eval()
+            seen = trainer.client(k, start, "", w, _on_cpu(private))
+            seen = replace_fields(seen, counts=seen.counts.cpu())
+            seen_by = {
+                p: replace_fields(seen, down=start.down.get(p.name, {})) for p in trainer.hooks["scores"]
+            }
+            scaling = _scaling_of(trained, trainer, seen, start)
+            return ExportedModel(trainer.net, w, scaling, seen_by, name).eval()
     finally:
         trainer.close()
-
-
-def _client_on_cpu(
-    trainer: Trainer, k: int, start: Broadcast, w: Weights, private: Mapping[str, Any]
-) -> Client:
-    """Client k, or no client (-1), with its tensors on the CPU."""
-    c = trainer.client(k, start, "", w, private)
-    return replace_fields(c, counts=c.counts.cpu())
 
 
 def _scaling_of(trained: TrainedRun, trainer: Trainer, seen: Client, start: Broadcast) -> InputScaling | None:
@@ -176,16 +160,129 @@ def _scaling_of(trained: TrainedRun, trainer: Trainer, seen: Client, start: Broa
     return input_scaling(prepare, federation.shape, predictions.input_facts(federation)["divided_by"])
 
 
-def _check_weights_only(w: Weights, trainer: Trainer, name: str) -> None:
-    """Raises UsageError (E160) if the client's own model has more than weights, such as features of
-    samples."""
-    if others := sorted(w.keys() - trainer.net.initial.keys()):
-        text = (
-            f"the own model of {name} holds '{others[0]}', which is made of its training samples and is no"
-            " weight"
-        )
-        raise UsageError("E160", f"{text}; it stays where the samples are: use Result.predict there.")
-
-
 def _on_cpu(tree: Any) -> Any:
     return tree_map(lambda t: t.detach().cpu(), dict(tree))
+
+
+INPUT_TYPES = {"float32": torch.float32, "int64": torch.int64, "bool": torch.bool}
+IMAGE_TYPES = {255: torch.uint8, 65_535: torch.uint16}
+"""The type of images of whole numbers, by their divisor."""
+
+
+class SeveralInputs(nn.Module):
+    """Wraps a module of rows [N, D] as a module with an argument [N, ...] for each raw input.
+
+    names: of the arguments, from the layout, or `input_1`, `input_2` ... by position.
+    """
+
+    def __init__(self, rows: nn.Module, layout: Layout):
+        super().__init__()
+        self.rows, self.names = rows, input_names(layout)
+        kind = Parameter.KEYWORD_ONLY if layout.named else Parameter.POSITIONAL_OR_KEYWORD
+
+        def forward(*args: Tensor, **kwargs: Tensor) -> Any:
+            values = (*args, *(kwargs[name] for name in self.names[len(args) :]))
+            return rows(pack_inputs(layout, values))
+
+        forward.__signature__ = Signature([Parameter(n, kind) for n in self.names])  # type: ignore[attr-defined]
+        self.forward = forward  # torch reads the inputs of a graph from its signature
+
+
+def input_names(layout: Layout) -> list[str]:
+    """The names of a graph's inputs, in the order of a row."""
+    return [each.name if layout.named else f"input_{each.name}" for each in layout.inputs]
+
+
+def pack_inputs(layout: Layout, inputs: Sequence[Tensor]) -> Tensor:
+    """Rows [N, D] in natural units from raw inputs [N, ...] in the layout's order."""
+    return torch.cat([_flat_input(each, values) for each, values in zip(layout.inputs, inputs)], 1)
+
+
+def _flat_input(each: Input, values: Tensor) -> Tensor:
+    flat = values.flatten(1) if each.shape else values[:, None]
+    return flat.to(torch.float32) / each.divided_by if each.divided_by > 1 else flat.to(torch.float32)
+
+
+def input_type(each: Input) -> torch.dtype:
+    """The type of a raw input."""
+    return IMAGE_TYPES[each.divided_by] if each.divided_by > 1 else INPUT_TYPES[each.kind]
+
+
+def example_of_several(
+    layout: Layout, entries: int, scale: InputScaling | None, count: int
+) -> dict[str, Tensor]:
+    """Deterministic raw inputs [count, ...] by name.
+
+    entries: whole numbers are below it. scale: of rows, which sets the range of floats.
+    """
+    even = (torch.arange(count * layout.width) * 0.6180339887498949 % 1).reshape(count, layout.width)
+    wide = even * 4 - 2 if scale is None else (even * 4 - 2) * scale.std + scale.mean
+    values = {}
+    for name, (each, start, end) in zip(input_names(layout), layout.places):
+        part = even[:, start:end].reshape(count, *each.shape)
+        if each.divided_by > 1:
+            values[name] = (part * each.divided_by).round().to(input_type(each))
+        elif each.kind == "float32":
+            values[name] = wide[:, start:end].reshape(count, *each.shape).float()
+        else:
+            values[name] = (part * entries).long() if each.kind == "int64" else part > 0.3
+    return values
+
+
+def call_trained(module: nn.Module, layout: Layout, rows: Tensor) -> Any:
+    """The output of the trained module for scaled rows [N, D]."""
+    values = split_inputs(layout, rows)
+    return module(**values) if layout.named else module(*values.values())
+
+
+def several_facts(layout: Layout, scale: InputScaling | None) -> list[dict[str, Any]]:
+    """The description of each input in model.json."""
+    facts = []
+    for name, (each, start, end) in zip(input_names(layout), layout.places):
+        mean = std = None
+        if each.kind == "float32":  # one number for each channel, the first axis of a sample
+            values = (
+                (scale.mean, scale.std) if scale else (torch.zeros(layout.width), torch.ones(layout.width))
+            )
+            rows = each.shape[0] if each.shape else 1
+            mean, std = (v[start:end].reshape(rows, -1)[:, 0].tolist() for v in values)
+        dtype = str(input_type(each)).removeprefix("torch.")
+        shape = {"dtype": dtype, "shape": ["N", *each.shape], "divided_by": each.divided_by}
+        facts.append({"name": name, **shape, "mean": mean, "std": std})
+    return facts
+
+
+ExportSamples: TypeAlias = Tensor | dict[str, Tensor]
+"""Samples [N, ...], or several inputs by the names of a graph."""
+
+TRIED_SAMPLES = 3
+"""The number of samples that check an export; not 2, the number with which a graph is traced."""
+WHOLE_TYPES = {"uint8": torch.uint8, "uint16": torch.uint16}
+
+
+def sample_type(dtype: str, whole: ExportedModel) -> str:
+    """The type of an exported model's input. dtype: of the training samples.
+
+    Bytes and 16-bit numbers keep their type if they are divided; whole numbers for a lookup are int64.
+    """
+    if whole.inputs is None:
+        return "int64"
+    return dtype if dtype in WHOLE_TYPES and whole.inputs.divided_by > 1 else "float32"
+
+
+def example_samples(whole: ExportedModel, shape: tuple[int, ...], dtype: str, count: int) -> ExportSamples:
+    """Deterministic samples [count, *shape] of this type, spread over the range of the training samples."""
+    entries = min(
+        (m.num_embeddings for m in whole.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)),
+        default=2,
+    )
+    if whole.layout:
+        return example_of_several(whole.layout, entries, whole.inputs, count)
+    even = (torch.arange(count * math.prod(shape)) * 0.6180339887498949 % 1).reshape(count, *shape)
+    if whole.inputs is None:
+        return (even * entries).long()
+    if dtype in WHOLE_TYPES:
+        return (even * whole.inputs.divided_by).round().to(WHOLE_TYPES[dtype])
+    row = (1, -1, *[1] * (len(shape) - 1))
+    mean, std = (v.reshape(row) for v in (whole.inputs.mean, whole.inputs.std))
+    return ((even * 4 - 2) * std + mean).float()

@@ -15,17 +15,18 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired
 
-import numpy as np
 import torch
+from pydantic import ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
 from safetensors import safe_open
+from typing_extensions import TypedDict
 
 from unskew import config, models
 from unskew.core.method import Method
 from unskew.core.trees import align
 from unskew.data.clients.federation import RemoteFederation
-from unskew.errors import DataError, StateError, UsageError, excerpt, suggestion
+from unskew.errors import StateError, UnskewError, UsageError, excerpt
 from unskew.formats import calls, documents, specs
 from unskew.models import hf_folder
 from unskew.records.checkpoints import LATEST, UNREADABLE, State
@@ -33,34 +34,21 @@ from unskew.records.record import Record
 from unskew.round.clients import Broadcast
 from unskew.runs import model_card, predictions, resolve
 from unskew.runs.export.exported_model import ExportedModel
-from unskew.runs.export.weights_format import FILE
+from unskew.runs.export.file_formats import WEIGHTS
 from unskew.runs.predictions import TrainedRun
 from unskew.tasks.task import Task
 from unskew.version import revision
 
 UNKNOWN = "unknown"
-LICENSES = (
-    UNKNOWN, "other", "apache-2.0", "mit", "openrail", "bigscience-openrail-m", "creativeml-openrail-m",
-    "afl-3.0", "artistic-2.0", "bsl-1.0", "bsd", "bsd-2-clause", "bsd-3-clause", "bsd-3-clause-clear",
-    "c-uda", "cc", "cc0-1.0", "cc-by-2.0", "cc-by-2.5", "cc-by-3.0", "cc-by-4.0", "cc-by-sa-3.0",
-    "cc-by-sa-4.0", "cc-by-nc-2.0", "cc-by-nc-3.0", "cc-by-nc-4.0", "cc-by-nd-4.0", "cc-by-nc-nd-3.0",
-    "cc-by-nc-nd-4.0", "cc-by-nc-sa-2.0", "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0", "cdla-sharing-1.0",
-    "cdla-permissive-1.0", "cdla-permissive-2.0", "wtfpl", "ecl-2.0", "epl-1.0", "epl-2.0", "etalab-2.0",
-    "eupl-1.1", "eupl-1.2", "agpl-3.0", "gfdl", "gpl", "gpl-2.0", "gpl-3.0", "lgpl", "lgpl-2.1", "lgpl-3.0",
-    "isc", "lppl-1.3c", "ms-pl", "mpl-2.0", "odc-by", "odbl", "osl-3.0", "postgresql", "ofl-1.1", "ncsa",
-    "unlicense", "zlib", "pddl",
-)  # fmt: skip
-"""The hub's names of licences: SPDX names in small letters, without -only and -or-later."""
 
 
 def hub_license(license: str) -> str:
-    """The hub's name of a licence, "unknown" for "". Raises UsageError (E109) for an unknown licence."""
+    """The hub's name of a licence, SPDX's in small letters without -only and -or-later; "unknown" for "".
+    Raises UsageError (E109) for a text that is no name."""
     name = re.sub(r"-(only|or-later)$", "", license.strip().lower()) or UNKNOWN
-    if name not in LICENSES:
-        text = f"the hub knows no licence {excerpt(license)}.{suggestion(name, LICENSES)}"
-        raise UsageError(
-            "E109", f"{text} Write SPDX's name, such as apache-2.0, or 'other' and say in README.md which."
-        )
+    if not re.fullmatch(r"[a-z0-9.-]+", name):
+        text = f"{excerpt(license)} names no licence"
+        raise UsageError("E109", f"{text}; write SPDX's name, such as apache-2.0, or 'other'.")
     return name
 
 
@@ -81,8 +69,7 @@ def hub_card(trained: TrainedRun, record: Record, now: State, license: str) -> s
 
 
 def _card_facts(trained: TrainedRun, record: Record, now: State, license: str) -> dict[str, Any]:
-    """The metadata of README.md. Data sets are named only in the model-index, because the hub would link a
-    name in `datasets` to any set with that name."""
+    """The metadata of README.md."""
     run, federation = trained.run, trained.run.federation
     task = _hub_task(run.task.name, len(federation.shape))
     held = "validation" if run.settings.validation else "test"
@@ -125,15 +112,55 @@ def _hub_task(task: str, axes: int) -> str:
     return {"segmentation": "image-segmentation", "tokens": "token-classification"}.get(task, "other")
 
 
-CONFIG, CARD, KIND, VERSION = "config.json", "README.md", "unskew", 1
+CONFIG, CARD, FILE = "config.json", "README.md", WEIGHTS.file
 LONGEST, LARGEST = 1 << 22, 1 << 24
 """The most bytes of config.json, and the most numbers of a sample."""
 DTYPES = {torch.float32: "F32", torch.int64: "I64"}
 """The names of our networks' types in safetensors."""
-UNITS = ("samples", "pixels", "tokens")
-"""The things that can have a label each."""
-LONGEST_TEXT = 200
-"""The most characters of an architecture's text."""
+_MOST = float(torch.finfo(torch.float32).max)
+_FORM = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
+Finite = Annotated[float, Field(ge=-_MOST, le=_MOST)]
+Positive = Annotated[float, Field(gt=0, le=_MOST)]
+
+
+class _Target(TypedDict):
+    __pydantic_config__ = _FORM  # type: ignore[misc]
+    name: str
+    given: bool
+    center: Finite
+    scale: Positive
+
+
+class _Inputs(TypedDict):
+    __pydantic_config__ = _FORM  # type: ignore[misc]
+    shape: Annotated[list[PositiveInt], Field(min_length=1)]
+    classes: list[str]
+    dtype: Annotated[str, Field(pattern=r"^(u?int|float|bool)\d*$")]
+    mean: list[Finite] | None
+    std: list[Positive] | None
+    target: NotRequired[_Target]
+
+
+class _Weights(TypedDict):
+    __pydantic_config__ = _FORM  # type: ignore[misc]
+    file: Literal["model.safetensors"]
+    sha256: str
+
+
+class _Config(TypedDict):
+    """What config.json has to hold; `_check_agrees` compares the rest with what `hub_config` would write."""
+
+    __pydantic_config__ = _FORM  # type: ignore[misc]
+    model_type: Literal["unskew"]
+    version: Literal[1]
+    architecture: Annotated[str, Field(max_length=200)]
+    task: str
+    unit: Literal["samples", "pixels", "tokens"]
+    inputs: _Inputs
+    weights: _Weights
+
+
+_CONFIG = TypeAdapter(_Config)
 
 
 def hub_config(trained: TrainedRun, whole: ExportedModel, content: bytes) -> dict[str, Any]:
@@ -158,8 +185,8 @@ def hub_config(trained: TrainedRun, whole: ExportedModel, content: bytes) -> dic
         raise _refused(f"its model is {what}", "--format torch-export holds the graph")
     unit = "tokens" if federation.tokens else "pixels" if federation.masks else "samples"
     return {
-        "model_type": KIND,
-        "version": VERSION,
+        "model_type": "unskew",
+        "version": 1,
         "architecture": text,
         "task": run.task.name,
         "unit": unit,
@@ -195,20 +222,11 @@ def open_hub(path: Path) -> TrainedRun:
         if len(raw) > LONGEST:
             raise ValueError(f"it has more than {LONGEST:,} bytes")
         facts = json.loads(raw)
-        _check_config(facts)
+        facts = _checked_config(facts)
         federation = _federation(facts)
         _check_agrees(facts, federation)
         content = (path / FILE).read_bytes()
-    except (
-        OSError,
-        KeyError,
-        TypeError,
-        ValueError,
-        OverflowError,
-        RecursionError,
-        UsageError,
-        DataError,
-    ) as error:
+    except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError, UnskewError) as error:
         why = str(error).partition("\n")[0] or type(error).__name__
         text = f"{path / CONFIG} describes no model that unskew exported ({excerpt(why, 200)})"
         raise StateError("E111", f"{text}; download the folder again, or ask whoever made it.") from None
@@ -217,35 +235,24 @@ def open_hub(path: Path) -> TrainedRun:
     return _trained_run(path, facts, federation)
 
 
-def _check_config(facts: Any) -> None:
-    """Raises ValueError, KeyError, TypeError or UsageError for facts outside this format."""
-    if facts["model_type"] != KIND or facts["version"] != VERSION:
-        raise ValueError(f"model_type {KIND} in version {VERSION} is read here")
+def _checked_config(facts: Any) -> dict[str, Any]:
+    """The facts with numbers as floats. Raises ValueError or UsageError for facts outside this format."""
+    try:
+        facts = _CONFIG.validate_python(facts)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     text, inputs = facts["architecture"], facts["inputs"]
-    if not isinstance(text, str) or len(text) > LONGEST_TEXT:
-        raise ValueError("its architecture is no short text")
     call = calls.parse(text, "model", "E104")
     if call.file or call.name not in models.names() or hf_folder.is_folder_model(text) or call.name == "auto":
         raise ValueError(f"its architecture {excerpt(text)} is not one that comes with unskew")
     models.check_text(text)
-    if facts["unit"] not in UNITS:
-        raise ValueError(f"its unit is {excerpt(facts['unit'])}")
-    shape = inputs["shape"]
-    if not shape or not all(type(n) is int and n > 0 for n in shape) or not 0 < math.prod(shape) <= LARGEST:
-        raise ValueError(f"samples of shape {excerpt(shape)}")
-    dtype = inputs["dtype"]
-    if not isinstance(dtype, str) or not dtype.isalnum() or np.dtype(dtype).kind not in "uifb":
-        raise ValueError(f"samples of type {excerpt(dtype)}")
-    scale = (inputs["mean"], inputs["std"])
-    if scale != (None, None) and not all(_is_row(values, shape[0]) for values in scale):
-        raise ValueError("its mean and std are not one finite number for each channel")
-    if scale[1] and min(scale[1]) <= 0:
-        raise ValueError("its std is not above 0")
-    if target := inputs.get("target"):
-        if not isinstance(target["name"], str) or not isinstance(target["given"], bool):
-            raise ValueError("its target has no name")
-        if not _is_row([target["center"], target["scale"]], 2) or target["scale"] <= 0:
-            raise ValueError("its target's center and scale are not finite numbers, the scale above 0")
+    if math.prod(inputs["shape"]) > LARGEST:
+        raise ValueError(f"samples of shape {excerpt(inputs['shape'])}")
+    lengths = {len(inputs[row] or ()) for row in ("mean", "std")}
+    if lengths not in ({0}, {inputs["shape"][0]}):
+        raise ValueError("its mean and std are not one number for each channel")
+    return facts
 
 
 def _check_agrees(facts: dict[str, Any], federation: RemoteFederation) -> None:
@@ -254,56 +261,37 @@ def _check_agrees(facts: dict[str, Any], federation: RemoteFederation) -> None:
         raise ValueError("what it says of its inputs does not agree with itself")
     if (task := _task_of(federation).name) != facts["task"]:
         raise ValueError(f"its task is {excerpt(facts['task'])}, and its inputs are those of {task}")
-    if facts["weights"]["file"] != FILE or not isinstance(facts["weights"]["sha256"], str):
-        raise ValueError(f"its weights are not {FILE} with its SHA-256")
 
 
 def _task_of(federation: RemoteFederation) -> Task:
     return resolve.task_of(federation.y, "auto", federation.target, federation.shape)
 
 
-def _is_row(values: Any, channels: int) -> bool:
-    """Whether `values` are this many numbers, finite in the precision of the model."""
-    if not isinstance(values, list) or len(values) != channels or any(type(v) is not float for v in values):
-        return False
-    return all(abs(v) <= torch.finfo(torch.float32).max for v in values)
-
-
 def _federation(facts: dict[str, Any]) -> RemoteFederation:
     """A federation without samples, with the shape and classes of config.json."""
     inputs = facts["inputs"]
-    nobody = {
+    summary = {
         "name": "unknown",
         "classes": inputs["classes"],
         "clients": 1,
         "names": ["nobody"],
         "skew": "unknown",
-    }
-    counted = {
         "sizes": {"train": [1], "test": [0]},
         "labels": [],
         "unit": facts["unit"],
         "task": facts["task"],
     }
-    return RemoteFederation.from_facts(inputs, {**nobody, **counted})
+    return RemoteFederation.from_facts(inputs, summary)
 
 
 def _trained_run(path: Path, facts: dict[str, Any], federation: RemoteFederation) -> TrainedRun:
-    """The network with the weights of the file. Raises StateError: E156 if they do not fit, E201 if they
-    cannot be read."""
-    settings = config.build(
-        {
-            "model": facts["architecture"],
-            "clients": 1,
-            "device": "cpu",
-            "workers": 1,
-            "lanes": "1",
-            "normalise": "none",
-        }
-    )
+    """The network with the weights of the file."""
+    here = {"clients": 1, "device": "cpu", "workers": 1, "lanes": "1", "normalise": "none"}
+    settings = config.build({"model": facts["architecture"], **here})
     try:
         with safe_open(str(path / FILE), "pt") as file:
-            forms = {n: _tensor_form(file.get_slice(n)) for n in file.keys()}
+            slices = {n: file.get_slice(n) for n in file.keys()}
+            forms = {n: f"{each.get_shape()} {each.get_dtype()}" for n, each in slices.items()}
             _check_fits(path, settings, federation, forms)
             w = {n: align(file.get_tensor(n)) for n in file.keys()}
     except UNREADABLE as error:
@@ -333,11 +321,6 @@ def _check_fits(
                 f"{path / FILE} does not fit its {CONFIG}: {excerpt(name)} is {what}, and {has} in the file"
             )
             raise StateError("E156", f"{text}; download the folder again.")
-
-
-def _tensor_form(part: Any) -> str:
-    """Shape and type of a tensor in a file, without reading the tensor."""
-    return f"{part.get_shape()} {part.get_dtype()}"
 
 
 def _refused(why: str, instead: str) -> UsageError:

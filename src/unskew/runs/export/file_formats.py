@@ -1,0 +1,184 @@
+"""The formats of the file with an exported model.
+
+safetensors     the weights alone, by their names in the module
+torch-export    a graph for PyTorch, which needs neither unskew nor the source of the model
+onnx            a graph for ONNX Runtime and other readers of ONNX
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch.export import Dim, ExportedProgram
+
+from unskew.core.part import overrides
+from unskew.errors import MissingPackage, UsageError, excerpt
+from unskew.round.run import Run
+from unskew.runs.export import exported_model
+from unskew.runs.export.exported_model import ExportedModel, ExportSamples
+
+LARGEST_ONNX = 2_000_000_000
+"""The most bytes of weights: an ONNX file has at most 2 GiB."""
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """A format. file: the file's name. write: its content from the model and samples to trace it with; raises
+    UsageError (E160) for a model that the format does not hold. answer: the output of a file's content for
+    samples, with which an export is tried."""
+
+    file: str
+    write: Callable[[ExportedModel, ExportSamples, Run], bytes]
+    answer: Callable[[bytes, ExportedModel, ExportSamples], Any]
+
+
+def write_weights(whole: ExportedModel, _x: ExportSamples, run: Run) -> bytes:
+    """The content of a safetensors file. Raises UsageError (E160) if the weights are not the whole model."""
+    changing = [p for p in run.method.parts if overrides(p, "model")]
+    does = "answers in place of the model's head" if whole.answers else "changes the model's layers"
+    for part in (*whole.answers, *changing):
+        text = f"'{part.name}' {does}, which weights alone do not say"
+        raise UsageError("E160", f"{text}; try --format torch-export.")
+    tensors = {name: t.detach().contiguous().clone() for name, t in whole.model.state_dict().items()}
+    return save(tensors, {"written_by": "unskew export"})
+
+
+def weights_answer(content: bytes, whole: ExportedModel, x: ExportSamples) -> Any:
+    """The logits of a module with the weights of the file for samples."""
+    whole.model.load_state_dict(load(content))
+    if isinstance(x, dict):
+        assert whole.layout is not None
+        x = exported_model.pack_inputs(whole.layout, list(x.values()))
+    scaled = whole.inputs.apply(x) if whole.inputs else x
+    return (
+        exported_model.call_trained(whole.model, whole.layout, scaled)
+        if whole.layout
+        else whole.model(scaled)
+    )
+
+
+def write_program(whole: ExportedModel, x: ExportSamples, _run: Run) -> bytes:
+    """The content of a torch.export file."""
+    buffer = io.BytesIO()
+    torch.export.save(_program_of(whole, x), buffer)
+    return buffer.getvalue()
+
+
+def _arguments(whole: ExportedModel, x: ExportSamples) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """(positional arguments, keyword arguments) of a call of the graph."""
+    if isinstance(x, dict):
+        return ((), x) if whole.layout and whole.layout.named else (tuple(x.values()), {})
+    return (x,), {}
+
+
+def _program_of(whole: ExportedModel, x: ExportSamples) -> ExportedProgram:
+    """The model's graph for any number of samples."""
+    module = exported_model.SeveralInputs(whole, whole.layout) if whole.layout else whole
+    args, kwargs = _arguments(whole, x)
+    any_number = {name: {0: Dim("N")} for name in (x if isinstance(x, dict) else ["x"])}
+    try:
+        with torch.no_grad(), _quiet():
+            program = torch.export.export(module, args, kwargs, dynamic_shapes=any_number, strict=False)
+    except Exception as error:  # torch raises many kinds, for models that it cannot trace
+        reason = str(error).partition("\n")[0]
+        text = (
+            f"torch.export cannot follow this model for any number of samples ({type(error).__name__}:"
+            f" {reason[:200]})"
+        )
+        raise UsageError("E160", f"{text}; --format safetensors needs no graph.") from error
+    for weight in program.parameters():
+        weight.requires_grad_(False)  # outputs are then plain tensors without a gradient graph
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)
+    return program
+
+
+def program_answer(content: bytes, whole: ExportedModel, x: ExportSamples) -> Any:
+    """The output of the file's program for samples."""
+    args, kwargs = _arguments(whole, x)
+    return torch.export.load(io.BytesIO(content)).module()(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress the output of torch about graphs; failures raise errors instead."""
+    level, sink = logging.root.manager.disable, io.StringIO()
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(sink),
+            contextlib.redirect_stderr(sink),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def write_onnx(whole: ExportedModel, x: ExportSamples, _run: Run) -> bytes:
+    """The content of the file.
+
+    Raises UsageError: E133 if the extra is not installed, E160 for a model that torch cannot export or that
+    is too large.
+    """
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        package(name)
+    size = sum(t.numel() * t.element_size() for t in whole.model.state_dict().values())
+    if size > LARGEST_ONNX:
+        text = f"the model has {size:,} bytes, and one ONNX file holds at most {LARGEST_ONNX:,}"
+        raise UsageError("E160", f"{text}; --format safetensors or torch-export has no such limit.")
+    program = _program_of(whole, x)
+    args, kwargs = _arguments(whole, x)
+    try:
+        with _quiet():
+            converted = torch.onnx.export(
+                program, args, kwargs=kwargs or None, dynamo=True, input_names=list(_graph_inputs(x)),
+                output_names=["logits"], verbose=False,
+            )  # fmt: skip
+    except Exception as error:  # torch raises many kinds, for operations that ONNX does not have
+        text = f"torch cannot turn this model into ONNX ({type(error).__name__}: {excerpt(str(error), 200)})"
+        raise UsageError("E160", f"{text}; use --format torch-export.") from error
+    assert converted is not None  # with dynamo=True there is a program
+    return converted.model_proto.SerializeToString()
+
+
+def onnx_answer(content: bytes, _whole: ExportedModel, x: ExportSamples) -> Any:
+    """The output of ONNX Runtime for samples, with the graph of the file."""
+    runtime = package("onnxruntime")
+    session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    return torch.as_tensor(
+        session.run(None, {name: values.numpy() for name, values in _graph_inputs(x).items()})[0]
+    )
+
+
+def _graph_inputs(x: ExportSamples) -> dict[str, torch.Tensor]:
+    """The inputs of the graph by name."""
+    return x if isinstance(x, dict) else {"x": x}
+
+
+def package(name: str) -> Any:
+    """The module of this name. Raises UsageError (E133) if it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        instead = "--format safetensors and torch-export need nothing more"
+        raise MissingPackage("the format onnx", name, "export", instead) from error
+
+
+WEIGHTS = FileFormat("model.safetensors", write_weights, weights_answer)
+FORMATS = {
+    "safetensors": WEIGHTS,
+    "torch-export": FileFormat("model.pt2", write_program, program_answer),
+    "onnx": FileFormat("model.onnx", write_onnx, onnx_answer),
+    "hub": WEIGHTS,
+}
