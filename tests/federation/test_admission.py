@@ -19,7 +19,7 @@ from unskew.federation import admission, certificates, tickets
 from unskew.federation.admission import AdmittedKeys, Renewal
 from unskew.federation.front.access import Members
 from unskew.federation.protocol.identity import PrivateKey, PublicKey
-from unskew.federation.site import handshake
+from unskew.federation.site import site_checks
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.tickets import Coordinator, Ticket
 
@@ -354,7 +354,7 @@ def test_a_certificate_is_renewed_and_no_site_joins_again(tmp_path, lung):
     listener = Listener(lung)
     again = SiteFolder.open(joined.folder)
     line = federation_addresses.connect("127.0.0.1", listener.port, True, 5)
-    assert handshake.certificate_of(again, line)[0].ok
+    assert site_checks.certificate_of(again, line)[0].ok
     (lung.folder / certificates.AUTHORITY_KEY).unlink()
     no = call("federation", "renew", "lung", cwd=tmp_path)
     assert (no.code, "E503 the authority's key" in no.err) == (2, True)

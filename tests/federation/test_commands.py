@@ -18,8 +18,8 @@ from unskew.config import dump
 from unskew.federation import admission
 from unskew.federation.journal import JOURNAL_FILE, Journal, file_sha256
 from unskew.federation.protocol import study_rules
-from unskew.federation.site import processes, site_checks, terminal
-from unskew.federation.site.handshake import Finding
+from unskew.federation.site import approvals, processes, site_checks
+from unskew.federation.site.site_checks import Finding
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.tickets import Coordinator, Ticket
 from unskew.records.run_lock import RunLock
@@ -101,7 +101,7 @@ def test_what_is_no_fingerprint_or_too_little_of_one_lets_nobody_join(
     tmp_path, home, began, given, monkeypatch
 ):
     short = fingerprint(home)[:20]
-    monkeypatch.setattr(terminal, "has_terminal", lambda: False)
+    monkeypatch.setattr(approvals, "has_terminal", lambda: False)
     for text in (given, short):
         done = run(tmp_path, *(("--coordinator", text) if text else ()))
         assert (done.code, done.err[:4]) == (2, "E503"), text
@@ -113,9 +113,9 @@ def test_somebody_at_a_terminal_types_the_fingerprint_which_is_not_shown_before(
     tmp_path, home, began, monkeypatch
 ):
     asked = []
-    monkeypatch.setattr(terminal, "has_terminal", lambda: True)
+    monkeypatch.setattr(approvals, "has_terminal", lambda: True)
     monkeypatch.setattr("typer.prompt", lambda text: asked.append(text) or fingerprint(home))
-    monkeypatch.setattr(terminal, "decide_at_terminal", lambda *_: None)
+    monkeypatch.setattr(approvals, "watch", lambda *_: None)
     done = run(tmp_path)
     assert (done.code, len(asked)) == (0, 1), done.err
     assert fingerprint(home) not in done.out.split("joined")[0]

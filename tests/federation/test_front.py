@@ -30,8 +30,8 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.superlink.routers.fleet.router import router
 
+from tests.ports import free_port
 from unskew.federation import admission
-from unskew.federation.addresses import free_port
 from unskew.federation.front import connections, proxy
 from unskew.federation.front.access import (
     MARK,
@@ -45,7 +45,7 @@ from unskew.federation.front.proxy import CALLS, MOST_EACH, PUSH_OBJECT, Proxy, 
 from unskew.federation.protocol.flower_messages import pack_message
 from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.signals import Bell, IdleNodes
-from unskew.federation.site import handshake
+from unskew.federation.site import site_checks
 from unskew.federation.site.connection import Fleet, KeyInUse
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.tickets import Coordinator, Ticket
@@ -187,7 +187,7 @@ def test_a_copy_of_a_sites_folder_does_not_take_part_beside_it(tmp_path):
         front.refused("a", "is connected from another place with the same key")
         assert len(front.reached) == 1
         assert front.post(PULL, "b") == front.post(PULL, "a") == 200
-        assert not [f.text for f in handshake.network(front.sites["copy"]) if not f.ok], (
+        assert not [f.text for f in site_checks.network(front.sites["copy"]) if not f.ok], (
             "a check of it is no part"
         )
         with pytest.raises(KeyInUse, match="another process or machine is connected with this site's key"):

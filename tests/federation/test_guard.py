@@ -194,7 +194,7 @@ def test_of_a_setup_a_site_keeps_the_weights_alone(ask):
     answer = ask("setup", tree=tree, settings=settings.as_dict(), k=0, clients=5, largest=40)
     assert answer.get("ready"), answer
     kept, facts = RunFolder(ask.site.member.folder / "runs" / "r1", "s0").read_setup()
-    assert (set(kept), set(facts)) == ({"w"}, {"settings", "k", "clients", "largest", "owner"})
+    assert (set(kept), set(facts)) == ({"w"}, {"settings", "k", "clients", "largest"})
 
 
 needs_accounting = pytest.mark.skipif(

@@ -166,7 +166,8 @@ def test_nothing_but_the_sum_can_be_read_of_what_sites_send(tmp_path):
     assert {r["asked"] for r in rows if r["share"] != "said"} == {"mask", "train", "score"}
     ((number, of_run),) = SiteLedger.read(tmp_path / "run-sites/s0").runs.items()
     shown = {
-        row.share: row.kind for row in site_page.disclosure_rows(tmp_path / "run-sites/s0", number, of_run)
+        row["share"]: row["kind"]
+        for row in site_page.disclosure_rows(tmp_path / "run-sites/s0", number, of_run)
     }
     assert shown["weights"] == "weights, only in a sum"
     assert shown["rebafl/counts"] == "statistics, only in a sum"

@@ -15,7 +15,7 @@ from tests.federation import fake  # skips where cryptography is missing
 from tests.federation.test_policy import SERIAL, allow, weights
 from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.protocol.wire_format import seal
-from unskew.federation.site import approvals, terminal
+from unskew.federation.site import approvals, processes
 
 
 def wait(folder, study: str, run: str) -> None:
@@ -44,7 +44,7 @@ class Keyboard:
 def decide(folder, *lines) -> list[str]:
     said: list[str] = []
     keyboard = Keyboard(*lines)
-    terminal.decide_at_terminal(folder, said.append, keyboard, lambda: not keyboard.lines)
+    approvals.watch(folder, said.append, keyboard, lambda: not keyboard.lines)
     return said
 
 
@@ -89,7 +89,7 @@ def test_nothing_but_the_whole_word_decides(tmp_path, typed):
 def test_what_was_typed_before_the_question_is_thrown_away(tmp_path):
     """Somebody has typed `yes` for something else, or twice."""
     keyboard = Keyboard("yes\n", lambda: wait(tmp_path, "s1", "r1"), None, None)
-    terminal.decide_at_terminal(tmp_path, lambda _: None, keyboard, lambda: not keyboard.lines)
+    approvals.watch(tmp_path, lambda _: None, keyboard, lambda: not keyboard.lines)
     assert (state(tmp_path, "s1"), keyboard.forgot) == ("waiting", 1)
 
 
@@ -102,7 +102,7 @@ def test_a_study_that_was_decided_elsewhere_is_not_asked_about_any_more(tmp_path
 
 SCRIPT = """
 import os, sys, time
-from unskew.federation.site.terminal import Terminal, has_terminal
+from unskew.federation.site.approvals import Terminal, has_terminal
 terminal = Terminal()
 print("ready", has_terminal(), flush=True)
 sys.stdin.readline()
@@ -161,7 +161,7 @@ def told(site, kind: str, t: int = 0, tree=None, **header) -> str:
     """What the operator reads when the coordinator asks for this."""
     fixed = {"run": "r1", "serial": next(SERIAL), "site": site.member.name, "kind": kind, "t": t}
     answer = site.answer(seal(fixed | header, tree or {}, fake.COORDINATOR))
-    return terminal.terminal_line(site.member.folder, answer)
+    return processes.terminal_line(site.member.folder, answer)
 
 
 def test_every_exchange_is_a_line(site):
@@ -203,9 +203,9 @@ def test_a_trip_is_a_line_and_so_is_a_refusal(site):
     "text", ["", "{}", "[]", "{", '{"kind": "train"}', '{"kind": "train", "run": {}, "n": "x"}', "9" * 9999]
 )
 def test_nothing_that_is_told_stops_an_answer(site, text):
-    assert terminal.terminal_line(site.member.folder, SignedMessage(text, b"", b"")) == ""
+    assert processes.terminal_line(site.member.folder, SignedMessage(text, b"", b"")) == ""
     assert (
-        terminal.terminal_line(Path("/nowhere"), SignedMessage('{"kind": "setup", "run": "r1"}', b"", b""))
+        processes.terminal_line(Path("/nowhere"), SignedMessage('{"kind": "setup", "run": "r1"}', b"", b""))
         == ""
     )
 
@@ -215,7 +215,7 @@ def test_a_refusal_cannot_move_the_cursor(site):
         json.dumps({"code": "E310", "text": "\x1b[2J\nE999 forged", "run": "r1"}), b"", b""
     )
     assert (
-        terminal.terminal_line(site.member.folder, answer)
+        processes.terminal_line(site.member.folder, answer)
         == r"run r1 was not answered: E310 \x1b[2J\nE999 forged"
     )
 

@@ -67,7 +67,7 @@ def fingerprint_source(given: str, asks: bool) -> Callable[[], str]:
 
     def ask() -> str:
         from unskew.errors import UsageError
-        from unskew.federation.site.terminal import has_terminal
+        from unskew.federation.site.approvals import has_terminal
 
         if given:
             return given

@@ -189,25 +189,19 @@ def clean(
 
     A run that was used within the last hour may still be active and is never removed.
     """
-    from unskew.federation.site.run_folder import active_runs, removable_runs, time_ago
+    from unskew.federation.site.run_folder import removable_runs
     from unskew.federation.site.site_folder import SiteFolder
 
     SiteFolder.open(folder)
-    kept = removable_runs(folder, runs or [], older)
+    kept, going_on = removable_runs(folder, runs or [], older)
     for run in kept:
-        what = (
-            f"{run.path.name}  model and private state, {run.bytes / 1e6:.1f} MB, last used"
-            f" {time_ago(run.used_s)}"
-        )
+        what = f"{run.path.name}  model and private state, {run.bytes / 1e6:.1f} MB, last used {run.age}"
         print(f"{'would remove' if dry_run else 'removed'}  {what}")
         if not dry_run:
             run.remove()
-    going_on = [] if runs else active_runs(folder, older)
     for run in going_on:
-        print(
-            f"kept  {run.path.name}  last used {time_ago(run.used_s)}, so it may be going on; wait until it"
-            " was quiet for an hour"
-        )
+        text = f"last used {run.age}, so it may be going on; wait until it was quiet for an hour"
+        print(f"kept  {run.path.name}  {text}")
     if not (kept or going_on):
         print(
             f"nothing to remove: no run was last used {older:g} days ago or longer; --older DAYS reaches"

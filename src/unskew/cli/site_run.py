@@ -16,7 +16,7 @@ from unskew.cli.serve import LOG_FORMAT, METRICS, publish
 
 if TYPE_CHECKING:
     from unskew.federation.programs import Log
-    from unskew.federation.site.handshake import Finding
+    from unskew.federation.site.site_checks import Finding
     from unskew.federation.site.site_folder import SiteFolder
 
 Data = Annotated[
@@ -116,20 +116,13 @@ def _join(folder: Path, ticket: Path, coordinator: str, data: str, classes: str,
 
 def _announce_studies(folder: Path, approve: str, say: Log) -> None:
     """Announce studies that wait for approval, and ask about them if a person is at the terminal."""
-    from unskew.federation.site import approvals, terminal
+    from unskew.federation.site import approvals
 
-    here = approve == "ask" and say.form == "text" and terminal.has_terminal()
-    replace(say, timed=False)(
-        f"studies {LOCAL_ADDRESS if here else APPROVALS[approve]}; policy: {folder / 'policy.yaml'}"
-    )
-
-    def task() -> None:
-        if here:
-            terminal.decide_at_terminal(folder, say, terminal.Terminal())
-        else:
-            approvals.announce(folder, say)
-
-    threading.Thread(target=task, daemon=True).start()
+    here = approve == "ask" and say.form == "text" and approvals.has_terminal()
+    text = LOCAL_ADDRESS if here else APPROVALS[approve]
+    replace(say, timed=False)(f"studies {text}; policy: {folder / 'policy.yaml'}")
+    operator = approvals.Terminal() if here else None
+    threading.Thread(target=approvals.watch, args=(folder, say, operator), daemon=True).start()
 
 
 def names(classes: str) -> list[str]:

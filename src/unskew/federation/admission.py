@@ -16,7 +16,8 @@ import hmac
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 
 from cryptography import x509
 
@@ -95,15 +96,12 @@ def _check_proof(home: Coordinator, site: str, public: PublicKey, text: str) -> 
         raise UsageError("E503", f"the ticket of {site} has been used already; {new}")
     ticket = Ticket.read(path)
     if not ticket.secret or ticket.is_over():
-        raise UsageError(
-            "E503", f"the ticket of {site} expired on {ticket.expires[:10] or 'an earlier day'}; {new}"
-        )
+        day = ticket.expires[:10] or "an earlier day"
+        raise UsageError("E503", f"the ticket of {site} expired on {day}; {new}")
     proof = next((word.removeprefix(PROOF) for word in text.split() if word.startswith(PROOF)), "")
     if not proof:
-        rule = f"it should end with {PROOF}... as `unskew join` wrote it"
-        raise UsageError(
-            "E503", f"this public key carries no proof of a ticket; {rule}: send {site}.pub as it is."
-        )
+        remedy = f"send {site}.pub as `unskew join` wrote it, with {PROOF}... at its end"
+        raise UsageError("E503", f"this public key carries no proof of a ticket; {remedy}.")
     if not hmac.compare_digest(proof.encode(), ticket.proof(public).encode()):
         cause = "the ticket was altered on its way, or an earlier one was used, or the key is of another site"
         raise UsageError("E503", f"this key was not created with the ticket of {site}: {cause}; {new}")
@@ -130,41 +128,43 @@ def parse_bounds(text: str, sites: Sequence[str]) -> dict[str, int]:
 
     Raises UsageError (E109) for a number below 1 or an unknown site.
     """
+    pairs = [pair.partition("=")[::2] for pair in text.split(",")]
     if "=" not in text:
-        return dict.fromkeys(sites, _positive(text)) if text else {}
+        pairs = [(site, text) for site in sites] if text else []
     bounds: dict[str, int] = {}
-    for pair in text.split(","):
-        site, _, number = (part.strip() for part in pair.partition("="))
+    for site, number in ((site.strip(), number.strip()) for site, number in pairs):
         if site not in sites or site in bounds:
             what = "names twice" if site in bounds else "names no site whose key is here:"
-            raise UsageError(
-                "E109", f"--samples {what} '{site}'.{suggestion(site, set(sites) - set(bounds))}"
-            )
-        bounds[site] = _positive(number)
+            near = suggestion(site, set(sites) - set(bounds))
+            raise UsageError("E109", f"--samples {what} '{site}'.{near}")
+        if not (number.isascii() and number.isdecimal() and int(number)):
+            form = "a whole number above 0, or SITE=NUMBER,..."
+            raise UsageError("E109", f"--samples takes {form}; got '{number}'.")
+        bounds[site] = int(number)
     return bounds
 
 
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise UsageError("E109", f"--samples takes a whole number above 0, or SITE=NUMBER,...; got '{text}'.")
-    return int(text)
+def bound_file(home: Coordinator, site: str) -> Path:
+    """The file of the bound on a site's samples."""
+    return home.folder / "admitted" / f"{site}.samples"
 
 
 def write_bound(home: Coordinator, site: str, samples: int) -> None:
     """Store the bound of a site."""
-    disk.replace(home.folder / "admitted" / f"{site}.samples", f"{samples}\n")
+    disk.replace(bound_file(home, site), f"{samples}\n")
 
 
 def read_bounds(home: Coordinator) -> dict[str, int]:
     """The bounds by site, for sites that have one. Raises UsageError (E503) for a file without a number."""
-    paths = {site: home.folder / "admitted" / f"{site}.samples" for site in home.sites}
-    return {site: _read_number(path.read_text(), str(path)) for site, path in paths.items() if path.exists()}
-
-
-def _read_number(text: str, path: str) -> int:
-    if not text.strip().isdecimal():
-        raise UsageError("E503", f"{path} holds no number; admit the site again with --samples N.")
-    return int(text)
+    bounds: dict[str, int] = {}
+    for site in home.sites:
+        if not (path := bound_file(home, site)).exists():
+            continue
+        text = path.read_text().strip()
+        if not text.isdecimal():
+            raise UsageError("E503", f"{path} holds no number; admit the site again with --samples N.")
+        bounds[site] = int(text)
+    return bounds
 
 
 def add_site(home: Coordinator, site: str) -> Ticket:
@@ -193,7 +193,7 @@ def remove_site(home: Coordinator, site: str) -> None:
         revoke(home, site)
     _write_sites(home, tuple(other for other in home.sites if other != site))
     journal.record_events(home, [("removed", {"site": site})])
-    for path in (home.ticket_file(site), home.folder / "admitted" / f"{site}.samples"):
+    for path in (home.ticket_file(site), bound_file(home, site)):
         path.unlink(missing_ok=True)
 
 
@@ -214,9 +214,8 @@ def renew_certificate(home: Coordinator, hosts: Sequence[str] = ()) -> x509.Cert
     `certificates.renew`.
     """
     now = certificates.renew(home.folder, hosts)
-    journal.record_events(
-        home, [("renewed", {"certificate": f"{now.serial_number:x}", "hosts": list(hosts)})]
-    )
+    facts = {"certificate": f"{now.serial_number:x}", "hosts": list(hosts)}
+    journal.record_events(home, [("renewed", facts)])
     return now
 
 
@@ -227,7 +226,7 @@ class Renewal:
     home: Coordinator
     say: Say
     _serial: int | None = None
-    _next: float = field(default=0.0)
+    _next: float = 0.0
 
     def tend(self) -> bool:
         """Renew the certificate if it is due. True if the certificate has changed since the last check."""
@@ -238,10 +237,8 @@ class Renewal:
             now = certificates.read(self.home.folder / "server.crt")
             if certificates.days_left(now) < RENEW_DAYS:
                 now = renew_certificate(self.home)
-                self.say(
-                    f"the server's certificate was renewed for {certificates.days_left(now)} days; no site"
-                    " has to join again"
-                )
+                text = f"the server's certificate was renewed for {certificates.days_left(now)} days"
+                self.say(f"{text}; no site has to join again")
         except UsageError as error:
             self.say(str(error))
             return False

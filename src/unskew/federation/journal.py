@@ -10,6 +10,7 @@ head, which `unskew federation audit` prints.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -120,9 +121,6 @@ def record_events(home: Coordinator, events: Sequence[tuple[str, Mapping[str, An
         return
     with open(home.folder / "audit.lock", "a", opener=refuse_link) as lock_file:
         lock(lock_file, wait=True)
-        journal = Journal(home.folder / JOURNAL_FILE, home.key)
-        try:
+        with contextlib.closing(Journal(home.folder / JOURNAL_FILE, home.key)) as journal:
             for what, facts in events:
                 journal.note(what, **facts)
-        finally:
-            journal.close()

@@ -61,9 +61,8 @@ class Page:
         try:
             self._server = ThreadingHTTPServer((HOST, port), _handler(content, self.secret))
         except OSError as error:
-            raise UsageError(
-                "E109", f"--port {port} cannot be used on this machine: {error.strerror}."
-            ) from None
+            text = f"--port {port} cannot be used on this machine: {error.strerror}."
+            raise UsageError("E109", text) from None
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
 

@@ -121,9 +121,8 @@ class Ticket:
         except FileNotFoundError:
             raise UsageError("E111", f"there is no file {path}.") from None
         except (ValueError, TypeError, AttributeError) as error:
-            raise UsageError(
-                "E503", f"{path} is not a ticket; ask the coordinator to send it again."
-            ) from error
+            text = f"{path} is not a ticket; ask the coordinator to send it again."
+            raise UsageError("E503", text) from error
         return ticket
 
 
@@ -161,10 +160,8 @@ class Coordinator:
         if (folder / "federation.json").exists():
             raise UsageError("E161", f"{folder} already holds a federation.")
         if not tls and not is_local(host):
-            raise UsageError(
-                "E503",
-                f"without TLS a federation stays on one machine: --no-tls needs a --host like {LOOPBACK}.",
-            )
+            text = "without TLS a federation stays on one machine"
+            raise UsageError("E503", f"{text}: --no-tls needs a --host like {LOOPBACK}.")
         home = Coordinator(folder, name, host, port, tuple(sites), tls)
         for part in (folder, folder / "tickets", folder / "admitted", folder / "flower"):
             part.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -184,14 +181,10 @@ class Coordinator:
         """
         try:
             facts = json.loads((folder / "federation.json").read_text())
-            return Coordinator(
-                folder, facts["name"], facts["host"], facts["port"], tuple(facts["sites"]), facts["tls"]
-            )
+            return Coordinator(folder, **facts | {"sites": tuple(facts["sites"])})
         except FileNotFoundError:
-            text = (
-                f"there is no federation in {folder}; create one: unskew federation init NAME --host H"
-                " --sites a,b"
-            )
+            command = "unskew federation init NAME --host H --sites a,b"
+            text = f"there is no federation in {folder}; create one: {command}"
             raise UsageError("E161", text) from None
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError("E503", f"{folder / 'federation.json'} cannot be read: {error!r}.") from error
@@ -214,10 +207,8 @@ class Coordinator:
         """A new signed ticket with a new secret. It becomes valid when it is written to `ticket_file`."""
         authority, key = (self.folder / "ca.crt").read_text() if self.tls else "", self.key
         expires = (dt.datetime.now(dt.UTC) + dt.timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        secret = secrets.token_urlsafe(24)
-        return Ticket(
-            self.name, self.host, self.port, site, key.public.text, authority, secret=secret, expires=expires
-        ).signed(key)
+        facts = self.name, self.host, self.port, site, key.public.text, authority
+        return Ticket(*facts, secret=secrets.token_urlsafe(24), expires=expires).signed(key)
 
     def ticket_file(self, site: str) -> Path:
         """The file of a site's ticket until it is used."""
@@ -234,13 +225,9 @@ class Coordinator:
             raise UsageError("E503", f"{self.name} has no site '{site}'; it has {', '.join(self.sites)}.")
         path = self.key_file(site)
         if path.exists() and path.read_text().strip() != public.text:
-            again = (
-                f"unskew federation revoke {self.name} {site}, then unskew federation ticket {self.name}"
-                f" {site}"
-            )
-            raise UsageError(
-                "E161", f"{site} was admitted with another key; if that is to be replaced: {again}"
-            )
+            commands = (f"unskew federation {verb} {self.name} {site}" for verb in ("revoke", "ticket"))
+            text = f"{site} was admitted with another key; if that is to be replaced"
+            raise UsageError("E161", f"{text}: {', then '.join(commands)}")
         if any(key.text == public.text for other, key in self.admitted().items() if other != site):
             raise UsageError("E503", f"this key already belongs to another site; {site} must create its own.")
 

@@ -39,29 +39,23 @@ class RateLimit:
 
     def allow(self, name: str) -> bool:
         """True if an event is allowed now; only then it counts."""
-        now = self.clock()
-        name, due = self._entry(name, now)
-        if self._early_s(due, now) > 0:
-            return False
-        self._due[name] = due + 1 / self.rate
-        return True
+        return self._early_s(name, is_queued=False) <= 0
 
     def wait_s(self, name: str) -> float:
         """The wait in seconds of a new event, which is queued."""
+        return max(0.0, self._early_s(name, is_queued=True))
+
+    def _early_s(self, name: str, is_queued: bool) -> float:
+        """Seconds by which an event comes too early. It counts if it is on time, or if it is queued."""
         now = self.clock()
-        name, due = self._entry(name, now)
-        self._due[name] = due + 1 / self.rate
-        return max(0.0, self._early_s(due, now))
-
-    def _early_s(self, due: float, now: float) -> float:
-        return due - now - (self.burst - 1) / self.rate
-
-    def _entry(self, name: str, now: float) -> tuple[str, float]:
-        """The name under which events are counted, and the time at which it is due."""
         if name not in self._due and len(self._due) >= MOST_NAMES:
             self._due = {name: due for name, due in self._due.items() if due > now}
             name = name if len(self._due) < MOST_NAMES else OTHER_NAMES
-        return name, max(now, self._due.get(name, now))
+        due = max(now, self._due.get(name, now))
+        early_s = due - now - (self.burst - 1) / self.rate
+        if is_queued or early_s <= 0:
+            self._due[name] = due + 1 / self.rate
+        return early_s
 
 
 SILENT_S = 15.0
@@ -164,10 +158,8 @@ class Members:
             return False
         keys = {site: key for site, text in texts.items() if (key := _parse_key(text))}
         if self.home.tls:
-            folder = self.home.folder
-            self.context = certificates.server_context(
-                folder / "server.crt", folder / "server.key", keys.values()
-            )
+            files = self.home.folder / "server.crt", self.home.folder / "server.key"
+            self.context = certificates.server_context(*files, keys.values())
         self._certificate = certificate
         self._texts, self._sites = texts, {key.fingerprint: site for site, key in keys.items()}
         return True

@@ -119,10 +119,6 @@ class Connections:
         )
         self.config.load()
 
-    def count_of(self, site: str) -> int:
-        """The number of a site's connections."""
-        return Counter(c.site for c in self.open)[site]
-
     def expel(self) -> None:
         """Close the connections with keys that are no longer admitted."""
         for connection in [c for c in self.open if not c.is_admitted()]:
@@ -162,7 +158,8 @@ class Connection(H11Protocol):
         """The reason to refuse this connection; "" if it is accepted."""
         if not self.site:
             return "its certificate is not of an admitted key"
-        return f"more than {MOST_OPEN} connections" if self.shared.count_of(self.site) >= MOST_OPEN else ""
+        is_full = sum(other.site == self.site for other in self.shared.open) >= MOST_OPEN
+        return f"more than {MOST_OPEN} connections" if is_full else ""
 
     def data_received(self, data: bytes) -> None:
         """Limit the time for headers that have begun to arrive."""
@@ -262,17 +259,15 @@ class Listener:
             return "too many connections at once that have proven no key"
         return "" if self.pace.allow(host) else "connects too often"
 
-    def _new(self) -> Connection:
-        return Connection(self.shared)
-
     async def _greet(self, line: socket.socket, host: str) -> None:
         loop, context = asyncio.get_running_loop(), self.shared.members.context
-        line.setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-        )  # else a small answer waits 40 ms for the next
+        # else a small answer waits 40 ms for the next
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         times = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": GOODBYE_S} if context else {}
         try:
-            _, connection = await loop.connect_accepted_socket(self._new, line, ssl=context, **times)
+            _, connection = await loop.connect_accepted_socket(
+                lambda: Connection(self.shared), line, ssl=context, **times
+            )
             if connection.site:
                 self._known.add(host)
         except OSError as error:  # TLS's own errors are of this kind, too
@@ -281,8 +276,7 @@ class Listener:
                 line.close()
         finally:
             self._unproven[host] -= 1
-            if not self._unproven[host]:
-                del self._unproven[host]
+            self._unproven += Counter()  # which drops those without any
 
 
 def failure_reason(error: OSError) -> str:

@@ -53,16 +53,12 @@ class SumLog:
         sites.
         """
         sites, earlier = sorted(came), _read_sums(self._run_file).get(str(t))
+        differs = "and what differs would be one site's"
         if earlier not in (None, sites):
-            raise sum_refusal(
-                f"round {t} was summed over {', '.join(earlier or [])}, and what differs would be one site's"
-            )
+            raise sum_refusal(f"round {t} was summed over {', '.join(earlier or [])}, {differs}")
         summed = _read_sums(self.folder / SUMS_FILE)
         for earlier in [summed[each] for each in numbers if summed.get(each, sites) != sites]:
-            text = (
-                f"these numbers were summed before, over {', '.join(earlier)}, and what differs would be one"
-                " site's"
-            )
+            text = f"these numbers were summed before, over {', '.join(earlier)}, {differs}"
             raise sum_refusal(f"{text}; a run over other sites needs another seed")
 
     def note(self, t: int, numbers: Sequence[str], came: Sequence[str]) -> None:
@@ -149,13 +145,10 @@ class SiteSums:
         """
         numbers = fixed_point_of(run.method, run.trainer.fed, secure, run.trainer.sent)
         if problem := reply_problem(reply, numbers.spec, run.trainer.fed.sizes):
-            code, text = problem
-            self.say(
-                f"{code} {text}"
-            )  # which may hold a number of this site's own, and the coordinator is to read sums alone
-            raise UsageError(
-                code, "its reply does not pass the checks of a reply; the site's log says which."
-            )
+            code, text = problem  # which may hold a number of this site's own
+            self.say(f"{code} {text}")
+            text = "its reply does not pass the checks of a reply; the site's log says which."
+            raise UsageError(code, text)
         weighting = "equal" if run.settings.weighting == "equal" else run.method.weighting
 
         def steps(weight: float):  # type: ignore[no-untyped-def]

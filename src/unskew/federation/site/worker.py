@@ -81,10 +81,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("data")
-    parser.add_argument("--classes", default="")
-    parser.add_argument("--model")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--approve", choices=["ask", "all"], default="ask")
+    for option, default in (("classes", ""), ("model", None), ("device", "cpu"), ("approve", "ask")):
+        parser.add_argument(f"--{option}", default=default)
     options = parser.parse_args()
     os.umask(0o077)  # private state and what has left are for this user only
     joined = SiteFolder.open(options.folder)
@@ -94,17 +92,14 @@ def main() -> None:
         with suppress(OSError):  # a full disk under the log must not cost an answer
             print(time.strftime("%H:%M:%S"), text, flush=True)
 
-    with python_files.restrict(
-        options.data, options.model or ""
-    ):  # even if a coordinator or a file names others
+    # even if a coordinator or a file names others
+    with python_files.restrict(options.data, options.model or ""):
         dataset = load(options.data, classes)
         coordinator = PublicKey.parse(joined.ticket.coordinator)
         member = SiteIdentity(joined.ticket.site, options.folder, joined.key, coordinator)
         site = Site(member, lambda: dataset, options.model, options.device, say, options.approve)
-        say(
-            f"site {member.name}: {len(dataset.y)} training samples, {len(dataset.y_test)} test samples,"
-            " ready"
-        )
+        sizes = f"{len(dataset.y)} training samples, {len(dataset.y_test)} test samples"
+        say(f"site {member.name}: {sizes}, ready")
         serve(site, Path(os.environ[SOCKET]))
 
 
