@@ -81,9 +81,7 @@ def listen(bind: str, port: int) -> socket.socket:
 
 
 def origin(address: str) -> str:
-    """The unit to which connections from this address are counted: an IPv4 address, or the network of an IPv6
-    address.
-    """
+    """The unit of counting connections: an IPv4 address, or the network of an IPv6 address."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     # first: whether a mapped address is a loopback depends on Python
     ip = (ip.version == 6 and ip.ipv4_mapped) or ip
@@ -101,9 +99,7 @@ def check_free(bind: str, port: int) -> None:
         if error.errno == errno.EADDRINUSE:
             remedy = "Does it run already?"
         if error.errno == errno.EACCES:
-            remedy = (
-                "Ports below 1024 are for root; give the federation a --host HOST:PORT with a port above."
-            )
+            remedy = "Ports below 1024 are for root; give the federation another --host HOST:PORT."
         reason = error.strerror or error
         text = f"the server cannot listen at {host_port(bind, port)}: {reason}. {remedy}"
         raise UsageError("E507", text) from error

@@ -72,9 +72,7 @@ def invite(home: Coordinator, site: str, days: int = TICKET_DAYS) -> Ticket:
 
 
 def revoke(home: Coordinator, site: str) -> PublicKey:
-    """Revoke a site's key. Raises UsageError: E503 for an unknown site, E161 for a site that is not
-    admitted.
-    """
+    """Revoke a site's key. Raises UsageError: E503 for an unknown site, E161 for one not admitted."""
     require_site(home, site)
     key = home.admitted().get(site)
     if key is None:
@@ -210,9 +208,7 @@ RENEWAL_LOOK_S = 3600.0
 
 
 def renew_certificate(home: Coordinator, hosts: Sequence[str] = ()) -> x509.Certificate:
-    """Renew a federation's certificate, and record it in the journal. Raises UsageError as
-    `certificates.renew`.
-    """
+    """Renew a federation's certificate; the journal says so. Raises as `certificates.renew`."""
     now = certificates.renew(home.folder, hosts)
     facts = {"certificate": f"{now.serial_number:x}", "hosts": list(hosts)}
     journal.record_events(home, [("renewed", facts)])

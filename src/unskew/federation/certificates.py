@@ -44,9 +44,7 @@ LEAF = x509.BasicConstraints(ca=False, path_length=None)
 
 
 def certify(folder: Path, name: str, host: str) -> None:
-    """Write ca.crt, server.crt, authority.key and server.key (both mode 0600) for a federation's server at
-    `host`.
-    """
+    """Write ca.crt, server.crt, authority.key and server.key (mode 0600) for a server at `host`."""
     key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     authority = Issuer(x509_name(f"unskew federation {name}"), key, AUTHORITY_DAYS)
     root = authority.certificate(authority.name, authority.key.public_key(), AUTHORITY)
@@ -118,9 +116,7 @@ class Issuer:
         addresses: tuple[x509.GeneralName, ...] = (),
         serial: int | None = None,
     ) -> x509.Certificate:
-        """A signed certificate of `key`. addresses: hosts that may present it. serial: its number (default:
-        random).
-        """
+        """A signed certificate of `key`. addresses: its hosts. serial: its number (default: random)."""
         now = dt.datetime.now(dt.UTC)
         issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
         builder = (
@@ -161,9 +157,7 @@ def _address(host: str) -> x509.GeneralName:
 
 
 def _usage(authority: bool) -> x509.KeyUsage:
-    """The permitted uses of a key. From Python 3.13 on, ssl rejects an authority's certificate without
-    them.
-    """
+    """The permitted uses of a key, without which ssl of Python 3.13 rejects an authority."""
     others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
     others += ("encipher_only", "decipher_only")
     unused = dict.fromkeys(others, False)
@@ -233,9 +227,7 @@ def _private_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _load(context: ssl.SSLContext, chain: bytes) -> None:
-    """Load a key into a context. Python's ssl reads files only: in memory on Linux, else a temporary file of
-    mode 0600.
-    """
+    """Load a key, which ssl reads from files only: in memory on Linux, else of mode 0600."""
     if sys.platform == "linux":
         with os.fdopen(os.memfd_create("unskew"), "wb", buffering=0) as file:
             file.write(chain)

@@ -29,9 +29,7 @@ _FIRST = "0" * 64
 
 
 class Journal:
-    """Appends lines. An incomplete last line after a crash is removed, and the first new line records
-    this.
-    """
+    """Appends lines. It removes an incomplete last line after a crash, and records this."""
 
     def __init__(self, path: Path, key: PrivateKey):
         self.path, self.key = path, key
@@ -58,9 +56,7 @@ class Journal:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a check. lines: number of valid lines; head: digest of the last one; wrong: the next
-    line's defect.
-    """
+    """lines: number of valid lines; head: digest of the last one; wrong: the next line's defect."""
 
     lines: int
     head: str

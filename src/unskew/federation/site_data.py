@@ -114,9 +114,7 @@ def load(text: str, classes: Sequence[str] = ()) -> Dataset:
         remedy = "leave --classes out"
         raise DataError("E404", f"{text} has a number to predict, and --classes names classes; {remedy}.")
     if dataset.target and not dataset.target.given:
-        rule = (
-            "every site learns (y - center) / scale with the same two numbers, which this one does not name"
-        )
+        rule = "every site learns (y - center) / scale with the same numbers, which this one does not name"
         example = f"target={dataset.target.name},center=100,scale=50 in the brackets behind the path"
         raise DataError("E404", f"{text}: {rule}; agree on them, such as {example}.")
     if dataset.target:
@@ -129,9 +127,7 @@ def load(text: str, classes: Sequence[str] = ()) -> Dataset:
 
 
 def load_or_take(given: Any, classes: Sequence[str] = ()) -> Dataset:
-    """A site's own set, as an object or as text for `load`. Raises as `load`, and DataError (E403) if it is
-    not one set.
-    """
+    """A site's own set, an object or text for `load`. Raises as `load`, DataError (E403) for others."""
     if isinstance(given, Path | str):
         return load(str(given), classes)
     dataset = take(given)

@@ -101,9 +101,7 @@ class Ticket:
 
     @staticmethod
     def read(path: Path) -> Ticket:
-        """Read a ticket. Raises UsageError: E111 without a file, E503 if it is not a ticket, E109 for the
-        name of the federation or of the site.
-        """
+        """Read a ticket. Raises UsageError: E111 without a file, E503 or E109 if it is not a ticket."""
         try:
             ticket = Ticket(**json.loads(path.read_text()))
             PublicKey.parse(ticket.coordinator)
@@ -176,9 +174,7 @@ class Coordinator:
 
     @staticmethod
     def open(folder: Path) -> Coordinator:
-        """The federation in a folder. Raises UsageError: E161 if there is none, E503 if its federation.json
-        is damaged.
-        """
+        """The federation in a folder. Raises UsageError: E161 without one, E503 if it is damaged."""
         try:
             facts = json.loads((folder / "federation.json").read_text())
             return Coordinator(folder, **facts | {"sites": tuple(facts["sites"])})

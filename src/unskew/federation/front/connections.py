@@ -228,9 +228,7 @@ class Listener:
         self.pace = RateLimit(RATE, BURST)
         self._unproven: Counter[str] = Counter()
         self._known: set[str] = set()
-        """Addresses from which a key was proven; the limit on unproven connections of others does not apply
-        to them.
-        """
+        """Addresses that have proven a key, to which the limit on unproven connections does not apply."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def keep_open(self) -> None:
@@ -265,9 +263,8 @@ class Listener:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         times = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": GOODBYE_S} if context else {}
         try:
-            _, connection = await loop.connect_accepted_socket(
-                lambda: Connection(self.shared), line, ssl=context, **times
-            )
+            made = loop.connect_accepted_socket(lambda: Connection(self.shared), line, ssl=context, **times)
+            _, connection = await made
             if connection.site:
                 self._known.add(host)
         except OSError as error:  # TLS's own errors are of this kind, too
@@ -282,7 +279,6 @@ class Listener:
 def failure_reason(error: OSError) -> str:
     """The reason for a failure of TLS, in words."""
     text = str(error)
-    reason = next((reason for sign, reason in _REASONS if sign in text), None)
-    return reason or (
-        "broke TLS's rules" if isinstance(error, ssl.SSLError) else "left before it had proven a key"
-    )
+    is_tls = isinstance(error, ssl.SSLError)
+    other = "broke TLS's rules" if is_tls else "left before it had proven a key"
+    return next((reason for sign, reason in _REASONS if sign in text), other)

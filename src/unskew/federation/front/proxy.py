@@ -104,9 +104,7 @@ class SiteLeft(Exception):
 
 
 class Refused(Exception):
-    """A refused request. status: of HTTP. The text is the end of a sentence that begins with the site's
-    name.
-    """
+    """A refused request. status: of HTTP. The text follows the site's name in a sentence."""
 
     def __init__(self, status: int, text: str):
         super().__init__(text)
@@ -115,9 +113,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Signals:
-    """news: lets requests for messages wait. answers: rung when a site has sent an answer. idle: nodes
-    without messages.
-    """
+    """news: lets requests for messages wait. answers: rung at a site's answer. idle: nodes without any."""
 
     news: MessageWait
     answers: Bell
@@ -292,15 +288,11 @@ async def serve(
 ) -> None:
     """Serve until cancelled. server: client of Flower's server. say: receives the lines of `Refusals`."""
     refusals, members, flower = Refusals(say), Members(home), home.folder / "flower"
-    signs = Signals(
-        MessageWait(Bell(flower / REQUESTS)), Bell(flower / REPLIES), IdleNodes(flower / IDLE_FOLDER)
-    )
+    news, answers = MessageWait(Bell(flower / REQUESTS)), Bell(flower / REPLIES)
+    signs = Signals(news, answers, IdleNodes(flower / IDLE_FOLDER))
     signs.idle.forget()
-    shared = Connections(
-        members,
-        refusals,
-        Proxy(server, CALLS if home.tls else {**CALLS, REGISTER: _SMALL_BODY}, refusals, signs),
-    )
+    calls = CALLS if home.tls else {**CALLS, REGISTER: _SMALL_BODY}
+    shared = Connections(members, refusals, Proxy(server, calls, refusals, signs))
     accepting, unreadable = asyncio.create_task(Listener(listener, shared).keep_open()), 0
     bell_task = asyncio.create_task(signs.news.listen())
     try:

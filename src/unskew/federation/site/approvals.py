@@ -116,9 +116,7 @@ def bind(folder: Path, run: str, study: str) -> bool:
 
 
 def ask(folder: Path, request: Request) -> bool:
-    """Record that a run waits for a decision. True if its operator should be notified, because it was not
-    waiting before.
-    """
+    """Record that a run waits. True if it was not waiting, so that its operator should be notified."""
     previous = _read_request(_request_file(folder, request))
     if previous and (previous.run == request.run or previous.state != "waiting"):
         return False
@@ -240,17 +238,13 @@ DECISIONS: dict[str, State] = {"yes": "approved", "no": "refused"}
 
 
 class Terminal:
-    """Standard input while this process is in the foreground; reading in the background would stop the
-    site.
-    """
+    """Standard input in the foreground; reading in the background would stop the site."""
 
     def __init__(self) -> None:
         self._open = True
 
     def line(self, within_s: float) -> str | None:
-        """The next line; None without one, without a terminal in the foreground, and once the terminal is
-        closed.
-        """
+        """The next line; None without one, in the background, and once the terminal is closed."""
         if not (self._open and _in_foreground()):
             time.sleep(within_s)
             return None

@@ -403,9 +403,7 @@ class AnswerLoop:
         return NO_ROOM
 
     def _send(self) -> None:
-        """Send the answer that is ready. If the server is lost meanwhile it stays ready while it is
-        useful.
-        """
+        """Send the answer that is ready. While the server is lost it stays ready as long as it is useful."""
         if self._ready is None:
             return
         message, answer, until = self._ready

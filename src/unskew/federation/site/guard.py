@@ -245,9 +245,7 @@ class Guard:
 
     @property
     def least_samples(self) -> int:
-        """The policy's current minimum of samples behind each number that leaves. Raises UsageError as
-        `check_request`.
-        """
+        """The policy's minimum of samples behind a number that leaves. Raises as `check_request`."""
         return self._policy().least_samples
 
     def trouble(self, run: str, kind: str, code: str, text: str) -> None:
@@ -284,9 +282,8 @@ class Guard:
         epochs += f" a round, {settings.first_epochs} in the first" if settings.first_epochs else " a round"
         method, model = str(registry.parse(settings.method, settings.set)), settings.model[:MOST_MODEL]
         trains = f"{model}, {epochs}, batches of {settings.batch}, learning rate {settings.lr:g}"
-        return approvals.Request(
-            study, number, method, settings.rounds, self.by, leaves, time.time(), name=name, trains=trains
-        )
+        facts = study, number, method, settings.rounds, self.by, leaves, time.time()
+        return approvals.Request(*facts, name=name, trains=trains)
 
     def _check_approved(self, request: approvals.Request) -> None:
         """Raises UsageError (E522) until the operator has approved exactly this request."""
@@ -294,9 +291,8 @@ class Guard:
             return
         if approvals.ask(self.folder, request):
             self.say(f"a study asks for this site's data and waits for its operator\n{request.text()}")
-        raise UsageError(
-            WAITING, f"the study waits for the site's operator: unskew site approve {request.run}"
-        )
+        text = f"the study waits for the site's operator: unskew site approve {request.run}"
+        raise UsageError(WAITING, text)
 
 
 MOST_TRIPS = {"visit": 4, "score": 2}
@@ -304,9 +300,7 @@ MOST_TRIPS = {"visit": 4, "score": 2}
 
 
 def check_budgets(policy: Policy, spent: SiteLedger, study: Study, number: str) -> None:
-    """Raises UsageError (E520) if too little of the policy's epsilon or delta is left for a run that begins
-    now.
-    """
+    """Raises UsageError (E520) if too little of the policy's epsilon or delta is left for a new run."""
     epsilon = study.epsilon
     if policy.epsilon is None or not epsilon or number in spent.runs:
         return

@@ -123,9 +123,7 @@ class SiteRun:
         return digest(self.first, json.dumps(self.facts, sort_keys=True))
 
     def withheld(self, least: int) -> list[str]:
-        """The metrics that stay at the site: means over classes, if a class has fewer than `least` test
-        samples.
-        """
+        """The metrics that stay here: means over classes, if one has fewer than `least` test samples."""
         by_class = [metric.key for metric in self.trainer.fed.metrics if metric.key in BY_CLASS]
         return by_class if by_class and 0 < self._fewest_samples < least else []
 

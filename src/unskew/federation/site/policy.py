@@ -159,9 +159,7 @@ class Policy:
         return _parse(text, str(path))
 
     def changed(self, changes: Sequence[str]) -> Policy:
-        """A copy with the values of `key=value` texts; a list is separated by commas. Raises UsageError
-        (E521).
-        """
+        """A copy with the values of `key=value` texts, lists with commas. Raises UsageError (E521)."""
         values: dict[str, Any] = asdict(self)
         for change in changes:
             key, sign, value = change.partition("=")

@@ -43,9 +43,7 @@ Answer = Callable[[SignedMessage, float], SignedMessage]
 
 
 def terminal_line(folder: Path, answer: SignedMessage) -> str:
-    """The result of a request for the site's operator; "" if there is nothing to report. folder: the
-    site's.
-    """
+    """The result of a request for the site's operator; "" if there is none. folder: the site's."""
     try:
         header = json.loads(answer.text)
         run, t, kind = (header.get(name) for name in ("run", "t", "kind"))
@@ -142,9 +140,7 @@ class SiteMetrics:
         return figures
 
     def problem(self) -> str:
-        """The program that is not running; "" if all run. An unreachable server is not a problem of this
-        program.
-        """
+        """The program that is not running; "" if all run. An unreachable server is no problem of this."""
         return "" if self.worker is None or self.worker.is_running else "not running: the worker"
 
     def _count(self, header: dict[str, object], seconds: float) -> None:

@@ -247,9 +247,7 @@ class RunFiles:
         return f"{max(0.0, self.used_s):.0f} seconds ago"
 
     def remove(self) -> None:
-        """Remove the files. A coordinator that continues the run is informed that the private state is
-        lost.
-        """
+        """Remove the files. A coordinator that continues the run reads that the private state is lost."""
         if any(p.match(PRIVATE.format("*")) for p in self.files):
             disk.replace(self.path / REMOVED, "")
         for path in self.files:

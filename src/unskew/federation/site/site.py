@@ -116,9 +116,7 @@ _HEADER = TypeAdapter(Header)
 
 
 def check_header(header: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
-    """Raises UsageError (E310), which names the first value that no honest request of this kind has, or
-    lacks.
-    """
+    """Raises UsageError (E310) for a value that no honest request of this kind has, or lacks."""
     try:
         _HEADER.validate_python(header)
     except ValidationError as error:
@@ -143,11 +141,10 @@ def check_scored(header: Mapping[str, Any], settings: Settings, may_end_early: b
     round may be the last one, which is always scored, if `may_end_early`.
     """
     t = header["t"] if header["kind"] == "score" else header["t"] - 1
-    asked = header["kind"] == "score" or "score" in header
-    if asked and t % settings.eval_every and t != settings.rounds and not may_end_early:
-        raise policy_refusal(
-            f"scores of round {t} are asked for, and the study scores every {settings.eval_every} rounds"
-        )
+    asked, every = header["kind"] == "score" or "score" in header, settings.eval_every
+    if asked and t % every and t != settings.rounds and not may_end_early:
+        text = f"scores of round {t} are asked for, and the study scores every {every} rounds"
+        raise policy_refusal(text)
 
 
 def check_rates(header: Mapping[str, Any], settings: Settings) -> None:
@@ -185,9 +182,7 @@ def _excerpt(value: Any) -> str:
 
 @dataclass(frozen=True)
 class SiteIdentity:
-    """A site's name, folder and private key, and the coordinator's key, which must have signed every
-    request.
-    """
+    """coordinator: the coordinator's key, which must have signed every request."""
 
     name: str
     folder: Path
@@ -258,17 +253,13 @@ class Site:
         return seal(fixed | header, tree, member.key)
 
     def refusal(self, digest: str, problem: Exception) -> SignedMessage:
-        """The reply to a request that cannot be read or is not for this site. digest: SHA-256 of the
-        request's text.
-        """
+        """The reply to an unreadable request, or one for others. digest: SHA-256 of its text."""
         error = problem if isinstance(problem, WireError) else guard.answerable(problem, self.say)
         self.say(f"refused a request: {error.code} {error.text}")
         return seal({"re": digest, "site": self.member.name, **self._error(error, {})}, {}, self.member.key)
 
     def _error(self, error: UnskewError | WireError, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The code and redacted text of an error for the coordinator, recorded first. asked: the request's
-        header.
-        """
+        """An error's code and redacted text, recorded before it is sent. asked: the request's header."""
         run, kind = str(asked.get("run", "?")), str(asked.get("kind", "?"))
         self.guard.trouble(run, kind, error.code, error.text)
         files = [f"{self.member.folder}/"] + ([self.model.partition(":")[0]] if self.model else [])
@@ -277,9 +268,7 @@ class Site:
         return what if is_recorded else {"code": error.code, "text": NOT_WRITTEN_TEXT}
 
     def _check(self, header: dict[str, Any], tree: Mapping[str, Any]) -> None:
-        """Raises UsageError for a request that is not for this site (E310) or that repeats an earlier one
-        (E307).
-        """
+        """Raises UsageError for a request for others (E310), or a repetition of an earlier one (E307)."""
         name, kind, addressee = self.member.name, header.get("kind"), header.get("site")
         is_for_all = kind == "hello" and addressee == "*"
         known = isinstance(kind, str) and kind in self._answers
@@ -365,9 +354,8 @@ class Site:
         folder.write_received(request, run, start.t - 1)
         private, extra = run.to_device(folder.read_private(request)), {}
         if lr := request.header.get("score"):
-            extra["score"] = run.scores(
-                replace(start, t=start.t - 1, lr=lr), private, self.guard.least_samples
-            )
+            before = replace(start, t=start.t - 1, lr=lr)
+            extra["score"] = run.scores(before, private, self.guard.least_samples)
 
         def train() -> list[Reply]:
             return run.trainer.train(start, [run.k], {run.k: private} if private else {})
@@ -415,9 +403,7 @@ class Site:
         return RunFolder(self.member.folder / "runs" / request.header["run"], self.member.name)
 
     def _open_run(self, request: Packet) -> tuple[SiteRun, Broadcast]:
-        """The run, read from its folder if this process does not hold it, and the broadcast that the
-        request's round starts from.
-        """
+        """The run, from its folder if this process does not hold it, and the round's broadcast."""
         number = request.header["run"]
         if self._run and self._run[0] == number:
             _, digest, run = self._run
@@ -437,9 +423,7 @@ class Site:
 
     @contextmanager
     def _new_run(self, facts: dict[str, Any], first: Weights) -> Iterator[tuple[SiteRun, Study]]:
-        """A run and its study, for a check before the run is stored. The run is closed if the check raises an
-        error.
-        """
+        """A run and its study, for a check before the run is stored. An error closes the run."""
         settings = config.build(dict(facts["settings"]))
         here = site_settings(settings, self.model).replace(device=self.device)
         run = build_run(self.member.name, here, self.data, facts, first)

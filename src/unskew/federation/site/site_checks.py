@@ -113,18 +113,14 @@ def _check_plain(line: socket.socket) -> Finding:
 
 
 def _clock(tls: ssl.SSLSocket, place: str) -> Finding:
-    """Check the clock by the Date header of any HTTP response. A key that is not admitted gets no
-    response.
-    """
+    """Check the clock by the Date header of any response. A key that is not admitted gets none."""
     asked, answer = dt.datetime.now(dt.UTC), HTTPResponse(tls)
     try:
         tls.sendall(f"GET / HTTP/1.1\r\nHost: {place}\r\nConnection: close\r\n\r\n".encode())
         answer.begin()
         server_time = parsedate_to_datetime(str(answer.getheader("Date")))
     except (ConnectionError, ssl.SSLError):
-        text = (
-            "the server closes the connection without an answer, as it does with a key that is not admitted"
-        )
+        text = "the server closes the connection without an answer, as with a key that is not admitted"
         return Finding("admission", False, f"{text}. Is this site's key admitted?")
     except (OSError, HTTPException, ValueError, TypeError, IndexError):
         return Finding("clock", True, "the server does not tell the time")

@@ -59,9 +59,7 @@ class SiteFolder:
 
     @staticmethod
     def open(folder: Path) -> SiteFolder:
-        """The site in a folder. Raises UsageError (E503) if the folder is not a site's, or its ticket is
-        damaged.
-        """
+        """The site in a folder. Raises UsageError (E503) if there is none, or its ticket is damaged."""
         if not (folder / "ticket.json").exists():
             text = f"{folder} is not a site's folder; join a federation first: unskew join TICKET"
             raise UsageError("E503", text)

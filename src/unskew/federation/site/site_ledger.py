@@ -124,9 +124,7 @@ class SiteLedger:
 
     @staticmethod
     def read(folder: Path) -> SiteLedger:
-        """The ledger of a site's folder. Raises UsageError (E521) if it is unreadable, because then nothing
-        more may leave.
-        """
+        """The ledger of a site's folder. Raises UsageError (E521) if it is unreadable: nothing may leave."""
         path = folder / SPENT_FILE
         try:
             facts = json.loads(path.read_text()) if path.exists() else {}
@@ -281,9 +279,7 @@ class DisclosureLog:
         return True
 
     def _read(self) -> set[str]:
-        """The recorded statements. The last line may be incomplete. Raises ValueError, KeyError or TypeError
-        for a damaged file.
-        """
+        """The recorded statements. Raises ValueError, KeyError or TypeError for a damaged file."""
         if self._known is None:
             path = self.folder / SAID_FILE
             lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []

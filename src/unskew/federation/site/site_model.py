@@ -67,9 +67,8 @@ def open_site_model(path: Path, code: UserCode, data: Dataset | None = None) -> 
         site = printable(str(received["site"]))[:64]
         names = [f"site {i}" for i in range(int(received["federation"]["clients"]))]
         names[k] = site  # the only one that is known
-        federation = RemoteFederation.from_facts(
-            received["inputs"], {**received["federation"], "names": names}
-        )
+        form = {**received["federation"], "names": names}
+        federation = RemoteFederation.from_facts(received["inputs"], form)
         largest, lr, base = int(facts["largest"]), float(received["lr"]), int(received["base"])
         weights, down = {**first["w"], **tree.get("w", {})}, tree.get("down", {})
     except (KeyError, TypeError, ValueError, AttributeError, UnskewError) as error:
@@ -89,9 +88,7 @@ def open_site_model(path: Path, code: UserCode, data: Dataset | None = None) -> 
 
 
 def _has_personal_model(run: Run) -> bool:
-    """True if sites have models of their own, by private state or by a Part that changes the model's use at a
-    site.
-    """
+    """True if sites have models of their own, by private state or by a Part that changes its use."""
     trainer = trainer_of(run)
     try:
         kept = bool(trainer.kept or not trainer.sent) or any(part.personal for part in run.method.parts)
@@ -121,16 +118,13 @@ def _private(path: Path, base: int) -> Tree:
     if file.is_file():
         return checkpoints.read(file)[0]
     if base and ((path / REMOVED).exists() or any(path.glob(PRIVATE.format("*")))):
-        raise StateError(
-            "E201", f"the private state after round {base} is not in {path} any more; copy it back there."
-        )
+        text = f"the private state after round {base} is not in {path} any more; copy it back there."
+        raise StateError("E201", text)
     return {}
 
 
 def _record(path: Path, k: int, t: int) -> Record:
-    """The site's last scores on its own test samples, and what has left it, as rows; empty if they cannot be
-    read.
-    """
+    """The last scores on the site's samples, and what has left it; empty if they cannot be read."""
     record, number = Record(), path.name
     try:
         ledger = SiteLedger.read(path.parent.parent).runs[number]
@@ -147,9 +141,7 @@ def _record(path: Path, k: int, t: int) -> Record:
 
 
 def _ledger_row(row: Row, ledger: RunLedger, k: int) -> Row:
-    """A row of the site's ledger in the form of a run's ledger. Readers and guarantees are listed in
-    leaves.txt.
-    """
+    """A row of the site's ledger in the form of a run's. Readers and guarantees are in leaves.txt."""
     name = str(row["share"])
     is_statistic = name == HEADER_SHARE or name.startswith("score/")
     return {

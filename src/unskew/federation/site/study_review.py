@@ -131,9 +131,8 @@ class Study:
         plain = encoding.plain_weights(self.method, self.fed, self.sent)
         weights = wire_bytes(summed, {n: w[n] for n in plain}) * self.settings.rounds
         wider = summed.bits // 32 if summed else 1  # what is summed is of float32 numbers
-        return weights + sum(
-            share.max_bytes * wider * times for _, share, times in self.shares() if share.shape
-        )
+        sizes = (share.max_bytes * times for _, share, times in self.shares() if share.shape)
+        return weights + wider * sum(sizes)
 
     @property
     def epsilon(self) -> float:
@@ -338,9 +337,7 @@ def study_of(settings: Settings, method: Method, trainer: Trainer, data: Dataset
 
 
 def looks_unscaled(data: Dataset, study: Study) -> str:
-    """Why a site's samples, as the study takes them, need scaling; "" if they do not. A named set's need
-    none.
-    """
+    """Why a site's samples need scaling for the study; "" if they do not. A named set's need none."""
     normalises, embeds = study.method.normalises, study.fed.net.embeds
     by_images = scales_images(study.method)
     if data.intake is None or (embeds and not data.layout) or normalises == "all":

@@ -49,9 +49,7 @@ class SumLog:
     run: str
 
     def check(self, t: int, numbers: Sequence[str], came: Sequence[str]) -> None:
-        """Raises UsageError (E525) if round t, or numbers with these digests, were summed over other
-        sites.
-        """
+        """Raises UsageError (E525) if round t, or these numbers, were summed over other sites."""
         sites, earlier = sorted(came), _read_sums(self._run_file).get(str(t))
         differs = "and what differs would be one site's"
         if earlier not in (None, sites):
@@ -82,9 +80,7 @@ def facts_digest(*facts: Any) -> str:
 
 
 def _read_sums(path: Path) -> dict[str, list[str]]:
-    """The recorded sums. Raises UsageError (E521) for an unreadable file, because the opened sums are then
-    unknown.
-    """
+    """The recorded sums. Raises UsageError (E521) for an unreadable file: they are then unknown."""
     try:
         earlier = json.loads(path.read_text()) if path.exists() else {}
         return {str(key): [str(site) for site in sites] for key, sites in earlier.items()}

@@ -40,9 +40,7 @@ READING_S = 60.0
 
 
 def serve(site: Site, path: Path) -> None:
-    """Answer requests one by one without end. Only this user can open the socket, because its folder has mode
-    0700.
-    """
+    """Answer requests without end. Only this user can open the socket: its folder has mode 0700."""
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))

@@ -114,9 +114,7 @@ def encrypt_shares(common: bytes, giver: int, taker: int, of_seed: bytes, of_key
 
 
 def decrypt_shares(common: bytes, text: str) -> tuple[int, int, bytes, bytes]:
-    """The decrypted (giver, taker, share of the seed, share of the key). Raises ValueError if the text was
-    changed.
-    """
+    """(giver, taker, share of the seed, share of the key). Raises ValueError for a changed text."""
     try:
         return share_keys_plaintext_separate(decrypt(common, text.encode()))
     except (InvalidToken, ValueError, TypeError):
@@ -124,9 +122,7 @@ def decrypt_shares(common: bytes, text: str) -> tuple[int, int, bytes, bytes]:
 
 
 def mask_seed(common: bytes, context: str) -> bytes:
-    """The seed of the mask that two sites have in common; it differs between sites with different
-    contexts.
-    """
+    """The seed of the mask that two sites have in common, if they have a common context."""
     derived = HKDF(algorithm=hashes.SHA256(), length=SEED, salt=None, info=context.encode())
     return derived.derive(base64.urlsafe_b64decode(common))
 

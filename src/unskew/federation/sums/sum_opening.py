@@ -98,10 +98,8 @@ class Opening:
                 if not combine([given[giver][site], *(given[other][site] for other in chosen[1:])]):
                     self.false.setdefault(giver, set()).add(site)
             return secret
-        text = f"the shares of {site} do not give back what it has published"
-        raise SumNotOpened(
-            f"{text}: it dealt false ones, or other sites gave them. Nothing was opened.", "E318"
-        )
+        text = f"the shares of {site} do not give back what it has published: it dealt false ones, or other"
+        raise SumNotOpened(f"{text} sites gave them. Nothing was opened.", "E318")
 
 
 def false_share_text(giver: str, dealers: set[str], t: int) -> str:
