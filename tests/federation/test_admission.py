@@ -18,7 +18,7 @@ from unskew.federation import addresses as federation_addresses
 from unskew.federation import admission, certificates, tickets
 from unskew.federation.admission import AdmittedKeys, Renewal
 from unskew.federation.front.access import Members
-from unskew.federation.protocol.identity import PrivateKey, PublicKey
+from unskew.federation.protocol.identity import PrivateKey
 from unskew.federation.site import site_checks
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.tickets import Coordinator, Ticket
@@ -153,21 +153,6 @@ def joined(tmp_path, home):
     return SiteFolder.make(tmp_path / "site", Ticket.read(home.folder / "tickets" / "a.ticket"))
 
 
-def test_a_ticket_holds_no_key_and_is_for_its_owner_alone(home, joined):
-    path = home.ticket_file("a")
-    facts = json.loads(path.read_text())
-    assert "PRIVATE" not in path.read_text()
-    assert set(facts) == {
-        *("federation", "host", "port", "site", "coordinator", "authority"),
-        *("secret", "expires", "signature"),
-    }
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert facts["secret"] != json.loads(home.ticket_file("b").read_text())["secret"]
-    assert (
-        facts["secret"] not in (joined.folder / "ticket.json").read_text()
-    )  # a site has no use for it any more
-
-
 def test_private_keys_are_for_their_owner_alone(home, joined):
     for path in (home.folder / "coordinator.key", home.folder / "server.key", joined.folder / "site.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -182,17 +167,6 @@ def test_private_keys_are_for_their_owner_alone(home, joined):
         (joined.folder / "site.key").chmod(mode)
         with pytest.raises(UsageError, match=r"E521 .* chmod 600"):
             _ = joined.key
-
-
-def test_keys_sign_and_survive_their_files(tmp_path):
-    key = PrivateKey.make()
-    key.save(tmp_path / "k")
-    again = PrivateKey.load(tmp_path / "k")
-    assert PublicKey.parse(key.public.text).signed(b"m", again.sign(b"m"))
-    assert not key.public.signed(b"n", again.sign(b"m"))
-    assert not key.public.signed(b"m", b"")
-    with pytest.raises(UsageError, match="E161"):
-        key.save(tmp_path / "k")
 
 
 def test_what_cannot_be_a_federation_is_refused(tmp_path, home):
@@ -286,16 +260,6 @@ def test_a_site_can_be_removed_with_its_key(tmp_path, lung):
     for name in ("b", "c"):
         with pytest.raises(UsageError, match="E503"):
             admission.remove_site(lung.now(), name)
-
-
-def test_a_site_that_is_added_again_begins_without_a_key_or_a_bound(lung):
-    lung.admit("b", PrivateKey.make().public)
-    admission.write_bound(lung, "b", 6000)
-    admission.remove_site(lung, "b")
-    admission.add_site(lung.now(), "b")
-    assert Coordinator.open(lung.folder).admitted() == {}
-    assert admission.read_bounds(lung.now()) == {}
-    assert lung.ticket_file("b").exists()
 
 
 def test_a_key_that_is_revoked_is_out_at_once(tmp_path):

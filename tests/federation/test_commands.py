@@ -6,7 +6,6 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
 
-import io
 import json
 import socket
 
@@ -71,17 +70,6 @@ def test_the_same_command_again_goes_on_with_the_same_key(tmp_path, home, began)
     assert began == ["site"] * 3
 
 
-def test_a_folder_of_another_ticket_is_left_as_it_is(tmp_path, home, began):
-    run(tmp_path, "--coordinator", fingerprint(home))
-    before = (tmp_path / "site/ticket.json").read_text()
-    done = run(tmp_path, "--ticket", "federations/lung/tickets/b.ticket")
-    assert (done.code, done.err[:4]) == (2, "E161")
-    assert "belongs to site a of lung" in done.err
-    assert ((tmp_path / "site/ticket.json").read_text(), len(began)) == (before, 1)
-    done = run(tmp_path, "--ticket", "nowhere", "--folder", "new", "--coordinator", fingerprint(home))
-    assert (done.code, done.err[:4]) == (2, "E111")
-
-
 def test_a_ticket_that_was_replaced_on_its_way_makes_no_key_and_connects_to_nobody(tmp_path, home, began):
     other = Coordinator.make(tmp_path / "other", "lung", "127.0.0.1:9", ["a"])
     forged = ("--ticket", str(other.ticket_file("a")))
@@ -120,15 +108,6 @@ def test_somebody_at_a_terminal_types_the_fingerprint_which_is_not_shown_before(
     assert (done.code, len(asked)) == (0, 1), done.err
     assert fingerprint(home) not in done.out.split("joined")[0]
     assert "new ones are asked about here" in done.out
-
-
-def test_a_site_that_joined_unseen_is_held_against_the_fingerprint_too(tmp_path, home, began):
-    other = Coordinator.make(tmp_path / "other", "lung", "127.0.0.1:9", ["a"])
-    SiteFolder.make(tmp_path / "site", Ticket.read(other.ticket_file("a")))
-    again = ("--ticket", str(other.ticket_file("a")), "--coordinator", fingerprint(home))
-    for more in (again, ("--ticket", "gone", "--coordinator", fingerprint(home))):
-        assert run(tmp_path, *more).err.startswith("E503")
-    assert not began
 
 
 @pytest.fixture
@@ -179,19 +158,6 @@ def test_a_person_at_a_terminal_sees_every_fingerprint_before_anybody_is_admitte
     ]
 
 
-def test_a_script_that_does_not_say_that_fingerprints_were_compared_admits_nobody(
-    tmp_path, home, keys, monkeypatch
-):
-    for stdin in (io.StringIO("y\n"), None):
-        monkeypatch.setattr(admit.sys, "stdin", stdin)
-        done = call("federation", "admit", "lung", "a.pub", "b.pub", cwd=tmp_path)
-        assert (done.code, home.admitted()) == (2, {})
-        assert "E503 nobody was admitted to lung: nobody is at a terminal" in done.err
-        assert done.err.endswith("add --compared.\n")
-        assert keys["a"] in done.out
-    assert len(list((home.folder / "tickets").iterdir())) == 3
-
-
 def test_one_key_that_is_wrong_keeps_all_out(tmp_path, home, keys):
     good = (tmp_path / "b.pub").read_text()
     stranger = Coordinator.make(tmp_path / "other", "lung", "127.0.0.1:9", ["b"])
@@ -212,18 +178,6 @@ def test_one_key_that_is_wrong_keeps_all_out(tmp_path, home, keys):
         assert admitted(tmp_path, "a.pub", *wrong).err.startswith("E111")
     assert not home.admitted()
     assert not (home.folder / "audit.jsonl").exists()
-
-
-def test_two_sites_cannot_have_one_key_even_if_it_was_made_for_both(tmp_path, home, keys):
-    """One machine joins as two sites, with both tickets and one key."""
-    key = SiteFolder.open(tmp_path / "site-a").key.public
-    a, b = ("".join((tmp_path / f"{s}.pub").read_text().split()[-1:]) for s in "ab")
-    ticket = Ticket.read(home.ticket_file("b"))
-    (tmp_path / "b.pub").write_text(f"{key.text} unskew-ticket={ticket.proof(key)}\n")
-    assert a != b
-    done = admitted(tmp_path, "a.pub", "b.pub")
-    assert (done.code, home.admitted()) == (2, {})
-    assert "two of these files hold the same key" in done.err
 
 
 @pytest.fixture

@@ -166,13 +166,6 @@ def test_the_check_measures_the_servers_clock(tmp_path, home, server_s, ok):
     assert finding.ok is ok, finding.text
 
 
-def test_a_site_whose_clock_is_off_is_told_so_and_does_not_knock_for_ever(tmp_path, home):
-    joined = joined_at(tmp_path, home, Listener(home, -30).port)
-    done = call("site", "run", "--data", "d.npz", "--folder", str(joined.folder), cwd=tmp_path)
-    assert (done.code, done.err[:4]) == (2, "E503")
-    assert "s ahead of the server's" in done.err
-
-
 @pytest.mark.parametrize(("years", "said"), [(10, "not yet valid"), (-11, "has expired")])
 def test_a_certificate_out_of_its_time_makes_the_clock_suspect(tmp_path, monkeypatch, years, said):
     then = dt.datetime.now(dt.UTC) + dt.timedelta(days=365 * years)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.federation import fake  # skips where cryptography is missing
-from tests.federation.test_policy import SERIAL, allow, weights
+from tests.federation.test_policy import SERIAL, weights
 from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.protocol.wire_format import seal
 from unskew.federation.site import approvals, processes
@@ -183,22 +182,6 @@ def test_every_exchange_is_a_line(site):
     )
 
 
-def test_a_trip_is_a_line_and_so_is_a_refusal(site):
-    settings, first = fake.small("flea").as_dict(), {"w": weights(site)}
-    begins = told(site, "setup", tree=first, settings=settings, k=0, clients=1, largest=33)
-    assert begins == "run r1 begins: flea, 3 rounds", (
-        "a method that asks sites for something is not called fedavg"
-    )
-    trip = told(site, "visit", 1, first, part="flea", trip=0, lr=0.05)
-    assert trip == "run r1, after round 1 of 3: sent what the method shares beside the weights"
-    allow(site, most_rounds=1)
-    refused = told(site, "train", 1, first, lr=0.05)
-    assert refused.startswith(
-        "run r1 was not answered: E520 the site's policy does not allow it: the study takes 3"
-    )
-    assert told(site, "train", 1, first, **{"name": 5}).startswith("a request was not answered: E310")
-
-
 @pytest.mark.parametrize(
     "text", ["", "{}", "[]", "{", '{"kind": "train"}', '{"kind": "train", "run": {}, "n": "x"}', "9" * 9999]
 )
@@ -207,16 +190,6 @@ def test_nothing_that_is_told_stops_an_answer(site, text):
     assert (
         processes.terminal_line(Path("/nowhere"), SignedMessage('{"kind": "setup", "run": "r1"}', b"", b""))
         == ""
-    )
-
-
-def test_a_refusal_cannot_move_the_cursor(site):
-    answer = SignedMessage(
-        json.dumps({"code": "E310", "text": "\x1b[2J\nE999 forged", "run": "r1"}), b"", b""
-    )
-    assert (
-        processes.terminal_line(site.member.folder, answer)
-        == r"run r1 was not answered: E310 \x1b[2J\nE999 forged"
     )
 
 
@@ -244,8 +217,3 @@ def test_what_the_operator_approves_names_the_run_the_training_and_all_that_leav
     tells = next(line for line in leaves if line.startswith("what it tells"))
     assert "weights: seen by the server" in tells
     assert "not measured (measure it: unskew attack RUN gradient" in tells
-
-
-@pytest.mark.parametrize("name", ["a\nb", "x" * 65, 5, "\x1b[2J"])
-def test_a_name_that_no_run_can_have_is_refused(site, name):
-    assert "the request's 'name'" in told(site, "hello", settings=fake.small("fedavg").as_dict(), name=name)

@@ -90,8 +90,7 @@ def command(
             if metrics:
                 publish(metrics, figures, head)
             _announce_studies(folder, approve, say)
-            counting = figures if metrics else None
-            SiteProcesses(joined, data, classes, model, device, say, approve, log_format, counting).run()
+            SiteProcesses(joined, data, classes, model, device, say, approve, log_format, figures).run()
 
 
 def _join(folder: Path, ticket: Path, coordinator: str, data: str, classes: str, say: Log) -> SiteFolder:

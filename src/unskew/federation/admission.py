@@ -143,12 +143,10 @@ def parse_bounds(text: str, sites: Sequence[str]) -> dict[str, int]:
 
 
 def bound_file(home: Coordinator, site: str) -> Path:
-    """The file of the bound on a site's samples."""
     return home.folder / "admitted" / f"{site}.samples"
 
 
 def write_bound(home: Coordinator, site: str, samples: int) -> None:
-    """Store the bound of a site."""
     disk.replace(bound_file(home, site), f"{samples}\n")
 
 
@@ -203,7 +201,6 @@ def _write_sites(home: Coordinator, sites: tuple[str, ...]) -> Coordinator:
 
 
 RENEW_DAYS = 30
-"""A certificate is renewed if it is valid for fewer days."""
 RENEWAL_LOOK_S = 3600.0
 
 

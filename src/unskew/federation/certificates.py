@@ -32,15 +32,12 @@ from unskew.federation.protocol.identity import PrivateKey, PublicKey, write_sec
 from unskew.system import disk
 
 DAYS = 365
-"""Days for which the server's certificate is valid."""
 AUTHORITY_DAYS = 3650
 """Days for which the authority's certificate, and with it the federation, is valid."""
 AUTHORITY_KEY = "authority.key"
 _PEM = serialization.Encoding.PEM
 AUTHORITY = x509.BasicConstraints(ca=True, path_length=0)
-"""The role of a certificate with a key that may sign others."""
 LEAF = x509.BasicConstraints(ca=False, path_length=None)
-"""The role of a certificate with a key that may not sign others."""
 
 
 def certify(folder: Path, name: str, host: str) -> None:
@@ -138,7 +135,6 @@ class Issuer:
 
 
 def x509_name(name: str) -> x509.Name:
-    """The name of a subject or an issuer."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 
@@ -149,7 +145,6 @@ def _addresses(host: str) -> tuple[x509.GeneralName, ...]:
 
 
 def _address(host: str) -> x509.GeneralName:
-    """A name, or an IPv4 or IPv6 address, in a certificate's form."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

@@ -47,7 +47,6 @@ def rename_classes(dataset: Dataset, classes: tuple[str, ...], text: str) -> Dat
 
 
 def _used_classes(dataset: Dataset) -> list[int]:
-    """The named classes; of unnamed numbers, those that occur."""
     if dataset.y.ndim > 1 or not (dataset.intake and dataset.intake.unnamed):
         return list(range(len(dataset.classes)))
     return np.unique(np.concatenate([dataset.y, dataset.y_test])).tolist()

@@ -54,7 +54,6 @@ class Ticket:
 
     @property
     def place(self) -> str:
-        """The server's HOST:PORT."""
         return host_port(self.host, self.port)
 
     @property
@@ -85,7 +84,6 @@ class Ticket:
             raise UsageError("E503", f"this ticket expired on {self.expires[:10]}; {again}")
 
     def is_over(self) -> bool:
-        """True if the ticket has expired."""
         return dt.datetime.now(dt.UTC) >= dt.datetime.fromisoformat(self.expires)
 
     def proof(self, key: PublicKey) -> str:
@@ -126,7 +124,6 @@ class Ticket:
 
 DEFAULT_PORT = 8000
 TICKET_DAYS = 14
-"""Days for which a ticket is valid."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +188,6 @@ class Coordinator:
 
     @property
     def key(self) -> PrivateKey:
-        """The key that signs requests to sites."""
         return PrivateKey.load(self.folder / "coordinator.key")
 
     @property
@@ -233,7 +229,6 @@ class Coordinator:
         return self.folder / "flower" / "superlink"
 
     def key_file(self, site: str) -> Path:
-        """The file of an admitted site's public key."""
         return self.folder / "admitted" / f"{site}.pub"
 
     def admitted(self) -> dict[str, PublicKey]:

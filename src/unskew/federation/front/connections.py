@@ -37,7 +37,6 @@ HOLD_S = 2.0
 """Longest wait of a request in seconds. A machine that loses its power meanwhile loses a message that comes
 by then, which is sent again when it is back."""
 LOOK_S = 0.025
-"""Seconds between checks of the bell."""
 
 
 @dataclass
@@ -54,7 +53,6 @@ class MessageWait:
         self._bell, self._ring, self._next = bell, 0, asyncio.Event()
 
     async def listen(self) -> None:
-        """Pass the bell on until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             if self._bell.rang():
@@ -85,11 +83,8 @@ HEAD_S = 10.0
 """Seconds in which a connection must send the headers of its first request, or finish those of a later
 one."""
 IDLE_S = 75.0
-"""Seconds for which a connection is kept between two requests."""
 HEAD_BYTES = 16 << 10
-"""The most bytes of a request's headers."""
 MOST_OPEN = 32
-"""Connections of one site."""
 NOBODY = "(anybody: TLS is disabled)"
 """The name for sites without TLS, in which no connection can prove a key."""
 
@@ -135,7 +130,6 @@ class Connection(H11Protocol):
         self._header_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Accept the connection if its key is admitted."""
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True) if tls else None
@@ -151,7 +145,6 @@ class Connection(H11Protocol):
         self._wait()
 
     def is_admitted(self) -> bool:
-        """True if the key of this connection is still admitted."""
         return self.key == NOBODY or self.shared.members.site(self.key) == self.site
 
     def _reason(self) -> str:
@@ -177,7 +170,6 @@ class Connection(H11Protocol):
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Remove the connection."""
         self._arrived()
         self.shared.open.discard(self)
         super().connection_lost(exc)
@@ -201,14 +193,12 @@ class Connection(H11Protocol):
 
 
 HANDSHAKE_S = 4.0
-"""Seconds in which a connection must prove a key."""
 GOODBYE_S = 2.0
 """Seconds in which a closed connection must accept its remaining data."""
 MOST_UNPROVEN, MOST_UNPROVEN_EACH = 32, 8
 """Connections that have not proven a key yet: of all addresses and of one. Each takes 300 KB, most of it TLS
 buffers."""
 RATE, BURST = 10.0, 40.0
-"""New connections of one address: per second, and at once."""
 _REASONS = (
     ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "offers no certificate"),
     ("CERTIFICATE_VERIFY_FAILED", "its certificate is not of an admitted key"),
@@ -232,7 +222,6 @@ class Listener:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def keep_open(self) -> None:
-        """Accept connections until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -277,7 +266,6 @@ class Listener:
 
 
 def failure_reason(error: OSError) -> str:
-    """The reason for a failure of TLS, in words."""
     text = str(error)
     is_tls = isinstance(error, ssl.SSLError)
     other = "broke TLS's rules" if is_tls else "left before it had proven a key"

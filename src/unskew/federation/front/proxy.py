@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import logging
 import socket
 from collections import defaultdict
@@ -89,7 +90,6 @@ Send = Callable[[Message], Awaitable[None]]
 PATIENCE_S = 60.0
 """Seconds for a request and its answer, in addition to the time for their bytes."""
 RESPONSE_HEADERS = (b"content-type", b"content-length", b"content-encoding")
-"""Headers of an answer that are passed on."""
 SLOWEST = 16 << 10
 """Smallest transfer rate in bytes per second."""
 RATE, BURST = 100.0, 400.0
@@ -213,8 +213,8 @@ class Proxy:
             length = int(response.headers.get("content-length", 0))
             is_empty = response.status_code == 200 and not length
             if isinstance(content, bytes) and path == PULL_MESSAGES and is_empty:
-                node = PullMessagesRequest.FromString(content).node.node_id  # which Flower has read, too
-                self.signs.idle.note(node, asked)
+                with contextlib.suppress(DecodeError):
+                    self.signs.idle.note(PullMessagesRequest.FromString(content).node.node_id, asked)
             limit.reschedule(asyncio.get_running_loop().time() + PATIENCE_S + (size + length) / SLOWEST)
             kept = [(n.lower(), v) for n, v in response.headers.raw if n.lower() in RESPONSE_HEADERS]
             await answer.begin(response.status_code, kept)
@@ -276,7 +276,6 @@ MOST_UNREADABLE = 6
 """Readings that may fail in a row before the front ends, because a removed key would not be
 noticed."""
 MOST_AT_ONCE = 64
-"""Parallel requests to Flower's server; others wait."""
 
 KEEPALIVE_S = 2.0
 """Seconds for which an idle connection to Flower's server is reused. The server closes it after 5 s,

@@ -34,7 +34,6 @@ ANY_SEED = {"seed": 0, "partition_seed": None}
 """Further such settings for studies in which no selected samples and no secure sums leave."""
 State = Literal["waiting", "approved", "refused"]
 LEAST_KEY = 16
-"""Digits of a request's digest that identify it."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,6 @@ class Request:
         return hashlib.sha256(json.dumps(shown).encode()).hexdigest()
 
     def text(self) -> str:
-        """The text that the operator decides on."""
         lines = [f"run     {self.run}  ({self.state})"]
         lines += [f"name    {self.name}, as the coordinator calls it"] if self.name else []
         lines += [f"by      {self.by}", f"method  {self.method}, {self.rounds} rounds"]
@@ -196,9 +194,7 @@ def _write_request(folder: Path, request: Request) -> None:
 
 MOST_PENDING = 20
 FORGOTTEN_FILE = "forgotten"
-"""The numbers of removed runs, one per line."""
 MOST_KNOWN = 10_000
-"""Removed runs that are remembered."""
 
 
 def make_room(folder: Path, run: str) -> list[str]:
@@ -255,13 +251,11 @@ class Terminal:
         return text or None
 
     def forget(self) -> None:
-        """Discard unread input."""
         if _in_foreground():
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 def has_terminal() -> bool:
-    """True if a person can answer at a terminal."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 

@@ -68,7 +68,6 @@ without one. Long enough for a restart of the server."""
 TIMEOUT_S = 30.0
 """Seconds for one call; each piece of a message takes a call of its own."""
 _FAILURE_CODE = 8
-"""Flower's code of an error answer."""
 
 
 class FleetError(Exception):
@@ -240,7 +239,6 @@ class Fleet:
             send(all_of_it, response.objects_to_push, push)
 
     def forget(self) -> None:
-        """Mark the last message as completed."""
         self._pulling, self._left_open = None, False
         self._open.unlink(missing_ok=True)
 
@@ -253,13 +251,11 @@ class Fleet:
 
 
 def _without_content(head: bytes) -> Message:
-    """A message without its pieces."""
     return message_from_proto(MessageProto.FromString(head))
 
 
 @contextlib.contextmanager
 def _map_errors() -> Iterator[None]:
-    """Turn the error of a call into a FleetError."""
     try:
         yield
     except (FleetError, MessageNotKept, UnskewError, OSError):  # mapped already, or of this machine
@@ -277,7 +273,6 @@ def _map_errors() -> Iterator[None]:
 
 
 def _refusal(response: httpx.Response) -> FleetError:
-    """The error for a response with a status other than 200."""
     error = FlowerError.from_json(response.text)
     if response.status_code == httpx.codes.UNAUTHORIZED:
         text = "it does not know this site's key, or the clocks differ by more than a few seconds"
@@ -292,7 +287,6 @@ def _refusal(response: httpx.Response) -> FleetError:
 
 
 QUICK_S, IDLE_S = 0.2, 2.0
-"""Shortest and longest pause between requests for messages."""
 PATIENCE = 50
 """While nothing comes, the pause grows to this part of the silence, so that waiting costs a round two per
 cent."""

@@ -26,7 +26,6 @@ from unskew.federation.site.site_ledger import (
     KEPT_ROUNDS,
     SAID_FILE,
     AnsweredRequest,
-    DisclosureLog,
     RunLedger,
     SiteLedger,
     policy_refusal,
@@ -110,9 +109,6 @@ class Guard:
     approve: Approve = "ask"
     say: Callable[[str], None] = lambda _: None
     clock: Callable[[], time.struct_time] = time.localtime
-
-    def __post_init__(self) -> None:
-        self.disclosures = DisclosureLog(self.folder)
 
     def check_request(self, number: str, kind: str, t: int) -> None:
         """Raises UsageError (E520, E521, E523) if no study of this site allows the request now."""
@@ -234,7 +230,7 @@ class Guard:
         that cannot be recorded.
         """
         if asked.kind == "hello":
-            if not self.disclosures.note(number, asked.kind, header):
+            if not site_ledger.note_statement(self.folder, number, asked.kind, header):
                 text = f"what the site says of its data could not be written down there, in {SAID_FILE}"
                 raise policy_refusal(text)
             return

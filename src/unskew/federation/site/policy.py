@@ -108,7 +108,6 @@ class Policy:
 
     @property
     def _minutes(self) -> tuple[int, int]:
-        """Begin and end of the hours in which the site answers, in minutes after midnight."""
         match = _HOURS.fullmatch(self.hours)
         assert match
         a, b, c, d = map(int, match.groups())

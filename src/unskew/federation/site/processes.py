@@ -174,7 +174,7 @@ class SiteProcesses:
     say: Say = print
     approve: str = "ask"
     form: programs.LogForm = "text"
-    figures: SiteMetrics | None = None
+    figures: SiteMetrics = field(default_factory=lambda: SiteMetrics(Path()))
 
     def __post_init__(self) -> None:
         self.say = RareSay(self.say, always=CONNECTED)
@@ -193,8 +193,7 @@ class SiteProcesses:
         with tempfile.TemporaryDirectory(prefix="unskew-") as private:
             path = Path(private) / "worker"
             worker = self._worker(path)
-            if self.figures:
-                self.figures.worker = worker
+            self.figures.worker = worker
             with stop_at_end(worker):
                 while not path.exists():  # the server sees this site once it has its data
                     self._tend(worker)
@@ -207,10 +206,8 @@ class SiteProcesses:
 
         site = self.joined.ticket.site
         answer = partial(self._answer, path)
-        with_counts = self.figures.with_counts(answer) if self.figures else answer
-        answering = AnswerLoop(Fleet(self.joined), with_counts, self.say, site)
-        if self.figures:
-            self.figures.answering = answering
+        answering = AnswerLoop(Fleet(self.joined), self.figures.with_counts(answer), self.say, site)
+        self.figures.answering = answering
         thread = threading.Thread(target=answering.run, daemon=True)
         thread.start()
         try:
@@ -241,7 +238,6 @@ class SiteProcesses:
         time.sleep(0.2)
 
     def _worker(self, address: Path) -> Program:
-        """The worker's program. address: the socket between it and this process."""
         folder = self.joined.folder
         env = programs.environment(folder / "flower", **{SOCKET: str(address)})
         options = ["--classes", self.classes] if self.classes else []

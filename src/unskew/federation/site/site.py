@@ -48,7 +48,12 @@ from unskew.federation.site import approvals, guard
 from unskew.federation.site.guard import Approve, Guard
 from unskew.federation.site.local_run import SiteRun, build_run, form_text
 from unskew.federation.site.run_folder import RunFolder
-from unskew.federation.site.site_ledger import NOT_WRITTEN_TEXT, AnsweredRequest, policy_refusal
+from unskew.federation.site.site_ledger import (
+    NOT_WRITTEN_TEXT,
+    AnsweredRequest,
+    note_statement,
+    policy_refusal,
+)
 from unskew.federation.site.study_review import (
     Study,
     disclosure_lines,
@@ -264,7 +269,7 @@ class Site:
         self.guard.trouble(run, kind, error.code, error.text)
         files = [f"{self.member.folder}/"] + ([self.model.partition(":")[0]] if self.model else [])
         what = {"code": error.code, "text": guard.redact(error, files, asked)}
-        is_recorded = self.guard.disclosures.note(run, kind, what)
+        is_recorded = note_statement(self.member.folder, run, kind, what)
         return what if is_recorded else {"code": error.code, "text": NOT_WRITTEN_TEXT}
 
     def _check(self, header: dict[str, Any], tree: Mapping[str, Any]) -> None:
@@ -436,7 +441,6 @@ class Site:
             raise
 
     def _keep(self, number: str, study: Study, run: SiteRun) -> None:
-        """Keep a run in memory in place of the previous one."""
         if self._run:
             self._run[2].trainer.close()
         self._run = number, study.digest, run

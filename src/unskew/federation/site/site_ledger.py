@@ -42,7 +42,6 @@ LEDGER_FILE = "ledger.jsonl"
 HEADER_SHARE = "said"
 """The ledger's name for fields of a header: numbers of samples, the loss, keys of a sum."""
 MOST_HEADER_VALUE = 200
-"""Largest value of a header, in bytes, that the ledger repeats."""
 MOST_ORDERS = 3
 """Different orders for one Share in a round. Only a server that has crashed needs more than one."""
 KEPT_ROUNDS = 5
@@ -225,7 +224,6 @@ def named_scores(rows: Iterable[Mapping[str, Any]], run: RunLedger) -> Iterator[
 
 
 def _length(value: Any) -> int:
-    """Bytes of a header's value."""
     return len(json.dumps(value).encode())
 
 
@@ -245,49 +243,30 @@ def _infinite(run: Mapping[str, Any]) -> dict[str, Any]:
 
 SAID_FILE = "said.jsonl"
 MOST_STATEMENTS = 10_000
-"""Different statements that a site ever makes."""
 NOT_WRITTEN_TEXT = "the site says no more of it: what it says could not be written down there, in said.jsonl."
 
 
-@dataclass
-class DisclosureLog:
-    """The statements that a site has made to coordinators. folder: the site's folder."""
+def note_statement(folder: Path, run: str, asked: str, what: Mapping[str, Any]) -> bool:
+    """Record a statement to a coordinator before it is made. False if that is impossible, and it must then
+    not be made.
 
-    folder: Path
-    _known: set[str] | None = field(default=None, init=False)
-    _whole: int | None = field(default=None, init=False)
-    """Bytes to which the file is cut before a line is added, where a crash left a piece of one; else None."""
-
-    def note(self, run: str, asked: str, what: Mapping[str, Any]) -> bool:
-        """Record a statement before it is made. False if that is impossible; the statement must then not be
-        made.
-
-        asked: the kind of the request.
-        """
-        try:
-            known = self._read()
-            if (key := _statement_key(run, asked, what)) in known:
-                return True
-            if len(known) >= MOST_STATEMENTS:
-                return False
-            with contextlib.closing(disk.AppendFile(self.folder / SAID_FILE, self._whole)) as book:
-                book.add(json.dumps({"at": time.time(), "run": run, "asked": asked, "said": what}) + "\n")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, Paused):
+    folder: the site's folder. asked: the kind of the request.
+    """
+    path = folder / SAID_FILE
+    try:
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        whole = [line for line in lines if line.endswith(b"\n")]  # a crash may leave a piece of the last one
+        rows = [json.loads(line) for line in whole]
+        known = {_statement_key(row["run"], row["asked"], row["said"]) for row in rows}
+        if _statement_key(run, asked, what) in known:
+            return True
+        if len(known) >= MOST_STATEMENTS:
             return False
-        known.add(key)
-        self._whole = None
-        return True
-
-    def _read(self) -> set[str]:
-        """The recorded statements. Raises ValueError, KeyError or TypeError for a damaged file."""
-        if self._known is None:
-            path = self.folder / SAID_FILE
-            lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-            whole = [line for line in lines if line.endswith(b"\n")]
-            rows = [json.loads(line) for line in whole]
-            self._known = {_statement_key(row["run"], row["asked"], row["said"]) for row in rows}
-            self._whole = sum(map(len, whole)) if whole != lines else None
-        return self._known
+        with contextlib.closing(disk.AppendFile(path, sum(map(len, whole)))) as book:
+            book.add(json.dumps({"at": time.time(), "run": run, "asked": asked, "said": what}) + "\n")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, Paused):
+        return False
+    return True
 
 
 def _statement_key(run: str, asked: str, what: Mapping[str, Any]) -> str:

@@ -29,7 +29,6 @@ from unskew.runs.predictions import TrainedRun
 from unskew.runs.reopen import UserCode, check_weights, rebuild
 
 SCOPE_OF_WEIGHTS = {"global": "global@client", "kept": "personal@client", "personal": "personal@client"}
-"""The scope of a score by the kind of weights at the site."""
 
 
 @dataclass(frozen=True)

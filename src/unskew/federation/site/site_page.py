@@ -21,7 +21,6 @@ MOST_RUNS = 20
 
 
 def html(joined: SiteFolder) -> str:
-    """The page, from the current contents of the site's folder."""
     folder, now = joined.folder, time.time()
     problem, policy, spent = "", None, SiteLedger(folder, {})
     try:

@@ -116,7 +116,6 @@ class Study:
 
     @property
     def summed(self) -> bool:
-        """True if the coordinator sees only sums over sites."""
         return self.settings.secure is not None
 
     @property
@@ -205,7 +204,6 @@ def check_study(policy: Policy, study: Study) -> None:
 
 
 def _asks_sites(part: Part) -> bool:
-    """True if a Part needs anything from the sites."""
     hooks = {hook for hook in HOOKS if overrides(part, hook)}
     return bool(hooks - AT_THE_SERVER or part.trips)
 

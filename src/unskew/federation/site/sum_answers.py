@@ -75,7 +75,6 @@ class SumLog:
 
 
 def facts_digest(*facts: Any) -> str:
-    """A digest of everything that determines a site's numbers."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -94,7 +93,6 @@ Answer = tuple[dict[str, Any], Tree]
 VARIABLE_SETTINGS = ("model", *SITE_CHOICES)
 """Settings that may differ between runs with equal numbers of a site."""
 MOST_SUMS = 4
-"""Runs that may be in the middle of a sum at a site."""
 
 
 @dataclass
@@ -127,7 +125,6 @@ class SiteSums:
 
     @property
     def answers(self) -> dict[str, Callable[[Packet], Answer]]:
-        """The functions by kind of request."""
         return {"share": self._share, "mask": self._mask, "agree": self._agree, "open": self._open}
 
     def begin(

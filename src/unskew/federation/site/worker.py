@@ -36,7 +36,6 @@ from unskew.system import python_files
 OVERDUE = 70
 """Exit code of a worker after a request that took too long."""
 READING_S = 60.0
-"""Seconds in which a request must arrive through the socket."""
 
 
 def serve(site: Site, path: Path) -> None:

@@ -65,9 +65,7 @@ class Member:
     _seed: bytes = field(default_factory=primitives.new_seed)
     _roster: Roster = field(default_factory=lambda: Roster(()))
     _common: dict[str, bytes] = field(default_factory=dict)
-    """The common encryption key with each site."""
     _shares: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
-    """Shares of each site's seed and key, dealt to this site."""
     _signed: bytes = b""
     """The digest of the lists that this site has signed."""
 

@@ -58,14 +58,12 @@ class KeyPair:
 
     @staticmethod
     def make() -> KeyPair:
-        """A new pair."""
         private, public = generate_key_pairs()
         number = private.private_numbers().private_value
         return KeyPair(number.to_bytes(SCALAR, "big"), public_key_to_bytes(public).decode())
 
 
 def new_seed() -> bytes:
-    """A new secret from the operating system."""
     return os.urandom(SEED)
 
 

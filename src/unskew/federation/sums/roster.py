@@ -13,13 +13,9 @@ from torch import Tensor
 from unskew.errors import UsageError
 
 KEYS, MOST_KEY = 3, 1000
-"""Public keys of a site, and characters of one."""
 MOST_NAME = 64
-"""Characters of a site's name."""
 MOST_SIGNATURE = 200
-"""Characters of a signature."""
 MOST_SEALED = 2000
-"""Characters of two shares that are encrypted for a site."""
 
 
 @dataclass(frozen=True)
