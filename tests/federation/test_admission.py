@@ -10,9 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.cli.calling import call
-from tests.federation import fake
 from tests.federation.test_handshake import Listener, joined_at
-from tests.federation.test_site_exchange import sites_of, told
 from unskew.errors import UsageError
 from unskew.federation import addresses as federation_addresses
 from unskew.federation import admission, certificates, tickets
@@ -260,38 +258,6 @@ def test_a_site_can_be_removed_with_its_key(tmp_path, lung):
     for name in ("b", "c"):
         with pytest.raises(UsageError, match="E503"):
             admission.remove_site(lung.now(), name)
-
-
-def test_a_key_that_is_revoked_is_out_at_once(tmp_path):
-    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:1", list(fake.KEYS)[:5])
-    for site in home.sites:
-        home.admit(site, fake.KEYS[site].public)
-
-    def shown(state, done):
-        if done.t == 1:
-            home.key_file("s1").unlink()
-
-    def revoke(site, asked, honest):
-        request = json.loads(asked.text)
-        if (site, request["kind"], request["t"]) == ("s3", "train", 2):
-            home.key_file("s3").unlink()
-        return honest
-
-    loop, _, _ = fake.run(
-        tmp_path / "run",
-        fake.Direct(sites_of(tmp_path), revoke),
-        fake.small("fedavg"),
-        shown=shown,
-        keys=AdmittedKeys(home),
-    )
-    answered = [e["answered"] for e in loop.record.rows["events"] if e["code"] == "round"]
-    assert answered == [[0, 1, 2, 3, 4], [0, 2, 4], [0, 2, 4]]
-    assert told(tmp_path / "run", "E310") == [
-        (2, "s1 is no longer admitted and was not asked."),
-        (2, "s3: its admission was taken back meanwhile. Reply dropped."),
-        (3, "s1 is no longer admitted and was not asked."),
-        (3, "s3 is no longer admitted and was not asked."),
-    ]
 
 
 def certificate(home):

@@ -209,24 +209,6 @@ def test_an_audit_notices_files_that_were_changed_after_the_run(tmp_path, lung):
     assert json.loads(told.out)["changed"] == ["metrics.jsonl", "model.safetensors"]
 
 
-def test_tickets_and_revocations_are_noted_in_the_federations_journal(tmp_path, lung):
-    call("join", str(lung.ticket_file("a")), cwd=tmp_path)
-    admitted = call(
-        "federation", "admit", "lung", "--compared", "site/a.pub", "--samples", "6000", cwd=tmp_path
-    )
-    assert admitted.code == 0, admitted.err
-    key = lung.admitted()["a"].fingerprint
-    assert call("federation", "ticket", "lung", "b", "--days", "3", cwd=tmp_path).code == 0
-    assert call("federation", "revoke", "lung", "a", cwd=tmp_path).code == 0
-    noted = [json.loads(line) for line in (lung.folder / JOURNAL_FILE).read_text().splitlines()]
-    said = [(n["what"], n.get("site"), n.get("key")) for n in noted]
-    assert ("ticket", "b", None) in said
-    assert said[-1] == ("revoked", "a", key)
-    (ticket,) = (n for n in noted if n["what"] == "ticket" and n["site"] == "b")
-    assert ticket["expires"] == Ticket.read(lung.ticket_file("b")).expires
-    assert call("federation", "audit", "lung", cwd=tmp_path).code == 0
-
-
 @pytest.mark.flower
 def test_a_second_server_is_refused_before_it_touches_anything(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:

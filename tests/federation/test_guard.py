@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-from typing import Any
 
 import pytest
 import torch
@@ -13,9 +11,8 @@ from tests.federation import (
     fake,  # skips where cryptography is missing  # skips where cryptography is missing
 )
 from tests.federation.test_policy import allow, answer, begun, hello, weights
-from unskew.core.trees import Tree, tree_map
+from unskew.core.trees import tree_map
 from unskew.errors import UsageError
-from unskew.federation.protocol.wire_format import seal
 from unskew.federation.site import approvals
 from unskew.federation.site.run_folder import RunFiles
 from unskew.federation.site.site import Site
@@ -114,47 +111,17 @@ def test_a_stricter_policy_stops_a_run_that_goes_on(site, stricter, key):
     )
 
 
-class Asking:
-    """A coordinator that asks one site whatever it likes, under growing serial numbers."""
-
-    def __init__(self, site: Site):
-        self.site, self.serial = site, 0
-
-    def __call__(
-        self, kind: str, t: int = 0, tree: Tree | None = None, run: str = "r1", **more: Any
-    ) -> dict[str, Any]:
-        self.serial += 1
-        header = {
-            "run": run,
-            "serial": self.serial,
-            "site": self.site.member.name,
-            "kind": kind,
-            "t": t,
-            **more,
-        }
-        return json.loads(self.site.answer(seal(header, tree or {}, fake.COORDINATOR)).text)
-
-
-@pytest.fixture
-def ask(tmp_path):
-    return Asking(fake.sites(tmp_path, fake.federation())[1000])
-
-
-def test_a_method_is_what_the_operator_reads_and_nothing_beside_it(ask):
+def test_a_method_is_what_the_operator_reads_and_nothing_beside_it(site):
     """`dpsgd` was approved with its epsilon, and ran with `set: {dpsgd: {noise: 0.0001}}`, of which nobody
     was told."""
     settings = fake.small("fedprox").as_dict()
-    refusal = ask("hello", settings={**settings, "set": {"fedprox": {"mu": 100.0}}})
-    assert (
-        refusal["code"],
-        "by the setting 'set', which its operator would not read" in refusal["text"],
-    ) == ("E506", True)
-    place, tree = {"k": 0, "clients": 5, "largest": 9}, {"w": {"x": torch.zeros(1)}}
-    assert (
-        ask("setup", tree=tree, settings={**settings, "set": {"fedprox": {"mu": 100.0}}}, **place)["code"]
-        == "E506"
-    )
-    assert "hello" in ask("hello", settings=settings, run="r2")
+    forged = {**settings, "set": {"fedprox": {"mu": 100.0}}}
+    refusal = answer(site, "hello", settings=forged)
+    assert refusal["code"] == "E506"
+    assert "by the setting 'set', which its operator would not read" in refusal["text"]
+    tree = {"w": {"x": torch.zeros(1)}}
+    assert answer(site, "setup", tree=tree, settings=forged, **FACTS)["code"] == "E506"
+    assert "hello" in answer(site, "hello", settings=settings, run="r2")
 
 
 needs_accounting = pytest.mark.skipif(

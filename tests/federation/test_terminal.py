@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import sys
 import time
 from pathlib import Path
 
@@ -97,58 +94,6 @@ def test_a_study_that_was_decided_elsewhere_is_not_asked_about_any_more(tmp_path
     said = decide(tmp_path, lambda: approvals.decide(tmp_path, "r1", "refused") and None, "yes\n")
     assert state(tmp_path, "s1") == "refused"
     assert len([text for text in said if "asks for" in text]) == 1
-
-
-SCRIPT = """
-import os, sys, time
-from unskew.federation.site.approvals import Terminal, has_terminal
-terminal = Terminal()
-print("ready", has_terminal(), flush=True)
-sys.stdin.readline()
-time.sleep(0.3)
-terminal.forget()
-print("asked", flush=True)
-print(repr(terminal.line(10)), flush=True)
-print(repr(terminal.line(0.05)), flush=True)
-if os.fork() == 0:
-    os.setpgid(0, 0)
-    print("behind", repr(terminal.line(0.1)), flush=True)
-    terminal.forget()
-    os._exit(0)
-print("child", os.wait()[1], flush=True)
-print(repr(terminal.line(10)), repr(terminal.line(0.05)), flush=True)
-"""
-
-
-def test_a_terminal_is_read_in_the_foreground_only_and_early_lines_are_dropped():
-    """In the background the kernel stops whoever reads from the terminal, and with it the site."""
-    pid, line = pty.fork()
-    if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-c", SCRIPT])
-    seen = b""
-
-    def until(text: bytes) -> None:
-        nonlocal seen
-        end = time.monotonic() + 20
-        while text not in seen and time.monotonic() < end:
-            try:
-                seen += os.read(line, 4096)
-            except OSError:
-                break
-        assert text in seen, seen
-
-    until(b"ready True")
-    os.write(line, b"go\nyes\n")  # the yes is too early
-    until(b"asked")
-    os.write(line, b"no\n")
-    until(b"child 0")
-    os.write(line, b"\x04")
-    until(b"None None")
-    os.waitpid(pid, 0)
-    os.close(line)
-    text = seen.decode()
-    assert "'no\\n'" in text
-    assert "behind None" in text
 
 
 @pytest.fixture

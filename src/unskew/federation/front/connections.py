@@ -1,10 +1,9 @@
 """Connections of sites: the listener accepts them, TLS decides which are kept, and requests for messages wait
 here.
 
-uvicorn and h11 speak HTTP; this file identifies sites and limits the time in which a request must begin.
-TLS has proven a key before a connection is made. If the key is not admitted at this moment, the connection
-is closed before a byte of its request is read. A connection without a proven key takes little memory, for a
-few seconds, and the number of such connections is limited.
+uvicorn and h11 speak HTTP; this file identifies sites. TLS has proven a key before a connection is made. If
+the key is not admitted at this moment, the connection is closed before a byte of its request is read. A
+connection without a proven key takes little memory, for a few seconds, and their number is limited.
 
 Because requests for messages wait here, sites need not poll often, and messages are found without delay.
 """
@@ -79,9 +78,6 @@ class MessageWait:
         return True
 
 
-HEAD_S = 10.0
-"""Seconds in which a connection must send the headers of its first request, or finish those of a later
-one."""
 IDLE_S = 75.0
 HEAD_BYTES = 16 << 10
 MOST_OPEN = 32
@@ -122,12 +118,11 @@ class Connections:
 
 
 class Connection(H11Protocol):
-    """A connection that lasts only while its key is admitted and its requests arrive in time."""
+    """A connection that lasts only while its key is admitted."""
 
     def __init__(self, shared: Connections):
         super().__init__(shared.config, shared.state, {})
         self.shared, self.key, self.site = shared, "", ""
-        self._header_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
@@ -142,7 +137,6 @@ class Connection(H11Protocol):
         self.shared.open.add(self)
         self.app_state |= {"key": self.key, "site": self.site, "last_ring": LastRing()}
         self.app_state["place"] = certificates.place_in(certificate) if certificate else 0
-        self._wait()
 
     def is_admitted(self) -> bool:
         return self.key == NOBODY or self.shared.members.site(self.key) == self.site
@@ -155,22 +149,11 @@ class Connection(H11Protocol):
         return f"more than {MOST_OPEN} connections" if is_full else ""
 
     def data_received(self, data: bytes) -> None:
-        """Limit the time for headers that have begun to arrive."""
-        if self.transport.is_closing():
-            return
-        super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._arrived()
-        elif self._header_timer is None:
-            self._wait()
-
-    def on_response_complete(self) -> None:
-        """Stop the timer, because uvicorn's own one runs until the next byte arrives."""
-        self._arrived()
-        super().on_response_complete()
+        """Ignore what a refused connection has sent already."""
+        if not self.transport.is_closing():
+            super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._arrived()
         self.shared.open.discard(self)
         super().connection_lost(exc)
 
@@ -178,18 +161,6 @@ class Connection(H11Protocol):
         """Record a request that was not HTTP, or had headers that are too long."""
         self.shared.refusals.note(self.site, f"no HTTP request with at most {HEAD_BYTES >> 10} KB of headers")
         super().send_400_response(msg)
-
-    def _wait(self) -> None:
-        self._header_timer = self.loop.call_later(HEAD_S, self._expired)
-
-    def _arrived(self) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
-
-    def _expired(self) -> None:
-        self.shared.refusals.note(self.site, f"no complete request within {HEAD_S:.0f} s")
-        self.transport.abort()
 
 
 HANDSHAKE_S = 4.0
