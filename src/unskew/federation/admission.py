@@ -60,7 +60,7 @@ def invite(home: Coordinator, site: str, days: int = TICKET_DAYS) -> Ticket:
     Raises UsageError: E503 for an unknown site, E161 for an admitted one, E109 for an invalid number of
     days.
     """
-    require_site(home, site)
+    home.require_site(site)
     if not 1 <= days <= 365:
         raise UsageError("E109", f"--days takes 1 to 365; got {days}.")
     if site in home.admitted():
@@ -73,18 +73,12 @@ def invite(home: Coordinator, site: str, days: int = TICKET_DAYS) -> Ticket:
 
 def revoke(home: Coordinator, site: str) -> PublicKey:
     """Revoke a site's key. Raises UsageError: E503 for an unknown site, E161 for one not admitted."""
-    require_site(home, site)
+    home.require_site(site)
     key = home.admitted().get(site)
     if key is None:
         raise UsageError("E161", f"{site} is not admitted, so that there is nothing to take back.")
     home.key_file(site).unlink()
     return key
-
-
-def require_site(home: Coordinator, site: str) -> None:
-    """Raises UsageError (E503) if the federation has no site of this name."""
-    if site not in home.sites:
-        raise UsageError("E503", f"{home.name} has no site '{site}'; it has {', '.join(home.sites)}.")
 
 
 def _check_proof(home: Coordinator, site: str, public: PublicKey, text: str) -> None:
@@ -182,7 +176,7 @@ def remove_site(home: Coordinator, site: str) -> None:
 
     Raises UsageError (E503) for an unknown site or the last one.
     """
-    require_site(home, site)
+    home.require_site(site)
     if len(home.sites) == 1:
         raise UsageError("E503", f"{site} is the last site of {home.name}.")
     if site in home.admitted():

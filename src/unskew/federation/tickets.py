@@ -213,8 +213,7 @@ class Coordinator:
 
     def check_key(self, site: str, public: PublicKey) -> None:
         """Raises UsageError: E503 for an unknown site or a key in use, E161 if the site has another key."""
-        if site not in self.sites:
-            raise UsageError("E503", f"{self.name} has no site '{site}'; it has {', '.join(self.sites)}.")
+        self.require_site(site)
         path = self.key_file(site)
         if path.exists() and path.read_text().strip() != public.text:
             commands = (f"unskew federation {verb} {self.name} {site}" for verb in ("revoke", "ticket"))
@@ -222,6 +221,11 @@ class Coordinator:
             raise UsageError("E161", f"{text}: {', then '.join(commands)}")
         if any(key.text == public.text for other, key in self.admitted().items() if other != site):
             raise UsageError("E503", f"this key already belongs to another site; {site} must create its own.")
+
+    def require_site(self, site: str) -> None:
+        """Raises UsageError (E503) if the federation has no site of this name."""
+        if site not in self.sites:
+            raise UsageError("E503", f"{self.name} has no site '{site}'; it has {', '.join(self.sites)}.")
 
     @property
     def superlink(self) -> Path:

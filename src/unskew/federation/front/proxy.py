@@ -219,8 +219,8 @@ class Proxy:
             kept = [(n.lower(), v) for n, v in response.headers.raw if n.lower() in RESPONSE_HEADERS]
             await answer.begin(response.status_code, kept)
             async for piece in response.aiter_raw():
-                await answer.go_on(piece)
-            await answer.end()
+                await answer.send({"type": "http.response.body", "body": piece, "more_body": True})
+            await answer.send({"type": "http.response.body"})
         finally:
             await response.aclose()
 
@@ -235,19 +235,13 @@ class Answer:
         self.begun = True
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
 
-    async def go_on(self, piece: bytes) -> None:
-        await self.send({"type": "http.response.body", "body": piece, "more_body": True})
-
-    async def end(self) -> None:
-        await self.send({"type": "http.response.body"})
-
     async def only(self, status: int) -> None:
         """Send only a status and the time, and close the connection unless the status is 204."""
         if self.begun:
             return
         headers = [(b"date", formatdate(usegmt=True).encode()), (b"content-length", b"0")]
         await self.begin(status, headers[:1] if status == 204 else [*headers, (b"connection", b"close")])
-        await self.end()
+        await self.send({"type": "http.response.body"})
 
 
 async def _body(receive: Receive) -> AsyncIterator[bytes]:
