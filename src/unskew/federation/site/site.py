@@ -127,7 +127,7 @@ def check_header(header: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = first["loc"][0]
-        text = f"the request's '{name}' is {_excerpt(header.get(name))}: {first['msg']}."
+        text = f"the request's '{name}' is {_excerpt(header.get(str(name)))}: {first['msg']}."
         raise UsageError("E310", text) from None
     if "k" in header and header["k"] >= header.get("clients", MOST_CLIENTS):
         text = f"the request's 'k' is {header['k']}, expected a number below its {header['clients']} clients."
