@@ -32,7 +32,6 @@ from unskew.data.data_warnings import partition_warnings
 from unskew.data.python_objects import settings_of
 from unskew.data.samples.intake import Intake
 from unskew.errors import UsageError
-from unskew.federation.site.file_names import is_site_run
 from unskew.records.checkpoints import State
 from unskew.results import Comparison, PublishedModel, Result, SitePredictor, result_of
 from unskew.round import run as round_run
@@ -49,7 +48,7 @@ from unskew.runs.export import hub_format
 from unskew.runs.reopen import UserCode, open_run
 from unskew.runs.run_folder import RunFolder, free_path
 from unskew.system import python_files
-from unskew.system.disk import check_name
+from unskew.system.disk import AT_SITE, check_name
 from unskew.system.failures import explain
 from unskew.system.python_files import GIVEN_OBJECT, one_line
 from unskew.tasks import own_loss
@@ -408,7 +407,7 @@ def load(
         trained = hub_format.open_hub(path)
         module = trained.run.fed.net.module_with(trained.end.weights)
         return PublishedModel(trained.run, module, trained, path)
-    if is_site_run(path):
+    if (path / AT_SITE).is_file():
         if unfinished or best:
             text = "holds the weights that came last; leave out unfinished and best."
             raise UsageError("E109", f"{path} {text}")

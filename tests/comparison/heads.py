@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.federation.loopback import below
-from unskew.federation.addresses import free_port
+from tests.ports import free_port
 
 STORE = 80 << 20
 

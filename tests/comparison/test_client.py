@@ -77,7 +77,7 @@ def test_a_comparison_has_the_bits_of_one_machine_though_a_worker_is_killed(clus
 
 @pytest.mark.parametrize("first", [("compare", "fedavg", *FEW), ("run", *ONE)])
 def test_nobody_who_listens_is_told_in_one_sentence(tmp_path, first):
-    from unskew.federation.addresses import free_port
+    from tests.ports import free_port
 
     on = f"ray://127.0.0.1:{free_port()}"
     assert refused(tmp_path, on, *first, "--name", "c").startswith(

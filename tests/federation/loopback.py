@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 
 import unskew
+from tests.ports import free_port
 from unskew.core.keys import numpy_key
 from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index
-from unskew.federation.addresses import free_port
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.tickets import Coordinator, Ticket
 from unskew.records import checkpoints

@@ -125,17 +125,6 @@ class Proxy:
         self.line = line
 
 
-@pytest.mark.parametrize(
-    ("text", "host", "port"),
-    [("proxy:3128", "proxy", 3128), ("http://proxy:3128/", "proxy", 3128), ("http://u:p@[::1]:9", "::1", 9)],
-)
-def test_a_proxy_may_be_named_with_or_without_http(monkeypatch, text, host, port):
-    monkeypatch.setenv("HTTPS_PROXY", text)
-    proxy = proxy_for("fl.example.org")
-    assert proxy
-    assert (proxy.hostname, proxy.port) == (host, port)
-
-
 def test_there_is_none_without_a_name_or_for_hosts_that_are_left_out(monkeypatch):
     assert proxy_for("fl.example.org") is None
     monkeypatch.setenv("HTTP_PROXY", "proxy:1")  # which is for connections without TLS

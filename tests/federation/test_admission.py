@@ -10,16 +10,14 @@ from dataclasses import replace
 import pytest
 
 from tests.cli.calling import call
-from tests.federation import fake
 from tests.federation.test_handshake import Listener, joined_at
-from tests.federation.test_site_exchange import sites_of, told
 from unskew.errors import UsageError
 from unskew.federation import addresses as federation_addresses
 from unskew.federation import admission, certificates, tickets
 from unskew.federation.admission import AdmittedKeys, Renewal
 from unskew.federation.front.access import Members
-from unskew.federation.protocol.identity import PrivateKey, PublicKey
-from unskew.federation.site import handshake
+from unskew.federation.protocol.identity import PrivateKey
+from unskew.federation.site import site_checks
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.tickets import Coordinator, Ticket
 
@@ -153,21 +151,6 @@ def joined(tmp_path, home):
     return SiteFolder.make(tmp_path / "site", Ticket.read(home.folder / "tickets" / "a.ticket"))
 
 
-def test_a_ticket_holds_no_key_and_is_for_its_owner_alone(home, joined):
-    path = home.ticket_file("a")
-    facts = json.loads(path.read_text())
-    assert "PRIVATE" not in path.read_text()
-    assert set(facts) == {
-        *("federation", "host", "port", "site", "coordinator", "authority"),
-        *("secret", "expires", "signature"),
-    }
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert facts["secret"] != json.loads(home.ticket_file("b").read_text())["secret"]
-    assert (
-        facts["secret"] not in (joined.folder / "ticket.json").read_text()
-    )  # a site has no use for it any more
-
-
 def test_private_keys_are_for_their_owner_alone(home, joined):
     for path in (home.folder / "coordinator.key", home.folder / "server.key", joined.folder / "site.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -182,17 +165,6 @@ def test_private_keys_are_for_their_owner_alone(home, joined):
         (joined.folder / "site.key").chmod(mode)
         with pytest.raises(UsageError, match=r"E521 .* chmod 600"):
             _ = joined.key
-
-
-def test_keys_sign_and_survive_their_files(tmp_path):
-    key = PrivateKey.make()
-    key.save(tmp_path / "k")
-    again = PrivateKey.load(tmp_path / "k")
-    assert PublicKey.parse(key.public.text).signed(b"m", again.sign(b"m"))
-    assert not key.public.signed(b"n", again.sign(b"m"))
-    assert not key.public.signed(b"m", b"")
-    with pytest.raises(UsageError, match="E161"):
-        key.save(tmp_path / "k")
 
 
 def test_what_cannot_be_a_federation_is_refused(tmp_path, home):
@@ -288,48 +260,6 @@ def test_a_site_can_be_removed_with_its_key(tmp_path, lung):
             admission.remove_site(lung.now(), name)
 
 
-def test_a_site_that_is_added_again_begins_without_a_key_or_a_bound(lung):
-    lung.admit("b", PrivateKey.make().public)
-    admission.write_bound(lung, "b", 6000)
-    admission.remove_site(lung, "b")
-    admission.add_site(lung.now(), "b")
-    assert Coordinator.open(lung.folder).admitted() == {}
-    assert admission.read_bounds(lung.now()) == {}
-    assert lung.ticket_file("b").exists()
-
-
-def test_a_key_that_is_revoked_is_out_at_once(tmp_path):
-    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:1", list(fake.KEYS)[:5])
-    for site in home.sites:
-        home.admit(site, fake.KEYS[site].public)
-
-    def shown(state, done):
-        if done.t == 1:
-            home.key_file("s1").unlink()
-
-    def revoke(site, asked, honest):
-        request = json.loads(asked.text)
-        if (site, request["kind"], request["t"]) == ("s3", "train", 2):
-            home.key_file("s3").unlink()
-        return honest
-
-    loop, _, _ = fake.run(
-        tmp_path / "run",
-        fake.Direct(sites_of(tmp_path), revoke),
-        fake.small("fedavg"),
-        shown=shown,
-        keys=AdmittedKeys(home),
-    )
-    answered = [e["answered"] for e in loop.record.rows["events"] if e["code"] == "round"]
-    assert answered == [[0, 1, 2, 3, 4], [0, 2, 4], [0, 2, 4]]
-    assert told(tmp_path / "run", "E310") == [
-        (2, "s1 is no longer admitted and was not asked."),
-        (2, "s3: its admission was taken back meanwhile. Reply dropped."),
-        (3, "s1 is no longer admitted and was not asked."),
-        (3, "s3 is no longer admitted and was not asked."),
-    ]
-
-
 def certificate(home):
     return certificates.read(home.folder / "server.crt")
 
@@ -354,7 +284,7 @@ def test_a_certificate_is_renewed_and_no_site_joins_again(tmp_path, lung):
     listener = Listener(lung)
     again = SiteFolder.open(joined.folder)
     line = federation_addresses.connect("127.0.0.1", listener.port, True, 5)
-    assert handshake.certificate_of(again, line)[0].ok
+    assert site_checks.certificate_of(again, line)[0].ok
     (lung.folder / certificates.AUTHORITY_KEY).unlink()
     no = call("federation", "renew", "lung", cwd=tmp_path)
     assert (no.code, "E503 the authority's key" in no.err) == (2, True)

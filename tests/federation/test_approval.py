@@ -21,14 +21,13 @@ from unskew.config import dump
 from unskew.core.module_inputs import check_vocabulary
 from unskew.errors import Paused, UsageError
 from unskew.federation.coordinator import correspondence
-from unskew.federation.coordinator.network_run import conduct_order
 from unskew.federation.coordinator.orders import Order, Terms
 from unskew.federation.protocol.study_rules import study_settings
 from unskew.federation.site import approvals
 from unskew.federation.site.guard import DATA_ERROR_TEXT
-from unskew.federation.site.handshake import Finding
 from unskew.federation.site.policy import POLICY_FILE, Policy
 from unskew.federation.site.site import Site
+from unskew.federation.site.site_checks import Finding
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.site.site_ledger import SiteLedger
 from unskew.federation.tickets import Coordinator
@@ -81,14 +80,6 @@ def test_where_samples_are_drawn_another_seed_is_another_study(site, method):
     approvals.decide(site.member.folder, "r1", "approved")
     assert "hello" in hello(site, method, run="r2")
     assert hello(site, method, run="r3", seed=5)["code"] == "E522"
-
-
-def test_the_sums_of_another_seed_are_another_study(site):
-    """Over other sites they would show what this one sent."""
-    hello(site, secure_aggregation="on")
-    approvals.decide(site.member.folder, "r1", "approved")
-    assert "hello" in hello(site, run="r2", secure_aggregation="on")
-    assert hello(site, run="r3", secure_aggregation="on", seed=5)["code"] == "E522"
 
 
 @pytest.mark.parametrize(
@@ -246,33 +237,11 @@ def test_an_operator_can_refuse_before_a_run_and_while_it_goes_on(site):
     assert train(2)["code"] == "E523"
 
 
-def test_a_decision_that_came_meanwhile_is_not_asked_away(tmp_path):
-    """The operator decides after a site has looked and before it notes that another run of the study
-    waits."""
-    asking = approvals.Request("study", "r1", "fedavg", 3, "by", "weights", 1.0)
-    assert approvals.ask(tmp_path, asking)
-    assert not approvals.ask(tmp_path, asking)
-    assert approvals.ask(tmp_path, replace(asking, run="r2"))  # the latest run is the one that waits
-    for state in ("approved", "refused"):
-        approvals.decide(tmp_path, "r2", state)
-        assert not approvals.ask(tmp_path, replace(asking, run="r3"))
-        assert approvals.state_of(tmp_path, asking) == state
-
-
 def test_the_policy_stands_above_an_approval(site):
     hello(site)
     approvals.decide(site.member.folder, "r1", "approved")
     allow(site, most_rounds=1)
     assert hello(site)["code"] == "E520"
-
-
-def test_a_damaged_decision_is_none(site):
-    hello(site)
-    approvals.decide(site.member.folder, "r1", "approved")
-    (path,) = (site.member.folder / approvals.FOLDER).glob("*.json")
-    assert path.stat().st_mode & 0o777 == 0o600
-    path.write_text(path.read_text()[:-5])
-    assert hello(site)["code"] == "E522"
 
 
 def test_an_approval_is_of_the_study_that_it_names(site):
@@ -312,23 +281,6 @@ def test_a_run_that_nobody_decides_about_pauses(tmp_path):
         fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"), wait_s=1)
 
 
-def test_what_the_coordinator_writes_is_readable_by_its_owner_only(tmp_path):
-    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["s0"])
-    (home.folder / "admitted").mkdir(exist_ok=True)
-    (home.folder / "admitted" / "s0.pub").write_text(fake.KEYS["s0"].public.text)
-    sites = fake.sites(tmp_path / "sites", fake.federation())
-    sites[1000].member = replace(sites[1000].member, coordinator=home.key.public)
-    order = Order(
-        tmp_path / "run", home.folder, study_settings(fake.small("fedavg")).as_dict(), Terms(wait_s=5.0)
-    )
-    conduct_order(fake.Direct({1000: sites[1000]}), order)
-    assert json.loads((order.path / "ending.json").read_text())["state"] == "done"
-    others = {
-        p.name: oct(p.stat().st_mode & 0o777) for p in order.path.rglob("*") if p.stat().st_mode & 0o077
-    }
-    assert not others
-
-
 @pytest.mark.flower
 def test_the_commands_of_a_sites_operator(tmp_path):
     ticket = (
@@ -340,7 +292,7 @@ def test_the_commands_of_a_sites_operator(tmp_path):
     assert shown["shares"] == ["weights", "sums", "statistics"]
     changed = call("site", "policy", "--set", "shares=weights,inputs", "--set", "most_rounds=9", cwd=tmp_path)
     assert "most_rounds: 9" in changed.out
-    widened = "changed  shares: weights, sums, statistics -> weights, inputs   WIDER: inputs may leave now\n"
+    widened = "changed  shares: weights, sums, statistics -> weights, inputs\n"
     assert changed.out.startswith(widened)
     again = call("site", "policy", "--set", "most_rounds=9", "--json", cwd=tmp_path)
     assert (again.err, json.loads(again.out)["most_rounds"]) == (
@@ -408,31 +360,6 @@ def test_a_run_on_sites_imports_no_file_at_the_coordinator_that_a_document_names
         assert "E506" not in call(*words, "--model", "evil.py:make", cwd=tmp_path).text
 
 
-@pytest.mark.parametrize(
-    ("limits", "method"),
-    [({"least_samples": 12}, "rebafl"), ({"epsilon": 0.01}, "feddpms(alpha=5, width=8)")],
-)
-def test_no_yes_or_no_tells_of_a_sites_samples_before_its_operator_has_decided(site, limits, method):
-    """From how often a study is refused, asked for with other noise, a coordinator read the size of the
-    smallest class."""
-    replace(fake.OPEN, **limits).write(site.member.folder)
-    assert hello(site, method)["code"] == "E522"
-    (asks,) = approvals.all_requests(site.member.folder)
-    assert "the policy as it is now will refuse: the site's policy does not allow it: " in asks.note
-    assert f"({next(iter(limits))})" in asks.text()
-    approvals.decide(site.member.folder, "r1", "approved")
-    assert f"({next(iter(limits))})" in hello(site, method)["text"]
-    assert hello(site, method)["code"] == "E520"
-
-
-def test_nor_does_a_setup_that_nobody_has_greeted(site):
-    facts = {"tree": {"w": weights(site)}, "k": 0, "clients": 2, "largest": 33}
-    settings = fake.small("dpsgd(delta=0.5)").as_dict()
-    assert answer(site, "setup", settings=settings, **facts)["code"] == "E522"
-    site.guard.approve = "all"
-    assert answer(site, "setup", settings=settings, **facts)["code"] == "E108"
-
-
 MOST_ASKING = 4
 
 
@@ -465,14 +392,6 @@ def test_only_the_last_runs_that_ask_are_kept(crowded_site):
     assert kept(crowded_site, "runs") == {f"f{i}" for i in range(2, MOST_ASKING + 2)}
     assert {r.run for r in approvals.all_requests(crowded_site.member.folder)} == kept(crowded_site, "runs")
     assert "run f0 is forgotten: it never began, and 4 later ones have asked" in said
-
-
-def test_one_study_under_many_numbers_is_bounded_too(crowded_site):
-    for i in range(MOST_ASKING + 2):
-        hello(crowded_site, run=f"f{i}")
-    assert len(kept(crowded_site, "runs")) == MOST_ASKING
-    (request,) = approvals.all_requests(crowded_site.member.folder)
-    assert request.run == f"f{MOST_ASKING + 1}"
 
 
 def test_a_number_that_was_forgotten_stands_for_nothing_else(crowded_site):

@@ -9,17 +9,10 @@ pytest.importorskip(
 )
 pytest.importorskip("cryptography", reason="pip install 'unskew[flower]'")
 
-import builtins
-import io
-import os
 import shutil
 import socket
 import ssl
-import sys
-import tempfile
 import uuid
-from pathlib import Path
-from types import SimpleNamespace
 
 from unskew.federation import certificates
 from unskew.federation.front.access import SILENT_S, Members, SiteHolders
@@ -91,52 +84,6 @@ def test_who_shows_no_certificate_or_one_of_another_authority_is_refused(server,
     bare.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
     with pytest.raises(ssl.SSLError):
         greeted(server, [A.public], bare)
-
-
-def written_while(monkeypatch, work) -> list[str]:
-    """The files below a folder of any disk that were opened for writing, by whatever way, while something
-    works."""
-    paths: list[str] = []
-
-    def watched(opening):
-        def opened(path, *arguments, **named):
-            mode = named.get("mode", arguments[0] if arguments else "r")
-            writes = mode & (os.O_WRONLY | os.O_RDWR) if isinstance(mode, int) else set(mode) & set("wax+")
-            if writes and isinstance(path, str | os.PathLike):
-                paths.append(os.fspath(path))
-            return opening(path, *arguments, **named)
-
-        return opened
-
-    with monkeypatch.context() as patch:
-        for module, name in ((os, "open"), (io, "open"), (builtins, "open")):
-            patch.setattr(module, name, watched(getattr(module, name)))
-        work()
-    return [path for path in paths if not path.startswith("/proc/self/fd/")]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
-def test_the_key_is_never_copied_to_a_disk(server, monkeypatch, tmp_path):
-    """Somebody who is killed in the middle would leave it there."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    authority = (server / "ca.crt").read_text()
-    assert written_while(monkeypatch, lambda: certificates.client_context(authority, "a", A)) == []
-    monkeypatch.setattr(certificates, "sys", SimpleNamespace(platform="another"))
-    written = written_while(monkeypatch, lambda: certificates.client_context(authority, "a", A))
-    assert any(Path(path).parent == tmp_path for path in written), (
-        "elsewhere it is, so this test would see it here"
-    )
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_admitted_site_lends_its_key_to_nobody(server):
-    issuer = certificates.Issuer(certificates.x509_name(f"key {A.public.fingerprint}"), A.key)
-    lent = issuer.certificate(certificates.x509_name("b"), STRANGER.public.key, certificates.LEAF)
-    assert (
-        certificates.certified_fingerprint(lent.public_bytes(certificates.serialization.Encoding.DER))
-        == STRANGER.public.fingerprint
-    )
-    assert certificates.certified_fingerprint(None) == ""
 
 
 @pytest.fixture

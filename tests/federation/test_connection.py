@@ -6,13 +6,11 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
 
-import gzip
 import threading
 import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import httpx
 from flwr.app import Message
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
@@ -121,12 +119,6 @@ def test_the_server_is_tried_again_until_it_is_there(error):
     assert ("Is a.pub admitted?" in said[0]) == isinstance(error, AccessDenied)
 
 
-def test_an_admitted_key_that_is_in_use_is_not_called_unknown():
-    said = played(Script([message(), None], [KeyInUse("another machine is connected with it")]))
-    assert "does not let this site in: another machine" in said[0]
-    assert "admitted" not in said[0]
-
-
 def test_an_answer_that_could_not_be_sent_is_sent_after_the_network_is_back():
     script = Script([message(), None], reply_=[ServerUnreachable("cut"), ServerUnreachable("cut")])
     played(script)
@@ -138,13 +130,6 @@ def test_an_answer_that_came_too_late_is_not_sent():
     played(script, lambda request, seconds: time.sleep(0.2) or ANSWER)
     assert script.replies == []
     assert script.forgotten == 1
-
-
-def test_an_answer_to_a_run_that_is_over_is_let_go():
-    script = Script([message(), None], reply_=[AnswerRefused("over")])
-    said = played(script)
-    assert script.replies == []
-    assert any("not wanted any more" in text for text in said)
 
 
 def test_a_worker_that_ends_or_hangs_is_said_at_once():
@@ -311,45 +296,3 @@ def test_a_message_that_a_crash_has_left_open_is_excused_once(tmp_path):
         server.asked.clear()
         fleet_at(tmp_path, server.port).connect()
         assert server.asked.count("push_messages") == excused
-
-
-def long():
-    for _ in range(20):
-        yield bytes(1 << 20)
-
-
-@pytest.fixture(scope="module")
-def joined(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("joined")
-    home = Coordinator.make(folder / "fed", "lung", "127.0.0.1:8123", ["a"])
-    return SiteFolder.make(folder / "a", Ticket.read(home.ticket_file("a")))
-
-
-def answered(joined: SiteFolder, **answer) -> Fleet:
-    """A site's connection to a server that answers everything so."""
-    fleet = Fleet(joined)
-    fleet._client._client._transport = httpx.MockTransport(lambda request: httpx.Response(**answer))
-    return fleet
-
-
-@pytest.mark.parametrize("status", [200, 502])
-def test_an_answer_that_is_too_long_is_cut_off(joined, status):
-    """A site's connection read it whole before it looked at it."""
-    with pytest.raises(ServerUnreachable, match=r"the answer is not the server's \(ResponseTooLarge\)"):
-        answered(joined, status_code=status, content=long()).beat()
-
-
-def test_nothing_is_unpacked(joined, monkeypatch):
-    packed, seen = gzip.compress(bytes(50 << 20)), []
-    monkeypatch.setattr(
-        httpx.Response, "content", property(lambda self: seen.append(len(self.read())) or self.read())
-    )
-    with pytest.raises(ServerUnreachable):
-        answered(joined, status_code=200, content=iter([packed]), headers={"content-encoding": "gzip"}).beat()
-    assert max(seen) < connection.MOST_RESPONSE
-
-
-def test_what_the_server_answers_is_read_as_before(joined):
-    answered(joined, status_code=200, content=b"").beat()
-    with pytest.raises(ServerUnreachable, match="it answers HTTP 503"):
-        answered(joined, status_code=503, content=b"?").beat()

@@ -23,7 +23,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew
 
 from tests.federation import fake  # noqa: F401  skips where cryptography is missing
 from tests.federation.loopback import below, samples
-from unskew.federation.addresses import free_port
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.flower]
 PAGE = Path(__file__).parents[2] / "docs/deploy.md"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-from typing import Any
 
 import pytest
 import torch
@@ -13,11 +11,10 @@ from tests.federation import (
     fake,  # skips where cryptography is missing  # skips where cryptography is missing
 )
 from tests.federation.test_policy import allow, answer, begun, hello, weights
-from unskew.core.trees import Tree, tree_map
+from unskew.core.trees import tree_map
 from unskew.errors import UsageError
-from unskew.federation.protocol.wire_format import seal
 from unskew.federation.site import approvals
-from unskew.federation.site.run_folder import RunFiles, RunFolder
+from unskew.federation.site.run_folder import RunFiles
 from unskew.federation.site.site import Site
 from unskew.federation.site.site_ledger import AnsweredRequest, SiteLedger
 
@@ -52,14 +49,6 @@ def test_a_refused_setup_leaves_nothing_that_answers(site):
     assert answer(site, "visit", **VISIT)["code"] == "E310"  # plain averaging has no such Part
     assert train(1)["n"] == 33
     assert SiteLedger.read(site.member.folder).runs["r1"].method == "fedavg"
-
-
-def test_a_begun_number_takes_no_other_study_even_where_everything_is_approved(site):
-    """Neither the approval nor the budget was counted for a second study under the number of the
-    first."""
-    begun(site)
-    assert "run r1 began with another study" in hello(site, ALL_SAMPLES)["text"]
-    assert "run r1 began with another study" in setup(site, ALL_SAMPLES)["text"]
 
 
 @pytest.mark.parametrize("branch", ["shares", "early"])
@@ -122,79 +111,17 @@ def test_a_stricter_policy_stops_a_run_that_goes_on(site, stricter, key):
     )
 
 
-class Asking:
-    """A coordinator that asks one site whatever it likes, under growing serial numbers."""
-
-    def __init__(self, site: Site):
-        self.site, self.serial = site, 0
-
-    def __call__(
-        self, kind: str, t: int = 0, tree: Tree | None = None, run: str = "r1", **more: Any
-    ) -> dict[str, Any]:
-        self.serial += 1
-        header = {
-            "run": run,
-            "serial": self.serial,
-            "site": self.site.member.name,
-            "kind": kind,
-            "t": t,
-            **more,
-        }
-        return json.loads(self.site.answer(seal(header, tree or {}, fake.COORDINATOR)).text)
-
-
-@pytest.fixture
-def ask(tmp_path):
-    return Asking(fake.sites(tmp_path, fake.federation())[1000])
-
-
-def test_a_method_is_what_the_operator_reads_and_nothing_beside_it(ask):
+def test_a_method_is_what_the_operator_reads_and_nothing_beside_it(site):
     """`dpsgd` was approved with its epsilon, and ran with `set: {dpsgd: {noise: 0.0001}}`, of which nobody
     was told."""
     settings = fake.small("fedprox").as_dict()
-    refusal = ask("hello", settings={**settings, "set": {"fedprox": {"mu": 100.0}}})
-    assert (
-        refusal["code"],
-        "by the setting 'set', which its operator would not read" in refusal["text"],
-    ) == ("E506", True)
-    place, tree = {"k": 0, "clients": 5, "largest": 9}, {"w": {"x": torch.zeros(1)}}
-    assert (
-        ask("setup", tree=tree, settings={**settings, "set": {"fedprox": {"mu": 100.0}}}, **place)["code"]
-        == "E506"
-    )
-    assert "hello" in ask("hello", settings=settings, run="r2")
-
-
-def test_the_name_of_a_model_cannot_forge_what_an_operator_reads(ask, tmp_path):
-    """Where the operator allows a model from a file, the coordinator's own name for it stood there as it
-    was."""
-    net = tmp_path / "net.py"
-    net.write_text(
-        "from unskew.models.networks.cnn_small import cnn_small\n\n\ndef make(shape, classes):\n    return"
-        " cnn_small(shape, classes)\n"
-    )
-    ask.site.model, ask.site.guard.approve, said = f"{net}:make", "ask", []
-    ask.site.guard.say = said.append
-    model = "x.py:make\nby      the ministry\x1b[2J" + "!" * 1000
-    assert ask("hello", settings={**fake.small("fedavg").as_dict(), "model": model})["code"] == "E522"
-    (request,) = approvals.all_requests(ask.site.member.folder)
-    for text in (request.text(), *said):
-        assert "\x1b" not in text
-        assert not [line for line in text.splitlines() if line.startswith("by ") and "ministry" in line]
-        assert len(text) < 3000
-
-
-def test_of_a_setup_a_site_keeps_the_weights_alone(ask):
-    settings = fake.small("fedavg")
-    hello = ask("hello", settings=settings.as_dict())
-    assert "hello" in hello
-    study = ask.site._demands[1][0]  # whose weights have the form of the study's
-    w = {n: t.clone() for n, t in study.fed.net.weights().items()}
-    tree = {"w": w, "down": {"junk": torch.zeros(100_000)}}
-    answer = ask("setup", tree=tree, settings=settings.as_dict(), k=0, clients=5, largest=40)
-    assert answer.get("ready"), answer
-    kept, facts = RunFolder(ask.site.member.folder / "runs" / "r1", "s0").read_setup()
-    assert (set(kept), set(facts)) == ({"w"}, {"settings", "k", "clients", "largest", "owner"})
+    forged = {**settings, "set": {"fedprox": {"mu": 100.0}}}
+    refusal = answer(site, "hello", settings=forged)
+    assert refusal["code"] == "E506"
+    assert "by the setting 'set', which its operator would not read" in refusal["text"]
+    tree = {"w": {"x": torch.zeros(1)}}
+    assert answer(site, "setup", tree=tree, settings=forged, **FACTS)["code"] == "E506"
+    assert "hello" in answer(site, "hello", settings=settings, run="r2")
 
 
 needs_accounting = pytest.mark.skipif(
@@ -238,28 +165,6 @@ def test_the_same_order_is_answered_again(site):
     assert {
         len(orders) for orders in SiteLedger.read(site.member.folder).runs["r1"].orders["1"].values()
     } == {3}
-
-
-def test_every_share_of_a_round_counts_however_it_is_asked_for(site):
-    begun(site)
-    ask = lambda kind, by, **more: answer(  # noqa: E731
-        site, kind, 1, {"w": tree_map(lambda w: w + by, weights(site))}, lr=0.05, **more
-    )
-    assert [ask("train", by, score=0.05)["n"] for by in (0.0, 0.1, 0.2)] == [33] * 3
-    assert "'weights' of round 1" in ask("train", 0.3)["text"]
-    assert "'score/global' of round 1" in ask("score", 0.3)["text"]
-
-
-def test_an_order_that_is_refused_after_it_was_computed_counts_as_an_answer(site):
-    """Or a coordinator could have a site compute without end."""
-    ask = flea(site)
-    for by in range(4):
-        ask(1, by / 10)
-    run = SiteLedger.read(site.member.folder).runs["r1"]
-    assert run.answers["visit"] == 4
-    ledger = map(json.loads, (site.member.folder / "runs/r1/ledger.jsonl").read_text().splitlines())
-    left = [row["bytes"] for row in ledger if row["share"] != "said"]
-    assert run.bytes == 3 * sum(left[: len(run.orders["1"])])
 
 
 def test_rounds_that_are_long_over_are_not_answered_again(site):

@@ -16,7 +16,7 @@ import pytest
 
 from tests.cli.calling import call
 from unskew.federation import certificates
-from unskew.federation.site import handshake, site_checks
+from unskew.federation.site import site_checks
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.tickets import Coordinator, Ticket
 
@@ -61,7 +61,7 @@ class Listener:
             pass
 
 
-def looked(tmp_path: Path, made: Coordinator, port: int) -> dict[str, handshake.Finding]:
+def looked(tmp_path: Path, made: Coordinator, port: int) -> dict[str, site_checks.Finding]:
     ticket = made.ticket("a")
     joined = SiteFolder.make(
         tmp_path / f"site{port}", Ticket(**{**ticket.__dict__, "port": port}).signed(made.key)
@@ -98,19 +98,19 @@ def test_a_site_does_not_knock_where_it_will_never_be_let_in(tmp_path, home):
     reason."""
     stranger = Coordinator.make(tmp_path / "other", "other", "127.0.0.1", ["a"])
     began = time.monotonic()
-    assert "certificate is rejected" in handshake.rejection(
+    assert "certificate is rejected" in site_checks.rejection(
         joined_at(tmp_path, home, Listener(stranger).port)
     )
-    assert "does not speak TLS" in handshake.rejection(joined_at(tmp_path, home, Listener(None).port))
-    assert "the server speaks TLS, but" in handshake.rejection(
+    assert "does not speak TLS" in site_checks.rejection(joined_at(tmp_path, home, Listener(None).port))
+    assert "the server speaks TLS, but" in site_checks.rejection(
         joined_at(tmp_path, home, Listener(home).port, authority=None)
     )
     assert time.monotonic() - began < 5
-    assert not handshake.rejection(joined_at(tmp_path, home, Listener(home).port))
-    assert not handshake.rejection(joined_at(tmp_path, home, Listener(None).port, authority=None))
+    assert not site_checks.rejection(joined_at(tmp_path, home, Listener(home).port))
+    assert not site_checks.rejection(joined_at(tmp_path, home, Listener(None).port, authority=None))
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
-    assert not handshake.rejection(joined_at(tmp_path, home, port))
+    assert not site_checks.rejection(joined_at(tmp_path, home, port))
     listener = Listener(stranger)
     made = joined_at(tmp_path, home, listener.port)
     done = call("site", "run", "--data", "d.npz", "--folder", str(made.folder), cwd=tmp_path)
@@ -125,7 +125,7 @@ def test_another_host_than_the_certificate_names_is_refused(tmp_path):
     )
     joined = SiteFolder.make(tmp_path / "s", ticket)
     line = socket.create_connection(("127.0.0.1", listener.port))
-    (finding,) = handshake.certificate_of(joined, line)
+    (finding,) = site_checks.certificate_of(joined, line)
     assert not finding.ok
     assert "IP address mismatch" in finding.text
 
@@ -142,14 +142,13 @@ def _no_proxy(monkeypatch):
         (0.4, True, "less than 1 s from the server's"),
         (4.0, True, "4 s ahead of the server's"),
         (5.0, False, "clock is 5 s ahead of the server's"),
-        (30.0, False, "sudo timedatectl set-ntp true"),
         (-300.0, True, "300 s behind the server's"),
-        (-305.0, False, "more than 5 s ahead or 305 s behind"),
+        (-305.0, False, "sudo timedatectl set-ntp true"),
     ],
 )
 def test_clocks_are_judged_as_flower_does(ahead_s, ok, said):
-    judgement, text = handshake.judge_clock(ahead_s)
-    assert (judgement, said in text) == (ok, True), text
+    finding = site_checks.judge_clock(ahead_s)
+    assert (finding.ok, said in finding.text) == (ok, True), finding
 
 
 @pytest.mark.flower
@@ -157,21 +156,14 @@ def test_flower_takes_clocks_as_far_off_as_we_say():
     flower = pytest.importorskip(
         "flwr.common.constant", reason="Flower is not installed: pip install 'unskew[flower]'"
     )
-    assert handshake.MOST_AHEAD_S == flower.SYSTEM_TIME_TOLERANCE
-    assert handshake.MOST_BEHIND_S == flower.TIMESTAMP_TOLERANCE + flower.SYSTEM_TIME_TOLERANCE
+    assert site_checks.MOST_AHEAD_S == flower.SYSTEM_TIME_TOLERANCE
+    assert site_checks.MOST_BEHIND_S == flower.TIMESTAMP_TOLERANCE + flower.SYSTEM_TIME_TOLERANCE
 
 
 @pytest.mark.parametrize(("server_s", "ok"), [(0, True), (3, True), (-30, False), (200, True), (400, False)])
 def test_the_check_measures_the_servers_clock(tmp_path, home, server_s, ok):
     finding = looked(tmp_path, home, Listener(home, server_s).port)["clock"]
     assert finding.ok is ok, finding.text
-
-
-def test_a_site_whose_clock_is_off_is_told_so_and_does_not_knock_for_ever(tmp_path, home):
-    joined = joined_at(tmp_path, home, Listener(home, -30).port)
-    done = call("site", "run", "--data", "d.npz", "--folder", str(joined.folder), cwd=tmp_path)
-    assert (done.code, done.err[:4]) == (2, "E503")
-    assert "s ahead of the server's, and the server lets nobody in" in done.err
 
 
 @pytest.mark.parametrize(("years", "said"), [(10, "not yet valid"), (-11, "has expired")])

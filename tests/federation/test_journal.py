@@ -119,17 +119,6 @@ def test_a_line_of_another_key_is_found(written):
     assert verify(written, KEY).lines == 4
 
 
-def test_a_line_of_another_journal_by_the_same_key_is_found(written, tmp_path):
-    other = Journal(tmp_path / "other.jsonl", fake.COORDINATOR)
-    for t in range(4):
-        other.note("asked", site="z", t=t)
-    other.close()
-    lines = written.read_bytes().splitlines(keepends=True)
-    lines[2] = other.path.read_bytes().splitlines(keepends=True)[2]
-    written.write_bytes(b"".join(lines))
-    assert (verify(written, KEY).lines, verify(written, KEY).wrong[:15]) == (2, "does not follow")
-
-
 @pytest.mark.parametrize("name", registry.names())
 def test_updates_are_clipped_by_default_where_merging_is_left_alone(name):
     """What comes out can be built; methods that merge or clip in their own way stay as they are."""

@@ -14,8 +14,7 @@ import pytest
 import unskew
 from tests.cli.calling import call
 from tests.federation import fake
-from unskew.data.samples.intake import Intake
-from unskew.errors import UnskewError, UsageError
+from unskew.errors import UsageError
 
 SITE = 2
 
@@ -136,22 +135,3 @@ def test_the_coordinator_scales_what_it_predicts_as_sites_scaled_a_set_that_ever
     assert run.federation.applied == (MEAN, STD)
     (site,) = (tmp_path / f"sites/s{SITE}/runs").iterdir()
     assert np.array_equal(run.predict_proba(x), unskew.load(site).predict_proba(x))
-
-
-def test_the_coordinator_predicts_nothing_where_sites_scaled_by_constants_of_their_own(tmp_path):
-    trained(tmp_path, "fedavg", mean=MEAN, std=STD, intake=Intake("float32"))
-    run, x = unskew.load(tmp_path / "run"), fake.federation().x_test
-    with pytest.raises(UsageError, match="E131 sites standardised their samples by constants of their own"):
-        run.predict(x)
-    with pytest.raises(UsageError, match="E131 sites standardised"):
-        run.export(tmp_path / "out")
-    (site,) = (tmp_path / f"sites/s{SITE}/runs").iterdir()
-    assert unskew.load(site).federation.applied == (MEAN, STD)
-
-
-def test_standardising_by_a_set_that_has_no_constants_is_refused(tmp_path):
-    sites = fake.sites(tmp_path / "sites", fake.federation())
-    with pytest.raises(
-        UnskewError, match=r"the study sets normalise=dataset, and a site's own samples have no constants"
-    ):
-        fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg").replace(normalise="dataset"))

@@ -16,7 +16,6 @@ from safetensors.torch import load
 
 from tests.federation import fake
 from tests.federation.test_bits import simulated
-from tests.federation.test_policy import answer, weights
 from unskew.core.trees import nested_tree, tree_map
 from unskew.errors import Paused, UsageError
 from unskew.federation.coordinator.correspondence import Correspondence
@@ -25,7 +24,6 @@ from unskew.federation.protocol.wire_format import pack, seal, unseal
 from unskew.federation.site import site_page
 from unskew.federation.site.site import REQUESTS
 from unskew.federation.site.site_ledger import SiteLedger
-from unskew.federation.site.sum_answers import SumLog
 from unskew.records.checkpoints import digest
 from unskew.report.analysis.runs import traffic_of
 from unskew.report.sections.leakage import payloads
@@ -166,7 +164,8 @@ def test_nothing_but_the_sum_can_be_read_of_what_sites_send(tmp_path):
     assert {r["asked"] for r in rows if r["share"] != "said"} == {"mask", "train", "score"}
     ((number, of_run),) = SiteLedger.read(tmp_path / "run-sites/s0").runs.items()
     shown = {
-        row.share: row.kind for row in site_page.disclosure_rows(tmp_path / "run-sites/s0", number, of_run)
+        row["share"]: row["kind"]
+        for row in site_page.disclosure_rows(tmp_path / "run-sites/s0", number, of_run)
     }
     assert shown["weights"] == "weights, only in a sum"
     assert shown["rebafl/counts"] == "statistics, only in a sum"
@@ -214,18 +213,8 @@ def altered(site: str, kind: str, change, t: int = 2):
         ),
         ("mask", lambda h, tree: (h, {**tree, "w": {}}), "E303 s1 round 2: its numbers are others"),
         (
-            "mask",
-            lambda h, tree: (h, tree_map(lambda t: t.float(), tree)),
-            "E303 s1 round 2: its numbers are others",
-        ),
-        (
             "train",
             lambda h, tree: ({**h, "keys": ["x"]}, tree),
-            "E303 s1 round 2: its number of samples or its keys",
-        ),
-        (
-            "train",
-            lambda h, tree: ({**h, "n": 10**400}, tree),
             "E303 s1 round 2: its number of samples or its keys",
         ),
         (
@@ -245,18 +234,8 @@ def altered(site: str, kind: str, change, t: int = 2):
         ),
         (
             "open",
-            lambda h, tree: ({**h, "shares": dict(zip(h["shares"], reversed(h["shares"].values())))}, tree),
-            "E318 s1 round 2: it gave back false shares of 4 sites' secrets, which were left out.",
-        ),
-        (
-            "open",
             lambda h, tree: ({**h, "shares": {**h["shares"], "s0": h["shares"]["s1"]}}, tree),
             "E318 s1 or s0 round 2: s1 gave back a false share of s0's secret, which was left out: one of the two has falsified it.",
-        ),
-        (
-            "open",
-            lambda h, tree: ({**h, "shares": {**h["shares"], "s1": h["shares"]["s0"]}}, tree),
-            "E318 s1 round 2: it gave back a false share of its own secret, which was left out.",
         ),
         (
             "train",
@@ -305,40 +284,6 @@ def test_a_round_is_not_summed_a_second_time_over_other_sites(tmp_path, other):
     assert any("round 2: 0 sites gave shares, and 4 are needed" in p for p in problems(loop)) == other
 
 
-def test_the_same_numbers_are_not_summed_over_other_sites_in_another_run(tmp_path):
-    """Two runs of one study, one of them without a site: round 1 begins with the same weights, and round 2
-    does not."""
-    by_node, settings = fake.sites(tmp_path / "sites", fake.federation()), fake.small("fedavg", **ON)
-    fake.run(tmp_path / "one", fake.Direct(by_node), settings)
-    loop, _, _ = fake.run(tmp_path / "two", fake.Direct(by_node, lost("s2", "mask", 1)), settings)
-    assert (
-        len([p for p in problems(loop) if "these numbers were summed before, over s0, s1, s2, s3, s4" in p])
-        == 4
-    )
-    assert [len(k) for k in used(loop)] == [0, 5, 5]
-    fresh, _, _ = fake.run(
-        tmp_path / "three", fake.Direct(by_node, lost("s2", "mask", 1)), settings.replace(seed=9)
-    )
-    assert [len(k) for k in used(fresh)] == [4, 5, 5]
-
-
-def test_weights_that_differ_by_one_rounding_do_not_hide_that_a_round_was_summed(tmp_path):
-    """They bring other bits of the same update, and so does another place of the site among the clients."""
-    site = fake.sites(tmp_path, fake.federation())[998]
-    first, settings = weights(site), fake.small("fedavg", **ON)
-    nudged = {name: torch.nextafter(w, torch.tensor(1.0)) for name, w in first.items()}
-    known = []
-    for run, k, w, seed in (("r1", 0, first, 0), ("r2", 1, nudged, 0), ("r3", 0, first, 9)):
-        facts = {"settings": settings.replace(seed=seed).as_dict(), "k": k, "clients": 5, "largest": 33}
-        assert answer(site, "setup", run=run, tree={"w": w}, **facts)["ready"]
-        assert answer(site, "train", 1, {"w": w}, run=run, lr=settings.lr)["n"] == 33
-        known.append(site.sums.underway[run].known_by)
-    SumLog(tmp_path / "s2", "r1").note(1, known[0], ["s0", "s1", "s2", "s3"])
-    with pytest.raises(UsageError, match=r"E525 .*summed before, over s0, s1, s2, s3, .*another seed"):
-        SumLog(tmp_path / "s2", "r2").check(1, known[1], ["s0", "s1", "s2"])
-    SumLog(tmp_path / "s2", "r3").check(1, known[2], ["s0", "s1", "s2"])
-
-
 @pytest.mark.parametrize(
     ("limits", "gone", "counted"),
     [
@@ -377,25 +322,6 @@ def test_a_run_without_a_site_does_not_show_what_that_site_sent_to_the_run_befor
     assert [len(k) for k in used(fresh)] == [4, 4, 4]
 
 
-def test_a_site_that_is_sent_other_weights_is_in_no_sum(tmp_path, monkeypatch):
-    """A coordinator that has the others train on weights that nothing changes would read one site's update in
-    the sum."""
-    honest = Correspondence._seal
-
-    def other(self, site, kind, t, header, tree):
-        if (site, kind, t) == ("s1", "train", 2):
-            tree = pack(nested_tree({path: value + 1 for path, value in load(all_bytes(tree.blob)).items()}))
-        return honest(self, site, kind, t, header, tree)
-
-    monkeypatch.setattr(Correspondence, "_seal", other)
-    _, loop, _, _ = run(tmp_path)
-    (problem,) = problems(loop)
-    assert problem.startswith(
-        "E318 s1 round 2: it was sent other weights, settings or another list than most."
-    )
-    assert [len(k) for k in used(loop)] == [5, 4, 5]
-
-
 def told_otherwise(monkeypatch, change):
     """A coordinator that sets up s1, and nobody else, otherwise. change: of the header and the tensors."""
     honest = Correspondence._seal
@@ -429,17 +355,6 @@ def test_a_site_that_is_set_up_otherwise_is_in_no_sum(tmp_path, monkeypatch, cha
         problems(loop)
     )
     assert [len(k) for k in used(loop)] == [4, 4, 4]
-
-
-def test_fewer_sites_than_a_run_demands_open_nothing(tmp_path):
-    _, loop, _, _ = run(tmp_path, meddle=lost("s2", "mask"), terms={"min_sites": 5})
-    assert any("4 of 5 sites have sent masked numbers, and 5 are needed" in p for p in problems(loop))
-
-
-def test_three_rounds_without_a_sum_pause_the_run(tmp_path):
-    meddle = both(*(lost(s, "train", t) for s in ("s0", "s1", "s2") for t in (1, 2, 3)))
-    with pytest.raises(Paused, match="Round 3 is the 3rd in a row without a sum, so the run pauses"):
-        run(tmp_path, meddle=meddle)
 
 
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from unskew.errors import DataError, UsageError
 from unskew.federation import site_data
@@ -38,50 +37,12 @@ def test_tables_folders_and_lines_of_python(tmp_path):
             site_data.load(text)
 
 
-@pytest.mark.parametrize(
-    ("lines", "told"),
-    [
-        (
-            "def load():\n    return open('/no/such/file')\n",
-            "E401 .*:load failed at line 2: FileNotFoundError: .*/file",
-        ),
-        ("def load(:\n", "E111 .* cannot be read as Python at line 1: SyntaxError"),
-        (
-            "import no_such_module\ndef load(): ...\n",
-            "E111 .* cannot be read as Python at line 1: ModuleNotFoundError",
-        ),
-    ],
-)
-def test_a_loader_that_fails_is_one_sentence(tmp_path, lines, told):
-    (tmp_path / "mine.py").write_text(lines)
-    with pytest.raises((DataError, UsageError), match=told):
-        site_data.load(f"{tmp_path / 'mine.py'}:load")
-
-
 def test_a_site_of_one_class_must_name_them_all(tmp_path):
     """Else it would pass its own check and be turned away by the server."""
     np.savez(tmp_path / "one.npz", x=np.random.default_rng(0).random((20, 1, 4, 4)), y=np.zeros(20, np.int64))
     with pytest.raises(DataError, match=r"E404.*one class.*--classes a,b"):
         site_data.load(str(tmp_path / "one.npz"))
     assert site_data.load(str(tmp_path / "one.npz"), ["no", "yes"]).classes == ("no", "yes")
-
-
-def test_a_site_with_images_of_one_class_names_the_others_by_empty_folders(tmp_path):
-    """A site need not hold samples of each class; a folder with one was refused, and nothing said how to
-    bring it."""
-    for k in range(10):
-        (tmp_path / "scans" / "ill").mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((8, 8), 20 * k, np.uint8)).save(tmp_path / "scans" / "ill" / f"{k}.png")
-    for classes in ((), ("ill", "well")):
-        with pytest.raises(
-            DataError,
-            match=r"E404 .* holds 1 class folder; .* \(an empty folder for one of which there are no",
-        ):
-            site_data.load(f"{tmp_path / 'scans'}(size=8)", classes)
-    (tmp_path / "scans" / "well").mkdir()
-    data = site_data.load(f"{tmp_path / 'scans'}(size=8)", ("well", "ill"))
-    assert data.classes == ("well", "ill")
-    assert {*data.y.tolist()} == {1}
 
 
 X = np.random.default_rng(0).random((30, 3)).astype(np.float32)

@@ -12,7 +12,6 @@ import torch
 from tests.federation import fake  # skips where cryptography is missing
 from unskew.core.trees import size_in_bytes
 from unskew.errors import UsageError
-from unskew.federation.coordinator.network_run import Notices
 from unskew.federation.protocol.wire_format import Limits, Packet, seal, unseal
 from unskew.federation.site import site_ledger
 from unskew.federation.site.site_ledger import (
@@ -23,12 +22,9 @@ from unskew.federation.site.site_ledger import (
     MOST_STATEMENTS,
     NOT_WRITTEN_TEXT,
     SAID_FILE,
-    AnsweredRequest,
-    DisclosureLog,
     RunLedger,
     SiteLedger,
 )
-from unskew.records.record import Record
 
 ALL = Limits(1 << 30, 10_000)
 
@@ -83,18 +79,19 @@ def test_whatever_leaves_a_site_is_in_its_ledgers(tmp_path, method, changes):
 
 
 def test_what_is_said_is_written_down_once_for_all_runs_and_first(tmp_path, monkeypatch):
-    book = DisclosureLog(tmp_path)
+    def note(*what):
+        return site_ledger.note_statement(tmp_path, *what)
+
     for run in ("r1", "r2", "r1"):
-        assert book.note(run, "hello", {"hello": {"train": 33}})
-        assert book.note(run, "hello", {"code": "E522", "text": f"waits: unskew site approve {run}"})
-    assert book.note("r3", "setup", {"hello": {"train": 33}})
+        assert note(run, "hello", {"hello": {"train": 33}})
+        assert note(run, "hello", {"code": "E522", "text": f"waits: unskew site approve {run}"})
+    assert note("r3", "setup", {"hello": {"train": 33}})
     assert [(row["run"], row["asked"]) for row in rows(tmp_path / SAID_FILE)] == [
         ("r1", "hello"), ("r1", "hello"), ("r3", "setup"),
     ]  # fmt: skip
     monkeypatch.setattr(site_ledger, "MOST_STATEMENTS", 3)
-    for again in (book, DisclosureLog(tmp_path)):  # a process that begins reads what was said
-        assert again.note("r9", "hello", {"hello": {"train": 33}})
-        assert not again.note("r9", "hello", {"hello": {"train": 34}})
+    assert note("r9", "hello", {"hello": {"train": 33}})
+    assert not note("r9", "hello", {"hello": {"train": 34}})
     assert len(rows(tmp_path / SAID_FILE)) == 3
     assert MOST_STATEMENTS == 10_000
 
@@ -171,28 +168,6 @@ def begun(folder, **epsilons: float) -> SiteLedger:
     return SiteLedger.read(folder)
 
 
-def test_bytes_are_those_of_the_numbers_types_and_the_last_round_is_the_latest(tmp_path):
-    spent = begun(tmp_path, r1=0.0)
-    tree = {
-        "w/a": torch.zeros(3),
-        "w/b": torch.zeros(2, dtype=torch.float64),
-        "shares/p/s": torch.zeros(5, dtype=torch.uint8),
-    }
-    spent.add("r1", AnsweredRequest("train", 4, "x"), tree, {})
-    spent.add("r1", AnsweredRequest("train", 3, "y"), {"early/p/s": torch.zeros(2, dtype=torch.int64)}, {})
-    run = SiteLedger.read(tmp_path).runs["r1"]
-    assert (run.bytes, run.t, run.answers) == (12 + 16 + 5 + 16, 4, {"train": 2})
-    rows = [json.loads(line) for line in (tmp_path / "runs/r1" / LEDGER_FILE).read_text().splitlines()]
-    assert [(r["t"], r["asked"], r["share"], r["bytes"]) for r in rows] == [
-        (4, "train", "weights", 28), (4, "train", "p/s", 5), (3, "train", "p/s", 16)
-    ]  # fmt: skip
-    assert [r.get("values") for r in rows] == [None] * 3
-    spent.add("r1", AnsweredRequest("score", 4, "z"), {"score/own": torch.tensor([0.1234567])}, {})
-    assert json.loads((tmp_path / "runs/r1" / LEDGER_FILE).read_text().splitlines()[-1])["values"] == [
-        0.123457
-    ]
-
-
 def test_epsilons_of_all_runs_add_up_and_what_is_infinite_stays_so(tmp_path):
     spent = begun(tmp_path, r1=1.5, r2=2.0, r3=0.0)
     assert spent.epsilon == 3.5
@@ -201,16 +176,6 @@ def test_epsilons_of_all_runs_add_up_and_what_is_infinite_stays_so(tmp_path):
     assert "Infinity" not in text  # which is no JSON
     assert SiteLedger.read(tmp_path).runs["r4"].epsilon == math.inf
     assert SiteLedger.read(tmp_path).epsilon == math.inf
-
-
-def test_what_was_not_declared_is_refused_whichever_way_it_leaves(tmp_path):
-    spent = begun(tmp_path, r1=0.0)
-    spent.check_declared("r1", ["w/a", "shares/p/s/conv.weight", "early/p/s", "score/own", "sum"])
-    for path in ("shares/p/t", "early/p/t", "shares/q/s", "p/s/x"):
-        with pytest.raises(
-            UsageError, match=r"E520 .* is not among what the study of run r1 said would leave"
-        ):
-            spent.check_declared("r1", [path])
 
 
 def test_a_share_of_a_round_is_sent_for_few_orders_and_old_rounds_are_forgotten():
@@ -225,9 +190,6 @@ def test_a_share_of_a_round_is_sent_for_few_orders_and_old_rounds_are_forgotten(
     run.t = 1 + KEPT_ROUNDS
     run.order(run.t, ["w"], "a")
     assert set(run.orders) == {str(run.t)}
-    run.check_round(2)
-    with pytest.raises(UsageError, match=r"E520 .*the run has come to round 6 here, and round 1 is over"):
-        run.check_round(1)
 
 
 def test_the_last_fifty_troubles_are_kept_and_a_repeated_one_is_counted(tmp_path):
@@ -243,19 +205,3 @@ def test_the_last_fifty_troubles_are_kept_and_a_repeated_one_is_counted(tmp_path
     site_ledger.note_trouble(tmp_path, "r2", "train", "E520", "x" * 900)
     assert len(site_ledger.latest_troubles(tmp_path)[-1]["text"]) == 500
     assert (tmp_path / site_ledger.TROUBLES_FILE).stat().st_mode & 0o077 == 0
-
-
-def test_what_was_said_before_the_record_was_open_stands_in_it_once_and_first():
-    said, record = [], Record()
-    notices = Notices(said.append)
-    notices(0, "E504", "early")
-    notices.open(record)
-    notices(1, "E305", "late")
-    assert said == ["E504 early", "E305 late"]
-    assert [(e["t"], e["code"], e["text"]) for e in record.rows["events"]] == [
-        (0, "E504", "early"),
-        (1, "E305", "late"),
-    ]
-    again = Record()
-    notices.open(again)
-    assert again.rows["events"] == []

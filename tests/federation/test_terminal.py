@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import pty
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.federation import fake  # skips where cryptography is missing
-from tests.federation.test_policy import SERIAL, allow, weights
+from tests.federation.test_policy import SERIAL, weights
 from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.protocol.wire_format import seal
-from unskew.federation.site import approvals, terminal
+from unskew.federation.site import approvals, processes
 
 
 def wait(folder, study: str, run: str) -> None:
@@ -44,7 +40,7 @@ class Keyboard:
 def decide(folder, *lines) -> list[str]:
     said: list[str] = []
     keyboard = Keyboard(*lines)
-    terminal.decide_at_terminal(folder, said.append, keyboard, lambda: not keyboard.lines)
+    approvals.watch(folder, said.append, keyboard, lambda: not keyboard.lines)
     return said
 
 
@@ -89,7 +85,7 @@ def test_nothing_but_the_whole_word_decides(tmp_path, typed):
 def test_what_was_typed_before_the_question_is_thrown_away(tmp_path):
     """Somebody has typed `yes` for something else, or twice."""
     keyboard = Keyboard("yes\n", lambda: wait(tmp_path, "s1", "r1"), None, None)
-    terminal.decide_at_terminal(tmp_path, lambda _: None, keyboard, lambda: not keyboard.lines)
+    approvals.watch(tmp_path, lambda _: None, keyboard, lambda: not keyboard.lines)
     assert (state(tmp_path, "s1"), keyboard.forgot) == ("waiting", 1)
 
 
@@ -98,58 +94,6 @@ def test_a_study_that_was_decided_elsewhere_is_not_asked_about_any_more(tmp_path
     said = decide(tmp_path, lambda: approvals.decide(tmp_path, "r1", "refused") and None, "yes\n")
     assert state(tmp_path, "s1") == "refused"
     assert len([text for text in said if "asks for" in text]) == 1
-
-
-SCRIPT = """
-import os, sys, time
-from unskew.federation.site.terminal import Terminal, has_terminal
-terminal = Terminal()
-print("ready", has_terminal(), flush=True)
-sys.stdin.readline()
-time.sleep(0.3)
-terminal.forget()
-print("asked", flush=True)
-print(repr(terminal.line(10)), flush=True)
-print(repr(terminal.line(0.05)), flush=True)
-if os.fork() == 0:
-    os.setpgid(0, 0)
-    print("behind", repr(terminal.line(0.1)), flush=True)
-    terminal.forget()
-    os._exit(0)
-print("child", os.wait()[1], flush=True)
-print(repr(terminal.line(10)), repr(terminal.line(0.05)), flush=True)
-"""
-
-
-def test_a_terminal_is_read_in_the_foreground_only_and_early_lines_are_dropped():
-    """In the background the kernel stops whoever reads from the terminal, and with it the site."""
-    pid, line = pty.fork()
-    if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-c", SCRIPT])
-    seen = b""
-
-    def until(text: bytes) -> None:
-        nonlocal seen
-        end = time.monotonic() + 20
-        while text not in seen and time.monotonic() < end:
-            try:
-                seen += os.read(line, 4096)
-            except OSError:
-                break
-        assert text in seen, seen
-
-    until(b"ready True")
-    os.write(line, b"go\nyes\n")  # the yes is too early
-    until(b"asked")
-    os.write(line, b"no\n")
-    until(b"child 0")
-    os.write(line, b"\x04")
-    until(b"None None")
-    os.waitpid(pid, 0)
-    os.close(line)
-    text = seen.decode()
-    assert "'no\\n'" in text
-    assert "behind None" in text
 
 
 @pytest.fixture
@@ -161,7 +105,7 @@ def told(site, kind: str, t: int = 0, tree=None, **header) -> str:
     """What the operator reads when the coordinator asks for this."""
     fixed = {"run": "r1", "serial": next(SERIAL), "site": site.member.name, "kind": kind, "t": t}
     answer = site.answer(seal(fixed | header, tree or {}, fake.COORDINATOR))
-    return terminal.terminal_line(site.member.folder, answer)
+    return processes.terminal_line(site.member.folder, answer)
 
 
 def test_every_exchange_is_a_line(site):
@@ -183,40 +127,14 @@ def test_every_exchange_is_a_line(site):
     )
 
 
-def test_a_trip_is_a_line_and_so_is_a_refusal(site):
-    settings, first = fake.small("flea").as_dict(), {"w": weights(site)}
-    begins = told(site, "setup", tree=first, settings=settings, k=0, clients=1, largest=33)
-    assert begins == "run r1 begins: flea, 3 rounds", (
-        "a method that asks sites for something is not called fedavg"
-    )
-    trip = told(site, "visit", 1, first, part="flea", trip=0, lr=0.05)
-    assert trip == "run r1, after round 1 of 3: sent what the method shares beside the weights"
-    allow(site, most_rounds=1)
-    refused = told(site, "train", 1, first, lr=0.05)
-    assert refused.startswith(
-        "run r1 was not answered: E520 the site's policy does not allow it: the study takes 3"
-    )
-    assert told(site, "train", 1, first, **{"name": 5}).startswith("a request was not answered: E310")
-
-
 @pytest.mark.parametrize(
     "text", ["", "{}", "[]", "{", '{"kind": "train"}', '{"kind": "train", "run": {}, "n": "x"}', "9" * 9999]
 )
 def test_nothing_that_is_told_stops_an_answer(site, text):
-    assert terminal.terminal_line(site.member.folder, SignedMessage(text, b"", b"")) == ""
+    assert processes.terminal_line(site.member.folder, SignedMessage(text, b"", b"")) == ""
     assert (
-        terminal.terminal_line(Path("/nowhere"), SignedMessage('{"kind": "setup", "run": "r1"}', b"", b""))
+        processes.terminal_line(Path("/nowhere"), SignedMessage('{"kind": "setup", "run": "r1"}', b"", b""))
         == ""
-    )
-
-
-def test_a_refusal_cannot_move_the_cursor(site):
-    answer = SignedMessage(
-        json.dumps({"code": "E310", "text": "\x1b[2J\nE999 forged", "run": "r1"}), b"", b""
-    )
-    assert (
-        terminal.terminal_line(site.member.folder, answer)
-        == r"run r1 was not answered: E310 \x1b[2J\nE999 forged"
     )
 
 
@@ -244,8 +162,3 @@ def test_what_the_operator_approves_names_the_run_the_training_and_all_that_leav
     tells = next(line for line in leaves if line.startswith("what it tells"))
     assert "weights: seen by the server" in tells
     assert "not measured (measure it: unskew attack RUN gradient" in tells
-
-
-@pytest.mark.parametrize("name", ["a\nb", "x" * 65, 5, "\x1b[2J"])
-def test_a_name_that_no_run_can_have_is_refused(site, name):
-    assert "the request's 'name'" in told(site, "hello", settings=fake.small("fedavg").as_dict(), name=name)

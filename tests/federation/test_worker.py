@@ -14,9 +14,8 @@ import pytest
 
 from unskew.federation.protocol.signed_messages import BUDGET, SOCKET, SignedMessage, ask_worker
 from unskew.federation.site import worker
-from unskew.federation.site.processes import SiteProcesses
+from unskew.federation.site.processes import CONNECTED, SiteProcesses
 from unskew.federation.site.site_folder import SiteFolder
-from unskew.federation.site.terminal import CONNECTED
 from unskew.federation.tickets import Coordinator
 
 REQUEST, ANSWER = (

@@ -20,7 +20,7 @@ from unskew.errors import UsageError
 
 if TYPE_CHECKING:
     from unskew.federation.programs import Log
-    from unskew.federation.site.handshake import Finding
+    from unskew.federation.site.site_checks import Finding
     from unskew.federation.site.site_folder import SiteFolder
 
 SITE = Path("site")
@@ -121,8 +121,7 @@ def run(
             if metrics:
                 publish(metrics, figures, head)
             _announce_studies(folder, approve, say)
-            counting = figures if metrics else None
-            SiteProcesses(joined, data, classes, model, device, say, approve, log_format, counting).run()
+            SiteProcesses(joined, data, classes, model, device, say, approve, log_format, figures).run()
 
 
 def _join(folder: Path, ticket: Path, coordinator: str, data: str, classes: str, say: Log) -> SiteFolder:
@@ -148,7 +147,7 @@ def fingerprint_source(given: str, asks: bool) -> Callable[[], str]:
     """
 
     def ask() -> str:
-        from unskew.federation.site.terminal import has_terminal
+        from unskew.federation.site.approvals import has_terminal
 
         where = "`unskew federation show` prints it there"
         if given:
@@ -164,23 +163,17 @@ def fingerprint_source(given: str, asks: bool) -> Callable[[], str]:
 
 def _announce_studies(folder: Path, approve: str, say: Log) -> None:
     """Announce studies that wait for approval, and ask about them if a person is at the terminal."""
-    from unskew.federation.site import approvals, terminal
+    from unskew.federation.site import approvals
 
-    here = approve == "ask" and say.form == "text" and terminal.has_terminal()
+    here = approve == "ask" and say.form == "text" and approvals.has_terminal()
     how = "new ones wait for `unskew site approve`"
     if here:
         how = "new ones are asked about here"
     elif approve == "all":
         how = "ALL that the policy allows begin without asking"
     replace(say, timed=False)(f"studies {how}; policy: {folder / 'policy.yaml'}")
-
-    def task() -> None:
-        if here:
-            terminal.decide_at_terminal(folder, say, terminal.Terminal())
-        else:
-            approvals.announce(folder, say)
-
-    threading.Thread(target=task, daemon=True).start()
+    operator = approvals.Terminal() if here else None
+    threading.Thread(target=approvals.watch, args=(folder, say, operator), daemon=True).start()
 
 
 def _show_findings(
@@ -333,21 +326,20 @@ def clean(
 
     A run that was used within the last hour may still be active and is never removed.
     """
-    from unskew.federation.site.run_folder import active_runs, removable_runs, time_ago
+    from unskew.federation.site.run_folder import removable_runs
     from unskew.federation.site.site_folder import SiteFolder
 
     SiteFolder.open(folder)
-    kept = removable_runs(folder, list(runs), older)
+    kept, active = removable_runs(folder, list(runs), older)
     for run in kept:
         size = f"model and private state, {run.bytes / 1e6:.1f} MB"
         verb = "would remove" if dry_run else "removed"
-        print(f"{verb}  {run.path.name}  {size}, last used {time_ago(run.used_s)}")
+        print(f"{verb}  {run.path.name}  {size}, last used {run.age}")
         if not dry_run:
             run.remove()
-    active = [] if runs else active_runs(folder, older)
     for run in active:
-        used = f"last used {time_ago(run.used_s)}, so it may be going on"
-        print(f"kept  {run.path.name}  {used}; wait until it was quiet for an hour")
+        text = f"last used {run.age}, so it may be going on; wait until it was quiet for an hour"
+        print(f"kept  {run.path.name}  {text}")
     if not (kept or active):
         text = f"nothing to remove: no run was last used {older:g} days ago or longer"
         print(f"{text}; --older DAYS reaches younger ones")

@@ -6,13 +6,11 @@ its libraries read the same variables.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import ipaddress
 import os
 import re
-import secrets
 import socket
 import sys
 import urllib.request
@@ -24,15 +22,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from unskew.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
-BACKLOG = 128
-"""Connections that wait in the kernel."""
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 _PLACE = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:]+))(?::(?P<port>[0-9]{1,5}))?")
-_PREFIX = 64
-"""Bits of an IPv6 address that identify a network, which usually belongs to one party."""
-
-_UNASSIGNED_PORTS = range(20_000, 30_000)
-"""Ports that Linux (from 32768), macOS and Windows (from 49152) give to no connection."""
 
 
 def is_address(host: str) -> bool:
@@ -68,9 +59,8 @@ def parse_address(text: str, port: int) -> tuple[str, int]:
     host = (match["address"] or match["name"]) if match else text
     port_number = int(match["port"] or port) if match else port
     if not is_host(host) or (match and match["address"] and ":" not in host) or not 0 < port_number < 65536:
-        raise UsageError(
-            "E503", f"--host takes HOST or HOST:PORT, with an IPv6 address in brackets; got '{text}'."
-        )
+        form = "HOST or HOST:PORT, with an IPv6 address in brackets"
+        raise UsageError("E503", f"--host takes {form}; got '{text}'.")
     return host, port_number
 
 
@@ -87,20 +77,17 @@ def family(bind: str) -> socket.AddressFamily:
 def listen(bind: str, port: int) -> socket.socket:
     """A listening socket; at `::` it also accepts IPv4 connections. Raises OSError."""
     both = bind == "::" and socket.has_dualstack_ipv6()
-    return socket.create_server((bind, port), family=family(bind), backlog=BACKLOG, dualstack_ipv6=both)
+    return socket.create_server((bind, port), family=family(bind), backlog=128, dualstack_ipv6=both)
 
 
 def origin(address: str) -> str:
-    """The unit to which connections from this address are counted: an IPv4 address, or the network of an IPv6
-    address.
-    """
+    """The unit of counting connections: an IPv4 address, or the network of an IPv6 address."""
     ip = ipaddress.ip_address(address.partition("%")[0])
-    ip = (
-        ip.version == 6 and ip.ipv4_mapped
-    ) or ip  # first: whether a mapped address is a loopback depends on Python
+    # first: whether a mapped address is a loopback depends on Python
+    ip = (ip.version == 6 and ip.ipv4_mapped) or ip
     if ip.version == 4 or ip.is_loopback:
         return str(ip)
-    return str(ipaddress.ip_network((ip, _PREFIX), strict=False))
+    return str(ipaddress.ip_network((ip, 64), strict=False))  # usually one party's
 
 
 def check_free(bind: str, port: int) -> None:
@@ -108,24 +95,14 @@ def check_free(bind: str, port: int) -> None:
     try:
         listen(bind, port).close()
     except OSError as error:
+        remedy = "Give --bind an address that `ip address` lists, or 0.0.0.0 for all of them (:: with IPv6)."
+        if error.errno == errno.EADDRINUSE:
+            remedy = "Does it run already?"
+        if error.errno == errno.EACCES:
+            remedy = "Ports below 1024 are for root; give the federation another --host HOST:PORT."
         reason = error.strerror or error
-        text = f"the server cannot listen at {host_port(bind, port)}: {reason}. {_remedy(error, bind, port)}"
+        text = f"the server cannot listen at {host_port(bind, port)}: {reason}. {remedy}"
         raise UsageError("E507", text) from error
-
-
-def _remedy(error: OSError, bind: str, port: int) -> str:
-    """The remedy for an address that is not available for listening."""
-    if error.errno == errno.EADDRINUSE:
-        return "Does it run already?"
-    if error.errno == errno.EACCES:
-        return (
-            "Ports below 1024 are for root; a port above needs a federation with --host HOST:PORT, not"
-            f" {port}."
-        )
-    what = "is no address of this machine" if is_address(bind) else "is no name of this machine"
-    return (
-        f"{bind} {what}: give --bind one that `ip address` lists, or 0.0.0.0 for all of them (:: with IPv6)."
-    )
 
 
 MOST_SOCKET_PATH = 103
@@ -151,16 +128,6 @@ def _descriptor(folder: Path) -> int:
     return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
-def free_port() -> int:
-    """A free port of loopback outside the ranges that systems assign to connections, so that it stays free
-    until used.
-    """
-    while True:
-        port = secrets.choice(_UNASSIGNED_PORTS)
-        with contextlib.suppress(OSError), socket.create_server((LOOPBACK, port)):
-            return port
-
-
 def proxy_for(host: str) -> SplitResult | None:
     """The proxy for TLS connections to a host; None for a direct connection (no HTTPS_PROXY, or NO_PROXY)."""
     text = urllib.request.getproxies().get("https", "")
@@ -174,21 +141,17 @@ def connect(host: str, port: int, tls: bool, timeout_s: float) -> socket.socket:
     proxy = proxy_for(host) if tls else None
     if proxy is None:
         return socket.create_connection((host, port), timeout_s)
+    headers: dict[str, str] = {}
+    if proxy.username:
+        pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+        headers["Proxy-Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
     connection = HTTPConnection(str(proxy.hostname), proxy.port or 80, timeout=timeout_s)
-    connection.set_tunnel(host, port, _credentials(proxy))
+    connection.set_tunnel(host, port, headers)
     try:
         connection.connect()
         line = connection.sock
         assert isinstance(line, socket.socket)
         return line
     except (OSError, AssertionError) as error:
-        with contextlib.suppress(OSError):
-            connection.close()
+        connection.close()
         raise OSError(f"by the proxy {proxy.hostname}:{proxy.port or 80}: {error}") from error
-
-
-def _credentials(proxy: SplitResult) -> dict[str, str]:
-    if not proxy.username:
-        return {}
-    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-    return {"Proxy-Authorization": f"Basic {b64encode(pair.encode()).decode()}"}

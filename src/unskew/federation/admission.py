@@ -16,7 +16,8 @@ import hmac
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 
 from cryptography import x509
 
@@ -59,7 +60,7 @@ def invite(home: Coordinator, site: str, days: int = TICKET_DAYS) -> Ticket:
     Raises UsageError: E503 for an unknown site, E161 for an admitted one, E109 for an invalid number of
     days.
     """
-    require_site(home, site)
+    home.require_site(site)
     if not 1 <= days <= 365:
         raise UsageError("E109", f"--days takes 1 to 365; got {days}.")
     if site in home.admitted():
@@ -71,21 +72,13 @@ def invite(home: Coordinator, site: str, days: int = TICKET_DAYS) -> Ticket:
 
 
 def revoke(home: Coordinator, site: str) -> PublicKey:
-    """Revoke a site's key. Raises UsageError: E503 for an unknown site, E161 for a site that is not
-    admitted.
-    """
-    require_site(home, site)
+    """Revoke a site's key. Raises UsageError: E503 for an unknown site, E161 for one not admitted."""
+    home.require_site(site)
     key = home.admitted().get(site)
     if key is None:
         raise UsageError("E161", f"{site} is not admitted, so that there is nothing to take back.")
     home.key_file(site).unlink()
     return key
-
-
-def require_site(home: Coordinator, site: str) -> None:
-    """Raises UsageError (E503) if the federation has no site of this name."""
-    if site not in home.sites:
-        raise UsageError("E503", f"{home.name} has no site '{site}'; it has {', '.join(home.sites)}.")
 
 
 def _check_proof(home: Coordinator, site: str, public: PublicKey, text: str) -> None:
@@ -95,15 +88,12 @@ def _check_proof(home: Coordinator, site: str, public: PublicKey, text: str) -> 
         raise UsageError("E503", f"the ticket of {site} has been used already; {new}")
     ticket = Ticket.read(path)
     if not ticket.secret or ticket.is_over():
-        raise UsageError(
-            "E503", f"the ticket of {site} expired on {ticket.expires[:10] or 'an earlier day'}; {new}"
-        )
+        day = ticket.expires[:10] or "an earlier day"
+        raise UsageError("E503", f"the ticket of {site} expired on {day}; {new}")
     proof = next((word.removeprefix(PROOF) for word in text.split() if word.startswith(PROOF)), "")
     if not proof:
-        rule = f"it should end with {PROOF}... as `unskew join` wrote it"
-        raise UsageError(
-            "E503", f"this public key carries no proof of a ticket; {rule}: send {site}.pub as it is."
-        )
+        remedy = f"send {site}.pub as `unskew join` wrote it, with {PROOF}... at its end"
+        raise UsageError("E503", f"this public key carries no proof of a ticket; {remedy}.")
     if not hmac.compare_digest(proof.encode(), ticket.proof(public).encode()):
         cause = "the ticket was altered on its way, or an earlier one was used, or the key is of another site"
         raise UsageError("E503", f"this key was not created with the ticket of {site}: {cause}; {new}")
@@ -130,41 +120,41 @@ def parse_bounds(text: str, sites: Sequence[str]) -> dict[str, int]:
 
     Raises UsageError (E109) for a number below 1 or an unknown site.
     """
+    pairs = [pair.partition("=")[::2] for pair in text.split(",")]
     if "=" not in text:
-        return dict.fromkeys(sites, _positive(text)) if text else {}
+        pairs = [(site, text) for site in sites] if text else []
     bounds: dict[str, int] = {}
-    for pair in text.split(","):
-        site, _, number = (part.strip() for part in pair.partition("="))
+    for site, number in ((site.strip(), number.strip()) for site, number in pairs):
         if site not in sites or site in bounds:
             what = "names twice" if site in bounds else "names no site whose key is here:"
-            raise UsageError(
-                "E109", f"--samples {what} '{site}'.{suggestion(site, set(sites) - set(bounds))}"
-            )
-        bounds[site] = _positive(number)
+            near = suggestion(site, set(sites) - set(bounds))
+            raise UsageError("E109", f"--samples {what} '{site}'.{near}")
+        if not (number.isascii() and number.isdecimal() and int(number)):
+            form = "a whole number above 0, or SITE=NUMBER,..."
+            raise UsageError("E109", f"--samples takes {form}; got '{number}'.")
+        bounds[site] = int(number)
     return bounds
 
 
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise UsageError("E109", f"--samples takes a whole number above 0, or SITE=NUMBER,...; got '{text}'.")
-    return int(text)
+def bound_file(home: Coordinator, site: str) -> Path:
+    return home.folder / "admitted" / f"{site}.samples"
 
 
 def write_bound(home: Coordinator, site: str, samples: int) -> None:
-    """Store the bound of a site."""
-    disk.replace(home.folder / "admitted" / f"{site}.samples", f"{samples}\n")
+    disk.replace(bound_file(home, site), f"{samples}\n")
 
 
 def read_bounds(home: Coordinator) -> dict[str, int]:
     """The bounds by site, for sites that have one. Raises UsageError (E503) for a file without a number."""
-    paths = {site: home.folder / "admitted" / f"{site}.samples" for site in home.sites}
-    return {site: _read_number(path.read_text(), str(path)) for site, path in paths.items() if path.exists()}
-
-
-def _read_number(text: str, path: str) -> int:
-    if not text.strip().isdecimal():
-        raise UsageError("E503", f"{path} holds no number; admit the site again with --samples N.")
-    return int(text)
+    bounds: dict[str, int] = {}
+    for site in home.sites:
+        if not (path := bound_file(home, site)).exists():
+            continue
+        text = path.read_text().strip()
+        if not text.isdecimal():
+            raise UsageError("E503", f"{path} holds no number; admit the site again with --samples N.")
+        bounds[site] = int(text)
+    return bounds
 
 
 def add_site(home: Coordinator, site: str) -> Ticket:
@@ -186,14 +176,14 @@ def remove_site(home: Coordinator, site: str) -> None:
 
     Raises UsageError (E503) for an unknown site or the last one.
     """
-    require_site(home, site)
+    home.require_site(site)
     if len(home.sites) == 1:
         raise UsageError("E503", f"{site} is the last site of {home.name}.")
     if site in home.admitted():
         revoke(home, site)
     _write_sites(home, tuple(other for other in home.sites if other != site))
     journal.record_events(home, [("removed", {"site": site})])
-    for path in (home.ticket_file(site), home.folder / "admitted" / f"{site}.samples"):
+    for path in (home.ticket_file(site), bound_file(home, site)):
         path.unlink(missing_ok=True)
 
 
@@ -205,18 +195,14 @@ def _write_sites(home: Coordinator, sites: tuple[str, ...]) -> Coordinator:
 
 
 RENEW_DAYS = 30
-"""A certificate is renewed if it is valid for fewer days."""
 RENEWAL_LOOK_S = 3600.0
 
 
 def renew_certificate(home: Coordinator, hosts: Sequence[str] = ()) -> x509.Certificate:
-    """Renew a federation's certificate, and record it in the journal. Raises UsageError as
-    `certificates.renew`.
-    """
+    """Renew a federation's certificate; the journal says so. Raises as `certificates.renew`."""
     now = certificates.renew(home.folder, hosts)
-    journal.record_events(
-        home, [("renewed", {"certificate": f"{now.serial_number:x}", "hosts": list(hosts)})]
-    )
+    facts = {"certificate": f"{now.serial_number:x}", "hosts": list(hosts)}
+    journal.record_events(home, [("renewed", facts)])
     return now
 
 
@@ -227,7 +213,7 @@ class Renewal:
     home: Coordinator
     say: Say
     _serial: int | None = None
-    _next: float = field(default=0.0)
+    _next: float = 0.0
 
     def tend(self) -> bool:
         """Renew the certificate if it is due. True if the certificate has changed since the last check."""
@@ -238,10 +224,8 @@ class Renewal:
             now = certificates.read(self.home.folder / "server.crt")
             if certificates.days_left(now) < RENEW_DAYS:
                 now = renew_certificate(self.home)
-                self.say(
-                    f"the server's certificate was renewed for {certificates.days_left(now)} days; no site"
-                    " has to join again"
-                )
+                text = f"the server's certificate was renewed for {certificates.days_left(now)} days"
+                self.say(f"{text}; no site has to join again")
         except UsageError as error:
             self.say(str(error))
             return False

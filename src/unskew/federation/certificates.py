@@ -32,33 +32,25 @@ from unskew.federation.protocol.identity import PrivateKey, PublicKey, write_sec
 from unskew.system import disk
 
 DAYS = 365
-"""Days for which the server's certificate is valid."""
 AUTHORITY_DAYS = 3650
 """Days for which the authority's certificate, and with it the federation, is valid."""
 AUTHORITY_KEY = "authority.key"
 _PEM = serialization.Encoding.PEM
 AUTHORITY = x509.BasicConstraints(ca=True, path_length=0)
-"""The role of a certificate with a key that may sign others."""
 LEAF = x509.BasicConstraints(ca=False, path_length=None)
-"""The role of a certificate with a key that may not sign others."""
 
 
 def certify(folder: Path, name: str, host: str) -> None:
-    """Write ca.crt, server.crt, authority.key and server.key (both mode 0600) for a federation's server at
-    `host`.
-    """
-    authority = Issuer(
-        x509_name(f"unskew federation {name}"), ec.generate_private_key(ec.SECP256R1()), AUTHORITY_DAYS
-    )
-    server_key = ec.generate_private_key(ec.SECP256R1())
+    """Write ca.crt, server.crt, authority.key and server.key (mode 0600) for a server at `host`."""
+    key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    authority = Issuer(x509_name(f"unskew federation {name}"), key, AUTHORITY_DAYS)
     root = authority.certificate(authority.name, authority.key.public_key(), AUTHORITY)
     signer = Issuer(authority.name, authority.key)
     server = signer.certificate(x509_name(host), server_key.public_key(), LEAF, _addresses(host))
     disk.replace(folder / "ca.crt", root.public_bytes(_PEM))
     disk.replace(folder / "server.crt", server.public_bytes(_PEM))
-    for file, key in ((AUTHORITY_KEY, authority.key), ("server.key", server_key)):
-        private = key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        write_secret(folder / file, private)
+    write_secret(folder / AUTHORITY_KEY, _private_bytes(key))
+    write_secret(folder / "server.key", _private_bytes(server_key))
 
 
 def renew(folder: Path, hosts: Sequence[str] = ()) -> x509.Certificate:
@@ -97,14 +89,12 @@ def days_left(certificate: x509.Certificate) -> int:
 def _read_authority(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), None)
-    except (OSError, ValueError, TypeError) as error:
-        text = (
-            f"the authority's key {path} cannot be read ({type(error).__name__}), so nothing can be renewed"
-        )
-        raise UsageError("E503", f"{text}; restore it from a backup, or create a new federation.") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise UsageError("E503", f"{path} is a key of another kind.")
-    return key
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return key
+    except (OSError, ValueError, TypeError, AssertionError) as error:
+        text = f"the authority's key {path} cannot be read ({type(error).__name__}), so nothing can be"
+        remedy = "restore it from a backup, or create a new federation"
+        raise UsageError("E503", f"{text} renewed; {remedy}.") from error
 
 
 @dataclass(frozen=True)
@@ -123,9 +113,7 @@ class Issuer:
         addresses: tuple[x509.GeneralName, ...] = (),
         serial: int | None = None,
     ) -> x509.Certificate:
-        """A signed certificate of `key`. addresses: hosts that may present it. serial: its number (default:
-        random).
-        """
+        """A signed certificate of `key`. addresses: its hosts. serial: its number (default: random)."""
         now = dt.datetime.now(dt.UTC)
         issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
         builder = (
@@ -147,18 +135,16 @@ class Issuer:
 
 
 def x509_name(name: str) -> x509.Name:
-    """The name of a subject or an issuer."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 
 def _addresses(host: str) -> tuple[x509.GeneralName, ...]:
     """The host, and this machine for the coordinator's own commands."""
     local = ("localhost", "127.0.0.1", "::1")
-    return tuple(_address(name) for name in (host, *(name for name in local if name != host)))
+    return tuple(map(_address, dict.fromkeys((host, *local))))
 
 
 def _address(host: str) -> x509.GeneralName:
-    """A name, or an IPv4 or IPv6 address, in a certificate's form."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -166,19 +152,12 @@ def _address(host: str) -> x509.GeneralName:
 
 
 def _usage(authority: bool) -> x509.KeyUsage:
-    """The permitted uses of a key. From Python 3.13 on, ssl rejects an authority's certificate without
-    them.
-    """
+    """The permitted uses of a key, without which ssl of Python 3.13 rejects an authority."""
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    others += ("encipher_only", "decipher_only")
+    unused = dict.fromkeys(others, False)
     return x509.KeyUsage(
-        key_cert_sign=authority,
-        crl_sign=authority,
-        digital_signature=not authority,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
+        digital_signature=not authority, key_cert_sign=authority, crl_sign=authority, **unused
     )
 
 
@@ -195,9 +174,9 @@ def client_context(authority: str, site: str, key: PrivateKey, place: int | None
     """
     context = ssl.create_default_context(cadata=authority)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # which Python sets from 3.13 on
-    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    secret = key.key.private_bytes(serialization.Encoding.PEM, *form)
-    _load(context, _site_certificate(site, key, place).encode() + secret)
+    issuer = Issuer(_issuer(key.public), key.key, SITE_DAYS)
+    certificate = issuer.certificate(x509_name(site), key.public.key, LEAF, serial=place)
+    _load(context, certificate.public_bytes(_PEM) + _private_bytes(key.key))
     return context
 
 
@@ -214,9 +193,10 @@ def server_context(certificate: Path, private: Path, admitted: Iterable[PublicKe
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an anchor is trusted with any signature
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
-    signer = ec.generate_private_key(ec.SECP384R1())
-    for anchor in [_anchor(key, signer) for key in admitted]:
-        context.load_verify_locations(cadata=anchor)
+    signer = Issuer(x509_name("unskew"), ec.generate_private_key(ec.SECP384R1()), SITE_DAYS)
+    for key in admitted:
+        anchor = signer.certificate(_issuer(key), key.key, AUTHORITY)
+        context.load_verify_locations(cadata=anchor.public_bytes(_PEM).decode())
     return context
 
 
@@ -233,27 +213,16 @@ def place_in(certificate: bytes) -> int:
     return x509.load_der_x509_certificate(certificate).serial_number
 
 
-def _site_certificate(site: str, key: PrivateKey, place: int | None) -> str:
-    issuer = Issuer(_issuer(key.public), key.key, SITE_DAYS)
-    return _pem(issuer.certificate(x509_name(site), key.public.key, LEAF, serial=place))
-
-
-def _anchor(key: PublicKey, signer: ec.EllipticCurvePrivateKey) -> str:
-    return _pem(Issuer(x509_name("unskew"), signer, SITE_DAYS).certificate(_issuer(key), key.key, AUTHORITY))
-
-
 def _issuer(key: PublicKey) -> x509.Name:
     return x509_name(f"key {key.fingerprint}")
 
 
-def _pem(certificate: x509.Certificate) -> str:
-    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+def _private_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
 def _load(context: ssl.SSLContext, chain: bytes) -> None:
-    """Load a key into a context. Python's ssl reads files only: in memory on Linux, else a temporary file of
-    mode 0600.
-    """
+    """Load a key, which ssl reads from files only: in memory on Linux, else of mode 0600."""
     if sys.platform == "linux":
         with os.fdopen(os.memfd_create("unskew"), "wb", buffering=0) as file:
             file.write(chain)

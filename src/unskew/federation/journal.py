@@ -10,6 +10,7 @@ head, which `unskew federation audit` prints.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -28,9 +29,7 @@ _FIRST = "0" * 64
 
 
 class Journal:
-    """Appends lines. An incomplete last line after a crash is removed, and the first new line records
-    this.
-    """
+    """Appends lines. It removes an incomplete last line after a crash, and records this."""
 
     def __init__(self, path: Path, key: PrivateKey):
         self.path, self.key = path, key
@@ -57,9 +56,7 @@ class Journal:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a check. lines: number of valid lines; head: digest of the last one; wrong: the next
-    line's defect.
-    """
+    """lines: number of valid lines; head: digest of the last one; wrong: the next line's defect."""
 
     lines: int
     head: str
@@ -120,9 +117,6 @@ def record_events(home: Coordinator, events: Sequence[tuple[str, Mapping[str, An
         return
     with open(home.folder / "audit.lock", "a", opener=refuse_link) as lock_file:
         lock(lock_file, wait=True)
-        journal = Journal(home.folder / JOURNAL_FILE, home.key)
-        try:
+        with contextlib.closing(Journal(home.folder / JOURNAL_FILE, home.key)) as journal:
             for what, facts in events:
                 journal.note(what, **facts)
-        finally:
-            journal.close()

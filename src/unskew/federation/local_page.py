@@ -36,11 +36,9 @@ REFRESH = '<meta http-equiv="refresh" content="5">'
 STILL = "still"
 """The query of a page without reloading, which keeps its state."""
 MOST_WAIT_S = 10.0
-"""Seconds in which a browser must send its request."""
 
 
 def render(template: str, **values: Any) -> str:
-    """A page from a template with escaped values."""
     environment = Environment(
         loader=PackageLoader("unskew.federation"), autoescape=True, undefined=StrictUndefined
     )
@@ -48,7 +46,6 @@ def render(template: str, **values: Any) -> str:
 
 
 def local_time(at: float) -> str:
-    """Local time as text."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
@@ -61,9 +58,8 @@ class Page:
         try:
             self._server = ThreadingHTTPServer((HOST, port), _handler(content, self.secret))
         except OSError as error:
-            raise UsageError(
-                "E109", f"--port {port} cannot be used on this machine: {error.strerror}."
-            ) from None
+            text = f"--port {port} cannot be used on this machine: {error.strerror}."
+            raise UsageError("E109", text) from None
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
 
@@ -72,7 +68,6 @@ class Page:
         return f"http://{HOST}:{self.port}/{self.secret}"
 
     def serve(self) -> None:
-        """Answer until `close`, or until interrupted."""
         self._server.serve_forever()
 
     def close(self) -> None:

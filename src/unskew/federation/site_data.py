@@ -38,10 +38,8 @@ def rename_classes(dataset: Dataset, classes: tuple[str, ...], text: str) -> Dat
         return _relabel(dataset, {i: classes.index(dataset.classes[i]) for i in used}, classes)
     unknown = next(dataset.classes[i] for i in used if dataset.classes[i] not in classes)
     if dataset.y.ndim > 1:  # of masks and tokens, numbers count from 0
-        if len(classes) < len(dataset.classes):
-            raise DataError(
-                "E404", f"{text} holds {len(dataset.classes)} classes; --classes names {len(classes)}."
-            )
+        if (count := len(dataset.classes)) > len(classes):
+            raise DataError("E404", f"{text} holds {count} classes; --classes names {len(classes)}.")
         return replace(dataset, classes=classes)
     if not all(_is_number(dataset.classes[i]) for i in used):
         raise DataError("E404", f"{text} holds the class '{unknown}', which --classes does not name.")
@@ -49,7 +47,6 @@ def rename_classes(dataset: Dataset, classes: tuple[str, ...], text: str) -> Dat
 
 
 def _used_classes(dataset: Dataset) -> list[int]:
-    """The named classes; of unnamed numbers, those that occur."""
     if dataset.y.ndim > 1 or not (dataset.intake and dataset.intake.unnamed):
         return list(range(len(dataset.classes)))
     return np.unique(np.concatenate([dataset.y, dataset.y_test])).tolist()
@@ -67,17 +64,13 @@ def _number_places(
     if low > 0 and high < C:
         ways = f"'{classes[low]}' if labels count from 0, '{classes[low - 1]}' if from 1"
         remedy = "write the names in place of the numbers (in an .npz, give them as the array 'classes')"
-        raise DataError(
-            "E404",
-            f"{text} holds no label 0 and none above {high} of {C} classes, so its label {low} is {ways};"
-            f" {remedy}.",
-        )
+        text = f"{text} holds no label 0 and none above {high} of {C} classes, so its label {low} is {ways}"
+        raise DataError("E404", f"{text}; {remedy}.")
     first = 0 if low == 0 else 1
     if high - first >= C:
         span = f"{first} to {C - 1 + first}"
-        raise DataError(
-            "E404", f"{text} holds the label {high}; --classes names {C}, which are labels {span}."
-        )
+        text = f"{text} holds the label {high}; --classes names {C}, which are labels {span}."
+        raise DataError("E404", text)
     return {i: number - first for i, number in numbers.items()}
 
 
@@ -108,57 +101,38 @@ def load(text: str, classes: Sequence[str] = ()) -> Dataset:
     elif is_place(text):
         dataset = data.read(text)
     else:
-        raise UsageError(
-            "E111",
-            "--data takes a folder, an .npz, .csv or .parquet file, or FILE.py:FUNCTION that exists; got"
-            f" {excerpt(text)}.",
-        )
+        form = "a folder, an .npz, .csv or .parquet file, or FILE.py:FUNCTION that exists"
+        raise UsageError("E111", f"--data takes {form}; got {excerpt(text)}.")
     if dataset.several and classes and tuple(classes) != dataset.classes:
-        has_names, used = ",".join(classes), ",".join(dataset.classes)
-        raise DataError(
-            "E404",
-            f"{text} has the labels {used}, in this order, and --classes names {has_names}; name the same.",
-        )
-    if dataset.target or dataset.several:
-        return dataset if dataset.several else _check_target(dataset, text, classes)
+        names, labels = ",".join(classes), ",".join(dataset.classes)
+        text = f"{text} has the labels {labels}, in this order, and --classes names {names}"
+        raise DataError("E404", f"{text}; name the same.")
+    if dataset.several:
+        return dataset
+    if dataset.target and classes:
+        remedy = "leave --classes out"
+        raise DataError("E404", f"{text} has a number to predict, and --classes names classes; {remedy}.")
+    if dataset.target and not dataset.target.given:
+        rule = "every site learns (y - center) / scale with the same numbers, which this one does not name"
+        example = f"target={dataset.target.name},center=100,scale=50 in the brackets behind the path"
+        raise DataError("E404", f"{text}: {rule}; agree on them, such as {example}.")
+    if dataset.target:
+        return dataset
     if not classes and len(dataset.classes) < 2:
-        text = (
-            f"{text} holds samples of one class; name all classes of the study, as every site does:"
-            " --classes a,b"
-        )
-        raise DataError("E404", f"{text} (in an .npz: the array 'classes').")
+        remedy = "name all classes of the study, as every site does: --classes a,b"
+        text = f"{text} holds samples of one class; {remedy} (in an .npz: the array 'classes')."
+        raise DataError("E404", text)
     return rename_classes(dataset, tuple(classes), text) if classes else dataset
 
 
 def load_or_take(given: Any, classes: Sequence[str] = ()) -> Dataset:
-    """A site's own set, as an object or as text for `load`. Raises as `load`, and DataError (E403) if it is
-    not one set.
-    """
+    """A site's own set, an object or text for `load`. Raises as `load`, DataError (E403) for others."""
     if isinstance(given, Path | str):
         return load(str(given), classes)
     dataset = take(given)
     if not isinstance(dataset, Dataset):
         raise DataError("E403", "a Federation was given; a site is one client, so give its own set.")
     return rename_classes(dataset, tuple(classes), "the data") if classes else dataset
-
-
-def _check_target(dataset: Dataset, text: str, classes: Sequence[str]) -> Dataset:
-    """The set, if it has the center and scale of the target that all sites have agreed on. Raises DataError
-    (E404) otherwise.
-    """
-    assert dataset.target
-    if classes:
-        raise DataError(
-            "E404", f"{text} has a number to predict, and --classes names classes; leave --classes out."
-        )
-    if not dataset.target.given:
-        raise DataError(
-            "E404",
-            f"{text}: every site learns (y - center) / scale with the same two numbers, which this one does"
-            f" not name; agree on them, such as target={dataset.target.name},center=100,scale=50 in the"
-            " brackets behind the path.",
-        )
-    return dataset
 
 
 def _from_python(text: str) -> Dataset:
@@ -171,9 +145,8 @@ def _from_python(text: str) -> Dataset:
     except UnskewError:
         raise
     except Exception as error:  # the operator reads one sentence for any error of a loader
-        raise DataError(
-            "E401", f"{text} failed{python_files.line_note(file, error)}: {type(error).__name__}: {error}"
-        ) from error
+        line = python_files.line_note(file, error)
+        raise DataError("E401", f"{text} failed{line}: {type(error).__name__}: {error}") from error
     if isinstance(samples, str | list):
         raise DataError("E403", f"{text} should return a Dataset, (x, y) or (x, y, x_test, y_test).")
     dataset = take(samples)

@@ -54,7 +54,6 @@ class Ticket:
 
     @property
     def place(self) -> str:
-        """The server's HOST:PORT."""
         return host_port(self.host, self.port)
 
     @property
@@ -85,7 +84,6 @@ class Ticket:
             raise UsageError("E503", f"this ticket expired on {self.expires[:10]}; {again}")
 
     def is_over(self) -> bool:
-        """True if the ticket has expired."""
         return dt.datetime.now(dt.UTC) >= dt.datetime.fromisoformat(self.expires)
 
     def proof(self, key: PublicKey) -> str:
@@ -101,9 +99,7 @@ class Ticket:
 
     @staticmethod
     def read(path: Path) -> Ticket:
-        """Read a ticket. Raises UsageError: E111 without a file, E503 if it is not a ticket, E109 for the
-        name of the federation or of the site.
-        """
+        """Read a ticket. Raises UsageError: E111 without a file, E503 or E109 if it is not a ticket."""
         try:
             ticket = Ticket(**json.loads(path.read_text()))
             PublicKey.parse(ticket.coordinator)
@@ -121,15 +117,13 @@ class Ticket:
         except FileNotFoundError:
             raise UsageError("E111", f"there is no file {path}.") from None
         except (ValueError, TypeError, AttributeError) as error:
-            raise UsageError(
-                "E503", f"{path} is not a ticket; ask the coordinator to send it again."
-            ) from error
+            text = f"{path} is not a ticket; ask the coordinator to send it again."
+            raise UsageError("E503", text) from error
         return ticket
 
 
 DEFAULT_PORT = 8000
 TICKET_DAYS = 14
-"""Days for which a ticket is valid."""
 
 
 @dataclass(frozen=True)
@@ -161,10 +155,8 @@ class Coordinator:
         if (folder / "federation.json").exists():
             raise UsageError("E161", f"{folder} already holds a federation.")
         if not tls and not is_local(host):
-            raise UsageError(
-                "E503",
-                f"without TLS a federation stays on one machine: --no-tls needs a --host like {LOOPBACK}.",
-            )
+            text = "without TLS a federation stays on one machine"
+            raise UsageError("E503", f"{text}: --no-tls needs a --host like {LOOPBACK}.")
         home = Coordinator(folder, name, host, port, tuple(sites), tls)
         for part in (folder, folder / "tickets", folder / "admitted", folder / "flower"):
             part.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -179,19 +171,13 @@ class Coordinator:
 
     @staticmethod
     def open(folder: Path) -> Coordinator:
-        """The federation in a folder. Raises UsageError: E161 if there is none, E503 if its federation.json
-        is damaged.
-        """
+        """The federation in a folder. Raises UsageError: E161 without one, E503 if it is damaged."""
         try:
             facts = json.loads((folder / "federation.json").read_text())
-            return Coordinator(
-                folder, facts["name"], facts["host"], facts["port"], tuple(facts["sites"]), facts["tls"]
-            )
+            return Coordinator(folder, **facts | {"sites": tuple(facts["sites"])})
         except FileNotFoundError:
-            text = (
-                f"there is no federation in {folder}; create one: unskew federation init NAME --host H"
-                " --sites a,b"
-            )
+            command = "unskew federation init NAME --host H --sites a,b"
+            text = f"there is no federation in {folder}; create one: {command}"
             raise UsageError("E161", text) from None
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError("E503", f"{folder / 'federation.json'} cannot be read: {error!r}.") from error
@@ -202,7 +188,6 @@ class Coordinator:
 
     @property
     def key(self) -> PrivateKey:
-        """The key that signs requests to sites."""
         return PrivateKey.load(self.folder / "coordinator.key")
 
     @property
@@ -214,10 +199,8 @@ class Coordinator:
         """A new signed ticket with a new secret. It becomes valid when it is written to `ticket_file`."""
         authority, key = (self.folder / "ca.crt").read_text() if self.tls else "", self.key
         expires = (dt.datetime.now(dt.UTC) + dt.timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        secret = secrets.token_urlsafe(24)
-        return Ticket(
-            self.name, self.host, self.port, site, key.public.text, authority, secret=secret, expires=expires
-        ).signed(key)
+        facts = self.name, self.host, self.port, site, key.public.text, authority
+        return Ticket(*facts, secret=secrets.token_urlsafe(24), expires=expires).signed(key)
 
     def ticket_file(self, site: str) -> Path:
         """The file of a site's ticket until it is used."""
@@ -230,19 +213,19 @@ class Coordinator:
 
     def check_key(self, site: str, public: PublicKey) -> None:
         """Raises UsageError: E503 for an unknown site or a key in use, E161 if the site has another key."""
-        if site not in self.sites:
-            raise UsageError("E503", f"{self.name} has no site '{site}'; it has {', '.join(self.sites)}.")
+        self.require_site(site)
         path = self.key_file(site)
         if path.exists() and path.read_text().strip() != public.text:
-            again = (
-                f"unskew federation revoke {self.name} {site}, then unskew federation ticket {self.name}"
-                f" {site}"
-            )
-            raise UsageError(
-                "E161", f"{site} was admitted with another key; if that is to be replaced: {again}"
-            )
+            commands = (f"unskew federation {verb} {self.name} {site}" for verb in ("revoke", "ticket"))
+            text = f"{site} was admitted with another key; if that is to be replaced"
+            raise UsageError("E161", f"{text}: {', then '.join(commands)}")
         if any(key.text == public.text for other, key in self.admitted().items() if other != site):
             raise UsageError("E503", f"this key already belongs to another site; {site} must create its own.")
+
+    def require_site(self, site: str) -> None:
+        """Raises UsageError (E503) if the federation has no site of this name."""
+        if site not in self.sites:
+            raise UsageError("E503", f"{self.name} has no site '{site}'; it has {', '.join(self.sites)}.")
 
     @property
     def superlink(self) -> Path:
@@ -250,7 +233,6 @@ class Coordinator:
         return self.folder / "flower" / "superlink"
 
     def key_file(self, site: str) -> Path:
-        """The file of an admitted site's public key."""
         return self.folder / "admitted" / f"{site}.pub"
 
     def admitted(self) -> dict[str, PublicKey]:

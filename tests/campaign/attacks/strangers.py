@@ -20,7 +20,6 @@ import httpx
 from tests.campaign.cases import Case, check, check_within
 from tests.campaign.ground import Ground, Programs, check_unharmed
 from tests.campaign.ongoing import Ongoing, runs
-from tests.federation.test_stranger import asking, dripping, pouring
 from tests.federation.wild import run_of_a_stranger
 from unskew.federation import flower_patches
 from unskew.federation.addresses import socket_address
@@ -36,6 +35,52 @@ during an attack, and how much of a body the kernel's buffers take before anybod
 Attack = Callable[[socket.socket], bool | None]
 Shown = dict[str, ssl.SSLContext | None]
 """What a stranger may show: nothing at all, no certificate, or one that is not admitted."""
+BIG = 400 << 20
+
+
+def asking(method: str, path: str, context: ssl.SSLContext | None) -> Callable[[socket.socket], bool]:
+    """A request, in plain text unless there is a context; True if it is answered."""
+
+    def attack(line: socket.socket) -> bool:
+        end = context.wrap_socket(line, server_hostname="127.0.0.1") if context else line
+        end.sendall(
+            f"{method} {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+        )
+        return end.recv(1000).startswith(b"HTTP")
+
+    return attack
+
+
+def pouring(
+    context: ssl.SSLContext | None, sent: dict[str, int], name: str
+) -> Callable[[socket.socket], bool]:
+    """A body of 400 MB; notes how much of it was taken."""
+
+    def attack(line: socket.socket) -> bool:
+        end = context.wrap_socket(line, server_hostname="127.0.0.1") if context else line
+        sent[name], piece = 0, bytes(1 << 20)
+        end.sendall(
+            f"POST /v1/fleet/push-object HTTP/1.1\r\nHost: h\r\nContent-Length: {BIG}\r\n\r\n".encode()
+        )
+        while sent[name] < BIG:
+            end.sendall(piece)
+            sent[name] += len(piece)
+        return True
+
+    return attack
+
+
+def dripping(line: socket.socket) -> bool:
+    """A handshake that never ends: a byte now and then."""
+    hello = b"\x16\x03\x01\x02\x00" + bytes(512)
+    for k in range(100):
+        line.sendall(hello[k : k + 1])
+        line.settimeout(0.1)
+        try:
+            return bool(line.recv(1))
+        except TimeoutError:
+            continue
+    return True
 
 
 def cases(ground: Ground, rng: random.Random) -> Iterator[Case]:

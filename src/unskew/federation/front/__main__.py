@@ -35,17 +35,15 @@ async def main(home: Coordinator, listener: socket.socket) -> None:
 
 if __name__ == "__main__":
     configure_malloc()
-    logging.getLogger("uvicorn").setLevel(
-        logging.CRITICAL
-    )  # `Refusals` reports everything that sites can cause
+    # `Refusals` reports everything that sites can cause
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     folder, bind = sys.argv[1:]
     federation = Coordinator.open(Path(folder))
     try:
         listener_socket = listen(bind, federation.port)
     except OSError as error:
-        sys.exit(
-            f"E507 the server cannot listen at {host_port(bind, federation.port)}: {error.strerror or error}."
-        )
+        address = host_port(bind, federation.port)
+        sys.exit(f"E507 the server cannot listen at {address}: {error.strerror or error}.")
     with listener_socket:
         listener_socket.setblocking(False)
         _say(f"listening at {host_port(bind, federation.port)}")

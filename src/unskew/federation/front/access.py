@@ -4,9 +4,9 @@ refusals.
 A site's name is held by the process or machine that came first, until nothing has been received from it for
 a while.
 
-The first refusal of an address is written as a line, further ones at growing intervals, each line with the
-number of attempts. A flood from one address therefore writes a few lines an hour, one from many addresses
-at most a line a minute, and every attempt is counted.
+The first refusal of an address is written as a line, further ones every ten minutes, each line with the
+number of attempts. A flood therefore writes a few lines an hour for each of at most 32 addresses, and every
+attempt is counted.
 """
 
 from __future__ import annotations
@@ -35,33 +35,26 @@ class RateLimit:
     burst: float
     clock: Callable[[], float] = time.monotonic
     _due: dict[str, float] = field(default_factory=dict)
-    """The time at which each name's events conform to its rate again."""
 
     def allow(self, name: str) -> bool:
         """True if an event is allowed now; only then it counts."""
-        now = self.clock()
-        name, due = self._entry(name, now)
-        if self._early_s(due, now) > 0:
-            return False
-        self._due[name] = due + 1 / self.rate
-        return True
+        return self._early_s(name, is_queued=False) <= 0
 
     def wait_s(self, name: str) -> float:
         """The wait in seconds of a new event, which is queued."""
+        return max(0.0, self._early_s(name, is_queued=True))
+
+    def _early_s(self, name: str, is_queued: bool) -> float:
+        """Seconds by which an event comes too early. It counts if it is on time, or if it is queued."""
         now = self.clock()
-        name, due = self._entry(name, now)
-        self._due[name] = due + 1 / self.rate
-        return max(0.0, self._early_s(due, now))
-
-    def _early_s(self, due: float, now: float) -> float:
-        return due - now - (self.burst - 1) / self.rate
-
-    def _entry(self, name: str, now: float) -> tuple[str, float]:
-        """The name under which events are counted, and the time at which it is due."""
         if name not in self._due and len(self._due) >= MOST_NAMES:
             self._due = {name: due for name, due in self._due.items() if due > now}
             name = name if len(self._due) < MOST_NAMES else OTHER_NAMES
-        return name, max(now, self._due.get(name, now))
+        due = max(now, self._due.get(name, now))
+        early_s = due - now - (self.burst - 1) / self.rate
+        if is_queued or early_s <= 0:
+            self._due[name] = due + 1 / self.rate
+        return early_s
 
 
 SILENT_S = 15.0
@@ -87,23 +80,11 @@ class SiteHolders:
 
 MARK = "refused "
 """Prefix of these lines in the front's log; the rest is JSON."""
-FIRST_S, LONGEST_S = 2.0, 3600.0
-"""Interval before the next line about further attempts, doubled with every line, up to the second
-number."""
-LINES_A_S, AT_ONCE = 1 / 60, 60
-"""Lines for all addresses and reasons together: per second, and at once."""
+LINE_S = 600.0
+"""Seconds between two lines about one address and reason; the first one is written at once."""
 MOST_PAIRS = 32
 """Pairs of address and reason with counts of their own; the others are counted together."""
 OTHER_ADDRESSES = "other addresses"
-
-
-@dataclass
-class _Pair:
-    """One address and reason. times: attempts since the last line; due: time of the next line."""
-
-    times: int = 0
-    due: float = 0.0
-    pause_s: float = FIRST_S
 
 
 class Refusals:
@@ -111,26 +92,27 @@ class Refusals:
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic):
         self.write, self.clock = write, clock
-        self._pace = RateLimit(LINES_A_S, AT_ONCE, clock)
-        self._pairs: dict[tuple[str, str], _Pair] = {}
+        self._times: dict[tuple[str, str], int] = {}
+        """Attempts since the last line, by address and reason."""
+        self._due: dict[tuple[str, str], float] = {}
 
     def note(self, who: str, why: str) -> None:
         """Count one attempt. who: an address, or the name of a site."""
-        if (who, why) not in self._pairs and len(self._pairs) >= MOST_PAIRS:
+        if (who, why) not in self._times and len(self._times) >= MOST_PAIRS:
             who = OTHER_ADDRESSES
-        self._pairs.setdefault((who, why), _Pair()).times += 1
+        self._times[who, why] = self._times.get((who, why), 0) + 1
         self.flush()
 
     def flush(self, everything: bool = False) -> None:
         """Write the lines that are due, or all with `everything`. Forget addresses without new attempts."""
         now = self.clock()
-        for (who, why), pair in list(self._pairs.items()):
-            if pair.times and (everything or (now >= pair.due and self._pace.allow("a line"))):
-                self.write(MARK + json.dumps({"who": who, "why": why, "times": pair.times}))
-                pair.times, pair.due = 0, now + pair.pause_s
-                pair.pause_s = min(2 * pair.pause_s, LONGEST_S)
-            elif not pair.times and now >= pair.due + pair.pause_s:
-                del self._pairs[who, why]
+        for (who, why), times in list(self._times.items()):
+            is_due = now >= self._due.get((who, why), now)
+            if times and (is_due or everything):
+                self.write(MARK + json.dumps({"who": who, "why": why, "times": times}))
+                self._times[who, why], self._due[who, why] = 0, now + LINE_S
+            elif not times and is_due:
+                del self._times[who, why], self._due[who, why]
 
 
 def parse_refusal(line: str) -> dict[str, str | int] | None:
@@ -164,16 +146,13 @@ class Members:
             return False
         keys = {site: key for site, text in texts.items() if (key := _parse_key(text))}
         if self.home.tls:
-            folder = self.home.folder
-            self.context = certificates.server_context(
-                folder / "server.crt", folder / "server.key", keys.values()
-            )
+            files = self.home.folder / "server.crt", self.home.folder / "server.key"
+            self.context = certificates.server_context(*files, keys.values())
         self._certificate = certificate
         self._texts, self._sites = texts, {key.fingerprint: site for site, key in keys.items()}
         return True
 
     def site(self, fingerprint: str) -> str:
-        """The site with this key; "" if the key is not admitted."""
         return self._sites.get(fingerprint, "")
 
 

@@ -1,10 +1,9 @@
 """Connections of sites: the listener accepts them, TLS decides which are kept, and requests for messages wait
 here.
 
-uvicorn and h11 speak HTTP; this file identifies sites and limits the time in which a request must begin.
-TLS has proven a key before a connection is made. If the key is not admitted at this moment, the connection
-is closed before a byte of its request is read. A connection without a proven key takes little memory, for a
-few seconds, and the number of such connections is limited.
+uvicorn and h11 speak HTTP; this file identifies sites. TLS has proven a key before a connection is made. If
+the key is not admitted at this moment, the connection is closed before a byte of its request is read. A
+connection without a proven key takes little memory, for a few seconds, and their number is limited.
 
 Because requests for messages wait here, sites need not poll often, and messages are found without delay.
 """
@@ -37,7 +36,6 @@ HOLD_S = 2.0
 """Longest wait of a request in seconds. A machine that loses its power meanwhile loses a message that comes
 by then, which is sent again when it is back."""
 LOOK_S = 0.025
-"""Seconds between checks of the bell."""
 
 
 @dataclass
@@ -54,7 +52,6 @@ class MessageWait:
         self._bell, self._ring, self._next = bell, 0, asyncio.Event()
 
     async def listen(self) -> None:
-        """Pass the bell on until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             if self._bell.rang():
@@ -81,15 +78,9 @@ class MessageWait:
         return True
 
 
-HEAD_S = 10.0
-"""Seconds in which a connection must send the headers of its first request, or finish those of a later
-one."""
 IDLE_S = 75.0
-"""Seconds for which a connection is kept between two requests."""
 HEAD_BYTES = 16 << 10
-"""The most bytes of a request's headers."""
 MOST_OPEN = 32
-"""Connections of one site."""
 NOBODY = "(anybody: TLS is disabled)"
 """The name for sites without TLS, in which no connection can prove a key."""
 
@@ -119,10 +110,6 @@ class Connections:
         )
         self.config.load()
 
-    def count_of(self, site: str) -> int:
-        """The number of a site's connections."""
-        return Counter(c.site for c in self.open)[site]
-
     def expel(self) -> None:
         """Close the connections with keys that are no longer admitted."""
         for connection in [c for c in self.open if not c.is_admitted()]:
@@ -131,15 +118,13 @@ class Connections:
 
 
 class Connection(H11Protocol):
-    """A connection that lasts only while its key is admitted and its requests arrive in time."""
+    """A connection that lasts only while its key is admitted."""
 
     def __init__(self, shared: Connections):
         super().__init__(shared.config, shared.state, {})
         self.shared, self.key, self.site = shared, "", ""
-        self._header_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Accept the connection if its key is admitted."""
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True) if tls else None
@@ -152,36 +137,23 @@ class Connection(H11Protocol):
         self.shared.open.add(self)
         self.app_state |= {"key": self.key, "site": self.site, "last_ring": LastRing()}
         self.app_state["place"] = certificates.place_in(certificate) if certificate else 0
-        self._wait()
 
     def is_admitted(self) -> bool:
-        """True if the key of this connection is still admitted."""
         return self.key == NOBODY or self.shared.members.site(self.key) == self.site
 
     def _reason(self) -> str:
         """The reason to refuse this connection; "" if it is accepted."""
         if not self.site:
             return "its certificate is not of an admitted key"
-        return f"more than {MOST_OPEN} connections" if self.shared.count_of(self.site) >= MOST_OPEN else ""
+        is_full = sum(other.site == self.site for other in self.shared.open) >= MOST_OPEN
+        return f"more than {MOST_OPEN} connections" if is_full else ""
 
     def data_received(self, data: bytes) -> None:
-        """Limit the time for headers that have begun to arrive."""
-        if self.transport.is_closing():
-            return
-        super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._arrived()
-        elif self._header_timer is None:
-            self._wait()
-
-    def on_response_complete(self) -> None:
-        """Stop the timer, because uvicorn's own one runs until the next byte arrives."""
-        self._arrived()
-        super().on_response_complete()
+        """Ignore what a refused connection has sent already."""
+        if not self.transport.is_closing():
+            super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Remove the connection."""
-        self._arrived()
         self.shared.open.discard(self)
         super().connection_lost(exc)
 
@@ -190,28 +162,14 @@ class Connection(H11Protocol):
         self.shared.refusals.note(self.site, f"no HTTP request with at most {HEAD_BYTES >> 10} KB of headers")
         super().send_400_response(msg)
 
-    def _wait(self) -> None:
-        self._header_timer = self.loop.call_later(HEAD_S, self._expired)
-
-    def _arrived(self) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
-
-    def _expired(self) -> None:
-        self.shared.refusals.note(self.site, f"no complete request within {HEAD_S:.0f} s")
-        self.transport.abort()
-
 
 HANDSHAKE_S = 4.0
-"""Seconds in which a connection must prove a key."""
 GOODBYE_S = 2.0
 """Seconds in which a closed connection must accept its remaining data."""
 MOST_UNPROVEN, MOST_UNPROVEN_EACH = 32, 8
 """Connections that have not proven a key yet: of all addresses and of one. Each takes 300 KB, most of it TLS
 buffers."""
 RATE, BURST = 10.0, 40.0
-"""New connections of one address: per second, and at once."""
 _REASONS = (
     ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "offers no certificate"),
     ("CERTIFICATE_VERIFY_FAILED", "its certificate is not of an admitted key"),
@@ -231,13 +189,10 @@ class Listener:
         self.pace = RateLimit(RATE, BURST)
         self._unproven: Counter[str] = Counter()
         self._known: set[str] = set()
-        """Addresses from which a key was proven; the limit on unproven connections of others does not apply
-        to them.
-        """
+        """Addresses that have proven a key, to which the limit on unproven connections does not apply."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def keep_open(self) -> None:
-        """Accept connections until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -262,17 +217,14 @@ class Listener:
             return "too many connections at once that have proven no key"
         return "" if self.pace.allow(host) else "connects too often"
 
-    def _new(self) -> Connection:
-        return Connection(self.shared)
-
     async def _greet(self, line: socket.socket, host: str) -> None:
         loop, context = asyncio.get_running_loop(), self.shared.members.context
-        line.setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-        )  # else a small answer waits 40 ms for the next
+        # else a small answer waits 40 ms for the next
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         times = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": GOODBYE_S} if context else {}
         try:
-            _, connection = await loop.connect_accepted_socket(self._new, line, ssl=context, **times)
+            made = loop.connect_accepted_socket(lambda: Connection(self.shared), line, ssl=context, **times)
+            _, connection = await made
             if connection.site:
                 self._known.add(host)
         except OSError as error:  # TLS's own errors are of this kind, too
@@ -281,14 +233,11 @@ class Listener:
                 line.close()
         finally:
             self._unproven[host] -= 1
-            if not self._unproven[host]:
-                del self._unproven[host]
+            self._unproven += Counter()  # which drops those without any
 
 
 def failure_reason(error: OSError) -> str:
-    """The reason for a failure of TLS, in words."""
     text = str(error)
-    reason = next((reason for sign, reason in _REASONS if sign in text), None)
-    return reason or (
-        "broke TLS's rules" if isinstance(error, ssl.SSLError) else "left before it had proven a key"
-    )
+    is_tls = isinstance(error, ssl.SSLError)
+    other = "broke TLS's rules" if is_tls else "left before it had proven a key"
+    return next((reason for sign, reason in _REASONS if sign in text), other)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import logging
 import socket
 from collections import defaultdict
@@ -52,16 +53,6 @@ def is_answer(content: bytes) -> bool:
     return bool(facts.reply_to_message_id) and named and facts.src_node_id == request.node.node_id
 
 
-def asking_node(question: bytes) -> int:
-    """The node of a request for messages, which Flower's server has checked if it has answered; 0 if
-    unreadable.
-    """
-    try:
-        return PullMessagesRequest.FromString(question).node.node_id
-    except DecodeError:
-        return 0
-
-
 _SMALL_BODY = 64 << 10
 
 PULL_MESSAGES, PUSH_MESSAGES, PUSH_OBJECT = (
@@ -77,8 +68,8 @@ CALLS = {
     PULL_MESSAGES: _SMALL_BODY,
     "/v1/fleet/pull-object": _SMALL_BODY,
     "/v1/fleet/confirm-message-received": _SMALL_BODY,
-    PUSH_MESSAGES: 512
-    << 10,  # the list of 8 GB in pieces of 2 MB has 300 KB; Flower's database is locked while it is read
+    # the list of 8 GB in pieces of 2 MB has 300 KB; Flower's database is locked while it is read
+    PUSH_MESSAGES: 512 << 10,
     PUSH_OBJECT: 8 << 20,  # Flower cuts tensors into pieces of 5 MB
     "/v1/fleet/deactivate-node": _SMALL_BODY,
 }
@@ -86,30 +77,19 @@ REGISTER = "/v1/fleet/register-node"
 """A site's first call where TLS is disabled and Flower therefore knows no keys."""
 BODY_TYPE = b"application/protobuf"
 KEY_HEADER = b"flwr-public-key"
-REQUEST_HEADERS = {
-    b"content-type",
-    b"accept",
-    b"content-length",
-    KEY_HEADER,
-    b"flwr-timestamp",
+REQUEST_HEADERS = {b"content-type", b"accept", b"content-length", KEY_HEADER, b"flwr-timestamp"} | {
     b"flwr-signature",
+    b"flwr-package-name",
+    b"flwr-package-version",
+    b"flwr-component-name",
 }
-REQUEST_HEADERS |= {b"flwr-package-name", b"flwr-package-version", b"flwr-component-name"}
 """Headers that are passed on; all others are dropped."""
-
-
-def calls(tls: bool) -> dict[str, int]:
-    """The largest body in bytes by path."""
-    return CALLS if tls else {**CALLS, REGISTER: _SMALL_BODY}
-
-
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 PATIENCE_S = 60.0
 """Seconds for a request and its answer, in addition to the time for their bytes."""
 RESPONSE_HEADERS = (b"content-type", b"content-length", b"content-encoding")
-"""Headers of an answer that are passed on."""
 SLOWEST = 16 << 10
 """Smallest transfer rate in bytes per second."""
 RATE, BURST = 100.0, 400.0
@@ -124,9 +104,7 @@ class SiteLeft(Exception):
 
 
 class Refused(Exception):
-    """A refused request. status: of HTTP. The text is the end of a sentence that begins with the site's
-    name.
-    """
+    """A refused request. status: of HTTP. The text follows the site's name in a sentence."""
 
     def __init__(self, status: int, text: str):
         super().__init__(text)
@@ -135,9 +113,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Signals:
-    """news: lets requests for messages wait. answers: rung when a site has sent an answer. idle: nodes
-    without messages.
-    """
+    """news: lets requests for messages wait. answers: rung at a site's answer. idle: nodes without any."""
 
     news: MessageWait
     answers: Bell
@@ -151,9 +127,8 @@ class Proxy:
     """
 
     def __init__(self, server: httpx.AsyncClient, calls: dict[str, int], refusals: Refusals, signs: Signals):
-        self.server, self.calls, self.refusals, self.pace = server, calls, refusals, RateLimit(RATE, BURST)
-        self.signs = signs
-        self.holding = SiteHolders()
+        self.server, self.calls, self.refusals, self.signs = server, calls, refusals, signs
+        self.pace, self.holding = RateLimit(RATE, BURST), SiteHolders()
         self._places = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(MOST_EACH))
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -191,9 +166,8 @@ class Proxy:
         is_foreign = headers.get(b"content-type") != BODY_TYPE or b"content-encoding" in headers
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES:
             raise Refused(431, f"sent more than {HEAD_BYTES >> 10} KB of headers")
-        if (
-            scope["method"] != "POST" or is_foreign or len(set(names)) < len(names)
-        ):  # of two, each reader takes another
+        is_ambiguous = len(set(names)) < len(names)  # of two, each reader takes another
+        if scope["method"] != "POST" or is_foreign or is_ambiguous:
             raise Refused(400, "sent a request that is not one of Flower's")
         length = headers.get(b"content-length", b"")
         if not length.isdigit() or b"transfer-encoding" in headers:
@@ -203,10 +177,8 @@ class Proxy:
         if scope["state"]["key"] not in (NOBODY, _named_key(headers.get(KEY_HEADER, b""))):
             raise Refused(401, "spoke with the key of another site, or of none")
         if not self.holding.may_speak(scope["state"]["site"], scope["state"]["place"]):
-            why = (
-                "is connected from another place with the same key: a copy of its folder, or another machine"
-            )
-            raise Refused(409, why)
+            why = "is connected from another place with the same key"
+            raise Refused(409, f"{why}: a copy of its folder, or another machine")
         return int(length)
 
     async def _pass(
@@ -239,19 +211,16 @@ class Proxy:
             self.signs.answers.ring()
         try:
             length = int(response.headers.get("content-length", 0))
-            if (
-                isinstance(content, bytes)
-                and path == PULL_MESSAGES
-                and response.status_code == 200
-                and not length
-            ):
-                self.signs.idle.note(asking_node(content), asked)
+            is_empty = response.status_code == 200 and not length
+            if isinstance(content, bytes) and path == PULL_MESSAGES and is_empty:
+                with contextlib.suppress(DecodeError):
+                    self.signs.idle.note(PullMessagesRequest.FromString(content).node.node_id, asked)
             limit.reschedule(asyncio.get_running_loop().time() + PATIENCE_S + (size + length) / SLOWEST)
             kept = [(n.lower(), v) for n, v in response.headers.raw if n.lower() in RESPONSE_HEADERS]
             await answer.begin(response.status_code, kept)
             async for piece in response.aiter_raw():
-                await answer.go_on(piece)
-            await answer.end()
+                await answer.send({"type": "http.response.body", "body": piece, "more_body": True})
+            await answer.send({"type": "http.response.body"})
         finally:
             await response.aclose()
 
@@ -266,19 +235,13 @@ class Answer:
         self.begun = True
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
 
-    async def go_on(self, piece: bytes) -> None:
-        await self.send({"type": "http.response.body", "body": piece, "more_body": True})
-
-    async def end(self) -> None:
-        await self.send({"type": "http.response.body"})
-
     async def only(self, status: int) -> None:
         """Send only a status and the time, and close the connection unless the status is 204."""
         if self.begun:
             return
         headers = [(b"date", formatdate(usegmt=True).encode()), (b"content-length", b"0")]
         await self.begin(status, headers[:1] if status == 204 else [*headers, (b"connection", b"close")])
-        await self.end()
+        await self.send({"type": "http.response.body"})
 
 
 async def _body(receive: Receive) -> AsyncIterator[bytes]:
@@ -307,7 +270,6 @@ MOST_UNREADABLE = 6
 """Readings that may fail in a row before the front ends, because a removed key would not be
 noticed."""
 MOST_AT_ONCE = 64
-"""Parallel requests to Flower's server; others wait."""
 
 KEEPALIVE_S = 2.0
 """Seconds for which an idle connection to Flower's server is reused. The server closes it after 5 s,
@@ -319,11 +281,11 @@ async def serve(
 ) -> None:
     """Serve until cancelled. server: client of Flower's server. say: receives the lines of `Refusals`."""
     refusals, members, flower = Refusals(say), Members(home), home.folder / "flower"
-    signs = Signals(
-        MessageWait(Bell(flower / REQUESTS)), Bell(flower / REPLIES), IdleNodes(flower / IDLE_FOLDER)
-    )
+    news, answers = MessageWait(Bell(flower / REQUESTS)), Bell(flower / REPLIES)
+    signs = Signals(news, answers, IdleNodes(flower / IDLE_FOLDER))
     signs.idle.forget()
-    shared = Connections(members, refusals, Proxy(server, calls(home.tls), refusals, signs))
+    calls = CALLS if home.tls else {**CALLS, REGISTER: _SMALL_BODY}
+    shared = Connections(members, refusals, Proxy(server, calls, refusals, signs))
     accepting, unreadable = asyncio.create_task(Listener(listener, shared).keep_open()), 0
     bell_task = asyncio.create_task(signs.news.listen())
     try:

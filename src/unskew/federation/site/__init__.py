@@ -1,3 +1,1 @@
-"""A site: it holds its data, checks studies against its policy, trains, and records everything that leaves
-it.
-"""
+"""A site: it holds its data, trains, and checks and records everything that leaves it."""

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import select
 import shlex
 import shutil
+import sys
+import termios
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, get_args
 
 from unskew.config import Settings
 from unskew.errors import UsageError, printable, suggestion
@@ -30,7 +34,6 @@ ANY_SEED = {"seed": 0, "partition_seed": None}
 """Further such settings for studies in which no selected samples and no secure sums leave."""
 State = Literal["waiting", "approved", "refused"]
 LEAST_KEY = 16
-"""Digits of a request's digest that identify it."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,6 @@ class Request:
         return hashlib.sha256(json.dumps(shown).encode()).hexdigest()
 
     def text(self) -> str:
-        """The text that the operator decides on."""
         lines = [f"run     {self.run}  ({self.state})"]
         lines += [f"name    {self.name}, as the coordinator calls it"] if self.name else []
         lines += [f"by      {self.by}", f"method  {self.method}, {self.rounds} rounds"]
@@ -112,21 +114,12 @@ def bind(folder: Path, run: str, study: str) -> bool:
 
 
 def ask(folder: Path, request: Request) -> bool:
-    """Record that a run waits for a decision. True if its operator should be notified, because it was not
-    waiting before.
-    """
+    """Record that a run waits. True if it was not waiting, so that its operator should be notified."""
     previous = _read_request(_request_file(folder, request))
     if previous and (previous.run == request.run or previous.state != "waiting"):
         return False
     _write_request(folder, request)
     return True
-
-
-def forget(folder: Path, run: str) -> None:
-    """Remove the undecided requests of a run."""
-    for request in all_requests(folder):
-        if request.run == run and request.state == "waiting":
-            _request_file(folder, request).unlink(missing_ok=True)
 
 
 def decide(folder: Path, run: str, state: State) -> Request:
@@ -163,23 +156,6 @@ def all_requests(folder: Path) -> list[Request]:
     return sorted((r for r in requests if r), key=lambda r: -r.at)
 
 
-def announce(folder: Path, say: Callable[[str], None], pause: Callable[[float], None] = time.sleep) -> None:
-    """Report each run that begins to wait, and later its outcome, every two seconds without end."""
-    announced: dict[tuple[str, str], Request] = {}
-    while True:
-        for request in all_requests(folder):
-            if request.state == "waiting" and (request.run, request.key) not in announced:
-                announced[request.run, request.key] = request
-                say(f"a study asks for this site's data\n{request.text()}")
-                where = f"{request.run} --folder {shlex.quote(str(folder))}"
-                say(f"decide: unskew site approve {where}   or: unskew site refuse {where}")
-        for key, request in list(announced.items()):
-            if text := outcome(folder, request):
-                say(text)
-                del announced[key]
-        pause(2.0)
-
-
 def outcome(folder: Path, request: Request) -> str:
     """The outcome of a waiting study in one line; "" while it waits."""
     state = state_of(folder, request)
@@ -204,15 +180,11 @@ def _request_file(folder: Path, request: Request) -> Path:
 def _read_request(path: Path) -> Request | None:
     """The request in a file; None if the file is missing or damaged, so that the study asks again."""
     try:
-        facts: Mapping[str, Any] = json.loads(path.read_text())
-        request = Request(**facts)
-        return (
-            request
-            if request.state in ("waiting", "approved", "refused") and path.stem == request.key
-            else None
-        )
+        request = Request(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError, AttributeError):
         return None
+    is_valid = request.state in get_args(State) and path.stem == request.key
+    return request if is_valid else None
 
 
 def _write_request(folder: Path, request: Request) -> None:
@@ -222,11 +194,7 @@ def _write_request(folder: Path, request: Request) -> None:
 
 MOST_PENDING = 20
 FORGOTTEN_FILE = "forgotten"
-"""The numbers of removed runs, one per line."""
 MOST_KNOWN = 10_000
-"""Removed runs that are remembered."""
-_PENDING_FILES = {"serial", "study"}
-"""Files in the folder of a run that has only asked."""
 
 
 def make_room(folder: Path, run: str) -> list[str]:
@@ -239,24 +207,107 @@ def make_room(folder: Path, run: str) -> list[str]:
     book = folder / FORGOTTEN_FILE
     previous = book.read_text().split() if book.exists() else []
     if run in previous:
-        text = (
-            f"run {run} had asked, and had to make room for {MOST_PENDING} later ones that asked; start a"
-            " new run"
-        )
-        raise policy_refusal(text)
+        text = f"run {run} had asked, and had to make room for {MOST_PENDING} later ones that asked"
+        raise policy_refusal(f"{text}; start a new run")
     pending = sorted((p for p in (folder / "runs").glob("*") if _is_pending(p)), key=_last_request)
     removed = [path.name for path in pending[: max(0, len(pending) + 1 - MOST_PENDING)]]
     if removed:
         disk.replace(book, "".join(f"{number}\n" for number in (*previous, *removed)[-MOST_KNOWN:]))
+    for request in all_requests(folder):
+        if request.run in removed and request.state == "waiting":
+            _request_file(folder, request).unlink(missing_ok=True)
     for number in removed:
-        forget(folder, number)
         shutil.rmtree(folder / "runs" / number)
     return removed
 
 
 def _is_pending(path: Path) -> bool:
-    return path.is_dir() and {p.name.partition(".")[0] for p in path.iterdir()} <= _PENDING_FILES
+    return path.is_dir() and {p.name.partition(".")[0] for p in path.iterdir()} <= {"serial", "study"}
 
 
 def _last_request(path: Path) -> float:
     return max((p.stat().st_mtime for p in path.iterdir()), default=path.stat().st_mtime)
+
+
+LOOK_S = 2.0
+DECISIONS: dict[str, State] = {"yes": "approved", "no": "refused"}
+
+
+class Terminal:
+    """Standard input in the foreground; reading in the background would stop the site."""
+
+    def __init__(self) -> None:
+        self._open = True
+
+    def line(self, within_s: float) -> str | None:
+        """The next line; None without one, in the background, and once the terminal is closed."""
+        if not (self._open and _in_foreground()):
+            time.sleep(within_s)
+            return None
+        if not select.select([sys.stdin], [], [], within_s)[0] or not _in_foreground():
+            return None
+        text = sys.stdin.readline()
+        self._open = bool(text)
+        return text or None
+
+    def forget(self) -> None:
+        if _in_foreground():
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+
+
+def has_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _in_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError):
+        return False
+
+
+def watch(
+    folder: Path,
+    say: Callable[[str], None],
+    operator: Terminal | None = None,
+    until: Callable[[], bool] = lambda: False,
+) -> None:
+    """Report each study that begins to wait, and later its outcome, until the end.
+
+    operator: a person at a keyboard, who is asked about one study after another; an answer applies only to
+    the study shown last. Without one every study is reported with the commands that decide about it.
+    """
+    shown: list[Request] = []
+    while not until():
+        for request in list(shown):
+            if text := outcome(folder, request):  # it was decided elsewhere, or makes room
+                say(text)
+                shown.remove(request)
+        for request in reversed(all_requests(folder)):
+            is_known = any((request.run, request.key) == (r.run, r.key) for r in shown)
+            if request.state != "waiting" or is_known or (operator and shown):
+                continue
+            shown.append(request)
+            where = f"{request.run} --folder {shlex.quote(str(folder))}"
+            say(f"a study asks for this site's data\n{request.text()}")
+            if operator is None:
+                say(f"decide: unskew site approve {where}   or: unskew site refuse {where}")
+            else:
+                say(f"approve it? type yes or no, and Enter (later: unskew site approve {where})")
+                operator.forget()  # input before the question does not answer it
+        if operator is None:
+            time.sleep(LOOK_S)
+            continue
+        typed = operator.line(LOOK_S)
+        if not shown or typed is None:
+            continue
+        state = DECISIONS.get(typed.strip().lower())
+        if state is None:
+            say("type yes or no, and Enter")
+            continue
+        request = shown.pop()
+        try:
+            decide(folder, request.key, state)
+            say(f"{state}  {request.run}")
+        except UsageError as error:
+            say(str(error))

@@ -2,8 +2,7 @@
 by one.
 
 Flower's SuperNode downloads the code of each run and starts it in processes of its own. This connection
-asks for messages only: no code that a server offers is ever fetched, installed or run. The size of a
-response is limited, so that an impostor in the server's place cannot fill the site's memory.
+asks for messages only: no code that a server offers is ever fetched, installed or run.
 
 Heartbeats come from a thread, and another process does the work, so that neither a long request nor data
 that take minutes to load make the server count this site as away. A site that has lost the server
@@ -21,13 +20,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from unskew.errors import MissingPackage, Paused, UnskewError
 from unskew.federation.programs import Say
 from unskew.federation.protocol.signed_messages import SignedMessage
+from unskew.federation.site.processes import CONNECTED
 from unskew.federation.site.site_folder import SiteFolder
-from unskew.federation.site.terminal import CONNECTED
 from unskew.system import disk
 
 try:
@@ -63,50 +62,12 @@ try:
 except ImportError as error:  # the extra is not installed, or in a version that has other names
     raise MissingPackage(f"a federation ({error})", "Flower 1.41", "flower") from error
 
-MOST_RESPONSE = 16 << 20
-"""Bytes of one answer; the longest honest ones are a piece of 8 MB, and a list of pieces."""
-
-
-class ResponseTooLarge(Exception):
-    """A response is longer than any of the server's."""
-
-
-class _LimitedStream(httpx.SyncByteStream):
-    """The bytes of a response, up to the limit."""
-
-    def __init__(self, stream: httpx.SyncByteStream):
-        self._stream = stream
-
-    def __iter__(self) -> Iterator[bytes]:
-        size = 0
-        for piece in self._stream:
-            size += len(piece)
-            if size > MOST_RESPONSE:
-                raise ResponseTooLarge
-            yield piece
-
-    def close(self) -> None:
-        self._stream.close()
-
-
-def limit_response(response: httpx.Response) -> None:
-    """A client's hook before a response is read. Raises ResponseTooLarge, then or during the reading.
-
-    Nothing is decompressed either, because a few compressed bytes can expand to gigabytes.
-    """
-    stream = response.stream
-    assert isinstance(stream, httpx.SyncByteStream)
-    response.headers.pop("content-encoding", None)
-    response.stream = _LimitedStream(stream)
-
-
 LIFE_S = 20.0
 """The heartbeat interval announced to the server, which counts the site as away after two intervals
 without one. Long enough for a restart of the server."""
 TIMEOUT_S = 30.0
 """Seconds for one call; each piece of a message takes a call of its own."""
 _FAILURE_CODE = 8
-"""Flower's code of an error answer."""
 
 
 class FleetError(Exception):
@@ -152,7 +113,6 @@ class Fleet:
         self._client = FleetHttpClient(
             url, interceptors=interceptors, verify=context or False, timeout=TIMEOUT_S
         )
-        self._client._client.event_hooks = {"response": [limit_response]}
         self._key, self._admits_itself = public_key_to_bytes(key.public_key()), context is None
         self._number, self._open = joined.folder / "node", joined.folder / "answering"
         self._node = Node(node_id=int(self._number.read_text())) if self._number.exists() else None
@@ -170,17 +130,13 @@ class Fleet:
                 self._activate()
         except ServerUnreachable as error:
             if isinstance(error.__cause__, (httpx.RemoteProtocolError, httpx.ReadError)):
-                text = (
-                    "it closes the connection without an answer, as it does with a key that is not admitted"
-                )
-                raise AccessDenied(text) from error
+                text = "it closes the connection without an answer, as it does with a key that is not"
+                raise AccessDenied(f"{text} admitted") from error
             raise
         if self._left_open:
             with contextlib.suppress(AnswerRefused, DecodeError):
-                self.reply(
-                    _without_content(self._open.read_bytes()),
-                    "the site was restarted while it worked on this request",
-                )
+                text = "the site was restarted while it worked on this request"
+                self.reply(_without_content(self._open.read_bytes()), text)
             self.forget()
 
     def _activate(self) -> None:
@@ -195,10 +151,8 @@ class Fleet:
 
     def _known(self) -> bool:
         """True if the server takes this site back under its stored number."""
-        if self._node is None:
-            return False
         try:
-            return self._beat()
+            return self._node is not None and self._beat()
         except httpx.HTTPStatusError as error:
             if error.response.status_code != httpx.codes.UNAUTHORIZED:
                 raise
@@ -229,11 +183,8 @@ class Fleet:
                 # the server hands a message out once, so a full disk must not lose it
                 with contextlib.suppress(UnskewError, OSError):
                     disk.replace(self._open, self._head)
-                run = response.messages_list[0].metadata.run_id
-                self._pulling = (
-                    run,
-                    Arrival(response.messages_list[0], response.message_object_trees[0], self._folder),
-                )
+                head, tree = response.messages_list[0], response.message_object_trees[0]
+                self._pulling = head.metadata.run_id, Arrival(head, tree, self._folder)
             try:
                 message = self._receive_content(*self._pulling)
             except (FleetError, httpx.HTTPError, inflatable_utils.ObjectPullError):
@@ -249,9 +200,8 @@ class Fleet:
     def _receive_content(self, run: int, arrival: Arrival) -> Message:
         message = arrival.go_on(make_pull_object_fn_protobuf(self._pull_object, self._node, run))
         number = arrival.tree.object_id
-        threading.Thread(
-            target=self._confirm, args=(run, number), daemon=True
-        ).start()  # the work need not wait for it
+        # the work need not wait for it
+        threading.Thread(target=self._confirm, args=(run, number), daemon=True).start()
         set_number(message, number)
         return message
 
@@ -289,7 +239,6 @@ class Fleet:
             send(all_of_it, response.objects_to_push, push)
 
     def forget(self) -> None:
-        """Mark the last message as completed."""
         self._pulling, self._left_open = None, False
         self._open.unlink(missing_ok=True)
 
@@ -302,13 +251,11 @@ class Fleet:
 
 
 def _without_content(head: bytes) -> Message:
-    """A message without its pieces."""
     return message_from_proto(MessageProto.FromString(head))
 
 
 @contextlib.contextmanager
 def _map_errors() -> Iterator[None]:
-    """Turn the error of a call into a FleetError."""
     try:
         yield
     except (FleetError, MessageNotKept, UnskewError, OSError):  # mapped already, or of this machine
@@ -326,24 +273,20 @@ def _map_errors() -> Iterator[None]:
 
 
 def _refusal(response: httpx.Response) -> FleetError:
-    """The error for a response with a status other than 200."""
     error = FlowerError.from_json(response.text)
     if response.status_code == httpx.codes.UNAUTHORIZED:
-        return AccessDenied(
-            "it does not know this site's key, or the clocks differ by more than a few seconds"
-        )
-    size = error is not None and error.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED
-    if size or response.status_code == httpx.codes.CONFLICT:
-        return KeyInUse(
-            "another process or machine is connected with this site's key, or was until a minute ago"
-        )
+        text = "it does not know this site's key, or the clocks differ by more than a few seconds"
+        return AccessDenied(text)
+    in_use = error is not None and error.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED
+    if in_use or response.status_code == httpx.codes.CONFLICT:
+        text = "another process or machine is connected with this site's key, or was until a minute ago"
+        return KeyInUse(text)
     if response.status_code == httpx.codes.FORBIDDEN:
         return AnswerRefused("the run is over")
     return ServerUnreachable(f"it answers HTTP {response.status_code}")
 
 
 QUICK_S, IDLE_S = 0.2, 2.0
-"""Shortest and longest pause between requests for messages."""
 PATIENCE = 50
 """While nothing comes, the pause grows to this part of the silence, so that waiting costs a round two per
 cent."""
@@ -354,28 +297,12 @@ NO_ROOM = "E203 disk full: the site cannot keep so large a message"
 """The text for the coordinator, without details of this site's files."""
 
 
-class Connection(Protocol):
-    """The interface of `Fleet`."""
-
-    def connect(self) -> None: ...
-
-    def beat(self) -> None: ...
-
-    def receive(self) -> Any: ...
-
-    def reply(self, message: Any, answer: SignedMessage | str) -> None: ...
-
-    def forget(self) -> None: ...
-
-    def leave(self) -> None: ...
-
-
 @dataclass
 class AnswerLoop:
     """answer: the worker's, within so many seconds; raises OSError if there is none. over: set it to end
     `run`."""
 
-    fleet: Connection
+    fleet: Fleet
     answer: Callable[[SignedMessage, float], SignedMessage]
     say: Say
     site: str
@@ -426,13 +353,18 @@ class AnswerLoop:
         last = time.monotonic()
         while not self.over.is_set():
             self._send()
-            asked = time.monotonic()
+            asked, message, answer = time.monotonic(), None, None
             try:
-                message, answer = self._next_message(), None
+                message = self.fleet.receive()
+            except AnswerRefused:
+                self.fleet.forget()
             except MessageNotKept as error:
                 message, answer = error.message, self._without_room(error.__cause__)
-            self._failures = 0
-            self._say_connected()
+            self._failures, self.connected = 0, True
+            if self._lost is not None:  # only now, because the server accepts nodes that it refuses later
+                again = f" again after {time.monotonic() - self._lost:.0f} s" if self._lost else ""
+                self.say(CONNECTED + again)
+                self._lost = None
             if message is None:
                 silence, waited = time.monotonic() - last, time.monotonic() - asked  # the front waits for us
                 self.over.wait(max(0.0, min(IDLE_S, max(QUICK_S, silence / PATIENCE)) - waited))
@@ -440,24 +372,6 @@ class AnswerLoop:
             start = time.monotonic()
             self._ready = message, answer or self._answer_to(message), start + message.metadata.ttl
             last = time.monotonic()
-
-    def _say_connected(self) -> None:
-        """Report a connection after the first answer; the server accepts nodes whose requests it refuses
-        later.
-        """
-        self.connected = True
-        if self._lost is not None:
-            self.say(
-                CONNECTED + (f" again after {time.monotonic() - self._lost:.0f} s" if self._lost else "")
-            )
-            self._lost = None
-
-    def _next_message(self) -> Any:
-        try:
-            return self.fleet.receive()
-        except AnswerRefused:
-            self.fleet.forget()
-            return None
 
     def _answer_to(self, message: Any) -> SignedMessage | str:
         """The worker's answer, or a text with the reason why there is none."""
@@ -483,9 +397,7 @@ class AnswerLoop:
         return NO_ROOM
 
     def _send(self) -> None:
-        """Send the answer that is ready. If the server is lost meanwhile it stays ready while it is
-        useful.
-        """
+        """Send the answer that is ready. While the server is lost it stays ready as long as it is useful."""
         if self._ready is None:
             return
         message, answer, until = self._ready

@@ -23,9 +23,9 @@ from unskew.federation.protocol.wire_format import WireError
 from unskew.federation.site import approvals, site_ledger
 from unskew.federation.site.policy import Policy
 from unskew.federation.site.site_ledger import (
+    KEPT_ROUNDS,
     SAID_FILE,
     AnsweredRequest,
-    DisclosureLog,
     RunLedger,
     SiteLedger,
     policy_refusal,
@@ -43,13 +43,13 @@ _REST = r"[^\s'\",;:()]*"
 _ABSOLUTE = re.compile(rf"(?<![\w/.])(?:(?:~|\.{{1,2}})?/|[A-Za-z]:\\)[^\s'\",;:()]{_REST}")
 
 
-def without_paths(text: str, reported: Iterable[str], asked: Iterable[str] = ()) -> str:
+def without_paths(text: str, files: Iterable[str], asked: Iterable[str] = ()) -> str:
     """The text without paths.
 
-    known: beginnings of the site's paths that may be relative or contain spaces, such as `site/`. asked:
+    files: beginnings of the site's paths that may be relative or contain spaces, such as `site/`. asked:
     texts of the coordinator; paths in them are left in place.
     """
-    for path in sorted(reported, key=len, reverse=True):
+    for path in sorted(files, key=len, reverse=True):
         text = re.sub(rf"(?<![\w/.]){re.escape(path)}{_REST}", PATH_PLACEHOLDER, text)
     named = " ".join(asked)
     return _ABSOLUTE.sub(lambda match: match[0] if match[0] in named else PATH_PLACEHOLDER, text)
@@ -110,27 +110,24 @@ class Guard:
     say: Callable[[str], None] = lambda _: None
     clock: Callable[[], time.struct_time] = time.localtime
 
-    def __post_init__(self) -> None:
-        self.disclosures = DisclosureLog(self.folder)
-
     def check_request(self, number: str, kind: str, t: int) -> None:
         """Raises UsageError (E520, E521, E523) if no study of this site allows the request now."""
         policy = self._policy()
         if kind in ("hello", "setup"):
             return
-        spent = self._read(SiteLedger.read)
+        spent = self.ledger
         run = spent.runs.get(number)
         if run is None:
             raise UsageError("E205", "the run was not begun at this site.")
         self._check_not_refused(run.study)
         check_run(policy, run)
-        run.check_round(t)
+        if t <= run.t - KEPT_ROUNDS:  # its orders are no longer recorded
+            raise policy_refusal(f"the run has come to round {run.t} here, and round {t} is over")
         if t > run.rounds:
             raise policy_refusal(f"the study was to take {run.rounds} rounds, and this is round {t}")
         if run.answers.get(kind, 0) >= ANSWERS_A_ROUND * (run.rounds + 1) * MOST_TRIPS.get(kind, 1):
-            raise policy_refusal(
-                f"the run has asked for '{kind}' more often than its {run.rounds} rounds need"
-            )
+            text = f"the run has asked for '{kind}' more often than its {run.rounds} rounds need"
+            raise policy_refusal(text)
         if run.bytes >= policy.most_megabytes * 1e6:
             raise policy_refusal(f"the run has taken {policy.most_megabytes:,g} MB (most_megabytes)")
 
@@ -139,8 +136,7 @@ class Guard:
 
         Only the settings, and never the site's data, decide about this refusal, which needs no approval.
         """
-        method = registry.parse(settings.method, settings.set)
-        summed = settings.secure is not None
+        method, summed = registry.parse(settings.method, settings.set), settings.secure is not None
         check_settings(self._policy(), method, settings.batch, settings.rounds, summed)
 
     def check_study(self, number: str, study: Study, leaves: str, name: str = "") -> RunLedger:
@@ -152,7 +148,7 @@ class Guard:
         decision, E523 if it was refused.
         """
         policy = self._policy()
-        spent = self._read(SiteLedger.read)
+        spent = self.ledger
         digest = study.digest
         spent.check_same(number, digest)
         if not approvals.bind(self.folder, number, digest):
@@ -170,20 +166,21 @@ class Guard:
             raise
         self._check_approved(question)
         now, settings = time.time(), study.settings
-        run = RunLedger(
+        return RunLedger(
             digest,
             study.title,
             settings.rounds,
-            now,
-            study.epsilon,
+            began=now,
             last=now,
+            epsilon=study.epsilon,
+            delta=study.delta,
+            kinds=study.kinds,
+            metrics=list(score_names(study.fed)),
             batch=settings.batch,
+            fewest=study.fewest_of_all,
             summed=study.summed,
+            draws=study.draws,
         )
-        run.draws = study.draws
-        run.delta = study.delta
-        run.kinds, run.metrics, run.fewest = study.kinds, list(score_names(study.fed)), study.fewest_of_all
-        return run
 
     @contextlib.contextmanager
     def withheld_errors(self, number: str, settings: Settings, name: str = "") -> Iterator[None]:
@@ -201,9 +198,10 @@ class Guard:
             digests = [approvals.digest_of(settings, draws) for draws in (False, True)]
             for digest in digests:
                 self._check_not_refused(digest)
-            text = f"the study cannot run here as it is: {answerable(error, lambda _: None).text}"
-            yes = "a yes lets the coordinator read this error, and nothing else leaves"
-            lines = f"{'':<20}{text}\n{'':<20}{yes}"
+            lines = (
+                f"{'':<20}the study cannot run here as it is: {answerable(error, lambda _: None).text}\n"
+                f"{'':<20}a yes lets the coordinator read this error, and nothing else leaves"
+            )
             question = self._request(digests[-1], number, settings, lines, name)
             self._check_approved(replace(question, releases="error"))
             raise
@@ -220,13 +218,10 @@ class Guard:
             text = f"a sum with the numbers of {fewest} sites may be opened (least_sites)"
             raise policy_refusal(f"{text}; a higher threshold of secure_aggregation assures more")
 
-    def begin(self, number: str, run: RunLedger) -> None:
-        """Count an approved run. Raises UsageError (E520) if the run began with other settings."""
-        self._read(SiteLedger.read).begin(number, run)
-
-    def check_same(self, number: str, study: str) -> None:
-        """Raises UsageError (E520) if the run began with another study."""
-        self._read(SiteLedger.read).check_same(number, study)
+    @property
+    def ledger(self) -> SiteLedger:
+        """What has left so far. Raises UsageError (E521) if it cannot be read."""
+        return self._read(SiteLedger.read)
 
     def note(self, number: str, asked: AnsweredRequest, tree: Tree, header: Mapping[str, Any]) -> None:
         """Count an answer before it is sent. header: its header.
@@ -235,30 +230,25 @@ class Guard:
         that cannot be recorded.
         """
         if asked.kind == "hello":
-            if not self.disclosures.note(number, asked.kind, header):
-                raise policy_refusal(
-                    f"what the site says of its data could not be written down there, in {SAID_FILE}"
-                )
+            if not site_ledger.note_statement(self.folder, number, asked.kind, header):
+                text = f"what the site says of its data could not be written down there, in {SAID_FILE}"
+                raise policy_refusal(text)
             return
-        spent = self._read(SiteLedger.read)
+        spent = self.ledger
         tensors = flat_tree({"score": tree} if asked.kind == "score" else tree)
         spent.check_declared(number, tensors)
         spent.add(number, asked, tensors, header)
 
     @property
     def least_samples(self) -> int:
-        """The policy's current minimum of samples behind each number that leaves. Raises UsageError as
-        `check_request`.
-        """
+        """The policy's minimum of samples behind a number that leaves. Raises as `check_request`."""
         return self._policy().least_samples
 
-    def trouble(self, request: Mapping[str, object], code: str, text: str) -> None:
+    def trouble(self, run: str, kind: str, code: str, text: str) -> None:
         """Record a refused or failed request for the operator. Never fails."""
         if code != WAITING:
             with contextlib.suppress(OSError, UnskewError):
-                site_ledger.note_trouble(
-                    self.folder, str(request.get("run", "?")), str(request.get("kind", "?")), code, text
-                )
+                site_ledger.note_trouble(self.folder, run, kind, code, text)
 
     def _policy(self) -> Policy:
         """The current policy. Raises UsageError: E521 if it cannot be read, E520 outside its hours."""
@@ -273,11 +263,8 @@ class Guard:
             return read(self.folder)
         except UsageError as error:
             self.say(str(error))
-            text = (
-                "what the site allows cannot be read there, so it refuses everything; `unskew site policy`"
-                " says why."
-            )
-            raise UsageError(error.code, text) from None
+            text = "what the site allows cannot be read there, so it refuses everything"
+            raise UsageError(error.code, f"{text}; `unskew site policy` says why.") from None
 
     def _check_not_refused(self, study: str) -> None:
         if approvals.is_refused(self.folder, study):
@@ -291,9 +278,8 @@ class Guard:
         epochs += f" a round, {settings.first_epochs} in the first" if settings.first_epochs else " a round"
         method, model = str(registry.parse(settings.method, settings.set)), settings.model[:MOST_MODEL]
         trains = f"{model}, {epochs}, batches of {settings.batch}, learning rate {settings.lr:g}"
-        return approvals.Request(
-            study, number, method, settings.rounds, self.by, leaves, time.time(), name=name, trains=trains
-        )
+        facts = study, number, method, settings.rounds, self.by, leaves, time.time()
+        return approvals.Request(*facts, name=name, trains=trains)
 
     def _check_approved(self, request: approvals.Request) -> None:
         """Raises UsageError (E522) until the operator has approved exactly this request."""
@@ -301,9 +287,8 @@ class Guard:
             return
         if approvals.ask(self.folder, request):
             self.say(f"a study asks for this site's data and waits for its operator\n{request.text()}")
-        raise UsageError(
-            WAITING, f"the study waits for the site's operator: unskew site approve {request.run}"
-        )
+        text = f"the study waits for the site's operator: unskew site approve {request.run}"
+        raise UsageError(WAITING, text)
 
 
 MOST_TRIPS = {"visit": 4, "score": 2}
@@ -311,17 +296,12 @@ MOST_TRIPS = {"visit": 4, "score": 2}
 
 
 def check_budgets(policy: Policy, spent: SiteLedger, study: Study, number: str) -> None:
-    """Raises UsageError (E520) if too little of the policy's epsilon or delta is left for a run that begins
-    now.
-    """
+    """Raises UsageError (E520) if too little of the policy's epsilon or delta is left for a new run."""
     epsilon = study.epsilon
     if policy.epsilon is None or not epsilon or number in spent.runs:
         return
     if spent.epsilon + epsilon > policy.epsilon:
         raise policy_refusal(f"too little of the budget {policy.epsilon:g} is left for the study (epsilon)")
     if spent.delta + study.delta > policy.delta * (1 + 1e-9):
-        text = (
-            f"its epsilon holds at a delta for which too little of the budget {policy.delta:g} is left"
-            " (delta)"
-        )
-        raise policy_refusal(text)
+        text = "its epsilon holds at a delta for which too little of the budget"
+        raise policy_refusal(f"{text} {policy.delta:g} is left (delta)")

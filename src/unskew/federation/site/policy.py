@@ -100,17 +100,14 @@ class Policy:
         known = (ALL, "fedavg", *catalogue.entries(), *registry.installed())
         for name in self.methods:
             if name not in known:
-                raise UsageError(
-                    "E521", f"methods: there is no method {excerpt(name)}.{suggestion(name, known)}"
-                )
+                text = f"methods: there is no method {excerpt(name)}.{suggestion(name, known)}"
+                raise UsageError("E521", text)
         if not _HOURS.fullmatch(self.hours) or max(self._minutes) > 24 * 60:
-            raise UsageError(
-                "E521", f"hours must be like 22:00-06:00, from 00:00 to 24:00; got {excerpt(self.hours)}."
-            )
+            text = f"hours must be like 22:00-06:00, from 00:00 to 24:00; got {excerpt(self.hours)}."
+            raise UsageError("E521", text)
 
     @property
     def _minutes(self) -> tuple[int, int]:
-        """Begin and end of the hours in which the site answers, in minutes after midnight."""
         match = _HOURS.fullmatch(self.hours)
         assert match
         a, b, c, d = map(int, match.groups())
@@ -131,10 +128,8 @@ class Policy:
         for key, value in values.items():
             where = f" at line {lines[key]}" if lines and key in lines else ""
             if key not in _ARGUMENTS:
-                near = suggestion(str(key), _ARGUMENTS)
-                raise UsageError(
-                    "E521", f"unknown key {excerpt(key)}{where}.{near} A policy has {', '.join(_ARGUMENTS)}."
-                )
+                text = f"unknown key {excerpt(key)}{where}.{suggestion(str(key), _ARGUMENTS)}"
+                raise UsageError("E521", f"{text} A policy has {', '.join(_ARGUMENTS)}.")
             for kind in value if key == "shares" and isinstance(value, list | tuple) else ():
                 if kind not in KINDS:
                     near = suggestion(str(kind), KINDS)
@@ -152,47 +147,37 @@ class Policy:
         try:
             mode, text = path.stat().st_mode, path.read_text()
         except (OSError, UnicodeDecodeError) as error:
-            missing = isinstance(error, FileNotFoundError)
-            remedy = (
-                f"write the default one: unskew site policy --default --folder {shlex.quote(str(folder))}"
-                if missing
-                else str(error)
-            )
-            reason = "there is no policy" if missing else "cannot read the policy"
+            reason, remedy = "cannot read the policy", str(error)
+            if isinstance(error, FileNotFoundError):
+                reason, command = "there is no policy", "unskew site policy --default"
+                remedy = f"write the default one: {command} --folder {shlex.quote(str(folder))}"
             raise UsageError("E521", f"{reason} {path}, so the site refuses everything; {remedy}") from None
         if stat.S_IMODE(mode) & 0o077:
-            raise UsageError(
-                "E521", f"other users may read or change the policy {path}; run: chmod 600 {path}"
-            )
+            text = f"other users may read or change the policy {path}; run: chmod 600 {path}"
+            raise UsageError("E521", text)
         return _parse(text, str(path))
 
     def changed(self, changes: Sequence[str]) -> Policy:
-        """A copy with the values of `key=value` texts; a list is separated by commas. Raises UsageError
-        (E521).
-        """
+        """A copy with the values of `key=value` texts, lists with commas. Raises UsageError (E521)."""
         values: dict[str, Any] = asdict(self)
         for change in changes:
             key, sign, value = change.partition("=")
             if not sign:
-                raise UsageError(
-                    "E521", f"write KEY=VALUE, such as shares=weights,sums; got {excerpt(change)}."
-                )
+                text = f"write KEY=VALUE, such as shares=weights,sums; got {excerpt(change)}."
+                raise UsageError("E521", text)
             several = isinstance(values.get(key.strip()), tuple)
             names = [v.strip() for v in value.split(",") if v.strip()]
             values[key.strip()] = names if several else documents.load(value, change, "E521")
         return Policy.of(values)
 
     def changes(self, new: Policy) -> list[str]:
-        """One line for each key that a new policy changes: old and new value, and a warning if studies may
-        then do more.
-        """
-        lines: list[str] = []
-        for field in fields(self):
-            before, after = getattr(self, field.name), getattr(new, field.name)
-            if before != after:
-                wider = f"   WIDER: {more}" if (more := _widening(field.name, self, new)) else ""
-                lines.append(f"changed  {field.name}: {_value_text(before)} -> {_value_text(after)}{wider}")
-        return lines
+        """One line for each key that a new policy changes, with the old and the new value."""
+        pairs = [(field.name, getattr(self, field.name), getattr(new, field.name)) for field in fields(self)]
+        return [
+            f"changed  {name}: {_value_text(before)} -> {_value_text(after)}"
+            for name, before, after in pairs
+            if before != after
+        ]
 
     def write(self, folder: Path) -> None:
         """Write the policy with explanations of its keys so that only this user can read or change it."""
@@ -200,21 +185,15 @@ class Policy:
 
     def text(self) -> str:
         """The policy as YAML for `read`."""
-        lines = [
+        text = (
             "# What studies may ask of this site. `unskew site policy` checks this file; the site reads it at"
-            " every"
-        ]
-        lines += [
-            "# request, so that changes count at once. Without a readable policy the site refuses everything."
-        ]
-        values: dict[str, Any] = {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(self).items()}
-        for field in fields(self):
-            lines += [
-                "",
-                f"# {_ARGUMENTS[field.name].meaning}",
-                documents.dump({field.name: values[field.name]}).strip(),
-            ]
-        return "\n".join(lines) + "\n"
+            " every\n# request, so that changes count at once. Without a readable policy the site refuses"
+            " everything.\n"
+        )
+        for name, value in asdict(self).items():
+            entry = documents.dump({name: list(value) if isinstance(value, tuple) else value}).strip()
+            text += f"\n# {_ARGUMENTS[name].meaning}\n{entry}\n"
+        return text
 
 
 @lru_cache(maxsize=16)
@@ -227,33 +206,6 @@ def _parse(text: str, where: str) -> Policy:
         return Policy.of(values, documents.lines_of(text))
     except UnskewError as error:
         raise UsageError("E521", error.text if where in error.text else f"{where}: {error.text}") from None
-
-
-def _widening(key: str, old: Policy, new: Policy) -> str:
-    """What a changed key newly allows studies to do; "" if it allows nothing new."""
-    before, after = getattr(old, key), getattr(new, key)
-    if key in ("methods", "shares"):
-        additions = [name for name in after if name not in before and ALL not in before]
-        return (
-            f"{', '.join(additions)} may {'be used' if key == 'methods' else 'leave'} now"
-            if additions
-            else ""
-        )
-    if key == "hours":
-        day = [time.struct_time((2000, 1, 1, m // 60, m % 60, 0, 0, 1, 0)) for m in range(24 * 60)]
-        additions = [clock for clock in day if new.answers_at(clock) and not old.answers_at(clock)]
-        return f"{len(additions) / 60:.3g} more hours a day" if additions else ""
-    if key == "secure_aggregation":
-        return "replies that the coordinator reads may leave now" if after == "optional" else ""
-    if key == "handing_on":
-        return "other sites may be sent what is this site's now" if after == "allowed" else ""
-    if key == "peers":
-        dropped = [name for name in before if name not in after]
-        return f"sums without {', '.join(dropped)} may be opened now" if dropped else ""
-    if key.startswith("least_"):
-        what = "sites" if key == "least_sites" else "samples"
-        return f"fewer {what} are enough now" if after < before else ""
-    return "more may leave now" if after is None or (before is not None and after > before) else ""
 
 
 def _value_text(value: object) -> str:

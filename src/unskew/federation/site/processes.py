@@ -13,30 +13,65 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unskew.errors import UnskewError, UsageError, code_pages
+from unskew.errors import UnskewError, UsageError, code_pages, printable
 from unskew.federation import programs
 from unskew.federation.programs import Program, RareSay, Say, configure_malloc, stop_at_end
 from unskew.federation.prometheus import Metric, counter, gauge
 from unskew.federation.protocol.signed_messages import SOCKET, SignedMessage, ask_worker
-from unskew.federation.site import approvals, terminal
-from unskew.federation.site.handshake import rejection
+from unskew.federation.site import approvals
+from unskew.federation.site.site_checks import rejection
 from unskew.federation.site.site_folder import SiteFolder
-from unskew.federation.site.site_ledger import SiteLedger
-from unskew.federation.site.terminal import CONNECTED
+from unskew.federation.site.site_ledger import SPENT_FILE, SiteLedger
 from unskew.version import __version__
 
 if TYPE_CHECKING:
     from unskew.federation.site.connection import AnswerLoop
 
+CONNECTED = "connected to the server"
+SILENT_CODES = ("E522", "E205")
+"""A study that waits is announced by itself; a run that this site has forgotten is set up again by itself."""
 KINDS = ("hello", "setup", "train", "visit", "score", "share", "mask", "agree", "open")
 OTHER = "other"
 """Label for an unknown kind or code, so that the coordinator cannot add labels to a site's figures."""
 Answer = Callable[[SignedMessage, float], SignedMessage]
+
+
+def terminal_line(folder: Path, answer: SignedMessage) -> str:
+    """The result of a request for the site's operator; "" if there is none. folder: the site's."""
+    try:
+        header = json.loads(answer.text)
+        run, t, kind = (header.get(name) for name in ("run", "t", "kind"))
+        if code := header.get("code"):
+            where = f"run {run}" if "run" in header else "a request"
+            text = printable(f"{where} was not answered: {code} {header.get('text', '')}")
+            return "" if code in SILENT_CODES else text
+        if kind == "hello":
+            return f"run {run} was told how many samples this site holds, their shape and the classes"
+        facts = json.loads((folder / SPENT_FILE).read_text())[run]
+        rounds = f"round {t} of {facts['rounds']}"
+        if kind == "setup":
+            return f"run {run} begins: {facts['method']}, {facts['rounds']} rounds"
+        if kind == "train":
+            loss = header.get("loss")  # 0 replaces a loss that is withheld because no noise covers it
+            text = f", mean loss {loss:.4g}" if isinstance(loss, int | float) and loss else ""
+            return f"run {run}, {rounds}: trained on {header['n']:,.0f} samples{text}"
+        if kind == "visit":
+            return f"run {run}, after {rounds}: sent what the method shares beside the weights"
+        if kind == "mask":
+            return f"run {run}, {rounds}: sent masked numbers, of which only the sum over sites can be read"
+        if kind != "score":
+            return ""  # steps of a sum between the training and the next round
+        if t == facts["rounds"]:
+            return f"run {run} is over: {rounds} scored, {facts['bytes'] / 1e6:,.1f} MB have left in all"
+        return f"run {run}, {rounds}: scored on this site's test samples"
+    except (ValueError, TypeError, KeyError, AttributeError, OSError):
+        return ""  # a report must not stop an answer
 
 
 @dataclass
@@ -74,62 +109,39 @@ class SiteMetrics:
 
     def metrics(self) -> list[Metric]:
         waiting = sum(request.state == "waiting" for request in approvals.all_requests(self.folder))
-        return [
+        connected, losses = False, 0
+        if self.answering:
+            connected, losses = self.answering.connected, self.answering.losses
+        restarts = {"worker": self.worker.restarts if self.worker else 0}
+        said = "Answers that refuse, or say that something failed, by code."
+        failed = "Requests without an answer: the worker was killed or too slow."
+        trained = "When it last trained; 0 before the first time."
+        figures = [
             gauge("build_info", "The version of unskew.", {__version__: 1}, "version"),
-            gauge(
-                "connected",
-                "Whether the server is connected.",
-                bool(self.answering and self.answering.connected),
-            ),
-            counter(
-                "connection_losses",
-                "Connections that were lost.",
-                self.answering.losses if self.answering else 0,
-            ),
+            gauge("connected", "Whether the server is connected.", connected),
+            counter("connection_losses", "Connections that were lost.", losses),
             counter("requests", "Requests that were answered, by kind.", self.requests, "kind"),
             counter("request_seconds", "Seconds that these requests took.", self.seconds, "kind"),
-            counter(
-                "refusals",
-                "Answers that refuse, or say that something failed, by code.",
-                self.refusals,
-                "code",
-            ),
-            counter(
-                "failures", "Requests without an answer: the worker was killed or too slow.", self.failures
-            ),
+            counter("refusals", said, self.refusals, "code"),
+            counter("failures", failed, self.failures),
             counter("rounds", "Rounds in which this site has trained.", self.requests["train"]),
-            gauge(
-                "last_round_timestamp_seconds", "When it last trained; 0 before the first time.", self.last
-            ),
+            gauge("last_round_timestamp_seconds", trained, self.last),
             counter("message_bytes", "Bytes of requests (in) and answers (out).", self.bytes, "direction"),
-            counter("restarts", "Programs that were started again.", {"worker": self._restarts}, "program"),
+            counter("restarts", "Programs that were started again.", restarts, "program"),
             gauge("studies_waiting", "Studies that wait for the operator.", waiting),
-            *self._ledger_metrics(),
         ]
-
-    def _ledger_metrics(self) -> list[Metric]:
-        """Figures from the ledger; none if it cannot be read, which the count of refusals then shows
-        (E521).
-        """
-        try:
+        with suppress(UnskewError):  # an unreadable ledger shows in the count of refusals (E521)
             ledger = SiteLedger.read(self.folder)
-        except UnskewError:
-            return []
-        return [
-            gauge("runs_begun", "Runs that have begun at this site, ever.", len(ledger.runs)),
-            gauge("epsilon_spent", "Differential privacy spent in all runs, ever.", ledger.epsilon),
-            gauge("delta_spent", "The sum of the deltas at which that holds.", ledger.delta),
-        ]
+            figures += [
+                gauge("runs_begun", "Runs that have begun at this site, ever.", len(ledger.runs)),
+                gauge("epsilon_spent", "Differential privacy spent in all runs, ever.", ledger.epsilon),
+                gauge("delta_spent", "The sum of the deltas at which that holds.", ledger.delta),
+            ]
+        return figures
 
     def problem(self) -> str:
-        """The program that is not running; "" if all run. An unreachable server is not a problem of this
-        program.
-        """
+        """The program that is not running; "" if all run. An unreachable server is no problem of this."""
         return "" if self.worker is None or self.worker.is_running else "not running: the worker"
-
-    @property
-    def _restarts(self) -> int:
-        return self.worker.restarts if self.worker else 0
 
     def _count(self, header: dict[str, object], seconds: float) -> None:
         """Count a reply by the header of this site's own answer."""
@@ -162,7 +174,7 @@ class SiteProcesses:
     say: Say = print
     approve: str = "ask"
     form: programs.LogForm = "text"
-    figures: SiteMetrics | None = None
+    figures: SiteMetrics = field(default_factory=lambda: SiteMetrics(Path()))
 
     def __post_init__(self) -> None:
         self.say = RareSay(self.say, always=CONNECTED)
@@ -181,8 +193,7 @@ class SiteProcesses:
         with tempfile.TemporaryDirectory(prefix="unskew-") as private:
             path = Path(private) / "worker"
             worker = self._worker(path)
-            if self.figures:
-                self.figures.worker = worker
+            self.figures.worker = worker
             with stop_at_end(worker):
                 while not path.exists():  # the server sees this site once it has its data
                     self._tend(worker)
@@ -195,18 +206,15 @@ class SiteProcesses:
 
         site = self.joined.ticket.site
         answer = partial(self._answer, path)
-        with_counts = self.figures.with_counts(answer) if self.figures else answer
-        answering = AnswerLoop(Fleet(self.joined), with_counts, self.say, site)
-        if self.figures:
-            self.figures.answering = answering
+        answering = AnswerLoop(Fleet(self.joined), self.figures.with_counts(answer), self.say, site)
+        self.figures.answering = answering
         thread = threading.Thread(target=answering.run, daemon=True)
         thread.start()
         try:
             while not until():
                 if not thread.is_alive():
-                    raise UnskewError(
-                        "E507", "this site's connection ended unexpectedly; start `unskew site run` again."
-                    )
+                    text = "this site's connection ended unexpectedly; start `unskew site run` again."
+                    raise UnskewError("E507", text)
                 self._tend(worker)
         finally:
             answering.over.set()
@@ -216,7 +224,7 @@ class SiteProcesses:
     def _answer(self, path: Path, request: SignedMessage, within_s: float) -> SignedMessage:
         """The worker's answer, which is reported to the operator. Raises OSError if there is none."""
         answer = ask_worker(path, self.joined.folder, request, within_s)
-        if text := terminal.terminal_line(self.joined.folder, answer):
+        if text := terminal_line(self.joined.folder, answer):
             self.say(text)
         return answer
 
@@ -224,30 +232,17 @@ class SiteProcesses:
         """Keep the worker running. Raises its own UnskewError if a restart cannot help."""
         code = worker.tend(self.say)
         if code in HOPELESS:
-            raise _last_error(worker.log, code)
+            error = UnskewError(*(programs.last_error(worker.log) or ("E507", "the worker ended.")))
+            error.exit_code = code
+            raise error
         time.sleep(0.2)
 
     def _worker(self, address: Path) -> Program:
-        """The worker's program. address: the socket between it and this process."""
         folder = self.joined.folder
         env = programs.environment(folder / "flower", **{SOCKET: str(address)})
         options = ["--classes", self.classes] if self.classes else []
         options += ["--model", self.model] if self.model else []
         options += ["--device", self.device, "--approve", self.approve]
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "unskew.federation.site.worker",
-            str(folder),
-            self.data,
-            *options,
-        ]
+        module = ["-P", "-m", "unskew.federation.site.worker"]
+        command = [sys.executable, *module, str(folder), self.data, *options]
         return Program("the worker", command, env, folder / "worker.log", self.form, hopeless=HOPELESS)
-
-
-def _last_error(log: Path, code: int) -> UnskewError:
-    """The last error in the worker's log, with its exit code."""
-    error = UnskewError(*(programs.last_error(log) or ("E507", "the worker ended.")))
-    error.exit_code = code
-    return error

@@ -51,22 +51,18 @@ class SiteFolder:
         disk.replace(folder / f"{ticket.site}.pub", f"{public.text} {PROOF}{ticket.proof(public)}\n")
         if ticket.authority:
             disk.replace(folder / "ca.crt", ticket.authority)
-        from unskew.federation.site.policy import (
-            Policy,  # which loads torch, and no other command about tickets needs that
-        )
+        # which loads torch, and no other command about tickets needs that
+        from unskew.federation.site.policy import Policy
 
         Policy().write(folder)
         return SiteFolder(folder, ticket)
 
     @staticmethod
     def open(folder: Path) -> SiteFolder:
-        """The site in a folder. Raises UsageError (E503) if the folder is not a site's, or its ticket is
-        damaged.
-        """
+        """The site in a folder. Raises UsageError (E503) if there is none, or its ticket is damaged."""
         if not (folder / "ticket.json").exists():
-            raise UsageError(
-                "E503", f"{folder} is not a site's folder; join a federation first: unskew join TICKET"
-            )
+            text = f"{folder} is not a site's folder; join a federation first: unskew join TICKET"
+            raise UsageError("E503", text)
         return SiteFolder(folder, Ticket.read(folder / "ticket.json"))
 
     @property
@@ -82,14 +78,13 @@ class SiteFolder:
 
 BITS = 150
 """Bits of a folder's number, which is used as a certificate's serial number (at most 159 bits)."""
-_RANDOM = 1 << 40
-"""The bit by which Python marks a random number in place of a network card's."""
 
 
 def place_of(folder: Path) -> int:
     """The number of this folder on this machine. It reveals neither, and copies have other numbers."""
     stat, card = folder.stat(), uuid.getnode()
-    facts = socket.gethostname(), 0 if card & _RANDOM else card, stat.st_dev, stat.st_ino
+    is_random = bool(card & 1 << 40)  # in place of a network card's number
+    facts = socket.gethostname(), 0 if is_random else card, stat.st_dev, stat.st_ino
     secret = (folder / "site.key").read_bytes()
     digest = hashlib.sha256(repr(facts).encode() + secret).digest()
     return 1 + (int.from_bytes(digest, "big") >> (256 - BITS))
@@ -103,39 +98,33 @@ def site_lock(folder: Path, site: str) -> Iterator[None]:
             locks.enter_context(RunLock(folder))
         except StateError as error:
             who = error.text.removeprefix(f"run {folder} is in use by ").rstrip(".")
-            raise StateError(
-                "E110", f"site {site} is run already, by {who}; one process runs a site."
-            ) from None
+            text = f"site {site} is run already, by {who}; one process runs a site."
+            raise StateError("E110", text) from None
         yield
 
 
 LEAST_DIGITS = 16
 """Hexadecimal digits of a fingerprint that are required; a key with so many given digits cannot be found."""
-FingerprintSource = Callable[[], str]
 
 
-def join(folder: Path, path: Path, heard: FingerprintSource | None) -> tuple[SiteFolder, bool]:
+def join(folder: Path, path: Path, fingerprint: Callable[[], str]) -> tuple[SiteFolder, bool]:
     """The site in this folder, and True if it has only now joined with the ticket at `path`.
 
     A folder that has joined with this ticket before is opened, so that the command can be repeated; the
-    ticket's file may then be missing. heard: asks a person for the coordinator's fingerprint before the key
-    is made; None leaves the comparison to the reader of the output. Raises UsageError: E111 without a
-    ticket, E161 if the folder belongs to another ticket, E503 for a bad ticket or one of another
-    coordinator.
+    ticket's file may then be missing. fingerprint: asks a person for the coordinator's fingerprint before
+    the key is made. Raises UsageError: E111 without a ticket, E161 if the folder belongs to another ticket,
+    E503 for a bad ticket or one of another coordinator.
     """
     if (folder / "ticket.json").exists():
         joined = SiteFolder.open(folder)
         if path.exists() and Ticket.read(path).signature != joined.ticket.signature:
-            mismatch = (
-                f"{folder} belongs to site {joined.ticket.site} of {joined.ticket.federation}, by another"
-                " ticket"
-            )
-            raise UsageError("E161", f"{mismatch}; join with this one in a new folder: --folder NAME")
+            owner = f"site {joined.ticket.site} of {joined.ticket.federation}, by another ticket"
+            text = f"{folder} belongs to {owner}; join with this one in a new folder: --folder NAME"
+            raise UsageError("E161", text)
         return joined, False
     ticket = Ticket.read(path)
     ticket.check()
-    if heard is not None:
-        check_fingerprint(ticket, heard())
+    check_fingerprint(ticket, fingerprint())
     return SiteFolder.make(folder, ticket), True
 
 
@@ -144,18 +133,13 @@ def check_fingerprint(ticket: Ticket, fingerprint: str) -> None:
 
     The signature covers the authority and the address too, so this one comparison is enough.
     """
-    expected, digits = (_digits(text) for text in (ticket.fingerprints["coordinator"], fingerprint))
+    texts = ticket.fingerprints["coordinator"], fingerprint
+    expected, digits = ("".join(c for c in text.upper() if c not in ":- \t") for text in texts)
     if not set(digits) <= set("0123456789ABCDEF") or not LEAST_DIGITS <= len(digits) <= len(expected):
         pairs = len(expected) // 2
         form = f"a fingerprint is {pairs} pairs of hexadecimal digits, of which the first 8 are enough"
-        raise UsageError(
-            "E503", f"{form}; got '{fingerprint}'. `unskew federation show` prints it at the coordinator."
-        )
+        source = "`unskew federation show` prints it at the coordinator"
+        raise UsageError("E503", f"{form}; got '{fingerprint}'. {source}.")
     if not hmac.compare_digest(expected[: len(digits)], digits):
         what = "this ticket is of another coordinator than the one with the fingerprint that you gave"
         raise UsageError("E503", f"{what}: it was replaced on its way, or you were read another fingerprint.")
-
-
-def _digits(text: str) -> str:
-    """The digits without separators."""
-    return "".join(c for c in text.upper() if c not in ":- \t")

@@ -13,11 +13,12 @@ that read it. The number of different statements is limited.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,6 @@ LEDGER_FILE = "ledger.jsonl"
 HEADER_SHARE = "said"
 """The ledger's name for fields of a header: numbers of samples, the loss, keys of a sum."""
 MOST_HEADER_VALUE = 200
-"""Largest value of a header, in bytes, that the ledger repeats."""
 MOST_ORDERS = 3
 """Different orders for one Share in a round. Only a server that has crashed needs more than one."""
 KEPT_ROUNDS = 5
@@ -96,22 +96,14 @@ class RunLedger:
     orders: dict[str, dict[str, list[str]]] = field(default_factory=dict[str, dict[str, list[str]]])
     delta: float = 0.0
 
-    def check_round(self, t: int) -> None:
-        """Raises UsageError (E520) for a round that is long over, because its orders are no longer
-        recorded.
-        """
-        if t <= self.t - KEPT_ROUNDS:
-            raise policy_refusal(f"the run has come to round {self.t} here, and round {t} is over")
-
     def order(self, t: int, shares: Iterable[str], order: str) -> None:
         """Record an order for Shares of round t. A repeated order brings equal numbers and is not counted.
 
         Orders with other weights bring other numbers; from enough of them samples could be computed that no
         single answer reveals. Raises UsageError (E520) for the fourth order of a Share in a round.
         """
-        self.orders = {
-            at: known for at, known in self.orders.items() if int(at) > max(self.t, t) - KEPT_ROUNDS
-        }
+        oldest = max(self.t, t) - KEPT_ROUNDS
+        self.orders = {at: known for at, known in self.orders.items() if int(at) > oldest}
         known = self.orders.setdefault(str(t), {})
         for share in shares:
             orders = known.setdefault(share, [])
@@ -131,9 +123,7 @@ class SiteLedger:
 
     @staticmethod
     def read(folder: Path) -> SiteLedger:
-        """The ledger of a site's folder. Raises UsageError (E521) if it is unreadable, because then nothing
-        more may leave.
-        """
+        """The ledger of a site's folder. Raises UsageError (E521) if it is unreadable: nothing may leave."""
         path = folder / SPENT_FILE
         try:
             facts = json.loads(path.read_text()) if path.exists() else {}
@@ -157,30 +147,20 @@ class SiteLedger:
 
         Raises UsageError (E520) if it began with another study or in another place among the sites.
         """
-        if number not in self.runs:
-            self._check_same_draws(run)
-            self.runs[number] = run
-            self._write()
+        if number in self.runs:
+            self.check_same(number, run.study)
+            if self.runs[number].place != run.place:
+                text = f"run {number} was set up as another client, or among others; start a new run"
+                raise policy_refusal(text)
             return
-        self.check_same(number, run.study)
-        if self.runs[number].place != run.place:
-            raise policy_refusal(
-                f"run {number} was set up as another client, or among others; start a new run"
-            )
-
-    def _check_same_draws(self, run: RunLedger) -> None:
-        """Raises UsageError (E520) if another client's place would select other samples."""
-        earlier = [
-            past.place.get("k") for past in self.runs.values() if run.draws and past.study == run.study
-        ]
-        if any(k != run.place.get("k") for k in earlier):
-            text = (
-                f"this site was client {earlier[0]} in an earlier run of the study, and as another one it"
-                " draws other samples"
-            )
-            raise policy_refusal(
-                f"{text}; give the study another seed, which the site's operator approves anew"
-            )
+        k = run.place.get("k")
+        for past in self.runs.values():  # another client draws other samples
+            if run.draws and past.study == run.study and past.place.get("k") != k:
+                text = f"this site was client {past.place.get('k')} in an earlier run of the study, and as"
+                remedy = "another seed, which the site's operator approves anew"
+                raise policy_refusal(f"{text} another one it draws other samples; give the study {remedy}")
+        self.runs[number] = run
+        self._write()
 
     def check_same(self, number: str, study: str) -> None:
         """Raises UsageError (E520) if the run with this number began with another study."""
@@ -201,62 +181,56 @@ class SiteLedger:
 
         Raises UsageError (E520) if there were too many orders for one Share.
         """
-        run, at = self.runs[number], time.time()
-        kind, t = request.kind, request.t
-        sizes: dict[str, int] = {}
-        values: dict[str, list[float]] = {}
+        run, at, kind, t = self.runs[number], time.time(), request.kind, request.t
+        rows: dict[str, dict[str, Any]] = {}
         for path, tensor in tensors.items():
             name = share_name(path)
-            sizes[name] = sizes.get(name, 0) + tensor.numel() * tensor.element_size()
+            row = rows.setdefault(name, {"at": at, "t": t, "asked": kind, "share": name, "bytes": 0})
+            row["bytes"] += tensor.numel() * tensor.element_size()
             if name.startswith("score/"):
-                values[name] = [round(v, 6) for v in tensor.flatten().tolist()]
+                row["values"] = [round(v, 6) for v in tensor.flatten().tolist()]
         run.answers[kind] = run.answers.get(kind, 0) + 1
         try:
-            run.order(t, sizes, request.order)
-            run.bytes, run.t, run.last = run.bytes + sum(sizes.values()), max(run.t, t), at
+            run.order(t, rows, request.order)
+            run.bytes += sum(row["bytes"] for row in rows.values())
+            run.t, run.last = max(run.t, t), at
         finally:
             self._write()
-        rows = [
-            {"at": at, "t": t, "asked": kind, "share": name, "bytes": size} for name, size in sizes.items()
-        ]
-        rows = [row | ({"values": values[row["share"]]} if row["share"] in values else {}) for row in rows]
         if header:
-            summary = {name: _summary(value) for name, value in header.items()}
-            rows.append(
-                {
-                    "at": at,
-                    "t": t,
-                    "asked": kind,
-                    "share": HEADER_SHARE,
-                    "bytes": _length(header),
-                    "said": summary,
-                }
-            )
-        ledger = disk.AppendFile(self.folder / "runs" / number / LEDGER_FILE)
-        try:
-            ledger.add("".join(json.dumps(row) + "\n" for row in rows))
-        finally:
-            ledger.close()
+            row = {"at": at, "t": t, "asked": kind, "share": HEADER_SHARE, "bytes": _length(header)}
+            rows[""] = row | {"said": {name: _summary(value) for name, value in header.items()}}
+        with contextlib.closing(disk.AppendFile(self.folder / "runs" / number / LEDGER_FILE)) as ledger:
+            ledger.add("".join(json.dumps(row) + "\n" for row in rows.values()))
 
     def _write(self) -> None:
         facts = {n: {k: _finite(v) for k, v in asdict(run).items()} for n, run in self.runs.items()}
         disk.replace_private(self.folder / SPENT_FILE, json.dumps(facts, indent=1))
 
 
+def run_rows(folder: Path, number: str) -> list[dict[str, Any]]:
+    """The complete lines of a run's ledger; the last one may be incomplete. folder: the site's."""
+    path = folder / "runs" / number / LEDGER_FILE
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def named_scores(rows: Iterable[Mapping[str, Any]], run: RunLedger) -> Iterator[tuple[str, str, float]]:
+    """The last scores among rows of a run's ledger, as (scope of the weights, metric, value)."""
+    last = {row["share"]: row["values"] for row in rows if "values" in row}
+    for share, values in sorted(last.items()):
+        scope, _, metric = share.partition("/")[2].partition(".")
+        for name, value in zip([metric] if metric else run.metrics, values):
+            yield scope, name, float(value)
+
+
 def _length(value: Any) -> int:
-    """Bytes of a header's value."""
     return len(json.dumps(value).encode())
 
 
 def _summary(value: Any) -> Any:
-    """A header's value for the ledger; keys and sealed shares of secrets are replaced by their number of
-    bytes.
-    """
-    return (
-        value
-        if isinstance(value, int | float | str) and _length(value) <= MOST_HEADER_VALUE
-        else f"{_length(value):,} bytes"
-    )
+    """A header's value for the ledger; of keys and sealed shares of secrets only the number of bytes."""
+    is_short = isinstance(value, int | float | str) and _length(value) <= MOST_HEADER_VALUE
+    return value if is_short else f"{_length(value):,} bytes"
 
 
 def _finite(value: Any) -> Any:
@@ -269,54 +243,30 @@ def _infinite(run: Mapping[str, Any]) -> dict[str, Any]:
 
 SAID_FILE = "said.jsonl"
 MOST_STATEMENTS = 10_000
-"""Different statements that a site ever makes."""
 NOT_WRITTEN_TEXT = "the site says no more of it: what it says could not be written down there, in said.jsonl."
 
 
-@dataclass
-class DisclosureLog:
-    """The statements that a site has made to coordinators. folder: the site's folder."""
+def note_statement(folder: Path, run: str, asked: str, what: Mapping[str, Any]) -> bool:
+    """Record a statement to a coordinator before it is made. False if that is impossible, and it must then
+    not be made.
 
-    folder: Path
-    _known: set[str] | None = field(default=None, init=False)
-    _whole: int | None = field(default=None, init=False)
-    """Bytes to which the file is cut before a line is added, where a crash left a piece of one; else None."""
-
-    def note(self, run: str, asked: str, what: Mapping[str, Any]) -> bool:
-        """Record a statement before it is made. False if that is impossible; the statement must then not be
-        made.
-
-        asked: the kind of the request.
-        """
-        try:
-            known = self._read()
-            if (key := _statement_key(run, asked, what)) in known:
-                return True
-            if len(known) >= MOST_STATEMENTS:
-                return False
-            book = disk.AppendFile(self.folder / SAID_FILE, self._whole)
-            try:
-                book.add(json.dumps({"at": time.time(), "run": run, "asked": asked, "said": what}) + "\n")
-            finally:
-                book.close()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, Paused):
+    folder: the site's folder. asked: the kind of the request.
+    """
+    path = folder / SAID_FILE
+    try:
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        whole = [line for line in lines if line.endswith(b"\n")]  # a crash may leave a piece of the last one
+        rows = [json.loads(line) for line in whole]
+        known = {_statement_key(row["run"], row["asked"], row["said"]) for row in rows}
+        if _statement_key(run, asked, what) in known:
+            return True
+        if len(known) >= MOST_STATEMENTS:
             return False
-        known.add(key)
-        self._whole = None
-        return True
-
-    def _read(self) -> set[str]:
-        """The recorded statements. The last line may be incomplete. Raises ValueError, KeyError or TypeError
-        for a damaged file.
-        """
-        if self._known is None:
-            path = self.folder / SAID_FILE
-            lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-            whole = [line for line in lines if line.endswith(b"\n")]
-            rows = [json.loads(line) for line in whole]
-            self._known = {_statement_key(row["run"], row["asked"], row["said"]) for row in rows}
-            self._whole = sum(map(len, whole)) if whole != lines else None
-        return self._known
+        with contextlib.closing(disk.AppendFile(path, sum(map(len, whole)))) as book:
+            book.add(json.dumps({"at": time.time(), "run": run, "asked": asked, "said": what}) + "\n")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, Paused):
+        return False
+    return True
 
 
 def _statement_key(run: str, asked: str, what: Mapping[str, Any]) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from unskew.federation.local_page import local_time, render
 from unskew.federation.site import approvals, site_ledger
 from unskew.federation.site.policy import Policy
 from unskew.federation.site.site_folder import SiteFolder
-from unskew.federation.site.site_ledger import HEADER_SHARE, LEDGER_FILE, RunLedger, SiteLedger
+from unskew.federation.site.site_ledger import HEADER_SHARE, RunLedger, SiteLedger, named_scores, run_rows
 from unskew.report.analysis.numbers import size
 
 ACTIVE_S = 600.0
@@ -22,19 +20,7 @@ ACTIVE_S = 600.0
 MOST_RUNS = 20
 
 
-@dataclass(frozen=True)
-class DisclosureRow:
-    """What has left in one run under one name. kind: the kind that its Share declares."""
-
-    share: str
-    kind: str
-    times: int
-    bytes: str
-    last: str
-
-
 def html(joined: SiteFolder) -> str:
-    """The page, from the current contents of the site's folder."""
     folder, now = joined.folder, time.time()
     problem, policy, spent = "", None, SiteLedger(folder, {})
     try:
@@ -65,45 +51,28 @@ def html(joined: SiteFolder) -> str:
     )
 
 
-def disclosure_rows(folder: Path, number: str, run: RunLedger) -> list[DisclosureRow]:
-    """What has left in a run, by name."""
+def disclosure_rows(folder: Path, number: str, run: RunLedger) -> list[dict[str, Any]]:
+    """What has left in a run, by name. kind: the kind that its Share declares."""
     by_share: dict[str, list[dict[str, Any]]] = {}
-    for row in _rows(folder, number):
+    for row in run_rows(folder, number):
         by_share.setdefault(row["share"], []).append(row)
-    return [
-        DisclosureRow(
-            share, _kind(share, run), len(rows), size(sum(r["bytes"] for r in rows)), _row_time(rows[-1])
-        )
-        for share, rows in by_share.items()
-    ]
-
-
-def _kind(share: str, run: RunLedger) -> str:
-    """The kind of a share, with a remark if the coordinator sees only a sum."""
-    kind = run.kinds.get(share, "statistics")
-    return (
-        f"{kind}, only in a sum"
-        if run.summed and share != HEADER_SHARE and not share.startswith("score/")
-        else kind
-    )
+    rows: list[dict[str, Any]] = []
+    for share, several in by_share.items():
+        kind, last = run.kinds.get(share, "statistics"), several[-1]
+        if run.summed and share != HEADER_SHARE and not share.startswith("score/"):
+            kind = f"{kind}, only in a sum"
+        row = {"share": share, "kind": kind, "times": len(several)}
+        when = f"round {last['t']}, {local_time(last['at'])}"
+        rows.append(row | {"bytes": size(sum(r["bytes"] for r in several)), "last": when})
+    return rows
 
 
 def scores(folder: Path, number: str, run: RunLedger) -> list[tuple[str, str]]:
     """The last scores on the site's own test samples: scope of the weights, and the values in words."""
-    values = {row["share"]: row["values"] for row in _rows(folder, number) if "values" in row}
     rows: dict[str, list[str]] = {}
-    for share, one in values.items():
-        scope, _, metric = share.partition("/")[2].partition(".")
-        names = [metric] if metric else run.metrics
-        rows.setdefault(scope, []).extend(f"{name} {value:.3f}" for name, value in zip(names, one))
+    for scope, name, value in named_scores(run_rows(folder, number), run):
+        rows.setdefault(scope, []).append(f"{name} {value:.3f}")
     return [(scope, ", ".join(texts)) for scope, texts in rows.items()]
-
-
-def _rows(folder: Path, number: str) -> list[dict[str, Any]]:
-    """The complete lines of a run's ledger; the last one may be incomplete."""
-    path = folder / "runs" / number / LEDGER_FILE
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def _run_row(number: str, run: RunLedger, now: float) -> dict[str, Any]:
@@ -111,7 +80,3 @@ def _run_row(number: str, run: RunLedger, now: float) -> dict[str, Any]:
     state = "done" if ended else "running" if now - run.last < ACTIVE_S else "quiet"
     words = {"number": number, "method": run.method, "rounds": run.rounds, "t": run.t, "state": state}
     return words | {"began": local_time(run.began), "bytes": size(run.bytes), "epsilon": run.epsilon}
-
-
-def _row_time(row: dict[str, Any]) -> str:
-    return f"round {row['t']}, {local_time(row['at'])}"

@@ -10,17 +10,14 @@ Letters: K sites, C classes.
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.modules.module import register_module_module_registration_hook
 
 from unskew import config, models
 from unskew.attacks.coverage import HEAD, what_it_tells
@@ -36,9 +33,9 @@ from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index
 from unskew.data.samples.dataset import Dataset
 from unskew.data.standardisation import why_standardise
-from unskew.errors import UsageError, excerpt
+from unskew.errors import UsageError
 from unskew.federation.protocol import hello, study_rules
-from unskew.federation.protocol.study_rules import scales_images, scaling_remedy, score_names
+from unskew.federation.protocol.study_rules import scales_images, score_names
 from unskew.federation.site.approvals import digest_of
 from unskew.federation.site.policy import ALL, Policy
 from unskew.federation.site.site_ledger import RunLedger, policy_refusal
@@ -119,7 +116,6 @@ class Study:
 
     @property
     def summed(self) -> bool:
-        """True if the coordinator sees only sums over sites."""
         return self.settings.secure is not None
 
     @property
@@ -134,9 +130,8 @@ class Study:
         plain = encoding.plain_weights(self.method, self.fed, self.sent)
         weights = wire_bytes(summed, {n: w[n] for n in plain}) * self.settings.rounds
         wider = summed.bits // 32 if summed else 1  # what is summed is of float32 numbers
-        return weights + sum(
-            share.max_bytes * wider * times for _, share, times in self.shares() if share.shape
-        )
+        sizes = (share.max_bytes * times for _, share, times in self.shares() if share.shape)
+        return weights + wider * sum(sizes)
 
     @property
     def epsilon(self) -> float:
@@ -145,7 +140,7 @@ class Study:
         Infinite if no epsilon is finite.
         """
         figures = [[epsilon for epsilon, _ in account.epsilons] for account in self._accounts]
-        return sum(max((e for e in one if math.isfinite(e)), default=math.inf) for one in figures)
+        return sum(max(filter(math.isfinite, one), default=math.inf) for one in figures)
 
     @property
     def delta(self) -> float:
@@ -171,20 +166,22 @@ def check_settings(policy: Policy, method: Method, batch: int, rounds: int, summ
 
     Raises UsageError (E520).
     """
+    named = ", ".join(policy.methods)
+    asking = [part for part in method.parts if _asks_sites(part)]
     if policy.secure_aggregation == "required" and not summed:
         raise _refusal("secure_aggregation", "the coordinator would read this site's own replies")
-    if not _names_method(policy, method):
-        text = "the study is plain fedavg, in which a site's weights leave as they are"
-        raise _refusal("methods", f"{text}, and fedavg is not among {', '.join(policy.methods)}")
+    if ALL not in policy.methods:
+        # a method without Parts, or with the server's only, counts as fedavg
+        if not asking and not {"fedavg", *(part.name for part in method.parts)} & {*policy.methods}:
+            text = "the study is plain fedavg, in which a site's weights leave as they are"
+            raise _refusal("methods", f"{text}, and fedavg is not among {named}")
+        for part in asking:
+            if part.name not in policy.methods:
+                raise _refusal("methods", f"the study uses '{part.name}', which is not among {named}")
     for part in method.parts:
-        if ALL not in policy.methods and part.name not in policy.methods and _asks_sites(part):
-            raise _refusal(
-                "methods", f"the study uses '{part.name}', which is not among {', '.join(policy.methods)}"
-            )
         if part.handed_on and policy.handing_on == "refused":
-            raise _refusal(
-                "handing_on", f"'{part.name}' has the coordinator send other sites {part.handed_on}"
-            )
+            text = f"'{part.name}' has the coordinator send other sites {part.handed_on}"
+            raise _refusal("handing_on", text)
     if batch < policy.least_batch:
         raise _refusal("least_batch", f"the study trains with batches of {batch}")
     if rounds > policy.most_rounds:
@@ -206,16 +203,7 @@ def check_study(policy: Policy, study: Study) -> None:
         raise _refusal("most_megabytes", text)
 
 
-def _names_method(policy: Policy, method: Method) -> bool:
-    """True if a policy names part of a method; a method without Parts, or with the server's only, counts as
-    fedavg.
-    """
-    named = {"fedavg", *(part.name for part in method.parts)} & {*policy.methods}
-    return ALL in policy.methods or bool(named) or any(map(_asks_sites, method.parts))
-
-
 def _asks_sites(part: Part) -> bool:
-    """True if a Part needs anything from the sites."""
     hooks = {hook for hook in HOOKS if overrides(part, hook)}
     return bool(hooks - AT_THE_SERVER or part.trips)
 
@@ -229,15 +217,12 @@ def check_run(policy: Policy, run: RunLedger) -> None:
     check_settings(policy, registry.parse(run.method), run.batch, run.rounds, run.summed)
     for name, kind in run.kinds.items():
         if kind not in policy.shares:
-            raise policy_refusal(f"'{name}' is of the kind {kind} (shares)")
+            raise _refusal("shares", f"'{name}' is of the kind {kind}")
     if 0 < run.fewest < policy.least_samples:
-        raise policy_refusal(
-            f"fewer than {policy.least_samples} samples stand behind a number (least_samples)"
-        )
+        text = f"fewer than {policy.least_samples} samples stand behind a number"
+        raise _refusal("least_samples", text)
 
 
-MOST_LAYERS = 2000
-"""Layers of a model that a coordinator may name, each of which takes a few milliseconds to build."""
 COPIES = 8
 """Approximate copies of a model's weights in training: received, per lane, gradients, optimiser, the
 reply."""
@@ -247,51 +232,36 @@ def disclosure_lines(
     method: Method, trainer: Trainer, data: Dataset, summed: SecureAggregation | None = None
 ) -> list[str]:
     """What a study takes from this site, computed from its data. Its noise protects against other readers
-    only.
+    only. The training loss stays at the site if each sample is protected.
 
     summed: the secure aggregation of replies, if the coordinator sees only sums.
     """
-    counts_KC = trainer.samples.counts_KC
-    protector = method.protector.name if method.protector else None
-    lines = disclosure.payload_lines(method, trainer.fed, trainer.sent, counts_KC, secure=summed)
-    protector = method.samples_apart.name if method.samples_apart else protector
-    if any(name != protector for name in disclosure.accounts(method, trainer.fed, counts_KC)):
+    counts_KC, fed, indent = trainer.samples.counts_KC, trainer.fed, " " * 20
+    protector = method.samples_apart or method.protector
+    lines = disclosure.payload_lines(method, fed, trainer.sent, counts_KC, secure=summed)
+    if any(name != (protector and protector.name) for name in accounts(method, fed, counts_KC)):
         warning = "against the coordinator: it knows the study's seed, from which the noise is drawn"
-        lines.append(f"{'':<20}  epsilon {epsilon_text(math.inf):>9}  {warning}")
-    lines += [f"{'':<20}{line}" for line in _common_lines(method, trainer, data, summed)]
-    if summed:
-        text = (
-            "of sums nothing is measured; a simulation of this study without secure aggregation bounds it"
-            " from above"
-        )
-        return [*lines, f"{HEAD}{text}"]
-    return [
-        *lines,
-        *what_it_tells(method, trainer.fed, "RUN"),
-        f"{'':<20}RUN: a simulation of this study on data like these",
-    ]
-
-
-def _common_lines(
-    method: Method, trainer: Trainer, data: Dataset, summed: SecureAggregation | None
-) -> list[str]:
-    """What every study takes with any method. The training loss stays at the site if each sample is
-    protected.
-    """
-    lines = [
-        f"number of training samples, a round (read: each{', and by the other sites' if summed else ''})"
-    ]
+        lines.append(f"{indent}  epsilon {epsilon_text(math.inf):>9}  {warning}")
+    others = ", and by the other sites" if summed else ""
+    lines.append(f"{indent}number of training samples, a round (read: each{others})")
     if not method.samples_apart:
-        lines += [f"mean training loss, a round (read: {'only in the sum' if summed else 'each'})"]
+        readers = "only in the sum" if summed else "each"
+        lines.append(f"{indent}mean training loss, a round (read: {readers})")
     if len(data.y_test):
-        names = ", ".join((*score_names(trainer.fed), *(metric.key for metric in trainer.fed.metrics)))
-        lines.append(f"scores on this site's own test samples: {names}, a round that is scored (read: each)")
+        names = ", ".join((*score_names(fed), *(metric.key for metric in fed.metrics)))
+        text = f"scores on this site's own test samples: {names}"
+        lines.append(f"{indent}{text}, a round that is scored (read: each)")
     shape = "names, shapes and types of inputs" if trainer.net.layout else "shape"
     columns = hello.form_disclosure(hello.form_of(data))
     shape += f", {columns}" if columns else ""
     shape += ", center and scale of the target" if data.target else ", class names"
     what = f"numbers of training and test samples, {shape}, whether samples look unscaled, versions"
-    return [*lines, f"{what}, once (read: each)"]
+    lines.append(f"{indent}{what}, once (read: each)")
+    if summed:
+        text = "of sums nothing is measured; a simulation of this study without secure aggregation bounds it"
+        return [*lines, f"{HEAD}{text} from above"]
+    run = f"{indent}RUN: a simulation of this study on data like these"
+    return [*lines, *what_it_tells(method, fed, "RUN"), run]
 
 
 def forecast(
@@ -307,17 +277,11 @@ def forecast(
     plain_settings = study_rules.study_settings(config.load(study))
     settings = study_rules.with_clipping(plain_settings)
     sites = max(sites, LEAST_SITES) if settings.secure else sites
-    review, lines = forecast_settings(
-        load(data, classes), study_rules.site_settings(settings, model).replace(clients=sites)
-    )
+    here = study_rules.site_settings(settings, model).replace(clients=sites)
+    review, lines = forecast_settings(load(data, classes), here)
     if settings != plain_settings:
-        lines = [
-            (
-                f"method {settings.method}: unskew run --on adds {study_rules.CLIP}, unless it is given"
-                " --set clip=false"
-            ),
-            *lines,
-        ]
+        text = f"unskew run --on adds {study_rules.CLIP}, unless it is given --set clip=false"
+        lines = [f"method {settings.method}: {text}", *lines]
     return review, lines
 
 
@@ -334,22 +298,19 @@ def forecast_settings(data: Dataset, settings: Settings) -> tuple[Study, list[st
     tests = [np.arange(len(dataset.y_test)), *[no_rows] * (sites - 1)]
     inputs = (dataset.x, dataset.y, dataset.x_test, dataset.y_test)
     dealt = Index.of(rows), Index.of(tests), "site"
-    federation = Federation(
-        "site", *inputs, dataset.classes, *dealt, target=dataset.target, layout=dataset.layout
-    )
+    form = {"target": dataset.target, "layout": dataset.layout}
+    federation = Federation("site", *inputs, dataset.classes, *dealt, **form)
     method = registry.parse(settings.method)
     run = run_on(federation, settings, method)
     check_memory(run.method, run.fed)
     trainer = trainer_of(run)
     trainer.close()
-    return study_of(settings, method, trainer, dataset), disclosure_lines(
-        method, trainer, dataset, run.secure
-    )
+    lines = disclosure_lines(method, trainer, dataset, run.secure)
+    return study_of(settings, method, trainer, dataset), lines
 
 
 def check_model(settings: Settings, data: Dataset, memory_bytes: int | None = None) -> None:
-    """Raises UsageError (E108) for a named model with more than MOST_LAYERS layers, or with training that
-    would not fit into this machine's memory.
+    """Raises UsageError (E108) for a named model with training that would not fit into this machine's memory.
 
     memory_bytes: bytes of memory; default: the memory that this process may use.
     """
@@ -357,33 +318,14 @@ def check_model(settings: Settings, data: Dataset, memory_bytes: int | None = No
         return  # the site's own file or folder, which its operator named
     memory_bytes = memory_bytes or usable_memory()
     shape = tuple(data.x.shape[1:])
-    with torch.device("meta"), _limited_layers(settings.model):  # shapes alone
+    with torch.device("meta"):  # shapes alone
         pixels = task_of(data.y, settings.loss, data.target, shape).pixels(shape)
         module = models.build(settings.model, shape, len(data.classes), pixels, data.layout)
     weights = 4 * count.parameters(module)
     if COPIES * weights > memory_bytes:
-        raise UsageError(
-            "E108",
-            f"the study's model '{settings.model}' has {bytes_text(weights)} of weights, of which training"
-            f" holds about {COPIES} copies, and this site has {bytes_text(memory_bytes)} of memory.",
-        )
-
-
-@contextlib.contextmanager
-def _limited_layers(model: str) -> Iterator[None]:
-    """Raise UsageError (E108) when a model that is built has more than MOST_LAYERS layers."""
-    count = itertools.count(1)
-
-    def add(*_: Any) -> None:
-        if next(count) > MOST_LAYERS:
-            text = f"the study's model '{excerpt(model)}' has more than {MOST_LAYERS:,} layers"
-            raise UsageError("E108", f"{text}, which a site builds for no study; name a smaller one.")
-
-    handle = register_module_module_registration_hook(add)
-    try:
-        yield
-    finally:
-        handle.remove()
+        text = f"the study's model '{settings.model}' has {bytes_text(weights)} of weights, of which training"
+        memory = bytes_text(memory_bytes)
+        raise UsageError("E108", f"{text} holds about {COPIES} copies, and this site has {memory} of memory.")
 
 
 def study_of(settings: Settings, method: Method, trainer: Trainer, data: Dataset) -> Study:
@@ -393,9 +335,7 @@ def study_of(settings: Settings, method: Method, trainer: Trainer, data: Dataset
 
 
 def looks_unscaled(data: Dataset, study: Study) -> str:
-    """Why a site's samples, as the study takes them, need scaling; "" if they do not. A named set's need
-    none.
-    """
+    """Why a site's samples need scaling for the study; "" if they do not. A named set's need none."""
     normalises, embeds = study.method.normalises, study.fed.net.embeds
     by_images = scales_images(study.method)
     if data.intake is None or (embeds and not data.layout) or normalises == "all":
@@ -403,13 +343,3 @@ def looks_unscaled(data: Dataset, study: Study) -> str:
     if not data.layout and (normalises or (by_images and sample_images.image_shapes(study.fed))):
         return ""
     return why_standardise(data, but_images=by_images)
-
-
-def warn_unscaled(data: Dataset, study: Study, say: Callable[[str], None]) -> bool:
-    """True if a site's samples need scaling for a study; the operator is then warned."""
-    if why := looks_unscaled(data, study):
-        say(
-            f"E504 this study takes samples as they are: {why};"
-            f" {scaling_remedy(study.method, data.layout, study.summed)}"
-        )
-    return bool(why)

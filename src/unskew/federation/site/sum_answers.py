@@ -49,20 +49,14 @@ class SumLog:
     run: str
 
     def check(self, t: int, numbers: Sequence[str], came: Sequence[str]) -> None:
-        """Raises UsageError (E525) if round t, or numbers with these digests, were summed over other
-        sites.
-        """
+        """Raises UsageError (E525) if round t, or these numbers, were summed over other sites."""
         sites, earlier = sorted(came), _read_sums(self._run_file).get(str(t))
+        differs = "and what differs would be one site's"
         if earlier not in (None, sites):
-            raise sum_refusal(
-                f"round {t} was summed over {', '.join(earlier or [])}, and what differs would be one site's"
-            )
+            raise sum_refusal(f"round {t} was summed over {', '.join(earlier or [])}, {differs}")
         summed = _read_sums(self.folder / SUMS_FILE)
         for earlier in [summed[each] for each in numbers if summed.get(each, sites) != sites]:
-            text = (
-                f"these numbers were summed before, over {', '.join(earlier)}, and what differs would be one"
-                " site's"
-            )
+            text = f"these numbers were summed before, over {', '.join(earlier)}, {differs}"
             raise sum_refusal(f"{text}; a run over other sites needs another seed")
 
     def note(self, t: int, numbers: Sequence[str], came: Sequence[str]) -> None:
@@ -81,14 +75,11 @@ class SumLog:
 
 
 def facts_digest(*facts: Any) -> str:
-    """A digest of everything that determines a site's numbers."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _read_sums(path: Path) -> dict[str, list[str]]:
-    """The recorded sums. Raises UsageError (E521) for an unreadable file, because the opened sums are then
-    unknown.
-    """
+    """The recorded sums. Raises UsageError (E521) for an unreadable file: they are then unknown."""
     try:
         earlier = json.loads(path.read_text()) if path.exists() else {}
         return {str(key): [str(site) for site in sites] for key, sites in earlier.items()}
@@ -102,7 +93,6 @@ Answer = tuple[dict[str, Any], Tree]
 VARIABLE_SETTINGS = ("model", *SITE_CHOICES)
 """Settings that may differ between runs with equal numbers of a site."""
 MOST_SUMS = 4
-"""Runs that may be in the middle of a sum at a site."""
 
 
 @dataclass
@@ -135,7 +125,6 @@ class SiteSums:
 
     @property
     def answers(self) -> dict[str, Callable[[Packet], Answer]]:
-        """The functions by kind of request."""
         return {"share": self._share, "mask": self._mask, "agree": self._agree, "open": self._open}
 
     def begin(
@@ -149,13 +138,10 @@ class SiteSums:
         """
         numbers = fixed_point_of(run.method, run.trainer.fed, secure, run.trainer.sent)
         if problem := reply_problem(reply, numbers.spec, run.trainer.fed.sizes):
-            code, text = problem
-            self.say(
-                f"{code} {text}"
-            )  # which may hold a number of this site's own, and the coordinator is to read sums alone
-            raise UsageError(
-                code, "its reply does not pass the checks of a reply; the site's log says which."
-            )
+            code, text = problem  # which may hold a number of this site's own
+            self.say(f"{code} {text}")
+            text = "its reply does not pass the checks of a reply; the site's log says which."
+            raise UsageError(code, text)
         weighting = "equal" if run.settings.weighting == "equal" else run.method.weighting
 
         def steps(weight: float):  # type: ignore[no-untyped-def]

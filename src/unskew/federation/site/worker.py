@@ -36,13 +36,10 @@ from unskew.system import python_files
 OVERDUE = 70
 """Exit code of a worker after a request that took too long."""
 READING_S = 60.0
-"""Seconds in which a request must arrive through the socket."""
 
 
 def serve(site: Site, path: Path) -> None:
-    """Answer requests one by one without end. Only this user can open the socket, because its folder has mode
-    0700.
-    """
+    """Answer requests without end. Only this user can open the socket: its folder has mode 0700."""
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -81,10 +78,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("data")
-    parser.add_argument("--classes", default="")
-    parser.add_argument("--model")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--approve", choices=["ask", "all"], default="ask")
+    for option, default in (("classes", ""), ("model", None), ("device", "cpu"), ("approve", "ask")):
+        parser.add_argument(f"--{option}", default=default)
     options = parser.parse_args()
     os.umask(0o077)  # private state and what has left are for this user only
     joined = SiteFolder.open(options.folder)
@@ -94,17 +89,14 @@ def main() -> None:
         with suppress(OSError):  # a full disk under the log must not cost an answer
             print(time.strftime("%H:%M:%S"), text, flush=True)
 
-    with python_files.restrict(
-        options.data, options.model or ""
-    ):  # even if a coordinator or a file names others
+    # even if a coordinator or a file names others
+    with python_files.restrict(options.data, options.model or ""):
         dataset = load(options.data, classes)
         coordinator = PublicKey.parse(joined.ticket.coordinator)
         member = SiteIdentity(joined.ticket.site, options.folder, joined.key, coordinator)
         site = Site(member, lambda: dataset, options.model, options.device, say, options.approve)
-        say(
-            f"site {member.name}: {len(dataset.y)} training samples, {len(dataset.y_test)} test samples,"
-            " ready"
-        )
+        sizes = f"{len(dataset.y)} training samples, {len(dataset.y_test)} test samples"
+        say(f"site {member.name}: {sizes}, ready")
         serve(site, Path(os.environ[SOCKET]))
 
 

@@ -1,3 +1,1 @@
-"""Secure aggregation over a network: sites mask their replies, and the coordinator can compute only their
-sum.
-"""
+"""Secure aggregation over a network: the coordinator can compute only the sum of masked replies."""

@@ -21,7 +21,6 @@ Letters: i, j sites; q, y vectors of N whole numbers.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -66,9 +65,7 @@ class Member:
     _seed: bytes = field(default_factory=primitives.new_seed)
     _roster: Roster = field(default_factory=lambda: Roster(()))
     _common: dict[str, bytes] = field(default_factory=dict)
-    """The common encryption key with each site."""
     _shares: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
-    """Shares of each site's seed and key, dealt to this site."""
     _signed: bytes = b""
     """The digest of the lists that this site has signed."""
 
@@ -125,12 +122,11 @@ class Member:
             shares[site] = of_seed, of_key
         self._enough(len(shares), "have dealt shares")
         q = self.numbers(self._weight())
-        y = q.to(primitives.dtype_of(self.secure.bits)) + primitives.mask(
-            self._seed, len(q), self.secure.bits
-        )
+        bits = self.secure.bits
+        y = q.to(primitives.dtype_of(bits)) + primitives.mask(self._seed, len(q), bits)
         for site in dealt:
             common = self._agree_key(self._masking, self._roster[site].masking, site)
-            mask = primitives.mask(primitives.mask_seed(common, self.context), len(q), self.secure.bits)
+            mask = primitives.mask(primitives.mask_seed(common, self.context), len(q), bits)
             add_pairwise(y, self.site, site, mask)
         self._shares, self.stage = shares, "masked"
         return y
@@ -152,19 +148,16 @@ class Member:
         self._check_stage("masked", "open the sum")
         digest = self._digest_of(came, left)
         if left:
-            signers = [
-                site for site, text in (signatures or {}).items() if self._has_signed(site, digest, text)
-            ]
-            self._enough(len(signers), "have signed who left")
+            signers = sum(self._has_signed(site, digest, text) for site, text in (signatures or {}).items())
+            self._enough(signers, "have signed who left")
         self.stage = "opened"
         return {s: self._shares[s][0] for s in came} | {s: self._shares[s][1] for s in left}
 
     def _digest_of(self, came: Sequence[str], left: Sequence[str]) -> bytes:
         """A digest of these lists and of the sum's context. Raises UsageError (E525)."""
         if both := set(came) & set(left):
-            raise sum_refusal(
-                f"'{min(both)}' is said to have sent its numbers and not: both shares would show what it sent"
-            )
+            text = f"'{min(both)}' is said to have sent its numbers and not"
+            raise sum_refusal(f"{text}: both shares would show what it sent")
         if {*came, *left} != set(self._shares) or len({*came, *left}) < len(came) + len(left):
             raise sum_refusal("the sites of the sum are others than those that have dealt shares")
         if self.site not in came:
@@ -178,14 +171,9 @@ class Member:
     def _has_signed(self, site: str, digest: bytes, text: str) -> bool:
         """True if a site of the sum has signed these lists."""
         try:
-            return PublicKey.parse(self._roster[site].signing).signed(
-                digest, base64.b64decode(text, validate=True)
-            )
-        except (
-            UsageError,
-            ValueError,
-            binascii.Error,
-        ):  # it is not on the list, or this is no key or no signature
+            signature = base64.b64decode(text, validate=True)
+            return PublicKey.parse(self._roster[site].signing).signed(digest, signature)
+        except (UsageError, ValueError):  # it is not on the list, or this is no key or no signature
             return False
 
     def _check_listed(self, roster: Roster) -> None:
@@ -193,9 +181,8 @@ class Member:
             raise sum_refusal("this site is not on the list")
         entry = roster[self.site]
         if [*entry.keys] != self.keys or entry.samples != self.samples:
-            raise sum_refusal(
-                "the list has other keys or another number of samples of this site than it has sent"
-            )
+            text = "the list has other keys or another number of samples of this site than it has sent"
+            raise sum_refusal(text)
         self._enough(len(roster), "are on the list", self.secure.needed(len(roster)))
 
     def _enough(self, sites: int, what: str, needed: int = 0) -> None:
@@ -214,7 +201,5 @@ class Member:
 
     def _check_stage(self, stage: Stage, what: str) -> None:
         if self.stage != stage:
-            raise sum_refusal(
-                f"this site is asked to {what}, and it is at '{self.stage}', where that was done or is too"
-                " early"
-            )
+            text = f"this site is asked to {what}, and it is at '{self.stage}'"
+            raise sum_refusal(f"{text}, where that was done or is too early")

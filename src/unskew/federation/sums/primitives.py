@@ -58,14 +58,12 @@ class KeyPair:
 
     @staticmethod
     def make() -> KeyPair:
-        """A new pair."""
         private, public = generate_key_pairs()
         number = private.private_numbers().private_value
         return KeyPair(number.to_bytes(SCALAR, "big"), public_key_to_bytes(public).decode())
 
 
 def new_seed() -> bytes:
-    """A new secret from the operating system."""
     return os.urandom(SEED)
 
 
@@ -114,9 +112,7 @@ def encrypt_shares(common: bytes, giver: int, taker: int, of_seed: bytes, of_key
 
 
 def decrypt_shares(common: bytes, text: str) -> tuple[int, int, bytes, bytes]:
-    """The decrypted (giver, taker, share of the seed, share of the key). Raises ValueError if the text was
-    changed.
-    """
+    """(giver, taker, share of the seed, share of the key). Raises ValueError for a changed text."""
     try:
         return share_keys_plaintext_separate(decrypt(common, text.encode()))
     except (InvalidToken, ValueError, TypeError):
@@ -124,9 +120,7 @@ def decrypt_shares(common: bytes, text: str) -> tuple[int, int, bytes, bytes]:
 
 
 def mask_seed(common: bytes, context: str) -> bytes:
-    """The seed of the mask that two sites have in common; it differs between sites with different
-    contexts.
-    """
+    """The seed of the mask that two sites have in common, if they have a common context."""
     derived = HKDF(algorithm=hashes.SHA256(), length=SEED, salt=None, info=context.encode())
     return derived.derive(base64.urlsafe_b64decode(common))
 

@@ -1,6 +1,4 @@
-"""The sites of a sum, as the coordinator lists them for every site, and the signs with which their masks
-cancel.
-"""
+"""The sites of a sum, as the coordinator lists them, and the signs with which their masks cancel."""
 
 from __future__ import annotations
 
@@ -15,20 +13,14 @@ from torch import Tensor
 from unskew.errors import UsageError
 
 KEYS, MOST_KEY = 3, 1000
-"""Public keys of a site, and characters of one."""
 MOST_NAME = 64
-"""Characters of a site's name."""
 MOST_SIGNATURE = 200
-"""Characters of a signature."""
 MOST_SEALED = 2000
-"""Characters of two shares that are encrypted for a site."""
 
 
 @dataclass(frozen=True)
 class RosterEntry:
-    """One site of a sum. samples: determine its weight. masking, sealing, signing: its public keys of this
-    sum.
-    """
+    """One site of a sum. samples: determine its weight. The others are its public keys of this sum."""
 
     site: str
     samples: float
@@ -82,17 +74,14 @@ class Roster:
 
 
 def add_pairwise(vector: Tensor, site: str, other: str, mask: Tensor) -> None:
-    """Add the mask of a pair to the vector of one of its sites, with the sign that cancels in the sum of
-    both.
-    """
+    """Add the mask of a pair to the vector of one of its sites; in the sum of both it cancels."""
     vector.add_(mask) if site > other else vector.sub_(mask)
 
 
 def is_texts(value: Any, most: int) -> TypeGuard[Mapping[str, str]]:
     """True for a mapping from names to texts of at most `most` characters."""
-    return isinstance(value, Mapping) and all(
-        isinstance(text, str) and len(text) <= most for text in value.values()
-    )
+    texts = value.values() if isinstance(value, Mapping) else [None]
+    return all(isinstance(text, str) and len(text) <= most for text in texts)
 
 
 def sum_refusal(text: str) -> UsageError:

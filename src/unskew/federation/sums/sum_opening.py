@@ -58,61 +58,48 @@ class Opening:
         for y in others:
             total += y
         for site in self.vectors:
-            seed = self._secret(
-                site, given, lambda secret, site=site: primitives.commitment(secret) == self.commitments[site]
-            )
+            seed = self._secret(site, given, primitives.commitment, self.commitments[site])
             total -= primitives.mask(seed, len(total), self.bits)
         for site in self.left:
-            public = self.roster[site].masking
-            key = self._secret(
-                site, given, lambda secret, public=public: primitives.public_of(secret) == public
-            )
+            key = self._secret(site, given, primitives.public_of, self.roster[site].masking)
             for present in self.vectors:
                 common = primitives.agree_key(key, self.roster[present].masking)
-                add_pairwise(
-                    total,
-                    site,
-                    present,
-                    primitives.mask(primitives.mask_seed(common, self.context), len(total), self.bits),
-                )
+                seed = primitives.mask_seed(common, self.context)
+                add_pairwise(total, site, present, primitives.mask(seed, len(total), self.bits))
         return total.long()
 
     def _secret(
-        self, site: str, given: Mapping[str, Mapping[str, bytes]], is_secret: Callable[[bytes], bool]
-    ) -> bytes:
-        """The secret of a site from enough shares, first without givers of known false shares, then without
-        each single giver.
-        """
-        givers = sorted(given, key=lambda giver: giver in self.false)
-        for excluded in (None, *givers):
-            chosen = [giver for giver in givers if giver != excluded][: self.needed]  # more only take longer
-            if len(chosen) == self.needed and (
-                secret := _combine([given[giver][site] for giver in chosen], is_secret)
-            ):
-                self._note_false(site, given, chosen, excluded, is_secret)
-                return secret
-        text = (
-            f"the shares of {site} do not give back what it has published: it dealt false ones, or other"
-            " sites gave them"
-        )
-        raise SumNotOpened(f"{text}. Nothing was opened.", "E318")
-
-    def _note_false(
         self,
         site: str,
         given: Mapping[str, Mapping[str, bytes]],
-        honest_givers: list[str],
-        excluded: str | None,
-        is_secret: Callable[[bytes], bool],
-    ) -> None:
-        """Record the givers of false shares of a site's secret: `out`, and suspects with a false share here
-        too.
+        publish: Callable[[bytes], str],
+        published: str,
+    ) -> bytes:
+        """The secret of a site from enough shares, first without givers of known false shares, then without
+        each single giver. publish: computes what the site has published from its secret.
+
+        Records givers of false shares: the one left out, and suspects with a false share here too.
         """
-        suspects = [giver for giver in self.false if giver in given and giver not in honest_givers]
-        for giver in [*([excluded] if excluded else []), *suspects]:
-            trial_shares = [given[giver][site], *(given[other][site] for other in honest_givers[1:])]
-            if not _combine(trial_shares, is_secret):
-                self.false.setdefault(giver, set()).add(site)
+
+        def combine(shares: list[bytes]) -> bytes | None:
+            try:
+                secret = primitives.combine_secret(shares)
+                return secret if publish(secret) == published else None
+            except ValueError:
+                return None
+
+        givers = sorted(given, key=lambda giver: giver in self.false)
+        for excluded in (None, *givers):
+            chosen = [giver for giver in givers if giver != excluded][: self.needed]  # more only take longer
+            if len(chosen) < self.needed or not (secret := combine([given[g][site] for g in chosen])):
+                continue
+            suspects = [giver for giver in self.false if giver in given and giver not in chosen]
+            for giver in [*([excluded] if excluded else []), *suspects]:
+                if not combine([given[giver][site], *(given[other][site] for other in chosen[1:])]):
+                    self.false.setdefault(giver, set()).add(site)
+            return secret
+        text = f"the shares of {site} do not give back what it has published: it dealt false ones, or other"
+        raise SumNotOpened(f"{text} sites gave them. Nothing was opened.", "E318")
 
 
 def false_share_text(giver: str, dealers: set[str], t: int) -> str:
@@ -121,19 +108,7 @@ def false_share_text(giver: str, dealers: set[str], t: int) -> str:
         return f"{giver} round {t}: it gave back a false share of its own secret, which was left out."
     if len(dealers) == 1:
         (dealer,) = dealers
-        text = (
-            f"{giver} gave back a false share of {dealer}'s secret, which was left out: one of the two has"
-            " falsified it"
-        )
-        return f"{giver} or {dealer} round {t}: {text}."
-    return (
-        f"{giver} round {t}: it gave back false shares of {len(dealers)} sites' secrets, which were left out."
-    )
-
-
-def _combine(shares: list[bytes], is_secret: Callable[[bytes], bool]) -> bytes | None:
-    try:
-        secret = primitives.combine_secret(shares)
-        return secret if is_secret(secret) else None
-    except ValueError:
-        return None
+        text = f"{giver} gave back a false share of {dealer}'s secret, which was left out"
+        return f"{giver} or {dealer} round {t}: {text}: one of the two has falsified it."
+    text = f"it gave back false shares of {len(dealers)} sites' secrets, which were left out"
+    return f"{giver} round {t}: {text}."
