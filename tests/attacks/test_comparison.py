@@ -23,7 +23,7 @@ from unskew.report.analysis import leakage
 from unskew.report.analysis.leakage import leakage_of, reach
 from unskew.report.analysis.runs import read_run
 from unskew.report.analysis.stats import Score
-from unskew.report.figures.scatter import Axis, Point, scatter
+from unskew.report.figures.curves import Axis, Point, scatter
 
 SMALL = (
     "--clients",

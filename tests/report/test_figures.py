@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from unskew.report.analysis.runs import Attendance
-from unskew.report.figures.attendance import attendance
-from unskew.report.figures.client_scores import Strip, client_scores
+from unskew.report.figures.bars import attendance, histograms
 from unskew.report.figures.curves import curves
-from unskew.report.figures.histograms import histograms
 from unskew.report.figures.partition import partition_map
+from unskew.report.figures.rows import Strip, TargetCost, client_scores, target_cost
 from unskew.report.figures.svg import (
     NARROW,
     POINTS,
@@ -21,11 +20,10 @@ from unskew.report.figures.svg import (
     Line,
     least_step,
     log_ticks,
-    percent_range,
+    score_range,
     separate_labels,
     ticks,
 )
-from unskew.report.figures.target_cost import TargetCost, target_cost
 
 EVIL = '<script>alert("x")</script>'
 
@@ -228,4 +226,4 @@ def test_ticks_are_round():
     assert least_step(np.array([0.5, 1])) == 0
     assert log_ticks(3e5, 9e7, 6) == pytest.approx([3e5, 1e6, 3e6, 1e7, 3e7])
     assert log_ticks(1e6, 9e6, 6) == pytest.approx([1e6, 2e6, 3e6, 5e6, 7e6])
-    assert percent_range(0.71, 0.93) == pytest.approx((0.70, 0.95, 0.05))
+    assert score_range(0.71, 0.93, True) == pytest.approx((0.70, 0.95, 0.05))

@@ -23,9 +23,9 @@ from unskew.report.analysis.numbers import digits, size, three_digits, with_unit
 from unskew.report.analysis.runs import read_run, scores_of
 from unskew.report.analysis.stats import Score, last_best_mean10, paired_p, stability
 from unskew.report.figures.curves import curves, roc
+from unskew.report.figures.images import tsne
 from unskew.report.figures.matrices import confusion, cross_site
 from unskew.report.figures.svg import Line, Scale, ends_of, label_stride, mean_line, text, tooltip
-from unskew.report.figures.tsne import tsne
 from unskew.report.page import write_report
 from unskew.report.paper_figures import write_figures
 from unskew.report.sections import attendance, calibration, context_of, render, reproducibility

@@ -12,15 +12,12 @@ import pytest
 from unskew.report import method_pages
 from unskew.report.analysis import leakage
 from unskew.report.analysis.leakage import Interval, Leak
-from unskew.report.figures.client_scores import Strip, client_scores
-from unskew.report.figures.curves import curves, roc, series
-from unskew.report.figures.histograms import histograms
-from unskew.report.figures.image_rows import received_inputs
+from unskew.report.figures.bars import histograms, reliability
+from unskew.report.figures.curves import Axis, Point, curves, roc, scatter, series
+from unskew.report.figures.images import received_inputs, tsne
 from unskew.report.figures.matrices import confusion, exposure
-from unskew.report.figures.reliability import reliability
-from unskew.report.figures.scatter import Axis, Point, scatter
+from unskew.report.figures.rows import Strip, client_scores
 from unskew.report.figures.svg import SHADES, Line
-from unskew.report.figures.tsne import tsne
 from unskew.report.sections import Context, tuning
 from unskew.scores import kind
 

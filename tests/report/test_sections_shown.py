@@ -16,7 +16,7 @@ from tests.report.test_summary import run
 from unskew.report.analysis.leakage import Leakage
 from unskew.report.analysis.runs import read_run, read_runs
 from unskew.report.analysis.stats import Score
-from unskew.report.figures.image_rows import reconstructions
+from unskew.report.figures.images import reconstructions
 from unskew.report.sections import calibration, confusion, context_of, rounds, sites, tradeoff
 
 NAN = float("nan")

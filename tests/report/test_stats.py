@@ -17,9 +17,9 @@ from unskew.errors import StateError
 from unskew.report import page
 from unskew.report.analysis import runs, stats, summary, tables
 from unskew.report.figures import svg
-from unskew.report.figures.client_scores import client_scores
 from unskew.report.figures.curves import curves
 from unskew.report.figures.partition import partition_map
+from unskew.report.figures.rows import client_scores
 
 
 def write_run(folder, method, seed, values, bytes_=1000, name="digits", sizes=(5, 7)):

@@ -17,7 +17,7 @@ from unskew.report.analysis.leakage import extremes, strongest, unmade
 from unskew.report.analysis.numbers import size
 from unskew.report.analysis.runs import RunData, Traffic
 from unskew.report.figures.curves import roc, series
-from unskew.report.figures.image_rows import reconstructions
+from unskew.report.figures.images import reconstructions
 from unskew.report.figures.svg import Line, numbered_colour
 from unskew.report.sections import Context, Section, figure, render
 from unskew.report.sections.disclosure import GUARANTEES, reads
