@@ -20,8 +20,7 @@ from unskew.federation.protocol.wire_format import Limits, seal, unseal
 from unskew.report import page
 from unskew.report.analysis import runs
 from unskew.round.evaluation import summary_rows
-from unskew.tasks.metrics import METRICS_OF_TASK, as_text, metrics_of, user_metric
-from unskew.tasks.metrics.functions import (
+from unskew.tasks.metric_functions import (
     auroc,
     average_precision,
     balanced_accuracy,
@@ -34,6 +33,7 @@ from unskew.tasks.metrics.functions import (
     median_error,
     r2,
 )
+from unskew.tasks.metrics import METRICS_OF_TASK, as_text, checked_function, metrics_of
 
 ALL = "auroc,map,macro_f1,balanced_accuracy,ece,brier"
 RNG = np.random.default_rng(5)
@@ -218,7 +218,7 @@ def test_what_cannot_be_asked_for_is_one_sentence(text, says):
 )
 def test_what_an_own_function_may_not(function, says):
     with pytest.raises(UsageError, match=f"E126 the metric {says}"):
-        user_metric.checked_function("f", function)(Y4, P4)
+        checked_function("f", function)(Y4, P4)
 
 
 def test_a_function_from_a_file(tmp_path):

@@ -21,7 +21,7 @@ from unskew.methods import registry
 from unskew.records.checkpoints import digest
 from unskew.report import page
 from unskew.report.analysis import runs
-from unskew.tasks.metrics.functions import (
+from unskew.tasks.metric_functions import (
     label_auroc,
     label_average_precision,
     label_macro_f1,
@@ -70,7 +70,7 @@ def test_the_loss_by_hand():
     assert task.loss(torch.tensor([[200.0]]), torch.tensor([[0.0]])).tolist() == [200]
     assert task.predictions(torch.tensor([[0.0]])).tolist() == [[0.5]]
     assert isinstance(task_of(Y), MultiLabel)
-    with pytest.raises(UsageError, match="E109 loss=ce is for one class a sample"):
+    with pytest.raises(UsageError, match="E109 loss=ce does not fit"):
         task_of(Y, "ce")
 
 

@@ -76,7 +76,7 @@ def test_scores_of_clients_pool_to_that_of_all_rows():
 def test_which_losses_go_with_which_labels():
     assert task_of(Y, target=Target("price")).kind == "mse"
     for loss, target in (("ce", Target("price")), ("mse", None)):
-        with pytest.raises(UsageError, match=f"E109 loss={loss} compares"):
+        with pytest.raises(UsageError, match=f"E109 loss={loss} does not fit"):
             task_of(np.zeros(3, int), loss, target)
 
 

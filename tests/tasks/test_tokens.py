@@ -25,7 +25,7 @@ from unskew.records.checkpoints import digest
 from unskew.report import page
 from unskew.report.analysis import runs
 from unskew.runs.export.export_folder import TOKENS
-from unskew.tasks.metrics.functions import token_perplexity
+from unskew.tasks.metric_functions import token_perplexity
 from unskew.tasks.task import TokenLabels, task_of
 
 N, T, WORDS = 60, 5, 7
@@ -101,7 +101,7 @@ def test_the_loss_and_the_scores_by_hand():
     assert token_perplexity(y[:0], p[:0]) is None
     assert isinstance(task_of(y, shape=(3,)), TokenLabels)
     assert task_of(y, shape=(1, 3)).name == "segmentation"
-    with pytest.raises(UsageError, match="E109 loss=dice compares masks, but these samples are tokens"):
+    with pytest.raises(UsageError, match="E109 loss=dice does not fit samples with labelled tokens"):
         task_of(y, "dice", shape=(3,))
 
 
