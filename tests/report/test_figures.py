@@ -18,11 +18,6 @@ from unskew.report.figures.svg import (
     POINTS,
     WIDE,
     Line,
-    least_step,
-    log_ticks,
-    score_range,
-    separate_labels,
-    ticks,
 )
 
 EVIL = '<script>alert("x")</script>'
@@ -209,21 +204,3 @@ def test_histograms_show_buffer_local_and_mixed():
 def test_names_cannot_break_out(drawn):
     assert "<script" not in drawn
     ET.fromstring(drawn)
-
-
-def test_labels_move_no_more_than_they_must():
-    assert separate_labels([10, 100], 16, 0, 200) == [10, 100]
-    assert separate_labels([50, 50], 16, 0, 200) == [42, 58]
-    assert separate_labels([0, 1], 16, 0, 200) == [0, 16]
-    assert separate_labels([199, 200, 200], 16, 0, 200) == [168, 184, 200]
-    assert np.allclose(np.diff(separate_labels([5] * 21, 16, 0, 200)), 10)  # no room for 16
-
-
-def test_ticks_are_round():
-    assert ticks(0, 40, 7) == [0, 10, 20, 30, 40]
-    assert ticks(1, 4) == [1, 1.5, 2, 2.5, 3, 3.5, 4]
-    assert ticks(1, 4, least=least_step(np.array([1.0, 4.0]))) == [1, 2, 3, 4]
-    assert least_step(np.array([0.5, 1])) == 0
-    assert log_ticks(3e5, 9e7, 6) == pytest.approx([3e5, 1e6, 3e6, 1e7, 3e7])
-    assert log_ticks(1e6, 9e6, 6) == pytest.approx([1e6, 2e6, 3e6, 5e6, 7e6])
-    assert score_range(0.71, 0.93, True) == pytest.approx((0.70, 0.95, 0.05))

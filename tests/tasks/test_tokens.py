@@ -20,11 +20,7 @@ from unskew.diagnosis.diagnose import diagnose
 from unskew.errors import DataError, UsageError
 from unskew.federation.site.site import Site
 from unskew.federation.site_data import load
-from unskew.methods import registry
 from unskew.records.checkpoints import digest
-from unskew.report import page
-from unskew.report.analysis import runs
-from unskew.runs.export.export_folder import TOKENS
 from unskew.tasks.metric_functions import token_perplexity
 from unskew.tasks.task import TokenLabels, task_of
 
@@ -138,17 +134,6 @@ def test_places_without_a_label_count_nowhere(kept):
     assert "without a label, which count nowhere" in kept.understood
 
 
-def test_the_page_the_folder_and_predictions(kept, tmp_path):
-    html = page.page([runs.read_run(kept.path)], "t")
-    assert "Token accuracy over rounds" in html
-    assert "Every token is labelled" in html
-    assert "perplexity: global " in kept.table()
-    again = unskew.load(kept.path, model=Speaker())
-    assert (again.predict(X[:9]) == kept.predict(X[:9])).all()
-    assert again.predict_proba(X[:2]).shape == (2, T, WORDS)
-    assert "axis 2" in TOKENS
-
-
 def test_weights_kept_at_clients_are_scored_as_one_pool():
     made = unskew.run("fedper", GIVEN, model=speaker(), **RUN)
     shares = np.array([len(one) for one in made.federation.test]) / N
@@ -222,14 +207,6 @@ def test_what_does_not_fit_tokens_is_one_sentence():
         data.arrays(X, Y, X, Y[:, 0])
     with pytest.raises(DataError, match=r"E403 .*these samples have labelled tokens"):
         diagnose(GIVEN, skew="iid", clients=3, model=speaker())
-
-
-def test_methods_that_need_one_class_a_sample_say_so():
-    for name in ("flea", "fedmix", "fedrs", "moon", "feddisco"):
-        with pytest.raises(UsageError, match=r"E108 '.*' cannot run here: .*, not for tokens"):
-            registry.parse(name).check_task("tokens")
-    for name in ("scaffold", "fedprox", "dp", "fedper"):
-        registry.parse(name).check_task("tokens")
 
 
 def five() -> Federation:
