@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 from unskew.diagnosis import advice
-from unskew.diagnosis.advice import DEFAULT, SOFT, Goal, Scores, Setting, advise, gain, nearest, pays, ranking
+from unskew.diagnosis.advice import SOFT, Goal, Scores, Setting, advise, gain, nearest, pays, ranking
 from unskew.diagnosis.docs_page import (
-    Trial,
-    _comparison,
-    _counted,
-    _measures,
-    _scores,
-    _trial,
     candidates,
-    page,
-    seeds_of,
     trials,
 )
 from unskew.diagnosis.skews import Skews
@@ -141,87 +131,3 @@ def test_every_setting_of_the_evidence_has_measures_and_runs():
             0 < v < 1 for scores in s.scores.values() for v in (*scores.one.values(), *scores.sites.values())
         )
         assert not s.scores["local"].one
-
-
-def test_the_measures_of_a_setting_are_means_over_its_own_seeds():
-    rows = advice._rows("skews.csv")
-    for each in advice.settings():
-        own = [row for row in rows if row["setting"] == each.name]
-        assert each.skews.label_skew == pytest.approx(sum(float(row["label_skew"]) for row in own) / len(own))
-    fields = dataclasses.fields(Skews)
-    two = [{f.name: value for f in fields} | {"feature_skew": ""} for value in ("1", "4")]
-    assert (advice._mean_skews(two).samples, advice._mean_skews(two).feature_skew) == (2.5, None)
-
-
-def rows_of(table: str) -> list[list[str]]:
-    """The cells of a table's head and rows."""
-    lines = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.splitlines()]
-    return [lines[0], *lines[2:]]
-
-
-def test_the_page_has_means_over_seeds_and_the_best_of_a_row_is_bold():
-    """A method without such a model has no column; one that did not run there a dash."""
-    scored = {s.name: s.scores for s in (MILD, setting("odd", 0.1, fedavg=(0.70, 0.80), rbsm=0.90))}
-    methods = ("fedavg", "feddyn", "rbsm", "local")
-    assert rows_of(_scores(scored, methods, "one")) == [
-        ["setting", "seeds", "`fedavg`", "`feddyn`", "`rbsm`"],
-        ["mild", "1 to 2", "81.0", "**84.0**", "70.0"],
-        ["odd", "1 to 2", "75.0", "–", "**90.0**"],
-    ]
-    assert rows_of(_scores(scored, methods, "sites"))[1][-1] == "70.0"
-    assert rows_of(_scores(scored, methods, "sites"))[2][-1] == "–"
-    both = {"x": {"fedavg": Scores(one={0: 0.5}, sites={0: 0.7})}}
-    assert [rows_of(_scores(both, methods, goal))[1][2] for goal in ("one", "sites")] == [
-        "**50.0**",
-        "**70.0**",
-    ]
-
-
-def test_the_page_has_what_other_forms_gain_over_the_default_in_the_same_seeds():
-    known = setting("x", 0.1, fedavg=0.5, feddyn=(0.625, 0.75), rbsm=0.25, **{DEFAULT: (0.5, 0.75)})
-    assert rows_of(_comparison([known], ["feddyn", "rbsm", "fedprox"], "one"))[1] == [
-        "x",
-        "1 to 2",
-        "+6.2",
-        "-25.0",
-        "–",
-    ]
-
-
-def test_the_page_counts_how_often_advice_was_right():
-    tried = [
-        Trial("a", "one", "rbsm", 1, 9, "rbsm", 0.0, 0.01, 0.02),
-        Trial("b", "one", "rbsm", 2, 9, "feddyn", 0.012, float("nan"), -0.02),
-        Trial("c", "one", "rbsm", 3, 9, "feddyn", 0.1, 0.03, 0.04),
-    ]
-    assert _counted(tried) == "the best or second-best method in 2 of 3 settings, the best in 1"
-    assert _trial(tried[1]) == ["b", "`rbsm`", "2 of 9", "`feddyn`", "1.2", "–", "-2.0"]
-    assert _trial(tried[2])[4:] == ["10.0", "+3.0", "+4.0"]
-
-
-def test_the_page_has_the_measures_of_a_setting():
-    known = Setting("x", "words", Skews(10, 1, 50.0, 5.25, 0.1, 0.234, 0.4, 0.567, 0.25), MILD.scores)
-    blind = dataclasses.replace(known, skews=dataclasses.replace(known.skews, feature_skew=None))
-    head, *rows = rows_of(_measures([known, blind]))
-    assert dict(zip(head, rows[0])) == {
-        "setting": "x",
-        "what it is": "words",
-        "sites": "10",
-        "samples a site and class": "5.2",
-        "label skew": "0.23",
-        "missing": "40%",
-        "feature skew": "0.57",
-        "absent": "25%",
-        "seeds": "2",
-    }
-    assert rows[1][head.index("feature skew")] == "–"
-
-
-def test_the_page_says_how_many_seeds_a_row_has():
-    assert [seeds_of(counts) for counts in ([2, 2], [1, 3, 2], [], [1])] == ["2", "1 to 3", "–", "1"]
-    rows = [line.split(" | ") for line in page().splitlines() if line.startswith("| digits-scarce")]
-    seeds = str(len(next(s for s in advice.settings() if s.name == "digits-scarce").scores["fedavg"].sites))
-    assert [cells[1] for cells in rows[1:3]] == [
-        seeds,
-        seeds,
-    ]  # after the settings: at the sites, and one model for all

@@ -63,7 +63,7 @@ def test_a_table_with_a_run_that_cannot_be_is_refused_before_any_is_trained(tmp_
     path = tmp_path / "t.yaml"
     path.write_text(TABLE + "overrides: {Prox: {loss: dice}}\n")
     for more in ({"dry_run": True}, {}):
-        with pytest.raises(UsageError, match="loss=dice compares masks"):
+        with pytest.raises(UsageError, match="loss=dice does not fit"):
             reproduce.reproduce(path, folder=tmp_path / "runs", **more)
     assert not trained
 

@@ -99,24 +99,3 @@ def test_seeds_without_a_pair_are_said():
     assert "paired in" not in tables.note(
         summary_table([*runs[:2], made("b", 0, [0.1]), made("b", 1, [0.1])])
     )
-
-
-def test_the_note_counts_each_methods_own_seeds():
-    """A comparison asked for with fewer seeds in a folder that holds more said "over 3 seeds" of all of its
-    rows."""
-    runs = [*(made("a", s, [0.5]) for s in range(3)), *(made("b", s, [0.1]) for s in range(2))]
-    assert "deviation over different numbers of seeds: a 3, b 2. With" in tables.note(summary_table(runs))
-    assert "deviation over 2 seeds. With" in tables.note(summary_table(runs[:2]))
-
-
-def test_a_seed_without_a_score_is_said_where_a_mean_leaves_it_out():
-    nan = float("nan")
-    runs = [made("a", s, [v]) for s, v in enumerate((0.5, 0.6, nan))]
-    assert "\na has a final score in 2 of 3 seeds, and its means are over these." in tables.note(
-        summary_table(runs)
-    )
-    assert "final score" not in tables.note(summary_table(runs[:2]))
-
-
-def test_a_gap_of_nothing_has_no_minus_sign():
-    assert tables.verdict(summary_table([made("a"), made("b")])[1]) == "+0.0 (0/1)"

@@ -15,7 +15,6 @@ from unskew.errors import UsageError
 from unskew.report import page, paper_figures
 from unskew.report.analysis import runs
 from unskew.report.paper_figures import NAMESPACE, Style
-from unskew.report.sections import Section
 from unskew.results import Comparison
 
 SVG = f"{{{NAMESPACE}}}"
@@ -74,36 +73,6 @@ def test_shapes_have_the_colours_that_the_page_has_for_paper(written):
     grid = [e for e in curves.iter() if e.get("stroke") == style.colours["--hair"]]
     assert grid
     assert all(e.get("fill") == "none" for e in grid)
-
-
-def picture(body: str) -> ElementTree.Element:
-    source = f'<svg class="wide" viewBox="0 0 940 400" role="img" aria-label="what">{body}</svg>'
-    (found,) = paper_figures.pictures([Section("A", "a", source + source.replace("wide", "narrow"))])
-    return ElementTree.fromstring(found.text())
-
-
-def test_outlines_of_text_stand_below_it_for_programs_that_draw_them_above():
-    texts = list(
-        picture('<text class="value" x="1" y="2">7 <tspan class="value">8</tspan></text>').iter(f"{SVG}text")
-    )
-    below, above = texts
-    assert (below.get("stroke"), below.get("fill"), below.get("stroke-width")) == (
-        "#ffffff",
-        "#ffffff",
-        "3px",
-    )
-    assert above.get("fill") == "#16202c"
-    assert not [n for part in above.iter() for n in part.attrib if n.startswith("stroke")]
-    assert "".join(below.itertext()) == "".join(above.itertext()) == "7 8"
-
-
-def test_a_rule_of_more_classes_outweighs_one_of_fewer_and_a_colour_is_inherited():
-    root = picture(
-        '<g class="m1"><path class="curve"/></g><circle class="ring grey"/><text class="note">n</text>'
-    )
-    (path,), (ring,) = root.iter(f"{SVG}path"), root.iter(f"{SVG}circle")
-    assert path.get("stroke") == Style.of_page().colours["--c1"]
-    assert ring.get("stroke") == Style.of_page().colours["--cref"]
 
 
 def test_names_from_outside_stay_text(tmp_path):

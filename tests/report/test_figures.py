@@ -9,23 +9,16 @@ import numpy as np
 import pytest
 
 from unskew.report.analysis.runs import Attendance
-from unskew.report.figures.attendance import attendance
-from unskew.report.figures.client_scores import Strip, client_scores
+from unskew.report.figures.bars import attendance, histograms
 from unskew.report.figures.curves import curves
-from unskew.report.figures.histograms import histograms
 from unskew.report.figures.partition import partition_map
+from unskew.report.figures.rows import Strip, TargetCost, client_scores, target_cost
 from unskew.report.figures.svg import (
     NARROW,
     POINTS,
     WIDE,
     Line,
-    least_step,
-    log_ticks,
-    percent_range,
-    separate_labels,
-    ticks,
 )
-from unskew.report.figures.target_cost import TargetCost, target_cost
 
 EVIL = '<script>alert("x")</script>'
 
@@ -211,21 +204,3 @@ def test_histograms_show_buffer_local_and_mixed():
 def test_names_cannot_break_out(drawn):
     assert "<script" not in drawn
     ET.fromstring(drawn)
-
-
-def test_labels_move_no_more_than_they_must():
-    assert separate_labels([10, 100], 16, 0, 200) == [10, 100]
-    assert separate_labels([50, 50], 16, 0, 200) == [42, 58]
-    assert separate_labels([0, 1], 16, 0, 200) == [0, 16]
-    assert separate_labels([199, 200, 200], 16, 0, 200) == [168, 184, 200]
-    assert np.allclose(np.diff(separate_labels([5] * 21, 16, 0, 200)), 10)  # no room for 16
-
-
-def test_ticks_are_round():
-    assert ticks(0, 40, 7) == [0, 10, 20, 30, 40]
-    assert ticks(1, 4) == [1, 1.5, 2, 2.5, 3, 3.5, 4]
-    assert ticks(1, 4, least=least_step(np.array([1.0, 4.0]))) == [1, 2, 3, 4]
-    assert least_step(np.array([0.5, 1])) == 0
-    assert log_ticks(3e5, 9e7, 6) == pytest.approx([3e5, 1e6, 3e6, 1e7, 3e7])
-    assert log_ticks(1e6, 9e6, 6) == pytest.approx([1e6, 2e6, 3e6, 5e6, 7e6])
-    assert percent_range(0.71, 0.93) == pytest.approx((0.70, 0.95, 0.05))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from unskew.core.method import Method
-from unskew.core.part import HOOKS
 from unskew.methods import catalogue, registry
 from unskew.report.method_pages import OVERVIEW_HEAD, overview_page
-from unskew.report.method_profile import PLACES, Profile
+from unskew.report.method_profile import Profile
 from unskew.runs import conformance
 
 ANY = conformance.run_for(Method()).fed
@@ -21,12 +20,6 @@ def row(name: str) -> dict[str, str]:
     text = overview_page({name: (method.parts[0], loop.fed, catalogue.entries()[name].summary)})
     (line,) = [line for line in text.splitlines() if line.startswith(f"| [`{name}`]")]
     return dict(zip(OVERVIEW_HEAD, (cell.strip() for cell in line[1:-1].split(" | ")), strict=True))
-
-
-def test_places_are_named_by_hooks_that_there_are():
-    named = [hook for hooks in PLACES.values() for hook in hooks]
-    assert set(named) - set(HOOKS) == {"normalises"}
-    assert len(set(named)) == len(named)
 
 
 @pytest.mark.parametrize("name", catalogue.entries())

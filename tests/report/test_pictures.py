@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from unskew.report import method_pages
-from unskew.report.analysis import leakage
-from unskew.report.analysis.leakage import Interval, Leak
-from unskew.report.figures.client_scores import Strip, client_scores
-from unskew.report.figures.curves import curves, roc, series
-from unskew.report.figures.histograms import histograms
-from unskew.report.figures.image_rows import received_inputs
+from unskew.report.figures.bars import histograms, reliability
+from unskew.report.figures.curves import Axis, Point, curves, roc, scatter, series
+from unskew.report.figures.images import received_inputs, tsne
 from unskew.report.figures.matrices import confusion, exposure
-from unskew.report.figures.reliability import reliability
-from unskew.report.figures.scatter import Axis, Point, scatter
+from unskew.report.figures.rows import Strip, client_scores
 from unskew.report.figures.svg import SHADES, Line
-from unskew.report.figures.tsne import tsne
-from unskew.report.sections import Context, tuning
-from unskew.scores import kind
 
 
 def described(drawn: str) -> str:
@@ -182,81 +173,3 @@ def test_inputs_that_were_received_have_the_names_of_their_classes():
     drawn = received_inputs({"classes": [2, 0, 7], "columns": 4, "png": "AAAA"}, ["cat", "dog", "cow"])
     assert re.findall(r"<text[^>]*>([^<]*)<", drawn) == ["cow", "cat", "7"]
     assert described(drawn) == "Inputs received from others, of 3 classes"
-
-
-def test_the_best_score_so_far_counts_no_trial_that_was_ended_early():
-    context = SimpleNamespace(
-        methods={"fedavg": [SimpleNamespace(is_reference=False)]}, colours={"fedavg": "m0"}
-    )
-    scores = [None, 0.5, 0.9, 0.4, 0.6]
-    trials = [{"pruned": score == 0.9, "score": score} for score in scores]
-    best = tuning._best_so_far(context, "fedavg", {"metric": "accuracy", "trials": trials})
-    assert best is not None
-    assert (best.x.tolist(), best.y.tolist()) == ([2, 3, 4, 5], [0.5, 0.5, 0.5, 0.6])
-    error = tuning._best_so_far(context, "fedavg", {"metric": "rmse", "trials": trials})
-    assert error is not None
-    assert error.y.tolist() == [0.5, 0.5, 0.4, 0.4]
-    assert tuning._best_so_far(context, "fedavg", {"metric": "accuracy", "trials": trials[:1]}) is None
-
-
-def test_a_trial_says_what_became_of_it():
-    which = kind("accuracy")
-    ran = {"point": {"lr": 0.1}, "curve": [[2, 0.5], [7, 0.6]], "score": 0.625, "pruned": False}
-    fates = [
-        (tuning._row(i, trial, ["lr"], which, 0))
-        for i, trial in enumerate((ran, ran | {"pruned": True}, ran))
-    ]
-    assert [(r.number, r.rounds, r.fate) for r in fates] == [
-        (1, 7, "best"),
-        (2, 7, "ended early"),
-        (3, 7, ""),
-    ]
-    lost = tuning._row(0, ran | {"score": None, "curve": []}, ["lr"], which, 0)
-    assert (lost.score, lost.rounds, lost.fate) == ("diverged", 0, "taken, as no trial has a score")
-    assert tuning._range({"low": 0.001, "high": 1.0, "log": True}) == "0.001 to 1, log scale"
-
-
-def test_leakage_that_is_not_known_is_no_number():
-    reach = Interval(float("nan"), 0.0, 1.0)
-    leak = Leak("match", "w", "x", "AUC", Interval(0.75, 0.5, float("inf")), 0.5, reach, 1, "unskew attack r")
-    told = leakage._leak_as_json(leak)
-    assert told["value"] == {"mean": 0.75, "low": 0.5, "high": None}
-    assert told["reach"] == {"mean": None, "low": 0.0, "high": 1.0}
-    assert leakage._leak_cells(leak)[:3] == ["weights", "match", "AUC 0.75 [0.5, inf]"]
-    assert leakage._whole(0.256) == "26"
-
-
-def test_costs_keep_their_digits_and_papers_lead_to_their_pages():
-    assert [method_pages._number(n) for n in (0.0312, 0.5, 1.0, 2.046)] == ["0.031", "0.5", "1", "2.05"]
-    assert (
-        method_pages._paper_link("Xu et al., arXiv 2303.06314")
-        == "Xu et al., [2303.06314](https://arxiv.org/abs/2303.06314)"
-    )
-
-
-def test_a_reports_first_run_competes_and_references_are_drawn_apart():
-    def run(method, reference, seed, scores):
-        rounds = np.arange(1, len(scores) + 1)
-        return SimpleNamespace(
-            method=method,
-            is_reference=reference,
-            seed=seed,
-            metric="accuracy",
-            series=lambda *_: (rounds, np.array(scores)),
-        )
-
-    runs = [
-        run("local", True, 0, [0.1, 0.2]),
-        run("fedavg", False, 0, [0.5, 0.6]),
-        run("fedavg", False, 1, [0.7, 0.9]),
-    ]
-    methods = {"local": runs[:1], "fedavg": runs[1:]}
-    context = Context("x", runs, methods, (), 0.5, False, {"local": "ref", "fedavg": "m0"})
-    assert context.first is runs[1]
-    assert list(context.competing) == ["fedavg"]
-    assert context.seeds == 2
-    drawn, reference = context.line("fedavg", "global"), context.line("local", "global")
-    assert drawn is not None
-    assert reference is not None
-    assert drawn.y.tolist() == pytest.approx([0.6, 0.75])
-    assert (drawn.dashed, reference.dashed, drawn.share) == (False, True, True)

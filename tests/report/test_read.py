@@ -127,23 +127,6 @@ def test_runs_without_a_ledger_or_federation_can_be_read(tmp_path):
     assert len(run.bytes_by_round()[0]) == 0
 
 
-def test_per_client_values_are_of_the_last_round_alone(tmp_path):
-    path = fake_run(tmp_path / "r", clients=4, rounds=3)
-    rows = [r for r in lines(path / "metrics.jsonl") if not (r["client"] == 2 and r["t"] == 3)]
-    (path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    assert sorted(read_run(path).per_client()) == [0, 1, 3]
-
-
-def test_an_earlier_round_that_is_written_again_changes_no_last_value(tmp_path):
-    path = fake_run(tmp_path / "r", clients=4, rounds=3)
-    last = read_run(path).per_client()
-    with open(path / "metrics.jsonl", "a") as file:
-        for k in range(4):
-            row = {"t": 2, "scope": "global@client", "client": k, "metric": "accuracy", "value": 0.123}
-            file.write(json.dumps(row) + "\n")
-    assert read_run(path).per_client() == last
-
-
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(StateError, match=r"E117.*config\.yaml"):
         read_run(tmp_path)

@@ -6,14 +6,12 @@ import re
 import sys
 
 import pytest
-from markupsafe import Markup
 
 from tests.report.fake_runs import fake_comparison, fake_run
 from tests.report.test_page import Tags
 from unskew.report import sections
-from unskew.report.analysis.runs import read_runs
 from unskew.report.page import write_report
-from unskew.report.sections import Section, context_of
+from unskew.report.sections import Section
 
 NEW = '''
 """How many runs there are."""
@@ -96,21 +94,3 @@ def test_a_string_that_is_no_markup_is_escaped(tmp_path, monkeypatch):
     for piece in ("&lt;x&gt;", "&lt;y&gt;", "&lt;z&gt;"):
         assert piece in text
     assert '<a href="#x">' not in text  # without a link it is not in the navigation
-
-
-def test_what_a_section_shows_is_markup(tmp_path):
-    context = context_of(
-        read_runs([fake_run(tmp_path / "r", "flea", clients=4, rounds=4, histograms=True)]), "r"
-    )
-    built = sections.build(context)
-    assert all(isinstance(section.html, Markup) for section in built)
-    assert len({section.anchor for section in built}) == len(built)
-
-
-def test_two_buffers_share_a_section(tmp_path):
-    a = fake_run(tmp_path / "a", "flea", clients=4, rounds=3, histograms=True)
-    b = fake_run(tmp_path / "b", "flea", clients=4, rounds=3, histograms=True, lr=0.5)
-    text = write_report([a, b], tmp_path / "r.html").read_text()
-    assert anchors(text).count("buffer") == 1
-    assert "<h3>flea (lr 0.05)</h3><figure><svg" in text
-    assert "<h3>flea (lr 0.5)</h3><figure><svg" in text

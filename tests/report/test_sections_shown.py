@@ -6,17 +6,10 @@ from __future__ import annotations
 import json
 import re
 
-import numpy as np
-import pytest
-
 from tests.report.fake_runs import fake_comparison, fake_run
-from tests.report.test_pictures import described
 from tests.report.test_sentences import changed
 from tests.report.test_summary import run
-from unskew.report.analysis.leakage import Leakage
 from unskew.report.analysis.runs import read_run, read_runs
-from unskew.report.analysis.stats import Score
-from unskew.report.figures.image_rows import reconstructions
 from unskew.report.sections import calibration, confusion, context_of, rounds, sites, tradeoff
 
 NAN = float("nan")
@@ -106,14 +99,6 @@ def test_rounds_have_a_tab_for_each_scope_that_was_trained(tmp_path):
     assert "its line ends with the first of them" in rounds.build(context_of(uneven, "x")).note
 
 
-def test_a_run_that_was_scored_before_training_alone_has_no_curve():
-    section = rounds.build(context_of([run("a", 0, [0.1], first=0)], "x"))
-    assert (str(section.html), section.lead) == ("", "No round has been evaluated yet.")
-    assert rounds.build(
-        context_of([run("a", 0, [0.1], first=5)], "x")
-    ).html  # a single round that was trained
-
-
 def named(method, scores, sizes=(10, 20, 30), **more):
     facts = {
         "clients": 3,
@@ -135,47 +120,9 @@ def test_each_client_has_a_row_with_its_test_samples_and_every_methods_score():
     assert "no test samples" not in section.note
 
 
-def test_clients_that_nobody_could_score_are_named_below_the_table():
-    section = sites.build(context_of([named("a", {1: 0.5}, (0, 5, 0))], "x"))
-    assert table(section.html)[1] == [["ben", "5", "50.0"]]
-    assert section.note.endswith(" 2 of 3 clients have no test samples and no row: anna, carl.")
-    one = sites.build(context_of([named("a", {1: 0.5}, (0, 5, 9))], "x"))
-    assert one.note.endswith(" 1 of 3 clients has no test samples and no row: anna.")
-
-
 def test_a_method_on_other_clients_has_no_column():
     section = sites.build(context_of([named("a", {0: 0.5}), named("b", {0: 0.5}, (10, 20, 31))], "x"))
     assert table(section.html)[0] == ["client", "test samples", "a"]
-
-
-@pytest.mark.parametrize(("clients", "shown"), [(1, False), (2, True), (50, True), (51, False)])
-def test_by_name_are_two_to_fifty_clients(clients, shown):
-    facts = {
-        "clients": clients,
-        "names": [f"n{k}" for k in range(clients)],
-        "sizes": {"train": [1] * clients, "test": [3] * clients},
-    }
-    one = changed(run("a", 5), federation=facts, clients={("global@client", "accuracy"): {0: 0.5}})
-    assert (sites.build(context_of([one], "x")) is not None) == shown
-
-
-def test_without_scores_or_sizes_nobody_is_shown_by_name():
-    assert sites.build(context_of([named("a", {})], "x")) is None
-    assert sites.build(context_of([named("a", {0: 0.5}, (0, 0, 0))], "x")) is None
-
-
-def test_scores_of_an_error_are_in_its_own_unit_without_an_example_in_percent():
-    facts = {
-        "clients": 2,
-        "names": ["a", "b"],
-        "sizes": {"train": [1, 1], "test": [3, 3]},
-        "task": "regression",
-    }
-    one = changed(run("a", 5), federation=facts, clients={("personal@client", "rmse"): {0: 5.25, 1: 57331.0}})
-    section = sites.build(context_of([one], "x"))
-    assert table(section.html)[1] == [["a", "3", "5.25"], ["b", "3", "57,331"]]
-    assert section.note.startswith("RMSE on the client's own")
-    assert "80 %" not in section.note
 
 
 def attacked(at, value, low, high, name="context", payload="w"):
@@ -253,31 +200,3 @@ def test_scores_are_set_against_epsilon_where_there_is_one(tmp_path):
     assert "rebafl: 4, " in words
     assert "fedavg: none, " in words
     assert ">4, of a client<" in re.sub(r"\s+", " ", section.html)
-
-
-def test_a_method_without_a_score_has_a_dash_in_place_of_nan():
-    def shown(score, metric="accuracy"):
-        return tradeoff._score(Leakage("a", score, 1.0, "", (), {}, (), metric))
-
-    assert shown(Score(NAN, NAN, 0)) == "–"
-    assert shown(Score(0.902, 0.008, 3)) == "90.2 % ± 0.8"
-    assert shown(Score(0.902, 0.0, 1)) == "90.2 %"
-    assert shown(Score(float("inf"), NAN, 2), "rmse") == "inf"
-    assert shown(Score(5733.0, 123.4, 2), "rmse") == "5733 ± 123"
-
-
-@pytest.mark.parametrize("width", [940, 380])
-def test_reconstructions_have_a_row_for_each_way_as_wide_as_their_samples(width):
-    drawn = reconstructions({"rows": ["there", "linear decoder"], "columns": 4, "png": "AAAA"}, width=width)
-    assert described(drawn) == "Samples and what was made of payloads: there, linear decoder"
-    left = 110 if width == 380 else 190
-    cell = min(64.0, (width - left) / 4)
-    assert f'x="{left}.0" y="0" width="{4 * cell:.1f}" height="{2 * cell:.1f}"' in drawn
-    places = re.findall(r'<text class="label" x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)<', drawn)
-    assert [(float(x), float(y), n) for x, y, n in places] == [
-        (left - 10, round(0.6 * cell, 1), "there"),
-        (left - 10, round(1.6 * cell, 1), "linear decoder"),
-    ]
-    many = reconstructions({"rows": ["x"], "columns": 100, "png": "AAAA"}, width=width)
-    assert f'width="{width - left:.1f}"' in many
-    assert np.isclose(float(re.search(r'height="([\d.]+)"', many)[1]), (width - left) / 100, atol=0.1)

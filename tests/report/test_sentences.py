@@ -3,22 +3,18 @@ hand."""
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from markupsafe import escape
-from rich.console import Console
 from safetensors.numpy import save_file
 
 from tests.report.test_summary import run
 from unskew.report import page as report_page
-from unskew.report.analysis import tables
 from unskew.report.analysis.runs import Traffic
 from unskew.report.analysis.summary import benefit_sentence, best_at_clients
-from unskew.report.figures.svg import mean_line
 from unskew.report.page import page
 from unskew.report.sections import (
     attendance,
@@ -31,7 +27,6 @@ from unskew.report.sections import (
     measures,
     partition,
     reproducibility,
-    sites,
 )
 from unskew.round.run import REFERENCES
 
@@ -77,11 +72,6 @@ def test_the_result_names_the_leader_and_the_closest_rival():
     )
     sure = [*seeds("near", 0.6, 0.61, 0.59, 0.6, 0.6), *seeds("best", *[0.8] * 5)]
     assert result(*sure).endswith("ahead of near (over 5 seeds, p < .001)")
-
-
-def test_fewer_than_five_seeds_are_counted_instead_of_tested():
-    runs = [*seeds("near", 0.6, 0.9, 0.5), *seeds("best", 0.8, 0.8, 0.8)]
-    assert result(*runs).endswith("13.3 points ahead of near (in 2 of 3 seeds)")
 
 
 WHERE = "On the clients' own test samples, in the mean over clients after the last round, a reaches"
@@ -152,81 +142,6 @@ def test_a_method_is_held_against_training_alone_in_the_same_seeds():
     assert (method, theirs.tolist(), single.tolist()) == ("a", [0.6, 0.7], [0.2, 0.3])
 
 
-def test_of_errors_the_closest_rival_and_what_pays_are_the_lower_ones():
-    def of(method, error):
-        errors = {
-            "global_rmse": [error],
-            "client_mean": [error],
-            "own_mean": [9.0 if method != "local" else 3.0],
-        }
-        return replace(run(method, 0, (), **errors), federation={"task": "regression"})
-
-    runs = [of("far", 8.0), of("best", 2.0), of("near", 4.0), of("local", 5.0)]
-    assert "2 better than near; one seed" in result(*runs)
-    assert "best is ahead by 1 RMSE, but one seed" in benefit_sentence(context_of(runs, "x").summaries)
-
-
-def test_a_long_run_pays_by_the_mean_of_its_last_ten_rounds():
-    """The same rounds as those that rank the methods; the last one alone would say the opposite."""
-    ours = [run("a", seed, [0.5] * 30, own_mean=[0.7] * 29 + [0.1]) for seed in (0, 1)]
-    alone = [run("local", seed, [0] * 30, own_mean=[0.2] * 30) for seed in (0, 1)]
-    alone = [
-        replace(r, metrics={key: s for key, s in r.metrics.items() if key[0] != "global"}) for r in alone
-    ]
-    said = benefit_sentence(context_of([*ours, *alone], "x").summaries)
-    assert "over the last ten rounds, a reaches 64.0 % and training alone 20.0 %: federating pays" in said
-
-
-def test_the_terminal_says_whether_federating_pays():
-    """The verdict was on the page alone, not below the table that `unskew compare` prints."""
-    runs = [run("a", 0, [0.5], own_mean=[0.5]), run("local", 0, [], own_mean=[0.6])]
-    rows = context_of(runs, "x").summaries
-    assert tables.plain(rows).splitlines()[-1] == benefit_sentence(rows) != ""
-    out = io.StringIO()
-    Console(file=out, width=400).print(tables.rich_table(rows))
-    assert benefit_sentence(rows) in " ".join(out.getvalue().split())  # wrapped to the width of the table
-
-
-def test_each_site_stands_with_its_name_its_test_samples_and_its_scores():
-    """U6: pages did not show scores per site by name. Another seed may have other clients: they are left
-    out."""
-    federation = {**FEDERATION, "sizes": {"train": [9, 9, 9], "test": [7, 1300, 0]}}
-    a = changed(
-        run("a", 0), federation=federation, clients={("personal@client", "accuracy"): {0: 0.25, 1: 0.75}}
-    )
-    b = changed(run("b", 0), federation=federation, clients={("global@client", "accuracy"): {1: 0.5}})
-    other = changed(a, config={**a.config, "seed": 1}, clients={("personal@client", "accuracy"): {0: 0.99}})
-    late = changed(
-        b, config={**b.config, "method": "late", "seed": 1}
-    )  # as many samples each, but other people
-    html = sites.build(context_of([a, other, b, late], "x")).html
-    assert "late" not in html
-    cells = [re.sub("<[^>]*>", "|", line) for line in html.splitlines() if "<td>" in line]
-    assert [c.replace("||", "|").strip("|").split("|") for c in cells] == [
-        ["a", "7", "25.0", "–"],
-        ["b", "1,300", "75.0", "50.0"],
-    ]
-    assert sites.build(context_of([run("a")], "x")) is None
-    assert "no test samples and no row: c." in sites.build(context_of([a], "x")).note
-
-
-def test_clients_without_test_samples_are_named():
-    """They were missing from "Client by client" without a word."""
-    sizes = {"train": [9, 9, 9], "test": [7, 0, 0]}
-    scored = {("personal@client", "accuracy"): {0: 0.25}}
-    a = changed(run("a", 0), federation={**FEDERATION, "sizes": sizes}, clients=scored)
-    note = sites.build(context_of([a], "x")).note
-    assert note.endswith(" 2 of 3 clients have no test samples and no row: b, c.")
-    everybody = changed(a, federation={**FEDERATION, "sizes": {**sizes, "test": [7, 1, 1]}})
-    assert "no row" not in sites.build(context_of([everybody], "x")).note
-    many = {"names": [f"k{i}" for i in range(13)], "sizes": {"train": [1] * 13, "test": [7, *[0] * 12]}}
-    note = sites.build(context_of([changed(a, federation={**FEDERATION, **many})], "x")).note
-    assert note.endswith(
-        "12 of 13 clients have no test samples and no row: k1, k2, k3, k4, k5, k6, k7, k8, k9, k10 and 2"
-        " more."
-    )
-
-
 def test_what_was_understood_of_the_data_is_on_the_page():
     """What was thresholded, resized, standardised or left out of a user's data was on no page."""
     notes = [
@@ -245,19 +160,6 @@ def test_what_was_understood_of_the_data_is_on_the_page():
     assert section.html in page([a, again], "x")
     for silent in (FEDERATION, {**FEDERATION, "understood": []}):
         assert data_remarks.build(context_of([changed(a, federation=silent)], "x")) is None
-
-
-def test_the_result_of_few_rounds_or_one_seed_claims_less():
-    assert (
-        result(run("a", 0, [0.2, 0.4]), run("b", 0, [0.1, 0.1]))
-        == "a reaches 40.0 % global accuracy after 2 rounds on its data, 30.0 points ahead of b; "
-        "one seed cannot tell whether this would happen again"
-    )
-    assert result(run("a", 0, [0.2])) == "a reaches 20.0 % global accuracy after 1 round on its data"
-    assert (
-        result(*seeds("a", 0.3), *seeds("local", 0.9))
-        == "a reaches 30.0 % global accuracy after 12 rounds on its data"
-    )
 
 
 def test_warnings_say_what_makes_the_numbers_doubtful():
@@ -328,42 +230,6 @@ def test_attendance_in_words():
     assert attendance.sentence(everybody, same=True) == "In every round every client was asked and answered."
 
 
-def test_replies_that_were_dropped_did_come():
-    """They were told as requests that went unanswered, whatever the availability."""
-    events = [
-        {"t": 1, "code": "round", "asked": [0, 1, 2], "answered": [0], "received": 3},
-        {"t": 2, "code": "round", "asked": [0, 1, 2], "answered": [0, 2], "received": 2},
-    ]
-    some = changed(run("a", 3), federation={"clients": 3}, events=events[:1])
-    assert (
-        attendance.sentence(some, same=False)
-        == "In every round every client was asked and answered. 67 % of the replies that came were dropped."
-    )
-    both = changed(some, events=events)
-    assert (
-        attendance.sentence(both, same=False)
-        == "17 % of the requests went unanswered. 40 % of the replies that came were dropped."
-    )
-    known = changed(both, federation=FEDERATION)
-    assert ("2.5 of 3", "clients answer a round") in report_page.key_numbers(context_of([known], "x"))
-
-
-def test_the_same_clients_are_absent_for_every_method_only_where_they_are():
-    """Over a network, and where a proof rests on who is drawn, methods have cohorts of their own."""
-
-    def page_of(*events):
-        runs = [
-            changed(run(name, 3), federation=FEDERATION, events=rounds(*pairs))
-            for name, pairs in zip("abc", events)
-        ]
-        return attendance.build(context_of(runs, "x")).lead
-
-    one, other = [([0, 1, 2], [0, 2])], [([0, 1, 2], [1, 2])]
-    assert "The same clients are absent" in page_of(one, one, one)
-    assert "The same clients are absent" not in page_of(one, one, other)
-    assert "The same clients are absent" not in page_of(one)
-
-
 def test_the_ledger_in_words():
     def traffic(way, share, in_rounds, reads="sum", guarantee="none"):
         t = np.arange(1, in_rounds + 1)
@@ -405,20 +271,6 @@ def test_bytes_so_far_include_the_round_itself():
     )
     html = cost.build(context_of([r], "x")).html
     assert '"l":["400 B","400 B","600 B"]' in html.split('class="narrow"')[0]  # nothing was sent in round 0
-
-
-def test_lines_are_means_over_seeds_at_the_rounds_all_of_them_have():
-    series = [
-        (np.array([1, 2, 3]), np.array([0.1, 0.2, 0.9])),
-        (np.array([2, 3, 4]), np.array([0.4, 0.5, 0.6])),
-        (np.array([]), np.array([])),
-    ]
-    line = mean_line("a", "m0", series)
-    assert line.x.tolist() == [2, 3]
-    assert line.y == pytest.approx([0.3, 0.7])
-    assert line.band == pytest.approx([0.2 / np.sqrt(2), 0.4 / np.sqrt(2)])
-    assert mean_line("a", "m0", series[:1]).band.tolist() == [0, 0, 0]
-    assert mean_line("a", "m0", series[2:]) is None
 
 
 def test_each_client_has_its_own_name_and_value():

@@ -9,8 +9,8 @@ import pytest
 from tests.report.fake_runs import fake_comparison, fake_run
 from tests.report.test_page import EVIL, Tags
 from unskew.report.analysis.runs import read_runs
+from unskew.report.figures.bars import reliability
 from unskew.report.figures.matrices import confusion
-from unskew.report.figures.reliability import reliability
 from unskew.report.page import write_report
 from unskew.report.sections import context_of, site_benefit
 

@@ -11,7 +11,7 @@ import pytest
 
 from unskew.report.analysis import tables
 from unskew.report.analysis.runs import RunData, Traffic
-from unskew.report.analysis.stats import Score, bytes_to, mean10, rounds_to, trained_rounds
+from unskew.report.analysis.stats import bytes_to, mean10, rounds_to, trained_rounds
 from unskew.report.analysis.summary import against, leader_of, summary_table, target_of
 from unskew.report.page import page
 from unskew.report.sections import context_of, cost, final_table
@@ -207,12 +207,6 @@ def test_pooled_data_have_no_worst_client():
     assert [score.n for score in (c.clients, c.worst, c.spread, c.personal)] == [0, 0, 0, 0]
     assert c.last.mean == 0.9
     assert tables.cells(c)[1:6] == ["90.0", "90.0", "–", "–", "–"]
-
-
-def test_bytes_are_means_over_seeds_and_a_silent_seed_counts_as_none():
-    (s,) = summary_table([run("m", 0, [0.5], sent=[10]), run("m", 1, [0.5])], target=0.1)
-    assert (s.up, s.down) == (5, 5)
-    assert Score.of([1.0, 2.0, NAN, 6.0]) == Score(3.0, pytest.approx(math.sqrt(7)), 3)
 
 
 def test_the_mean_over_seeds_of_the_final_score_leads():

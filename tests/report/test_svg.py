@@ -27,8 +27,8 @@ def test_ticks_are_no_closer_than_asked():
 
 
 def test_an_axis_of_scores_has_round_ends_and_begins_at_zero_only_near_it():
-    assert svg.percent_range(0.31, 0.68) == pytest.approx((0.3, 0.7, 0.1))
-    assert svg.percent_range(0.985, 0.99)[1] == 1.0
+    assert svg.score_range(0.31, 0.68, True) == pytest.approx((0.3, 0.7, 0.1))
+    assert svg.score_range(0.985, 0.99, True)[1] == 1.0
     assert svg.score_range(3.0, 9.0, share=False) == pytest.approx((0, 10, 2))
     assert svg.score_range(57.2, 61.4, share=False) == pytest.approx((57, 62, 1))
     assert svg.score_range(-3.0, 9.0, share=False)[0] < 0

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import unskew
 from tests.report.test_summary import run
-from unskew.report import page as report_page
 from unskew.report.analysis import tables
 from unskew.report.analysis.summary import summary_table
 from unskew.report.page import page
-from unskew.report.sections import context_of, definitions, partition, rounds
+from unskew.report.sections import context_of, definitions, partition
 
 FEDERATION = {
     "name": "digits",
@@ -53,12 +52,6 @@ def test_runs_that_patience_ended_are_named_with_their_rounds():
     assert line in page(runs, "x")
 
 
-def test_a_privacy_budget_looks_at_no_score():
-    text = tables.note(summary_table([ended("a", 0, 9, code="E323")]))
-    assert "Ended before their last round: a after 9 of 40." in text
-    assert "Patience" not in text
-
-
 def test_runs_that_are_not_finished_are_named():
     """Half a run stood in the table of an interrupted comparison, and in its LaTeX, as if it were whole."""
     half = run("a", 1, [0.5] * 12)
@@ -72,13 +65,6 @@ def test_runs_that_are_not_finished_are_named():
     assert "seed 4" not in text
 
 
-def test_whole_runs_on_the_test_set_need_no_word():
-    text = tables.note(summary_table([whole("a", 0, patience=3), whole("b", 0)]))
-    assert "Ended" not in text
-    assert "Scored on" not in text
-    assert "Not finished" not in text
-
-
 def test_scores_of_held_out_samples_do_not_pass_for_the_test_sets():
     held = replace(whole("a", 0, 2, validation=0.2), federation=FEDERATION)
     line = "Scored on 20% of the training samples, which were held out, and not on the test set."
@@ -88,23 +74,6 @@ def test_scores_of_held_out_samples_do_not_pass_for_the_test_sets():
     assert "The test set has 8 samples." in partition.sentence(plain)
     said = [str(definitions.build(context_of([r], "x")).html) for r in (held, plain)]
     assert ["those samples are meant" in text for text in said] == [True, False]
-
-
-def test_the_result_and_the_cards_have_the_rounds_of_their_own_methods():
-    """The result named the rounds of the first method, whichever led."""
-    context = context_of(
-        [ended("b", 0, 9, patience=2), ended("b", 1, 7, patience=2), whole("a", 0), whole("a", 1)], "x"
-    )
-    assert "b reaches 50.0\u00a0% global accuracy after 7 to 9 rounds" in report_page.result_sentence(
-        context
-    ).replace(" ± 0.0", "")
-    assert ("7 to 40", "rounds") in report_page.key_numbers(context)
-
-
-def test_a_line_ends_with_its_first_seed_and_says_so():
-    said = "Where a method's seeds ended in different rounds, its line ends with the first of them."
-    assert said in rounds.build(context_of([ended("a", 0, 9), ended("a", 1, 7)], "x")).note
-    assert said not in rounds.build(context_of([ended("a", 0, 9), ended("b", 0, 7)], "x")).note
 
 
 def test_the_table_of_one_run_says_both(tmp_path):

@@ -18,7 +18,7 @@ from unskew.runs.measures.histograms import class_shares, distance
 from unskew.runs.measures.received import likeness, likeness_of_real, nearest, nearness
 from unskew.runs.measures.separation import davies_bouldin
 from unskew.runs.measures.tsne import plane
-from unskew.tasks.metrics.reliability import reliability
+from unskew.tasks.metric_functions import reliability
 
 
 def test_names_are_read_in_any_spelling_and_written_in_one():

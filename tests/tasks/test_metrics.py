@@ -17,11 +17,7 @@ from unskew import config, scores
 from unskew.errors import StateError, UsageError
 from unskew.federation.protocol import study_rules
 from unskew.federation.protocol.wire_format import Limits, seal, unseal
-from unskew.report import page
-from unskew.report.analysis import runs
-from unskew.round.evaluation import summary_rows
-from unskew.tasks.metrics import METRICS_OF_TASK, as_text, metrics_of, user_metric
-from unskew.tasks.metrics.functions import (
+from unskew.tasks.metric_functions import (
     auroc,
     average_precision,
     balanced_accuracy,
@@ -34,6 +30,7 @@ from unskew.tasks.metrics.functions import (
     median_error,
     r2,
 )
+from unskew.tasks.metrics import METRICS_OF_TASK, as_text, checked_function, metrics_of
 
 ALL = "auroc,map,macro_f1,balanced_accuracy,ece,brier"
 RNG = np.random.default_rng(5)
@@ -153,19 +150,6 @@ def answers(result) -> np.ndarray:
         return result.model(torch.as_tensor(np.asarray(result.federation.x_test))).softmax(1).numpy()
 
 
-def test_the_page_and_the_table_say_over_how_many_clients(kept):
-    table = kept.table()
-    assert "AUROC: global " in table
-    assert "global@client" in table.partition("AUROC")[2]
-    assert "(mean over 2 of 3 clients)" in table
-    assert "ECE: global " in table
-    html = page.page([runs.read_run(kept.path)], "m")
-    assert "Further metrics" in html
-    assert "(2/3)" in html
-    assert "error (lower is better)" in html
-    assert unskew.load(kept.path).table() == table
-
-
 def test_whoever_asks_for_nothing_gets_the_same_rows_and_no_probabilities(kept, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "softmax", None)
     plain = unskew.run("fedavg", (X, Y, X[:20], Y[:20]), **SMALL)
@@ -177,13 +161,6 @@ def test_whoever_asks_for_nothing_gets_the_same_rows_and_no_probabilities(kept, 
     assert rows == [r for r in plain.record.rows["metrics"] if r["metric"] != "seconds"]
     assert more.digest == plain.digest
     assert more.settings.fingerprint() != plain.settings.fingerprint()
-
-
-def test_an_absent_metric_has_no_mean_and_no_zero():
-    rows = summary_rows(1, "global@client", {0: {"accuracy": 1.0}, 1: {"accuracy": 0.5, "auroc": 0.7}})
-    assert {r["metric"]: r["value"] for r in rows} == {"mean": 0.75, "worst": 0.5, "std": 0.25, "auroc": 0.7}
-    (metric,) = metrics_of("auroc", "classification")
-    assert metric.value(np.array([0, 1]), np.zeros(2), np.array([[np.nan, 1], [0, 1]])) is None
 
 
 @pytest.mark.parametrize(
@@ -218,7 +195,7 @@ def test_what_cannot_be_asked_for_is_one_sentence(text, says):
 )
 def test_what_an_own_function_may_not(function, says):
     with pytest.raises(UsageError, match=f"E126 the metric {says}"):
-        user_metric.checked_function("f", function)(Y4, P4)
+        checked_function("f", function)(Y4, P4)
 
 
 def test_a_function_from_a_file(tmp_path):

@@ -98,7 +98,7 @@ def test_labels_choose_the_task():
     assert task_of(np.zeros(3, int)).name == "classification"
     assert task_of(np.zeros((3, 4, 4), np.uint8)).main_score == "dice"
     assert task_of(np.zeros((3, 4, 4), np.uint8), "dice").kind == "dice"
-    with pytest.raises(UsageError, match="E109 loss=dice compares masks"):
+    with pytest.raises(UsageError, match="E109 loss=dice does not fit"):
         task_of(np.zeros(3, int), "dice")
     with pytest.raises(ValueError, match="kind must be one of"):
         Segmentation("focal")

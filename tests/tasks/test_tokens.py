@@ -20,12 +20,8 @@ from unskew.diagnosis.diagnose import diagnose
 from unskew.errors import DataError, UsageError
 from unskew.federation.site.site import Site
 from unskew.federation.site_data import load
-from unskew.methods import registry
 from unskew.records.checkpoints import digest
-from unskew.report import page
-from unskew.report.analysis import runs
-from unskew.runs.export.export_folder import TOKENS
-from unskew.tasks.metrics.functions import token_perplexity
+from unskew.tasks.metric_functions import token_perplexity
 from unskew.tasks.task import TokenLabels, task_of
 
 N, T, WORDS = 60, 5, 7
@@ -101,7 +97,7 @@ def test_the_loss_and_the_scores_by_hand():
     assert token_perplexity(y[:0], p[:0]) is None
     assert isinstance(task_of(y, shape=(3,)), TokenLabels)
     assert task_of(y, shape=(1, 3)).name == "segmentation"
-    with pytest.raises(UsageError, match="E109 loss=dice compares masks, but these samples are tokens"):
+    with pytest.raises(UsageError, match="E109 loss=dice does not fit samples with labelled tokens"):
         task_of(y, "dice", shape=(3,))
 
 
@@ -136,17 +132,6 @@ def test_places_without_a_label_count_nowhere(kept):
     assert kept.scores()["last"] == pytest.approx(right.mean())
     assert kept.federation.label_counts.sum() == counts.sum()
     assert "without a label, which count nowhere" in kept.understood
-
-
-def test_the_page_the_folder_and_predictions(kept, tmp_path):
-    html = page.page([runs.read_run(kept.path)], "t")
-    assert "Token accuracy over rounds" in html
-    assert "Every token is labelled" in html
-    assert "perplexity: global " in kept.table()
-    again = unskew.load(kept.path, model=Speaker())
-    assert (again.predict(X[:9]) == kept.predict(X[:9])).all()
-    assert again.predict_proba(X[:2]).shape == (2, T, WORDS)
-    assert "axis 2" in TOKENS
 
 
 def test_weights_kept_at_clients_are_scored_as_one_pool():
@@ -222,14 +207,6 @@ def test_what_does_not_fit_tokens_is_one_sentence():
         data.arrays(X, Y, X, Y[:, 0])
     with pytest.raises(DataError, match=r"E403 .*these samples have labelled tokens"):
         diagnose(GIVEN, skew="iid", clients=3, model=speaker())
-
-
-def test_methods_that_need_one_class_a_sample_say_so():
-    for name in ("flea", "fedmix", "fedrs", "moon", "feddisco"):
-        with pytest.raises(UsageError, match=r"E108 '.*' cannot run here: .*, not for tokens"):
-            registry.parse(name).check_task("tokens")
-    for name in ("scaffold", "fedprox", "dp", "fedper"):
-        registry.parse(name).check_task("tokens")
 
 
 def five() -> Federation:

@@ -15,7 +15,7 @@ from torch import Tensor
 from unskew.errors import UsageError, excerpt
 from unskew.system import python_files
 from unskew.system.python_files import GIVEN_OBJECT
-from unskew.tasks.metrics import user_metric
+from unskew.tasks.metrics import name_of, own_function
 
 LossFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Gives the loss of each sample, [B], from outputs and targets."""
@@ -26,7 +26,7 @@ def as_text(loss: Any) -> tuple[str, dict[str, Callable[..., Any]]]:
     UsageError (E126) for a function without a name, such as a lambda."""
     if isinstance(loss, str):
         return loss, {}
-    name = user_metric.name_of(loss)
+    name = name_of(loss)
     return f"{GIVEN_OBJECT}:{name}", {name: loss}
 
 
@@ -38,11 +38,7 @@ def own_loss(text: str, functions: Mapping[str, Callable[..., Any]]) -> LossFunc
     """
     if not python_files.names_function(text):
         return None
-    file, _, name = text.rpartition(":")
-    function = (
-        user_metric.given_function(name, functions) if file == GIVEN_OBJECT else user_metric.from_file(text)
-    )
-    return checked_loss(name, function)
+    return checked_loss(text.rpartition(":")[2], own_function(text, functions))
 
 
 def checked_loss(name: str, function: Callable[..., Any]) -> LossFunction:

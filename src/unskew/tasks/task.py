@@ -36,13 +36,14 @@ Tokens            a class for every token of a sample: the next word, or the kin
     Places without a label, such as padding, have the label -1 and are ignored; every sample has at least one
     labelled place.
 
-Further scores are in `tasks/metrics`. Letters: N samples or images, B batch, C classes (0 is the background
-of masks), L labels, P pixels, T tokens.
+Further scores are in `tasks/metrics.py`. Letters: N samples or images, B batch, C classes (0 is the
+background of masks), L labels, P pixels, T tokens.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
@@ -57,30 +58,60 @@ from unskew.errors import UsageError
 from unskew.tasks.own_loss import LossFunction
 
 
-def mean_scores(shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each metric over clients, weighted by each client's share of all rows."""
-    return {m: float(sum(s * v[m] for s, v in zip(shares, scores, strict=True))) for m in scores[0]}
-
-
 @dataclass(frozen=True)
-class _WithOwnLoss:
-    """own_loss: a user's function in place of the task's loss; see `own_loss`."""
+class Task(ABC):
+    """Targets, loss, predictions and scores of one kind of labels.
+
+    own_loss: a user's loss, which replaces the task's.
+    Letters: N samples, B batch, C classes, or 1 for a number; `...` stands for the pixels of a mask, and for
+    nothing else. Of labels at every token, [B, T], outputs are [B, T, C] and targets the labels themselves.
+    """
 
     own_loss: LossFunction | None = field(default=None, compare=False, kw_only=True)
+    name: ClassVar[str]
+    main_score: ClassVar[str]
+    """The score by which methods are ranked; `unskew.scores` knows whether higher is better."""
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    """The range of a client's scores."""
+
+    def pixels(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of one sample's label: (), (height, width) or (tokens,), from the shape of the sample."""
+        return ()
+
+    @abstractmethod
+    def targets(self, y: Tensor, classes: int, /) -> Tensor:
+        """Targets of the loss: class distributions, float32 [B, C, ...], from labels, int64 [B, ...], or
+        their counterpart in another task."""
+
+    @abstractmethod
+    def loss(self, z: Tensor, y: Tensor, /) -> Tensor:
+        """The loss of each sample, [B], from outputs and targets, both [B, C, ...]."""
+
+    @abstractmethod
+    def predictions(self, z: Tensor, /) -> Tensor:
+        """The most likely class, [B, ...], from logits [B, C, ...]; or the number, or each label's
+        probability [B, L]."""
+
+    @abstractmethod
+    def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
+        """The scores of predicted and true labels, both [N, ...], the main one first; {} for no samples."""
+
+    def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
+        """Those of the scores that are recorded for each single client; arguments as in `scores`."""
+        return self.scores(guess, true, classes)
+
+    def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """The scores on all clients' rows, from those of each client and the shares of its rows among all."""
+        return {m: float(sum(s * v[m] for s, v in zip(shares, scores, strict=True))) for m in scores[0]}
 
 
 @dataclass(frozen=True)
-class Classification(_WithOwnLoss):
+class Classification(Task):
     """One class for every sample. weights_C: the weight of each class in the loss; None for 1."""
 
     weights_C: Tensor | None = field(default=None, compare=False)
     name: ClassVar[str] = "classification"
     main_score: ClassVar[str] = "accuracy"
-    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
-    def pixels(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """(): a sample has one label."""
-        return ()
 
     def loss(self, z_BC: Tensor, y_BC: Tensor) -> Tensor:
         """-sum_c v_c y_c log softmax(z)_c of each sample, with the classes' weights v, in nats, [B].
@@ -122,10 +153,6 @@ class Classification(_WithOwnLoss):
         """The accuracy on one client's test samples; {} if it has none."""
         return {"accuracy": float((guess == true).mean())} if len(true) else {}
 
-    def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """The scores on all clients' rows from those of each client."""
-        return mean_scores(shares, scores)
-
 
 def _class_scores(right_C: np.ndarray, true_C: np.ndarray, guessed_C: np.ndarray) -> dict[str, float]:
     """accuracy, macro_f1 and worst_class from the correct, true and predicted samples of each class; {}
@@ -142,16 +169,11 @@ def _class_scores(right_C: np.ndarray, true_C: np.ndarray, guessed_C: np.ndarray
 
 
 @dataclass(frozen=True)
-class MultiLabel(_WithOwnLoss):
+class MultiLabel(Task):
     """Any number of labels for every sample."""
 
     name: ClassVar[str] = "multilabel"
     main_score: ClassVar[str] = "sample_f1"
-    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
-    def pixels(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """(): the model has one output for each label."""
-        return ()
 
     def targets(self, y_BL: Tensor, classes: int) -> Tensor:
         """1 where a label is present, else 0, float32 [B, L]."""
@@ -176,14 +198,6 @@ class MultiLabel(_WithOwnLoss):
         f1_N = np.where(size_N > 0, 2 * (guess_NL & true_NL).sum(1) / np.maximum(size_N, 1), 1.0)
         return {"sample_f1": float(f1_N.mean())}
 
-    def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """`scores` of one client's test samples."""
-        return self.scores(guess, true, classes)
-
-    def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """The scores on all clients' rows from those of each client."""
-        return mean_scores(shares, scores)
-
 
 REGRESSION_LOSSES = ("mse", "mae")
 LARGEST_ERROR = 1e30
@@ -191,7 +205,7 @@ LARGEST_ERROR = 1e30
 
 
 @dataclass(frozen=True)
-class Regression(_WithOwnLoss):
+class Regression(Task):
     """A number for every sample. kind: the training loss, "mse" or "mae"."""
 
     center: float = 0.0
@@ -200,10 +214,6 @@ class Regression(_WithOwnLoss):
     name: ClassVar[str] = "regression"
     main_score: ClassVar[str] = "rmse"
     bounds: ClassVar[tuple[float, float]] = (0.0, math.inf)
-
-    def pixels(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """(): a sample has one target."""
-        return ()
 
     def targets(self, y: Tensor, classes: int) -> Tensor:
         """Standardised targets, float32 [B, 1], from targets [B] in their own unit."""
@@ -241,10 +251,8 @@ class Regression(_WithOwnLoss):
         return {"rmse": math.sqrt(float((error**2).mean())), "mae": float(np.abs(error).mean())}
 
     def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """The scores on all clients' rows from those of each client; squared errors are averaged, not their
-        roots."""
         square = sum(share * one["rmse"] ** 2 for share, one in zip(shares, scores, strict=True))
-        return {"rmse": math.sqrt(square), "mae": mean_scores(shares, scores)["mae"]}
+        return super().pooled(shares, scores) | {"rmse": math.sqrt(square)}  # squares are averaged, not roots
 
 
 DICE_SMOOTHING = 1e-5
@@ -252,13 +260,12 @@ SEGMENTATION_LOSSES = ("ce", "dice", "ce+dice")
 
 
 @dataclass(frozen=True)
-class Segmentation(_WithOwnLoss):
+class Segmentation(Task):
     """A class for every pixel. kind: the training loss, "ce", "dice" or "ce+dice"."""
 
     kind: str = "ce+dice"
     name: ClassVar[str] = "segmentation"
     main_score: ClassVar[str] = "dice"
-    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
         if self.kind not in SEGMENTATION_LOSSES:
@@ -302,14 +309,6 @@ class Segmentation(_WithOwnLoss):
             "dice_both": _mean_over_present(dice_NC, in_NC),
         }
 
-    def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """`scores` of one client's test images."""
-        return self.scores(guess, true, classes)
-
-    def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """The scores on all clients' rows from those of each client."""
-        return mean_scores(shares, scores)
-
 
 def cross_entropy(z_BCP: Tensor, y_BCP: Tensor) -> Tensor:
     """Cross-entropy of each sample in nats, the mean over its pixels, [B]."""
@@ -349,14 +348,13 @@ def _mean_over_present(dice_NC: np.ndarray, in_NC: np.ndarray) -> float:
 
 
 @dataclass(frozen=True)
-class TokenLabels(_WithOwnLoss):
+class TokenLabels(Task):
     """A class for every labelled token. places: the number of tokens of a sample; 0: the sample's length."""
 
     places: int = 0
 
     name: ClassVar[str] = "tokens"
     main_score: ClassVar[str] = "token_accuracy"
-    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def pixels(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """(tokens,): the shape of a sample, unless it is a row of several inputs."""
@@ -372,7 +370,7 @@ class TokenLabels(_WithOwnLoss):
         if self.own_loss is not None:
             return self.own_loss(z_BTC, y_BT)
         labelled = y_BT != NO_LABEL
-        log_p_BT = self._of_labels(z_BTC.log_softmax(-1), y_BT)
+        log_p_BT = _of_labels(z_BTC.log_softmax(-1), y_BT)
         return -log_p_BT.masked_fill(~labelled, 0.0).sum(-1) / labelled.sum(-1).clamp(min=1)
 
     def predictions(self, z_BTC: Tensor) -> Tensor:
@@ -381,7 +379,7 @@ class TokenLabels(_WithOwnLoss):
 
     def probabilities(self, z_BTC: Tensor, y_BT: Tensor) -> Tensor:
         """The probability of each place's label, [B, T]; arbitrary where there is no label."""
-        return self._of_labels(z_BTC.softmax(-1), y_BT)
+        return _of_labels(z_BTC.softmax(-1), y_BT)
 
     def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
         """token_accuracy of predicted and true labels, both [N, T]; {} for no samples."""
@@ -391,61 +389,9 @@ class TokenLabels(_WithOwnLoss):
         right_N = ((guess == true) & labelled).sum(1) / np.maximum(labelled.sum(1), 1)
         return {"token_accuracy": float(right_N.mean())}
 
-    def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """`scores` of one client's test samples."""
-        return self.scores(guess, true, classes)
 
-    def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """The scores on all clients' rows from those of each client."""
-        return mean_scores(shares, scores)
-
-    @staticmethod
-    def _of_labels(values_BTC: Tensor, y_BT: Tensor) -> Tensor:
-        return values_BTC.gather(-1, y_BT.clamp(min=0)[..., None])[..., 0]
-
-
-class Task(Protocol):
-    """Targets, loss, predictions and scores of one kind of labels.
-
-    Letters: N samples, B batch, C classes, or 1 for a number; `...` stands for the pixels of a mask, and for
-    nothing else. Of labels at every token, [B, T], outputs are [B, T, C] and targets the labels themselves.
-    """
-
-    name: ClassVar[str]
-    main_score: ClassVar[str]
-    """The score by which methods are ranked; `unskew.scores` knows whether higher is better."""
-    bounds: ClassVar[tuple[float, float]]
-    """The range of a client's scores."""
-
-    def pixels(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of one sample's label: (), (height, width) or (tokens,), from the shape of the sample."""
-        ...
-
-    def targets(self, y: Tensor, classes: int, /) -> Tensor:
-        """Targets of the loss: class distributions, float32 [B, C, ...], from labels, int64 [B, ...], or
-        their counterpart in another task."""
-        ...
-
-    def loss(self, z: Tensor, y: Tensor, /) -> Tensor:
-        """The loss of each sample, [B], from outputs and targets, both [B, C, ...]."""
-        ...
-
-    def predictions(self, z: Tensor, /) -> Tensor:
-        """The most likely class, [B, ...], from logits [B, C, ...]; or the number, or each label's
-        probability [B, L]."""
-        ...
-
-    def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """The scores of predicted and true labels, both [N, ...], the main one first; {} for no samples."""
-        ...
-
-    def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """Those of the scores that are recorded for each single client; arguments as in `scores`."""
-        ...
-
-    def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """The scores on all clients' rows, from those of each client and the shares of its rows among all."""
-        ...
+def _of_labels(values_BTC: Tensor, y_BT: Tensor) -> Tensor:
+    return values_BTC.gather(-1, y_BT.clamp(min=0)[..., None])[..., 0]
 
 
 class TargetScale(Protocol):
@@ -498,34 +444,22 @@ def task_of(
         if weights_C is not None:
             raise UsageError("E109", "class_weights weighs the usual loss; weigh classes in your own.")
         return replace(task_of(y, "auto", target, shape), own_loss=own)
-    if weights_C is not None and (target is not None or y.ndim > 1 or y.dtype.kind == "b"):
-        raise UsageError("E109", "class_weights weighs samples of one class each, which these do not have.")
     if target is not None:
-        if loss not in ("auto", *REGRESSION_LOSSES):
-            raise UsageError(
-                "E109", f"loss={loss} compares classes, but these samples have a number each: use mse or mae."
-            )
-        return Regression(target.center, target.scale, "mse" if loss == "auto" else loss)
-    if loss in REGRESSION_LOSSES:
+        name, known = "a number each", REGRESSION_LOSSES
+        task = Regression(target.center, target.scale, "mse" if loss == "auto" else loss)
+    elif y.dtype.kind == "b":
+        name, known, task = "several labels each", (), MultiLabel()
+    elif y.ndim == 2 and len(shape) == 1:
+        name, known, task = "labelled tokens", ("ce",), TokenLabels(y.shape[1])
+    elif y.ndim > 1:
+        name, known = "masks", SEGMENTATION_LOSSES
+        task = Segmentation(loss) if loss in known else Segmentation()
+    else:
+        name, known, task = "one label each", ("ce",), Classification(weights_C)
+    if weights_C is not None and not isinstance(task, Classification):
+        raise UsageError("E109", "class_weights weighs samples of one class each, which these do not have.")
+    if loss not in ("auto", *known):
         raise UsageError(
-            "E109", f"loss={loss} compares numbers, but these samples have classes: leave loss=auto."
+            "E109", f"loss={loss} does not fit samples with {name}: use {' or '.join(('auto', *known))}."
         )
-    if y.dtype.kind == "b":
-        if loss != "auto":
-            raise UsageError(
-                "E109", f"loss={loss} is for one class a sample, and these have several: leave loss=auto."
-            )
-        return MultiLabel()
-    if y.ndim == 2 and len(shape) == 1:
-        if loss not in ("auto", "ce"):
-            raise UsageError(
-                "E109", f"loss={loss} compares masks, but these samples are tokens: leave loss=auto."
-            )
-        return TokenLabels(y.shape[1])
-    if y.ndim > 1:
-        return Segmentation() if loss == "auto" else Segmentation(loss)
-    if loss not in ("auto", "ce"):
-        raise UsageError(
-            "E109", f"loss={loss} compares masks, but these samples have one label each: leave loss=auto."
-        )
-    return Classification(weights_C)
+    return task

@@ -177,7 +177,8 @@ class SecureExchange(SiteExchange):
         """
         listed: list[RosterEntry] = []
         for k, packet in packets.items():
-            n, keys = packet.header.get("n"), packet.header.get("keys")
+            n: Any = packet.header.get("n")
+            keys: Any = packet.header.get("keys")
             if n == 0:
                 continue
             if not _are_keys(keys) or not isinstance(n, int | float) or not 0 < n < MOST_SAMPLES:

@@ -96,6 +96,15 @@ def form_difference(sites: tuple[str, str], forms: tuple[Form, Form]) -> str:
     return f"{text}; {FORM_REMEDY}" if text else ""
 
 
+def _unexplained(names: Sequence[str]) -> list[tuple[str, str]]:
+    return [(name, "") for name in names]
+
+
+def _inputs_of(layout: Layout) -> list[tuple[str, str]]:
+    """The name and the description of each input."""
+    return [(each.name, str(each).removeprefix(f"{each.name} ")) for each in layout.inputs]
+
+
 def _list_difference(
     what: str,
     one: Sequence[tuple[str, str]],
@@ -402,7 +411,7 @@ def data_difference(one: Hello, other: Hello) -> str:
         several, single = sites if one.several else sites[::-1]
         text = f"samples have several labels at {several} and one at {single}"
     elif one.classes != other.classes:
-        text = _list_difference("classes", *([(c, "") for c in h.classes] for h in (one, other)), sites)
+        text = _list_difference("classes", _unexplained(one.classes), _unexplained(other.classes), sites)
         every = sorted({*one.classes, *other.classes})
         listed = f", --classes {','.join(every)}" if len(every) <= MOST_NAMED_CLASSES else ""
         text = f"{text}; name all classes at every site{listed}"
@@ -412,9 +421,8 @@ def data_difference(one: Hello, other: Hello) -> str:
         several, single = sites if one.layout else sites[::-1]
         text = f"samples have several inputs at {several} and one at {single}"
         if one.layout and other.layout:
-            layouts = one.layout, other.layout
-            inputs = ([(i.name, str(i).removeprefix(f"{i.name} ")) for i in h.inputs] for h in layouts)
-            text = _list_difference("inputs", *inputs, sites) or "inputs have names at one of them only"
+            here, there = _inputs_of(one.layout), _inputs_of(other.layout)
+            text = _list_difference("inputs", here, there, sites) or "inputs have names at one of them only"
     else:
         for name, what in VALUES.items():
             here, there = getattr(one, name), getattr(other, name)

@@ -255,9 +255,9 @@ def reply_of(k: int, packet: Packet, names: Iterable[str] = ()) -> Reply | None:
     if set(packet.tree) - {"w", "shares"} or not isinstance(weights, Mapping):
         raise MalformedReply
     stored = isinstance(weights, StoredTensors) and not any(isinstance(w, Mapping) for w in weights.values())
-    by_name = weights if stored else flat_tree(weights)
+    by_name: Any = weights if stored else flat_tree(weights)
     in_order = list(dict.fromkeys([*(n for n in names if n in by_name), *by_name]))
-    ordered = weights.in_order(in_order) if stored else {n: by_name[n] for n in in_order}
+    ordered = by_name.in_order(in_order) if stored else {n: by_name[n] for n in in_order}
     shares, loss = _by_part(packet.tree.get("shares", {})), _number(packet.header.get("loss"))
     return Reply(k, _number(packet.header.get("n")), ordered, shares, {}, loss)
 

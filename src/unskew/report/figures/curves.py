@@ -1,4 +1,4 @@
-"""Curves: scores against rounds or bytes, values in their own unit, and receiver operating curves.
+"""Pictures with two axes: scores over rounds or bytes, values in their own unit, ROC curves, and points.
 
 Scores are drawn in percent or in their own unit, with bands over seeds; each curve is named at its end.
 Receiver operating curves have log axes, which show low rates of false positives (Carlini et al., S&P 2022).
@@ -7,8 +7,8 @@ Receiver operating curves have log axes, which show low rates of false positives
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,7 @@ from unskew.report.figures.svg import (
     WIDE,
     Line,
     Scale,
-    band,
-    curve,
     data_attribute,
-    end_dot,
-    end_labels,
     ends_of,
     label_with_value,
     least_step,
@@ -31,12 +27,17 @@ from unskew.report.figures.svg import (
     plain_number,
     score_range,
     score_tick,
+    separate_labels,
     shorten,
     svg,
     text,
+    tooltip,
     x_axis,
 )
 from unskew.scores import significant
+
+Unit = Callable[[float], str]
+"""Writes a value of x."""
 
 
 def curves(
@@ -46,114 +47,35 @@ def curves(
     *,
     width: int = WIDE,
     log_x: bool = False,
-    unit: Callable[[float], str] = plain_number,
+    unit: Unit = plain_number,
 ) -> str:
-    """SVG text of lines with scores as y; "" without lines. unit: the format of a value of x."""
+    """SVG text of lines with scores as y; "" without lines."""
     lines = [c for c in (c.thinned() for c in lines) if len(c.x)]
     if not lines:
         return ""
-    narrow = width == NARROW
+    narrow, share = width == NARROW, lines[0].share
     left, right, top, bottom = (40, 124, 26, 48) if narrow else (48, 178, 28, 50)
     height = max(300 if narrow else 400, top + bottom + 18 * len(lines))
-    x, y, step = _scales(lines, (left, width - right), (height - bottom, top), log_x)
-    parts = [
-        _y_axis(y, step, (left, width - right), y_label, lines[0].share),
-        x_axis(x, height - bottom, top, x_label, unit, 4 if narrow else 7),
-    ]
-    parts += [band(c, x, y) for c in lines]
-    parts += [curve(c, x, y, _last(c, " %")) for c in lines]
-    parts.append(_names(lines, x, y, 9 if narrow else 17))
-    ends = "; ".join(f"{c.name} ends at {_last(c, ' %')}" for c in lines)
-    return svg(
-        width,
-        height,
-        f"{y_label} against {x_label}. {ends}",
-        parts,
-        _for_script(lines, (x, y), (x_label, y_label), unit),
-    )
-
-
-def _scales(
-    lines: Sequence[Line], across: tuple[float, float], up: tuple[float, float], log_x: bool
-) -> tuple[Scale, Scale, float]:
-    """(x, y, step of the ticks of y)."""
-    xs = np.concatenate([c.x for c in lines])
-    x0, x1 = float(xs.min()), float(xs.max())
-    if x1 <= x0:
-        x0, x1 = (x0 * 0.9, x0 * 1.1) if log_x else (x0 - 1, x0 + 1)
-    low, high, step = score_range(
-        *ends_of(v for c in lines for v in (*(c.y - c.band), *(c.y + c.band))), lines[0].share
-    )
-    return Scale(x0, x1, *across, log=log_x, least=least_step(xs)), Scale(low, high, *up), step
-
-
-def _last(c: Line, unit: str = "") -> str:
-    """The last value of a line; the unit follows a share."""
-    return f"{100 * c.y[-1]:.1f}{unit}" if c.share else significant(float(c.y[-1]), 4)
-
-
-def _y_axis(y: Scale, step: float, ends: tuple[float, float], label: str, share: bool) -> str:
-    begin, end = ends
-    parts = [text(begin - 34, 12, label, "axis")]
-    for v in np.arange(y.low, y.high + step / 2, step):
-        height = float(y(v))
-        parts += [line(begin, height, end, height, "grid")]
-        parts += [text(begin - 8, height + 4, score_tick(float(v), step, share), anchor="end")]
-    return "".join(parts)
-
-
-def _names(lines: Sequence[Line], x: Scale, y: Scale, letters: int) -> str:
-    """The name and last value of each line, at its end if there is room, else at the right edge."""
-    early = [c for c in lines if _has_room(c, lines, x, y, letters)]
-    late = [c for c in lines if all(c is not e for e in early)]
-    at_ends = [_name_at_end(c, x, y, letters) for c in early]
-    return "".join([*at_ends, end_labels(late, x, y, [_last(c) for c in late], letters)])
-
-
-def _has_room(c: Line, lines: Sequence[Line], x: Scale, y: Scale, letters: int) -> bool:
-    """Whether the label of a line that ends early covers no other line."""
-    end, height = float(x(c.x[-1])), float(y(c.y[-1]))
-    wide = 7.2 * (min(len(c.name), letters) + 7)
-    if end + wide > x.end:
-        return False
-    others = [(np.atleast_1d(x(o.x)), np.atleast_1d(y(o.y))) for o in lines if o is not c]
-    return not any(
-        np.any(abs(np.interp(np.linspace(end, end + wide, 9), a, b) - height) < 16) for a, b in others
-    )
-
-
-def _name_at_end(c: Line, x: Scale, y: Scale, letters: int) -> str:
-    end, height = float(x(c.x[-1])), float(y(c.y[-1]))
-    name = shorten(c.name, letters)
-    label = label_with_value(end + 8, height + 4, name, _last(c), f"end {c.colour}")
-    return end_dot(c, end, height) + label
-
-
-def _for_script(
-    lines: Sequence[Line], scales: tuple[Scale, Scale], labels: tuple[str, str], unit: Callable[[float], str]
-) -> str:
-    """The data of the script's tooltip: the name and the values of each line. scales, labels: of x and y."""
-    x, y = scales
-    share = lines[0].share
-    digits = 1 if share else int(np.clip(3 - math.floor(math.log10(max(abs(y.high), 1e-9))), 0, 9))
-    factor = 100 if share else 1
-    finite = [replace(c, x=c.x[k], y=c.y[k], band=c.band[k]) for c in lines if (k := np.isfinite(c.y)).any()]
-    series = [
-        {
-            "n": c.name,
-            "c": c.colour,
-            "x": [round(v, 1) for v in np.atleast_1d(x(c.x)).tolist()],
-            "l": [unit(v) for v in c.x.tolist()]
-            if unit is not plain_number
-            else [int(v) for v in c.x.tolist()],
-            "v": [round(factor * v, digits) for v in c.y.tolist()],
-            "s": [round(factor * v, digits) for v in c.band.tolist()] if float(c.band.max()) > 0 else [],
-        }
-        for c in finite
-    ]
-    low, high = ((round(v, 4) if share else v / 100) if math.isfinite(v) else 0 for v in (y.low, y.high))
-    plot = {"t": labels[0], "y": labels[1], "b": [low, high, round(y.begin, 1), round(y.end, 1)], "s": series}
-    return data_attribute("plot", plot if share else {**plot, "d": digits})
+    x = _x_scale(lines, left, width - right, log_x)
+    low, high, step = score_range(*_ends(lines), share)
+    y = Scale(low, high, height - bottom, top)
+    parts = [text(left - 34, 12, y_label, "axis"), *_y_axis(y, _score_ticks(y, step, share), x.begin, x.end)]
+    parts.append(x_axis(x, height - bottom, top, x_label, unit, 4 if narrow else 7))
+    last = [f"{100 * c.y[-1]:.1f}" if share else significant(float(c.y[-1]), 4) for c in lines]
+    written = [f"{value} %" if share else value for value in last]
+    parts += [*(_band(c, x, y) for c in lines), *(_curve(c, x, y, v) for c, v in zip(lines, written))]
+    letters = 9 if narrow else 17
+    early = [_has_room(c, lines, x, y, letters) for c in lines]
+    ends = [_End.of(c, x, y, value) for c, value in zip(lines, last)]
+    for end in (end for end, is_early in zip(ends, early) if is_early):
+        name = shorten(end.name, letters)
+        label = label_with_value(end.x + 8, end.y + 4, name, end.value, f"end {end.colour}")
+        parts += [end.dot(), label]
+    late = [end for end, is_early in zip(ends, early) if not is_early]
+    parts.append(_end_labels(late, width - right, (top, height - bottom), letters))
+    words = "; ".join(f"{c.name} ends at {value}" for c, value in zip(lines, written))
+    data = _for_script(lines, (x, y), (x_label, y_label), unit)
+    return svg(width, height, f"{y_label} against {x_label}. {words}", parts, data)
 
 
 def series(lines: Sequence[Line], y_label: str, *, width: int = WIDE, x_label: str = "round") -> str:
@@ -164,35 +86,19 @@ def series(lines: Sequence[Line], y_label: str, *, width: int = WIDE, x_label: s
     narrow = width == NARROW
     left, right, top, bottom = (46, 124, 12, 48) if narrow else (56, 178, 12, 50)
     height = max(220 if narrow else 240, top + bottom + 18 * len(lines))
-    xs = np.concatenate([c.x for c in lines])
-    x = Scale(float(xs.min()), float(xs.max()), left, width - right, least=least_step(xs))
-    y = Scale(*_series_range(lines), height - bottom, top)
+    low, high = _ends(lines)
+    low = 0.0 if 0 <= low < 0.6 * high else low
+    pad = 0.05 * ((high - low) or abs(high) or 1.0)
+    x = _x_scale(lines, left, width - right)
+    y = Scale(low - pad if low else low, high + pad, height - bottom, top)
     ends = [significant(float(c.y[-1]), 3) for c in lines]
-    parts = [_series_y_axis(y, left, width - right)]
+    parts = _y_axis(y, [(v, plain_number(round(v, 9))) for v in y.ticks(5)], left, width - right)
     parts.append(x_axis(x, height - bottom, top, x_label, plain_number, 4 if narrow else 7))
-    parts += [band(c, x, y) for c in lines]
-    parts += [curve(c, x, y, end) for c, end in zip(lines, ends)]
-    parts.append(end_labels(lines, x, y, ends, 9 if narrow else 15))
+    parts += [*(_band(c, x, y) for c in lines), *(_curve(c, x, y, end) for c, end in zip(lines, ends))]
+    at = [_End.of(c, x, y, end) for c, end in zip(lines, ends)]
+    parts.append(_end_labels(at, width - right, (top, height - bottom), 9 if narrow else 15))
     words = "; ".join(f"{c.name} ends at {end}" for c, end in zip(lines, ends))
     return svg(width, height, f"{y_label} against {x_label}. {words}", parts)
-
-
-def _series_y_axis(y: Scale, begin: float, end: float) -> str:
-    parts = []
-    for v in y.ticks(5):
-        height = float(y(v))
-        parts += [line(begin, height, end, height, "grid")]
-        parts += [text(begin - 8, height + 4, plain_number(round(v, 9)), anchor="end")]
-    return "".join(parts)
-
-
-def _series_range(lines: Sequence[Line]) -> tuple[float, float]:
-    """The ends of the y axis, which begins at 0 unless all values are far from it."""
-    low, high = ends_of(v for c in lines for v in (*(c.y - c.band), *(c.y + c.band)))
-    if 0 <= low < 0.6 * high:
-        low = 0.0
-    pad = 0.05 * ((high - low) or abs(high) or 1.0)
-    return (low if low == 0 else low - pad), high + pad
 
 
 LEAST_SHARE = 1e-3
@@ -209,28 +115,202 @@ def roc(curves: Sequence[Mapping[str, Any]], *, width: int = WIDE) -> str:
     height = 300 if narrow else max(340, top + bottom + 18 * len(curves))
     x = Scale(LEAST_SHARE, 1.0, left, width - right, log=True)
     y = Scale(LEAST_SHARE, 1.0, height - bottom, top, log=True)
-    lines = [
-        Line(
-            str(c["name"]),
-            numbered_colour(i),
-            _clipped(c["fpr"]),
-            _clipped(c["tpr"]),
-            np.zeros(len(c["fpr"])),
-        )
-        for i, c in enumerate(curves)
-    ]
-    parts = [line(x.begin, float(y(v)), x.end, float(y(v)), "grid") for v in y.ticks(5)]
-    parts += [text(left - 8, float(y(v)) + 4, plain_number(v), anchor="end") for v in y.ticks(5)]
+    parts = _y_axis(y, [(v, plain_number(v)) for v in y.ticks(5)], x.begin, x.end)
     parts.append(x_axis(x, height - bottom, top, "false positives, share", plain_number, 4))
     parts.append(line(x.begin, y.begin, x.end, y.end, "base"))
-    at_one_percent = [max((t for f, t in zip(c["fpr"], c["tpr"]) if f <= 0.01), default=0.0) for c in curves]
-    values = [f"{value:.1%} at 1 %" for value in at_one_percent]
-    parts += [curve(c, x, y, value) for c, value in zip(lines, values)]
-    parts.append(end_labels(lines, x, y, ["" if narrow else v for v in values], 16 if narrow else 34))
-    words = "; ".join(f"{c.name} catches {value}" for c, value in zip(lines, values))
-    return svg(width, height, f"True positives against false positives on log axes. {words}", parts)
+    ends, words = [], []
+    for i, c in enumerate(curves):
+        at_one_percent = max((t for f, t in zip(c["fpr"], c["tpr"]) if f <= 0.01), default=0.0)
+        fpr, tpr = (np.clip(np.asarray(c[name], float), LEAST_SHARE, 1.0) for name in ("fpr", "tpr"))
+        drawn = Line(str(c["name"]), numbered_colour(i), fpr, tpr, np.zeros(len(fpr)))
+        value = f"{at_one_percent:.1%} at 1 %"
+        parts.append(_curve(drawn, x, y, value))
+        ends.append(_End.of(drawn, x, y, "" if narrow else value))
+        words.append(f"{drawn.name} catches {value}")
+    parts.append(_end_labels(ends, width - right, (top, height - bottom), 16 if narrow else 34))
+    return svg(
+        width, height, f"True positives against false positives on log axes. {'; '.join(words)}", parts
+    )
 
 
-def _clipped(shares: Sequence[float]) -> np.ndarray:
-    """The shares, clipped to the axes."""
-    return np.clip(np.asarray(shares, dtype=float), LEAST_SHARE, 1.0)
+BEYOND = 40.0
+"""Width in pixels of the lane for points with infinite x."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One method. x: infinite for a place in a lane of its own; low, high: its interval. y: a score; std: its
+    deviation over seeds. colour: CSS classes. note: a text after the name."""
+
+    name: str
+    colour: str
+    x: float
+    low: float
+    high: float
+    y: float
+    std: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The x axis of points. log: whether it is logarithmic. beyond: the name of the lane for infinite x.
+    share: whether y is in [0, 1] and drawn in percent."""
+
+    label: str
+    unit: Unit = plain_number
+    log: bool = False
+    beyond: str = ""
+    share: bool = True
+
+
+def scatter(points: Sequence[Point], axis: Axis, y_label: str, *, width: int = WIDE) -> str:
+    """SVG text; "" unless some point has a finite x and a score."""
+    points = [p for p in points if not (math.isnan(p.x) or math.isnan(p.y))]
+    if not any(math.isfinite(p.x) for p in points):
+        return ""
+    narrow = width == NARROW
+    left, right, top, bottom = (40, 124, 26, 48) if narrow else (48, 260, 28, 50)
+    height = max(260 if narrow else 320, top + bottom + 18 * len(points))
+    beyond, edge = any(math.isinf(p.x) for p in points), width - right
+    lane = edge - BEYOND / 2
+    x = _across(points, axis, left, edge - (BEYOND if beyond else 0))
+    low, high, step = score_range(*ends_of(v for p in points for v in (p.y - p.std, p.y + p.std)), axis.share)
+    y = Scale(low, high, height - bottom, top)
+    parts = [text(left - 34, 12, y_label, "axis"), *_y_axis(y, _score_ticks(y, step, axis.share), left, edge)]
+    parts.append(x_axis(x, height - bottom, top, axis.label, axis.unit, 4 if narrow else 7))
+    if beyond:
+        parts.append(line(lane, top, lane, height - bottom, "grid"))
+        parts.append(text(lane, height - bottom + 17, axis.beyond, anchor="middle"))
+    ends, words = [], []
+    for p in points:
+        at, level = (float(x(p.x)) if math.isfinite(p.x) else lane), float(y(p.y))
+        if math.isfinite(p.low) and math.isfinite(p.high) and p.high > p.low:
+            parts.append(line(float(x(p.low)), level, float(x(p.high)), level, f"mean {p.colour}"))
+        if p.std > 0:
+            parts.append(line(at, float(y(p.y - p.std)), at, float(y(p.y + p.std)), f"mean {p.colour}"))
+        ends.append(_End(p.name, p.colour, at, level, "" if narrow else p.note))
+        value = f"{100 * p.y:.1f} %" if axis.share else significant(p.y, 4)
+        words.append(f"{p.name}: {axis.unit(p.x) if math.isfinite(p.x) else axis.beyond}, {value}")
+    parts.append(_end_labels(ends, edge, (top, height - bottom), 15 if narrow else 17))
+    return svg(width, height, f"{y_label} against {axis.label}. {'; '.join(words)}", parts)
+
+
+def _across(points: Sequence[Point], axis: Axis, begin: float, end: float) -> Scale:
+    ends = [v for p in points for v in (p.x, p.low, p.high) if math.isfinite(v)]
+    if axis.log:
+        positive = [v for v in ends if v > 0] or [1.0]
+        return Scale(min(positive) / 1.5, max(positive) * 1.5, begin, end, log=True)
+    low, high = min(0.0, *ends), max(0.0, *ends)
+    return Scale(low, high + 0.05 * ((high - low) or 1.0), begin, end)
+
+
+def _ends(lines: Sequence[Line]) -> tuple[float, float]:
+    """The lowest and the highest value of all bands."""
+    return ends_of(v for c in lines for v in (*(c.y - c.band), *(c.y + c.band)))
+
+
+def _x_scale(lines: Sequence[Line], begin: float, end: float, log: bool = False) -> Scale:
+    xs = np.concatenate([c.x for c in lines])
+    low, high = float(xs.min()), float(xs.max())
+    if high <= low:
+        low, high = (low * 0.9, low * 1.1) if log else (low - 1, low + 1)
+    return Scale(low, high, begin, end, log=log, least=least_step(xs))
+
+
+def _score_ticks(y: Scale, step: float, share: bool) -> list[tuple[float, str]]:
+    return [(v, score_tick(v, step, share)) for v in np.arange(y.low, y.high + step / 2, step).tolist()]
+
+
+def _y_axis(y: Scale, ticks: Iterable[tuple[float, str]], begin: float, end: float) -> list[str]:
+    """Grid lines from `begin` to `end`. ticks: values and their labels."""
+    parts = []
+    for value, label in ticks:
+        height = float(y(value))
+        parts += [line(begin, height, end, height, "grid"), text(begin - 8, height + 4, label, anchor="end")]
+    return parts
+
+
+def _points(x: Sequence[float], y: Sequence[float]) -> str:
+    return " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y))
+
+
+def _band(c: Line, x: Scale, y: Scale) -> str:
+    """One standard deviation around the mean, as an area; "" for a line without deviations."""
+    if not float(c.band.max()) > 0:
+        return ""
+    upper, lower = (np.clip(c.y + sign * c.band, y.low, y.high) for sign in (1, -1))
+    forward, back = _points(x(c.x), y(upper)), _points(x(c.x)[::-1], y(lower)[::-1])
+    return f'<polygon class="band {c.colour}" points="{forward} {back}"/>'
+
+
+def _curve(c: Line, x: Scale, y: Scale, value: str) -> str:
+    """The line as a polyline. value: the last value for the tooltip."""
+    kind = f"curve {c.colour}" + (" dashed" if c.dashed else "")
+    title = tooltip(f"{c.name}: {value} at the end")
+    return f'<polyline class="{kind}" points="{_points(x(c.x), y(c.y))}">{title}</polyline>'
+
+
+@dataclass(frozen=True)
+class _End:
+    """The place of the last point of a line, and the last value as text."""
+
+    name: str
+    colour: str
+    x: float
+    y: float
+    value: str
+
+    @staticmethod
+    def of(c: Line, x: Scale, y: Scale, value: str) -> _End:
+        return _End(c.name, c.colour, float(x(c.x[-1])), float(y(c.y[-1])), value)
+
+    def dot(self) -> str:
+        return f'<circle class="stop {self.colour}" cx="{self.x:.1f}" cy="{self.y:.1f}" r="3"/>'
+
+
+def _end_labels(ends: Sequence[_End], edge: float, across: tuple[float, float], letters: int) -> str:
+    """The names and last values at the right edge, moved apart within `across`, with leaders to the ends."""
+    parts = []
+    for end, height in zip(ends, separate_labels([end.y for end in ends], 17, *across)):
+        leader = f"M{end.x + 3:.1f} {end.y:.1f}L{edge + 8} {end.y:.1f}L{edge + 16} {height:.1f}"
+        parts += [f'<path class="leader {end.colour}" d="{leader}"/>', end.dot()]
+        name = shorten(end.name, letters)
+        parts.append(label_with_value(edge + 20, height + 4, name, end.value, f"end {end.colour}"))
+    return "".join(parts)
+
+
+def _has_room(c: Line, lines: Sequence[Line], x: Scale, y: Scale, letters: int) -> bool:
+    """Whether the label of a line that ends early covers no other line."""
+    end, height = float(x(c.x[-1])), float(y(c.y[-1]))
+    wide = 7.2 * (min(len(c.name), letters) + 7)
+    if end + wide > x.end:
+        return False
+    below = np.linspace(end, end + wide, 9)
+    others = [np.interp(below, np.atleast_1d(x(o.x)), np.atleast_1d(y(o.y))) for o in lines if o is not c]
+    return not any(np.any(abs(other - height) < 16) for other in others)
+
+
+def _for_script(
+    lines: Sequence[Line], scales: tuple[Scale, Scale], labels: tuple[str, str], unit: Unit
+) -> str:
+    """The data of the script's tooltip: the name and the values of each line. scales, labels: of x and y."""
+    x, y = scales
+    share = lines[0].share
+    digits = 1 if share else int(np.clip(3 - math.floor(math.log10(max(abs(y.high), 1e-9))), 0, 9))
+    factor = 100 if share else 1
+    finite = [replace(c, x=c.x[k], y=c.y[k], band=c.band[k]) for c in lines if (k := np.isfinite(c.y)).any()]
+    series = [
+        {
+            "n": c.name,
+            "c": c.colour,
+            "x": [round(v, 1) for v in np.atleast_1d(x(c.x)).tolist()],
+            "l": [int(v) if unit is plain_number else unit(v) for v in c.x.tolist()],
+            "v": [round(factor * v, digits) for v in c.y.tolist()],
+            "s": [round(factor * v, digits) for v in c.band.tolist()] if float(c.band.max()) > 0 else [],
+        }
+        for c in finite
+    ]
+    low, high = ((round(v, 4) if share else v / 100) if math.isfinite(v) else 0 for v in (y.low, y.high))
+    plot = {"t": labels[0], "y": labels[1], "b": [low, high, round(y.begin, 1), round(y.end, 1)], "s": series}
+    return data_attribute("plot", plot if share else {**plot, "d": digits})

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from unskew.report.figures.svg import (
     WIDE,
     data_attribute,
     escape_xml,
+    label_stride,
     rects,
     shorten,
     step_of,
@@ -23,28 +23,11 @@ from unskew.report.figures.svg import (
 )
 
 MOST_CLIENTS = 200
-TOP = 24
+TOP, TALL = 24, 36
+"""The margin above the cells, and the height of the bars below them."""
 
 
-@dataclass(frozen=True)
-class _Map:
-    """counts: [K, C] samples, or where every pixel has a label, percent of a client's pixels. sizes: [K]
-    samples (images), which with several labels a sample are others than the sums of counts.
-
-    left: where the cells begin. w, h: a cell's width and height.
-    """
-
-    counts: np.ndarray
-    sizes: np.ndarray
-    names: list[str]
-    classes: list[str]
-    shares_of: str
-    left: float
-    w: float
-    h: float
-
-
-def partition_map(federation: dict[str, Any], *, width: int = WIDE) -> str:
+def partition_map(federation: Mapping[str, Any], *, width: int = WIDE) -> str:
     """Clients across, classes down; the stronger a cell's colour, the more samples. Below them, how many
     samples each client has.
 
@@ -52,116 +35,97 @@ def partition_map(federation: dict[str, Any], *, width: int = WIDE) -> str:
     client's pixels in percent. Shows the first 200 clients; "" if the federation names no labels, or counts
     none.
     """
-    letters = 11 if width == NARROW else 18
-    m = _map(federation, width, letters)
-    if m is None:
-        return ""
-    K, C = m.counts.shape
-    base = TOP + m.h * C
-    shades = (
-        f"share of {m.shares_of}, %" if m.shares_of else f"1 to {int(m.counts.max()):,} samples of a class"
-    )
-    parts = [_legend(m.left, shades), *_cells(m), *_class_names(m, letters), *_sizes(m, base + 8)]
-    parts.append(_client_names(m, federation.get("clients", K), base + 58))
-    held = (
-        f"{np.mean((m.counts > 0).sum(1)):.1f} of {C} classes per client, "
-        f"{m.sizes.min():.0f} to {m.sizes.max():.0f} samples"
-    )
-    label = f"{m.shares_of.capitalize() or 'Samples'} of each class at each of {plural(K, 'client')}: {held}"
-    return svg(width, base + 86, label, parts, _for_script(m))
-
-
-def _map(federation: dict[str, Any], width: int, letters: int) -> _Map | None:
     counts = np.array(federation.get("labels", [])[:MOST_CLIENTS], dtype=float)
     if counts.ndim != 2 or not counts.any():
-        return None
+        return ""
     K, C = counts.shape
     unit = str(federation.get("unit"))
     shares_of = unit if unit in ("pixels", "tokens") else ""
     train = federation.get("sizes", {}).get("train", [])[:K]
     sizes = np.array(train, dtype=float) if len(train) == K else counts.sum(1)
+    shades = f"1 to {int(counts.max()):,} samples of a class"
     if shares_of:
         counts = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
+        shades = f"share of {shares_of}, %"
     names, classes = [str(n) for n in federation["names"][:K]], [str(c) for c in federation["classes"]]
+    letters = 11 if width == NARROW else 18
     left = max(64.0, 14 + 6.4 * min(letters, max(map(len, classes))))
     w = min(46.0 if K > 8 else 84.0, (width - left - 8) / K)  # a few sites have room for their names
     h = min(24.0, max(5.0, 300 / C))
-    return _Map(counts, sizes, names, classes, shares_of, left, w, h)
-
-
-def _for_script(m: _Map) -> str:
-    """The data of the script's tooltip: place of the grid, names, and the value of each cell."""
-    grid = {"x": round(m.left, 1), "y": TOP, "w": round(m.w, 3), "h": round(m.h, 3)}
-    values = m.counts.round(1).tolist() if m.shares_of else m.counts.astype(int).tolist()
-    words = {"n": m.sizes.astype(int).tolist(), "u": "images" if m.shares_of == "pixels" else "samples"}
-    percent = {"p": 1} if m.shares_of else {}
-    return data_attribute(
-        "grid", {**grid, "names": m.names, "classes": m.classes, "v": values, **words, **percent}
+    base = TOP + h * C
+    parts = [
+        f'<rect class="q{i}" x="{left + 17 * (i - 1):.1f}" y="2" width="16" height="10"/>'
+        for i in range(1, SHADES + 1)
+    ]
+    parts += [text(left + 17 * SHADES + 6, 11, shades), *_cells(counts, left, w, h, bool(shares_of))]
+    parts += [
+        text(left - 8, TOP + (c + 0.5) * h + 4, shorten(classes[c], letters), anchor="end")
+        for c in range(0, len(classes), label_stride(h, 12))
+    ]
+    parts += _sizes(sizes, left, w, base + 8)
+    parts.append(_client_names(names, federation.get("clients", K), left, w, base + 58))
+    held = (
+        f"{np.mean((counts > 0).sum(1)):.1f} of {C} classes per client, "
+        f"{sizes.min():.0f} to {sizes.max():.0f} samples"
     )
+    label = f"{shares_of.capitalize() or 'Samples'} of each class at each of {plural(K, 'client')}: {held}"
+    grid = {"x": round(left, 1), "y": TOP, "w": round(w, 3), "h": round(h, 3)}  # for the script's tooltip
+    values = counts.round(1).tolist() if shares_of else counts.astype(int).tolist()
+    grid |= {"names": names, "classes": classes, "v": values, "n": sizes.astype(int).tolist()}
+    grid |= {"u": "images" if shares_of == "pixels" else "samples", **({"p": 1} if shares_of else {})}
+    return svg(width, base + 86, label, parts, data_attribute("grid", grid))
 
 
-def _cells(m: _Map) -> list[str]:
+def _cells(counts: np.ndarray, left: float, w: float, h: float, percent: bool) -> list[str]:
     """One shape per shade; cells that are large enough show their count."""
-    gap = 1.5 if min(m.w, m.h) > 7 else 0.5 if min(m.w, m.h) > 3 else 0.0
-    level = np.ceil(SHADES * np.sqrt(m.counts / max(m.counts.max(), 1))).astype(int)
-    K, C = m.counts.shape
-    parts = [f'<rect class="empty" x="{m.left:.1f}" y="{TOP}" width="{K * m.w:.1f}" height="{C * m.h:.1f}"/>']
+    gap = _gap(min(w, h))
+    level = np.ceil(SHADES * np.sqrt(counts / max(counts.max(), 1))).astype(int)
+    K, C = counts.shape
+    parts = [f'<rect class="empty" x="{left:.1f}" y="{TOP}" width="{K * w:.1f}" height="{C * h:.1f}"/>']
     for shade in range(1, SHADES + 1):
-        boxes = [
-            (m.left + k * m.w, TOP + c * m.h, m.w - gap, m.h - gap) for k, c in np.argwhere(level == shade)
-        ]
+        boxes = [(left + k * w, TOP + c * h, w - gap, h - gap) for k, c in np.argwhere(level == shade)]
         parts.append(rects(boxes, f"q{shade}"))
-    if m.w >= 27 and m.h >= 15:
-        for k, c in np.argwhere(m.counts > 0):
-            x, y = m.left + (k + 0.5) * m.w - gap / 2, TOP + (c + 0.5) * m.h + 3.5
-            count = f"{m.counts[k, c]:.{int(bool(m.shares_of))}f}"
+    if w >= 27 and h >= 15:
+        for k, c in np.argwhere(counts > 0):
+            count = f"{counts[k, c]:.1f}" if percent else f"{counts[k, c]:.0f}"
+            x, y = left + (k + 0.5) * w - gap / 2, TOP + (c + 0.5) * h + 3.5
             parts.append(text(x, y, count, f"count on{level[k, c]}", "middle"))
     return parts
 
 
-def _legend(left: float, words: str) -> str:
-    boxes = "".join(
-        f'<rect class="q{i}" x="{left + 17 * (i - 1):.1f}" y="2" width="16" height="10"/>'
-        for i in range(1, SHADES + 1)
-    )
-    return boxes + text(left + 17 * SHADES + 6, 11, words)
+def _gap(side: float) -> float:
+    if side > 7:
+        return 1.5
+    return 0.5 if side > 3 else 0.0
 
 
-def _class_names(m: _Map, letters: int) -> list[str]:
-    every = max(1, math.ceil(12 / m.h))
-    return [
-        text(m.left - 8, TOP + (c + 0.5) * m.h + 4, shorten(name, letters), anchor="end")
-        for c, name in enumerate(m.classes)
-        if c % every == 0
-    ]
-
-
-def _sizes(m: _Map, top: float, tall: float = 36) -> list[str]:
+def _sizes(sizes: np.ndarray, left: float, w: float, top: float) -> list[str]:
     """A bar per client, as high as its number of samples."""
-    most = max(float(m.sizes.max()), 1.0)
-    gap = 1.5 if m.w > 7 else 0.5 if m.w > 3 else 0.0
-    heights = [(k, tall * s / most) for k, s in enumerate(m.sizes) if s]
+    most = max(float(sizes.max()), 1.0)
+    heights = [(k, TALL * s / most) for k, s in enumerate(sizes) if s]
+    boxes = [(left + k * w, top + TALL - height, w - _gap(w), height) for k, height in heights]
     return [
-        rects([(m.left + k * m.w, top + tall - height, m.w - gap, height) for k, height in heights], "bar"),
-        text(m.left - 8, top + 11, whole_number(most), anchor="end"),
-        text(m.left - 8, top + tall, "samples", anchor="end"),
+        rects(boxes, "bar"),
+        text(left - 8, top + 11, whole_number(most), anchor="end"),
+        text(left - 8, top + TALL, "samples", anchor="end"),
     ]
 
 
-def _client_names(m: _Map, clients: int, y: float) -> str:
+def _client_names(names: Sequence[str], clients: int, left: float, w: float, y: float) -> str:
     """The names of all clients, upright or slanted, if there is room; else some of their numbers."""
-    K, middle = len(m.names), m.left + len(m.names) * m.w / 2
-    short = [n.removeprefix("client-") for n in m.names]
-    shown = plural(K, "client") if clients == K else f"the first {K} of {clients:,} clients"
-    if 6.6 * max(map(len, short)) + 6 <= m.w:
-        label = shown if short == m.names else f"client, 0 to {K - 1}"
-        names = [text(m.left + (k + 0.5) * m.w, y, n, anchor="middle") for k, n in enumerate(short)]
-        return "".join([*names, text(middle, y + 22, label, "axis", "middle")])
-    if short == m.names and m.w >= 13:
-        return "".join(_slanted(m.left + (k + 0.5) * m.w + 4, y - 4, n) for k, n in enumerate(m.names))
-    step = max(1, int(step_of(K, max(2, int(K * m.w // 60)))))
-    numbers = [text(m.left + (k + 0.5) * m.w, y, str(k), anchor="middle") for k in range(0, K, step)]
-    return "".join([*numbers, text(middle, y + 22, shown, "axis", "middle")])
+    K, middle = len(names), left + len(names) * w / 2
+    short = [n.removeprefix("client-") for n in names]
+    if short == names and 6.6 * max(map(len, short)) + 6 > w >= 13:
+        return "".join(_slanted(left + (k + 0.5) * w + 4, y - 4, n) for k, n in enumerate(names))
+    label = plural(K, "client") if clients == K else f"the first {K} of {clients:,} clients"
+    if 6.6 * max(map(len, short)) + 6 <= w:
+        label = label if short == names else f"client, 0 to {K - 1}"
+        shown = dict(enumerate(short))
+    else:
+        step = max(1, int(step_of(K, max(2, int(K * w // 60)))))
+        shown = {k: str(k) for k in range(0, K, step)}
+    ticks = [text(left + (k + 0.5) * w, y, name, anchor="middle") for k, name in shown.items()]
+    return "".join([*ticks, text(middle, y + 22, label, "axis", "middle")])
 
 
 def _slanted(x: float, y: float, name: str) -> str:

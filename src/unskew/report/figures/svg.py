@@ -1,4 +1,4 @@
-"""Primitives of pictures: scales, ticks, shapes, text, curves, and labels that do not overlap.
+"""Primitives of pictures: scales, ticks, shapes, text, lines, and labels that do not overlap.
 
 Colours are classes, not values: `m0` to `m7` are methods, `ref` the references, and `q1` to `q8` shades of a
 map; `d1` to `d4` are dash patterns. The page's style sheet gives each of them a value for light and for dark
@@ -64,21 +64,19 @@ class Scale:
     least: float = 0.0
 
     def __call__(self, value: Any) -> Any:
-        v, low, high = (self._linear(x) for x in (self._within(value), self.low, self.high))
+        """The coordinates of values; infinity lies at the end of the axis."""
+        v = np.where(np.isinf(value), np.where(np.asarray(value) > 0, self.high, self.low), value)
+        v, low, high = (
+            np.log10(np.maximum(u, 1e-12)) if self.log else np.asarray(u, dtype=float)
+            for u in (v, self.low, self.high)
+        )
         return self.begin + (v - low) / ((high - low) or 1.0) * (self.end - self.begin)
-
-    def _within(self, value: Any) -> Any:
-        """The value, with infinity replaced by the end of the axis."""
-        return np.where(np.isinf(value), np.where(np.asarray(value) > 0, self.high, self.low), value)
-
-    def _linear(self, value: Any) -> Any:
-        return np.log10(np.maximum(value, 1e-12)) if self.log else np.asarray(value, dtype=float)
 
     def ticks(self, most: int = 6) -> list[float]:
         """At most `most` round values for an axis."""
-        return (
-            log_ticks(self.low, self.high, most) if self.log else ticks(self.low, self.high, most, self.least)
-        )
+        if self.log:
+            return log_ticks(self.low, self.high, most)
+        return ticks(self.low, self.high, most, self.least)
 
 
 def step_of(span: float, most: int = 6) -> float:
@@ -115,28 +113,22 @@ def ends_of(values: Iterable[float]) -> tuple[float, float]:
     return min(finite), max(finite)
 
 
-def percent_range(low: float, high: float) -> tuple[float, float, float]:
-    """(low, high, step) of an axis of scores: round ends within [0, 1] that are at least two points apart."""
-    low, high = max(0.0, low), min(1.0, high)
-    if high - low < 0.02:
-        low, high = max(0.0, low - 0.01), min(1.0, high + 0.01)
-    step = step_of(high - low, 6)
-    return (
-        max(0.0, math.floor(low / step + 1e-9) * step),
-        min(1.0, math.ceil(high / step - 1e-9) * step),
-        step,
-    )
-
-
 def score_range(low: float, high: float, share: bool) -> tuple[float, float, float]:
-    """(low, high, step) of an axis of scores: `percent_range` for shares, else round ends that include 0
-    unless all values are far from it."""
+    """(low, high, step) of an axis of scores with round ends.
+
+    Shares stay within [0, 1], at least two points apart; other axes include 0 unless all values are far from
+    it.
+    """
     if share:
-        return percent_range(low, high)
-    low = 0.0 if 0 <= low < 0.6 * high else low
-    high = high if high > low else low + (abs(low) or 1.0)
+        low, high = max(0.0, low), min(1.0, high)
+        if high - low < 0.02:
+            low, high = max(0.0, low - 0.01), min(1.0, high + 0.01)
+    else:
+        low = 0.0 if 0 <= low < 0.6 * high else low
+        high = high if high > low else low + (abs(low) or 1.0)
     step = step_of(high - low, 6)
-    return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step, step
+    low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+    return (max(0.0, low), min(1.0, high), step) if share else (low, high, step)
 
 
 def score_tick(value: float, step: float, share: bool) -> str:
@@ -217,11 +209,6 @@ def rects(boxes: Sequence[tuple[float, float, float, float]], kind: str) -> str:
     return f'<path class="{kind}" d="{d}"/>'
 
 
-def points(x: Sequence[float], y: Sequence[float]) -> str:
-    """The points of a polyline or polygon."""
-    return " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y))
-
-
 def x_axis(
     scale: Scale, y: float, top: float, label: str, write: Callable[[float], str], most: int = 6
 ) -> str:
@@ -297,40 +284,3 @@ def mean_line(
     with np.errstate(invalid="ignore"):
         band = values.std(0, ddof=1) if len(seeds) > 1 else np.zeros(len(x))
     return Line(name, colour, x, values.mean(0), band, dashed)
-
-
-def band(c: Line, x: Scale, y: Scale) -> str:
-    """One standard deviation around the mean, as an area; "" for a line without deviations."""
-    if not float(c.band.max()) > 0:
-        return ""
-    upper, lower = (np.clip(c.y + sign * c.band, y.low, y.high) for sign in (1, -1))
-    forward, back = points(x(c.x), y(upper)), points(x(c.x)[::-1], y(lower)[::-1])
-    return f'<polygon class="band {c.colour}" points="{forward} {back}"/>'
-
-
-def curve(c: Line, x: Scale, y: Scale, value: str) -> str:
-    """The line as a polyline. value: the last value for the tooltip."""
-    kind = f"curve {c.colour}" + (" dashed" if c.dashed else "")
-    title = tooltip(f"{c.name}: {value} at the end")
-    return f'<polyline class="{kind}" points="{points(x(c.x), y(c.y))}">{title}</polyline>'
-
-
-def end_labels(lines: Sequence[Line], x: Scale, y: Scale, values: Sequence[str], letters: int) -> str:
-    """The name and last value of each line at the right edge, moved apart, with leaders to the lines."""
-    edge = x.end
-    heights = [float(y(c.y[-1])) for c in lines]
-    parts = []
-    for c, height, label_height, value in zip(
-        lines, heights, separate_labels(heights, 17, y.end, y.begin), values
-    ):
-        end = float(x(c.x[-1]))
-        leader = f"M{end + 3:.1f} {height:.1f}L{edge + 8} {height:.1f}L{edge + 16} {label_height:.1f}"
-        parts.append(f'<path class="leader {c.colour}" d="{leader}"/>')
-        parts.append(end_dot(c, end, height))
-        name = shorten(c.name, letters)
-        parts.append(label_with_value(edge + 20, label_height + 4, name, value, f"end {c.colour}"))
-    return "".join(parts)
-
-
-def end_dot(c: Line, x: float, y: float) -> str:
-    return f'<circle class="stop {c.colour}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'

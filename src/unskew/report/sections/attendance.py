@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from unskew.report.analysis.runs import RunData
-from unskew.report.figures.attendance import attendance
+from unskew.report.figures.bars import attendance
 from unskew.report.sections import Context, Section, figure
 
 ORDER = 70

@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from unskew.report.analysis.runs import RunData
-from unskew.report.figures.histograms import histograms
+from unskew.report.figures.bars import histograms
 from unskew.report.sections import Context, Section, figure
 
 ORDER = 80

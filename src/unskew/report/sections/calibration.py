@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from unskew.report.analysis.numbers import MISSING
-from unskew.report.figures.reliability import reliability
+from unskew.report.figures.bars import reliability
 from unskew.report.sections import Context, Section, figure, render
 
 ORDER = 92

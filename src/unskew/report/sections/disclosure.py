@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -32,23 +31,35 @@ class Item:
 
     way: str
     share: str
-    shape: str
-    most: str
     often: str
-    total: str
     reads: str
     kind: str
     samples: str
     guarantee: str
     colour: str
+    shape: str = ""
+    most: str = ""
+    total: str = ""
 
 
 def build(context: Context) -> Section:
     """The ledger by method and share, and the differential privacy of noisy releases."""
-    ledger = [(method, items(group[0]), _why_nothing(group[0])) for method, group in context.methods.items()]
+    ledger = []
+    for method, group in context.methods.items():
+        nothing = REFERENCES.get(str(group[0].config.get("method")), "Nothing has been sent yet.")
+        ledger.append((method, items(group[0]), nothing))
+    privacy = [
+        (
+            method,
+            account["release"],
+            [(epsilon_text(e["epsilon"]), e["reading"]) for e in account["epsilons"]],
+        )
+        for method, group in context.methods.items()
+        for account in group[0].privacy.values()
+    ]
     shaped = any(item.shape for _, lines, _ in ledger for item in lines)
     kinds = any(item.kind for _, lines, _ in ledger for item in lines)
-    html = render("disclosure.html.j2", ledger=ledger, shaped=shaped, kinds=kinds, privacy=_privacy(context))
+    html = render("disclosure.html.j2", ledger=ledger, shaped=shaped, kinds=kinds, privacy=privacy)
     return Section("What leaves each client", "leaves", html, lead=LEAD, link="What leaves a client")
 
 
@@ -57,8 +68,8 @@ def items(run: RunData) -> list[Item]:
     if run.is_reference:
         return []
     ordered = sorted(run.traffic, key=lambda s: (s.way != "up", s.share != "w", s.share))
-    sent = [_item(s, run.rounds) for s in ordered if s.way == "up"]
-    return [*sent, *_numbers(run), *(_item(s, run.rounds) for s in ordered if s.way == "down")]
+    sent = [item(s, run.rounds) for s in ordered if s.way == "up"]
+    return [*sent, *_numbers(run), *(item(s, run.rounds) for s in ordered if s.way == "down")]
 
 
 def _numbers(run: RunData) -> list[Item]:
@@ -74,25 +85,14 @@ def _numbers(run: RunData) -> list[Item]:
         ("scores on test samples", scored, "each one"),
     ]
     return [
-        Item(
-            "sends",
-            what,
-            "",
-            "",
-            _often(len(rounds), run.rounds),
-            "",
-            reads,
-            "statistics",
-            "all",
-            "none",
-            "none",
-        )
+        Item("sends", what, _often(len(rounds), run.rounds), reads, "statistics", "all", "none", "none")
         for what, rounds, reads in rows
         if trained and rounds
     ]
 
 
-def _item(traffic: Traffic, rounds: int) -> Item:
+def item(traffic: Traffic, rounds: int) -> Item:
+    """The line of a share of a run with so many rounds."""
     up = traffic.way == "up"
     guarantee = traffic.guarantee if up or traffic.guarantee == "dp" else ""
     return Item(
@@ -102,7 +102,7 @@ def _item(traffic: Traffic, rounds: int) -> Item:
         most=size(traffic.most),
         often=_often(len(traffic.rounds), rounds),
         total=size(traffic.total),
-        reads=reads(traffic) if up else "",
+        reads=_reads(traffic) if up else "",
         kind=traffic.kind if up else "",
         samples=SAMPLES.get(str(traffic.samples), str(traffic.samples)) if up else "",
         guarantee=guarantee,
@@ -114,26 +114,8 @@ def _often(moved: int, rounds: int) -> str:
     return "every round" if moved >= rounds else plural(moved, "round")
 
 
-def reads(traffic: Traffic) -> str:
+def _reads(traffic: Traffic) -> str:
     """How the server reads a share, in words."""
     if traffic.sum_of:
         return f"only the sum of {traffic.sum_of} or more"
     return READS.get(traffic.reads, traffic.reads)
-
-
-def _why_nothing(run: RunData) -> str:
-    """The line of a run without traffic in the table."""
-    return REFERENCES.get(str(run.config.get("method")), "Nothing has been sent yet.")
-
-
-def _privacy(context: Context) -> Sequence[tuple[str, str, list[tuple[str, str]]]]:
-    """(method, release, [(epsilon, reading)]) of each noisy release."""
-    return [
-        (
-            method,
-            account["release"],
-            [(epsilon_text(e["epsilon"]), e["reading"]) for e in account["epsilons"]],
-        )
-        for method, group in context.methods.items()
-        for account in group[0].privacy.values()
-    ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from annotated_types import Ge, Le
+from pydantic import AllowInfNan, BaseModel, NonNegativeInt, ValidationError, model_validator
 
 from unskew.errors import StateError
 from unskew.report.analysis.runs import RunData, read_records
@@ -62,29 +64,33 @@ def _row(group: Sequence[RunData], used: Sequence[EnergyUse]) -> tuple[str, str,
 def energy_use(run: Path) -> EnergyUse | None:
     """The energy in a run's file; None without one. Raises StateError (E111) for an invalid file."""
     path = run / FILE
-    rows = read_records(path)
+    try:
+        rows = [_Row.model_validate(row) for row in read_records(path)]
+    except ValidationError:
+        text = f"{path} does not hold what a run was measured to draw"
+        raise StateError("E111", f"{text}; remove it to have the report without.") from None
     if not rows:
         return None
-    try:
-        rounds = sum(_whole(row["to"]) - _whole(row["after"]) for row in rows)
-        kwh = sum(_amount(row["kwh"]) for row in rows)
-        co2 = sum(_amount(row["kg_co2"]) for row in rows) if all("kg_co2" in row for row in rows) else None
-        countries = {str(row["country"])[:3] for row in rows if "country" in row}
-        if rounds < 0:
-            raise ValueError(rounds)
-    except (KeyError, TypeError, ValueError) as error:
-        text = f"{path} does not hold what a run was measured to draw ({type(error).__name__})"
-        raise StateError("E111", f"{text}; remove it to have the report without.") from None
-    return EnergyUse(rounds, kwh, co2, tuple(sorted(countries)))
+    carbon = [row.kg_co2 for row in rows if row.kg_co2 is not None]
+    return EnergyUse(
+        rounds=sum(row.to - row.after for row in rows),
+        kwh=sum(row.kwh for row in rows),
+        co2=sum(carbon) if len(carbon) == len(rows) else None,
+        countries=tuple(sorted({row.country[:3] for row in rows if row.country})),
+    )
 
 
-def _whole(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 40:
-        raise ValueError(value)
-    return value
+class _Row(BaseModel, strict=True):
+    """A row of the file: rounds after `after` up to `to` drew `kwh`."""
 
+    after: NonNegativeInt
+    to: Annotated[int, Le(1 << 40)]
+    kwh: Annotated[float, Ge(0), AllowInfNan(False)]
+    kg_co2: Annotated[float, Ge(0), AllowInfNan(False)] | None = None
+    country: str = ""
 
-def _amount(value: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
-        raise ValueError(value)
-    return float(value)
+    @model_validator(mode="after")
+    def _forward(self) -> _Row:
+        if self.to < self.after:
+            raise ValueError("it ends before it begins")
+        return self

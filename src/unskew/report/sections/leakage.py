@@ -14,13 +14,12 @@ from markupsafe import Markup
 from unskew.attacks.coverage import NOT_MEASURED, in_clear, readers
 from unskew.core.account import guarantee_text
 from unskew.report.analysis.leakage import extremes, strongest, unmade
-from unskew.report.analysis.numbers import size
 from unskew.report.analysis.runs import RunData, Traffic
 from unskew.report.figures.curves import roc, series
-from unskew.report.figures.image_rows import reconstructions
+from unskew.report.figures.images import reconstructions
 from unskew.report.figures.svg import Line, numbered_colour
 from unskew.report.sections import Context, Section, figure, render
-from unskew.report.sections.disclosure import GUARANTEES, reads
+from unskew.report.sections.disclosure import Item, item
 from unskew.runs.reopen import SITES_FILE
 from unskew.scores import significant
 
@@ -40,15 +39,10 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Payload:
-    """A line of the table, in words. learned: (finding, command that measured it or "")."""
+    """A line of the table. learned: (finding, command that measured it or "")."""
 
-    share: str
-    most: str
-    total: str
-    reads: str
+    item: Item
     adversary: str
-    guarantee: str
-    colour: str
     learned: list[tuple[str, str]]
 
 
@@ -81,7 +75,7 @@ def build(context: Context) -> Section | None:
 def payloads(run: RunData) -> list[Payload]:
     """The shares that the clients of a run send, weights first."""
     up = sorted((t for t in run.traffic if t.way == "up"), key=lambda t: (t.share != "w", t.share))
-    return [_payload(t, run) for t in up]
+    return [Payload(item(t, run.rounds), _adversary(t, run), _learned(t, run)) for t in up]
 
 
 def _adversary(traffic: Traffic, run: RunData) -> str:
@@ -92,22 +86,9 @@ def _adversary(traffic: Traffic, run: RunData) -> str:
     return readers(traffic.share.partition("/")[0] in {t.share for t in down}, sum_of=traffic.sum_of)
 
 
-def _payload(traffic: Traffic, run: RunData) -> Payload:
-    return Payload(
-        share=traffic.name,
-        most=size(traffic.most),
-        total=size(traffic.total),
-        reads=reads(traffic),
-        adversary=_adversary(traffic, run),
-        guarantee=traffic.guarantee,
-        colour=traffic.guarantee if traffic.guarantee in GUARANTEES else "",
-        learned=_learned(traffic, run),
-    )
-
-
 def _learned(traffic: Traffic, run: RunData) -> list[tuple[str, str]]:
     """Proofs, what is in clear, the findings of attacks, and the attacks that were not made."""
-    plain = _plain(traffic)
+    plain = [(words, "")] if (words := in_clear(traffic.kind, traffic.samples)) else []
     known = [*_proofs(traffic, run), *plain, *_attack_scores(traffic.share, run)]
     left = [] if plain else unmade(traffic, [run])
     return [*known, _not_measured(traffic, run, left)] if left or not known else known
@@ -122,12 +103,6 @@ def _proofs(traffic: Traffic, run: RunData) -> list[tuple[str, str]]:
     accounts = [account for name, account in run.privacy.items() if name == part or proven]
     readings = [r for account in accounts for r in account.get("epsilons", [])[0 if proven else -1 :]]
     return [(guarantee_text(r), "") for r in readings]
-
-
-def _plain(traffic: Traffic) -> list[tuple[str, str]]:
-    """The private data that a payload contains in clear."""
-    words = in_clear(traffic.kind, traffic.samples)
-    return [(words, "")] if words else []
 
 
 def _not_measured(traffic: Traffic, run: RunData, left: list[str]) -> tuple[str, str]:
@@ -153,18 +128,10 @@ def _attack_scores(share: str, run: RunData) -> list[tuple[str, str]]:
         if best := strongest(finding["scores"], share):
             asked = f" ({finding['asks']})" if finding.get("asks") else ""  # older findings do not say
             further = [f"{s['metric']} {_number(s['value'])}" for s in extremes(finding["scores"], best)]
-            text = "; ".join([f"{name}{asked}: {score_text(best)}", *further])
-            lines.append((text, str(finding["command"])))
+            value, low, high, floor = (_number(best[key]) for key in ("value", "low", "high", "floor"))
+            score = f"{best['metric']} {value} [{low}, {high}] ({floor} without the payload), {best['of']}"
+            lines.append(("; ".join([f"{name}{asked}: {score}", *further]), str(finding["command"])))
     return lines
-
-
-def score_text(score: Mapping[str, Any]) -> str:
-    """`AUC 0.62 [0.51, 0.70] (0.5 without the payload), update of client-0, lira`."""
-    between = f" [{_number(score['low'])}, {_number(score['high'])}]"
-    return (
-        f"{score['metric']} {_number(score['value'])}{between} ({_number(score['floor'])} without the"
-        f" payload), {score['of']}"
-    )
 
 
 def _number(value: float | None) -> str:
@@ -198,18 +165,12 @@ def _pictures(method: str, run: RunData) -> list[tuple[str, Markup]]:
         for title, sheet in shown.get("images", {}).items():
             drawn.append((f"{method}: {title}", figure(partial(reconstructions, sheet))))
         if plot := shown.get("lines"):
-            lines = [_line(i, c) for i, c in enumerate(plot["lines"])]
-            drawn.append(
-                (f"{method}: {plot['y']}", figure(partial(series, lines, plot["y"], x_label=plot["x"])))
-            )
+            lines = [
+                Line(
+                    str(c["name"]), numbered_colour(i), *np.array([c["x"], c["y"], [0] * len(c["x"])], float)
+                )
+                for i, c in enumerate(plot["lines"])
+            ]
+            picture = figure(partial(series, lines, plot["y"], x_label=plot["x"]))
+            drawn.append((f"{method}: {plot['y']}", picture))
     return [(title, picture) for title, picture in drawn if picture]
-
-
-def _line(i: int, c: Mapping[str, Any]) -> Line:
-    return Line(
-        str(c["name"]),
-        numbered_colour(i),
-        np.array(c["x"], float),
-        np.array(c["y"], float),
-        np.zeros(len(c["x"])),
-    )

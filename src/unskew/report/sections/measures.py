@@ -11,9 +11,8 @@ from unskew.report.analysis.numbers import three_digits
 from unskew.report.analysis.runs import EVALUATED, RunData
 from unskew.report.analysis.stats import NAN, Score
 from unskew.report.figures.curves import series
-from unskew.report.figures.image_rows import received_inputs
+from unskew.report.figures.images import received_inputs, tsne
 from unskew.report.figures.matrices import cross_site, exposure
-from unskew.report.figures.tsne import tsne
 from unskew.report.sections import Context, Section, figure, render
 
 ORDER = 90

@@ -12,7 +12,7 @@ from unskew.core.account import epsilon_text
 from unskew.report.analysis import leakage
 from unskew.report.analysis.leakage import Interval, Leak, Leakage, leakages
 from unskew.report.analysis.numbers import MISSING, capitalise, digits
-from unskew.report.figures.scatter import Axis, Point, scatter
+from unskew.report.figures.curves import Axis, Point, scatter
 from unskew.report.sections import Context, Section, figure, render
 from unskew.scores import kind
 

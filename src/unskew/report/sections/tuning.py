@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,24 +12,13 @@ from unskew.report.analysis.runs import TUNED, read_json
 from unskew.report.figures.curves import curves
 from unskew.report.figures.svg import Line
 from unskew.report.sections import Context, Section, figure, render
-from unskew.scores import Kind, kind
+from unskew.scores import kind
 
 ORDER = 56
 NOTE = (
     "The scores of trials are those of held-out training samples and of another seed than the runs', so they"
     " are not those of the table above. A trial that was ended early is never the best."
 )
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A trial in the table of the page."""
-
-    number: int
-    values: list[str]
-    score: str
-    rounds: int
-    fate: str
 
 
 def build(context: Context) -> Section | None:
@@ -81,7 +69,6 @@ def _best_so_far(context: Context, method: str, entry: dict[str, Any]) -> Line |
 
 def _described(method: str, entry: dict[str, Any]) -> dict[str, Any]:
     """The values of a method for the template."""
-    which = kind(entry["metric"])
     best = next(
         i
         for i, trial in enumerate(entry["trials"])
@@ -92,9 +79,7 @@ def _described(method: str, entry: dict[str, Any]) -> dict[str, Any]:
         "space": [(name, _range(axis), f"{entry['best'][name]:g}") for name, axis in entry["space"].items()],
         "left_out": list(entry["left_out"].items()),
         "pruned": sum(trial["pruned"] for trial in entry["trials"]),
-        "trials": [
-            _row(i, trial, list(entry["space"]), which, best) for i, trial in enumerate(entry["trials"])
-        ],
+        "trials": [_trial(trial, entry, i == best) for i, trial in enumerate(entry["trials"])],
         "scored": "clients' own models" if entry["own"] else "the global model",
     }
 
@@ -103,10 +88,14 @@ def _range(axis: dict[str, Any]) -> str:
     return f"{axis['low']:g} to {axis['high']:g}" + (", log scale" if axis["log"] else "")
 
 
-def _row(place: int, trial: dict[str, Any], names: list[str], which: Kind, best: int) -> _Row:
-    rounds = trial["curve"][-1][0] if trial["curve"] else 0
+def _trial(trial: dict[str, Any], entry: dict[str, Any], is_best: bool) -> dict[str, Any]:
     diverged = trial["score"] is None
-    chosen = "taken, as no trial has a score" if diverged else "best"
-    fate = chosen if place == best else "ended early" if trial["pruned"] else ""
-    score = "diverged" if diverged else which.written(trial["score"])
-    return _Row(place + 1, [f"{trial['point'][name]:g}" for name in names], score, rounds, fate)
+    fate = "ended early" if trial["pruned"] else ""
+    if is_best:
+        fate = "taken, as no trial has a score" if diverged else "best"
+    return {
+        "values": [f"{trial['point'][name]:g}" for name in entry["space"]],
+        "score": "diverged" if diverged else kind(entry["metric"]).written(trial["score"]),
+        "rounds": trial["curve"][-1][0] if trial["curve"] else 0,
+        "fate": fate,
+    }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from unskew.round.probes import MOST_CLIENTS, Measurement, Probe, RoundEnd
-from unskew.tasks.metrics.reliability import Reliability, reliability
+from unskew.tasks.metric_functions import Reliability, reliability
 
 
 class Calibration(Probe):

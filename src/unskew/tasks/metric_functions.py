@@ -1,4 +1,4 @@
-"""The built-in metrics, by the kind of labels.
+"""The built-in metrics, by the kind of labels, and the reliability of confidences.
 
 How well scores rank positives above negatives:
     AUROC   P(s_i > s_j) + P(s_i = s_j) / 2 of a random positive i and a random negative j
@@ -30,18 +30,19 @@ A class for every token, in addition to token accuracy:
     perplexity   exp of the mean over all labelled places of -log p_y; for the next word among C, chance level
                  is C and the optimum 1
 
-Letters: N samples, C classes, L labels, T tokens, y targets, g predictions.
+Letters: N samples, B bins of confidence, C classes, L labels, T tokens, y targets, g predictions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from unskew.data.samples.dataset import NO_LABEL
-from unskew.tasks.metrics.reliability import of_confidences
 
 
 def auroc(positive_N: np.ndarray, score_N: np.ndarray) -> float | None:
@@ -90,8 +91,11 @@ def brier(y_N: np.ndarray, p_NC: np.ndarray) -> float:
 
 def class_perplexity(y_N: np.ndarray, p_NC: np.ndarray) -> float:
     """Perplexity, at least 1. Probabilities are clipped from below at the smallest normal float32."""
-    p_N = p_NC[np.arange(len(y_N)), y_N].astype(np.float64)
-    return float(np.exp(-np.log(np.maximum(p_N, np.finfo(np.float32).tiny)).mean()))
+    return _perplexity(p_NC[np.arange(len(y_N)), y_N])
+
+
+def _perplexity(p_N: np.ndarray) -> float:
+    return float(np.exp(-np.log(np.maximum(p_N.astype(np.float64), np.finfo(np.float32).tiny)).mean()))
 
 
 def class_macro_f1(y_N: np.ndarray, guess_N: np.ndarray) -> float:
@@ -187,8 +191,46 @@ def token_perplexity(y_NT: np.ndarray, p_NT: np.ndarray) -> float | None:
 
     Probabilities are clipped from below at the smallest normal float32.
     """
-    p = p_NT[y_NT != NO_LABEL].astype(np.float64)
-    return float(np.exp(-np.log(np.maximum(p, np.finfo(np.float32).tiny)).mean())) if len(p) else None
+    p = p_NT[y_NT != NO_LABEL]
+    return _perplexity(p) if len(p) else None
 
 
 TOKEN_METRICS = {"perplexity": token_perplexity}
+
+
+BINS = 15
+"""The number of bins of confidence, evenly spaced in [0, 1] (Guo et al., ICML 2017)."""
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """For each bin of confidence, [B]: the number of samples, the sum of their confidences, and the number of
+    right predictions."""
+
+    count: Tensor
+    confidence: Tensor
+    right: Tensor
+
+    @property
+    def ece(self) -> float:
+        """Expected calibration error, sum_b n_b/N |accuracy_b - confidence_b|; NaN without samples."""
+        return float((self.right - self.confidence).abs().sum() / self.count.sum())
+
+    @property
+    def overconfidence(self) -> float:
+        """Mean confidence minus accuracy, in [-1, 1]; NaN without samples."""
+        return float((self.confidence - self.right).sum() / self.count.sum())
+
+
+def reliability(z_NC: Tensor, y_N: Tensor, bins: int = BINS) -> Reliability:
+    """The bins of the predicted classes' probabilities. z_NC: logits. y_N: true classes. A bin (a, b]
+    includes b."""
+    p_N, guess_N = z_NC.double().softmax(1).max(1)
+    return of_confidences(p_N, guess_N == y_N, bins)
+
+
+def of_confidences(p_N: Tensor, right_N: Tensor, bins: int = BINS) -> Reliability:
+    """The bins of confidences, float64 in [0, 1]. right_N: whether each prediction is right."""
+    bin_N = (p_N * bins).ceil().long().clamp(1, bins) - 1
+    empty = torch.zeros(bins, dtype=torch.float64, device=p_N.device)
+    return Reliability(*(empty.index_add(0, bin_N, v) for v in (torch.ones_like(p_N), p_N, right_N.double())))

@@ -1,0 +1,255 @@
+"""Pictures with a row per method: scores of clients, bytes until a target, and published scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from unskew.report.analysis.numbers import noun, plural, size, with_unit
+from unskew.report.figures.svg import (
+    NARROW,
+    WIDE,
+    Scale,
+    data_attribute,
+    ends_of,
+    line,
+    plain_number,
+    score_range,
+    shorten,
+    svg,
+    text,
+    tooltip,
+    x_axis,
+)
+from unskew.scores import Kind, kind, significant
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The clients of a method over all seeds: names and scores. colour: CSS classes. metric: the score."""
+
+    name: str
+    colour: str
+    clients: Sequence[str]
+    values: Sequence[float]
+    metric: str = "accuracy"
+
+    @property
+    def kind(self) -> Kind:
+        return kind(self.metric)
+
+    def text(self, value: float) -> str:
+        return f"{self.kind.digits(value)}{self.kind.unit}"
+
+
+def client_scores(strips: Sequence[Strip], x_label: str, *, width: int = WIDE) -> str:
+    """A row of dots per method, one per client; the bar is the mean, and the ring the worst client."""
+    strips = [s for s in strips if len(s.values)]
+    if not strips:
+        return ""
+    narrow, share = width == NARROW, strips[0].kind.share
+    left, row, top, bottom = (12, 76, 4, 56) if narrow else (150, 64, 6, 58)
+    height = top + bottom + row * len(strips)
+    low, high = ends_of(v for s in strips for v in s.values)
+    if share:
+        low, high = (0.0 if low < 0.5 else math.floor(low * 10 - 0.5) / 10), 1.0
+    else:
+        low, high, _ = score_range(low, high, share=False)
+    x = Scale(low, high, left + 8, width - 18)
+    tick = (lambda v: f"{100 * v:.0f}") if share else plain_number
+    parts = [x_axis(x, height - bottom + 8, top, x_label, tick, 5 if narrow else 10)]
+    rows, words, names = [], [], list(dict.fromkeys(n for s in strips for n in s.clients))
+    for i, s in enumerate(strips):
+        middle = top + row * (i + 0.5) + (10 if narrow else 4)
+        places = _swarm([float(v) for v in np.atleast_1d(x(np.array(s.values)))], row * 0.21)
+        parts += [_label(s, left, middle, row, narrow), _dots(s, places, middle)]
+        parts.append(_mean_and_worst(s, x, middle, row, width))
+        rows.append({"n": s.name, "c": s.colour, "y": round(middle, 1), "d": _for_script(s, places, names)})
+        mean, worst = float(np.mean(s.values)), s.kind.worst(s.values)
+        words.append(f"{s.name}: mean {s.text(mean)}, worst {s.text(worst)}")
+    script = ""
+    if not narrow or len(names) <= 200:
+        script = data_attribute("dots", {"h": row, "k": names, "r": rows, **({} if share else {"u": ""})})
+    return svg(width, height, f"Every client. {'; '.join(words)}", parts, script)
+
+
+def _label(s: Strip, left: float, middle: float, row: float, narrow: bool) -> str:
+    if narrow:
+        return text(left, middle - row * 0.36, shorten(s.name, 30), "label")
+    count = text(left - 14, middle + 15, plural(len(s.values), "dot"), "tick", "end")
+    return text(left - 14, middle, shorten(s.name, 16), "label", "end") + count
+
+
+def _swarm(x: Sequence[float], half: float) -> list[tuple[float, float]]:
+    """(x, dy) of dots; overlapping dots are stacked around the row's middle, up to `half` away from it."""
+    columns: dict[int, list[int]] = {}
+    for i in np.argsort(x, kind="stable").tolist():
+        columns.setdefault(round(x[i] / 5.0), []).append(i)
+    places = [(0.0, 0.0)] * len(x)
+    for members in columns.values():
+        gap = min(5.4, 2 * half / max(1, len(members) - 1))
+        for j, i in enumerate(members):
+            places[i] = (x[i], (j // 2 + j % 2) * (1 if j % 2 else -1) * gap)
+    return places
+
+
+def _dots(s: Strip, places: Sequence[tuple[float, float]], middle: float) -> str:
+    d = "".join(f"M{x:.1f} {middle + dy:.1f}h0" for x, dy in places)
+    many = " many" if len(places) > 300 else ""
+    return f'<path class="dots{many} {s.colour}" d="{d}"/>'
+
+
+def _mean_and_worst(s: Strip, x: Scale, middle: float, row: float, width: float) -> str:
+    mean, worst = float(np.mean(s.values)), s.kind.worst(s.values)
+    ring, bar = float(x(worst)), float(x(mean))
+    equal = sum(abs(v - worst) <= 1e-9 for v in s.values)
+    named = s.clients[list(s.values).index(worst)] if equal == 1 else plural(equal, "client")
+    words = f"worst {s.text(worst)}: {shorten(named, 22)}"
+    left_of_ring = ring + 6.2 * len(words) > width
+    place = ring + (6 if left_of_ring else -6)
+    return "".join(
+        [
+            line(bar, middle - row * 0.32, bar, middle + row * 0.32, f"mean {s.colour}"),
+            f'<circle class="ring {s.colour}" cx="{ring:.1f}" cy="{middle:.1f}" r="6"/>',
+            text(place, middle + row * 0.43, words, "note", "end" if left_of_ring else ""),
+            text(bar + 5, middle - row * 0.3, s.kind.digits(mean), "value"),
+        ]
+    )
+
+
+def _for_script(s: Strip, places: Sequence[tuple[float, float]], names: Sequence[str]) -> list[list[float]]:
+    """The data of the script's tooltip per dot: x, dy, index of the name, score (percent of a share)."""
+    factor, digits = (100, 1) if s.kind.share else (1, 6)
+    indices = {n: i for i, n in enumerate(names)}
+    return [
+        [round(x, 1), round(dy, 1), indices[name], round(factor * v, digits)]
+        for (x, dy), name, v in zip(places, s.clients, s.values)
+        if math.isfinite(v)  # JSON has no other numbers
+    ]
+
+
+@dataclass(frozen=True)
+class TargetCost:
+    """The bytes of a method until a target, for each of its n seeds that reached it. colour: CSS classes."""
+
+    name: str
+    colour: str
+    bytes: Sequence[float]
+    n: int
+
+    @property
+    def mean(self) -> float:
+        """The mean over seeds; infinite if none reached the target."""
+        return float(np.mean(self.bytes)) if len(self.bytes) else math.inf
+
+
+def target_cost(
+    rows: Sequence[TargetCost], target: float, metric: str = "accuracy", *, width: int = WIDE
+) -> str:
+    """A row per method, fewest bytes first: a dot per seed and a bar at their mean; "" if none reached the
+    target.
+
+    target: a score. metric: its name.
+    """
+    if not any(len(r.bytes) for r in rows):
+        return ""
+    narrow = width == NARROW
+    left, right, row, top, bottom = (12, 16, 50, 4, 48) if narrow else (150, 150, 36, 6, 50)
+    rows = sorted(rows, key=lambda r: r.mean)
+    values = [b for r in rows for b in r.bytes if b > 0] or [1.0]
+    x = Scale(min(values) / 1.6, max(values) * 1.6, left, width - right, log=True)
+    height = top + bottom + row * len(rows)
+    score = with_unit(target, metric)
+    label = f"bytes of all clients, both ways, until {score} global {noun(metric)}"
+    short = f"bytes until {score}"
+    parts = [x_axis(x, height - bottom, top, short if narrow else label, size, 4 if narrow else 7)]
+    words = []
+    for i, r in enumerate(rows):
+        middle = top + row * (i + 0.5) + (8 if narrow else 0)
+        if narrow:
+            parts.append(text(left, middle - 13, shorten(r.name, 30), "label"))
+        else:
+            parts.append(text(left - 14, middle + 4, shorten(r.name, 16), "label", "end"))
+        parts.append(_seeds(r, x, middle, width) if r.bytes else text(left + 6, middle + 4, "not reached"))
+        words.append(f"{r.name} {size(r.mean) if r.bytes else 'not reached'}")
+    return svg(width, height, f"Bytes until {score}. {'; '.join(words)}", parts)
+
+
+def _seeds(r: TargetCost, x: Scale, middle: float, width: int) -> str:
+    places = [float(x(max(b, x.low))) for b in r.bytes]
+    bar = float(x(max(r.mean, x.low)))
+    words = size(r.mean) + (f"  ({len(r.bytes)} of {r.n} seeds)" if len(r.bytes) < r.n else "")
+    after = max(places) + 10
+    if width == NARROW and after + 6.4 * len(words) > width:
+        label = text(width - 14, middle - 13, words, "value", "end")
+    else:
+        label = text(after, middle + 4, words, "value")
+    dots = "".join(f"M{place:.1f} {middle:.1f}h0" for place in places)
+    stem = line(x.begin, middle, bar, middle, f"stem {r.colour}")
+    mean = line(bar, middle - 9, bar, middle + 9, f"mean {r.colour}")
+    return f'{stem}<path class="dots {r.colour}" d="{dots}"/>{mean}{label}'
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The scores of a method in a row of a table.
+
+    paper: NaN without a published score. std: of ours over seeds, NaN if unknown. colour: CSS classes.
+    equal: whether both have equally many rounds; otherwise the ring is grey and there is no line.
+    """
+
+    name: str
+    colour: str
+    paper: float
+    ours: float
+    std: float
+    equal: bool = True
+
+    @property
+    def deviation(self) -> float:
+        return 0.0 if math.isnan(self.std) else self.std
+
+
+def paper_scores(pairs: Sequence[Pair], label: str, *, width: int = WIDE) -> str:
+    """A row per method: a ring for the paper's score, a dot with deviation for ours, and a line between them;
+    "" without scores of ours. label: of the axis, with its unit."""
+    pairs = [p for p in pairs if not math.isnan(p.ours)]
+    if not pairs:
+        return ""
+    values = [v for p in pairs for v in (p.paper, p.ours - p.deviation, p.ours + p.deviation)]
+    low, high = ends_of(values)
+    pad = 0.06 * ((high - low) or abs(high) or 1.0)
+    narrow, step = width == NARROW, 24.0
+    left, right, top = (104, 44, 6) if narrow else (190, 60, 6)
+    bottom = top + step * len(pairs) + 6
+    x = Scale(low - pad, high + pad, left, width - right)
+    parts = [x_axis(x, bottom, top, label, lambda v: plain_number(round(v, 9)), 4 if narrow else 8)]
+    for i, p in enumerate(pairs):
+        y = top + (i + 0.5) * step
+        parts += [text(left - 12, y + 4, shorten(p.name, 12 if narrow else 24), "label", "end")]
+        parts += _marks(p, x, y)
+    words = [f"{p.name} {significant(p.ours, 3)}{_published(p)}" for p in pairs]
+    return svg(width, bottom + 46, f"{label}: {'; '.join(words)}", parts)
+
+
+def _published(p: Pair) -> str:
+    return "" if math.isnan(p.paper) else f", paper {significant(p.paper, 4)}"
+
+
+def _marks(p: Pair, x: Scale, y: float) -> list[str]:
+    ours, parts = float(x(p.ours)), []
+    if not math.isnan(p.paper):
+        paper = float(x(p.paper))
+        title = tooltip(f"{p.name}: {significant(p.paper, 4)} in the paper")
+        if p.equal:
+            parts.append(f'<path class="leader {p.colour}" d="M{ours:.1f} {y:.1f}H{paper:.1f}"/>')
+        shade = "" if p.equal else " grey"
+        parts.append(f'<circle class="ring{shade}" cx="{paper:.1f}" cy="{y:.1f}" r="5">{title}</circle>')
+    if p.deviation:
+        parts.append(line(float(x(p.ours - p.std)), y, float(x(p.ours + p.std)), y, f"mean {p.colour}"))
+    deviation = f" ± {significant(p.std, 2)}" if p.deviation else ""
+    title = tooltip(f"{p.name}: {significant(p.ours, 3)} here{deviation}")
+    return [*parts, f'<circle class="stop {p.colour}" cx="{ours:.1f}" cy="{y:.1f}" r="4.5">{title}</circle>']
