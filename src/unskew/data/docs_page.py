@@ -37,6 +37,9 @@ MEANINGS = {
     "target": "the number to predict, a column or what y is called; or several labels, 'fever,cough'",
     "center": "number subtracted from the target; by default the training samples' mean",
     "group": "the column of groups, such as patients, that no split divides, or none",
+    "x": "the columns to train on; by default all others",
+    "drop": "columns to leave out",
+    "missing": "what becomes of empty cells; median and indicator fill them",
     "scale": "divisor of the target; by default the training samples' standard deviation",
 }
 """The meanings of arguments that readers share."""
