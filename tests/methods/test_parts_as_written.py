@@ -167,8 +167,8 @@ def test_a_division_that_holds_nothing_of_this_model_is_remarked_on():
         ("pfedsim(warm=1.0)", 5, ""),
         ("feddpms(stage=0.9)", 3, "after round 18 of 20 (stage=0.9)"),
         ("scaffold", 3, ""),
-        ("cfl", 0, "before 'cfl' comes to its second stage, after round 20 of 20 (first=20)"),
-        ("cfl", 5, "the run ends before"),
+        ("cfl", 0, "the run has 20 rounds, and 'cfl' comes to its second stage after round 20 (first=20)"),
+        ("cfl", 5, "the run has 20 rounds"),
         ("cfl(first=19)", 0, ""),
         (
             "cfl(first=10)",
@@ -189,7 +189,7 @@ def test_a_division_that_holds_nothing_of_this_model_is_remarked_on():
         (
             "floco(tau=1000)",
             0,
-            "before 'floco' comes to its second stage, after round 1000 of 20 (tau=1000)",
+            "the run has 20 rounds, and 'floco' comes to its second stage after round 1000 (tau=1000)",
         ),
     ],
 )
