@@ -109,9 +109,7 @@ def check_method(method: object) -> None:
     elif isinstance(method, list | tuple):
         text = "a list of methods was given; use unskew.compare([...]), or join Parts by '+'."
     elif isinstance(method, nn.Module):
-        text = (
-            f"{type(method).__name__} was given as method; give it as model: run('fedavg', data, model=...)."
-        )
+        text = f"a {type(method).__name__} was given as method; give it as model: run(..., model=...)."
     raise UsageError("E102", text)
 
 
