@@ -38,7 +38,7 @@ FROZEN = {
         "data --label --target --site --group --features --json --skew --clients --samples --availability --model"
         " --seed --partition-seed --secure-aggregation"
     ),
-    "resume": "run --rounds --without --wait --on --method --model --metrics --json",
+    "resume": "run --rounds --without --wait --on --method --model --metrics --loss --json",
     "attach": "run --stop --json",
     "attack": "run attack --set --samples --seeds --data --pictures --merged --method --model --json",
     "audit": "run --set --samples --seeds --method --model --json",

@@ -58,7 +58,7 @@ def test_what_a_site_keeps_of_a_run_is_told_from_no_run(tmp_path):
         ended = call("watch", str(tmp_path), *options)
         assert ended.code == 2
         assert "E117" in ended.text
-        assert "unskew site watch shows it" in ended.text
+        assert "unskew site watch" in ended.text
 
 
 def test_scores_of_single_clients_are_not_those_of_all(run):

@@ -120,8 +120,6 @@ def test_what_was_announced_is_read_wherever_the_folder_has_gone(tmp_path):
         announced_cells(tmp_path)
 
 
-
-
 def test_what_only_this_process_has_is_not_handed_to_workers(tmp_path):
     class Mine(FedProx):
         name = "mine"

@@ -252,11 +252,14 @@ def stage_remarks(method: Method, rounds: int, patience: int) -> tuple[tuple[str
     early stopping may end it before. patience: of early stopping; 0 without."""
     remarks: list[tuple[str, str]] = []
     for p, first, last in _first_stages(method, rounds):
-        ends = f"patience={patience} may end the run" if 0 < patience < last < rounds else "the run ends"
-        if ends != "the run ends" or last >= rounds:
-            text = f"{ends} before '{p.name}' comes to its second stage, after round {last} of {rounds}"
-            text = f"{text} ({p.first_stage}={first:g}); its scores are then those of the first."
+        setting = f"({p.first_stage}={first:g})"
+        if patience and patience < last < rounds:
+            text = f"patience={patience} may end the run before '{p.name}' comes to its second stage, after"
+            text = f"{text} round {last} of {rounds} {setting}; its scores are then those of the first."
             remarks.append(("E139", text))
+        elif last >= rounds:
+            text = f"the run has {rounds} rounds, and '{p.name}' comes to its second stage after round {last}"
+            remarks.append(("E139", f"{text} {setting}; its scores are those of the first."))
     return tuple(remarks)
 
 

@@ -182,9 +182,9 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     listed = tuple(callbacks)
     for callback in listed:
         if not isinstance(callback, Callback):
-            what = f"{callback.__name__} is a class" if isinstance(callback, type) else excerpt(callback)
-            text = f"callbacks take unskew.Callback objects, such as MyCallback(), not this: {what}"
-            raise UsageError("E109", f"{text}.")
+            name = callback.__name__ if isinstance(callback, type) else ""
+            what = f"{name} is a class; write {name}()" if name else excerpt(callback)
+            raise UsageError("E109", f"callbacks take unskew.Callback objects: {what}.")
         mro = type(callback).__mro__
         for base in mro[: mro.index(Callback)]:
             if base.__module__.partition(".")[0] != "unskew":

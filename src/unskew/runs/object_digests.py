@@ -107,11 +107,9 @@ def check_method(method: object) -> None:
     if isinstance(method, type) and issubclass(method, Part):
         text = f"{method.__name__} is a class, not a Part; write {method.__name__}()."
     elif isinstance(method, list | tuple):
-        text = "run trains one method, not a list; use unskew.compare([...]), or join Parts by '+'."
+        text = "a list of methods was given; use unskew.compare([...]), or join Parts by '+'."
     elif isinstance(method, nn.Module):
-        text = (
-            f"{type(method).__name__} was given as method; give it as model: run('fedavg', data, model=...)."
-        )
+        text = f"a {type(method).__name__} was given as method; give it as model: run(..., model=...)."
     raise UsageError("E102", text)
 
 

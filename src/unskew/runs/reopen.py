@@ -185,7 +185,11 @@ def rebuild(
     check_model(path, files, settings, model)
     here = settings.replace(device="cpu", precision="float32", workers=1, lanes="1")
     here = here.replace(
-        normalise="none", set={}, metrics="none", loss="auto", availability=without_trace(settings.availability)
+        normalise="none",
+        set={},
+        metrics="none",
+        loss="auto",
+        availability=without_trace(settings.availability),
     )
     if isinstance(model, str):
         here, model = here.replace(model=model), None

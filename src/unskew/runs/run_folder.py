@@ -163,7 +163,10 @@ class RunFolder:
             raise UsageError("E109", f"{path} is a run of {settings.rounds} rounds; got rounds={rounds}.")
         settings = settings.replace(rounds=settings.rounds if rounds is None else rounds)
         again = f"resume it with unskew.run(..., name='{path.name}')"
-        if GIVEN_OBJECT in (settings.data, settings.model) or GIVEN_OBJECT in settings.metrics + settings.loss:
+        if (
+            GIVEN_OBJECT in (settings.data, settings.model)
+            or GIVEN_OBJECT in settings.metrics + settings.loss
+        ):
             text = f"{path} was begun from Python with its own data, model, loss or metric; {again}."
             raise StateError("E156", text)
         try:
