@@ -1,7 +1,7 @@
 """`unskew.load`: a finished run's model from its folder, without the samples, and without running anything in
 it."""
 
-from __future__ import annotations
+from __future__ import json
 
 import os
 import shutil

@@ -42,8 +42,8 @@ class Calibration(Probe):
             "confidence": [round(v, 6) for v in (whole.confidence / whole.count.clamp(min=1)).tolist()],
             "accuracy": [round(v, 6) for v in (whole.right / whole.count.clamp(min=1)).tolist()],
         }
-        sites = [
-            {"name": self.lens.client_names[k], "n": int(own.count.sum()), "ece": round(own.ece, 6), "overconfidence": round(own.overconfidence, 6)}
-            for k, own in zip(clients, self.lens.each(at, clients))
-        ]  # fmt: skip
+        sites = []
+        for k, own in zip(clients, self.lens.each(at, clients)):
+            score = {"ece": round(own.ece, 6), "overconfidence": round(own.overconfidence, 6)}
+            sites.append({"name": self.lens.client_names[k], "n": int(own.count.sum()), **score})
         return Measurement(values, {"bins": bins, "ece": round(whole.ece, 6), "sites": sites})
