@@ -1,8 +1,9 @@
 """`unskew.load`: a finished run's model from its folder, without the samples, and without running anything in
 it."""
 
-from __future__ import json
+from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
