@@ -341,19 +341,20 @@ def _prepared(module: nn.Module, layout: Layout | None) -> Iterator[None]:
 
 def _in_place_child(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> str:
     """The module or its direct child that changes its input in place, in words; "" if none does."""
-    names = {child: name for name, child in module.named_children()}
-    before: dict[nn.Module, int] = {}
+    # by id, because a hook that held its layer would keep the whole model until the next collection of garbage
+    names = {id(child): name for name, child in module.named_children()}
+    before: dict[int, int] = {}
     changed: list[str] = []
 
     def note(child: nn.Module, args: tuple[object, ...]) -> None:
         if args and isinstance(args[0], Tensor):
-            before[child] = args[0]._version
+            before[id(child)] = args[0]._version
 
     def compare(child: nn.Module, args: tuple[object, ...], _output: object) -> None:
-        if args and isinstance(args[0], Tensor) and args[0]._version != before[child]:
-            changed.append(names[child])
+        if args and isinstance(args[0], Tensor) and args[0]._version != before[id(child)]:
+            changed.append(names[id(child)])
 
-    for child in names:
+    for child in module.children():
         child.register_forward_pre_hook(note)
         child.register_forward_hook(compare)
     x = torch.zeros(2, *shape)
