@@ -232,7 +232,7 @@ def test_a_study_that_needs_samples_at_the_server_or_noise_that_it_knows_is_refu
 
 def test_a_site_refuses_what_its_coordinator_did_not_sign_or_sends_twice(tmp_path):
     site = fake.sites(tmp_path / "sites", fake.federation())[1000]
-    header = {"run": "r1", "serial": 5, "site": "s0", "kind": "train", "t": 1}
+    header = {"run": "r1", "serial": 5, "site": "s0", "kind": "train", "t": 1, "lr": 0.1}
     forged = seal(header, {}, PrivateKey.make())
     assert json.loads(site.answer(forged).text)["code"] == "E310"
     true = seal(header, {}, fake.COORDINATOR)

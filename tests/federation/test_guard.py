@@ -118,7 +118,7 @@ def test_a_method_is_what_the_operator_reads_and_nothing_beside_it(site):
     forged = {**settings, "set": {"fedprox": {"mu": 100.0}}}
     refusal = answer(site, "hello", settings=forged)
     assert refusal["code"] == "E506"
-    assert "by the setting 'set', which its operator would not read" in refusal["text"]
+    assert "by the setting 'set', which an operator would not read" in refusal["text"]
     tree = {"w": {"x": torch.zeros(1)}}
     assert answer(site, "setup", tree=tree, settings=forged, **FACTS)["code"] == "E506"
     assert "hello" in answer(site, "hello", settings=settings, run="r2")

@@ -168,11 +168,11 @@ def other(path):
 @pytest.mark.parametrize(
     ("name", "damage", "code"),
     [
-        ("sites.json", lose, "E201 .* is gone, which holds the number by which sites know the run"),
-        ("sites.json", truncate, "E201 .* does not say which run this is"),
-        ("sites.json", other, "E201 .* does not say which run this is"),
-        ("audit.jsonl", lose, "E201 .* is gone, from which requests are numbered"),
-        ("audit.jsonl", empty, "E201 .* is gone, from which requests are numbered"),
+        ("sites.json", lose, "E201 .* do not say which run this is"),
+        ("sites.json", truncate, "E201 .* do not say which run this is"),
+        ("sites.json", other, "E201 .* do not say which run this is"),
+        ("audit.jsonl", lose, "E201 .* do not say which run this is"),
+        ("audit.jsonl", empty, "E201 .* do not say which run this is"),
     ],
 )
 def test_a_run_that_has_lost_what_its_sites_know_it_by_is_not_resumed(tmp_path, name, damage, code):
@@ -181,7 +181,7 @@ def test_a_run_that_has_lost_what_its_sites_know_it_by_is_not_resumed(tmp_path, 
     damage(tmp_path / "run" / name)
     for _ in range(2):  # the refusal itself must not make the folder look whole
         channel = fake.Direct(sites)
-        with pytest.raises(StateError, match=code + ".*; put the file back as it was, or start again"):
+        with pytest.raises(StateError, match=code + ".*; put them back as they were, or start again"):
             fake.run(tmp_path / "run", channel, settings)
         assert not channel.asked
     spent = json.loads((tmp_path / "sites/s2/spent.json").read_text())

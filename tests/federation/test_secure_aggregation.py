@@ -152,7 +152,7 @@ def test_nothing_but_the_sum_can_be_read_of_what_sites_send(tmp_path):
     up = [r for r in loop.record.rows["ledger"] if r["way"] == "up" and not r["share"].startswith("score")]
     assert all(r["sum_of"] == 5 for r in up)
     facts = SimpleNamespace(
-        traffic=traffic_of(up), privacy={}, attacks={}, path=Path("r"), config={}, federation={}
+        traffic=traffic_of(up), privacy={}, attacks={}, path=Path("r"), config={}, federation={}, rounds=1
     )
     assert {p.adversary.partition(", and")[0] for p in payloads(facts)} == {
         "the server, in sums of 5 or more clients"

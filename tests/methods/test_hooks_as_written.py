@@ -344,16 +344,16 @@ def test_functions_of_a_trip_take_what_they_are_called_with(body):
     [
         ({"gards": lambda self, g, w, c: g}, "defines 'gards', which is no hook .* Did you mean 'grad'"),
         ({"on_finish": lambda self, w, c: ({}, {})}, "Did you mean 'finish'"),
-        ({"merge_s": True}, "no attribute of a Part .* Did you mean 'merges'"),
+        ({"merge_s": True}, "Did you mean 'merges'"),
         (
             {"loss": lambda self, w, out, b: 0.0},
             r"takes \(self, w, out, b\), and is called with \(self, w, out, b, c\)",
         ),
-        ({"loss": lambda self, out, w, b, c: 0.0}, r"takes \(out, w, b, c\) in another order"),
+        ({"loss": lambda self, out, w, b, c: 0.0}, r"is called with \(self, w, out, b, c\)"),
         ({"merge": lambda self, w, s, ups, fed: (w, s)}, "only called with merges = True"),
         ({"personalise": lambda self, w, c: w}, "only called with personal = True"),
         ({"merges": True}, "says merges = True and defines no `merge`"),
-        ({"tap": lambda self, cut, h, b, c: (h, b)}, "runs at the cuts in `taps`"),
+        ({"tap": lambda self, cut, h, b, c: (h, b)}, "only called with taps"),
         ({"taps": "cut"}, r"taps has to be a tuple, like \('cut',\)"),
         ({"taps": lambda self: ("cut",)}, "or a property that returns one"),
         (
@@ -365,7 +365,7 @@ def test_functions_of_a_trip_take_what_they_are_called_with(body):
         ({"called": "kept"}, "is called 'kept'"),
         (
             {"projection": torch.nn.Linear(3, 3)},
-            r"keeps weights on itself \('projection'\).* in the hook `weights`",
+            r"defines 'projection'",
         ),
         ({"decorated": False}, r"write @dataclass\(frozen=True\) above class Mine"),
     ],
@@ -396,14 +396,14 @@ def test_a_class_that_is_not_frozen_or_whose_settings_would_be_lost_is_refused()
     ("shape", "further", "told"),
     [
         (3, {}, "shape has to be a tuple"),
-        ((None, 3), {}, "rows has to say how many rows"),
-        ((3, None), {"rows": 2}, ".*can only stand first"),
+        ((None, 3), {}, "None, a number of rows that differs"),
+        ((3, None), {"rows": 2}, "None, a number of rows that differs"),
         ((3,), {"dtype": "float32"}, "dtype has to be one of torch's"),
         ((3,), {"low": 1, "high": 0}, "low has to be at most high"),
-        ((3,), {"kind": "sum"}, "kind has to be .*Did you mean 'sums'"),
-        ((3,), {"samples": "all"}, "samples has to be a whole number above 0, 'class' or 'client'"),
-        ((3,), {"samples": 0}, "samples has to be"),
-        ((3,), {"reads": "mean"}, "reads has to be 'sum' or 'each'"),
+        ((3,), {"kind": "sum"}, "kind is .*Did you mean 'sums'"),
+        ((3,), {"samples": "all"}, "samples is"),
+        ((3,), {"samples": 0}, "samples is"),
+        ((3,), {"reads": "mean"}, "reads is 'sum' or 'each'"),
         ((3,), {"norm": 0.0}, "norm has to be above 0"),
     ],
 )
@@ -416,12 +416,12 @@ def test_a_share_that_cannot_be_meant_is_refused(shape, further, told):
 @pytest.mark.parametrize(
     ("law", "args", "told"),
     [
-        ("gauss", (), "law has to be"),
-        ("uniform", (-1, 1), r"takes no args; got \(-1, 1\); scale what you draw"),
-        ("normal", (0, 0.1), "takes no args"),
+        ("gauss", (), "law is"),
+        ("uniform", (-1, 1), r"takes 0 args above 0; got \(-1, 1\). Scale what you draw"),
+        ("normal", (0, 0.1), "takes 0 args"),
         ("beta", (), "takes 2 args"),
         ("beta", (0, 1), "above 0"),
-        ("integers", (2.5,), "whole numbers above 0"),
+        ("integers", (2.5,), "a whole number"),
     ],
 )
 def test_a_noise_that_cannot_be_meant_is_refused(law, args, told):

@@ -124,7 +124,9 @@ def test_the_ledger_counts_what_each_client_was_sent_and_says_what_of_others_it_
     assert "numbered hands on to other clients: their numbers" in "\n".join(disclosure.disclosure_lines(made))
     made.ledger.trained(1, list(replies.values()), start)
     traffic = traffic_of(made.record.rows["ledger"])
-    facts = SimpleNamespace(traffic=traffic, privacy={}, attacks={}, path=Path("r"), config={}, federation={})
+    facts = SimpleNamespace(
+        traffic=traffic, privacy={}, attacks={}, path=Path("r"), config={}, federation={}, rounds=1
+    )
     (sent,) = payloads(facts)
     assert sent.adversary == "the server, and other clients, who are sent their numbers"
     assert f"weights: seen by {sent.adversary};" in what_it_tells(made.method, made.fed)[0]

@@ -74,7 +74,7 @@ def run(method="fedavg", **options) -> unskew.Result:
         (lambda: run(model=Net().half()), r"E123 .*are float16.*give model\.float\(\)"),
         (lambda: run(model=Net(10)), "E123 .*the labels have 3 classes"),
         (lambda: run(unskew.Scaffold), r"E102 Scaffold is a class, not a Part; write Scaffold\(\)"),
-        (lambda: run(["fedavg", "flea"]), r"E102 a list of methods.*unskew\.compare"),
+        (lambda: run(["fedavg", "flea"]), r"E102 .*unskew\.compare"),
         (lambda: run(Net()), "E102 a Net was given as method; give it as model"),
         (lambda: unskew.compare([unskew.Scaffold], (X, Y)), "E102 Scaffold is a class"),
         (lambda: Mine(strenght=2.0), "E102 Mine has no argument 'strenght'.*Did you mean 'strength'"),  # type: ignore[call-arg]

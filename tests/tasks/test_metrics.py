@@ -170,7 +170,7 @@ def test_whoever_asks_for_nothing_gets_the_same_rows_and_no_probabilities(kept, 
         ("cost.py", "E126 unknown metric 'cost.py'"),
         ("auroc,none.py:cost", "E111 there is no file none.py"),
         ("r2", "E126 the metric 'r2' does not fit classification; of the metrics there are, auroc, map, ece"),
-        ("(given):cost", "E126 the metric 'cost' was a function given in Python"),
+        ("(given):cost", "E126 'cost' was a function given in Python"),
         (lambda y, p: 1, "E126 metrics are names and functions written with def; .* has no name"),
         ([3], "E126 metrics are names and functions .* 3 is no function"),
     ],
@@ -215,7 +215,7 @@ def test_a_function_from_a_file(tmp_path):
 def test_a_run_with_a_function_given_in_python_is_resumed_from_python(kept):
     assert kept.settings.metrics == f"(given):error,{ALL}"
     assert as_text(error) == ("(given):error", {"error": error})
-    with pytest.raises(StateError, match=r"E156 .*its own data, model or metric"):
+    with pytest.raises(StateError, match=r"E156 .*its own data, model, loss or metric"):
         unskew.resume(kept.path)
 
 

@@ -341,7 +341,7 @@ def _prepared(module: nn.Module, layout: Layout | None) -> Iterator[None]:
 
 def _in_place_child(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> str:
     """The module or its direct child that changes its input in place, in words; "" if none does."""
-    # by id, because a hook that held its layer would keep the whole model until the next collection of garbage
+    # by id: a hook that held its layer would keep the whole model until the next collection of garbage
     names = {id(child): name for name, child in module.named_children()}
     before: dict[int, int] = {}
     changed: list[str] = []

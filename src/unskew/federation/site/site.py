@@ -87,7 +87,7 @@ NEEDED = {
 
 Round = Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
 Place = Annotated[int, Field(ge=0, le=1000)]
-Rate = Annotated[float, Field(ge=0, le=1e9)]
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Version = Annotated[str, Field(pattern="^[ -~]{0,100}$")]
 Sites = Annotated[list[str], Field(max_length=MOST_CLIENTS)]
 

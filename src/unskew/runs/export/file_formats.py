@@ -131,8 +131,7 @@ def write_onnx(whole: ExportedModel, x: ExportSamples, _run: Run) -> bytes:
     Raises UsageError: E133 if the extra is not installed, E160 for a model that torch cannot export or that
     is too large.
     """
-    for name in ("onnx", "onnxscript", "onnxruntime"):
-        package(name)
+    package("onnx"), package("onnxscript"), package("onnxruntime")
     size = sum(t.numel() * t.element_size() for t in whole.model.state_dict().values())
     if size > LARGEST_ONNX:
         text = f"the model has {size:,} bytes, and one ONNX file holds at most {LARGEST_ONNX:,}"
