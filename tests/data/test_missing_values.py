@@ -73,12 +73,17 @@ def test_an_indicator_marks_the_missing_numbers_of_each_column(table):
         ({"x": "age,bp"}, ["age", "bp"]),
         ({"x": ["bp"]}, ["bp"]),
         ({"drop": "remark, sex"}, ["age", "bp"]),
-        ({"x": ["age", "bp"], "drop": ["age"]}, ["bp"]),
     ],
 )
 def test_columns_are_chosen_or_left_out_by_name(table, options, columns):
     read = data.read(table, label="sick", missing="median", **options)
     assert [name for name, _ in read.intake.form["columns"]] == columns
+
+
+def test_a_dropped_column_has_no_role(table):
+    """The column of hospitals was the sites although it was left out."""
+    read = data.read(table, label="sick", missing="median", drop="hospital")
+    assert "hospital" not in read.columns
 
 
 @pytest.mark.parametrize("options", [{"x": "agee"}, {"drop": "agee"}])

@@ -156,6 +156,15 @@ def test_the_format_of_numbers_can_be_named_and_holds_for_predictions(read, tmp_
         read(";", z=thousand, decimal=".", thousands=".")
 
 
+def test_one_hot_labels_are_refused(read):
+    """Of three columns is_a, is_b, is_c the last became the labels, and the other two told the answer."""
+    kinds = {f"is_{c}": lambda i, k=k: str(int(i % 3 == k)) for k, c in enumerate("abc")}
+    for label in ("", "is_b"):
+        with pytest.raises(DataError, match=r"E404 .* in the columns is_a, is_b, is_c"):
+            read(label=label, status=None, **kinds)
+    assert read(status=lambda i: str(int(i % 3 == 0)), vip=lambda i: str(i % 2), label="status").shape == (7,)
+
+
 @pytest.mark.parametrize("cell", ["NA", "N/A", "NULL", "null", "None", "nan", "NaN", "?", "", " "])
 def test_missing_labels_and_sites_are_refused(read, cell):
     """`NA` and `?` became a class, or a site, of their own."""

@@ -22,6 +22,7 @@ OwnMethod = Annotated[
     str | None, "the method of a run of which a Part is in a Python file, with your own file"
 ]
 OwnModel = Annotated[str | None, "FILE.py:FUNCTION of a run whose model is in a Python file"]
+OwnLoss = Annotated[str | None, "FILE.py:FUNCTION of a run whose loss is in a Python file"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Arguments:
     ] = False
     method: OwnMethod = None
     model: OwnModel = None
+    loss: OwnLoss = None
     json: Json = False
 
 
@@ -72,6 +74,7 @@ def audit(
     seeds: Annotated[Seeds, "how often the run is trained anew, each time with other canaries"] = 1,
     method: OwnMethod = None,
     model: OwnModel = None,
+    loss: OwnLoss = None,
     json: Json = False,
 ) -> None:
     """Train a finished run again with canaries, and measure which epsilon its model refutes.
@@ -79,7 +82,7 @@ def audit(
     privacy.json and the report show this bound next to the epsilon that the run claims; docs/privacy.md
     explains it.
     """
-    attack(Arguments(run, "audit", set, samples, seeds, method=method, model=model, json=json))
+    attack(Arguments(run, "audit", set, samples, seeds, method=method, model=model, loss=loss, json=json))
 
 
 def _scene(arguments: Arguments) -> Scene:
@@ -90,7 +93,7 @@ def _scene(arguments: Arguments) -> Scene:
     from unskew.attacks.scene import Scene
     from unskew.runs.reopen import UserCode
 
-    code = UserCode(arguments.method, arguments.model)
+    code = UserCode(arguments.method, arguments.model, arguments.loss)
     if arguments.data:
         from unskew.federation.network_replay import open_replay
 

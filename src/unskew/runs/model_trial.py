@@ -26,7 +26,7 @@ from unskew.tasks.task import Task
 
 TRIAL_SAMPLES, TRIAL_LANES = 4, 2
 """Number of samples in the step, and of clients side by side; more would only take longer."""
-PADDING, TOLERANCE, LEAST = 4, 1e-2, 1e-3
+PADDING, TOLERANCE, LEAST = 4, 1e-3, 1e-3
 """Number of padding rows of clients side by side; the largest difference that they and other kernels may
 make, relative to a tensor's largest value; and the lower bound of that value, relative to the largest value
 of all tensors."""

@@ -119,7 +119,7 @@ def object_digests(method: Method, model: nn.Module | None, metrics: Functions) 
     digests = {} if model is None else {"the model": model_digest(model)}
     theirs = [p for p in method.parts if not p.spelling and type(p).__module__.partition(".")[0] != "unskew"]
     digests |= {f"the Part '{p.name}'": part_digest(p) for p in theirs}
-    return digests | {f"the metric '{n}'": _text_digest(_code_of(f)) for n, f in metrics.items()}
+    return digests | {f"the function '{n}'": _text_digest(_code_of(f)) for n, f in metrics.items()}
 
 
 def part_digest(part: Part) -> str:

@@ -43,16 +43,17 @@ from unskew.version import revision
 class UserCode:
     """The caller's code in place of files that a run's settings name, which are not trusted.
 
-    method: text, Method or Part. model: a module, or the text FILE.py:FUNCTION.
+    method: text, Method or Part. model: a module, or the text FILE.py:FUNCTION. loss: such a text.
     """
 
     method: Method | Part | str | None = None
     model: nn.Module | str | None = None
+    loss: str | None = None
 
     @staticmethod
     def of(settings: Settings) -> UserCode:
         """The files that these settings name, for a caller who trusts them."""
-        named = (text if ".py" in text else None for text in (settings.method, settings.model))
+        named = (text if ".py" in text else None for text in (settings.method, settings.model, settings.loss))
         return UserCode(*named)
 
 
@@ -87,6 +88,16 @@ def check_model(
         raise StateError("E156", f"{text}; name yours: model=... (--model FILE.py:FUNCTION).")
     if isinstance(given, str):
         _check_file(path, files, given)
+
+
+def check_loss(path: Path, files: Mapping[str, str], settings: Settings, given: str | None) -> None:
+    """Raises StateError: E156 if the run minimises a user's function and none is given, E112 for a file with
+    another digest."""
+    if given is not None:
+        _check_file(path, files, given)
+    elif python_files.names_function(settings.loss):
+        text = f"the loss of {path} was code ({settings.loss}), which is not taken from the folder"
+        raise StateError("E156", f"{text}; name yours: --loss FILE.py:FUNCTION.")
 
 
 def _check_file(path: Path, files: Mapping[str, str], text: str) -> None:

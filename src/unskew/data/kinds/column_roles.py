@@ -109,6 +109,8 @@ def part_column(
     return "", None
 
 
+NEIGHBOURS = 50
+"""Number of columns on each side of the labels that may be classes, too."""
 LABEL_NAMES = ("label", "target", "class", "y", "category", "labels", "diagnosis", "outcome")
 """Usual names of a column of labels, the likeliest first."""
 
@@ -130,6 +132,39 @@ def column_named(columns: Iterable[str], column: str, name: str) -> str:
     return column
 
 
+def _check_one_hot(sheet: Sheet, label: str) -> None:
+    """Raises DataError (E404) if the label is one of neighbouring columns of which every row has a single 1.
+    As features, the others would give it away."""
+    names = list(sheet.columns)
+    place = names.index(label)
+    before = _columns_of_bits(sheet, names[max(place - NEIGHBOURS, 0) : place + 1][::-1])[::-1]
+    if not before:
+        return
+    bits = [*before, *_columns_of_bits(sheet, names[place + 1 : place + 1 + NEIGHBOURS])]
+    first, ones = place - len(before) + 1, np.cumsum([np.zeros(len(bits[0]), int), *bits], axis=0)
+    for begin in range(len(before)):
+        for end in range(max(len(before), begin + 2), len(bits) + 1):
+            if (ones[end] - ones[begin] == 1).all():
+                group = abbreviate(names[first + begin : first + end], 4)
+                fault = f"every row has a single 1 in the columns {group}, so they hold one label together"
+                remedy = "put the name of the class into one column, and remove them"
+                raise DataError("E404", f"{sheet.name}: {fault}; {remedy}.")
+
+
+def _columns_of_bits(sheet: Sheet, names: Sequence[str]) -> list[np.ndarray]:
+    """These columns, int [N] each, up to the first that holds anything but 0 and 1."""
+    columns: list[np.ndarray] = []
+    for name in names:
+        values = sheet.columns[name]
+        is_number = values.dtype.kind in "biuf"
+        values = values if is_number else np.char.lower(cells.words(values))
+        is_one = np.isin(values, (1,) if is_number else ("1", "1.0", "true"))
+        if not (is_one | np.isin(values, (0,) if is_number else ("0", "0.0", "false"))).all():
+            break
+        columns.append(is_one.astype(int))
+    return columns
+
+
 def label_column(
     sheet: Sheet, label: str, classes: Sequence[str] | None, notes: list[Note]
 ) -> tuple[str, np.ndarray]:
@@ -141,6 +176,7 @@ def label_column(
     columns, usual = sheet.columns, label_column_in(sheet.columns)
     column = column_named(columns, label, sheet.name) if label else usual or list(columns)[-1]
     values, is_guess = columns[column], not label and not usual
+    _check_one_hot(sheet, column)
     missing = cells.missing(values)
     if missing.any():
         missing &= ~np.isin(values.astype(str), list(map(str, classes or ())))

@@ -229,17 +229,12 @@ def target_of(target: str, label: str, center: float | None, scale: float | None
 
 @dataclass(frozen=True)
 class ColumnChoice:
-    """Which columns are features, by default all, and what becomes of cells without a value in them."""
+    """x: the columns of features; () for all. drop: columns that are left out, before any has a role.
+    missing: what becomes of cells without a value."""
 
     x: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     missing: MissingSetting = "refuse"
-
-    def features(self, sheet: Sheet, columns: Sequence[str]) -> list[str]:
-        """The features among these columns. Raises DataError (E403) for a column that does not exist."""
-        chosen = [column_named(columns, name, sheet.name) for name in self.x] or list(columns)
-        dropped = [column_named(sheet.columns, name, sheet.name) for name in self.drop]
-        return [column for column in chosen if column not in dropped]
 
 
 def _names(text: str | Sequence[str]) -> tuple[str, ...]:
@@ -284,6 +279,11 @@ def sheet_raw(
     if not sheet.columns:
         raise DataError("E403", f"{sheet.name} has no columns.")
     notes, (label, site, group) = list[Note](), roles
+    if choice and choice.drop:
+        dropped = [column_named(sheet.columns, name, sheet.name) for name in choice.drop]
+        sheet = replace(
+            sheet, columns=ColumnSubset(sheet.columns, [c for c in sheet.columns if c not in dropped])
+        )
     sheet = apply_split(sheet, label, notes)
     labels, y = read_label_columns(sheet, label, classes, target, notes)
     remaining = [column for column in sheet.columns if column not in labels]
@@ -296,7 +296,8 @@ def sheet_raw(
     medians: dict[str, float] = {}
     columns: Mapping[str, np.ndarray] = ColumnSubset(sheet.columns, feature_columns)
     if choice:
-        columns = ColumnSubset(sheet.columns, choice.features(sheet, feature_columns))
+        chosen = [column_named(feature_columns, name, sheet.name) for name in choice.x]
+        columns = ColumnSubset(sheet.columns, chosen or feature_columns)
         if choice.missing == "refuse":
             check_complete(sheet, columns)
         else:
