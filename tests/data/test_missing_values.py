@@ -8,6 +8,7 @@ import pytest
 
 import unskew
 from unskew import data
+from unskew.data import prediction_inputs
 from unskew.errors import DataError
 
 LINES = """hospital,age,bp,sex,remark,sick
@@ -97,6 +98,7 @@ def test_rows_of_the_test_part_do_not_enter_the_medians(tmp_path):
     (tmp_path / "test.csv").write_text("v,w,y\n100,5,0\n,6,1\n")
     read = data.read(tmp_path, label="y", missing="median")
     assert read.x_test[:, 0].tolist() == [100, 3]
+    assert read.intake.form["missing"]["v"] == 3
 
 
 def patients(rng, file, rows=200):
@@ -126,13 +128,14 @@ def test_a_run_predicts_tables_with_holes_by_the_medians_of_its_training(tmp_pat
     assert run.scores()["last"] > 0.8
     median = run.federation.intake.form["missing"]["age"]
     assert 55 < median < 75
-    frames = pytest.importorskip("pandas")
-    empty, known = (
-        run.predict_proba(frames.DataFrame({"age": [value], "sex": ["m"]})) for value in (np.nan, median)
-    )
+    (tmp_path / "new.csv").write_text(f"sex,age\nm,\nm,{median}\n,90\nf,40\n")
+    rows = prediction_inputs.read_inputs(tmp_path / "new.csv", run.federation.intake.form)[1]
+    empty, known, old, young = run.predict_proba(rows)
     assert np.array_equal(empty, known) == (how == "median")
-    no_sex = run.predict(frames.DataFrame({"age": [90.0, 40.0], "sex": [None, "f"]}))
-    assert [str(label) for label in no_sex] == ["1", "0"]
+    assert rows[0, 0] == pytest.approx(median)
+    assert [float(p[1]) > 0.5 for p in (old, young)] == [True, False]
+    run.export(tmp_path / "e")
+    assert f"an empty cell of 'age' is {median:g}" in (tmp_path / "e" / "model.json").read_text()
 
 
 def test_a_site_fills_its_own_cells_and_its_medians_do_not_leave_it(tmp_path):

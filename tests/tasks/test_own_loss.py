@@ -6,8 +6,11 @@ import pytest
 import torch
 
 import unskew
+from unskew.attacks import scene
 from unskew.errors import UnskewError
 from unskew.federation.protocol.study_rules import study_settings
+from unskew.runs.reopen import UserCode
+from unskew.tasks.task import Classification, MultiLabel, Regression, Segmentation, TokenLabels
 
 SMALL = {"data": "digits", "model": "mlp", "clients": 4, "samples": 40, "rounds": 3, "epochs": 1}
 CODE = "def ce(z, y):\n    return -(y * z.log_softmax(-1)).sum(-1)\n"
@@ -88,6 +91,28 @@ def missing_name(z, y):
 def test_what_cannot_be_a_loss_is_refused_in_one_sentence(options, fault):
     with pytest.raises(UnskewError, match=fault):
         train(**options)
+
+
+@pytest.mark.parametrize(
+    "kind", [Classification, MultiLabel, Regression, Segmentation, TokenLabels], ids=lambda kind: kind.name
+)
+def test_every_task_minimises_the_function_in_its_place(kind):
+    task = kind(own_loss=lambda z, y: (z + y).flatten(1).sum(1))
+    assert task.loss(torch.ones(2, 3), torch.ones(2, 3)).tolist() == [6, 6]
+
+
+def test_an_attack_takes_the_loss_from_its_caller_and_not_from_the_folder(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(CODE)
+    text = f"{file}:ce"
+    train(loss=text, name="a", folder=tmp_path, rounds=1)
+    settings = scene.settings_of(tmp_path / "a")
+    with pytest.raises(UnskewError, match=r"E156 the loss of .* name yours: --loss"):
+        scene.open_run(tmp_path / "a", settings, UserCode())
+    assert scene.open_run(tmp_path / "a", settings, UserCode(loss=text)).run.task.own_loss
+    file.write_text(CODE.replace("-(y", "-(2 * y"))
+    with pytest.raises(UnskewError, match="E112"):
+        scene.open_run(tmp_path / "a", settings, UserCode(loss=text))
 
 
 def test_no_site_loads_a_loss_that_a_study_names(tmp_path):

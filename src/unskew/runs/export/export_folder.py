@@ -102,7 +102,9 @@ def _volume_text(form: Mapping[str, Any]) -> str:
 
 def _row_text(form: Mapping[str, Any]) -> str:
     named = "; ".join(_column_text(column, words) for column, words in form["columns"])
-    return f"a row of a table, in this order: {named}"
+    medians = "".join(f"; an empty cell of '{c}' is {m:g}" for c, m in form.get("missing", {}).items())
+    words = "; an empty word is 'missing'" if "missing" in form else ""
+    return f"a row of a table, in this order: {named}{medians}{words}"
 
 
 def _column_text(column: str, words: Sequence[str]) -> str:
