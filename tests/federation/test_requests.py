@@ -269,3 +269,13 @@ def test_n1_a_model_without_room_is_refused_before_its_weights_are_made(monkeypa
         study_review.check_model(
             study_settings(config.build({"model": "mlp"})), own_data(), memory_bytes=1000
         )
+
+
+def test_a_model_of_too_many_layers_is_refused_before_they_are_made(monkeypatch):
+    """Attack: a question that nobody approved names 4,000 layers, and the site computes for half a minute."""
+    made = []
+    monkeypatch.setattr(study_review, "run_on", lambda *a: made.append(a))
+    asked = study_settings(config.build({"model": f"mlp(hidden=[{'1,' * 4000}1])"})).replace(clients=2)
+    with pytest.raises(UsageError, match=r"E108 the study's model .* has more than 2,000 layers"):
+        study_review.forecast_settings(own_data(), asked)
+    assert not made

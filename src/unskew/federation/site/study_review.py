@@ -10,6 +10,8 @@ Letters: K sites, C classes.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.modules.module import register_module_module_registration_hook
 
 from unskew import config, models
 from unskew.attacks.coverage import HEAD, what_it_tells
@@ -33,7 +36,7 @@ from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index
 from unskew.data.samples.dataset import Dataset
 from unskew.data.standardisation import why_standardise
-from unskew.errors import UsageError
+from unskew.errors import UsageError, excerpt
 from unskew.federation.protocol import hello, study_rules
 from unskew.federation.protocol.study_rules import scales_images, score_names
 from unskew.federation.site.approvals import digest_of
@@ -309,8 +312,13 @@ def forecast_settings(data: Dataset, settings: Settings) -> tuple[Study, list[st
     return study_of(settings, method, trainer, dataset), lines
 
 
+MOST_LAYERS = 2000
+"""Layers of a model that a coordinator may name, each of which takes a few milliseconds to build."""
+
+
 def check_model(settings: Settings, data: Dataset, memory_bytes: int | None = None) -> None:
-    """Raises UsageError (E108) for a named model with training that would not fit into this machine's memory.
+    """Raises UsageError (E108) for a named model with more than MOST_LAYERS layers, or with training that
+    would not fit into this machine's memory.
 
     memory_bytes: bytes of memory; default: the memory that this process may use.
     """
@@ -318,7 +326,7 @@ def check_model(settings: Settings, data: Dataset, memory_bytes: int | None = No
         return  # the site's own file or folder, which its operator named
     memory_bytes = memory_bytes or usable_memory()
     shape = tuple(data.x.shape[1:])
-    with torch.device("meta"):  # shapes alone
+    with torch.device("meta"), _limited_layers(settings.model):  # shapes alone
         pixels = task_of(data.y, settings.loss, data.target, shape).pixels(shape)
         module = models.build(settings.model, shape, len(data.classes), pixels, data.layout)
     weights = 4 * count.parameters(module)
@@ -326,6 +334,23 @@ def check_model(settings: Settings, data: Dataset, memory_bytes: int | None = No
         text = f"the study's model '{settings.model}' has {bytes_text(weights)} of weights, of which training"
         memory = bytes_text(memory_bytes)
         raise UsageError("E108", f"{text} holds about {COPIES} copies, and this site has {memory} of memory.")
+
+
+@contextlib.contextmanager
+def _limited_layers(model: str) -> Iterator[None]:
+    """Raise UsageError (E108) when a model that is built has more than MOST_LAYERS layers."""
+    count = itertools.count(1)
+
+    def add(*_: Any) -> None:
+        if next(count) > MOST_LAYERS:
+            text = f"the study's model '{excerpt(model)}' has more than {MOST_LAYERS:,} layers"
+            raise UsageError("E108", f"{text}, which a site builds for no study; name a smaller one.")
+
+    handle = register_module_module_registration_hook(add)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def study_of(settings: Settings, method: Method, trainer: Trainer, data: Dataset) -> Study:
