@@ -112,7 +112,7 @@ def test_python_imports_only_the_files_of_a_table_that_its_caller_names(tmp_path
     part, mark = tmp_path / "method.py", tmp_path / "mark"
     part.write_text(f"open({str(mark)!r}, 'w')\n{METHOD}")
     table = written(tmp_path, "small", SMALL.replace("FedAvg: fedavg", f"FedAvg: {part}"))
-    with pytest.raises(UsageError, match="E506 .*method.py is named in a document and not by you"):
+    with pytest.raises(UsageError, match=r"E506 .*method\.py is named in a document and not by you"):
         unskew.reproduce(table, seeds=1, dry_run=True, folder=tmp_path)
     assert not mark.exists()
     unskew.reproduce(table, seeds=1, dry_run=True, folder=tmp_path, file=[str(part)])

@@ -87,7 +87,7 @@ def test_a_recurrent_model_has_no_gradients_of_single_samples_and_is_refused_in_
         with pytest.raises(UsageError, match=text):
             resolved(Recurrent(nn.LSTM), "dpsgd", lanes=lanes)
         resolved(Attention(), "dpsgd", lanes=lanes)
-        with pytest.raises(UsageError, match="in the layer attention .*give it dropout=0.0"):
+        with pytest.raises(UsageError, match=r"in the layer attention .*give it dropout=0\.0"):
             resolved(Attention(0.1), "dpsgd", lanes=lanes)
 
 
