@@ -428,6 +428,8 @@ def test_the_home_folder_may_be_named_in_code_in_files_and_in_quotes(hospitals, 
     assert data.read("~/hospitals").columns["site"].size == 16
     assert "data     north" in call("data", "check", "~/hospitals/north.csv(label=diagnosis)").out
     settings = "data: ~/hospitals/north.csv(label=diagnosis)\nclients: 2\nskew: iid\n"
+    settings += "availability: trace:~/who.csv\nrounds: 1\n"
+    (hospitals.parent / "who.csv").write_text("round,client\n1,0\n")
     (hospitals.parent / "c.yaml").write_text(settings)
     for config_option in (["--config", "~/c.yaml"], ["--config=~/c.yaml"]):
         assert (

@@ -100,7 +100,8 @@ def reproduce(
     options = {"rows": rows, "methods": methods, "add": add, "file": file, "seeds": seeds, "scale": scale}
     options |= {"processes": processes, "on": on, "page": page, "anew": anew, "dry_run": dry_run}
     checked = arguments.check(Request, options, "reproduce", "E109")
-    request = Request(str(table), folder=Path(folder), keep=Path(keep) if keep else None, **checked)
+    places = {"folder": Path(folder).expanduser(), "keep": Path(keep).expanduser() if keep else None}
+    request = Request(os.path.expanduser(table), **places, **checked)
     with python_files.restrict(*request.add, *request.file):
         return carry_out(request, say, watch)
 
