@@ -279,7 +279,7 @@ class Guard:
         method, model = str(registry.parse(settings.method, settings.set)), settings.model[:MOST_MODEL]
         trains = f"{model}, {epochs}, batches of {settings.batch}, learning rate {settings.lr:g}"
         if settings.class_weights != "none":  # of 0 for all classes but one, that one's samples train alone
-            trains += f", weights of the classes {settings.class_weights}"
+            trains += f", weights of the classes {settings.class_weights[:MOST_MODEL]}"
         facts = study, number, method, settings.rounds, self.by, leaves, time.time()
         return approvals.Request(*facts, name=name, trains=trains)
 
