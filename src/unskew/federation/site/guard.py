@@ -150,7 +150,6 @@ class Guard:
         policy = self._policy()
         spent = self.ledger
         digest = study.digest
-        spent.check_same(number, digest)
         if not approvals.bind(self.folder, number, digest):
             raise policy_refusal(f"run {number} has asked with another study; start a new run for this one")
         if number not in spent.runs and len(spent.runs) >= policy.most_runs:
