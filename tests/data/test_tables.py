@@ -400,6 +400,11 @@ def test_a_table_that_memory_does_not_hold_is_refused_while_it_is_read(tmp_path,
 SITE_TABLE = "age,crp,diagnosis\n" + "".join(f"{30 + i * i},0.{i},{STATES[i % 2]}\n" for i in range(10))
 
 
+def test_a_number_that_float32_cannot_hold_is_quoted(read):
+    with pytest.raises(DataError, match=r"E405 .*'a' holds 4e200 at line 4, which is too large for float32"):
+        read(text="a,label\n1,x\n2,y\n4e200,x\n4,y\n")
+
+
 @pytest.fixture
 def hospitals(tmp_path):
     for i, name in enumerate(("north", "south")):
