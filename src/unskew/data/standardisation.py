@@ -8,9 +8,10 @@ are.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -149,7 +150,7 @@ def has_columns(dataset: Dataset | Federation) -> bool:
 def column_name(dataset: Dataset | Federation, c: int) -> str:
     """The name of a row's number c: that of the table's column, else its position."""
     form = dataset.intake.form if dataset.intake else {}
-    columns = form["columns"] if form.get("kind") == "table" else ()
+    columns: Sequence[Any] = form["columns"] if form.get("kind") == "table" else ()
     ends = itertools.accumulate(column_width(kinds) for _, kinds in columns)
     names = (excerpt(column, 40) for (column, _), end in zip(columns, ends) if c < end)
     return next(names, str(c))

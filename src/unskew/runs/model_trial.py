@@ -97,15 +97,15 @@ class ModelTrial:
         x = torch.cat([self.x, self._strangers()])
         y = torch.cat([self.y, self.y[:1].expand(PADDING, *self.y.shape[1:])])
         stacked = torch.stack([x] * TRIAL_LANES, 1), torch.stack([y] * TRIAL_LANES)
-        try:
-            with _running_layers() as running:
+        with _running_layers() as running:
+            try:
                 many = self._step(ManyLanes(), *stacked, TRIAL_LANES, PADDING)
-        except Exception as error:
-            text = python_files.one_line(error).split(". ")[0]
-            names = {layer: name for name, layer in self.net.module.named_modules() if name}
-            if layers := [layer for layer in running if layer in names]:
-                text = f"{text}, in the layer {names[layers[-1]]} ({type(layers[-1]).__name__})"
-            return text + (" (its own dropout? give it dropout=0.0)" if "random" in str(error) else "")
+            except Exception as error:
+                text = python_files.one_line(error).split(". ")[0]
+                names = {layer: name for name, layer in self.net.module.named_modules() if name}
+                if layers := [layer for layer in running if layer in names]:
+                    text = f"{text}, in the layer {names[layers[-1]]} ({type(layers[-1]).__name__})"
+                return text + (" (its own dropout? give it dropout=0.0)" if "random" in str(error) else "")
         alone = self._step(SingleLane(), self.x, self.y, 1)
         least = LEAST * max(_largest_value(t) for t in alone.values())
         for n, t in alone.items():
