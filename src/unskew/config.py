@@ -317,8 +317,8 @@ class Settings:
         trace) and of the user's modules that they import, by file."""
         digests = python_files.digests_with_imports(self.method, self.model, self.loss, *self.metric_names)
         availability = specs.parse(self.availability, "availability", "E124")
-        if availability.kind == "trace" and availability.value and Path(availability.value).is_file():
-            digests[availability.value] = python_files.digest(availability.value)
+        if availability.kind == "trace" and (trace := Path(str(availability.value)).expanduser()).is_file():
+            digests[str(availability.value)] = python_files.digest(trace)
         return digests | hf_folder.digests(self.model)
 
     def code(self) -> dict[str, list[str]]:

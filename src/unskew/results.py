@@ -450,7 +450,6 @@ class Comparison:
         """
         from unskew.report import paper_figures
 
-        folder = folder or self.path / "figures"
         return [path for path, _ in paper_figures.write_figures([self.path], folder, format, columns)]
 
 

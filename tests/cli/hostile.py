@@ -242,6 +242,7 @@ def code_changes(subject: Path) -> Iterator[tuple[str, Change]]:
         "method": f"{MARK}.py",
         "model": f"{MARK}.py:make",
         "metrics": f"{MARK}.py:f",
+        "loss": f"{MARK}.py:f",
         "data": f"{MARK}.py:f",
     }
     for key, value in named.items() if documents else ():

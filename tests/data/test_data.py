@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 
@@ -135,6 +136,9 @@ def test_a_federation_names_classes_that_no_client_holds_and_clients_without_sam
         unskew.run("fedavg", fed, rounds=1, model="mlp")
     whole = data.build(made, "pathological:2", 5, rng(), rng(), validation=0.1)
     assert not data_warnings.partition_warnings(whole)
+    rows = [*(whole.train[k] for k in range(4)), np.zeros(0, np.int64)]
+    (text,) = data_warnings.partition_warnings(dataclasses.replace(whole, train=Index.of(rows)))
+    assert text == "1 client without samples: they receive the model and send nothing"
 
 
 def test_clusters_have_their_number_of_classes():

@@ -159,6 +159,17 @@ def test_names_of_files_with_one_beginning_are_asked_about(tmp_path):
     assert not warnings_of(data.read(f"{tmp_path}/scans(size=8,group=none)"))
 
 
+def test_folders_of_one_class_each_are_asked_about(tmp_path):
+    pictures(tmp_path / "scans", "{patient}/{slice}.png")
+    (question,) = warnings_of(data.read(f"{tmp_path}/scans(size=8)"))
+    assert question.startswith(
+        "80 files have 20 different folders of one class, such as 'P01'; if they belong"
+    )
+    assert "say group=site, or group=none" in question
+    assert_apart(data.read(f"{tmp_path}/scans(size=8,group=site)"), brightness)
+    assert not warnings_of(data.read(f"{tmp_path}/scans(size=8,group=none)"))
+
+
 @pytest.mark.parametrize("masks", [False, True])
 def test_files_that_a_table_lists_and_masks_have_groups(tmp_path, masks):
     root = tmp_path / "scans"

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import unskew
+from tests.attacks.test_code import METHOD
 from tests.experiments.tables import MEASURED, PRIVATE, SMALL, written
 from unskew import cli
 from unskew.errors import StateError, UsageError
@@ -106,8 +107,20 @@ def test_python_runs_a_table_as_the_command_line_does(tmp_path, monkeypatch):
             unskew.reproduce(table, **{**options, **wrong})
 
 
+def test_python_imports_only_the_files_of_a_table_that_its_caller_names(tmp_path, monkeypatch):
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+    part, mark = tmp_path / "method.py", tmp_path / "mark"
+    part.write_text(f"open({str(mark)!r}, 'w')\n{METHOD}")
+    table = written(tmp_path, "small", SMALL.replace("FedAvg: fedavg", f"FedAvg: {part}"))
+    with pytest.raises(UsageError, match=r"E506 .*method\.py is named in a document and not by you"):
+        unskew.reproduce(table, seeds=1, dry_run=True, folder=tmp_path)
+    assert not mark.exists()
+    unskew.reproduce(table, seeds=1, dry_run=True, folder=tmp_path, file=[str(part)])
+    assert mark.exists()
+
+
 def test_python_and_the_command_line_have_the_same_options():
-    asked = {f.name: f.default for f in fields(Request) if f.name not in ("table", "folder", "file")}
+    asked = {f.name: f.default for f in fields(Request) if f.name not in ("table", "folder")}
     taken = {n: p.default for n, p in inspect.signature(unskew.reproduce).parameters.items()}
     assert asked.items() <= taken.items()
     assert taken.keys() - asked.keys() == {"table", "folder", "say", "watch"}

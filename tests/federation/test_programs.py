@@ -153,6 +153,11 @@ sys.stdout.buffer.write(b'plain\n\xff\xfe\x1b[2J\rx\n{"is": "json"}\nE401 the da
     assert "\x1b" not in text
 
 
+def test_the_log_of_a_child_holds_no_control_characters(tmp_path):
+    """It is read at a terminal, and quotes what a coordinator or a site wrote."""
+    assert ran(tmp_path, r"print('a\x1b[2J\rb')").read_text() == "a\\x1b[2J\\rb\n"
+
+
 def test_an_object_holds_the_code_the_facts_and_the_whole_sentence_on_one_line(capsys):
     Log("json", {"program": "site run", "site": "b"})("E520 the policy\ndoes not allow it")
     row = json.loads(capsys.readouterr().out)

@@ -12,6 +12,7 @@ import contextlib
 import torch
 
 from unskew.errors import UsageError
+from unskew.federation.site import sum_answers
 from unskew.federation.site.sum_answers import SumLog
 from unskew.federation.sums import primitives
 from unskew.federation.sums.member import Member
@@ -224,6 +225,7 @@ def test_sites_that_were_told_different_things_add_up_to_nothing(told, read, mon
         ),
         (lambda rows, own: [own, ["b", -1, "x", "y"]], "cannot be read"),
         (lambda rows, own: [own, ["b" * 65, *rows[1][1:]], *rows[2:]], "cannot be read"),
+        (lambda rows, own: [own, ["b\n\x1b[2J", *rows[1][1:]], *rows[2:]], "cannot be read"),
         (lambda rows, own: {"a": own}, "cannot be read"),
     ],
 )
@@ -299,41 +301,46 @@ def test_a_site_that_deals_false_shares_spoils_the_sum_and_is_named():
 
 @pytest.fixture
 def opened(tmp_path):
-    """What a site remembers in a run of this number."""
-
-    def of(run="7"):
-        (tmp_path / "runs" / run).mkdir(parents=True, exist_ok=True)
-        return SumLog(tmp_path, run)
-
-    return of
+    """What a site remembers of a study."""
+    return lambda study="7": SumLog(tmp_path, study)
 
 
 def test_a_round_is_summed_over_one_set_of_sites(opened):
-    opened().note(3, ["one"], ["b", "a"])
-    opened().check(3, ["one"], ["a", "b"])
-    opened().check(3, ["other"], ["a", "b"])
-    opened().check(4, ["other"], ["a", "b", "c"])
+    opened().note(3, "one", ["b", "a"])
+    opened().check(3, "one", ["a", "b"])
+    opened().check(3, "other", ["a", "b"])
+    opened().check(4, "other", ["a", "b", "c"])
     for came in (["a", "b", "c"], ["a"], ["a", "c"]):
         with pytest.raises(
             UsageError, match=r"E525 .*round 3 was summed over a, b, and what differs would be one site's"
         ):
-            opened().check(3, ["other"], came)
+            opened().check(3, "other", came)
 
 
-def test_the_same_numbers_are_summed_over_one_set_of_sites_in_every_run(opened):
+def test_no_number_of_further_sums_makes_a_site_forget_a_round(opened, monkeypatch):
+    monkeypatch.setattr(sum_answers, "MOST_NUMBERS", 4)
+    opened().note(3, "one", ["a", "b"])
+    for again in range(3):
+        for t in (1, 2, 4, 5):
+            opened().note(t, f"{again} {t}", ["a", "b"])
+    with pytest.raises(UsageError, match="E525"):
+        opened().check(3, "other", ["a", "b", "c"])
+
+
+def test_the_same_numbers_are_summed_over_one_set_of_sites_in_every_study(opened):
     """A second study of the same seed asks for the same numbers."""
-    opened("7").note(3, ["same"], ["a", "b"])
-    opened("8").check(3, ["same"], ["b", "a"])
-    opened("8").check(3, ["other"], ["a", "b", "c"])
+    opened("7").note(3, "same", ["a", "b"])
+    opened("8").check(3, "same", ["b", "a"])
+    opened("8").check(3, "other", ["a", "b", "c"])
     for t in (3, 5):
         with pytest.raises(UsageError, match=r"E525 .*summed before, over a, b, .*needs another seed"):
-            opened("8").check(t, ["same"], ["a", "b", "c"])
+            opened("8").check(t, "same", ["a", "b", "c"])
 
 
 @pytest.mark.parametrize("content", ["", "[", "[1]", '{"3": 1}', '{"3": null}'])
-@pytest.mark.parametrize("place", ["opened.json", "runs/7/opened.json"])
+@pytest.mark.parametrize("place", ["opened.json", "sums/7.json"])
 def test_a_site_that_cannot_read_what_it_opened_takes_part_in_nothing(content, place, opened, tmp_path):
-    opened().note(3, ["one"], ["a", "b"])
+    opened().note(3, "one", ["a", "b"])
     (tmp_path / place).write_text(content)
     with pytest.raises(UsageError, match=rf"E521 .*cannot be read from .*{place}"):
-        opened().check(9, ["two"], ["a", "b"])
+        opened().check(9, "two", ["a", "b"])

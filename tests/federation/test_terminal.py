@@ -138,6 +138,13 @@ def test_nothing_that_is_told_stops_an_answer(site, text):
     )
 
 
+def test_the_operator_reads_of_which_classes_the_samples_train(site):
+    site.guard.approve = "ask"
+    told(site, "hello", settings=fake.small("fedavg", class_weights="0,0,1").as_dict())
+    (request,) = approvals.all_requests(site.member.folder)
+    assert request.trains.endswith(", weights of the classes 0.0,0.0,1.0")
+
+
 def test_what_the_operator_approves_names_the_run_the_training_and_all_that_leaves(site):
     site.guard.approve = "ask"
     settings = fake.small("fedavg+clip_median", epochs=2, lr=0.05).as_dict()

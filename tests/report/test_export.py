@@ -123,6 +123,17 @@ def test_a_comparisons_own_target_stays_its_target(tmp_path):
     assert "MB to 37.5" not in page.write_report([path, other], tmp_path / "both.html").read_text()
 
 
+def test_figures_are_drawn_through_no_link(tmp_path, monkeypatch):
+    path = fake_comparison(tmp_path / "c", ["fedavg"], 1, clients=3, rounds=4)
+    (tmp_path / "elsewhere").mkdir()
+    (path / "figures").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match=r"E161 .*figures is a link"):
+        Comparison(path).figures()
+    assert not list((tmp_path / "elsewhere").iterdir())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Comparison(path).figures("~/out")[0] == tmp_path / "out/table.tex"
+
+
 def test_another_format_is_refused(tmp_path):
     """Of Python, `format="png"` wrote SVG into files that ended with .png."""
     with pytest.raises(UsageError, match="E109 format must be 'svg' or 'pdf'; got 'png'"):

@@ -107,6 +107,19 @@ def test_tensorboard_shows_every_score_once(t, tmp_path, monkeypatch):
     assert "\n| method | fedavg |" in table
 
 
+@pytest.mark.parametrize("tracker", ["tensorboard", "wandb"])
+def test_a_tracker_writes_through_no_link_in_the_folder_of_the_run(tracker, tmp_path, monkeypatch):
+    getattr(stores, tracker)(monkeypatch)
+    (tmp_path / "elsewhere").mkdir()
+    with pytest.raises(StateError, match="E127"):
+        trained(tracker, tmp_path, Interrupted(1))
+    place = tmp_path / "r" / tracker
+    place.rmdir()
+    place.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match=f"E161 .*{tracker} is a link, and nothing is written through it"):
+        trained(tracker, tmp_path)
+
+
 def test_mlflow_is_told_no_more_at_once_than_it_takes(tmp_path, monkeypatch):
     store = stores.mlflow(monkeypatch)
     tracker = _of("mlflow")

@@ -43,9 +43,9 @@ class Recurrent(nn.Module):
 
 
 class Attention(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
-        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+        self.attention = nn.MultiheadAttention(6, 2, dropout, batch_first=True)
         self.head = nn.Linear(6, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -81,11 +81,14 @@ def test_a_recurrent_model_has_no_gradients_of_single_samples_and_is_refused_in_
     """M18: `dpsgd` ended in "Batching rule not implemented", also with one lane."""
     pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
     for lanes in ("1", "16"):
-        with pytest.raises(
-            UsageError, match=r"E108 'dpsgd' cannot run here: every sample needs .*: .*lstm.*; take a model"
-        ):
+        text = (
+            r"E108 'dpsgd' cannot run here: every sample needs .*: .*lstm.*, in the layer rnn .LSTM.; take a"
+        )
+        with pytest.raises(UsageError, match=text):
             resolved(Recurrent(nn.LSTM), "dpsgd", lanes=lanes)
         resolved(Attention(), "dpsgd", lanes=lanes)
+        with pytest.raises(UsageError, match=r"in the layer attention .*give it dropout=0\.0"):
+            resolved(Attention(0.1), "dpsgd", lanes=lanes)
 
 
 class Transformer(nn.Module):

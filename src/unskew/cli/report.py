@@ -49,9 +49,7 @@ def figures(
     """Write every figure of a report as a vector file, and its table as LaTeX and CSV, for papers and
     slides."""
     from unskew.report import paper_figures
-    from unskew.system import disk
 
-    out = out or disk.folder_below(Path(runs[0]) / "figures")
     for path, label in paper_figures.write_figures(runs, out, format, columns, font, say=_warn):
         print(f"{path}  {label}")
 

@@ -4,7 +4,6 @@ claim."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 from unskew.cli.options import Json
 from unskew.errors import Terminated
@@ -15,10 +14,6 @@ from unskew.experiments.request import Request
 class Arguments(Request):
     """The options of the command."""
 
-    file: Annotated[
-        tuple[str, ...],
-        "a Python file that the table names, which is imported only if it is named here, too (repeatable)",
-    ] = ()
     json: Json = False
 
 

@@ -7,9 +7,11 @@ are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -120,7 +122,7 @@ def why_standardise(dataset: Dataset, but_images: bool = False) -> str:
     """
     rows = _scale_samples(dataset)
     if not dataset.layout:
-        return _reason(rows, column_names(dataset) if has_columns(dataset) else None)
+        return _reason(rows, partial(column_name, dataset) if has_columns(dataset) else None)
     return "; ".join(
         f"input {name}: {reason}" for name, reason in _inputs_to_scale(dataset, rows, but_images)
     )
@@ -145,34 +147,34 @@ def has_columns(dataset: Dataset | Federation) -> bool:
     return dataset.layout is None and len(dataset.shape) == 1
 
 
-def column_names(dataset: Dataset | Federation) -> list[str]:
-    """The names of the numbers of a row: those of the table's columns, else their positions."""
+def column_name(dataset: Dataset | Federation, c: int) -> str:
+    """The name of a row's number c: that of the table's column, else its position."""
     form = dataset.intake.form if dataset.intake else {}
-    if form.get("kind") != "table":
-        return list(map(str, range(dataset.shape[0])))
-    return [excerpt(column, 40) for column, kinds in form["columns"] for _ in range(column_width(kinds))]
+    columns: Sequence[Any] = form["columns"] if form.get("kind") == "table" else ()
+    ends = itertools.accumulate(column_width(kinds) for _, kinds in columns)
+    names = (excerpt(column, 40) for (column, _), end in zip(columns, ends) if c < end)
+    return next(names, str(c))
 
 
-def _reason(rows: np.ndarray, columns: Sequence[str] | None = None) -> str:
-    """The reason why these samples [n, channels, ...] need standardising, "" if they do not. columns:
-    names of the channels."""
-    word = "channel" if columns is None else "column"
-    names = columns or list(map(str, range(rows.shape[1])))
+def _reason(rows: np.ndarray, column: Callable[[int], str] | None = None) -> str:
+    """The reason why these samples [n, channels, ...] need standardising, "" if they do not. column:
+    the name of a channel by its place."""
+    word, name_of = ("channel", str) if column is None else ("column", column)
     mean, std = moments(rows)
     unscaled = np.flatnonzero((np.abs(mean) > UNSCALED_ABOVE) | (std > UNSCALED_ABOVE))
     if len(unscaled):
         c = int(unscaled[0])
-        text = f"{word} {names[c]} with mean {mean[c]:.3g} and standard deviation {std[c]:.3g}"
+        text = f"{word} {name_of(c)} with mean {mean[c]:.3g} and standard deviation {std[c]:.3g}"
         which = f"{len(unscaled)} of {len(mean)} {word}s are" if len(mean) > 1 else "they are"
         return f"{which} unscaled, such as {text}"
     if std.max() < UNSCALED_BELOW and std.max() > 0:
         return f"they hardly vary, with standard deviations up to {std.max():.2g}"
-    if rows.ndim == 2 and (reason := _column_scales(rows[:], mean, std, names)):
+    if rows.ndim == 2 and (reason := _column_scales(rows[:], mean, std, name_of)):
         return reason
     return ""
 
 
-def _column_scales(rows: np.ndarray, mean: np.ndarray, std: np.ndarray, names: Sequence[str]) -> str:
+def _column_scales(rows: np.ndarray, mean: np.ndarray, std: np.ndarray, name_of: Callable[[int], str]) -> str:
     """The reason why columns [N, columns] on different scales need standardising, "" if they do not.
 
     Columns that are constant, or 0 and 1, are ignored.
@@ -183,4 +185,4 @@ def _column_scales(rows: np.ndarray, mean: np.ndarray, std: np.ndarray, names: S
     low, high = (int(varying[place(std[varying])]) for place in (np.argmin, np.argmax))
     if std[high] <= SCALE_RATIO * std[low]:
         return ""
-    return f"columns {names[low]} and {names[high]} have deviations of {std[low]:.2g} and {std[high]:.2g}"
+    return f"columns {name_of(low)} and {name_of(high)} have deviations of {std[low]:.2g} and {std[high]:.2g}"

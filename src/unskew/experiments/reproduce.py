@@ -27,6 +27,7 @@ from unskew.formats import arguments
 from unskew.report.analysis.numbers import plural
 from unskew.report.analysis.runs import RunData, read_run
 from unskew.round.precision import torch_defaults
+from unskew.system import python_files
 from unskew.system.disk import check_name
 from unskew.version import revision
 
@@ -67,6 +68,7 @@ def reproduce(
     rows: Sequence[str] = (),
     methods: Sequence[str] = (),
     add: Sequence[str] = (),
+    file: Sequence[str] = (),
     seeds: int = 3,
     scale: float = 1.0,
     processes: int = 0,
@@ -83,6 +85,7 @@ def reproduce(
 
     table: a name such as "flea-table1", or the path of a .yaml file.
     rows, methods: run only these. add: further methods to run.
+    file: the Python files that the table names, because a file is only imported if the caller names it.
     seeds: the number of seeds, counted from 0. scale: the share of the rounds to run, in (0, 1].
     processes: the number of runs at a time; 0 for one on each core.
     on: "here", or a Ray cluster in the form that `--on` takes.
@@ -94,11 +97,13 @@ def reproduce(
     Raises UnskewError, before any training, for a table, row, method or setting that does not exist or cannot
     run.
     """
-    options = {"rows": rows, "methods": methods, "add": add, "seeds": seeds, "scale": scale}
+    options = {"rows": rows, "methods": methods, "add": add, "file": file, "seeds": seeds, "scale": scale}
     options |= {"processes": processes, "on": on, "page": page, "anew": anew, "dry_run": dry_run}
     checked = arguments.check(Request, options, "reproduce", "E109")
-    request = Request(str(table), folder=Path(folder), keep=Path(keep) if keep else None, **checked)
-    return carry_out(request, say, watch)
+    places = {"folder": Path(folder).expanduser(), "keep": Path(keep).expanduser() if keep else None}
+    request = Request(os.path.expanduser(table), **places, **checked)
+    with python_files.restrict(*request.add, *request.file):
+        return carry_out(request, say, watch)
 
 
 def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:

@@ -43,6 +43,10 @@ class Request:
     page: Annotated[str, "name of the result's files; the table's name if left out"] = ""
     anew: Annotated[bool, "repeat the runs that another version of unskew made"] = False
     dry_run: Annotated[bool, "show the runs and how long they would take, then stop"] = False
+    file: Annotated[
+        tuple[str, ...],
+        "a Python file that the table names, which is imported only if it is named here, too (repeatable)",
+    ] = ()
 
     @cached_property
     def cluster(self) -> Cluster | None:
@@ -57,6 +61,7 @@ class Request:
             ("rows", self.rows),
             ("methods", self.methods),
             ("add", self.add),
+            ("file", self.file),
         ):
             words += [word for value in values for word in (f"--{name}", value)]
         words += ["--seeds", str(self.seeds)]

@@ -109,7 +109,7 @@ def keep_output(pipe: IO[bytes], path: Path, log: Log, seen: Callable[[str], Non
     with pipe, closing(file):  # the shared file opens again for the next line
         for piece in iter(functools.partial(pipe.readline, MOST_LINE), b""):
             line = piece.decode(errors="replace").rstrip("\n")
-            text = log.line_of(printable(line) if log.form == "json" else line)
+            text = log.line_of(printable(line))  # it may quote what a coordinator or a site wrote
             file.handle(logging.makeLogRecord({"msg": text}))
             seen(line)
 

@@ -43,7 +43,22 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor, nn
 
-from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tree, Trip, Ups, Weights, key, under
+from unskew.core import (
+    Batch,
+    Client,
+    Fed,
+    Noise,
+    Out,
+    Part,
+    Share,
+    Tree,
+    Trip,
+    Ups,
+    Weights,
+    add_noise,
+    key,
+    under,
+)
 from unskew.core.account import Account
 from unskew.core.modules import with_latent
 from unskew.formats.arguments import With
@@ -59,7 +74,7 @@ Classify = Callable[[Tensor], Tensor]
 """The predicted class of each latent after decoding: [N, L] -> [N]."""
 
 
-def add_noise(mean_L: Tensor, sigma: float, count: int, generator: torch.Generator) -> Tensor:
+def noisy_copies(mean_L: Tensor, sigma: float, count: int, generator: torch.Generator) -> Tensor:
     """The mean with normal noise of standard deviation sigma, [count, L]."""
     return mean_L + sigma * torch.randn(count, len(mean_L), generator=generator).to(mean_L.device)
 
@@ -71,7 +86,7 @@ def filter_copies(
     passed: list[Tensor] = []
     total = 0
     for _ in range(ATTEMPTS):
-        z_NL = add_noise(mean_L, sigma, count, generator)
+        z_NL = noisy_copies(mean_L, sigma, count, generator)
         passed.append(z_NL[classify(z_NL) == label])
         total += len(passed[-1])
         if total >= count:
@@ -87,7 +102,7 @@ def multiply_means(
     vectors: list[Tensor] = []
     names: list[int] = []
     for mean_L, label in zip(means, labels.tolist()):
-        near_NL = add_noise(mean_L, spread, 4 * count, generator)
+        near_NL = noisy_copies(mean_L, spread, 4 * count, generator)
         right_NL = near_NL[classify(near_NL) == label]
         vectors.append(right_NL[:count] if len(right_NL) else mean_L[None])
         names += [label] * len(vectors[-1])
@@ -347,7 +362,8 @@ class FedDPMS(Part):
 
     def _noisy(self, mean_L: Tensor, label: int, w: Weights, c: Client, generator: torch.Generator) -> Tensor:
         if self.mechanism == "single":
-            return add_noise(mean_L, self.sigma / math.sqrt(self.alpha), 1, generator)
+            drawn_NL = torch.randn(1, len(mean_L), dtype=torch.float64, generator=generator)
+            return add_noise(mean_L, self.sigma / math.sqrt(self.alpha), drawn_NL).to(mean_L.dtype)
 
         def classify(z_NL: Tensor) -> Tensor:
             return c.run(w, decode(c.down["decoder"], z_NL, c.fed.shape)).argmax(-1)

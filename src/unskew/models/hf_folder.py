@@ -55,7 +55,7 @@ def is_on_disk(text: str) -> bool:
 def digests(text: str) -> dict[str, str]:
     """The digest of the model's files in the folder of a model's text, by folder; {} if there are none."""
     path = folder_in(text)
-    folder = Path(path)
+    folder = Path(path).expanduser()
     files = [folder / CONFIG, folder / INDEX, *sorted(folder.glob("*.safetensors"))] if path else []
     files = [file for file in files if file.is_file()]
     seen = tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)
@@ -65,7 +65,7 @@ def digests(text: str) -> dict[str, str]:
 def config(path: str) -> dict[str, Any]:
     """The content of config.json without IGNORED_KEYS. Raises UsageError (E104) for a folder without a
     model."""
-    folder = Path(path)
+    folder = Path(path).expanduser()
     if not path or not folder.is_dir():
         raise UsageError("E104", f"there is no folder {path or '(none given)'}; write {NAME}(path='FOLDER').")
     if (folder / "adapter_config.json").exists() and not (folder / CONFIG).exists():
@@ -88,7 +88,7 @@ def config(path: str) -> dict[str, Any]:
 
 def weights(path: str) -> list[Path]:
     """The files with the weights. Raises UsageError (E104) without any, or for an index of other folders."""
-    folder = Path(path)
+    folder = Path(path).expanduser()
     if (folder / INDEX).exists():
         shards = _json(folder / INDEX, path).get("weight_map")
         names = sorted(set(map(str, shards.values()))) if isinstance(shards, dict) else []

@@ -12,8 +12,8 @@ z is `noise_multiplier` if that is set, and otherwise the least noise with which
 `delta`. Clients have equal weights. The server's merges and hooks read y alone, as m equal replies, even in a
 round that asked no client.
 Guarantee: the model and everything else that the server broadcasts, in all rounds, are private for the
-addition or removal of one client, against any reader. The server itself reads every update and is trusted;
-scores and losses in the run's files carry no noise.
+addition or removal of one client, against any reader who does not know the cohorts. The server itself reads
+every update and is trusted; scores and losses in the run's files carry no noise, and its events list cohorts.
 Differs from the paper: McMahan et al. weigh clients by min(n_k / n', 1), ours equally. m is rounded to a
 whole number of clients. The clip's budget is a share of 1 / z^2 instead of s_b = m / 20, which leaves no
 budget at some noise levels, and b is clamped to [0, 1] before the clip moves.
@@ -209,8 +209,8 @@ class DP(Part):
                 (
                     math.inf,
                     (
-                        "against the server, which reads every update, and of the scores and losses in the"
-                        " run's files"
+                        "against the server, which reads every update, and of the scores, losses and"
+                        " cohorts in the run's files"
                     ),
                 ),
             ),

@@ -259,7 +259,7 @@ def write_report(
     Raises StateError if a folder is neither a run nor a comparison (E117), or is damaged (E111).
     """
     paths = [Path(paths)] if isinstance(paths, (str, Path)) else [Path(p) for p in paths]
-    out = Path(out)
+    out = Path(out).expanduser()
     target = requested_target(paths) if target is None else target
     runs = read_runs(paths)
     disk.write_output(out, page(runs, " and ".join(_name(p) for p in paths), target))

@@ -189,7 +189,7 @@ FORMATS = ("svg", "pdf")
 
 def write_figures(
     runs: Sequence[Path | str],
-    out: Path | str,
+    out: Path | str | None = None,
     format: Literal["svg", "pdf"] = "svg",
     columns: int = 2,
     font: str = "Helvetica, Arial, sans-serif",
@@ -197,13 +197,15 @@ def write_figures(
 ) -> list[tuple[Path, str]]:
     """Write the pictures of these runs' report, and its table as `table.tex` and `table.csv`, to a folder.
 
+    out: the folder; default: `figures` in the first folder of runs.
     Returns every file with its description. say: receives a sentence for each run with changed records.
     Raises StateError as `write_report` does; UsageError: E133 for PDF without CairoSVG, E109 for another
     format, E161 if the folder cannot be written.
     """
     if format not in FORMATS:
         raise UsageError("E109", f"format must be {' or '.join(map(repr, FORMATS))}; got {excerpt(format)}.")
-    convert, out = _to_pdf() if format == "pdf" else str.encode, Path(out)
+    convert = _to_pdf() if format == "pdf" else str.encode
+    out = Path(out).expanduser() if out else disk.folder_below(Path(runs[0]) / "figures")
     context = context_of(read_runs([Path(p) for p in runs]), "figures", requested_target(runs))
     for sentence in page.altered_records(context.runs):
         say(sentence)

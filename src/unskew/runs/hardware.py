@@ -340,7 +340,9 @@ def try_model(
         text = (
             f"every sample needs a gradient of its own, and this model cannot train several at once: {reason}"
         )
-        raise UsageError("E108", f"'{apart.name}' cannot run here: {text}; take a model without that layer.")
+        raise UsageError(
+            "E108", f"'{apart.name}' cannot run here: {text}; take a model without such a layer."
+        )
     if auto and device == "cpu":
         return 1, remarks
     text = f"this model cannot train several clients side by side, so lanes=1 is used: {reason}."

@@ -5,7 +5,9 @@ Letters: B batch, C classes, G lanes.
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from unskew.core import module_inputs
 from unskew.core.modules import batch_norms, tensor_roles
@@ -93,12 +96,16 @@ class ModelTrial:
             return "a dropout layer's first axis is not the batch, so no sample has a mask of its own"
         x = torch.cat([self.x, self._strangers()])
         y = torch.cat([self.y, self.y[:1].expand(PADDING, *self.y.shape[1:])])
-        try:
-            stacked = torch.stack([x] * TRIAL_LANES, 1), torch.stack([y] * TRIAL_LANES)
-            many = self._step(ManyLanes(), *stacked, TRIAL_LANES, PADDING)
-        except Exception as error:
-            dropout = " (a layer's own dropout? give it dropout=0.0)" if "random" in str(error) else ""
-            return python_files.one_line(error).split(". ")[0] + dropout
+        stacked = torch.stack([x] * TRIAL_LANES, 1), torch.stack([y] * TRIAL_LANES)
+        with _running_layers() as running:
+            try:
+                many = self._step(ManyLanes(), *stacked, TRIAL_LANES, PADDING)
+            except Exception as error:
+                text = python_files.one_line(error).split(". ")[0]
+                names = {layer: name for name, layer in self.net.module.named_modules() if name}
+                if layers := [layer for layer in running if layer in names]:
+                    text = f"{text}, in the layer {names[layers[-1]]} ({type(layers[-1]).__name__})"
+                return text + (" (its own dropout? give it dropout=0.0)" if "random" in str(error) else "")
         alone = self._step(SingleLane(), self.x, self.y, 1)
         least = LEAST * max(_largest_value(t) for t in alone.values())
         for n, t in alone.items():
@@ -245,3 +252,21 @@ def check_single_samples(net: Network, task: Task, batch: int) -> None:
 
 def _largest_value(t: Tensor) -> float:
     return float(t.abs().max()) if t.numel() else 0.0
+
+
+@contextlib.contextmanager
+def _running_layers() -> Iterator[list[nn.Module]]:
+    """The layers that have begun and not ended their forward pass, the innermost last; after an error those
+    in which it arose."""
+    running: list[nn.Module] = []
+
+    def end(*_: Any) -> None:
+        running.pop()
+
+    begins = register_module_forward_pre_hook(lambda layer, _: running.append(layer))
+    ends = register_module_forward_hook(end)
+    try:
+        yield running
+    finally:
+        begins.remove()
+        ends.remove()

@@ -19,7 +19,7 @@ from unskew.data.readers.from_tables import encode_frame, is_frame
 from unskew.data.samples import scaling
 from unskew.data.samples.conversion import DEPTHS, channels_first, sample_array, scale_samples
 from unskew.data.samples.packing import archive_inputs_for, pack_to_layout
-from unskew.data.standardisation import column_names, has_columns
+from unskew.data.standardisation import column_name, has_columns
 from unskew.errors import DataError, UsageError, suggestion
 from unskew.records.private_state import Store
 from unskew.round.clients import Broadcast
@@ -180,7 +180,7 @@ def _scaled_twice(federation: Federation, x_N: np.ndarray) -> str:
     c = int(odd[0])
     which = federation.layout.called(c) if federation.layout else f"channel {c}"
     if has_columns(federation):
-        which = f"column {column_names(federation)[c]}"
+        which = f"column {column_name(federation, c)}"
     came = f"mean {mean[c] * stds[c] + means[c]:.3g} and standard deviation {std[c] * stds[c]:.3g}"
     was = f"mean {means[c]:.3g} and standard deviation {stds[c]:.3g}"
     return (

@@ -168,7 +168,7 @@ class Trace(Presence):
     example = "trace:FILE.csv"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seconds", read_trace(Path(self.file)))
+        object.__setattr__(self, "seconds", read_trace(Path(self.file).expanduser()))
 
     def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> PresenceDraw:
         seconds = self.seconds.get(t, {})

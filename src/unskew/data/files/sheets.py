@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
@@ -166,7 +167,7 @@ def _text_column(texts: list[str]) -> np.ndarray:
 def _check_shape(path: Path, rows: list[list[str]], lines: list[int]) -> None:
     """Raises DataError (E401) unless every row has a value for every name, and the names differ."""
     names = [cells.word(h) for h in rows[0]]
-    if twice := sorted({n for n in names if names.count(n) > 1}):
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
         check_header(str(path), names)
         raise DataError("E401", f"{path} has two columns called {excerpt(twice[0])}.")
     for line, row in zip(lines, rows):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -237,7 +238,7 @@ def read_stream(path: Path) -> Shard:
 def _facts(path: Path, schema: Any) -> tuple[dict[str, Column], dict[str, tuple[str, ...]]]:
     """(the columns of a schema, their class names). Raises DataError (E401) for two columns of one name."""
     names = [cells.word(one.name) for one in schema]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
         raise DataError("E401", f"{path} has two columns called {excerpt(twice[0])}.")
     return {one.name: column_of(one) for one in schema}, class_names(schema.metadata or {})
 

@@ -44,6 +44,7 @@ from unskew.data.kinds.groups import (
     column_question,
     file_groups,
     file_question,
+    folder_question,
     group_setting,
 )
 from unskew.data.kinds.images import (
@@ -240,7 +241,10 @@ def _dataset_of(
     columns = {**labelled.facts, **({} if labelled.sites is None else {"site": np.array(labelled.sites)})}
     names, group, tested = [f.path.name for f in labelled.files], labelled.group, test if test.any() else None
     if not group:
-        notes += column_question(columns, tested) or file_question(names, labelled.labels, tested)
+        questions = column_question(columns, tested)
+        if labelled.sites is not None:
+            questions = questions or folder_question(labelled.sites, labelled.labels, tested)
+        notes += questions or file_question(names, labelled.labels, tested)
         group = INDEPENDENT
     elif group not in columns and group != INDEPENDENT:
         columns[GROUP_COLUMN], group = file_groups(names, group, str(tree.root)), GROUP_COLUMN

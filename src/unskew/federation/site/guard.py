@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from unskew.config import Settings
 from unskew.core.trees import Tree, flat_tree
-from unskew.errors import DataError, Paused, UnskewError, UsageError
+from unskew.errors import DataError, Paused, UnskewError, UsageError, printable
 from unskew.federation.protocol.study_rules import score_names
 from unskew.federation.protocol.wire_format import WireError
 from unskew.federation.site import approvals, site_ledger
@@ -82,7 +82,7 @@ def answerable(error: Exception, say: Callable[[str], None]) -> UnskewError:
         reported = failures.explain(error)
         say(reported.text)
         return reported
-    say(f"a request failed: {type(error).__name__}: {error}"[:MOST_TEXT])
+    say(printable(f"a request failed: {type(error).__name__}: {error}"[:MOST_TEXT]))
     return UnskewError("E311", f"{type(error).__name__}; the site's log says more.")
 
 
@@ -150,7 +150,6 @@ class Guard:
         policy = self._policy()
         spent = self.ledger
         digest = study.digest
-        spent.check_same(number, digest)
         if not approvals.bind(self.folder, number, digest):
             raise policy_refusal(f"run {number} has asked with another study; start a new run for this one")
         if number not in spent.runs and len(spent.runs) >= policy.most_runs:
@@ -278,6 +277,8 @@ class Guard:
         epochs += f" a round, {settings.first_epochs} in the first" if settings.first_epochs else " a round"
         method, model = str(registry.parse(settings.method, settings.set)), settings.model[:MOST_MODEL]
         trains = f"{model}, {epochs}, batches of {settings.batch}, learning rate {settings.lr:g}"
+        if settings.class_weights != "none":  # of 0 for all classes but one, that one's samples train alone
+            trains += f", weights of the classes {settings.class_weights[:MOST_MODEL]}"
         facts = study, number, method, settings.rounds, self.by, leaves, time.time()
         return approvals.Request(*facts, name=name, trains=trains)
 

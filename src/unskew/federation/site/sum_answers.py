@@ -2,11 +2,11 @@
 
 The operator reads in the worker's log which sites were in each sum.
 
-`opened.json` in the site's folder, and in the folder of every run, records the sites of each sum. Two sums
-with equal numbers of this site over different sets of sites reveal by their difference what one site sent.
-A round is therefore opened over one set of sites only, in all runs of a study with one seed together,
-whatever weights the coordinator sent, because weights that differ by one rounding bring the same numbers.
-So are equal numbers of other studies, which a setting that changes nothing would bring.
+Two sums with equal numbers of this site over different sets of sites reveal by their difference what one
+site sent. A round is therefore opened over one set of sites only, in all runs of a study with one seed
+together, whatever weights the coordinator sent, because weights that differ by one rounding bring the same
+numbers. `sums/STUDY.json` in the site's folder records the sites of every round. So are equal numbers of
+other studies, which a setting that changes nothing would bring; `opened.json` records the latest ones.
 """
 
 from __future__ import annotations
@@ -36,42 +36,46 @@ from unskew.system import disk
 if TYPE_CHECKING:
     from unskew.federation.sums.member import Member
 
-SUMS_FILE = "opened.json"
-MOST_ROUNDS, MOST_NUMBERS = 20, 20_000
-"""Recorded rounds of a run, and recorded digests of numbers of all runs (two per round)."""
+SUMS_FILE, STUDIES = "opened.json", "sums"
+MOST_NUMBERS = 10_000
+"""Recorded digests of numbers of all studies."""
 
 
 @dataclass(frozen=True)
 class SumLog:
-    """The recorded sums of a run. folder: the site's; run: a run's number."""
+    """The recorded sums of a study. folder: the site's; study: a digest of what determines its numbers.
+
+    No round of a study is forgotten, because a coordinator could repeat others until it was.
+    """
 
     folder: Path
-    run: str
+    study: str
 
-    def check(self, t: int, numbers: Sequence[str], came: Sequence[str]) -> None:
+    def check(self, t: int, numbers: str, came: Sequence[str]) -> None:
         """Raises UsageError (E525) if round t, or these numbers, were summed over other sites."""
-        sites, earlier = sorted(came), _read_sums(self._run_file).get(str(t))
+        sites, earlier = sorted(came), _read_sums(self._study_file).get(str(t))
         differs = "and what differs would be one site's"
         if earlier not in (None, sites):
-            raise sum_refusal(f"round {t} was summed over {', '.join(earlier or [])}, {differs}")
-        summed = _read_sums(self.folder / SUMS_FILE)
-        for earlier in [summed[each] for each in numbers if summed.get(each, sites) != sites]:
-            text = f"these numbers were summed before, over {', '.join(earlier)}, {differs}"
+            text = f"round {t} was summed over {', '.join(earlier or [])}, {differs}"
+            raise sum_refusal(f"{text}; a run over other sites needs another seed")
+        earlier = _read_sums(self.folder / SUMS_FILE).get(numbers)
+        if earlier not in (None, sites):
+            text = f"these numbers were summed before, over {', '.join(earlier or [])}, {differs}"
             raise sum_refusal(f"{text}; a run over other sites needs another seed")
 
-    def note(self, t: int, numbers: Sequence[str], came: Sequence[str]) -> None:
+    def note(self, t: int, numbers: str, came: Sequence[str]) -> None:
         """Record the sites of a sum, before the answer is sent."""
-        for path, keys, most in (
-            (self._run_file, [str(t)], MOST_ROUNDS),
-            (self.folder / SUMS_FILE, numbers, MOST_NUMBERS),
-        ):
-            earlier = [(key, sites) for key, sites in _read_sums(path).items() if key not in keys]
-            recent = [*earlier, *((key, sorted(came)) for key in keys)][-most:]
-            disk.replace_private(path, json.dumps(dict(recent)))
+        self._study_file.parent.mkdir(exist_ok=True, mode=0o700)
+        for path, key in ((self._study_file, str(t)), (self.folder / SUMS_FILE, numbers)):
+            sums = {name: sites for name, sites in _read_sums(path).items() if name != key}
+            latest = [*sums.items(), (key, sorted(came))]
+            if path.name == SUMS_FILE:
+                latest = latest[-MOST_NUMBERS:]
+            disk.replace_private(path, json.dumps(dict(latest)))
 
     @property
-    def _run_file(self) -> Path:
-        return self.folder / "runs" / disk.check_name(self.run) / SUMS_FILE
+    def _study_file(self) -> Path:
+        return self.folder / STUDIES / f"{self.study}.json"
 
 
 def facts_digest(*facts: Any) -> str:
@@ -99,12 +103,13 @@ MOST_SUMS = 4
 class PendingSum:
     """A sum between its phases, in memory only.
 
-    known_by: two digests by which its numbers are recognised in another run: of study, seed and round, and
-    of their values.
+    study, values: digests by which its numbers are recognised in another run, of study and seed, and of the
+    numbers themselves.
     """
 
     t: int
-    known_by: tuple[str, str]
+    study: str
+    values: str
     numbers: FixedPoint
     member: Member
 
@@ -152,13 +157,13 @@ class SiteSums:
         header, number = request.header, request.header["run"]
         settings = {n: v for n, v in run.settings.as_dict().items() if n not in VARIABLE_SETTINGS}
         received = [header.get(name) for name in ("t", "lr", "sha256", "axes")]
-        known_by = facts_digest(settings, start.t), digest({"w": reply.weights, "shares": reply.shares})
+        study, values = facts_digest(settings), digest({"w": reply.weights, "shares": reply.shares})
         context = facts_digest(run.set_up_with, *received)
         member = Member(self.site, reply.size, secure, steps, weighting, run.settings.cap, context)
         self.underway.pop(number, None)
         while len(self.underway) >= MOST_SUMS:
             self.underway.pop(next(iter(self.underway)))
-        self.underway[number] = PendingSum(start.t, known_by, numbers, member)
+        self.underway[number] = PendingSum(start.t, study, values, numbers, member)
         return {"n": reply.size, "keys": member.keys}
 
     def _share(self, request: Packet) -> Answer:
@@ -179,10 +184,10 @@ class SiteSums:
     def _open(self, request: Packet) -> Answer:
         underway, came = self._of(request), request.header["came"]
         self.check(came, underway.member.needed)
-        opened = SumLog(self.folder, request.header["run"])
-        opened.check(underway.t, underway.known_by, came)
+        opened = SumLog(self.folder, underway.study)
+        opened.check(underway.t, underway.values, came)
         shares = underway.member.opened(came, request.header["left"], request.header.get("signatures"))
-        opened.note(underway.t, underway.known_by, came)
+        opened.note(underway.t, underway.values, came)
         self.say(f"round {underway.t}: in the sum of {', '.join(sorted(came))}")
         del self.underway[request.header["run"]]
         return {"shares": {site: base64.b64encode(share).decode() for site, share in shares.items()}}, {}

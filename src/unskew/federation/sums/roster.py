@@ -97,6 +97,7 @@ def _is_row(row: Any) -> bool:
     return (
         isinstance(site, str)
         and len(site) <= MOST_NAME
+        and site.isprintable()
         and has_samples
         and all(isinstance(key, str) and len(key) <= MOST_KEY for key in keys)
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from unskew.round.callback import Callback, Progress
 from unskew.runs.trackers.tracker import folder_of, is_saved, package, scalars, settings_text
+from unskew.system import disk
 
 FOLDER = "tensorboard"
 
@@ -23,7 +24,8 @@ class Tracker(Callback):
     def begun(self, run: Progress) -> None:
         # hide what an earlier process wrote for rounds after the checkpoint, because these are repeated
         first = run.t + 1 if is_saved(run) else 0
-        self._writer = self._module.SummaryWriter(str(folder_of(run) / FOLDER), purge_step=first)
+        folder = disk.folder_below(folder_of(run) / FOLDER)
+        self._writer = self._module.SummaryWriter(str(folder), purge_step=first)
         if not first:
             table = "\n".join(f"| {name} | {value} |" for name, value in settings_text(run).items())
             self._writer.add_text("settings", f"| setting | value |\n|---|---|\n{table}")

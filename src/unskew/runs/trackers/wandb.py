@@ -15,8 +15,11 @@ from typing import Any
 
 from unskew.round.callback import Callback, Progress
 from unskew.runs.trackers.tracker import StoreEntry, folder_of, package, scalars, settings_text
+from unskew.system import disk
 
 PROJECT, ENTRY = "unskew", "wandb.json"
+FOLDER = "wandb"
+"""The folder that wandb makes in the run's."""
 OFFLINE = "offline"
 
 
@@ -32,6 +35,7 @@ class Tracker(Callback):
         if run.t >= run.rounds:  # a finished run has no more rows
             return
         folder = folder_of(run)
+        disk.folder_below(folder / FOLDER)
         self._entry, self._mode = StoreEntry(folder, ENTRY, PROJECT), os.environ.get("WANDB_MODE", OFFLINE)
         self._run = self._wandb.init(
             project=PROJECT,
