@@ -58,7 +58,8 @@ def reader_of(name: str) -> Callable[..., Dataset]:
     if name not in files():
         if name in recipes():
             text = f"there is no data set {excerpt(name)} here, but its original files can be made into one"
-            raise UsageError("E125", f"{text}: unskew data get {name} --from PATH (see docs/data.md).")
+            origin = "" if recipes()[name].addresses else " --from PATH"
+            raise UsageError("E125", f"{text}: unskew data get {name}{origin} (see docs/data.md).")
         near = suggestion(name, [*files(), *recipes()])
         hint = f"Known: {', '.join(files())}; or a path, looked for{python_files.folder_note(Path())}."
         raise UsageError("E125", f"unknown data {excerpt(name)}.{near} {hint}")
@@ -135,7 +136,7 @@ def _check_no_file(text: str) -> None:
     """Raises DataError (E402) for a text that can only be the path of a file, if the file is missing."""
     name = text.partition("(")[0]
     if "://" in name:
-        text = f"{excerpt(name)[1:-1]} is an address, and nothing is downloaded"
+        text = f"{excerpt(name)[1:-1]} is an address, and data is read from files"
         raise DataError("E402", f"{text}; fetch it, and give its path.")
     path, _, inside = name.partition(",")
     if "=" in inside and os.path.exists(path):
