@@ -25,7 +25,7 @@ Target = Annotated[
 def check(
     data: Data,
     label: Label = "",
-    site: Annotated[str, "in a table: the column that says where a row is from"] = "",
+    site: Annotated[str, "the column that says where a sample is from"] = "",
     target: Target = "",
     group: Annotated[
         str, "samples that no split separates: a column, such as patient, or a pattern of files"
@@ -104,7 +104,7 @@ def diagnose(
     given: Annotated[dict[str, Any], FromSettings(RELEVANT_SETTINGS)],
     label: Label = "",
     target: Target = "",
-    site: Annotated[str, "the column that says where a row is from; each of its values is a site"] = "",
+    site: Annotated[str, "the column that says where a sample is from; each of its values is a site"] = "",
     group: Annotated[
         str, "samples that belong together: a column, such as patient, or a pattern of files"
     ] = "",
