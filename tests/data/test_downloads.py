@@ -376,6 +376,6 @@ def test_a_set_that_is_not_there_says_how_it_is_made(monkeypatch):
     with pytest.raises(DataError, match=r"E402 .*make the set of it, unskew data get cifar10 --out"):
         unskew.data.read("cifar10")
     with pytest.raises(
-        DataError, match=r"E402 .*pack it as fsdd.npz \(docs/data-sets.md says which arrays\)"
+        DataError, match=r"E402 .*pack it as fsdd.npz \(its arrays: unskew explain docs/data-sets.md\)"
     ):
         unskew.data.read("fsdd")

@@ -61,7 +61,7 @@ def reader_of(name: str) -> Callable[..., Dataset]:
         if name in recipes():
             text = f"there is no data set {excerpt(name)} here, but its original files can be made into one"
             origin = "" if recipes()[name].addresses else " --from PATH"
-            raise UsageError("E125", f"{text}: unskew data get {name}{origin} (see docs/data.md).")
+            raise UsageError("E125", f"{text}: unskew data get {name}{origin} (unskew explain docs/data.md).")
         near = suggestion(name, [*files(), *recipes()])
         hint = f"Known: {', '.join(files())}; or a path, looked for{python_files.folder_note(Path())}."
         raise UsageError("E125", f"unknown data {excerpt(name)}.{near} {hint}")

@@ -87,7 +87,7 @@ def open_archive(name: str, source: str) -> NamedArchive:
     reason = f"'{name}' is looked for in the folder UNSKEW_DATA, which is not set"
     if folder:
         reason = f"there is no {Path(folder) / name}.npz"
-    remedy = f"pack it as {name}.npz (docs/data-sets.md says which arrays), and name its folder"
+    remedy = f"pack it as {name}.npz (its arrays: unskew explain docs/data-sets.md), and name its folder"
     if name in recipes():
         origin = "" if recipes()[name].addresses else " --from ARCHIVE"
         remedy = f"make the set of it, unskew data get {name}{origin} --out FOLDER, and name that folder"
