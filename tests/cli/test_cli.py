@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.calling import Called, call
 from unskew import config
-from unskew.cli import watch
+from unskew.cli import explain, watch
 from unskew.errors import UsageError
 from unskew.records.rows import Tail
 
@@ -243,6 +243,17 @@ def test_a_comparison_in_the_background_ends_when_told(tmp_path):
     finally:
         process.kill()
     assert process.returncode == 143
+
+
+def test_explain_prints_codes_and_every_page_that_the_package_names(tmp_path):
+    assert "does not exist or has a value of the wrong type" in call("explain", "E109", cwd=tmp_path).out
+    for name, near in (("E1090", "no code 'E1090'"), ("docs/dat.md", "Did you mean 'docs/data.md'?")):
+        refused = call("explain", name, cwd=tmp_path)
+        assert (refused.code, refused.err[:4]) == (2, "E125")
+        assert near in refused.err
+    texts = [path.read_text() for path in Path(config.__file__).parent.rglob("*.py")]
+    for page in {name for text in texts for name in re.findall(r"docs/[\w/-]+\.md", text)}:
+        assert explain.text(page).startswith("# "), page
 
 
 def test_explain_and_check(tmp_path):

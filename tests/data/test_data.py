@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import unskew
 from unskew import data
@@ -301,3 +302,22 @@ def test_validation_holds_out_of_every_class_and_domain_and_puts_the_test_set_aw
     assert np.array_equal(held.x_test, validation_of(made, 0.2).x_test)
     with pytest.raises(DataError, match="E403"):
         validation_of(made, 0.001)
+
+
+def test_site_names_the_column_of_archives_arrays_folders_and_named_sets_alike(tmp_path):
+    x, y, town = rng().random((60, 3), dtype=np.float32), np.arange(60) % 2, np.array(["a", "b"] * 30)
+    np.savez(tmp_path / "x.npz", x=x, y=y, town=town)
+    (tmp_path / "npy").mkdir()
+    for name, values in (("x", x), ("y", y), ("town", town)):
+        np.save(tmp_path / "npy" / f"{name}.npy", values)
+    for way in ("a/cat", "a/dog", "b/cat", "b/dog"):
+        (tmp_path / "images" / way).mkdir(parents=True)
+        for i in range(5):
+            Image.new("L", (8, 8), 9 * i).save(tmp_path / "images" / way / f"{i}.png")
+    arrays = data.arrays(x, y, columns={"town": town})
+    for source, site in (("x.npz", "town"), ("npy", "town"), ("images", "site"), (arrays, "town")):
+        source = source if isinstance(source, Dataset) else tmp_path / source
+        run = unskew.run("fedavg", source, site=site, rounds=1, folder=tmp_path / "runs")
+        assert run.federation.names == ("a", "b"), source
+        with pytest.raises(DataError, match=r"E40[34] .*nowhere"):
+            data.take(source, site="nowhere")

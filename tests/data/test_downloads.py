@@ -348,7 +348,7 @@ def test_the_command_says_what_it_wrote_and_overwrites_nothing(tmp_path, monkeyp
     before = (tmp_path / "d" / "cifar10.npz").read_bytes()
     for arguments, code, says in (
         (["cifar10", "--from", "a.tar.gz"], 2, "E161"),
-        (["cifar10", "--out", "e"], 3, "E401 nothing is downloaded: get cifar10 from www.cs.toronto.edu"),
+        (["pacs", "--out", "e"], 3, "E401 pacs has no address to download from: get it from domaingeneral"),
         (
             ["cifar11", "--from", "a.tar.gz"],
             2,
@@ -373,9 +373,9 @@ def test_the_command_says_what_it_wrote_and_overwrites_nothing(tmp_path, monkeyp
 
 def test_a_set_that_is_not_there_says_how_it_is_made(monkeypatch):
     monkeypatch.delenv("UNSKEW_DATA", raising=False)
-    with pytest.raises(DataError, match=r"E402 .*make the set of it, unskew data get cifar10 --from ARCHIVE"):
+    with pytest.raises(DataError, match=r"E402 .*make the set of it, unskew data get cifar10 --out"):
         unskew.data.read("cifar10")
     with pytest.raises(
-        DataError, match=r"E402 .*pack it as fsdd.npz \(docs/data-sets.md says which arrays\)"
+        DataError, match=r"E402 .*pack it as fsdd.npz \(its arrays: unskew explain docs/data-sets.md\)"
     ):
         unskew.data.read("fsdd")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
+from urllib.parse import unquote
 
 import pytest
 import yaml
 
 from tests.report.fake_runs import fake_comparison, fake_run
 from unskew.report import page
+from unskew.report.analysis import tables
 from unskew.report.analysis.runs import read_runs
 from unskew.report.page import write_report
 from unskew.report.sections import context_of
@@ -59,7 +61,7 @@ def test_it_is_whole_html_that_loads_nothing(text, comparison):
     assert len(tags.ids) == len(set(tags.ids))
     assert not {t for t, _ in tags.seen} & {"link", "img", "iframe", "object", "base", "form"}
     assert not re.search(r"https?://|url\(|@import", text)
-    jumps = [a["href"] for t, a in tags.seen if t == "a"]
+    jumps = [a["href"] for t, a in tags.seen if t == "a" and "download" not in a]
     assert jumps
     assert all(j[0] == "#" and j[1:] in tags.ids for j in jumps)
     assert not list(comparison.glob("*.part"))
@@ -106,11 +108,34 @@ def test_the_command_that_repeats_it_names_what_is_no_default(text):
 
 def test_colours_follow_the_method_everywhere(text):
     by_colour = {}
-    for name, hue in re.findall(r'"n":"([^"]+)","c":"(m\d|ref)[ d\d]*"', text):
+    for name, hue in re.findall(r'"n":"([^"]+)","c":"(m\d|ref)[^"]*"', text):
         by_colour.setdefault(name, set()).add(hue)
     assert by_colour["fedavg"] == {"m0"}
     assert by_colour["flea"] == {"m1"}
     assert by_colour["centralised"] == {"ref"}
+
+
+def test_one_legend_names_what_each_picture_can_hide(text):
+    tags = Tags(text).seen
+    boxes = {a["id"]: a.get("data-name") for t, a in tags if t == "input" and a["type"] == "checkbox"}
+    methods = ["fedavg", "flea", "centralised", "local"]
+    assert sorted(filter(None, boxes.values())) == sorted(methods)
+    assert [b for b, name in boxes.items() if not name] == ["seed-0", "seed-1", "seed-2"]
+    assert "hidden" in next(a for t, a in tags if a.get("id") == "legend"), "without a script it does nothing"
+    drawn = {name: key for key, name in boxes.items() if name}
+    for kind, name in re.findall(r'<polyline class="([^"]*)".*?<title>(\w+):', text):
+        assert drawn[name] in kind.split()
+    for row, label in re.findall(r'<g class="([^"]*)"><text class="label"[^>]*>(\w+)<', text):
+        assert drawn[label] in row.split()
+    dots = re.findall(r'<path class="dots [^"]*seed-(\d)" d="([^"]*)"', text.split('id="clients"')[1])
+    assert {seed for seed, _ in dots} == {"0", "1", "2"}
+
+
+def test_the_table_is_a_file_on_the_page_itself(text, comparison):
+    link = next(a for t, a in Tags(text).seen if t == "a" and "download" in a)
+    head, _, content = link["href"].partition(",")
+    assert (link["download"], head) == ("table.csv", "data:text/csv;charset=utf-8")
+    assert unquote(content) == tables.as_csv(context_of(read_runs([comparison]), "label-skew").summaries)
 
 
 def test_a_single_run_needs_no_comparison(tmp_path):

@@ -58,8 +58,10 @@ def test_calibration_has_a_picture_for_each_method_and_a_row_for_each_client_of_
         ("fedavg", "expected calibration error 12.5%"),
         ("flea", "expected calibration error 25.0%"),
     ]
-    assert re.findall(r'class="(m\d) fill"', section.html.split("</svg>")[0]) == ["m0"]
-    assert re.findall(r'class="(m\d) fill"', section.html.split("<h3>flea")[1].split("</svg>")[0]) == ["m1"]
+    assert re.findall(r'class="(m\d)[^"]* fill"', section.html.split("</svg>")[0]) == ["m0"]
+    assert re.findall(r'class="(m\d)[^"]* fill"', section.html.split("<h3>flea")[1].split("</svg>")[0]) == [
+        "m1"
+    ]
     head, rows = table(section.html)
     assert head == ["client", "fedavg", "flea"]
     assert rows == [["a", "25.0 (n = 4)", "6.2 (n = 4)"], ["b", "–", "50.0 (n = 4)"]]

@@ -50,13 +50,15 @@ def test_labels_that_are_too_close_form_a_block_around_the_mean_of_their_places(
 def test_references_are_grey_and_take_no_methods_colour():
     methods = ["central", *(f"m{i}" for i in range(9)), "local"]
     colours = svg.colours(methods, ["central", "local"])
-    assert (colours["central"], colours["local"]) == ("ref", "ref d1")
-    assert [colours[f"m{i}"] for i in range(9)] == [*(f"m{i}" for i in range(8)), "m0 d1"]
+    assert (colours["central"], colours["local"]) == ("ref method-9", "ref d1 method-10")
+    hues = [*(f"m{i}" for i in range(8)), "m0 d1"]
+    assert [colours[f"m{i}"] for i in range(9)] == [f"{hue} method-{i}" for i, hue in enumerate(hues)]
 
 
 def test_forty_methods_of_a_comparison_differ_by_colour_or_dash_pattern():
     methods = [f"method{i}" for i in range(svg.HUES * svg.DASHES)]
-    assert len(set(svg.colours(methods, []).values())) == len(methods) == 40
+    looks = {kind.partition(" method-")[0] for kind in svg.colours(methods, []).values()}
+    assert len(looks) == len(methods) == 40
 
 
 def test_texts_from_outside_are_escaped():

@@ -79,9 +79,21 @@ def test_plain_text_is_aligned_and_says_what_it_means(rows):
 def test_the_rich_table_takes_a_method_name_literally(rows):
     named = [replace(rows[0], method="[bold]x[/bold]"), *rows[1:]]
     out = io.StringIO()
-    Console(file=out, width=200).print(tables.rich_table(named))
+    Console(file=out, width=200).print(tables.rich_table(named, 200))
     assert "[bold]x[/bold]" in out.getvalue()
     assert "best" in out.getvalue()
+
+
+@pytest.mark.parametrize(("width", "tables_shown"), [(200, 1), (80, 2), (40, 5)])
+def test_a_narrow_terminal_shows_every_cell_whole(rows, width, tables_shown):
+    out = io.StringIO()
+    Console(file=out, width=width).print(tables.rich_table(rows, width))
+    above = out.getvalue().partition("Accuracy in %")[0].splitlines()
+    assert sum(line.startswith("method") for line in above) == tables_shown
+    assert max(map(len, above)) <= width
+    for row in rows:
+        shown = "  ".join(line for line in above if line.startswith(row.method)).split("  ")
+        assert [s for s in map(str.strip, shown) if s and s != row.method] == tables.cells(row)[1:]
 
 
 def test_json_holds_no_nan(rows):

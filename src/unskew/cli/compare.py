@@ -179,7 +179,8 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
 
             from unskew.cli.terminal import raw_output
 
-            Console(file=raw_output()).print(tables.rich_table(rows))
+            console = Console(file=raw_output())
+            console.print(tables.rich_table(rows, console.width))
         else:
             print(tables.plain(rows))
         print(leakage.plain(leaks), end="\n" if leaks else "")

@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +25,7 @@ Target = Annotated[
 def check(
     data: Data,
     label: Label = "",
-    site: Annotated[str, "in a table: the column that says where a row is from"] = "",
+    site: Annotated[str, "the column that says where a sample is from"] = "",
     target: Target = "",
     group: Annotated[
         str, "samples that no split separates: a column, such as patient, or a pattern of files"
@@ -46,22 +49,27 @@ def check(
 
 def get(
     name: Annotated[str, "the data set: cifar10, femnist, pacs, ...; a wrong name lists all"],
-    origin: Annotated[Path | None, Option("--from"), "the archive or folder that you have downloaded"] = None,
+    origin: Annotated[
+        Path | None, Option("--from"), "the archive or folder, if you have downloaded it"
+    ] = None,
     out: Annotated[Path | None, "the folder to write to [default: UNSKEW_DATA, or data]"] = None,
     size: Annotated[
         int | None, Ge(8), Le(1024), "side of photographs, which are resized, in pixels; 64 if left out"
     ] = None,
 ) -> None:
-    """Build a data set of the field from its original archive: NAME.npz, and a card with licence, digests and
+    """Build a data set of the field from its original files: NAME.npz, and a card with licence, digests and
     counts.
 
-    Nothing is downloaded, nothing is unpacked to a disk, and nothing is unpickled unsafely.
+    Without --from the files are downloaded from their original address to OUT/originals and verified; the
+    same command resumes a download that broke off. Sets without such an address say where to get them.
+    Nothing is unpacked to a disk, and nothing is unpickled unsafely.
     """
     from unskew.data.downloads import get as downloads
 
     usual = os.environ.get("UNSKEW_DATA")
     folder = out or Path(usual or "data")
-    got = downloads.get(name, origin, folder, size)
+    with _download_progress() as report:
+        got = downloads.get(name, origin, folder, size, report)
     for path in got.files:
         print(path)
     for remark in got.remarks:
@@ -70,12 +78,33 @@ def get(
     print(f"next  unskew data check {name if by_name else got.files[0]}")
 
 
+@contextmanager
+def _download_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A function that shows the progress of downloads on a terminal's standard error."""
+    from rich.console import Console
+    from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
+
+    from unskew.cli.terminal import raw_stream
+
+    columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
+    console = Console(file=raw_stream(sys.stderr))
+    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as progress:
+        tasks: dict[str, Any] = {}
+
+        def report(file: str, arrived: int, total: int) -> None:
+            if file not in tasks:
+                tasks[file] = progress.add_task(file)
+            progress.update(tasks[file], completed=arrived, total=total or None)
+
+        yield report
+
+
 def diagnose(
     data: Data,
     given: Annotated[dict[str, Any], FromSettings(RELEVANT_SETTINGS)],
     label: Label = "",
     target: Target = "",
-    site: Annotated[str, "the column that says where a row is from; each of its values is a site"] = "",
+    site: Annotated[str, "the column that says where a sample is from; each of its values is a site"] = "",
     group: Annotated[
         str, "samples that belong together: a column, such as patient, or a pattern of files"
     ] = "",

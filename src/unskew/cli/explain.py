@@ -1,9 +1,12 @@
-"""`unskew explain`: what a method does, what it shares, and its settings; `unskew check`: the conformance
-checks that every method must pass."""
+"""`unskew explain`: what a method does, what it shares, and its settings, or an error code or a page;
+`unskew check`: the conformance checks that every method must pass."""
 
 from __future__ import annotations
 
 import inspect
+import re
+from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from unskew.cli.options import Json
@@ -16,12 +19,35 @@ DATA, MODEL = "digits", "auto"
 
 
 def explain(
-    method: Annotated[str, "a method by name, like flea or flea+scaffold"],
+    method: Annotated[
+        str, "a method by name, like flea or flea+scaffold; or a code, E109; or a page, docs/data.md"
+    ],
     data: Annotated[str, "for which data set to count bytes"] = DATA,
     model: Annotated[str, "for which model to count bytes"] = MODEL,
 ) -> None:
-    """Print the equations of a method, its settings, and what leaves a client, in bytes."""
+    """Print the equations of a method, its settings, and what leaves a client, in bytes; or the meaning of an
+    error code; or a page of the documentation."""
     print(text(method, data, model))
+
+
+def _page(name: str) -> str:
+    """The paragraph of an error code, or a page of the documentation, by its path; "" for another text.
+
+    Raises UsageError (E125) if there is none of that name.
+    """
+    from unskew.errors import UsageError, code_pages, excerpt, suggestion
+
+    is_code = re.fullmatch(r"E\d+", name)
+    if not is_code and not name.endswith(".md"):
+        return ""
+    package = Path(str(resources.files("unskew")))
+    folder = package / "docs" if (package / "docs").is_dir() else package.parents[1] / "docs"  # a checkout
+    pages = {f"docs/{path.relative_to(folder).as_posix()}": path for path in folder.rglob("*.md")}
+    known = code_pages() if is_code else pages
+    if name not in known:
+        near = suggestion(name, known)
+        raise UsageError("E125", f"there is no {'code' if is_code else 'page'} {excerpt(name)}.{near}")
+    return f"{name}\n\n{code_pages()[name]}" if is_code else pages[name].read_text(encoding="utf-8").rstrip()
 
 
 def text(method: str, data: str = DATA, model: str = MODEL) -> str:
@@ -31,6 +57,8 @@ def text(method: str, data: str = DATA, model: str = MODEL) -> str:
     from unskew.merge import mean
     from unskew.report.method_pages import method_page
 
+    if page := _page(method):
+        return page
     loop, example = _example(method, data, model)
     parts = loop.run.method.parts
     try:

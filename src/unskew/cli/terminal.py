@@ -48,4 +48,9 @@ def plain_output() -> Iterator[None]:
 
 def raw_output() -> TextIO:
     """Standard output without escapes; every text that is written to it must be printable."""
-    return sys.stdout.raw if isinstance(sys.stdout, PlainText) else sys.stdout
+    return raw_stream(sys.stdout)
+
+
+def raw_stream(stream: TextIO) -> TextIO:
+    """A standard stream without escapes, as `raw_output`."""
+    return stream.raw if isinstance(stream, PlainText) else stream

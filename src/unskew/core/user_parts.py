@@ -151,7 +151,7 @@ def names_in(code: Any) -> Iterator[str]:
             yield from names_in(constant)
 
 
-GUIDE = "docs/guides/method.md has the rules."
+GUIDE = "The rules: unskew explain docs/guides/method.md."
 _BY_VALUE = "decides by a tensor's value; hooks see many clients at once, so choose with torch.where"
 _BY_MASK = (
     "picks values by what they are, so that clients differ in how many; multiply by a mask, or choose with"

@@ -53,8 +53,8 @@ def page() -> str:
         "## Named sets",
         (
             "Every set but `digits` is a NumPy archive, `NAME.npz`, in the folder that the environment"
-            " variable `UNSKEW_DATA` names; nothing is downloaded. Arguments follow the name:"
-            " `office_caltech10(size=128)`."
+            " variable `UNSKEW_DATA` names; `unskew data get NAME` makes some of them. Arguments follow the"
+            " name: `office_caltech10(size=128)`."
         ),
         _set_table(),
         arguments_table("set", {name: reader_of(name) for name in files()}),

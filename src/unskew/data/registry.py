@@ -6,11 +6,13 @@ import importlib
 import os
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from unskew.data.downloads.catalogue import archive_path, recipes
+from unskew.data.kinds.column_roles import column_named
 from unskew.data.parquet.saved_sets import is_saved_set
 from unskew.data.parquet.table import holds_parquet, is_pattern
 from unskew.data.readers.from_folder import folder
@@ -58,7 +60,8 @@ def reader_of(name: str) -> Callable[..., Dataset]:
     if name not in files():
         if name in recipes():
             text = f"there is no data set {excerpt(name)} here, but its original files can be made into one"
-            raise UsageError("E125", f"{text}: unskew data get {name} --from PATH (see docs/data.md).")
+            origin = "" if recipes()[name].addresses else " --from PATH"
+            raise UsageError("E125", f"{text}: unskew data get {name}{origin} (unskew explain docs/data.md).")
         near = suggestion(name, [*files(), *recipes()])
         hint = f"Known: {', '.join(files())}; or a path, looked for{python_files.folder_note(Path())}."
         raise UsageError("E125", f"unknown data {excerpt(name)}.{near} {hint}")
@@ -69,7 +72,8 @@ def read(text: str | os.PathLike[str], **options: Any) -> Dataset:
     """The set that a text names: `digits`, `office_caltech10(size=128)`, `file.npz`, `folder/`,
     `scans/(size=128)`.
 
-    options: further arguments, which take precedence over those in the text.
+    options: further arguments, which take precedence over those in the text. `site` names the column that
+    divides the set, for every reader.
     Raises UsageError (E125) for an unknown or unfitting name or argument, DataError for data that cannot be
     read.
     """
@@ -93,13 +97,25 @@ def _reader_with_arguments(
     place, settings = _split_text(text)
     if place:
         reader, kind = _reader_of_path(Path(place))
-        values = arguments.check(reader, {**settings, **options}, f"{kind} {excerpt(place)}", "E125")
-        return reader, (place,), values
-    _check_no_file(text)
-    call = calls.parse(text, "data set", "E125")
-    reader = reader_of(call.name)
-    values = arguments.check(reader, {**call.arguments, **options}, f"data set {excerpt(call.name)}", "E125")
-    return reader, (), values
+        owner, paths = f"{kind} {excerpt(place)}", (place,)
+    else:
+        _check_no_file(text)
+        call = calls.parse(text, "data set", "E125")
+        reader, settings = reader_of(call.name), call.arguments
+        owner, paths = f"data set {excerpt(call.name)}", ()
+    values = {**settings, **options}
+    by_folder = reader is folder and values.get("site") == SITE_COLUMN  # SITE/CLASS/ has that column
+    takes_site = "site" in signature(reader).parameters and not by_folder
+    site = "" if takes_site else str(values.pop("site", ""))
+    values = arguments.check(reader, values, owner, "E125")
+    return partial(_divided, reader, site) if site else reader, paths, values
+
+
+def _divided(reader: Callable[..., Dataset], site: str, *place: str, **settings: Any) -> Dataset:
+    """The set. Raises DataError (E403) if it has no column `site`."""
+    dataset = reader(*place, **settings)
+    column_named(dataset.columns, site, dataset.name)
+    return dataset
 
 
 def place_of(text: str) -> tuple[str, dict[str, object]]:
@@ -135,7 +151,7 @@ def _check_no_file(text: str) -> None:
     """Raises DataError (E402) for a text that can only be the path of a file, if the file is missing."""
     name = text.partition("(")[0]
     if "://" in name:
-        text = f"{excerpt(name)[1:-1]} is an address, and nothing is downloaded"
+        text = f"{excerpt(name)[1:-1]} is an address, and data is read from files"
         raise DataError("E402", f"{text}; fetch it, and give its path.")
     path, _, inside = name.partition(",")
     if "=" in inside and os.path.exists(path):

@@ -34,7 +34,9 @@ def parse_experiment(name: str, text: str, where: str = "") -> Experiment:
     document = documents.load(text, where, "E126")
     for entry in ("methods", "rows"):
         if not (isinstance(document, dict) and isinstance(document.get(entry), dict) and document[entry]):
-            raise _refused(f"{where} needs `{entry}:`, by name; docs/reproduce.md shows a whole file.")
+            raise _refused(
+                f"{where} needs `{entry}:`, by name; a whole file: unskew explain docs/reproduce.md."
+            )
     shared, methods = document.get("settings") or {}, document["methods"]
     if not isinstance(shared, dict):
         raise _refused(f"{where}: settings should hold keys and values, got {shared!r}.")

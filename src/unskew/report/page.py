@@ -284,5 +284,7 @@ def page(runs: Sequence[RunData], name: str, target: float | None = None) -> str
         cards=key_numbers(context),
         warnings=warnings(context),
         sections=sections.build(context),
+        colours=context.colours,
+        seeds=sorted({r.seed for r in context.runs}),
         version=context.first.env.get("unskew", ""),
     )

@@ -1,6 +1,6 @@
 """The named sets that need an archive: the recipe of each, and the place of its archive.
 
-A recipe converts the files that a user has downloaded (`unskew data get`); the recipes are in `recipes/`, one
+A recipe converts the original files (`unskew data get`); the recipes are in `recipes/`, one
 file for each original format. Archives are in the folder that the environment variable UNSKEW_DATA names.
 Letters: N samples.
 """
@@ -87,10 +87,9 @@ def open_archive(name: str, source: str) -> NamedArchive:
     reason = f"'{name}' is looked for in the folder UNSKEW_DATA, which is not set"
     if folder:
         reason = f"there is no {Path(folder) / name}.npz"
-    remedy = f"pack it as {name}.npz (docs/data-sets.md says which arrays), and name its folder"
+    remedy = f"pack it as {name}.npz (its arrays: unskew explain docs/data-sets.md), and name its folder"
     if name in recipes():
-        remedy = (
-            f"make the set of it, unskew data get {name} --from ARCHIVE --out FOLDER, and name that folder"
-        )
+        origin = "" if recipes()[name].addresses else " --from ARCHIVE"
+        remedy = f"make the set of it, unskew data get {name}{origin} --out FOLDER, and name that folder"
     text = f"{reason}. Get it from {source}, {remedy}: export UNSKEW_DATA=FOLDER."
     raise DataError("E402", f"{text} The set 'digits' needs no file.")

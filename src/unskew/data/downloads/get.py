@@ -1,4 +1,5 @@
-"""The command `unskew data get`: a user's downloaded files become NAME.npz, and NAME.md, its card.
+"""The command `unskew data get`: original files, downloaded here or by the user, become NAME.npz, and
+NAME.md, its card.
 
 Letters: N samples, C classes.
 """
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from unskew.data.downloads.catalogue import recipe_of
+from unskew.data.downloads.download import Report, digest_as, download
 from unskew.data.downloads.original_files import OriginalFiles, OriginalSamples, Recipe
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError, UsageError
@@ -35,18 +37,27 @@ class WrittenSet:
     remarks: tuple[str, ...]
 
 
-def get(name: str, origin: Path | None, out: Path, size: int | None = None) -> WrittenSet:
-    """Write NAME.npz and NAME.md into a folder. origin: the downloaded archive or folder. size: side to which
-    images of different sizes are resized, in pixels (default 64).
+def get(
+    name: str,
+    origin: Path | None,
+    out: Path,
+    size: int | None = None,
+    report: Report = lambda *_: None,
+) -> WrittenSet:
+    """Write NAME.npz and NAME.md into a folder. origin: the archive or folder; None downloads it to
+    `out/originals`. size: side to which images of different sizes are resized, in pixels (default 64).
+    report: receives the progress of a download.
 
     Raises UsageError: E109 for a size if images are not resized, E125 for an unknown name, E161 for a file
-    that exists or cannot be written; DataError: E402 for a missing origin, E401 for another set or a refused
-    archive, E401 for a digest other than the published one or a damaged archive, and the errors of the
-    checks of samples.
+    that exists or cannot be written; DataError: E402 for a missing origin or a download that fails, E401 for
+    a set without an address, another set or a refused archive, E401 for a digest other than the published one
+    or a damaged archive, and the errors of the checks of samples.
     """
     recipe = recipe_of(name)
-    if origin is None:
-        text = f"nothing is downloaded: get {name} from {recipe.source}, then name it: --from PATH"
+    if origin is None and not recipe.addresses:
+        text = (
+            f"{name} has no address to download from: get it from {recipe.source}, then name it: --from PATH"
+        )
         more = "Sets of torchvision and Hugging Face are also taken in Python as they are"
         raise DataError("E401", f"{text} ({recipe.expects}). {more}.")
     if size is not None and not recipe.takes_size:
@@ -55,6 +66,11 @@ def get(name: str, origin: Path | None, out: Path, size: int | None = None) -> W
     if path.exists():
         text = f"{path} exists, and nothing is overwritten; remove it, or name another folder: --out"
         raise UsageError("E161", f"{text}.")
+    if origin is None:
+        try:
+            origin = download(name, recipe, out / "originals", report)
+        except OSError as error:
+            raise _unwritable(out, error) from error
     if not origin.exists():
         raise DataError("E402", f"there is no {origin}.")
     digests = _digests(origin, recipe)
@@ -67,10 +83,9 @@ def get(name: str, origin: Path | None, out: Path, size: int | None = None) -> W
         disk.replace(out / f"{name}.md", card)
         disk.replace(path, content)
     except OSError as error:
-        text = f"{out} cannot be written: {error.strerror or error}. Name another folder: --out"
-        raise UsageError("E161", f"{text}.") from error
+        raise _unwritable(out, error) from error
     remarks = []
-    if not any(file in recipe.files for file in digests):
+    if not any(verified for _, verified in digests.values()):
         which = "these files" if len(digests) != 1 else next(iter(digests))
         text = "is published that we know; the card records it, and it is not compared"
         remarks.append(f"no SHA-256 of {which} {text}")
@@ -81,19 +96,28 @@ def get(name: str, origin: Path | None, out: Path, size: int | None = None) -> W
     return WrittenSet((path, out / f"{name}.md"), samples, (*remarks, *samples.notes))
 
 
-def _digests(origin: Path, recipe: Recipe) -> dict[str, str]:
-    """The SHA-256 of the files by name; of a folder with many files only those that are published.
+def _unwritable(out: Path, error: OSError) -> UsageError:
+    return UsageError(
+        "E161", f"{out} cannot be written: {error.strerror or error}. Name another folder: --out."
+    )
+
+
+def _digests(origin: Path, recipe: Recipe) -> dict[str, tuple[str, bool]]:
+    """(SHA-256, whether it is the published file) by name; of a folder with many files only those published.
 
     Raises DataError (E401) for a file with a published name and another digest.
     """
     files = [origin] if origin.is_file() else sorted(p for p in origin.rglob("*") if p.is_file())
     if len(files) > MOST_HASHED:
         files = [p for p in files if p.name in recipe.files]
-    digests = {p.name: disk.sha256(p) for p in files}
-    for name, digest in digests.items():
-        if recipe.files.get(name, digest) != digest:
-            text = f"{name} has the SHA-256 {digest}, and the published one is {recipe.files[name]}"
+    digests: dict[str, tuple[str, bool]] = {}
+    for path in files:
+        published, digest = recipe.files.get(path.name, ""), disk.sha256(path)
+        verified = bool(published) and digest_as(published, path) == published
+        if published and not verified and not published.startswith("md5:"):
+            text = f"{path.name} has the SHA-256 {digest}, and the published one is {published}"
             raise DataError("E401", f"{text}; download it again from {recipe.source}.")
+        digests[path.name] = digest, verified
     return digests
 
 
@@ -122,7 +146,7 @@ def _archive_bytes(samples: OriginalSamples) -> bytes:
 
 
 def _card_text(
-    name: str, recipe: Recipe, samples: OriginalSamples, digests: Mapping[str, str], sha256: str
+    name: str, recipe: Recipe, samples: OriginalSamples, digests: Mapping[str, tuple[str, bool]], sha256: str
 ) -> str:
     """The text of NAME.md. sha256: of NAME.npz."""
     tests = 0 if samples.x_test is None else len(samples.x_test)
@@ -145,7 +169,7 @@ def _card_text(
     )
     counts = [(escape_markdown(c), f"{a:,}", f"{b:,}") for c, a, b in zip(samples.classes, train, test)]
     verdict = {True: "equals the published one", False: "not compared: none is published that we know"}
-    rows = [(escape_markdown(n), digest, verdict[n in recipe.files]) for n, digest in digests.items()]
+    rows = [(escape_markdown(n), digest, verdict[verified]) for n, (digest, verified) in digests.items()]
     sections = [
         f"# {name}",
         table(("", ""), [(escape_markdown(a), escape_markdown(b)) for a, b in facts.items()]),

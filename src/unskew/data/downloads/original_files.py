@@ -146,8 +146,10 @@ class Recipe:
     none. expects: the files that --from takes.
 
     read: makes the samples from the files; raises DataError (E401, E402). sizes: published numbers of
-    training and test samples, None if there are several. files: published SHA-256 of original files by name.
-    takes_size: whether images are resized.
+    training and test samples, None if there are several. files: published SHA-256 of original files by name,
+    or `md5:...`, which is compared after a download alone, because other versions have the same name.
+    takes_size: whether images are resized. addresses: of all files, if they can be downloaded; each has a
+    digest in `files`.
     """
 
     what: str
@@ -158,3 +160,4 @@ class Recipe:
     sizes: tuple[int, int] | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     takes_size: bool = False
+    addresses: tuple[str, ...] = ()

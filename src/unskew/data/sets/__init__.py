@@ -6,5 +6,5 @@ The docstring's first line describes the set, and the rest lists the arrays of i
 
     def NAME(ARGUMENT: Annotated[type, range, "meaning"] = default) -> Dataset
 
-Archives are searched in the folder UNSKEW_DATA; nothing is downloaded.
+Archives are searched in the folder UNSKEW_DATA.
 """

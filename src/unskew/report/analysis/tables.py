@@ -251,19 +251,36 @@ def _in_scope(metric: str, scope: str, scoped: ScopedScore) -> str:
     return f"{scope} {digits(scoped.score, metric)}{over}"
 
 
-def rich_table(summaries: Summaries) -> Any:
-    """A rich.table.Table with the best method bold and references dim."""
+GAP = 2
+"""Characters between two columns on a terminal."""
+
+
+def rich_table(summaries: Summaries, width: int) -> Any:
+    """A renderable of rich with the best method bold and references dim. width: of the terminal, in
+    characters; the columns that do not fit into it are a second table below, with the methods again."""
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        box=None, pad_edge=False, caption=Text(_below(summaries)), caption_justify="left", header_style="bold"
-    )
-    for i, title in enumerate(full_columns(summaries)):
-        table.add_column(title, justify="right" if i else "left", no_wrap=i == 0)
-    for s in summaries:
-        table.add_row(*map(Text, cells(s)), style="bold" if s.leads else "dim" if s.reference else None)
-    return table
+    titles = [title.replace(" ", "\n", 1) for title in full_columns(summaries)]
+    columns = list(zip(titles, *map(cells, summaries)))
+    widths = [max(len(part) for text in column for part in text.split("\n")) for column in columns]
+    blocks, room = [[0]], width - widths[0]
+    for i, needed in enumerate(widths[1:], 1):
+        if needed + GAP > room and len(blocks[-1]) > 1:
+            blocks, room = [*blocks, [0]], width - widths[0]
+        blocks[-1].append(i)
+        room -= needed + GAP
+    parts = []
+    for block in blocks:
+        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+        for i in block:
+            table.add_column(columns[i][0], justify="right" if i else "left", no_wrap=True, vertical="bottom")
+        for k, s in enumerate(summaries, 1):
+            style = "bold" if s.leads else "dim" if s.reference else None
+            table.add_row(*(Text(columns[i][k]) for i in block), style=style)
+        parts += [table, ""]
+    return Group(*parts[:-1], Text(_below(summaries), style="dim"))
 
 
 def as_json(summaries: Summaries) -> list[dict[str, Any]]:

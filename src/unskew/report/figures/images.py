@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unskew.report.figures.svg import HUES, NARROW, WIDE, shorten, svg, text
+from unskew.report.figures.svg import HUES, NARROW, WIDE, dots, shorten, svg, text
 
 
 def received_inputs(measured: Mapping[str, Any], classes: Sequence[str], *, width: int = WIDE) -> str:
@@ -99,4 +99,4 @@ def _points(places: Sequence[tuple[float, float]], mark: int) -> str:
     if mark >= HUES:
         crosses = "".join(f"M{x - 2.5:.1f} {y:.1f}h5m-2.5 -2.5v5" for x, y in places)
         return f'<path class="curve m{hue}" d="{crosses}"/>'
-    return f'<path class="dots many m{hue}" d="{"".join(f"M{x:.1f} {y:.1f}h0" for x, y in places)}"/>'
+    return dots(places, f" many m{hue}")

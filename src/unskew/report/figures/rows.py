@@ -14,7 +14,9 @@ from unskew.report.figures.svg import (
     WIDE,
     Scale,
     data_attribute,
+    dots,
     ends_of,
+    group,
     line,
     plain_number,
     score_range,
@@ -29,13 +31,15 @@ from unskew.scores import Kind, kind, significant
 
 @dataclass(frozen=True)
 class Strip:
-    """The clients of a method over all seeds: names and scores. colour: CSS classes. metric: the score."""
+    """The clients of a method over all seeds: names and scores. colour: CSS classes. metric: the score.
+    seeds: of each client, or empty for one seed."""
 
     name: str
     colour: str
     clients: Sequence[str]
     values: Sequence[float]
     metric: str = "accuracy"
+    seeds: Sequence[int] = ()
 
     @property
     def kind(self) -> Kind:
@@ -65,8 +69,10 @@ def client_scores(strips: Sequence[Strip], x_label: str, *, width: int = WIDE) -
     for i, s in enumerate(strips):
         middle = top + row * (i + 0.5) + (10 if narrow else 4)
         places = _swarm([float(v) for v in np.atleast_1d(x(np.array(s.values)))], row * 0.21)
-        parts += [_label(s, left, middle, row, narrow), _dots(s, places, middle)]
-        parts.append(_mean_and_worst(s, x, middle, row, width))
+        many = " many" if len(places) > 300 else ""
+        drawn = dots([(a, middle + dy) for a, dy in places], f"{many} {s.colour}", s.seeds)
+        label, marks = _label(s, left, middle, row, narrow), _mean_and_worst(s, x, middle, row, width)
+        parts.append(group(s.colour, [label, drawn, marks]))
         rows.append({"n": s.name, "c": s.colour, "y": round(middle, 1), "d": _for_script(s, places, names)})
         mean, worst = float(np.mean(s.values)), s.kind.worst(s.values)
         words.append(f"{s.name}: mean {s.text(mean)}, worst {s.text(worst)}")
@@ -96,12 +102,6 @@ def _swarm(x: Sequence[float], half: float) -> list[tuple[float, float]]:
     return places
 
 
-def _dots(s: Strip, places: Sequence[tuple[float, float]], middle: float) -> str:
-    d = "".join(f"M{x:.1f} {middle + dy:.1f}h0" for x, dy in places)
-    many = " many" if len(places) > 300 else ""
-    return f'<path class="dots{many} {s.colour}" d="{d}"/>'
-
-
 def _mean_and_worst(s: Strip, x: Scale, middle: float, row: float, width: float) -> str:
     mean, worst = float(np.mean(s.values)), s.kind.worst(s.values)
     ring, bar = float(x(worst)), float(x(mean))
@@ -121,24 +121,27 @@ def _mean_and_worst(s: Strip, x: Scale, middle: float, row: float, width: float)
 
 
 def _for_script(s: Strip, places: Sequence[tuple[float, float]], names: Sequence[str]) -> list[list[float]]:
-    """The data of the script's tooltip per dot: x, dy, index of the name, score (percent of a share)."""
+    """The data of the script's tooltip per dot: x, dy, index of the name, score (percent of a share),
+    and the seed if there are several."""
     factor, digits = (100, 1) if s.kind.share else (1, 6)
     indices = {n: i for i, n in enumerate(names)}
     return [
-        [round(x, 1), round(dy, 1), indices[name], round(factor * v, digits)]
-        for (x, dy), name, v in zip(places, s.clients, s.values)
+        [round(x, 1), round(dy, 1), indices[name], round(factor * v, digits), *s.seeds[i : i + 1]]
+        for i, ((x, dy), name, v) in enumerate(zip(places, s.clients, s.values))
         if math.isfinite(v)  # JSON has no other numbers
     ]
 
 
 @dataclass(frozen=True)
 class TargetCost:
-    """The bytes of a method until a target, for each of its n seeds that reached it. colour: CSS classes."""
+    """The bytes of a method until a target, for each of its n seeds that reached it. colour: CSS classes.
+    seeds: those that reached it, or empty for one seed."""
 
     name: str
     colour: str
     bytes: Sequence[float]
     n: int
+    seeds: Sequence[int] = ()
 
     @property
     def mean(self) -> float:
@@ -170,10 +173,11 @@ def target_cost(
     for i, r in enumerate(rows):
         middle = top + row * (i + 0.5) + (8 if narrow else 0)
         if narrow:
-            parts.append(text(left, middle - 13, shorten(r.name, 30), "label"))
+            label = text(left, middle - 13, shorten(r.name, 30), "label")
         else:
-            parts.append(text(left - 14, middle + 4, shorten(r.name, 16), "label", "end"))
-        parts.append(_seeds(r, x, middle, width) if r.bytes else text(left + 6, middle + 4, "not reached"))
+            label = text(left - 14, middle + 4, shorten(r.name, 16), "label", "end")
+        drawn = _seeds(r, x, middle, width) if r.bytes else text(left + 6, middle + 4, "not reached")
+        parts.append(group(r.colour, [label, drawn]))
         words.append(f"{r.name} {size(r.mean) if r.bytes else 'not reached'}")
     return svg(width, height, f"Bytes until {score}. {'; '.join(words)}", parts)
 
@@ -187,10 +191,10 @@ def _seeds(r: TargetCost, x: Scale, middle: float, width: int) -> str:
         label = text(width - 14, middle - 13, words, "value", "end")
     else:
         label = text(after, middle + 4, words, "value")
-    dots = "".join(f"M{place:.1f} {middle:.1f}h0" for place in places)
+    drawn = dots([(place, middle) for place in places], f" {r.colour}", r.seeds)
     stem = line(x.begin, middle, bar, middle, f"stem {r.colour}")
     mean = line(bar, middle - 9, bar, middle + 9, f"mean {r.colour}")
-    return f'{stem}<path class="dots {r.colour}" d="{dots}"/>{mean}{label}'
+    return f"{stem}{drawn}{mean}{label}"
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,15 @@ _UNSEEN = re.compile(
 
 
 def colours(methods: Sequence[str], references: Sequence[str]) -> dict[str, str]:
-    """The CSS classes of each method's colour and dash pattern, in the order of the comparison.
+    """The CSS classes of each method: its colour and dash pattern, and `method-0`, `method-1`, ..., by which
+    the script hides its shapes.
 
     All pictures of a page use them. References are grey and differ by their dash pattern.
     """
     competing = [m for m in methods if m not in references]
     classes = {m: numbered_colour(i) for i, m in enumerate(competing)}
-    return classes | {m: f"ref{_dash(i)}" for i, m in enumerate(r for r in methods if r in references)}
+    classes |= {m: f"ref{_dash(i)}" for i, m in enumerate(r for r in methods if r in references)}
+    return {m: f"{kind} method-{i}" for i, (m, kind) in enumerate(classes.items())}
 
 
 def numbered_colour(i: int) -> str:
@@ -199,6 +201,20 @@ def label_stride(room: float, width: float) -> int:
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
     return f'<path class="{kind}" d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}"/>'
+
+
+def group(kind: str, parts: Iterable[str]) -> str:
+    """Shapes and texts of one class, such as a method's row."""
+    return f'<g class="{kind}">{"".join(parts)}</g>'
+
+
+def dots(places: Iterable[tuple[float, float]], kind: str, seeds: Sequence[int] = ()) -> str:
+    """Dots at (x, y), a shape for each seed. seeds: of each dot, by which the script hides it, or empty."""
+    shapes: dict[str, str] = {}
+    for i, (x, y) in enumerate(places):
+        seed = f" seed-{seeds[i]}" if seeds else ""
+        shapes[seed] = shapes.get(seed, "") + f"M{x:.1f} {y:.1f}h0"
+    return "".join(f'<path class="dots{kind}{seed}" d="{d}"/>' for seed, d in shapes.items())
 
 
 def rects(boxes: Sequence[tuple[float, float, float, float]], kind: str) -> str:

@@ -50,11 +50,12 @@ def _draw(strips: Sequence[Strip], *, width: int) -> str:
 
 def _strip(method: str, colour: str, group: Sequence[RunData], scope: str) -> Strip:
     """The clients of all seeds, which differ between seeds because each partitions the data anew."""
-    clients, values = [], []
+    clients, values, seeds = [], [], []
     for run in group:
         names = run.federation.get("names", [])
         seed = f", seed {run.seed}" if len(group) > 1 else ""
         for k, value in sorted(run.per_client(scope).items()):
             clients.append((names[k] if k < len(names) else f"client {k}") + seed)
             values.append(value)
-    return Strip(method, colour, clients, values, group[0].metric)
+            seeds += [run.seed] if len(group) > 1 else []
+    return Strip(method, colour, clients, values, group[0].metric, seeds)

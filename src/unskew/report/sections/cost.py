@@ -67,14 +67,14 @@ def _bytes_until(run: RunData, rounds: np.ndarray) -> np.ndarray:
 
 def _until_target(context: Context, *, width: int) -> str:
     rows = [
-        TargetCost(method, context.colours[method], _reached(group, context.target), len(group))
+        _target_cost(method, context.colours[method], group, context.target)
         for method, group in context.competing.items()
         if not np.isnan(mean10(group[0]))
     ]
     return target_cost(rows, context.target, context.metric, width=width)
 
 
-def _reached(group: Sequence[RunData], target: float) -> list[float]:
-    """Bytes until the target for the seeds that reached it."""
-    needed = [bytes_to(r, target) for r in group]
-    return [b for b in needed if not np.isnan(b)]
+def _target_cost(method: str, colour: str, group: Sequence[RunData], target: float) -> TargetCost:
+    needed = {r.seed: b for r in group if not np.isnan(b := bytes_to(r, target))}
+    seeds = list(needed) if len(group) > 1 else []
+    return TargetCost(method, colour, list(needed.values()), len(group), seeds)

@@ -103,6 +103,7 @@ SETS = {
         cifar10,
         (50_000, 10_000),
         {"cifar-10-python.tar.gz": "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"},
+        addresses=("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",),
     ),
     "cifar100": Recipe(
         "60,000 colour images of 100 classes in 20 superclasses, 32x32 (Krizhevsky, 2009)",
@@ -111,5 +112,6 @@ SETS = {
         cifar100,
         (50_000, 10_000),
         {"cifar-100-python.tar.gz": "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"},
+        addresses=("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",),
     ),
 }

@@ -104,7 +104,6 @@ _CLOTHES = {
     "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
     "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
 }
-_CHARACTERS = "www.nist.gov/itl/products-and-services/emnist-dataset"
 SETS = {
     "mnist": Recipe(
         "70,000 handwritten digits, 28x28 (LeCun et al., 1998)",
@@ -114,6 +113,7 @@ SETS = {
         mnist,
         (60_000, 10_000),
         _DIGITS,
+        addresses=tuple(f"https://ossci-datasets.s3.amazonaws.com/mnist/{name}" for name in _DIGITS),
     ),
     "fashion_mnist": Recipe(
         "70,000 grey images of clothing, 28x28 (Xiao et al., 2017)",
@@ -123,6 +123,7 @@ SETS = {
         mnist,
         (60_000, 10_000),
         _CLOTHES,
+        addresses=tuple(f"http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/{n}" for n in _CLOTHES),
     ),
     **{
         f"emnist_{split}": Recipe(
@@ -132,6 +133,8 @@ SETS = {
             "gzip.zip, or the folder it unpacks to",
             emnist,
             sizes,
+            {"gzip.zip": "md5:58c8d27c78d21e728a6bc7b3cc06412e"},
+            addresses=("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",),
         )
         for split, sizes in EMNIST.items()
     },

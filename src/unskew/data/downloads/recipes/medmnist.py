@@ -8,19 +8,20 @@ from unskew.data.downloads.original_files import OriginalFiles, OriginalSamples,
 from unskew.data.files.archives import read_archive
 from unskew.errors import DataError
 
-NAMES = (
-    "pathmnist",
-    "dermamnist",
-    "octmnist",
-    "pneumoniamnist",
-    "retinamnist",
-    "breastmnist",
-    "bloodmnist",
-    "tissuemnist",
-    "organamnist",
-    "organcmnist",
-    "organsmnist",
-)
+MD5 = {
+    "pathmnist": "a8b06965200029087d5bd730944a56c1",
+    "dermamnist": "0744692d530f8e62ec473284d019b0c7",
+    "octmnist": "c68d92d5b585d8d81f7112f81e2d0842",
+    "pneumoniamnist": "28209eda62fecd6e6a2d98b1501bb15f",
+    "retinamnist": "bd4c0672f1bba3e3a89f0e4e876791e4",
+    "breastmnist": "750601b1f35ba3300ea97c75c52ff8f6",
+    "bloodmnist": "7053d0359d879ad8a5505303e11de1dc",
+    "tissuemnist": "ebe78ee8b05294063de985d821c1c34b",
+    "organamnist": "68e3f8846a6bd62f0c9bf841c0d9eacc",
+    "organcmnist": "b9ceb9546e10131b32923c5bbeaea2b1",
+    "organsmnist": "9ab87b696fb54e2a387ebe992d6ed5f1",
+}
+"""Of the files with images of 28 x 28, as version 3.0.2 of MedMNIST publishes them."""
 
 
 def medmnist(origin: OriginalFiles) -> OriginalSamples:
@@ -59,6 +60,8 @@ SETS = {
         "CC BY 4.0" if name != "dermamnist" else "CC BY-NC 4.0",
         f"{name}.npz, or the folder that holds it",
         medmnist,
+        files={f"{name}.npz": f"md5:{md5}"},
+        addresses=(f"https://zenodo.org/records/10519652/files/{name}.npz?download=1",),
     )
-    for name in NAMES
+    for name, md5 in MD5.items()
 }
