@@ -411,9 +411,9 @@ class Comparison:
     def table(self) -> str:
         """A text table with mean and standard deviation over seeds, and paired tests against the best method
         with Holm's correction."""
-        from unskew.report.analysis import tables
+        from unskew.report.analysis import results_table
 
-        return tables.plain(self.rows())
+        return results_table.plain(self.rows())
 
     def to_frame(self, kind: str = "methods") -> Any:
         """Return a pandas DataFrame of one kind: "methods" (a row for each, as in compare.json, with columns
@@ -422,12 +422,12 @@ class Comparison:
 
         Raises UsageError: E109 for another kind, E133 without pandas.
         """
-        from unskew.report.analysis import runs, tables
+        from unskew.report.analysis import results_table, runs
 
         _check_word(kind, ("methods", "metrics", "events"), "kind of frame")
         if kind == "methods":
             pandas = _pandas("comparison.rows() returns the rows")
-            return pandas.json_normalize(tables.as_json(self.rows()))
+            return pandas.json_normalize(results_table.as_json(self.rows()))
         rows = [
             {"method": run.method, "seed": run.seed, **row}
             for run in runs.read_comparison(self.path)

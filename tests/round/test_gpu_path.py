@@ -21,10 +21,10 @@ from unskew.core.replies import Reply
 from unskew.core.trees import tree_map
 from unskew.methods import registry
 from unskew.round import run
+from unskew.round.chunks import Recipe, chunks
 from unskew.round.clients import Broadcast
 from unskew.round.precision import device_mode
 from unskew.round.recordings import StepRecordings
-from unskew.round.schedule import Recipe, chunks
 from unskew.round.trainer import Trainer
 from unskew.round.vmap_layers import Convolution
 from unskew.runs import assemble, hardware, resolve

@@ -32,8 +32,8 @@ from unskew.data.readers.raw_samples import (
 from unskew.data.registry import divided_by, place_of, read
 from unskew.data.samples.conversion import AxisOrder, array_of
 from unskew.data.samples.dataset import Dataset, Target
-from unskew.data.samples.intake import Note, abbreviate
 from unskew.data.samples.packing import PackedSamples, are_inputs
+from unskew.data.samples.reading_notes import Note, abbreviate
 from unskew.data.storage.sample_rows import is_streamed
 from unskew.errors import DataError, excerpt
 from unskew.formats import calls

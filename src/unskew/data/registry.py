@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from unskew.data.downloads.catalogue import archive_path, recipes
+from unskew.data.downloads.named_archives import archive_path, recipes
 from unskew.data.parquet.saved_sets import is_saved_set
 from unskew.data.parquet.table import holds_parquet, is_pattern
 from unskew.data.readers.from_folder import folder

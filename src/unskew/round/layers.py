@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from unskew.core.keys import key
 from unskew.core.network import Network
 from unskew.models.time_convolution import edged_norm_relu
-from unskew.round.schedule import Chunk, Step
+from unskew.round.chunks import Chunk, Step
 from unskew.round.vmap_layers import (
     Convolution,
     FoldedConvolution,

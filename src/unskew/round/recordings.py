@@ -23,12 +23,12 @@ from torch import Tensor
 from unskew.core.trees import Tree, flat_tree, leaves
 from unskew.recorders.cuda_graphs import CudaGraphs
 from unskew.recorders.operators import Operators
+from unskew.round.chunks import Step
 from unskew.round.lanes import LaneViews
 from unskew.round.layers import Kernels, use_kernels
 from unskew.round.noise import PAD_STEPS
 from unskew.round.optimise import Optimiser, optimiser
 from unskew.round.precision import BF16
-from unskew.round.schedule import Step
 from unskew.round.step import Feed, LaneState, LaneStep, Steps
 
 MOST_STAGES = 12

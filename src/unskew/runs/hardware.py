@@ -34,12 +34,12 @@ from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights, bytes_text, size_in_bytes, tree_map
 from unskew.data.clients.federation import Federation
 from unskew.errors import UsageError, excerpt, suggestion
+from unskew.round.chunks import Chunk
 from unskew.round.clients import Broadcast
 from unskew.round.lanes import ManyLanes
 from unskew.round.layers import Kernels, use_kernels
 from unskew.round.precision import BF16, TF32, device_mode, has_bf16
 from unskew.round.samples import Samples, StreamedSamples
-from unskew.round.schedule import Chunk
 from unskew.round.trainer import Trainer
 from unskew.runs import model_trial
 from unskew.runs.model_trial import TRIAL_LANES

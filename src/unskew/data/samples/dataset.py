@@ -22,7 +22,7 @@ from itertools import pairwise
 import numpy as np
 
 from unskew.data.samples import scaling
-from unskew.data.samples.intake import Intake, Note
+from unskew.data.samples.reading_notes import Intake, Note
 from unskew.data.storage.sample_rows import Rows, map_samples, select_samples
 from unskew.errors import DataError, UsageError
 from unskew.formats.input_layout import Layout

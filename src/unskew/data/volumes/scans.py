@@ -60,7 +60,7 @@ from unskew.data.files.tree import (
 from unskew.data.kinds.class_folders import files_by_class
 from unskew.data.kinds.column_roles import column_named
 from unskew.data.samples.dataset import largest_remainder
-from unskew.data.samples.intake import Note, abbreviate, quantity
+from unskew.data.samples.reading_notes import Note, abbreviate, quantity
 from unskew.data.volumes.volume import DICOM, Series, is_dicom, read_head
 from unskew.errors import DataError
 

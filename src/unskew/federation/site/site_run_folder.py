@@ -61,7 +61,7 @@ DAY_S = 86400.0
 
 
 @dataclass(frozen=True)
-class RunFolder:
+class SiteRunFolder:
     """The folder of a run. path: named after the run's number. site: the site's name."""
 
     path: Path
