@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,6 @@ from unskew.core.part import Part, overrides
 from unskew.core.protection import sum_problem, sums_released
 from unskew.core.user_parts import is_own
 from unskew.data.clients.federation import Federation
-from unskew.data.python_objects import take
 from unskew.data.samples.dataset import Dataset, validation_of
 from unskew.data.skew import Skew
 from unskew.data.standardisation import standardise, undo_scaling
@@ -137,13 +136,9 @@ def rate_remarks(settings: Settings) -> tuple[tuple[str, str], ...]:
     )
 
 
-Data: TypeAlias = Any
-"""Samples in Python: any argument that `unskew.data.take` accepts."""
-
-
 def resolve(
     settings: Settings,
-    data: Data | None = None,
+    data: Dataset | Federation | None = None,
     method: Method | Part | None = None,
     model: nn.Module | None = None,
     metrics: Functions | None = None,
@@ -288,21 +283,23 @@ def sends_weights(method: Method) -> bool:
 
 
 def federation_of(
-    settings: Settings, method: Method, data: Data | None = None, model: nn.Module | None = None
+    settings: Settings,
+    method: Method,
+    data: Dataset | Federation | None = None,
+    model: nn.Module | None = None,
 ) -> Federation:
     """The clients of a run and their samples. data, model: given in Python instead of what the settings name.
 
     Raises UsageError (E109) where validation samples are to be held out of what is dealt out already, and as
     reading and dealing out do.
     """
-    taken = None if data is None or isinstance(data, str) else take(data)
-    if isinstance(taken, Federation):
+    if isinstance(data, Federation):
         if settings.validation:
             text = "validation holds out samples before they are dealt out; this federation is dealt out."
             raise UsageError("E109", text)
-        federation = taken
+        federation = data
     else:
-        federation = deal_out(settings, method, taken or dataset_of(settings), model)
+        federation = deal_out(settings, method, data or dataset_of(settings), model)
     return federation.pooled() if pools(settings) else federation
 
 
