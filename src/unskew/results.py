@@ -178,10 +178,12 @@ class Result(Predictor):
 
     @property
     def settings(self) -> Settings:
+        """The run's settings."""
         return self.run.settings
 
     @property
     def method(self) -> Method:
+        """The run's method."""
         return self.run.method
 
     @property
@@ -389,6 +391,7 @@ class Comparison:
         return f"<pre>{html.escape(self.table())}</pre>"
 
     def rows(self) -> list[MethodSummary]:
+        """A summary of each method over its seeds, as in the table."""
         from unskew.report.analysis import runs, summary
 
         return summary.summary_table(runs.read_comparison(self.path), runs.requested_target([self.path]))
@@ -436,6 +439,7 @@ class Comparison:
         return _pandas(f"each run's {kind}.jsonl holds the rows").DataFrame(rows)
 
     def report(self, path: str | Path | None = None) -> Path:
+        """Write the report's page, by default to `report.html` in the folder. Returns its path."""
         from unskew.report import page
 
         return page.write_report(self.path, Path(path) if path else self.path / "report.html")

@@ -89,9 +89,11 @@ class Rule:
 
     @property
     def weight(self) -> tuple[int, int]:
+        """The order in which rules apply, as in CSS: the number of classes, then whether there is a tag."""
         return len(self.classes), bool(self.tag)
 
     def fits(self, tag: str, classes: set[str]) -> bool:
+        """Whether the rule applies to an element with this tag and these classes."""
         return self.tag in ("", tag) and self.classes <= classes
 
 

@@ -88,6 +88,7 @@ def view(_kernels: object, x: Tensor, *size: Any, **kwargs: Any) -> Tensor:
 
 
 def view_as(_kernels: object, x: Tensor, other: Tensor) -> Tensor:
+    """`x` in the shape of `other`, as a kernel for torch's operator of that name."""
     return x.reshape(other.shape)
 
 

@@ -237,13 +237,14 @@ class Recording:
     checked: bool
 
     def replay(self, feed: Feed) -> None:
+        """Run the recorded step on another step's tensors."""
         torch._foreach_copy_(self.feed.tensors, feed.tensors)
         self.run()
 
 
 class Untraced(Optimiser):
-    """An optimiser whose step a recorder calls as it is, because its learning rate is a number that differs
-    between rounds."""
+    """An optimiser with a step that a recorder calls as it is, because its learning rate is a number that
+    differs between rounds."""
 
     def __init__(self, optimiser: Optimiser, recorder: Operators):
         self.optimiser, self.recorder = optimiser, recorder

@@ -72,6 +72,7 @@ class Feed(NamedTuple):
 
     @property
     def tensors(self) -> list[Tensor]:
+        """All tensors that differ between steps, in a fixed order."""
         return [t for t in (self.rows, self.local, self.weight, self.x) if t is not None] + [*self.dropout]
 
     def clone(self) -> Feed:

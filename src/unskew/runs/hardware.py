@@ -321,7 +321,7 @@ def try_model(
     """(lanes, remarks) for a user's own model, after it has taken a training step.
 
     apart: the Part that sees the gradient of each sample, for which samples train side by side. auto: whether
-    nobody asked for several lanes, so that nobody need be told that there is one.
+    the number of lanes is automatic, so that one lane needs no remark.
     Raises UsageError: E123 for a model that cannot be trained, E108 for one that cannot train with `apart`.
     """
     samples = torch.as_tensor(np.asarray(federation.x[: model_trial.TRIAL_SAMPLES]), dtype=torch.float32).to(

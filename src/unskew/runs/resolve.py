@@ -257,7 +257,7 @@ def method_text(text: str, arguments: Mapping[str, Mapping[str, Any]] | None = N
 
 
 def arguments_for(text: str, arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Those of the arguments, by Part, whose Part is in the method that is written `text`."""
+    """The arguments, by Part, of the Parts in the method that is written `text`."""
     return {} if text == CENTRALISED else registry.arguments_of_method(text, arguments)
 
 
@@ -269,8 +269,8 @@ def with_arguments(settings: Settings) -> Settings:
 
 
 def comparison_settings(settings: Settings) -> Settings:
-    """The settings of a method as one row of a comparison: nobody is absent from centralised training, and
-    references are neither measured nor summed, for none of their clients share anything."""
+    """The settings of a method as one row of a comparison: centralised training has no
+    absences, and references are neither measured nor summed, because their clients share nothing."""
     if settings.method == CENTRALISED:
         settings = settings.replace(availability="full", set={})
     alone = {"measure": NONE, "secure_aggregation": "off"}

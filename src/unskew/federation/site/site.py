@@ -234,6 +234,7 @@ class Site:
 
     @property
     def data(self) -> Dataset:
+        """The site's data, loaded at the first use."""
         if self._data is None:
             self._data = self.load()
         return self._data

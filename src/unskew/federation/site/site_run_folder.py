@@ -233,6 +233,7 @@ class RunFiles:
 
     @staticmethod
     def of(path: Path) -> RunFiles:
+        """The removable files of the run in this folder."""
         patterns = (SETUP, RECEIVED, PRIVATE.format("*"), "noisy-*.safetensors", "*.part")
         files = tuple(file for pattern in patterns for file in sorted(path.glob(pattern)))
         used = max((p.stat().st_mtime for p in path.iterdir()), default=path.stat().st_mtime)

@@ -119,6 +119,7 @@ class Study:
 
     @property
     def summed(self) -> bool:
+        """Whether the study uses secure aggregation."""
         return self.settings.secure is not None
 
     @property

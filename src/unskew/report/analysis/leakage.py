@@ -116,7 +116,7 @@ def unmade(traffic: Traffic, group: Sequence[RunData]) -> list[str]:
 
 
 def extremes(scores: Sequence[ScoreRecord], best: ScoreRecord) -> list[ScoreRecord]:
-    """The scores of single samples and clients that belong beside this score."""
+    """The scores of single samples and clients that are reported with this score."""
     return [
         s
         for s in scores
