@@ -26,7 +26,6 @@ from unskew.data.samples.dataset import Dataset, validation_of
 from unskew.data.skew import Skew
 from unskew.data.standardisation import standardise, undo_scaling
 from unskew.errors import MissingPackage, UsageError
-from unskew.formats import calls
 from unskew.measures import NONE
 from unskew.methods import registry
 from unskew.models import hf_folder
@@ -50,7 +49,7 @@ def check_spelling(settings: Settings) -> None:
     """
     settings.attendance  # noqa: B018 - it is parsed, which may raise
     Skew.parse(settings.skew)
-    if settings.model not in ("auto", GIVEN_OBJECT) and not calls.parse(settings.model, "model", "E104").file:
+    if settings.model not in ("auto", GIVEN_OBJECT) and not settings.model_file:
         models.check_text(settings.model)
     if settings.data != GIVEN_OBJECT:
         data.check_text(settings.data)
@@ -100,7 +99,7 @@ def deal_out(
 
 def _has_embedding(settings: Settings, dataset: Dataset, model: nn.Module | None) -> bool:
     """Whether the model has an embedding. Raises UsageError (E109) if settings standardise its samples."""
-    if model is None and settings.model != GIVEN_OBJECT and calls.parse(settings.model, "model", "E104").file:
+    if model is None and settings.model_file:
         with torch.random.fork_rng(devices=[]):
             pixels = task_of(dataset.y, target=dataset.target, shape=dataset.shape).pixels(dataset.shape)
             model = models.from_file(settings.model, dataset.shape, len(dataset.classes), pixels)
@@ -319,7 +318,7 @@ def model_of(
     pixels, layout = task.pixels(shape), federation.layout
     if model is not None:
         return models.check_module(model, shape, classes, pixels, layout)
-    if calls.parse(settings.model, "model", "E104").file:
+    if settings.model_file:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(settings.seed, "model").initial_seed())
             return models.from_file(settings.model, shape, classes, pixels, layout)
