@@ -69,9 +69,11 @@ class Figures(Protocol):
 
     def metrics(self) -> Iterable[Metric]:
         """The present values of all metrics."""
+        ...
 
     def problem(self) -> str:
         """Why the program does not work properly, as a sentence; "" if it does."""
+        ...
 
 
 class _Server(ThreadingHTTPServer):

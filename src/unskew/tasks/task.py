@@ -400,10 +400,12 @@ class TargetScale(Protocol):
     @property
     def center(self) -> float:
         """The value that is subtracted from targets."""
+        ...
 
     @property
     def scale(self) -> float:
         """The value by which targets are then divided."""
+        ...
 
 
 def class_weights(text: str, counts_C: np.ndarray) -> Tensor:
