@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from unskew import cli
-from unskew.attacks import catalogue
+from unskew.attacks import registry
 from unskew.config import OPTIONS, Settings
 from unskew.formats import arguments
 from unskew.formats.arguments import Argument
@@ -61,11 +61,11 @@ def attacks() -> str:
 
 What each attack of `unskew attack RUN NAME` computes, and its settings: `--set steps=100`, and `--samples` for the setting of that name. [What payloads tell](privacy.md) says how scores are read and what was measured.
 """
-    return text + "".join(_attack(name) for name in catalogue.names())
+    return text + "".join(_attack(name) for name in registry.names())
 
 
 def _attack(name: str) -> str:
-    kind = catalogue.kind_of(name)
+    kind = registry.kind_of(name)
     first, _, rest = inspect.cleandoc(sys.modules[kind.__module__].__doc__ or "").partition("\n")
     rows = ((f"`{a.name}`", _values(a), _shown(a.default), _plain(a.meaning)) for a in arguments.of(kind))
     settings = table(("setting", "value", "default", "meaning"), rows)

@@ -30,7 +30,7 @@ from unskew.core.part import Part
 from unskew.data import data_overview
 from unskew.data.data_warnings import partition_warnings
 from unskew.data.python_objects import settings_of
-from unskew.data.samples.intake import Intake
+from unskew.data.samples.reading_notes import Intake
 from unskew.errors import UsageError
 from unskew.records.checkpoints import State
 from unskew.results import Comparison, PublishedModel, Result, SitePredictor, result_of

@@ -277,6 +277,13 @@ class Settings:
         return scores.metric_names(self.metrics)
 
     @cached_property
+    def model_file(self) -> str:
+        """The Python file in the setting `model`; "" if it names none. Raises UsageError (E104) for a text
+        that cannot be parsed."""
+        given = self.model == python_files.GIVEN_OBJECT
+        return "" if given else calls.parse(self.model, "model", "E104").file
+
+    @cached_property
     def trackers(self) -> tuple[str, ...]:
         """The names in the setting `track`."""
         return specs.names_in(self.track, list(TRACKERS), "track")
@@ -326,7 +333,7 @@ class Settings:
         files = [name.rpartition(":")[0] for name in self.metric_names]
         by_setting = {
             "method": [call.file for call in calls.parse_sum(self.method, "method", "E102") if call.file],
-            "model": [file for file in [calls.parse(self.model, "model", "E104").file] if file],
+            "model": [file for file in [self.model_file] if file],
             "loss": [file for file in [self.loss.rpartition(":")[0]] if file.endswith(".py")],
             "metrics": [file for file in files if file.endswith(".py")],
         }

@@ -23,7 +23,7 @@ def printable(text: str) -> str:
 class UnskewError(Exception):
     """An error that the user can act on. `exit_code`: the exit code of the command line.
 
-    Control characters in the text are escaped, whoever supplied them.
+    Control characters in the text are escaped.
     """
 
     exit_code = 2
@@ -90,7 +90,7 @@ class Terminated(BaseException):
 def suggestion(word: str, known: Iterable[str]) -> str:
     """' Did you mean 'x'?' for the known word nearest to this one, ignoring case; '' if none is near.
 
-    Whoever writes `non-iid` did not mean `iid`.
+    A user who writes `non-iid` did not mean `iid`.
     """
     opposite = word.lower().removeprefix("non").lstrip("-_ ")
     written = {name.lower(): name for name in known if opposite == word.lower() or name.lower() != opposite}

@@ -178,10 +178,12 @@ class Result(Predictor):
 
     @property
     def settings(self) -> Settings:
+        """The run's settings."""
         return self.run.settings
 
     @property
     def method(self) -> Method:
+        """The run's method."""
         return self.run.method
 
     @property
@@ -389,6 +391,7 @@ class Comparison:
         return f"<pre>{html.escape(self.table())}</pre>"
 
     def rows(self) -> list[MethodSummary]:
+        """A summary of each method over its seeds, as in the table."""
         from unskew.report.analysis import runs, summary
 
         return summary.summary_table(runs.read_comparison(self.path), runs.requested_target([self.path]))
@@ -411,9 +414,9 @@ class Comparison:
     def table(self) -> str:
         """A text table with mean and standard deviation over seeds, and paired tests against the best method
         with Holm's correction."""
-        from unskew.report.analysis import tables
+        from unskew.report.analysis import results_table
 
-        return tables.plain(self.rows())
+        return results_table.plain(self.rows())
 
     def to_frame(self, kind: str = "methods") -> Any:
         """Return a pandas DataFrame of one kind: "methods" (a row for each, as in compare.json, with columns
@@ -422,12 +425,12 @@ class Comparison:
 
         Raises UsageError: E109 for another kind, E133 without pandas.
         """
-        from unskew.report.analysis import runs, tables
+        from unskew.report.analysis import results_table, runs
 
         _check_word(kind, ("methods", "metrics", "events"), "kind of frame")
         if kind == "methods":
             pandas = _pandas("comparison.rows() returns the rows")
-            return pandas.json_normalize(tables.as_json(self.rows()))
+            return pandas.json_normalize(results_table.as_json(self.rows()))
         rows = [
             {"method": run.method, "seed": run.seed, **row}
             for run in runs.read_comparison(self.path)
@@ -436,6 +439,7 @@ class Comparison:
         return _pandas(f"each run's {kind}.jsonl holds the rows").DataFrame(rows)
 
     def report(self, path: str | Path | None = None) -> Path:
+        """Write the report's page, by default to `report.html` in the folder. Returns its path."""
         from unskew.report import page
 
         return page.write_report(self.path, Path(path) if path else self.path / "report.html")

@@ -12,7 +12,7 @@ from scipy.stats import binom
 
 from tests.attacks.runs import noise, trained
 from tests.cli.calling import call
-from unskew.attacks import catalogue
+from unskew.attacks import registry
 from unskew.attacks.kinds import audit
 from unskew.attacks.scene import Scene
 from unskew.data.clients.partition import Index
@@ -108,7 +108,7 @@ def memorised(tmp_path_factory):
 
 
 def test_an_audit_is_made_only_if_it_is_named(memorised, monkeypatch):
-    monkeypatch.setattr(catalogue, "names", lambda: {"audit": "", "statistics": ""})
+    monkeypatch.setattr(registry, "names", lambda: {"audit": "", "statistics": ""})
     done = call("attack", str(memorised))
     assert "audit: left out, it trains the run once more" in done.out
     assert (done.code, done.err[:4]) == (2, "E151")

@@ -11,7 +11,7 @@ import pytest
 
 import unskew
 from tests.cli.calling import call
-from unskew.attacks import catalogue, perform
+from unskew.attacks import perform, registry
 from unskew.comparison import training as stage
 from unskew.comparison.progress import Cell
 from unskew.config import Settings
@@ -40,14 +40,14 @@ FEW = {"membership": "", "reconstruct": "", "audit": ""}
 
 @pytest.fixture
 def few_attacks(monkeypatch):
-    monkeypatch.setattr(catalogue, "names", lambda: FEW)
+    monkeypatch.setattr(registry, "names", lambda: FEW)
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("privacy")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(catalogue, "names", lambda: FEW)
+        patch.setattr(registry, "names", lambda: FEW)
         words = (
             "compare",
             "fedavg",
@@ -100,7 +100,7 @@ def test_what_was_measured_is_not_measured_again(compared, monkeypatch):
     """A resumed comparison, or an attack by hand before it: what stands in privacy.json stays."""
     path, _ = compared
     before = (path / "flea--s0" / "privacy.json").read_bytes()
-    monkeypatch.setattr(catalogue, "names", lambda: FEW)
+    monkeypatch.setattr(registry, "names", lambda: FEW)
     monkeypatch.setattr(perform, "_stored_finding", lambda *_: pytest.fail("it was attacked twice"))
     content = schema.read_privacy(path / "fedavg--s0")
     assert set(content[schema.ATTACKS]) == {"membership"}

@@ -11,7 +11,7 @@ import torch
 
 from tests.attacks.runs import noise, trained
 from tests.cli.calling import call
-from unskew.attacks import auxiliary, catalogue
+from unskew.attacks import auxiliary, registry
 from unskew.attacks.scene import Scene
 from unskew.errors import StateError, UsageError
 from unskew.records import checkpoints, schema
@@ -178,7 +178,7 @@ def test_other_data_are_not_attacked(tmp_path):
 
 
 def test_explain_says_which_attacks_measure_what_is_sent():
-    assert all(catalogue.kind_of(name).asks.endswith("?") for name in catalogue.names())
+    assert all(registry.kind_of(name).asks.endswith("?") for name in registry.names())
     words = " ".join(call("explain", "rebafl").out.split())
     seen = "seen by the server, and what it makes of it by every client; not measured (measure it:"
     assert f"rebafl/sums: {seen} unskew attack RUN prototype)" in words

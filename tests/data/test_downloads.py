@@ -24,7 +24,7 @@ from scipy.io import wavfile
 import unskew
 from tests.cli.calling import call
 from unskew.data.downloads import get
-from unskew.data.downloads.catalogue import recipes
+from unskew.data.downloads.named_archives import recipes
 from unskew.data.downloads.original_files import OriginalSamples
 from unskew.data.downloads.recipes import cifar
 from unskew.errors import DataError

@@ -46,7 +46,7 @@ def sounds(root, n=6):
 @pytest.fixture
 def little(monkeypatch):
     """Memory into which nothing fits, from when it is called."""
-    return lambda: monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 1000)
+    return lambda: monkeypatch.setattr("unskew.data.storage.scratch.usable_memory", lambda: 1000)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_clients_whose_sets_do_not_fit_together_are_read_when_they_are_wanted(mo
     settings = SETTINGS | {"epochs": 2}
     whole = unskew.run("fedavg", sets, **settings)
     monkeypatch.setattr(
-        "unskew.data.samples.memory_budget.usable_memory", lambda: 4 * 4 * 32 * 31
+        "unskew.data.storage.scratch.usable_memory", lambda: 4 * 4 * 32 * 31
     )  # p fits, and beside it r, but not q
     taken = data.take(sets)
     assert [is_streamed(part) for part in taken.x.source.parts] == [False, True, False]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.data.test_folders import disc, pictures
-from tests.data.test_intake import notes as notes_of
 from tests.data.test_masks import two_sites
+from tests.data.test_reading_notes import notes as notes_of
 from unskew import data
 from unskew.data import data_warnings
 from unskew.errors import DataError

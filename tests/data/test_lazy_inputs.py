@@ -61,7 +61,7 @@ def little(monkeypatch):
     """What leaves this process with little memory; files are large then."""
 
     def make(memory: int = 1000) -> None:
-        monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: memory)
+        monkeypatch.setattr("unskew.data.storage.scratch.usable_memory", lambda: memory)
         for module in ("samples.conversion", "samples.packing", "readers.from_arrays", "standardisation"):
             monkeypatch.setattr(f"unskew.data.{module}.LARGE", 100)
 
@@ -128,7 +128,7 @@ def test_columns_of_parquet_are_unpacked_once_and_stay_there(tmp_path, little, m
     text = f"{tmp_path}/p.parquet(x='scan,age,ids,photo', label=ill, size=8)"
     whole = data.read(text)
     little(400_000)
-    monkeypatch.setattr("unskew.data.samples.memory_budget.MEMORY_SHARE", 0.01)
+    monkeypatch.setattr("unskew.data.storage.scratch.MEMORY_SHARE", 0.01)
     monkeypatch.setenv("UNSKEW_SCRATCH", str(tmp_path))
     read = data.read(text)
     assert is_streamed(read.x)

@@ -33,7 +33,7 @@ def little(monkeypatch):
     """Memory into which few samples fit, from when it is called, and small batches."""
 
     def call(fits=1000):
-        monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: fits)
+        monkeypatch.setattr("unskew.data.storage.scratch.usable_memory", lambda: fits)
         monkeypatch.setattr("unskew.data.parquet.table.COLUMN_ROWS", 5)
 
     return call

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.data.test_downloads import TEN, a_har, a_wav, folder, leaf, png
-from unskew.data.downloads.catalogue import recipes
+from unskew.data.downloads.named_archives import recipes
 from unskew.data.downloads.original_files import OriginalFiles, OriginalSamples
 from unskew.data.downloads.recipes import domains
 from unskew.errors import DataError

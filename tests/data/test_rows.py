@@ -129,7 +129,7 @@ def test_a_file_that_takes_a_quarter_of_the_memory_is_read_row_by_row(tmp_path, 
     monkeypatch.undo()
     assert not is_streamed(data.arrays(tmp_path / "x.npy", Y).x)
     monkeypatch.setattr(
-        "unskew.data.samples.memory_budget.usable_memory", lambda: 15 * X.nbytes
+        "unskew.data.storage.scratch.usable_memory", lambda: 15 * X.nbytes
     )  # as float32 it takes four times as much
     assert is_streamed(data.arrays(tmp_path / "x.npy", Y).x)
 
@@ -181,7 +181,7 @@ class Items:
 
 def test_a_dataset_that_does_not_fit_is_read_once(monkeypatch, tmp_path):
     whole = unskew.run("fedavg", Items(), **SETTINGS)
-    monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 1000)
+    monkeypatch.setattr("unskew.data.storage.scratch.usable_memory", lambda: 1000)
     read = data.take(Items())
     assert is_streamed(read.x)
     result = unskew.run("fedavg", read, **SETTINGS)

@@ -120,7 +120,7 @@ def test_a_saved_set_is_what_parquet_with_its_columns_is(make, options, tmp_path
     same(whole, other)
     assert whole.classes == (("cat", "dog") if make is images else ("0", "1", "2"))
     result = unskew.run("fedavg", f"{saved}({options})", skew="iid", **SETTINGS)
-    monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 1000)
+    monkeypatch.setattr("unskew.data.storage.scratch.usable_memory", lambda: 1000)
     read = data.read(f"{saved}({options})")
     assert is_streamed(read.x)
     same(whole, read)

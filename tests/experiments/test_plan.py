@@ -13,7 +13,7 @@ from unskew import data
 from unskew.errors import DataError, UsageError
 from unskew.experiments.experiment import TableRow
 from unskew.experiments.files import experiment_names, parse_experiment, read_experiment
-from unskew.experiments.plan import select
+from unskew.experiments.reproduce import select
 from unskew.methods import registry
 from unskew.runs.assemble import loop_of
 from unskew.runs.resolve import resolve

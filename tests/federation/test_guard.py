@@ -14,9 +14,9 @@ from tests.federation.test_policy import allow, answer, begun, hello, weights
 from unskew.core.trees import tree_map
 from unskew.errors import UsageError
 from unskew.federation.site import approvals
-from unskew.federation.site.run_folder import RunFiles
 from unskew.federation.site.site import Site
 from unskew.federation.site.site_ledger import AnsweredRequest, SiteLedger
+from unskew.federation.site.site_run_folder import RunFiles
 
 ALL_SAMPLES = "feddata(share=1.0)"
 

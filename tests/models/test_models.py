@@ -16,7 +16,7 @@ from unskew.core.keys import key
 from unskew.core.network import Network
 from unskew.errors import UsageError
 from unskew.formats import arguments, calls
-from unskew.models import catalogue, count, docs_page, networks
+from unskew.models import docs_page, model_size, networks, registry
 from unskew.models.blocks import Blocks
 from unskew.models.registry import maker_of, module_of
 from unskew.round.layers import Kernels
@@ -36,7 +36,7 @@ SIZES = [
 @pytest.mark.parametrize(("name", "shape", "classes", "size", "below", "cut"), SIZES)
 def test_sizes_and_cuts(name, shape, classes, size, below, cut):
     module = models.build(name, shape, classes)
-    assert count.parameters(module) == size
+    assert model_size.parameters(module) == size
     if below:
         assert Network(module, shape).shape_at("cut") == cut
 
@@ -120,7 +120,7 @@ def test_models_that_do_not_fit_are_refused(act, told):
 
 SHOWN = [
     (calls.call_text(name, example.arguments), example.shape, example.classes)
-    for name in catalogue.files()
+    for name in registry.files()
     for example in module_of(name).EXAMPLES
     if not example.masks
 ]
@@ -156,8 +156,8 @@ def test_blocks_end_in_a_head_that_gets_a_vector(name, shape, classes):
         assert type(module.head) is nn.Linear
         assert module.cut in blocks
         assert module.folds is (name.split("(")[0] in FOLDING)
-        assert count.shape_at(module, shape, blocks[-1]) == (module.head.in_features,)
-        assert count.shape_at(module, shape, "head") == (classes,)
+        assert model_size.shape_at(module, shape, blocks[-1]) == (module.head.in_features,)
+        assert model_size.shape_at(module, shape, "head") == (classes,)
 
 
 @pytest.mark.parametrize("kernels", [False, True])
@@ -208,18 +208,18 @@ def test_auto_fits_the_sample(shape, name):
     assert models.default_for(shape) == name
     with torch.device("meta"):
         module = models.build("auto", shape, 5)
-        assert count.parameters(module) == count.parameters(models.build(name, shape, 5))
+        assert model_size.parameters(module) == model_size.parameters(models.build(name, shape, 5))
         models.check_module(module, shape, 5)
 
 
 def test_a_new_model_is_one_file(tmp_path, monkeypatch):
     """A copy of a file under another name can be listed, built, and appears in both tables of the docs."""
-    for path in catalogue.FOLDER.glob("*.py"):
+    for path in registry.FOLDER.glob("*.py"):
         (tmp_path / path.name).write_text(path.read_text())
     (tmp_path / "mine.py").write_text((tmp_path / "mlp.py").read_text().replace("def mlp(", "def mine("))
-    monkeypatch.setattr(catalogue, "FOLDER", tmp_path)
+    monkeypatch.setattr(registry, "FOLDER", tmp_path)
     monkeypatch.setattr(networks, "__path__", [str(tmp_path)])
-    for cached in (catalogue.files, catalogue.aliases):
+    for cached in (registry.files, registry.aliases):
         cached.cache_clear()
     try:
         assert models.describe()["mine"] == "A dense network for samples of any shape; hidden=(128,)"
@@ -227,13 +227,13 @@ def test_a_new_model_is_one_file(tmp_path, monkeypatch):
         assert "| `mine` | 1×28×28 | 10 | 101,770 |" in docs_page.page()
         assert "| `mine` | `hidden` | list of whole numbers |" in docs_page.page()
     finally:
-        for cached in (catalogue.files, catalogue.aliases):
+        for cached in (registry.files, registry.aliases):
             cached.cache_clear()
         sys.modules.pop("unskew.models.networks.mine", None)
         vars(networks).pop("mine", None)
 
 
-@pytest.mark.parametrize("name", catalogue.files())
+@pytest.mark.parametrize("name", registry.files())
 def test_every_argument_has_a_meaning_and_a_default_in_its_range(name):
     taken = arguments.of(maker_of(name))
     assert [a.name for a in taken] == [*inspect.signature(maker_of(name)).parameters][2:]

@@ -70,7 +70,7 @@ def test_a_model_in_a_file_is_known_before_samples_are_scaled(tmp_path):
         "def make(shape, classes):\n    return Words(classes)\n"
     )
     x = X.astype(np.uint8)
-    federation = federation_of(settings(model=f"{file}:make"), unskew.Method(), (x, Y, x, Y))
+    federation = federation_of(settings(model=f"{file}:make"), unskew.Method(), data.arrays(x, Y, x, Y))
     assert np.array_equal(federation.x, X)
     assert all(topic != "scaled" for topic, _ in federation.intake.notes)
     deep = X.astype(np.uint8)[:, None]
@@ -82,7 +82,7 @@ def test_a_model_in_a_file_is_known_before_samples_are_scaled(tmp_path):
 def test_fractions_are_never_looked_up():
     """Where samples were scaled before anybody knew of the model, the run is refused."""
     x = (X / 255).astype(np.float32)
-    whole = federation_of(settings(normalise="none"), unskew.Method(), (x, Y, x, Y))
+    whole = federation_of(settings(normalise="none"), unskew.Method(), data.arrays(x, Y, x, Y))
     assert isinstance(whole, Federation)
     with pytest.raises(UsageError, match=r"E123.*an embedding looks up whole numbers, and is given 0\.\d+"):
         resolve(settings(), whole, model=Words())
@@ -94,7 +94,7 @@ def test_fractions_are_never_looked_up():
 def test_methods_that_compute_with_inputs_are_refused(method):
     """An average of two words is no word."""
     with pytest.raises(UsageError, match=f"E108 '{method}' cannot run here"):
-        resolve(settings(method), (X, Y, X, Y), model=Words())
+        resolve(settings(method), data.arrays(X, Y, X, Y), model=Words())
 
 
 @LANES

@@ -12,9 +12,9 @@ import torch
 
 from unskew.core.shares import Noise
 from unskew.methods import registry
+from unskew.round.chunks import poisson_rows
 from unskew.round.noise import draw
 from unskew.round.randomness import SeededSource
-from unskew.round.schedule import poisson_rows
 from unskew.runs import conformance
 
 CLIP, NOISE, BATCH, LR, EPOCHS = 0.7, 0.5, 16, 0.05, 2

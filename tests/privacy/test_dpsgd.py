@@ -16,8 +16,8 @@ from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.privacy.accounting import epsilon_after
 from unskew.privacy.dpsgd import DPSGD
+from unskew.round.chunks import Recipe, chunks, poisson_rows, poisson_steps, work_of
 from unskew.round.randomness import SystemSource
-from unskew.round.schedule import Recipe, chunks, poisson_rows, poisson_steps, work_of
 from unskew.runs import conformance
 from unskew.runs.disclosure import accounts
 

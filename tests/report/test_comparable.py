@@ -9,7 +9,7 @@ from dataclasses import replace
 from tests.report.test_summary import run
 from unskew.config import FIELDS
 from unskew.report import page
-from unskew.report.analysis import tables
+from unskew.report.analysis import results_table
 from unskew.report.analysis.summary import summary_table
 from unskew.report.sections import context_of
 
@@ -95,7 +95,7 @@ def test_seeds_without_a_pair_are_said():
     end = "ahead of b; no seed of one is a seed of the other, so they cannot be paired"
     assert page.result_sentence(context_of(runs, "x")).endswith(end)
     rows = summary_table([*runs[:3], made("b", 1, [0.2])])
-    assert "\nb and a are paired in 1 of 2 seeds.\n" in tables.note(rows) + "\n"
-    assert "paired in" not in tables.note(
+    assert "\nb and a are paired in 1 of 2 seeds.\n" in results_table.note(rows) + "\n"
+    assert "paired in" not in results_table.note(
         summary_table([*runs[:2], made("b", 0, [0.1]), made("b", 1, [0.1])])
     )

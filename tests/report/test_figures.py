@@ -11,8 +11,8 @@ import pytest
 from unskew.report.analysis.runs import Attendance
 from unskew.report.figures.bars import attendance, histograms
 from unskew.report.figures.curves import curves
+from unskew.report.figures.method_rows import Strip, TargetCost, client_scores, target_cost
 from unskew.report.figures.partition import partition_map
-from unskew.report.figures.rows import Strip, TargetCost, client_scores, target_cost
 from unskew.report.figures.svg import (
     NARROW,
     POINTS,

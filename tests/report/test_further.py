@@ -12,7 +12,7 @@ import pytest
 from tests.report.fake_runs import fake_comparison
 from unskew.records.record import Record
 from unskew.report import page
-from unskew.report.analysis import summary, tables
+from unskew.report.analysis import results_table, summary
 from unskew.report.analysis.runs import read_comparison
 from unskew.runs import coverage
 
@@ -49,7 +49,7 @@ def runs(tmp_path_factory):
 def test_json_has_every_metric_by_scope(runs):
     """A mean over seeds of means over the last ten rounds; over how many clients; and no scope that nobody
     has."""
-    one, other = json.loads(json.dumps(tables.as_json(summary.summary_table(runs)), allow_nan=False))
+    one, other = json.loads(json.dumps(results_table.as_json(summary.summary_table(runs)), allow_nan=False))
     of = one["further"][AUROC]
     assert set(of) == {"global", "global@client"}
     assert of["global"]["score"]["mean"] == pytest.approx(0.5 + 35.5 / 100)
@@ -59,7 +59,7 @@ def test_json_has_every_metric_by_scope(runs):
 
 
 def test_csv_has_a_column_for_each(runs):
-    rows = list(csv.DictReader(io.StringIO(tables.as_csv(summary.summary_table(runs)))))
+    rows = list(csv.DictReader(io.StringIO(results_table.as_csv(summary.summary_table(runs)))))
     assert float(rows[0]["auroc global"]) == pytest.approx(0.855)
     assert [rows[1][f"auroc global@client{part}"] for part in ("", "_defined", "_clients")] == [
         "0.75",
@@ -72,7 +72,7 @@ def test_csv_has_a_column_for_each(runs):
 
 
 def test_the_terminal_and_the_page_say_them_too(runs):
-    text = tables.plain(summary.summary_table(runs))
+    text = results_table.plain(summary.summary_table(runs))
     assert (
         "AUROC, %, fedavg: global 85.5 ± 0.0, global@client 75.0 ± 0.0 (mean over 2 of 20 clients)\n" in text
     )
@@ -84,7 +84,7 @@ def test_the_terminal_and_the_page_say_them_too(runs):
 
 def test_whoever_asked_for_nothing_has_no_more_columns_and_lines(runs):
     plain = [replace(run, config={**run.config, "metrics": "none"}) for run in runs]
-    text = tables.as_csv(summary.summary_table(plain))
+    text = results_table.as_csv(summary.summary_table(plain))
     assert "auroc" not in text
     assert text.splitlines()[0].endswith(",by_last")
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.report.fake_runs import fake_comparison
 from unskew.report import page
-from unskew.report.analysis import summary, tables
+from unskew.report.analysis import results_table, summary
 from unskew.report.analysis.runs import read_comparison
 from unskew.report.figures.partition import partition_map
 
@@ -53,12 +53,12 @@ def test_dice_is_the_score(comparison):
     assert rows[0].last.mean == pytest.approx(np.mean([r.series("global", "dice")[1][-1] for r in first]))
     assert rows[0].dice_both.n == 2
     assert rows[0].macro_f1.n == 0
-    assert tables.column_groups(rows)[1] == ("global Dice", 2)
-    assert "Dice in %, mean ± sample standard deviation over 2 seeds" in tables.note(rows)
-    line = next(csv.DictReader(io.StringIO(tables.as_csv(rows))))
+    assert results_table.column_groups(rows)[1] == ("global Dice", 2)
+    assert "Dice in %, mean ± sample standard deviation over 2 seeds" in results_table.note(rows)
+    line = next(csv.DictReader(io.StringIO(results_table.as_csv(rows))))
     assert line["metric"] == "dice"
     assert float(line["dice_both"]) == pytest.approx(rows[0].dice_both.mean)
-    assert tables.as_json(rows)[0]["metric"] == "dice"
+    assert results_table.as_json(rows)[0]["metric"] == "dice"
 
 
 def test_the_page_speaks_of_dice(comparison):

@@ -12,7 +12,7 @@ from unskew.report.figures.bars import histograms, reliability
 from unskew.report.figures.curves import Axis, Point, curves, roc, scatter, series
 from unskew.report.figures.images import received_inputs, tsne
 from unskew.report.figures.matrices import confusion, exposure
-from unskew.report.figures.rows import Strip, client_scores
+from unskew.report.figures.method_rows import Strip, client_scores
 from unskew.report.figures.svg import SHADES, Line
 
 

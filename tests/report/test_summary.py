@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unskew.report.analysis import tables
+from unskew.report.analysis import results_table
 from unskew.report.analysis.runs import RunData, Traffic
 from unskew.report.analysis.stats import bytes_to, mean10, rounds_to, trained_rounds
 from unskew.report.analysis.summary import against, leader_of, summary_table, target_of
@@ -182,19 +182,19 @@ def test_in_a_short_run_every_score_is_of_the_last_round():
     rows = summary_table([short, run("local", 0, [], own_mean=[0.3, 0.8])])
     assert (rows[0].clients.mean, rows[0].worst.mean, rows[0].personal.mean) == (0.6, 0.4, 0.7)
     assert [row.at_clients for row in rows] == [{0: 0.7}, {0: 0.8}]
-    assert tables.full_columns(rows)[1:6] == (
+    assert results_table.full_columns(rows)[1:6] == (
         "global last", "global best", "clients mean, last", "clients worst, last", "personal mean, last",
     )  # fmt: skip
-    assert [tables.cells(row)[1:6] for row in rows] == [
+    assert [results_table.cells(row)[1:6] for row in rows] == [
         ["50.0", "50.0", "60.0", "40.0", "70.0"],
         ["–", "–", "–", "–", "80.0"],
     ]
     assert (
-        sum(span for _, span in tables.column_groups(rows))
-        == len(tables.columns(rows))
-        == len(tables.cells(rows[0]))
+        sum(span for _, span in results_table.column_groups(rows))
+        == len(results_table.columns(rows))
+        == len(results_table.cells(rows[0]))
     )
-    assert "all scores but best are those of the last round" in tables.note(rows)
+    assert "all scores but best are those of the last round" in results_table.note(rows)
 
 
 def test_pooled_data_have_no_worst_client():
@@ -206,7 +206,7 @@ def test_pooled_data_have_no_worst_client():
     _, c = summary_table([run("a", 0, [0.5]), replace(pooled, federation={"clients": 1})])
     assert [score.n for score in (c.clients, c.worst, c.spread, c.personal)] == [0, 0, 0, 0]
     assert c.last.mean == 0.9
-    assert tables.cells(c)[1:6] == ["90.0", "90.0", "–", "–", "–"]
+    assert results_table.cells(c)[1:6] == ["90.0", "90.0", "–", "–", "–"]
 
 
 def test_the_mean_over_seeds_of_the_final_score_leads():

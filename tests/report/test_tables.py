@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from tests.report.fake_runs import fake_comparison
-from unskew.report.analysis import tables
+from unskew.report.analysis import results_table
 from unskew.report.analysis.numbers import megabytes, p_value, size
 from unskew.report.analysis.runs import read_comparison
 from unskew.report.analysis.stats import Score
@@ -39,13 +39,13 @@ def test_references_neither_lead_nor_are_tested(rows):
     assert by["flea"].leads
     assert [by[m].gap for m in ("flea", "local", "centralised")] == [None, None, None]
     assert 0 < by["fedavg"].gap.p < 0.05
-    assert tables.cells(by["local"])[1:4] == ["–", "–", "–"]
-    assert tables.cells(by["centralised"])[-3:] == ["–", "–", "reference"]
+    assert results_table.cells(by["local"])[1:4] == ["–", "–", "–"]
+    assert results_table.cells(by["centralised"])[-3:] == ["–", "–", "reference"]
 
 
 def test_too_few_seeds_are_said(runs):
     rows = summary_table([r for r in runs if r.seed == 0])
-    by = {r.method: tables.verdict(r) for r in rows}
+    by = {r.method: results_table.verdict(r) for r in rows}
     behind = 100 * (rows[1].mean10.mean - rows[0].mean10.mean)
     assert by == {
         "fedavg": f"-{behind:.1f} (1/1)",
@@ -53,23 +53,25 @@ def test_too_few_seeds_are_said(runs):
         "local": "reference",
         "centralised": "reference",
     }
-    assert "a p-value needs 5 seeds" in tables.note(rows)
+    assert "a p-value needs 5 seeds" in results_table.note(rows)
 
 
 def test_a_method_that_was_not_trained_has_no_verdict_and_says_why(rows):
     """M3: scores of weights that no client has trained were shown as a method's."""
     lost = replace(rows[0], mean10=Score.of([]), n=2, received=20, used=0, untrained=2)
-    assert tables.verdict(replace(lost, leads=False, reference=False)) == "not trained"
-    assert f"{lost.method}: 20 of 20 replies were dropped; 2 of 2 runs used too few" in tables.note([lost])
+    assert results_table.verdict(replace(lost, leads=False, reference=False)) == "not trained"
+    assert f"{lost.method}: 20 of 20 replies were dropped; 2 of 2 runs used too few" in results_table.note(
+        [lost]
+    )
     nobody = replace(lost, received=0, leads=False, reference=False)
-    assert tables.verdict(nobody) == "not trained"
-    assert f"{lost.method}: no client answered; 2 of 2 runs used too few" in tables.note([nobody])
+    assert results_table.verdict(nobody) == "not trained"
+    assert f"{lost.method}: no client answered; 2 of 2 runs used too few" in results_table.note([nobody])
     local = replace(lost, used=19, untrained=0, leads=False, reference=False)  # never has a global score
-    assert tables.verdict(local) == "–"
+    assert results_table.verdict(local) == "–"
 
 
 def test_plain_text_is_aligned_and_says_what_it_means(rows):
-    lines = tables.plain(rows).splitlines()
+    lines = results_table.plain(rows).splitlines()
     assert lines[0].startswith("method")
     at = lines[0].index("vs best") + len("vs best")
     assert all(len(line) == at for line in lines[2:6])
@@ -79,7 +81,7 @@ def test_plain_text_is_aligned_and_says_what_it_means(rows):
 def test_the_rich_table_takes_a_method_name_literally(rows):
     named = [replace(rows[0], method="[bold]x[/bold]"), *rows[1:]]
     out = io.StringIO()
-    Console(file=out, width=200).print(tables.rich_table(named, 200))
+    Console(file=out, width=200).print(results_table.rich_table(named, 200))
     assert "[bold]x[/bold]" in out.getvalue()
     assert "best" in out.getvalue()
 
@@ -87,23 +89,23 @@ def test_the_rich_table_takes_a_method_name_literally(rows):
 @pytest.mark.parametrize(("width", "tables_shown"), [(200, 1), (80, 2), (40, 5)])
 def test_a_narrow_terminal_shows_every_cell_whole(rows, width, tables_shown):
     out = io.StringIO()
-    Console(file=out, width=width).print(tables.rich_table(rows, width))
+    Console(file=out, width=width).print(results_table.rich_table(rows, width))
     above = out.getvalue().partition("Accuracy in %")[0].splitlines()
     assert sum(line.startswith("method") for line in above) == tables_shown
     assert max(map(len, above)) <= width
     for row in rows:
         shown = "  ".join(line for line in above if line.startswith(row.method)).split("  ")
-        assert [s for s in map(str.strip, shown) if s and s != row.method] == tables.cells(row)[1:]
+        assert [s for s in map(str.strip, shown) if s and s != row.method] == results_table.cells(row)[1:]
 
 
 def test_json_holds_no_nan(rows):
-    found = json.loads(json.dumps(tables.as_json(rows), allow_nan=False))
+    found = json.loads(json.dumps(results_table.as_json(rows), allow_nan=False))
     assert [r["method"] for r in found] == ["fedavg", "flea", "local", "centralised"]
     assert found[2]["last"]["mean"] is None
 
 
 def test_csv_is_not_rounded(rows):
-    found = list(csv.DictReader(io.StringIO(tables.as_csv(rows))))
+    found = list(csv.DictReader(io.StringIO(results_table.as_csv(rows))))
     assert float(found[1]["mean10"]) == rows[1].mean10.mean
     assert float(found[1]["mean10_std"]) == rows[1].mean10.std
     assert found[2]["last"] == ""
@@ -111,7 +113,7 @@ def test_csv_is_not_rounded(rows):
 
 
 def test_latex_escapes_and_ranks(rows):
-    text = tables.latex([replace(rows[1], method="my_method{50%}&#"), *rows[2:]])
+    text = results_table.latex([replace(rows[1], method="my_method{50%}&#"), *rows[2:]])
     assert r"\textbf{my\_method\{50\%\}\&\#}" in text
     assert text.count(r"\midrule") == 2
     assert text.isascii() or set(text) - set(map(chr, range(128))) == {"±"}  # in the comment alone

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import unskew
 from tests.report.test_summary import run
-from unskew.report.analysis import tables
+from unskew.report.analysis import results_table
 from unskew.report.analysis.summary import summary_table
 from unskew.report.page import page
 from unskew.report.sections import context_of, definitions, partition
@@ -45,10 +45,10 @@ def test_runs_that_patience_ended_are_named_with_their_rounds():
         ended("b", 0, 8, patience=3),
         whole("b", 1, patience=3),
     ]
-    text = tables.note(summary_table(runs))
+    text = results_table.note(summary_table(runs))
     line = "Ended before their last round: a after 22 to 28 of 40, b after 8 to 40 of 40."
     assert f"{line} Patience judged by the scores of this table." in text
-    assert f"% {line}" in tables.latex(summary_table(runs))
+    assert f"% {line}" in results_table.latex(summary_table(runs))
     assert line in page(runs, "x")
 
 
@@ -56,11 +56,11 @@ def test_runs_that_are_not_finished_are_named():
     """Half a run stood in the table of an interrupted comparison, and in its LaTeX, as if it were whole."""
     half = run("a", 1, [0.5] * 12)
     half = replace(half, config={**half.config, "rounds": 40})
-    text = tables.note(summary_table([whole("a", 0), half, whole("b", 0), whole("b", 1)]))
+    text = results_table.note(summary_table([whole("a", 0), half, whole("b", 0), whole("b", 1)]))
     assert "Not finished, and scored by the rounds that there are: a seed 1 (round 12 of 40)." in text
     assert "Ended before" not in text
     many = [replace(half, config={**half.config, "seed": seed}) for seed in range(6)]
-    text = tables.note(summary_table(many))
+    text = results_table.note(summary_table(many))
     assert "a seed 3 (round 12 of 40), …." in text
     assert "seed 4" not in text
 
@@ -68,7 +68,7 @@ def test_runs_that_are_not_finished_are_named():
 def test_scores_of_held_out_samples_do_not_pass_for_the_test_sets():
     held = replace(whole("a", 0, 2, validation=0.2), federation=FEDERATION)
     line = "Scored on 20% of the training samples, which were held out, and not on the test set."
-    assert line in tables.note(summary_table([held]))
+    assert line in results_table.note(summary_table([held]))
     assert "The held-out part has 8 samples." in partition.sentence(held)
     plain = replace(whole("a", 0, 2), federation=FEDERATION)
     assert "The test set has 8 samples." in partition.sentence(plain)
@@ -115,18 +115,20 @@ def test_means_over_fewer_clients_than_others_have_are_named():
         "Scored at fewer clients than have test samples, as the others never took part, or did not answer: "
         "kept at 12 to 14 of 20, own (personal) at 13 of 20."
     )
-    assert line in tables.note(summary_table(runs))
+    assert line in results_table.note(summary_table(runs))
     assert line in page(runs, "x")
-    text = tables.note(summary_table([scored("a", 0, 20), scored("a", 1, 0), scored("b", 0, 0, 0)]))
+    text = results_table.note(summary_table([scored("a", 0, 20), scored("a", 1, 0), scored("b", 0, 0, 0)]))
     assert "Scored at fewer" not in text
-    assert "alone at 9 of 20." in tables.note(summary_table([scored("alone", 0, 9, 0)]))
+    assert "alone at 9 of 20." in results_table.note(summary_table([scored("alone", 0, 9, 0)]))
     half = scored("half", 0, 12, 12)
     half = replace(half, config={**half.config, "rounds": 90})
-    assert "Scored at fewer" not in tables.note(summary_table([half])), (
+    assert "Scored at fewer" not in results_table.note(summary_table([half])), (
         "the first rows of clients need not be the last"
     )
     some = {**FEDERATION, "clients": 5000, "sizes": {"train": [9] * 20, "test": [8] * 20}}
-    assert "Scored at fewer" not in tables.note(summary_table([replace(scored("a", 0, 12), federation=some)]))
+    assert "Scored at fewer" not in results_table.note(
+        summary_table([replace(scored("a", 0, 12), federation=some)])
+    )
 
 
 def test_the_table_of_one_run_says_at_how_many_clients_it_was_scored():

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from tests.round.gpu_notes import Notes
-from unskew import config
+from unskew import config, data
 from unskew.core.method import Method
 from unskew.records import checkpoints
 from unskew.round import run
@@ -34,11 +34,11 @@ class Stopped(Exception):
 def run_of(method: str | Method, **given: Any) -> run.Run:
     rng = np.random.default_rng(3)
     y, y_test = rng.integers(0, 3, 120), rng.integers(0, 3, 12)
-    arrays = rng.random((120, *SHAPE), np.float32), y, rng.random((12, *SHAPE), np.float32), y_test
+    x, x_test = rng.random((120, *SHAPE), np.float32), rng.random((12, *SHAPE), np.float32)
     model = "cnn_small(batch_norm=True)" if method == "fedbn" else TINY["model"]
     named = {"method": method} if isinstance(method, str) else {}
     settings = config.build({**TINY, "model": model, **named, **given})
-    return resolve.resolve(settings, arrays, None if named else method)
+    return resolve.resolve(settings, data.arrays(x, y, x_test, y_test), None if named else method)
 
 
 def gone(run: run.Run, path: Path, until: int = 99) -> Loop:

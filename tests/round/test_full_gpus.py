@@ -15,7 +15,7 @@ from tests.round.pretended import gpus  # noqa: F401
 from tests.round.taped import Taped
 from unskew.errors import StateError
 from unskew.records import checkpoints
-from unskew.round.schedule import Chunk
+from unskew.round.chunks import Chunk
 from unskew.round.trainer import Trainer
 
 

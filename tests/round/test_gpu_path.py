@@ -15,16 +15,16 @@ from torch import Tensor
 
 from tests.round.training import build, trainer
 from tests.samples import EVERYTHING, turn
-from unskew import config, models
+from unskew import config, data, models
 from unskew.core.network import Network
 from unskew.core.replies import Reply
 from unskew.core.trees import tree_map
 from unskew.methods import registry
 from unskew.round import run
+from unskew.round.chunks import Recipe, chunks
 from unskew.round.clients import Broadcast
 from unskew.round.precision import device_mode
 from unskew.round.recordings import StepRecordings
-from unskew.round.schedule import Recipe, chunks
 from unskew.round.trainer import Trainer
 from unskew.round.vmap_layers import Convolution
 from unskew.runs import assemble, hardware, resolve
@@ -35,10 +35,11 @@ ASK_ONCE_A_ROUND = {"feddpms", "svd"}
 its steps depends on what the client has learnt."""
 
 
-def arrays() -> tuple[np.ndarray, ...]:
+def arrays() -> data.Dataset:
     rng = np.random.default_rng(3)
     y, y_test = rng.integers(0, 5, 240), rng.integers(0, 5, 40)
-    return rng.random((240, *SHAPE), np.float32), y, rng.random((40, *SHAPE), np.float32), y_test
+    x, x_test = rng.random((240, *SHAPE), np.float32), rng.random((40, *SHAPE), np.float32)
+    return data.arrays(x, y, x_test, y_test)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from unskew.core.keys import key
 from unskew.core.replies import Ups
 from unskew.merge.mean import weighted_mean
 from unskew.round import optimise
-from unskew.round.schedule import Recipe, chunks, steps, work_of
+from unskew.round.chunks import Recipe, chunks, steps, work_of
 from unskew.round.trainer import Trainer
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.round.training import build, trainer
-from unskew import config
+from unskew import config, data
 from unskew.core.client import Batch, Client, Out
 from unskew.core.method import Method
 from unskew.core.part import Part
@@ -81,7 +81,8 @@ def test_replayed_steps_have_the_bits_of_ordinary_ones(replays, given):
 def a_run(method: Any, **given: Any) -> Run:
     rng = np.random.default_rng(3)
     y = rng.integers(0, 5, 280)
-    data = rng.random((240, *SHAPE), np.float32), y[:240], rng.random((40, *SHAPE), np.float32), y[240:]
+    x, x_test = rng.random((240, *SHAPE), np.float32), rng.random((40, *SHAPE), np.float32)
+    samples = data.arrays(x, y[:240], x_test, y[240:])
     settings = {
         "rounds": 4,
         "epochs": 3,
@@ -93,8 +94,8 @@ def a_run(method: Any, **given: Any) -> Run:
     }
     settings |= {"model": "cnn_small", "lanes": "1", **given}
     if isinstance(method, str):
-        return resolve(config.build({**settings, "method": method}), data)
-    return resolve(config.build(settings), data, method)
+        return resolve(config.build({**settings, "method": method}), samples)
+    return resolve(config.build(settings), samples, method)
 
 
 def rounds(loop: Loop, state: State, last: int, recorded: bool = True) -> State:

@@ -15,10 +15,10 @@ from unskew.core.keys import key
 from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.methods import registry
+from unskew.round.chunks import Recipe
 from unskew.round.clients import Broadcast, LocalTraining
 from unskew.round.optimise import RateSchedule
 from unskew.round.samples import Samples
-from unskew.round.schedule import Recipe
 from unskew.round.trainer import Trainer
 from unskew.tasks.task import Classification
 

@@ -47,7 +47,7 @@ def test_objects_given_in_python_take_the_place_of_names():
     assert set(run.fed.net.weights()) == set(dict(model.named_parameters()))
     assert run.fed.shared == ()
     x, y = np.zeros((40, 1, 4, 4), np.float32), np.arange(40) % 2
-    assert resolve.resolve(settings(samples=None), (x, y, x[:4], y[:4]), Method()).fed.classes == 2
+    assert resolve.resolve(settings(samples=None), data.arrays(x, y, x[:4], y[:4]), Method()).fed.classes == 2
     assert resolve.resolve(settings(samples=None), data.arrays(x, y, x, y)).fed.shape == (1, 4, 4)
 
 

@@ -18,7 +18,7 @@ from unskew.core.shares import Share
 from unskew.core.trip import Trip
 from unskew.errors import NothingUsed
 from unskew.report import page
-from unskew.report.analysis import tables
+from unskew.report.analysis import results_table
 from unskew.report.analysis.runs import read_run
 from unskew.report.analysis.summary import summary_table
 from unskew.report.sections import context_of
@@ -160,7 +160,7 @@ def test_a_run_that_lost_many_replies_ends_with_a_warning(tmp_path, folder):
         ]
     if folder:
         rows = summary_table([read_run(tmp_path / "r")])
-        assert tables.plain(rows).endswith(f"\nWarning: fedavg, 1 of 1 run, such as seed 0: {text}")
+        assert results_table.plain(rows).endswith(f"\nWarning: fedavg, 1 of 1 run, such as seed 0: {text}")
         assert text in page.warnings(context_of([read_run(tmp_path / "r")], "r"))[0]
 
 

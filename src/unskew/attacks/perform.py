@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from unskew.attacks import catalogue
+from unskew.attacks import registry
 from unskew.attacks.attack import Attack, Outcome, pool
 from unskew.attacks.scene import NO_CODE, Scene
 from unskew.errors import UsageError
@@ -32,7 +32,7 @@ def perform(
     say: receives a line for each attack that does not fit, and for each finding.
     Raises UsageError: E126 for an unknown attack or setting, E151 if no attack fits; and the errors of Scene.
     """
-    attacks = [catalogue.attack_of(n, settings) for n in ([name] if name else catalogue.names())]
+    attacks = [registry.attack_of(n, settings) for n in ([name] if name else registry.names())]
     with closing(opening()) as scene:
         return {a.name: _stored_finding(scene, a, seeds, say) for a in _fitting(scene, attacks, say)}
 
@@ -44,8 +44,8 @@ def quickly(path: Path, say: Say, code: UserCode = NO_CODE) -> None:
     of Scene.
     """
     done = schema.read_privacy(path).get(schema.ATTACKS, {})
-    kinds = {name: catalogue.kind_of(name) for name in catalogue.names() if name not in done}
-    left = [catalogue.attack_of(name, kind.quick) for name, kind in kinds.items() if not kind.alone]
+    kinds = {name: registry.kind_of(name) for name in registry.names() if name not in done}
+    left = [registry.attack_of(name, kind.quick) for name, kind in kinds.items() if not kind.alone]
     if not left:
         return
     with closing(Scene(path, code=code)) as scene:
@@ -62,7 +62,7 @@ def finding_on(path: Path, code: UserCode, name: str, settings: Settings, say: S
 
     code: as for a Scene. Raises as `perform` does.
     """
-    attack = catalogue.attack_of(name, settings)
+    attack = registry.attack_of(name, settings)
     with closing(Scene(path, code=code)) as scene:
         _fitting(scene, [attack], say)
         return _finding(scene, attack, 1, say)

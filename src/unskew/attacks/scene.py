@@ -56,7 +56,7 @@ def settings_of(path: Path) -> Settings:
 
 
 def open_run(path: Path, settings: Settings, code: UserCode) -> RunFolder:
-    """The run of a folder whose settings name its samples; user files are those of the caller."""
+    """The run of a folder with settings that name its samples; user files are those of the caller."""
     _check_here(path, settings)
     checkpoint = last_checkpoint(path)
     files = checkpoint[1]["files"]
@@ -91,7 +91,7 @@ def last_checkpoint(path: Path) -> Checkpoint:
 
 
 def _check_here(path: Path, settings: Settings) -> None:
-    """Raises StateError (E155) for a run whose samples or model this machine cannot load."""
+    """Raises StateError (E155) for a run with samples or a model that this machine cannot load."""
     if settings.data.startswith("("):
         text = (
             f"the samples of {path} are not named in its settings (they stayed at sites, or were given in"
@@ -120,6 +120,7 @@ class Visit:
 
     @property
     def key(self) -> str:
+        """The name of the Part."""
         return self.part.name
 
 
@@ -190,6 +191,7 @@ class OverlayStore:
         self.below, self.above = below, dict[int, Tree]()
 
     def fetch(self, clients: Iterable[int]) -> dict[int, Tree]:
+        """The private trees of these clients, those of `above` first."""
         ids = list(clients)
         below = self.below.fetch([k for k in ids if k not in self.above])
         return below | {k: self.above[k] for k in ids if k in self.above}
@@ -373,7 +375,7 @@ class Scene:
             self._same({what: ours}, {what: kept}, self.final.t)
 
     def answered(self, t: int) -> list[int]:
-        """The clients whose replies of round t were used, by rising number."""
+        """The clients with used replies of round t, in ascending order."""
         file = self.path / "events.jsonl"
         rows = schema.parse_rows(file, file.read_bytes().splitlines())
         events = [event for event in rows if event["code"] == "round" and event["t"] == t]

@@ -17,9 +17,9 @@ from unskew.attacks.scene import Scene
 from unskew.core.method import Method
 from unskew.core.trees import Weights
 from unskew.data.clients.partition import Index
+from unskew.round.chunks import Recipe
 from unskew.round.clients import Broadcast, LocalTraining
 from unskew.round.samples import Samples as TrainingSamples
-from unskew.round.schedule import Recipe
 from unskew.round.trainer import Trainer
 
 

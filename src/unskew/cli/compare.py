@@ -145,7 +145,7 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
     from unskew.comparison.tuning import best_settings, cells_of
     from unskew.config import build, resume_command
     from unskew.report import page
-    from unskew.report.analysis import leakage, summary, tables
+    from unskew.report.analysis import leakage, results_table, summary
     from unskew.report.analysis.runs import by_method, read_comparison
 
     out = sys.stderr if as_json else sys.stdout
@@ -168,7 +168,7 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
     more = {method: {"tuned": point} for method, point in best_settings(path).items()}
     for leak in leaks:
         more.setdefault(leak.method, {})["privacy"] = leakage.as_json(leak)
-    records = [record | more.get(record["method"], {}) for record in tables.as_json(rows)]
+    records = [record | more.get(record["method"], {}) for record in results_table.as_json(rows)]
     disk.replace(path / "compare.json", json.dumps(records, indent=1))
     page.write_report(path, path / "report.html", target=plan.target)
     if as_json:
@@ -180,9 +180,9 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
             from unskew.cli.terminal import raw_output
 
             console = Console(file=raw_output())
-            console.print(tables.rich_table(rows, console.width))
+            console.print(results_table.rich_table(rows, console.width))
         else:
-            print(tables.plain(rows))
+            print(results_table.plain(rows))
         print(leakage.plain(leaks), end="\n" if leaks else "")
         print(f"report  {path / 'report.html'}")
     if untrained := [row.method for row in rows if row.untrained]:

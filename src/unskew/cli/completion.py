@@ -31,13 +31,13 @@ def _names(argument: str) -> Iterable[str]:
 
             return registry.names()
         case "model":
-            from unskew.models import catalogue
+            from unskew.models import registry
 
-            return ("auto", *catalogue.names())
+            return ("auto", *registry.names())
         case "attack":
-            from unskew.attacks import catalogue
+            from unskew.attacks import registry
 
-            return catalogue.names()
+            return registry.names()
     from unskew import experiments
 
     return [path.stem for path in Path(experiments.__file__).parent.glob("*.yaml")]

@@ -153,9 +153,9 @@ def _about(kind: str) -> dict[str, str]:
         case "errors":
             return code_pages()
         case "attacks":
-            from unskew.attacks import catalogue
+            from unskew.attacks import registry
 
-            return catalogue.names()
+            return registry.names()
     return _experiments()
 
 

@@ -216,6 +216,7 @@ def show(home: Coordinator, path: Path, started: RunStart, as_json: bool) -> Non
 
 
 def print_text(text: str) -> None:
+    """Print a text at once, also into a pipe."""
     print(text, flush=True)
 
 

@@ -326,8 +326,8 @@ def clean(
 
     A run that was used within the last hour may still be active and is never removed.
     """
-    from unskew.federation.site.run_folder import removable_runs
     from unskew.federation.site.site_folder import SiteFolder
+    from unskew.federation.site.site_run_folder import removable_runs
 
     SiteFolder.open(folder)
     kept, active = removable_runs(folder, list(runs), older)

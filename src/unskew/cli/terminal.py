@@ -1,4 +1,4 @@
-"""Output of commands on a terminal: control characters in a text are escaped, whoever chose the text."""
+"""Output of commands on a terminal: control characters in any text are escaped."""
 
 from __future__ import annotations
 

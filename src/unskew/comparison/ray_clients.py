@@ -25,9 +25,9 @@ from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights, tree_map
 from unskew.errors import StateError, UsageError
 from unskew.formats import documents
+from unskew.round.chunks import Chunk
 from unskew.round.clients import Broadcast
 from unskew.round.run import Run
-from unskew.round.schedule import Chunk
 from unskew.runs.assemble import trainer_of
 from unskew.runs.resolve import resolve
 from unskew.runs.run_folder import fingerprint

@@ -45,8 +45,8 @@ def add_noise(total: Tensor, deviation: float, drawn: Tensor) -> Tensor:
     normal, float64.
 
     The multiples are the same for every total, so that no result excludes a total by its last bits, as sums
-    of floating-point numbers do (Mironov, CCS 2012). Whatever is computed from the result, in any precision,
-    excludes none either.
+    of floating-point numbers do (Mironov, CCS 2012). Nothing that is computed from the result, in any
+    precision, excludes one either.
     """
     if not deviation:
         return total.double()

@@ -28,7 +28,7 @@ Around: TypeAlias = Callable[[], AbstractContextManager[Any]]
 
 
 class SequentialPasses:
-    """Passes through an `nn.Sequential`, whose last block is the head."""
+    """Passes through an `nn.Sequential` with the head as its last block."""
 
     def __init__(self, module: nn.Sequential):
         self.module = module

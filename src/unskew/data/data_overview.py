@@ -21,8 +21,8 @@ from unskew.data.data_warnings import (
     sites_of,
 )
 from unskew.data.samples.dataset import Dataset
-from unskew.data.samples.intake import abbreviate, quantity
 from unskew.data.samples.packing import input_column
+from unskew.data.samples.reading_notes import abbreviate, quantity
 from unskew.data.storage.sample_rows import Rows
 from unskew.errors import excerpt
 from unskew.formats.input_layout import Input

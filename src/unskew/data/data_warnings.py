@@ -19,7 +19,7 @@ import numpy as np
 from unskew.data.clients.federation import Federation
 from unskew.data.kinds.column_roles import site_column_in
 from unskew.data.samples.dataset import Dataset, strata
-from unskew.data.samples.intake import abbreviate, quantity
+from unskew.data.samples.reading_notes import abbreviate, quantity
 from unskew.data.storage.sample_rows import is_streamed, select_samples
 from unskew.errors import excerpt
 

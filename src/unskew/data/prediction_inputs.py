@@ -50,8 +50,8 @@ from unskew.data.readers.from_folder import find_listing
 from unskew.data.readers.from_tables import CSV_ENDINGS, table_ending
 from unskew.data.readers.from_volumes import prediction_slices
 from unskew.data.samples.conversion import map_npy
-from unskew.data.samples.intake import abbreviate
 from unskew.data.samples.packing import archive_inputs, archive_inputs_for, pack_to_layout
+from unskew.data.samples.reading_notes import abbreviate
 from unskew.data.volumes.scans import find_series, holds_dicom, is_in_mask_folder, is_mask_name
 from unskew.errors import DataError, excerpt
 from unskew.formats.input_layout import Layout

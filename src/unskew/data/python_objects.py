@@ -32,8 +32,8 @@ from unskew.data.readers.raw_samples import (
 from unskew.data.registry import divided_by, place_of, read
 from unskew.data.samples.conversion import AxisOrder, array_of
 from unskew.data.samples.dataset import Dataset, Target
-from unskew.data.samples.intake import Note, abbreviate
 from unskew.data.samples.packing import PackedSamples, are_inputs
+from unskew.data.samples.reading_notes import Note, abbreviate
 from unskew.data.storage.sample_rows import is_streamed
 from unskew.errors import DataError, excerpt
 from unskew.formats import calls
@@ -183,9 +183,9 @@ def _check_named_columns(data: Dataset | Federation, label: str, site: str) -> D
 
 def settings_of(
     data: Any, label: str = "", site: str = "", target: str = "", group: Any = ""
-) -> tuple[Dataset | Federation | str, dict[str, str]]:
-    """(the data, read unless they are a name or path; the settings that describe them: `data`, and `skew` if
-    the data are divided).
+) -> tuple[Dataset | Federation | None, dict[str, str]]:
+    """(the data, None if they are a name or path; the settings that describe them: `data`, and `skew` if the
+    data are divided).
 
     Raises the errors of `take`.
     """
@@ -194,7 +194,7 @@ def settings_of(
         place, arguments = place_of(os.fspath(data)) if settings else (os.fspath(data), {})
         text = calls.call_text(place, arguments | settings)
         column = divided_by(text)
-        return text, {"data": text, **({"skew": f"column:{column}"} if column else {})}
+        return None, {"data": text, **({"skew": f"column:{column}"} if column else {})}
     dataset = take(data, label=label, site=site, target=target, group=group)
     column = site or (dataset.intake.divided if isinstance(dataset, Dataset) and dataset.intake else "")
     return dataset, {"data": GIVEN_OBJECT, **({"skew": f"column:{column}"} if column else {})}

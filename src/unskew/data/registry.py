@@ -11,7 +11,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from unskew.data.downloads.catalogue import archive_path, recipes
+from unskew.data.downloads.named_archives import archive_path, recipes
 from unskew.data.kinds.column_roles import column_named
 from unskew.data.parquet.saved_sets import is_saved_set
 from unskew.data.parquet.table import holds_parquet, is_pattern

@@ -19,8 +19,8 @@ from unskew.data.clients.federation import Federation
 from unskew.data.data_warnings import column_width
 from unskew.data.samples.conversion import DEPTHS, LARGE
 from unskew.data.samples.dataset import Dataset
-from unskew.data.samples.intake import Note
 from unskew.data.samples.packing import input_column
+from unskew.data.samples.reading_notes import Note
 from unskew.data.storage.sample_rows import map_samples, moments, select_samples
 from unskew.errors import UsageError, excerpt
 

@@ -39,6 +39,7 @@ class Scores:
     sites: Mapping[int, float]
 
     def of(self, goal: Goal) -> Mapping[int, float]:
+        """The scores that count for this goal, by seed."""
         return self.one if goal == "one" else self.sites
 
 

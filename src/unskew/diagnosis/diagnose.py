@@ -12,7 +12,8 @@ from torch import nn
 from unskew import config, models
 from unskew.data.clients.federation import Federation
 from unskew.data.data_warnings import class_imbalance, site_column
-from unskew.data.python_objects import settings_of, take
+from unskew.data.python_objects import settings_of
+from unskew.data.registry import read
 from unskew.data.samples.dataset import Dataset
 from unskew.diagnosis import RELEVANT_SETTINGS, advice, skews
 from unskew.diagnosis.advice import Goal
@@ -176,7 +177,7 @@ def diagnose(
             f" {', '.join(RELEVANT_SETTINGS)}.",
         )
     loaded, implied = settings_of(data, label, site, target, group)
-    loaded = take(loaded)
+    loaded = loaded or read(implied["data"])
     module = None if isinstance(model, str | Path) else models.unwrapped(model)
     settings = config.build(
         {**implied, **options, "method": "fedavg", "model": GIVEN_OBJECT if module else str(model)}

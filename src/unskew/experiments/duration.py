@@ -12,8 +12,10 @@ import numpy as np
 
 from unskew import data
 from unskew.config import Settings
+from unskew.core.keys import numpy_key
 from unskew.core.method import Method
 from unskew.data.samples.dataset import Dataset
+from unskew.diagnosis.skews import absence
 from unskew.report.analysis.numbers import clock
 from unskew.report.method_profile import costs
 from unskew.runs.assemble import loop_of
@@ -38,35 +40,24 @@ def _dataset(name: str) -> Dataset:
 
 
 def _seconds(settings: Settings, dataset: Dataset) -> float:
-    column = "domain" if settings.skew == "domain" else settings.skew.partition("column:")[2]
-    clients = len(np.unique(dataset.columns[column])) if column in dataset.columns else settings.clients
-    samples = _samples(settings, dataset)
+    index = data.partition(
+        settings.skew,
+        dataset.y,
+        settings.clients,
+        numpy_key(settings.seed_of_partition, "partition"),
+        columns=dataset.columns,
+        samples=settings.samples,
+    )
+    samples, clients = len(index.rows), len(index)
     per_sample = _per_sample(
         settings.data, settings.model, settings.loss, min(settings.batch, max(1, samples // clients))
     )
-    trained = samples * _cohort(settings.availability) * settings.passes
+    answering = 1 - absence(settings.availability, clients, settings.seed)
+    trained = samples * answering * settings.passes
     scored = len(dataset.y_test) * settings.rounds / settings.eval_every
     names = [part.name for part in parts_of(settings.method).parts]
     cost = math.prod(costs()[name].computing for name in names if name in costs())
     return per_sample * (trained * cost + scored * SCORING_COST)
-
-
-def _samples(settings: Settings, dataset: Dataset) -> int:
-    """The number of training samples of all clients."""
-    if settings.skew.startswith("pathological") and "x" in settings.skew:
-        classes, _, each = settings.skew.partition(":")[2].partition("x")
-        return settings.clients * int(classes) * int(each)
-    return min(len(dataset.y), (settings.samples or 10**9) * settings.clients)
-
-
-def _cohort(availability: str) -> float:
-    """The share of clients that trains in a round; 1 if the availability does not state it."""
-    kind, _, value = availability.split(",")[0].partition(":")
-    try:
-        share = float(value.split("x")[0].split("-")[0]) if kind != "full" else 1.0
-    except ValueError:
-        return 1.0
-    return share if share <= 1 else 1.0
 
 
 @lru_cache(None)

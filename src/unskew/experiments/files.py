@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from unskew.attacks.catalogue import attack_of
+from unskew.attacks.registry import attack_of
 from unskew.errors import UnskewError, UsageError, suggestion
 from unskew.experiments.experiment import Claim, Experiment, Leak, TableRow, Trend
 from unskew.formats import documents

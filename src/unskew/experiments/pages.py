@@ -19,7 +19,7 @@ from unskew.experiments import tables, wording
 from unskew.experiments.result import REQUIRED, TableResult
 from unskew.report.figures import svg
 from unskew.report.figures.curves import curves, series
-from unskew.report.figures.rows import Pair, paper_scores
+from unskew.report.figures.method_rows import Pair, paper_scores
 from unskew.report.figures.svg import Line, mean_line
 from unskew.report.sections import both_widths, render
 from unskew.system import disk

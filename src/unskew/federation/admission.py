@@ -137,10 +137,12 @@ def parse_bounds(text: str, sites: Sequence[str]) -> dict[str, int]:
 
 
 def bound_file(home: Coordinator, site: str) -> Path:
+    """The file with the largest number of samples that a site may claim."""
     return home.folder / "admitted" / f"{site}.samples"
 
 
 def write_bound(home: Coordinator, site: str, samples: int) -> None:
+    """Store the largest number of samples that a site may claim."""
     disk.replace(bound_file(home, site), f"{samples}\n")
 
 

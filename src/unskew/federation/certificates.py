@@ -135,6 +135,7 @@ class Issuer:
 
 
 def x509_name(name: str) -> x509.Name:
+    """The name of a certificate's subject or issuer, cut off after 64 characters."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 

@@ -3,9 +3,9 @@ tickets, admissions, revocations and refused connections.
 
 One JSON object per line: n (from 0), time (UTC), what, the facts, before (SHA-256 of the previous line),
 signature (the coordinator's, over the line without it). A journal contains no tensors, only digests of
-messages. The owner of the coordinator's key can write another journal; without that key nobody can alter,
-insert or remove a line undetected. Lines missing at the end are only detected by comparison with an earlier
-head, which `unskew federation audit` prints.
+messages. The owner of the coordinator's key can write another journal; without that key no line can be
+altered, inserted or removed undetected. Lines missing at the end are only detected by comparison with an
+earlier head, which `unskew federation audit` prints.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ MOST_WAIT_S = 10.0
 
 
 def render(template: str, **values: Any) -> str:
+    """The page of a template of this folder, with these values and the present time."""
     environment = Environment(
         loader=PackageLoader("unskew.federation"), autoescape=True, undefined=StrictUndefined
     )
@@ -46,6 +47,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def local_time(at: float) -> str:
+    """A time in seconds since 1970 as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
@@ -65,12 +67,15 @@ class Page:
 
     @property
     def address(self) -> str:
+        """The URL of the page, with the secret that opens it."""
         return f"http://{HOST}:{self.port}/{self.secret}"
 
     def serve(self) -> None:
+        """Answer requests until `close`."""
         self._server.serve_forever()
 
     def close(self) -> None:
+        """End `serve` and release the port."""
         self._server.shutdown()
         self._server.server_close()
 

@@ -73,7 +73,7 @@ class ReplayFolder(RunFolder):
 
 
 @dataclass(frozen=True)
-class UsedReplies:
+class UsedClients:
     """The clients with used replies. used: to training, by round. shared: with shares, by round and the
     ledger's name of the share, one set for each time that it was sent in this round.
     """
@@ -85,12 +85,12 @@ class UsedReplies:
 class ReplayListener(RecordingExchange):
     """A listener that receives only the replies that the coordinator received."""
 
-    def __init__(self, trainer: Trainer, used_replies: UsedReplies):
+    def __init__(self, trainer: Trainer, used_clients: UsedClients):
         super().__init__(trainer)
-        self.used_replies, self._visits = used_replies, Counter[tuple[int, str]]()
+        self.used_clients, self._visits = used_clients, Counter[tuple[int, str]]()
 
     def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
-        used = self.used_replies.used.get(start.t, ())
+        used = self.used_clients.used.get(start.t, ())
         return super().train(start, [k for k in cohort if k in used], private)
 
     def visit(
@@ -103,7 +103,7 @@ class ReplayListener(RecordingExchange):
             trained = any(path.partition("/")[0] == declared[0] for path in part.shares(self.trainer.fed))
             before = self._visits[name] + (trained and start.t > 0)  # the training's own shares stand first
             self._visits[name] += 1
-            sets = self.used_replies.shared.get(name, ())
+            sets = self.used_clients.shared.get(name, ())
             answered = sets[before] if before < len(sets) else ()
             ids = [k for k in ids if k in answered]
         return super().visit(trip, part, start, ids, private)
@@ -125,10 +125,10 @@ class SitesScene(Scene):
         sites: Sequence[str],
         *,
         pictures: bool,
-        used_replies: UsedReplies | None,
+        used_clients: UsedClients | None,
         why: str,
     ):
-        """sites: those with samples. pictures: pictures of samples may be stored. used_replies: None if no
+        """sites: those with samples. pictures: pictures of samples may be stored. used_clients: None if no
         round is recomputed. why: the reason for that, as the end of a sentence.
 
         Raises StateError: E112 unless the recomputed run has the bits of both its checkpoints; E156 for
@@ -136,9 +136,9 @@ class SitesScene(Scene):
         """
         self.sites, self.pictures = sites, pictures
         super().__init__(path, folder)
-        self.merged_only, self.used_replies = why, used_replies
+        self.merged_only, self.used_clients = why, used_clients
         try:
-            if used_replies:
+            if used_clients:
                 self._replay(folder)
             else:
                 self._check_model()
@@ -157,7 +157,7 @@ class SitesScene(Scene):
         """Nothing to check: the coordinator knew counts only, which were compared when the run was opened."""
 
     def heard_by(self) -> RecordingExchange:
-        return ReplayListener(self.trainer, self.used_replies) if self.used_replies else super().heard_by()
+        return ReplayListener(self.trainer, self.used_clients) if self.used_clients else super().heard_by()
 
     @property
     def told(self) -> str:
@@ -222,10 +222,10 @@ def open_replay(
     if missing := [site for site in names if site not in places]:
         more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
         why = why or f"the samples of {', '.join(missing[:MOST_NAMED])}{more} are missing"
-    used_replies = None if why else _read_used_replies(path, len(hellos))
+    used_clients = None if why else _read_used_clients(path, len(hellos))
     sets = {h.site: _checked_set(path, h, places[h.site], settings) for h in hellos if h.site in places}
     folder = ReplayFolder(path, run_on(_federation(hellos, sets), settings, method))
-    return SitesScene(path, folder, tuple(sets), pictures=pictures, used_replies=used_replies, why=why)
+    return SitesScene(path, folder, tuple(sets), pictures=pictures, used_clients=used_clients, why=why)
 
 
 def _unrepeatable(settings: Settings, method: Method) -> str:
@@ -281,7 +281,7 @@ def _roster(path: Path) -> list[Hello]:
     return hellos
 
 
-def _read_used_replies(path: Path, sites: int) -> UsedReplies:
+def _read_used_clients(path: Path, sites: int) -> UsedClients:
     """The used replies of each round; of a repeated round, those of its last lines."""
     used: dict[int, set[int]] = {}
     shared: dict[tuple[int, str], list[set[int]]] = {}
@@ -296,7 +296,7 @@ def _read_used_replies(path: Path, sites: int) -> UsedReplies:
     except Exception as error:  # the folder may come from anybody, and its lists may be compressed
         text = f"{path / EVENTS} and {LEDGER} do not say who was there in each round ({type(error).__name__})"
         raise StateError("E155", f"{text}; copy the folder again.") from None
-    return UsedReplies(used, shared)
+    return UsedClients(used, shared)
 
 
 def _checked_set(path: Path, hello: Hello, place: str, settings: Settings) -> Dataset:

@@ -67,12 +67,18 @@ MOST_S = 5.0
 class Figures(Protocol):
     """The state of a program. metrics: current figures. problem: what has failed; "" if nothing has."""
 
-    def metrics(self) -> Iterable[Metric]: ...
+    def metrics(self) -> Iterable[Metric]:
+        """The present values of all metrics."""
+        ...
 
-    def problem(self) -> str: ...
+    def problem(self) -> str:
+        """Why the program does not work properly, as a sentence; "" if it does."""
+        ...
 
 
 class _Server(ThreadingHTTPServer):
+    """An HTTP server of either address family, which does not wait for open connections at its end."""
+
     daemon_threads = True
 
     def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]):

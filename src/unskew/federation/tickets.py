@@ -54,6 +54,7 @@ class Ticket:
 
     @property
     def place(self) -> str:
+        """The server's address, `host:port`."""
         return host_port(self.host, self.port)
 
     @property
@@ -84,6 +85,7 @@ class Ticket:
             raise UsageError("E503", f"this ticket expired on {self.expires[:10]}; {again}")
 
     def is_over(self) -> bool:
+        """Whether the ticket has expired."""
         return dt.datetime.now(dt.UTC) >= dt.datetime.fromisoformat(self.expires)
 
     def proof(self, key: PublicKey) -> str:
@@ -94,6 +96,7 @@ class Ticket:
         return json.dumps(asdict(replace(self, signature="")), sort_keys=True).encode()
 
     def write(self, path: Path) -> None:
+        """Write the ticket to a file that only its owner can read."""
         disk.replace(path, json.dumps(asdict(self), indent=1) + "\n")
         path.chmod(0o600)
 
@@ -188,6 +191,7 @@ class Coordinator:
 
     @property
     def key(self) -> PrivateKey:
+        """The coordinator's key, read from its folder."""
         return PrivateKey.load(self.folder / "coordinator.key")
 
     @property
@@ -233,6 +237,7 @@ class Coordinator:
         return self.folder / "flower" / "superlink"
 
     def key_file(self, site: str) -> Path:
+        """The file with the public key of an admitted site."""
         return self.folder / "admitted" / f"{site}.pub"
 
     def admitted(self) -> dict[str, PublicKey]:

@@ -4,7 +4,7 @@
     option  name [("=" | ":") value]                          without a value: True
     value   a number or text; "-" separates the items of a list, "x" the values of several fields
 
-A kind is a frozen dataclass whose annotated fields are its settings (see unskew.formats.arguments):
+A kind is a frozen dataclass; its annotated fields are its settings (see unskew.formats.arguments):
 
     name = "pathological"                                     the kind's name in texts
     value = ("classes", "samples")                            the fields after the colon

@@ -24,7 +24,7 @@ from unskew.merge.median import share_rounded_up, trimmed_mean
 
 @dataclass(frozen=True)
 class MultiKrum(Part):
-    """Averages the clients whose weights lie closest to many others."""
+    """Averages the clients with the weights that lie closest to many others."""
 
     share: Annotated[
         float, Ge(0), Lt(0.5), "share of the clients that may be arbitrary; they are left out of the mean"

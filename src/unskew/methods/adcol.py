@@ -27,7 +27,7 @@ from unskew.methods.shared.declarations import uniform
 
 @dataclass(frozen=True)
 class AdCol(Part):
-    """Trains a discriminator of clients at the server and clients whose features deceive it."""
+    """Trains a discriminator of clients at the server, and clients to deceive it by their features."""
 
     mu: Annotated[NonNegative, "weight of deceiving the discriminator; 0 leaves it unheard"] = 0.5
     lr: Annotated[Rate, "learning rate of the discriminator's SGD"] = 0.01

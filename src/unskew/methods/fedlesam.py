@@ -3,8 +3,8 @@
 Client: in a round   e = rho (w_old - w_t) / |w_old - w_t|
         w_old: the model that it received when it last took part;   e = 0 the first time
         at a step    w <- w - lr grad L(w + e)
-|.| is over all shared weights. A step costs one gradient, as in FedAvg; two beside a Part that trains weights
-of the client's own, which take theirs at w.
+|.| is over all shared weights. A step costs one gradient, as in FedAvg; two together with a Part that trains
+weights of the client's own, which take theirs at w.
 Differs from the paper: clients are weighted by size, in the paper equally. Official code takes the last
 round's step of the server for all clients (`since="round"`, which broadcasts one more model) and clips
 gradients at norm 10. It indexes that step, one long vector, by the number of a tensor, so that each tensor is

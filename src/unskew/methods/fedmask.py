@@ -63,16 +63,20 @@ class _MaskedLayer:
         return self.fixed * binarise(self.fedmask)
 
 
-class MaskedLinear(_MaskedLayer, nn.Linear): ...  # type: ignore[misc]
+class MaskedLinear(_MaskedLayer, nn.Linear):  # type: ignore[misc]
+    """A dense layer with masked weights."""
 
 
-class MaskedConv1d(_MaskedLayer, nn.Conv1d): ...  # type: ignore[misc]
+class MaskedConv1d(_MaskedLayer, nn.Conv1d):  # type: ignore[misc]
+    """A convolution with masked weights."""
 
 
-class MaskedConv2d(_MaskedLayer, nn.Conv2d): ...  # type: ignore[misc]
+class MaskedConv2d(_MaskedLayer, nn.Conv2d):  # type: ignore[misc]
+    """A convolution with masked weights."""
 
 
-class MaskedConv3d(_MaskedLayer, nn.Conv3d): ...  # type: ignore[misc]
+class MaskedConv3d(_MaskedLayer, nn.Conv3d):  # type: ignore[misc]
+    """A convolution with masked weights."""
 
 
 MASKED_LAYERS: dict[type[nn.Module], type[nn.Module]] = {

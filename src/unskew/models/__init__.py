@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from unskew.models.catalogue import default_for, describe, names
+from unskew.models.registry import build, check_text, default_for, describe, names
 
 if TYPE_CHECKING:
     from unskew.models.blocks import initialise
-    from unskew.models.registry import build, check_text
     from unskew.models.user_model import check_module, from_file, unwrapped
 
 __all__ = [
@@ -25,9 +24,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "build": "registry",
     "check_module": "user_model",
-    "check_text": "registry",
     "from_file": "user_model",
     "initialise": "blocks",
     "unwrapped": "user_model",

@@ -11,9 +11,8 @@ from unskew.core.modules import children
 from unskew.formats import calls
 from unskew.formats.markdown import arguments_table, table
 from unskew.models.blocks import Example
-from unskew.models.catalogue import files
-from unskew.models.count import multiply_adds, parameters, shape_at
-from unskew.models.registry import build, maker_of, module_of
+from unskew.models.model_size import multiply_adds, parameters, shape_at
+from unskew.models.registry import build, files, maker_of, module_of
 
 _INTRODUCTION = """\
 Any `torch.nn.Module` works: a name from this page, `file.py:function`, or a module object in Python. The function in

@@ -128,7 +128,7 @@ def clip_vector(v: dict[str, Tensor], most: float) -> dict[str, Tensor]:
 
 
 def sum_remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
-    """Remark E128 for clients with so few samples that their counts cannot be told from noise; else ()."""
+    """Remark E128 for clients with so few samples that noise hides their counts; else ()."""
     part, sizes = method.samples_apart, fed.sizes[fed.sizes > 0]
     if part is None or not fed.sums or not len(sizes):
         return ()

@@ -95,6 +95,7 @@ class Call:
 
     @property
     def name(self) -> str:
+        """The operator's name in torch's schema; "" for another function."""
         return self.func._schema.name if isinstance(self.func, torch._ops.OpOverload) else ""
 
     @property
@@ -231,7 +232,7 @@ class Operators:
 
 
 def essential_calls(calls: Sequence[Call]) -> list[Call]:
-    """The calls whose results reach a tensor that existed before, without views and sums of constants."""
+    """The calls with results that reach a tensor from before, without views and sums of constants."""
     made = set[int]().union(*(c.makes for c in calls)) - {0}
     outer = set[int]().union(*(c.reads for c in calls)) - made
     changed = set[int]().union(*(c.writes for c in calls))

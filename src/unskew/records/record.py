@@ -181,6 +181,8 @@ def last_round_in(folder: Path) -> int:
 
 
 class _Rows(Mapping[str, list[Row]]):
+    """The rows of a record by kind, read at every access."""
+
     def __init__(self, lines: Mapping[str, FileLines | MemoryLines]):
         self._lines = lines
 

@@ -48,7 +48,7 @@ FAR_BELOW = 5.0
 
 @dataclass(frozen=True)
 class Score:
-    """A method's score at its default in benchmarks/methods.yaml, in percent, beside FedAvg's.
+    """A method's score at its default in benchmarks/methods.yaml, in percent, and FedAvg's.
 
     seeds: the number of seeds. why: the reason for a low score, as a sentence, written by hand; "" for none.
     """

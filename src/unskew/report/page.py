@@ -15,7 +15,7 @@ import numpy as np
 
 from unskew.config import FIELDS
 from unskew.report import sections
-from unskew.report.analysis import tables
+from unskew.report.analysis import results_table
 from unskew.report.analysis.numbers import digits, p_value, plural, size, with_unit
 from unskew.report.analysis.runs import (
     NOT_A_CONFIGURATION,
@@ -216,7 +216,7 @@ def warnings(context: Context) -> list[str]:
     """Sentences on reasons to doubt the numbers."""
     runs = context.runs
     sentences = [*altered_records(runs), *_unfinished(runs), *comparability_doubts(context)]
-    sentences += [*tables.doubts(context.summaries), *tables.dropped_replies(context.summaries)]
+    sentences += [*results_table.doubts(context.summaries), *results_table.dropped_replies(context.summaries)]
     codes = [str(e.get("code", "")) for r in runs for e in r.events]
     events = sum(code.startswith("E3") and code not in EXPECTED_EVENTS for code in codes)
     if events:

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 from unskew.errors import MissingPackage, UsageError, excerpt
 from unskew.report import page, sections
-from unskew.report.analysis import tables
+from unskew.report.analysis import results_table
 from unskew.report.analysis.runs import read_runs, requested_target
 from unskew.report.sections import Section, context_of, render
 from unskew.system import disk
@@ -89,9 +89,11 @@ class Rule:
 
     @property
     def weight(self) -> tuple[int, int]:
+        """The order in which rules apply, as in CSS: the number of classes, then whether there is a tag."""
         return len(self.classes), bool(self.tag)
 
     def fits(self, tag: str, classes: set[str]) -> bool:
+        """Whether the rule applies to an element with this tag and these classes."""
         return self.tag in ("", tag) and self.classes <= classes
 
 
@@ -214,8 +216,8 @@ def write_figures(
         (out / "table.tex", "the table for LaTeX, with booktabs"),
         (out / "table.csv", "all its numbers"),
     ]
-    disk.write_output(written[0][0], tables.latex(context.summaries))
-    disk.write_output(written[1][0], tables.as_csv(context.summaries))
+    disk.write_output(written[0][0], results_table.latex(context.summaries))
+    disk.write_output(written[1][0], results_table.as_csv(context.summaries))
     for picture in drawn:
         path = out / f"{picture.name}.{format}"
         disk.write_output(path, convert(picture.text(columns, font)))

@@ -58,6 +58,7 @@ class Progress:
 
     @property
     def settings(self) -> Settings:
+        """A copy of the run's settings."""
         return copy.deepcopy(self._run.settings)
 
     @property
@@ -159,6 +160,7 @@ class CallbackList:
                 callback.begun(self._view)
 
     def round_begun(self, t: int, asked: Sequence[int]) -> None:
+        """Call every callback's `round_begun`."""
         self._view._moved(t)
         for callback in self.callbacks:
             with self._calling(callback, "round_begun"):
@@ -179,6 +181,7 @@ class CallbackList:
                 callback.replied(self._view, news)
 
     def merged(self, now: State) -> None:
+        """Call every callback's `merged`."""
         self._view._moved(now.t, now)
         for callback in self.callbacks:
             with self._calling(callback, "merged"):

@@ -21,12 +21,12 @@ from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.part import HOOKS, overrides
 from unskew.core.trees import Tree, Weights, align_tree, sorted_tree, tree_map
+from unskew.round.chunks import Recipe, Work, poisson_rows
 from unskew.round.layers import Kernels, mask_shapes, use_kernels
 from unskew.round.optimise import RateSchedule
 from unskew.round.precision import FLOAT32
 from unskew.round.randomness import RandomSource, SeededSource
 from unskew.round.samples import Samples, on_device
-from unskew.round.schedule import Recipe, Work, poisson_rows
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from torch import Tensor
 from unskew.core.client import Batch, Client, replace_fields
 from unskew.core.part import Part
 from unskew.core.trees import Tree, Weights, hidden_tensor, tree_map
+from unskew.round.chunks import Chunk, Step, Work
 from unskew.round.clients import Broadcast, Clients
 from unskew.round.samples import on_device
-from unskew.round.schedule import Chunk, Step, Work
 
 LARGE_WEIGHT = 1 << 14
 """The number of elements from which a weight's layout in memory affects the speed."""

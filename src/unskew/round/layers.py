@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from unskew.core.keys import key
 from unskew.core.network import Network
 from unskew.models.time_convolution import edged_norm_relu
-from unskew.round.schedule import Chunk, Step
+from unskew.round.chunks import Chunk, Step
 from unskew.round.vmap_layers import (
     Convolution,
     FoldedConvolution,
@@ -88,6 +88,7 @@ def view(_kernels: object, x: Tensor, *size: Any, **kwargs: Any) -> Tensor:
 
 
 def view_as(_kernels: object, x: Tensor, other: Tensor) -> Tensor:
+    """`x` in the shape of `other`, as a kernel for torch's operator of that name."""
     return x.reshape(other.shape)
 
 

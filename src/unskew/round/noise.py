@@ -14,9 +14,9 @@ from torch import Tensor
 
 from unskew.core.keys import key
 from unskew.core.shares import Noise
+from unskew.round.chunks import PAD_TO, Step, Work
 from unskew.round.clients import Broadcast, Clients
 from unskew.round.samples import on_device
-from unskew.round.schedule import PAD_TO, Step, Work
 
 PAD_STEPS = 16
 """On a GPU, the steps in a table are padded to a multiple of this."""

@@ -164,6 +164,7 @@ class RateSchedule:
 
     @property
     def is_constant(self) -> bool:
+        """Whether every step has the same learning rate."""
         return not self.falls and not self.warmup
 
     def at(self, local_G: Tensor, steps_G: Tensor) -> Tensor:

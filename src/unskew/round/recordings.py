@@ -23,12 +23,12 @@ from torch import Tensor
 from unskew.core.trees import Tree, flat_tree, leaves
 from unskew.recorders.cuda_graphs import CudaGraphs
 from unskew.recorders.operators import Operators
+from unskew.round.chunks import Step
 from unskew.round.lanes import LaneViews
 from unskew.round.layers import Kernels, use_kernels
 from unskew.round.noise import PAD_STEPS
 from unskew.round.optimise import Optimiser, optimiser
 from unskew.round.precision import BF16
-from unskew.round.schedule import Step
 from unskew.round.step import Feed, LaneState, LaneStep, Steps
 
 MOST_STAGES = 12
@@ -237,13 +237,14 @@ class Recording:
     checked: bool
 
     def replay(self, feed: Feed) -> None:
+        """Run the recorded step on another step's tensors."""
         torch._foreach_copy_(self.feed.tensors, feed.tensors)
         self.run()
 
 
 class Untraced(Optimiser):
-    """An optimiser whose step a recorder calls as it is, because its learning rate is a number that differs
-    between rounds."""
+    """An optimiser with a step that a recorder calls as it is, because its learning rate is a number that
+    differs between rounds."""
 
     def __init__(self, optimiser: Optimiser, recorder: Operators):
         self.optimiser, self.recorder = optimiser, recorder

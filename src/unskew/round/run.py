@@ -49,6 +49,7 @@ class Run:
 
     @property
     def task(self) -> Task:
+        """The task, which gives the loss and the scores."""
         return self.fed.task
 
     @property

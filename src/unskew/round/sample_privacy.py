@@ -24,13 +24,13 @@ from unskew.core.keys import add_noise
 from unskew.core.shares import Noise, Share
 from unskew.core.trees import Tree, Weights, flat_tree, nested_tree, tree_map
 from unskew.errors import UsageError
+from unskew.round.chunks import Step
 from unskew.round.clients import Broadcast, Clients
 from unskew.round.lanes import LaneViews, ManyLanes, hidden_counts
 from unskew.round.layers import Kernels, use_kernels
 from unskew.round.loss import ClientLoss, StepInputs
 from unskew.round.precision import BF16
 from unskew.round.samples import on_device
-from unskew.round.schedule import Step
 
 HIDDEN_LEAVES = ("rows", "rows_weight", "round")
 """Leaves of a lane's table that depend on other samples, so hooks must not read them. `LaneViews` hides

@@ -72,6 +72,7 @@ class StreamedSamples:
         return on_device(self.rows[numbers], self.device)
 
     def index_select(self, axis: int, rows: Tensor) -> Tensor:
+        """The samples of these rows, as torch's tensors return them."""
         return self[rows]
 
     def taken(self, rows: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor
 from unskew.core.part import Part
 from unskew.core.trees import Tree, Weights, flat_tree, tree_map
 from unskew.errors import UsageError
+from unskew.round.chunks import Step
 from unskew.round.clients import Broadcast, Clients
 from unskew.round.lanes import Axis, LaneViews
 from unskew.round.layers import DropoutMasks, Kernels
@@ -27,7 +28,6 @@ from unskew.round.noise import NoiseTables
 from unskew.round.optimise import Optimiser
 from unskew.round.sample_privacy import PerSampleGradients
 from unskew.round.samples import Samples, StreamedSamples, on_device
-from unskew.round.schedule import Step
 
 NO_GRADIENT = (
     "no gradient of the loss reaches a weight: the model or a hook (`batch`, `tap`, `logits`) returns values"
@@ -72,6 +72,7 @@ class Feed(NamedTuple):
 
     @property
     def tensors(self) -> list[Tensor]:
+        """All tensors that differ between steps, in a fixed order."""
         return [t for t in (self.rows, self.local, self.weight, self.x) if t is not None] + [*self.dropout]
 
     def clone(self) -> Feed:

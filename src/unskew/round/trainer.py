@@ -29,6 +29,7 @@ from unskew.errors import UsageError
 from unskew.recorders.cuda_graphs import CudaGraphs
 from unskew.recorders.operators import Operators
 from unskew.round import optimise, precision
+from unskew.round.chunks import Chunk, Step, chunks, poisson_steps, steps, widths
 from unskew.round.clients import Broadcast, Clients, LocalTraining
 from unskew.round.lanes import Axis, LaneViews, axis_for, lane_table, sent_table
 from unskew.round.layers import DropoutMasks, Kernels, model_draws, use_kernels
@@ -37,7 +38,6 @@ from unskew.round.precision import BF16, device_mode
 from unskew.round.recordings import StepRecordings
 from unskew.round.sample_privacy import Release, clip_to_bounds, with_sums
 from unskew.round.samples import Samples
-from unskew.round.schedule import Chunk, Step, chunks, poisson_steps, steps, widths
 from unskew.round.step import LaneState, LaneStep, Steps, with_resting
 
 

@@ -10,6 +10,7 @@ from unskew.errors import UsageError
 from unskew.measures import NONE
 from unskew.records.private_state import MemoryStore, Store
 from unskew.records.record import Record
+from unskew.round.chunks import Recipe
 from unskew.round.clients import LocalTraining
 from unskew.round.evaluation import Evaluation
 from unskew.round.exchange import SecureSums
@@ -18,7 +19,6 @@ from unskew.round.optimise import RateSchedule
 from unskew.round.probes import Measures
 from unskew.round.run import Run
 from unskew.round.samples import Samples, load_samples
-from unskew.round.schedule import Recipe
 from unskew.round.trainer import Trainer
 from unskew.runs import hardware
 from unskew.runs.hardware import SeveralGpus

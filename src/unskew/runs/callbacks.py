@@ -1,6 +1,6 @@
 """The built-in callbacks, checks of users' callbacks, and the callbacks of a run's settings.
 
-`EarlyStopping` ends a run whose score no longer improves, and `KeepBest` keeps the model of the best round.
+`EarlyStopping` ends a run when its score stops improving, and `KeepBest` keeps the model of the best round.
 `Pruning` ends poor trials of a search by the median rule: from round `warmup` on, and after `startup`
 finished trials, it ends a trial whose best score so far is worse than the median of their scores in that
 round (Golovin et al., KDD 2017). The earlier trials are in a file in the run's folder that is written before
@@ -122,7 +122,7 @@ def read_rule(folder: Path) -> PruningRule:
 
 
 class Pruning(Callback):
-    """Ends a trial whose scores are below the median of earlier ones."""
+    """Ends a trial with scores below the median of earlier ones."""
 
     name = "pruning"
 

@@ -437,7 +437,7 @@ def _largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Ten
 
 
 class _Stop(Exception):
-    pass
+    """Ends a run after the round that a check looks at."""
 
 
 def _train_in_folder(part: Part, path: Path, rounds: int = 3, stop: int | None = None) -> str:
@@ -493,7 +493,7 @@ def watched(part: Part) -> Part:
 
 
 def _watch(name: str, what: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with a comparison of its arguments. name: the hook of whose kind it is; "" for another
+    """The function with a comparison of its arguments. name: the hook of this kind; "" for another
     one."""
 
     @functools.wraps(function)

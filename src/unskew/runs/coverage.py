@@ -116,7 +116,7 @@ def doubt(run: Run, replies: UsedReplies, t: int) -> str:
 
 
 def events_doubt(replies: UsedReplies) -> str:
-    """A sentence on the first of these if it happened in the run, else "": an exchange beside the training
+    """A sentence on the first of these if it happened in the run, else "": an exchange that is no training
     was left out, numbers were clipped before they were summed, a file of metrics was changed."""
     not_finite = sum(replies.reasons[code] for code in _NOT_FINITE_CODES)
     if not_finite and not replies.dropped:

@@ -34,12 +34,12 @@ from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights, bytes_text, size_in_bytes, tree_map
 from unskew.data.clients.federation import Federation
 from unskew.errors import UsageError, excerpt, suggestion
+from unskew.round.chunks import Chunk
 from unskew.round.clients import Broadcast
 from unskew.round.lanes import ManyLanes
 from unskew.round.layers import Kernels, use_kernels
 from unskew.round.precision import BF16, TF32, device_mode, has_bf16
 from unskew.round.samples import Samples, StreamedSamples
-from unskew.round.schedule import Chunk
 from unskew.round.trainer import Trainer
 from unskew.runs import model_trial
 from unskew.runs.model_trial import TRIAL_LANES
@@ -321,7 +321,7 @@ def try_model(
     """(lanes, remarks) for a user's own model, after it has taken a training step.
 
     apart: the Part that sees the gradient of each sample, for which samples train side by side. auto: whether
-    nobody asked for several lanes, so that nobody need be told that there is one.
+    the number of lanes is automatic, so that one lane needs no remark.
     Raises UsageError: E123 for a model that cannot be trained, E108 for one that cannot train with `apart`.
     """
     samples = torch.as_tensor(np.asarray(federation.x[: model_trial.TRIAL_SAMPLES]), dtype=torch.float32).to(

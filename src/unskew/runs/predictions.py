@@ -38,7 +38,7 @@ NOBODY = -1
 
 
 class RemoteRows(Sequence[np.ndarray]):
-    """The rows of clients whose samples are not on this machine."""
+    """The rows of clients with samples on other machines."""
 
     def __len__(self) -> int:
         return 0

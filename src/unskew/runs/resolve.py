@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,12 +22,10 @@ from unskew.core.part import Part, overrides
 from unskew.core.protection import sum_problem, sums_released
 from unskew.core.user_parts import is_own
 from unskew.data.clients.federation import Federation
-from unskew.data.python_objects import take
 from unskew.data.samples.dataset import Dataset, validation_of
 from unskew.data.skew import Skew
 from unskew.data.standardisation import standardise, undo_scaling
 from unskew.errors import MissingPackage, UsageError
-from unskew.formats import calls
 from unskew.measures import NONE
 from unskew.methods import registry
 from unskew.models import hf_folder
@@ -51,7 +49,7 @@ def check_spelling(settings: Settings) -> None:
     """
     settings.attendance  # noqa: B018 - it is parsed, which may raise
     Skew.parse(settings.skew)
-    if settings.model not in ("auto", GIVEN_OBJECT) and not calls.parse(settings.model, "model", "E104").file:
+    if settings.model not in ("auto", GIVEN_OBJECT) and not settings.model_file:
         models.check_text(settings.model)
     if settings.data != GIVEN_OBJECT:
         data.check_text(settings.data)
@@ -101,7 +99,7 @@ def deal_out(
 
 def _has_embedding(settings: Settings, dataset: Dataset, model: nn.Module | None) -> bool:
     """Whether the model has an embedding. Raises UsageError (E109) if settings standardise its samples."""
-    if model is None and settings.model != GIVEN_OBJECT and calls.parse(settings.model, "model", "E104").file:
+    if model is None and settings.model_file:
         with torch.random.fork_rng(devices=[]):
             pixels = task_of(dataset.y, target=dataset.target, shape=dataset.shape).pixels(dataset.shape)
             model = models.from_file(settings.model, dataset.shape, len(dataset.classes), pixels)
@@ -137,13 +135,9 @@ def rate_remarks(settings: Settings) -> tuple[tuple[str, str], ...]:
     )
 
 
-Data: TypeAlias = Any
-"""Samples in Python: any argument that `unskew.data.take` accepts."""
-
-
 def resolve(
     settings: Settings,
-    data: Data | None = None,
+    data: Dataset | Federation | None = None,
     method: Method | Part | None = None,
     model: nn.Module | None = None,
     metrics: Functions | None = None,
@@ -262,7 +256,7 @@ def method_text(text: str, arguments: Mapping[str, Mapping[str, Any]] | None = N
 
 
 def arguments_for(text: str, arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Those of the arguments, by Part, whose Part is in the method that is written `text`."""
+    """The arguments, by Part, of the Parts in the method that is written `text`."""
     return {} if text == CENTRALISED else registry.arguments_of_method(text, arguments)
 
 
@@ -274,8 +268,8 @@ def with_arguments(settings: Settings) -> Settings:
 
 
 def comparison_settings(settings: Settings) -> Settings:
-    """The settings of a method as one row of a comparison: nobody is absent from centralised training, and
-    references are neither measured nor summed, for none of their clients share anything."""
+    """The settings of a method as one row of a comparison: centralised training has no
+    absences, and references are neither measured nor summed, because their clients share nothing."""
     if settings.method == CENTRALISED:
         settings = settings.replace(availability="full", set={})
     alone = {"measure": NONE, "secure_aggregation": "off"}
@@ -288,21 +282,23 @@ def sends_weights(method: Method) -> bool:
 
 
 def federation_of(
-    settings: Settings, method: Method, data: Data | None = None, model: nn.Module | None = None
+    settings: Settings,
+    method: Method,
+    data: Dataset | Federation | None = None,
+    model: nn.Module | None = None,
 ) -> Federation:
     """The clients of a run and their samples. data, model: given in Python instead of what the settings name.
 
     Raises UsageError (E109) where validation samples are to be held out of what is dealt out already, and as
     reading and dealing out do.
     """
-    taken = None if data is None or isinstance(data, str) else take(data)
-    if isinstance(taken, Federation):
+    if isinstance(data, Federation):
         if settings.validation:
             text = "validation holds out samples before they are dealt out; this federation is dealt out."
             raise UsageError("E109", text)
-        federation = taken
+        federation = data
     else:
-        federation = deal_out(settings, method, taken or dataset_of(settings), model)
+        federation = deal_out(settings, method, data or dataset_of(settings), model)
     return federation.pooled() if pools(settings) else federation
 
 
@@ -322,7 +318,7 @@ def model_of(
     pixels, layout = task.pixels(shape), federation.layout
     if model is not None:
         return models.check_module(model, shape, classes, pixels, layout)
-    if calls.parse(settings.model, "model", "E104").file:
+    if settings.model_file:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(settings.seed, "model").initial_seed())
             return models.from_file(settings.model, shape, classes, pixels, layout)

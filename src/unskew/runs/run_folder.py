@@ -413,7 +413,7 @@ class RunFolder:
 
 
 def with_recorded_lanes(run: Run, checkpoint: Checkpoint | None) -> Run:
-    """The run with the lanes that its checkpoint recorded, on a GPU with lanes=auto, whose prediction on this
+    """The run with the lanes that its checkpoint recorded, on a GPU with lanes=auto: a prediction on this
     machine may differ and change last bits."""
     recorded = checkpoint[1].get("lanes") if checkpoint else None
     if recorded is None or run.device == "cpu" or run.settings.fixed_lanes is not None:

@@ -180,7 +180,7 @@ def _new_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def _part_of(path: Path) -> Path:
-    """A name beside `path` that nobody can foresee, for what is to take the place of `path`."""
+    """An unpredictable name in the folder of `path`, for the file that will replace it."""
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
 
 

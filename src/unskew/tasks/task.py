@@ -398,9 +398,14 @@ class TargetScale(Protocol):
     """What is learnt, as a target of numbers says: (y - center) / scale."""
 
     @property
-    def center(self) -> float: ...
+    def center(self) -> float:
+        """The value that is subtracted from targets."""
+        ...
+
     @property
-    def scale(self) -> float: ...
+    def scale(self) -> float:
+        """The value by which targets are then divided."""
+        ...
 
 
 def class_weights(text: str, counts_C: np.ndarray) -> Tensor:

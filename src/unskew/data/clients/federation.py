@@ -28,7 +28,7 @@ from unskew.data.samples.dataset import (
     tenth_edges,
     tenth_names,
 )
-from unskew.data.samples.intake import Intake, Note
+from unskew.data.samples.reading_notes import Intake, Note
 from unskew.errors import DataError, printable
 from unskew.formats.input_layout import Layout
 

@@ -71,6 +71,7 @@ class Shift:
         """Raises UsageError (E103) if the shift does not apply to samples of this shape and range."""
 
     def require_images(self, shape: tuple[int, ...]) -> None:
+        """Raises UsageError (E103) for samples of this shape if they are no images."""
         if len(shape) != 3:
             raise UsageError("E103", f"feature skew '+{self.name}' needs images; samples are {list(shape)}.")
 

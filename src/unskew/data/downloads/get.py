@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from unskew.data.downloads.catalogue import recipe_of
 from unskew.data.downloads.download import Report, digest_as, download
+from unskew.data.downloads.named_archives import recipe_of
 from unskew.data.downloads.original_files import OriginalFiles, OriginalSamples, Recipe
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError, UsageError

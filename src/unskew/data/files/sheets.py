@@ -15,7 +15,7 @@ from typing import IO
 import numpy as np
 
 from unskew.data.files import cells
-from unskew.data.samples.intake import abbreviate
+from unskew.data.samples.reading_notes import abbreviate
 from unskew.errors import DataError, excerpt
 from unskew.system.machine import usable_memory
 

@@ -25,7 +25,7 @@ from unskew.data.files.tree import (
 from unskew.data.kinds.features import Kinds
 from unskew.data.kinds.masks import UNNAMED_CLASSES, are_black_and_white
 from unskew.data.samples.dataset import Target
-from unskew.data.samples.intake import Note, quantity
+from unskew.data.samples.reading_notes import Note, quantity
 from unskew.errors import DataError
 
 FILES_PROBED = 5

@@ -23,7 +23,7 @@ from unskew.data.kinds.features import column_of_numbers, is_row_number
 from unskew.data.kinds.labels import SPELLINGS, label_names
 from unskew.data.samples.conversion import array_of, is_mapped
 from unskew.data.samples.dataset import Target
-from unskew.data.samples.intake import Note, abbreviate
+from unskew.data.samples.reading_notes import Note, abbreviate
 from unskew.errors import DataError, excerpt, suggestion
 
 SITE_NAMES = (

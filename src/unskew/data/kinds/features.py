@@ -19,7 +19,7 @@ import numpy as np
 
 from unskew.data.files import cells
 from unskew.data.files.sheets import Sheet
-from unskew.data.samples.intake import Note, abbreviate, quantity
+from unskew.data.samples.reading_notes import Note, abbreviate, quantity
 from unskew.errors import DataError, excerpt
 
 ROW_NUMBERS = ("", "index", "row", "rownames", "row number", "unnamed: 0")

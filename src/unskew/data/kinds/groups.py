@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from unskew.data.kinds.features import NAME_SEPARATOR
-from unskew.data.samples.intake import Note, quantity
+from unskew.data.samples.reading_notes import Note, quantity
 from unskew.errors import DataError, UsageError, excerpt
 
 INDEPENDENT = "none"

@@ -21,7 +21,7 @@ from annotated_types import Ge, Gt, Le
 
 from unskew.data.samples.conversion import array_of
 from unskew.data.samples.dataset import check_numbers
-from unskew.data.samples.intake import Note, abbreviate, quantity
+from unskew.data.samples.reading_notes import Note, abbreviate, quantity
 from unskew.errors import DataError, excerpt
 
 

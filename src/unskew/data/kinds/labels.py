@@ -30,7 +30,7 @@ from unskew.data.files import cells
 from unskew.data.kinds.masks import MaskOrigin, as_masks, one_hot_masks
 from unskew.data.samples.conversion import array_of
 from unskew.data.samples.dataset import NO_LABEL, Target, check_targets
-from unskew.data.samples.intake import Note, abbreviate, quantity
+from unskew.data.samples.reading_notes import Note, abbreviate, quantity
 from unskew.data.storage.sample_rows import row_blocks
 from unskew.errors import DataError, excerpt, suggestion
 

@@ -29,7 +29,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from unskew.data.kinds.images import Fit, ImageInfo, check_depth, fit_square, image_error, white_is_zero
-from unskew.data.samples.intake import Note, abbreviate, quantity
+from unskew.data.samples.reading_notes import Note, abbreviate, quantity
 from unskew.errors import DataError
 
 EDGE_GREYS = 32

@@ -19,7 +19,7 @@ import numpy as np
 from unskew.data.files import cells
 from unskew.data.files.sheets import Sheet
 from unskew.data.kinds.features import column_of_numbers, is_row_number
-from unskew.data.samples.intake import Note, abbreviate, quantity
+from unskew.data.samples.reading_notes import Note, abbreviate, quantity
 from unskew.errors import DataError, excerpt
 
 MissingSetting: TypeAlias = Literal["refuse", "median", "indicator"]

@@ -34,10 +34,9 @@ from unskew.data.kinds.sounds import (
 from unskew.data.parquet.shard import files_of, lists_of, values_of, widen
 from unskew.data.parquet.table import RowNames, ShardTable
 from unskew.data.samples.conversion import DEPTHS, AxisOrder, channels_first
-from unskew.data.samples.intake import Note, prefix_notes
-from unskew.data.samples.memory_budget import fits_memory, float32_bytes
+from unskew.data.samples.reading_notes import Note, prefix_notes
 from unskew.data.storage.sample_rows import Source
-from unskew.data.storage.scratch import ScratchFile, scratch_note
+from unskew.data.storage.scratch import ScratchFile, fits_memory, float32_bytes, scratch_note
 from unskew.errors import DataError, excerpt
 
 FILES_AT_ONCE = 32

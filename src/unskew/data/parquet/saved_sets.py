@@ -18,7 +18,7 @@ from typing import Any
 from unskew.data.files.tree import PART_NAMES
 from unskew.data.parquet.shard import Shard, read_stream
 from unskew.data.parquet.table import ShardTable, join_shards
-from unskew.data.samples.intake import abbreviate
+from unskew.data.samples.reading_notes import abbreviate
 from unskew.errors import DataError, excerpt
 
 SPLITS_FILE, STATE_FILE, FACTS_FILE = "dataset_dict.json", "state.json", "dataset_info.json"

@@ -24,7 +24,7 @@ import numpy as np
 from unskew.data.files import cells
 from unskew.data.files.tree import IMAGE_ENDINGS, PART_NAMES, SOUND_ENDINGS, VOLUME_ENDINGS
 from unskew.data.parquet.shard import Column, Shard, read_shard, values_of, widen
-from unskew.data.samples.memory_budget import MEMORY_SHARE
+from unskew.data.storage.scratch import MEMORY_SHARE
 from unskew.errors import DataError, excerpt
 from unskew.system.machine import usable_memory
 

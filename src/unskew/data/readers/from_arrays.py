@@ -31,8 +31,8 @@ from unskew.data.samples.conversion import (
     scale_samples,
 )
 from unskew.data.samples.dataset import Dataset, Target, with_test_set
-from unskew.data.samples.intake import Intake, Note, quantity
 from unskew.data.samples.packing import are_inputs, input_column, layout_difference, pack
+from unskew.data.samples.reading_notes import Intake, Note, quantity
 from unskew.data.storage.duplicates import are_among, first_duplicates
 from unskew.errors import DataError
 from unskew.formats.input_layout import Layout

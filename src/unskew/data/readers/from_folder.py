@@ -70,10 +70,9 @@ from unskew.data.parquet.row_decoding import ImageSettings
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.readers.from_tables import check_sites, read_label_columns, target_of
 from unskew.data.samples.dataset import Dataset, Target
-from unskew.data.samples.intake import Intake, Note, abbreviate, quantity
-from unskew.data.samples.memory_budget import fits_memory
+from unskew.data.samples.reading_notes import Intake, Note, abbreviate, quantity
 from unskew.data.storage.sample_rows import select_samples
-from unskew.data.storage.scratch import ScratchFile, scratch_note
+from unskew.data.storage.scratch import ScratchFile, fits_memory, scratch_note
 from unskew.errors import DataError, excerpt
 
 S = TypeVar("S")

@@ -20,10 +20,9 @@ from unskew.data.kinds.groups import INDEPENDENT, column_question, is_id_name
 from unskew.data.kinds.images import channels_first, pixels_of
 from unskew.data.readers.raw_samples import RawSamples, class_names_of
 from unskew.data.samples.conversion import array_of, depth_of
-from unskew.data.samples.intake import Note, quantity
-from unskew.data.samples.memory_budget import fits_memory
 from unskew.data.samples.packing import PackedSamples, pack, pack_to_layout
-from unskew.data.storage.scratch import ScratchFile, scratch_note
+from unskew.data.samples.reading_notes import Note, quantity
+from unskew.data.storage.scratch import ScratchFile, fits_memory, scratch_note
 from unskew.errors import DataError, excerpt
 
 

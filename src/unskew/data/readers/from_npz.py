@@ -19,8 +19,8 @@ from unskew.data.files.archives import Archive, read_archive
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.samples.conversion import AxisOrder, map_npy
 from unskew.data.samples.dataset import Dataset, Target
-from unskew.data.samples.intake import Intake, Note, abbreviate
 from unskew.data.samples.packing import archive_inputs
+from unskew.data.samples.reading_notes import Intake, Note, abbreviate
 from unskew.data.storage.npy_rows import is_unchanged_file, read_rows, write_rows
 from unskew.data.storage.sample_rows import Rows, is_streamed
 from unskew.errors import DataError, UsageError

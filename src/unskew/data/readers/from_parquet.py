@@ -46,7 +46,7 @@ from unskew.data.readers.from_tables import (
 from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.conversion import AxisOrder, check_axes
 from unskew.data.samples.dataset import Dataset, Target
-from unskew.data.samples.intake import Intake, Note, abbreviate
+from unskew.data.samples.reading_notes import Intake, Note, abbreviate
 from unskew.data.storage.sample_rows import select_samples
 from unskew.errors import DataError, excerpt
 

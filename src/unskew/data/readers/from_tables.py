@@ -36,7 +36,7 @@ from unskew.data.kinds.missing_values import MissingSetting, check_complete, fil
 from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.conversion import array_of
 from unskew.data.samples.dataset import Dataset, Target
-from unskew.data.samples.intake import Intake, Note, abbreviate, quantity
+from unskew.data.samples.reading_notes import Intake, Note, abbreviate, quantity
 from unskew.data.storage.sample_rows import select_samples
 from unskew.errors import DataError, excerpt
 

@@ -18,7 +18,7 @@ from unskew.data.kinds.images import read_each
 from unskew.data.kinds.masks import MaskOrigin, as_masks
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.samples.dataset import Dataset
-from unskew.data.samples.intake import Intake, Note, quantity
+from unskew.data.samples.reading_notes import Intake, Note, quantity
 from unskew.data.volumes.scans import (
     Scan,
     ScanLayout,

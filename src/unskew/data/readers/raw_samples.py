@@ -18,8 +18,8 @@ from unskew.data.kinds.masks import MaskOrigin, as_masks
 from unskew.data.readers.from_arrays import arrays, with_groups
 from unskew.data.samples.conversion import AxisOrder, array_of, bits_of, sample_array, scale_samples
 from unskew.data.samples.dataset import Dataset, Target
-from unskew.data.samples.intake import Intake, Note, abbreviate
 from unskew.data.samples.packing import PackedSamples, are_inputs, layout_difference, pack
+from unskew.data.samples.reading_notes import Intake, Note, abbreviate
 from unskew.data.storage.sample_rows import concatenate_samples
 from unskew.errors import DataError, excerpt
 

@@ -17,9 +17,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unskew.data.samples.memory_budget import fits_memory
 from unskew.data.storage.sample_rows import is_streamed
-from unskew.data.storage.scratch import mapped_rows
+from unskew.data.storage.scratch import fits_memory, mapped_rows
 from unskew.errors import DataError, excerpt
 
 LARGE = 1 << 30

@@ -5,9 +5,8 @@ target      a number to predict, learnt as (y - center) / scale, by default with
             targets to the largest, stand for classes where samples are drawn in proportion; fewer where
             values recur.
 checks      labels in range, samples finite, lengths equal
-hold-outs   a test set for a set without one, or validation samples; every call chooses the same rows,
-            whatever the seed of a run. Samples of one group, such as a patient, stay on one side
-
+hold-outs   a test set for a set without one, or validation samples; every call chooses the same rows
+            for any seed of a run. Samples of one group, such as a patient, stay on one side
 
 Letters: N samples, C classes, T tenths, G groups.
 """
@@ -22,7 +21,7 @@ from itertools import pairwise
 import numpy as np
 
 from unskew.data.samples import scaling
-from unskew.data.samples.intake import Intake, Note
+from unskew.data.samples.reading_notes import Intake, Note
 from unskew.data.storage.sample_rows import Rows, map_samples, select_samples
 from unskew.errors import DataError, UsageError
 from unskew.formats.input_layout import Layout

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from unskew.data.samples.conversion import DEPTHS, LARGE, check_axes, sample_array
-from unskew.data.samples.intake import Note
-from unskew.data.samples.memory_budget import fits_memory
+from unskew.data.samples.reading_notes import Note
 from unskew.data.storage.sample_rows import Rows, is_streamed, row_blocks
-from unskew.data.storage.scratch import copy_rows, mapped_rows, scratch_note
+from unskew.data.storage.scratch import copy_rows, fits_memory, mapped_rows, scratch_note
 from unskew.errors import DataError, excerpt
 from unskew.formats.input_layout import (
     KINDS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from unskew.data.downloads.catalogue import NamedArchive, open_archive
+from unskew.data.downloads.named_archives import NamedArchive, open_archive
 from unskew.data.readers.from_npz import npz
 from unskew.data.samples.conversion import unit_interval
 from unskew.data.samples.dataset import Dataset

@@ -122,10 +122,12 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """As NumPy's: (N, *shape of a sample)."""
         return self.source.shape if self.rows is None else (len(self.rows), *self.source.shape[1:])
 
     @property
     def ndim(self) -> int:
+        """As NumPy's."""
         return len(self.source.shape)
 
     @property

@@ -21,7 +21,11 @@ import numpy as np
 from unskew.data.storage.npy_rows import NpyRows
 from unskew.data.storage.sample_rows import Source, Survey, as_rows, row_blocks, survey_block
 from unskew.errors import DataError, excerpt
+from unskew.system.machine import usable_memory
 
+MEMORY_SHARE = 0.25
+"""The share of this process's memory that samples may take together; splitting off a test set needs twice
+that."""
 VARIABLE = "UNSKEW_SCRATCH"
 """The environment variable that names the folder for such files."""
 DEFAULT_FOLDER = Path("/var/tmp")
@@ -29,7 +33,18 @@ DEFAULT_FOLDER = Path("/var/tmp")
 
 
 StorageNote: TypeAlias = tuple[Literal["note"], str]
-"""A note on a data set (unskew.data.samples.intake)."""
+"""A note on a data set (unskew.data.samples.reading_notes)."""
+
+
+def fits_memory(count: int, shape: tuple[int, ...], other_bytes: int = 0) -> bool:
+    """Whether `count` samples of this shape fit the memory budget as float32. other_bytes: bytes that other
+    samples take."""
+    return other_bytes + float32_bytes(count, shape) <= MEMORY_SHARE * usable_memory()
+
+
+def float32_bytes(count: int, shape: tuple[int, ...]) -> int:
+    """Bytes of `count` samples of this shape as float32."""
+    return 4 * count * prod(shape)
 
 
 class ScratchRows(NpyRows):

@@ -13,7 +13,7 @@ sub-01/anat/sub-01_T1w.nii.gz + derivatives/.../sub-01_dseg.nii.gz
 
 A patient is what `sub-` names, else the folder of a volume and its mask, else the file.
 
-DICOM: every file of an export is examined, whatever its name; directories (DICOMDIR), reports, segmentations
+DICOM: every file of an export is examined under any name; directories (DICOMDIR), reports, segmentations
 and files of other kinds are left out, with a note, and links are not followed. Files of one SeriesInstanceUID
 are a volume, and those of one PatientID are of one patient. Folders mean what they mean for NIfTI; a series
 has the name of the folder that holds it alone, or of its file:
@@ -60,7 +60,7 @@ from unskew.data.files.tree import (
 from unskew.data.kinds.class_folders import files_by_class
 from unskew.data.kinds.column_roles import column_named
 from unskew.data.samples.dataset import largest_remainder
-from unskew.data.samples.intake import Note, abbreviate, quantity
+from unskew.data.samples.reading_notes import Note, abbreviate, quantity
 from unskew.data.volumes.volume import DICOM, Series, is_dicom, read_head
 from unskew.errors import DataError
 

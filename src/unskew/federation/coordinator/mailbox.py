@@ -206,7 +206,7 @@ class Mailbox:
         return {number: self._arriving.pop(number).result() for number in there}
 
     def lost(self, numbers: Iterable[str]) -> list[str]:
-        """The messages, each once, whose nodes have since found no message and have sent no answer."""
+        """The messages, each once, to nodes that have since found no message and have sent no answer."""
         idle = [
             n for n in numbers if n in self._sent and self._idle.last(self._sent[n][0]) > self._sent[n][1]
         ]

@@ -58,6 +58,7 @@ class Order:
     terms: Terms
 
     def as_json(self) -> dict[str, Any]:
+        """The content of the order's file."""
         places = {"path": str(self.path), "federation": str(self.federation)}
         return {**places, "settings": dict(self.settings), "terms": asdict(self.terms)}
 
@@ -88,6 +89,7 @@ def waiting_orders(federation: Path) -> set[str]:
 
 
 def read_order(federation: Path, name: str) -> Order:
+    """The order of this name. Raises FileNotFoundError if it was withdrawn."""
     return Order.read(json.loads(_path(federation, name).read_text()))
 
 
@@ -99,6 +101,7 @@ def read_current_order(federation: Path, name: str) -> Order:
 
 
 def withdraw(federation: Path, name: str) -> None:
+    """Remove an order, if it is still there."""
     _path(federation, name).unlink(missing_ok=True)
 
 
@@ -126,6 +129,7 @@ class RunStart:
     log_at: int
 
     def write(self, run: Path) -> None:
+        """Write it into the run's folder."""
         disk.replace(run / STARTED_FILE, json.dumps(asdict(self)))
 
     @staticmethod
@@ -237,6 +241,7 @@ class RunMetrics:
                 del self._tails[path]
 
     def metrics(self) -> list[Metric]:
+        """The metrics for Prometheus."""
         sent = "Bytes of payloads by the runs' ledgers: in from sites, out to sites."
         absent = "Rounds in which a site was asked and no answer of it was used."
         last = "When the last round ended; 0 before the first."

@@ -195,6 +195,7 @@ class SuperLink:
             return runs[number].status.status
 
     def stop(self, number: int) -> None:
+        """Stop the run of this number, unless it has ended."""
         with _map_errors(ApiErrorCode.RUN_ALREADY_FINISHED):
             self._control.StopRun(control.StopRunRequest(run_id=number))
 

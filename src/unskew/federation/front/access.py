@@ -138,7 +138,7 @@ class Members:
         self.read()
 
     def read(self) -> bool:
-        """Read the keys and certificate again. True if anything has changed. A damaged key admits nobody."""
+        """Read the keys and certificate again. True if anything has changed. A damaged key admits no site."""
         paths = {site: self.home.key_file(site) for site in self.home.now().sites}
         texts = {site: path.read_text(errors="replace") for site, path in paths.items() if path.exists()}
         certificate = (self.home.folder / "server.crt").read_bytes() if self.home.tls else b""
@@ -153,6 +153,7 @@ class Members:
         return True
 
     def site(self, fingerprint: str) -> str:
+        """The site with the key of this fingerprint; "" if it is not admitted."""
         return self._sites.get(fingerprint, "")
 
 

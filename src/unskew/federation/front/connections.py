@@ -52,6 +52,7 @@ class MessageWait:
         self._bell, self._ring, self._next = bell, 0, asyncio.Event()
 
     async def listen(self) -> None:
+        """Wake the waiting requests at every ring of the bell, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             if self._bell.rang():
@@ -193,6 +194,7 @@ class Listener:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def keep_open(self) -> None:
+        """Accept connections until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -237,6 +239,7 @@ class Listener:
 
 
 def failure_reason(error: OSError) -> str:
+    """Why a TLS handshake failed, as the end of a sentence."""
     text = str(error)
     is_tls = isinstance(error, ssl.SSLError)
     other = "broke TLS's rules" if is_tls else "left before it had proven a key"

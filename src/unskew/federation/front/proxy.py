@@ -232,6 +232,7 @@ class Answer:
         self.send, self.begun = send, False
 
     async def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Send the status and the headers."""
         self.begun = True
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
 

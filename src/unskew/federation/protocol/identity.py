@@ -52,6 +52,7 @@ class PublicKey:
 
     @property
     def text(self) -> str:
+        """The key in OpenSSH's form, on one line."""
         form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
         return self.key.public_bytes(*form).decode()
 
@@ -77,13 +78,16 @@ class PrivateKey:
 
     @staticmethod
     def make() -> PrivateKey:
+        """A new key on the curve P-384."""
         return PrivateKey(ec.generate_private_key(ec.SECP384R1()))
 
     @property
     def public(self) -> PublicKey:
+        """The public key of the pair."""
         return PublicKey(self.key.public_key())
 
     def sign(self, message: bytes) -> bytes:
+        """The signature over a message."""
         return self.key.sign(message, _SCHEME)
 
     def save(self, path: Path) -> None:

@@ -53,6 +53,7 @@ class ByteViews:
         return self._ends[-1] if self._ends else 0
 
     def read(self, start: int, stop: int) -> bytes:
+        """The bytes from `start` to `stop`, at most up to the end."""
         parts: list[memoryview] = []
         place = bisect_right(self._ends, start)
         while start < min(stop, len(self)):
@@ -88,6 +89,7 @@ class StoredBytes:
         self._size += written
 
     def read(self, start: int, stop: int) -> bytes:
+        """The bytes from `start` to `stop`, at most up to the end."""
         return os.pread(self._file.fileno(), min(stop, self._size) - start, start)
 
 
@@ -150,6 +152,7 @@ class SignedMessage:
         return len(self.text.encode()) + len(self.signature) + len(self.blob)
 
     def send(self, line: socket.socket) -> None:
+        """Write the message to a socket: the three lengths, the text, the signature, the tensors."""
         text = self.text.encode()
         line.sendall(_LENGTHS.pack(len(text), len(self.signature), len(self.blob)))
         for piece in chain((text, self.signature), blocks(self.blob)):  # one at a time, as they may be many

@@ -73,6 +73,7 @@ class Request:
         return hashlib.sha256(json.dumps(shown).encode()).hexdigest()
 
     def text(self) -> str:
+        """The request as lines for the operator."""
         lines = [f"run     {self.run}  ({self.state})"]
         lines += [f"name    {self.name}, as the coordinator calls it"] if self.name else []
         lines += [f"by      {self.by}", f"method  {self.method}, {self.rounds} rounds"]
@@ -251,11 +252,13 @@ class Terminal:
         return text or None
 
     def forget(self) -> None:
+        """Discard what was typed before the question."""
         if _in_foreground():
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 def has_terminal() -> bool:
+    """Whether this process reads from and writes to a terminal."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 

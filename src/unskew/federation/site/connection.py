@@ -239,6 +239,7 @@ class Fleet:
             send(all_of_it, response.objects_to_push, push)
 
     def forget(self) -> None:
+        """Forget the open message, which was answered."""
         self._pulling, self._left_open = None, False
         self._open.unlink(missing_ok=True)
 

@@ -47,13 +47,13 @@ from unskew.federation.protocol.wire_format import (
 from unskew.federation.site import approvals, guard
 from unskew.federation.site.guard import Approve, Guard
 from unskew.federation.site.local_run import SiteRun, build_run, form_text
-from unskew.federation.site.run_folder import RunFolder
 from unskew.federation.site.site_ledger import (
     NOT_WRITTEN_TEXT,
     AnsweredRequest,
     note_statement,
     policy_refusal,
 )
+from unskew.federation.site.site_run_folder import SiteRunFolder
 from unskew.federation.site.study_review import (
     Study,
     disclosure_lines,
@@ -234,6 +234,7 @@ class Site:
 
     @property
     def data(self) -> Dataset:
+        """The site's data, loaded at the first use."""
         if self._data is None:
             self._data = self.load()
         return self._data
@@ -286,7 +287,7 @@ class Site:
             self.say(f"run {old_run} is forgotten: {text}")
         path = self.member.folder / "runs" / run
         path.mkdir(parents=True, exist_ok=True)
-        RunFolder(path, name).check_new(header.get("serial"))
+        SiteRunFolder(path, name).check_new(header.get("serial"))
 
     def _hello(self, request: Packet) -> Answer:
         """Describe this site's data for the study, once the operator has approved the study."""
@@ -404,8 +405,8 @@ class Site:
             self.say(f"{text}, unskew export {folder.path} OUT")
         return {"n": len(run.scoring.test[run.k])}, scores
 
-    def _folder(self, request: Packet) -> RunFolder:
-        return RunFolder(self.member.folder / "runs" / request.header["run"], self.member.name)
+    def _folder(self, request: Packet) -> SiteRunFolder:
+        return SiteRunFolder(self.member.folder / "runs" / request.header["run"], self.member.name)
 
     def _open_run(self, request: Packet) -> tuple[SiteRun, Broadcast]:
         """The run, from its folder if this process does not hold it, and the round's broadcast."""

@@ -67,6 +67,7 @@ class SiteFolder:
 
     @property
     def key(self) -> PrivateKey:
+        """The site's key, read from its folder."""
         return PrivateKey.load(self.folder / "site.key")
 
     def tls(self) -> ssl.SSLContext | None:

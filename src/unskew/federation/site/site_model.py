@@ -16,8 +16,8 @@ from unskew.data.clients.federation import RemoteFederation
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import StateError, UnskewError, UsageError, printable
 from unskew.federation.protocol.study_rules import SiteView, prepare
-from unskew.federation.site.run_folder import PRIVATE, RECEIVED, REMOVED, SETUP
 from unskew.federation.site.site_ledger import HEADER_SHARE, RunLedger, SiteLedger, named_scores, run_rows
+from unskew.federation.site.site_run_folder import PRIVATE, RECEIVED, REMOVED, SETUP
 from unskew.records import checkpoints
 from unskew.records.private_state import MemoryStore
 from unskew.records.record import Record

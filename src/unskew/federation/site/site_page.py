@@ -21,6 +21,7 @@ MOST_RUNS = 20
 
 
 def html(joined: SiteFolder) -> str:
+    """The page of a site, made from the files of its folder."""
     folder, now = joined.folder, time.time()
     problem, policy, spent = "", None, SiteLedger(folder, {})
     try:

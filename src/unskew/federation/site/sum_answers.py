@@ -4,8 +4,8 @@ The operator reads in the worker's log which sites were in each sum.
 
 Two sums with equal numbers of this site over different sets of sites reveal by their difference what one
 site sent. A round is therefore opened over one set of sites only, in all runs of a study with one seed
-together, whatever weights the coordinator sent, because weights that differ by one rounding bring the same
-numbers. `sums/STUDY.json` in the site's folder records the sites of every round. So are equal numbers of
+together, for any weights that the coordinator sent, because weights that differ by one rounding bring the
+same numbers. `sums/STUDY.json` in the site's folder records the sites of every round. So are equal numbers of
 other studies, which a setting that changes nothing would bring; `opened.json` records the latest ones.
 """
 
@@ -79,6 +79,7 @@ class SumLog:
 
 
 def facts_digest(*facts: Any) -> str:
+    """SHA-256 of facts, in hexadecimal digits."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -130,6 +131,7 @@ class SiteSums:
 
     @property
     def answers(self) -> dict[str, Callable[[Packet], Answer]]:
+        """The function that answers each kind of request for a sum."""
         return {"share": self._share, "mask": self._mask, "agree": self._agree, "open": self._open}
 
     def begin(

@@ -8,8 +8,8 @@
     open    a share of the seed of every site with y received; of the key of every other one; never of both
 
 Seed and key of a site together reveal its q. The masks of sites with different contexts do not cancel, so
-nobody can have all but one site train on weights that change nothing or have no weight (Pasquini et al.,
-CCS 2022). Such sites cannot read each other's shares either, so nobody can be given a roster of few sites.
+no coordinator can have all but one site train on weights that change nothing or have no weight (Pasquini et
+al., CCS 2022). Such sites cannot read each other's shares either, so no site can be given a roster of few.
 No key is released unless as many sites as are needed to open the sum have signed one list of departed
 sites: two such lists would have an honest site in common.
 

@@ -58,12 +58,14 @@ class KeyPair:
 
     @staticmethod
     def make() -> KeyPair:
+        """A new pair of keys."""
         private, public = generate_key_pairs()
         number = private.private_numbers().private_value
         return KeyPair(number.to_bytes(SCALAR, "big"), public_key_to_bytes(public).decode())
 
 
 def new_seed() -> bytes:
+    """A random seed for a mask, from the operating system."""
     return os.urandom(SEED)
 
 

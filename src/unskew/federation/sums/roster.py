@@ -30,9 +30,11 @@ class RosterEntry:
 
     @property
     def keys(self) -> tuple[str, str, str]:
+        """The keys for masks, for sealed shares, and for signatures."""
         return self.masking, self.sealing, self.signing
 
     def as_json(self) -> list[Any]:
+        """The entry as a JSON list: site, samples, keys."""
         return [self.site, self.samples, *self.keys]
 
 
@@ -60,6 +62,7 @@ class Roster:
 
     @property
     def sites(self) -> tuple[str, ...]:
+        """The names of the listed sites, in order."""
         return tuple(one.site for one in self.listed)
 
     def place(self, site: str) -> int:

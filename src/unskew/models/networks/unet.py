@@ -2,8 +2,9 @@
 
 encoder l    twice (conv 3x3, BN, ReLU), base 2^(l-1) channels; pool l halves the side
 bottleneck   the same on the lowest level
-decoder l    transposed conv 2x2 doubles the side, then the encoder's output beside it, then twice (conv, BN,
-ReLU) head         conv 1x1 to the classes
+decoder l    transposed conv 2x2 doubles the side, concatenated with the encoder's output,
+             then twice (conv, BN, ReLU)
+head         conv 1x1 to the classes
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def unet(
     base: Annotated[int, Gt(0), "channels of the first level; they double from level to level"] = 32,
     levels: Annotated[int, Ge(2), Le(16), "levels, the bottleneck included"] = 5,
 ) -> UNet:
-    """A U-Net whose sides halve from level to level, so both must be multiples of 2^(levels - 1)."""
+    """A U-Net; sides halve from level to level, so both must be multiples of 2^(levels - 1)."""
     side = 1 << (levels - 1)
     fits = is_image(shape, side) and not any(n % side for n in shape[1:])
     require(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unskew.attacks.coverage import EXTREMES, NOT_MEASURED, Attackable, commands, in_clear
+from unskew.attacks.payload_disclosure import EXTREMES, NOT_MEASURED, Attackable, commands, in_clear
 from unskew.core.account import epsilon_text
 from unskew.report.analysis.numbers import MISSING, with_unit
 from unskew.report.analysis.runs import RunData, Traffic
@@ -116,7 +116,7 @@ def unmade(traffic: Traffic, group: Sequence[RunData]) -> list[str]:
 
 
 def extremes(scores: Sequence[ScoreRecord], best: ScoreRecord) -> list[ScoreRecord]:
-    """The scores of single samples and clients that belong beside this score."""
+    """The scores of single samples and clients that are reported with this score."""
     return [
         s
         for s in scores

@@ -42,6 +42,8 @@ Record = dict[str, Any]
 
 
 class _Loader(yaml.SafeLoader):
+    """Reads every YAML value as text, with control characters escaped."""
+
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
         return printable(str(super().construct_scalar(node)).strip())
 
@@ -184,6 +186,7 @@ class RunData:
 
     @property
     def name(self) -> str:
+        """The name of the run's folder."""
         return self.path.name
 
     @property
@@ -198,6 +201,7 @@ class RunData:
 
     @property
     def seed(self) -> int:
+        """The run's seed."""
         return int(self.config.get("seed", 0))
 
     @property
@@ -224,6 +228,7 @@ class RunData:
 
     @property
     def finished(self) -> bool:
+        """Whether the run has reached its last round."""
         return self.rounds >= self.planned
 
     @property
@@ -273,10 +278,12 @@ class RunData:
 
     @cached_property
     def bytes_up(self) -> Series:
+        """Bytes that clients sent, by round."""
         return self.bytes_by_round("up")
 
     @cached_property
     def bytes_down(self) -> Series:
+        """Bytes that clients received, by round."""
         return self.bytes_by_round("down")
 
     @property

@@ -200,6 +200,7 @@ def label_stride(room: float, width: float) -> int:
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    """A straight line. kind: its CSS class."""
     return f'<path class="{kind}" d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}"/>'
 
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from unskew.report.analysis.numbers import noun
 from unskew.report.analysis.runs import RunData
-from unskew.report.figures.rows import Strip, client_scores
+from unskew.report.figures.method_rows import Strip, client_scores
 from unskew.report.figures.svg import WIDE
 from unskew.report.sections import AT_CLIENTS, Context, Scope, Section, both_widths, render
 from unskew.scores import kind

@@ -13,7 +13,7 @@ from unskew.report.analysis.numbers import capitalise, size, with_unit
 from unskew.report.analysis.runs import RunData
 from unskew.report.analysis.stats import bytes_to, mean10
 from unskew.report.figures.curves import curves
-from unskew.report.figures.rows import TargetCost, target_cost
+from unskew.report.figures.method_rows import TargetCost, target_cost
 from unskew.report.figures.svg import WIDE, Line
 from unskew.report.sections import Context, Section, figure
 from unskew.scores import kind

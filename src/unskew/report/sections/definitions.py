@@ -8,6 +8,7 @@ ORDER = 110
 
 
 def build(context: Context) -> Section:
+    """The meaning of the scores and scopes on this page."""
     held_out = any(run.config.get("validation") for run in context.runs)
     html = render(
         "definitions.html.j2",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from unskew.report.analysis import tables
+from unskew.report.analysis import results_table
 from unskew.report.analysis.numbers import MISSING, digits, with_unit
+from unskew.report.analysis.results_table import note
 from unskew.report.analysis.stats import Score
 from unskew.report.analysis.summary import MethodSummary
-from unskew.report.analysis.tables import note
 from unskew.report.sections import Context, Section, render
 from unskew.scores import kind
 
@@ -33,21 +33,24 @@ def build(context: Context) -> Section:
     """The table of all methods, a second table with more numbers, and both as LaTeX and CSV."""
     summaries = context.summaries
     several = len(summaries) > 1
-    columns, groups = tables.columns(summaries), tables.column_groups(summaries)
+    columns, groups = results_table.columns(summaries), results_table.column_groups(summaries)
     shown = len(columns) if several else len(columns) - 1  # one method alone has nothing to be compared with
     html = render(
         "final_table.html.j2",
-        rows=[(s, _class(s, several), tables.cells(s)[:shown], context.colours[s.method]) for s in summaries],
+        rows=[
+            (s, _class(s, several), results_table.cells(s)[:shown], context.colours[s.method])
+            for s in summaries
+        ],
         groups=groups if several else groups[:-1],
         columns=columns[:shown],
-        caption=tables.caption(summaries),
+        caption=results_table.caption(summaries),
         note=note(summaries),
         target=_target(context),
         more=_extra_columns(summaries),
         noun=context.score,
         units=UNITS_OF[kind(context.metric).share],
-        latex=tables.latex(summaries),
-        csv=tables.as_csv(summaries),
+        latex=results_table.latex(summaries),
+        csv=results_table.as_csv(summaries),
     )
     return Section("Methods compared" if several else "Scores", "table", html, link="Table")
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from unskew.attacks.coverage import NOT_MEASURED, in_clear, readers
+from unskew.attacks.payload_disclosure import NOT_MEASURED, in_clear, readers
 from unskew.core.account import guarantee_text
 from unskew.report.analysis.leakage import extremes, strongest, unmade
 from unskew.report.analysis.runs import RunData, Traffic

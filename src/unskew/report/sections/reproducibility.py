@@ -25,6 +25,7 @@ MOST_COMMANDS = 20
 
 
 def build(context: Context) -> Section:
+    """The command and settings that repeat the runs, and their events."""
     shared, differing = settings(context)
     events = [(r, e) for r in context.runs for e in r.events if e.get("code") != "round"]
     html = render(

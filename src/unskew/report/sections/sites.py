@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from unskew.data.samples.intake import abbreviate
+from unskew.data.samples.reading_notes import abbreviate
 from unskew.report.analysis.numbers import capitalise, with_unit
 from unskew.report.sections import Context, Section, client_scores, render, run_with_same_clients
 from unskew.scores import kind

@@ -124,6 +124,8 @@ Positive = Annotated[float, Field(gt=0, le=_MOST)]
 
 
 class _Target(TypedDict):
+    """The target of a regression and its scale."""
+
     __pydantic_config__ = _FORM  # type: ignore[misc]
     name: str
     given: bool
@@ -132,6 +134,8 @@ class _Target(TypedDict):
 
 
 class _Inputs(TypedDict):
+    """The samples that the model takes, and the constants that standardise them."""
+
     __pydantic_config__ = _FORM  # type: ignore[misc]
     shape: Annotated[list[PositiveInt], Field(min_length=1)]
     classes: list[str]
@@ -142,6 +146,8 @@ class _Inputs(TypedDict):
 
 
 class _Weights(TypedDict):
+    """The file with the weights and its digest."""
+
     __pydantic_config__ = _FORM  # type: ignore[misc]
     file: Literal["model.safetensors"]
     sha256: str

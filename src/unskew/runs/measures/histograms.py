@@ -17,10 +17,10 @@ from torch import Tensor
 from unskew.core.client import Batch, Client
 from unskew.core.part import Part
 from unskew.core.replies import Reply
+from unskew.round.chunks import work_of
 from unskew.round.clients import Broadcast
 from unskew.round.noise import draw
 from unskew.round.probes import Measurement, Probe, RoundEnd, RunInspector, mean
-from unskew.round.schedule import work_of
 
 
 def class_shares(y: Tensor, classes: int) -> Tensor:

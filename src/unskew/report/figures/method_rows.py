@@ -43,9 +43,11 @@ class Strip:
 
     @property
     def kind(self) -> Kind:
+        """The kind of the score."""
         return kind(self.metric)
 
     def text(self, value: float) -> str:
+        """A value of the score with its unit."""
         return f"{self.kind.digits(value)}{self.kind.unit}"
 
 
@@ -214,6 +216,7 @@ class Pair:
 
     @property
     def deviation(self) -> float:
+        """The standard deviation; 0 if it is unknown."""
         return 0.0 if math.isnan(self.std) else self.std
 
 

@@ -13,8 +13,8 @@ from tests.cli.calling import call
 from tests.federation import fake
 from tests.federation.test_site_exchange import Stop, sites_of, told, until_round
 from unskew.errors import UsageError
-from unskew.federation.site.run_folder import RunFolder, removable_runs
 from unskew.federation.site.site_folder import SiteFolder
+from unskew.federation.site.site_run_folder import SiteRunFolder, removable_runs
 from unskew.federation.tickets import Coordinator
 
 
@@ -22,7 +22,7 @@ from unskew.federation.tickets import Coordinator
 def test_the_guard_against_replays_does_not_begin_anew_with_a_damaged_file(tmp_path, content):
     """An empty file was taken for "nothing answered yet", so old requests would have been answered
     again."""
-    folder = RunFolder(tmp_path, "s0")
+    folder = SiteRunFolder(tmp_path, "s0")
     folder.check_new(5)
     for old in (4, 5, None, "6"):
         with pytest.raises(UsageError, match="E307 the request is older"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from unskew.attacks import catalogue
+from unskew.attacks import registry
 from unskew.core import module_inputs
 from unskew.core.client import Fed
 from unskew.core.method import Method
@@ -66,13 +66,13 @@ class Attackable:
 
     def suit(self, attack: str) -> bool:
         """Whether the attack of this name fits such samples."""
-        kind = catalogue.kind_of(attack)
+        kind = registry.kind_of(attack)
         return not (self.several and kind.one_input) and self.looked_up in kind.lookups
 
 
 def commands(payload: str, run: str, samples: Attackable) -> dict[str, str]:
     """By attack, the command that measures what a payload of this run discloses; an audit comes last."""
-    fitting = [n for n in catalogue.attacks_on(payload) if samples.suit(n)]
+    fitting = [n for n in registry.attacks_on(payload) if samples.suit(n)]
     return {
         name: f"unskew audit {run}" if name == "audit" else f"unskew attack {run} {name}"
         for name in sorted(fitting, key=lambda name: name == "audit")

@@ -61,7 +61,7 @@ DAY_S = 86400.0
 
 
 @dataclass(frozen=True)
-class RunFolder:
+class SiteRunFolder:
     """The folder of a run. path: named after the run's number. site: the site's name."""
 
     path: Path
@@ -233,6 +233,7 @@ class RunFiles:
 
     @staticmethod
     def of(path: Path) -> RunFiles:
+        """The removable files of the run in this folder."""
         patterns = (SETUP, RECEIVED, PRIVATE.format("*"), "noisy-*.safetensors", "*.part")
         files = tuple(file for pattern in patterns for file in sorted(path.glob(pattern)))
         used = max((p.stat().st_mtime for p in path.iterdir()), default=path.stat().st_mtime)
