@@ -171,7 +171,7 @@ class FedSAM(FedAvg):
     """
 
     part = "fedsam"
-    rho = 0.05
+    rho = 0.1
     adaptive = False
     eta = 0.2
 
@@ -242,7 +242,7 @@ class FedLESAM(FedAvg):
     """
 
     part = "fedlesam"
-    rho = 0.05
+    rho = 0.1
     since = "client"
 
     def begin(self) -> None:

@@ -7,6 +7,7 @@ The merge weighs clients equally. Weights that are not shared take plain steps.
 Differs from the paper: it takes S to be the same for all clients, ours takes their mean. With momentum in the
 local optimiser, a step counts as often as it acts, as in SCAFFOLD. The server's step size is 1. Official code
 clips gradients at norm 10.
+Defaults: those of FL-Simulator.
 """
 
 from dataclasses import dataclass
@@ -25,9 +26,7 @@ from unskew.methods.shared.weights import HEAD_FIRST_PARTS
 class MoFedSAM(Part):
     """Takes gradients where the loss is highest nearby, and mixes the last global step into each."""
 
-    rho: Annotated[float, Ge(0), Le(1000), "how far the gradient is taken from the weights; 0 is FedCM"] = (
-        0.05
-    )
+    rho: Annotated[float, Ge(0), Le(1000), "how far the gradient is taken from the weights; 0 is FedCM"] = 0.1
     beta: Annotated[
         PositiveFraction, "share of the client's own gradient in a step; the rest is the last global step"
     ] = 0.1
