@@ -96,7 +96,7 @@ class PFedMe(FedAvg):
     part = "pfedme"
     lam = 15.0
     K = 5
-    rate = 0.09
+    rate = 0.01
     beta = 1.0
 
     def loss(self, c: Client, seen: Pass) -> Tensor:

@@ -12,8 +12,8 @@ Differs from the paper: clients are weighted by size, as in its code, in the pap
 train in every round and a subset reports; ours train only when they are selected. theta begins at w in every
 step and is computed anew at test time, so that absent clients have one, too; its code continues from the last
 batch's, keeps it, and adds 0.001 theta to its gradients. Statistics of normalisation follow the pass at w.
-Defaults: those of the authors' program; its commands take a rate of 0.09 or 0.1 for MNIST, 0.01 for synthetic
-data. PFLlib and FL-bench have 0.01.
+Defaults: lam, K and beta are those of the authors' program; the rate is that of PFLlib, of FL-bench and of
+the authors' commands for synthetic data. Their commands for MNIST have 0.09 or 0.1, with lr = 0.005.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class PFedMe(Part):
 
     lam: Annotated[Positive, "pull of a client's own model towards the global one"] = 15.0
     K: Annotated[int, Ge(1), Le(100), "gradients of a client's own model in a step; each costs a pass"] = 5
-    rate: Annotated[Rate, "step size of a client's own model"] = 0.09
+    rate: Annotated[Rate, "step size of a client's own model"] = 0.01
     beta: Annotated[float, Gt(0), Le(10), "the server's step towards the clients' mean; 1: all of it"] = 1.0
     name = "pfedme"
     family = "personalised"
