@@ -207,6 +207,7 @@ class MoFedSAM(FedSAM):
     """
 
     part = "mofedsam"
+    rho = 0.05
     weighting = "equal"
     beta = 0.1
 

@@ -7,7 +7,8 @@ The merge weighs clients equally. Weights that are not shared take plain steps.
 Differs from the paper: it takes S to be the same for all clients, ours takes their mean. With momentum in the
 local optimiser, a step counts as often as it acts, as in SCAFFOLD. The server's step size is 1. Official code
 clips gradients at norm 10.
-Defaults: those of FL-Simulator.
+Defaults: beta is that of FL-Simulator, which has rho = 0.1: on digits with dirichlet:0.1, 20 clients, 30
+rounds, lr = 0.1 and one seed, scores were 39.2 % with 0.1 and 88.1 % with 0.05.
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,9 @@ from unskew.methods.shared.weights import HEAD_FIRST_PARTS
 class MoFedSAM(Part):
     """Takes gradients where the loss is highest nearby, and mixes the last global step into each."""
 
-    rho: Annotated[float, Ge(0), Le(1000), "how far the gradient is taken from the weights; 0 is FedCM"] = 0.1
+    rho: Annotated[float, Ge(0), Le(1000), "how far the gradient is taken from the weights; 0 is FedCM"] = (
+        0.05
+    )
     beta: Annotated[
         PositiveFraction, "share of the client's own gradient in a step; the rest is the last global step"
     ] = 0.1
