@@ -302,7 +302,7 @@ class FedGH(FedAvg):
     part = "fedgh"
     lr = 0.01
     epochs = 1
-    batch_size = 10
+    batch_size = 1
 
     def keeps(self, name: str) -> bool:
         return not name.startswith("head.")
@@ -505,7 +505,7 @@ class FedPAC(Dispatched):
 
     part = "fedpac"
     lam = 1.0
-    head = 0.2
+    head = 0.167
 
     def begin(self) -> None:
         D = self.evaluated(self.w, self.x_test)[1].shape[1]

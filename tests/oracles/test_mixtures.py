@@ -392,7 +392,7 @@ class FedCAC(Dispatched):
             if k != j
         }
         mean, most = sum(like.values()) / len(like), max(like.values())
-        bound = mean + self.t / (self.beta or self.case.rounds / 5) * (most - mean)
+        bound = mean + self.t / (self.beta or self.case.rounds / 3) * (most - mean)
         for k in masks:
             friends = [r for r in replies if r.k == k or like[k, r.k] >= bound]
             self.v[k] = {n: sum(r.w[n] for r in friends) / len(friends) for n in self.learned}  # type: ignore[misc]
@@ -411,7 +411,7 @@ class FedCAC(Dispatched):
         return c >= (at if at > 1e-10 else c[c > 1e-10].min())
 
 
-def test_a_fifth_of_the_rounds() -> None:
+def test_a_third_of_the_rounds() -> None:
     """Of three, so that everybody is alone from the first on; a shorter run of a table keeps the share of
     it."""
     agree(Case(), FedCAC)
@@ -509,8 +509,8 @@ class APPLE(Dispatched):
 
     part = "apple"
     rate = 0.001
-    mu = 0.1
-    until = 0.2
+    mu = 0.2
+    until = 0.1
     scaled = True
 
     def begin(self) -> None:

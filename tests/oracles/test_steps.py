@@ -171,7 +171,7 @@ class FedSAM(FedAvg):
     """
 
     part = "fedsam"
-    rho = 0.05
+    rho = 0.1
     adaptive = False
     eta = 0.2
 
@@ -207,6 +207,7 @@ class MoFedSAM(FedSAM):
     """
 
     part = "mofedsam"
+    rho = 0.05
     weighting = "equal"
     beta = 0.1
 
@@ -242,7 +243,7 @@ class FedLESAM(FedAvg):
     """
 
     part = "fedlesam"
-    rho = 0.05
+    rho = 0.1
     since = "client"
 
     def begin(self) -> None:

@@ -10,6 +10,8 @@ paper's code lets v_k step after w, mixes outputs instead of weights, and adds 0
 every step (PFLlib) or in the first epoch of a round (FL-bench). The merge weighs clients by size, the paper
 equally. v_k trains on inputs as they enter the model, without the changes of other Parts to logits, loss or
 gradients. `adaptive=False` keeps a at its start, as the paper's code does by default.
+Defaults: alpha is that of the authors' program and of FL-bench; the former keeps it fixed unless asked, the
+latter adapts it, as here.
 """
 
 from dataclasses import dataclass

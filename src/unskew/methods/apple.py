@@ -12,6 +12,8 @@ Differs from the paper: a step of w_k is K times as long, as in PFLlib, because 
 `scaled=False` turns this off. PFLlib also takes the mean over weights for <g, w_j>, and sends W_k. w_k and
 q_k take their steps at the same time, with the optimiser's momentum and weight decay, which pulls shares to
 n_j / n instead of 0. A client receives all core models; in the paper it receives as many as it can take.
+Defaults: those of the authors' program. Its mu of 0.1 multiplies the square of q, ours half of it; there the
+pull falls exponentially, unless a cosine is asked for.
 """
 
 import math
@@ -34,8 +36,8 @@ class APPLE(Part):
     """Sends all core models to every client, which learns their shares in its own model."""
 
     rate: Annotated[float, Ge(0), Le(1000), "learning rate of the shares"] = 0.001
-    mu: Annotated[NonNegative, "pull of shares towards clients' parts of all samples, at first"] = 0.1
-    until: Annotated[PositiveFraction, "part of the rounds in which that pull fades"] = 0.2
+    mu: Annotated[NonNegative, "pull of shares towards clients' parts of all samples, at first"] = 0.2
+    until: Annotated[PositiveFraction, "part of the rounds in which that pull fades"] = 0.1
     scaled: Annotated[bool, "steps of core models as many times as long as there are clients"] = True
     name = "apple"
     family = "personalised"

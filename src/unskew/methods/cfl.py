@@ -14,6 +14,7 @@ Differs from the paper: it splits when training has come to rest; ours tests in 
 That code joins clients by complete linkage (`linkage=complete`), weighs them equally and has no `gap`. Absent
 clients count with their latest change. |.| is over the shared weights; statistics of normalisation take their
 cluster's mean.
+Defaults: still, moving and first are those of the authors' notebook.
 """
 
 from dataclasses import dataclass, replace

@@ -8,6 +8,7 @@ Differs from the paper: v_k and w take their steps at the same time, on the same
 optimiser, as in its code; the paper gives v_k its own number of steps and step size. Clients are weighted by
 size; its code samples them with probabilities by size and weighs them equally. v_k trains on inputs as they
 enter the model, without the changes of other Parts to logits, loss or gradients.
+Defaults: lam is that of the authors' commands for Fashion-MNIST and Vehicle.
 """
 
 from dataclasses import dataclass

@@ -11,6 +11,7 @@ Statistics of normalisation take the plain mean.
 Differs from the paper: Om_k is computed on all training samples of a client; the paper sets 30 % apart for
 it. The denominator of Om follows public code (FL-bench), in which Om is one number for each tensor, from the
 gradient of the labels' loss.
+Defaults: those of FL-bench.
 """
 
 from dataclasses import dataclass

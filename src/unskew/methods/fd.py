@@ -11,6 +11,7 @@ evaluation mode. It divides by the number of all other clients, ours by that of 
 class. FedDistill+ in FedGen's code averages logits over all clients, including the client itself and clients
 without the class, and takes the softmax of that mean for q. PFLlib's FD distils the logits themselves, for
 which cross-entropy is no bound; ours are probabilities, as in the paper.
+Defaults: lam is that of FedGen's comparison, and of PFLlib.
 """
 
 from collections.abc import Mapping

@@ -11,6 +11,7 @@ Differs from the paper: a client's w_k begins as the model it first receives, no
 takes w_t for w_k throughout (`own=False`), so that a round moves the model twice as far as its clients moved;
 its lr is 1, and from round 61 on 0.5. It draws a client's number of epochs at random in every round; ours is
 the run's setting.
+Defaults: rho is that of the official program.
 """
 
 from dataclasses import dataclass

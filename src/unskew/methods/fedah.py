@@ -12,6 +12,7 @@ Test:   a client's own score is that of w_t's body with p, for which W is learne
         scores are the global model's
 Differs from the paper: it counts epochs of head and body; ours takes a share of the local steps. The gradient
 of W is that of the model in evaluation mode.
+Defaults: the official program trains the head for one epoch and then the body for one.
 """
 
 from dataclasses import dataclass

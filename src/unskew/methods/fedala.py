@@ -12,6 +12,7 @@ Differs from the paper: W is learned on all of a client's samples, in their orde
 where the paper continues until the loss settles, and later one pass, as the paper does. Clients are trained
 side by side, so where some miss rounds all compute `first` passes in every round, and only those take them
 that need them. The gradient is that of the model in evaluation mode.
+Defaults: eta and blocks are those of the authors' script.
 """
 
 from collections.abc import Iterator

@@ -14,6 +14,7 @@ Differs from the paper: local steps of SGD replace the exact minimum. Absent cli
 sent last, and before that with the initial one; a new client begins from u_k. PFLlib mixes only the models of
 the last round, and adds to the loss the distance instead of its square, as a constant, so that it has no
 effect. Statistics of normalisation are mixed by xi, too.
+Defaults: sigma and lam are those of PFLlib; its weight of others, K - 1, could make xi_kk negative.
 """
 
 from dataclasses import dataclass

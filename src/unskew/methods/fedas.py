@@ -13,6 +13,7 @@ Differs from the paper: details follow the public code: its alignment is to the 
 where the paper writes one mean feature of a client; F is that of each batch's mean loss, and the clients
 that replied in the round count. Gradients of the alignment and of F are those of the model in evaluation
 mode; the alignment uses the batch size of training, in the code 16.
+Defaults: those of the official program.
 """
 
 from dataclasses import dataclass, replace

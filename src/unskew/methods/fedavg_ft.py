@@ -4,6 +4,7 @@ Server, after every merge: `epochs` of SGD on CE over `each` samples of every cl
         only the head learns; the body runs in evaluation mode
 Differs from the paper: its 30 samples of each class are the first of the test set that is then scored; ours
 are training samples that no client receives.
+Defaults: those of ReBaFL's public code.
 """
 
 from dataclasses import dataclass

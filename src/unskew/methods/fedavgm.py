@@ -5,6 +5,7 @@ Statistics of batch normalisation take the plain mean, because momentum could ma
 negative.
 Differs from the paper: it used Nesterov momentum; ours is plain and undamped: v is not beta v + (1 - beta)
 delta.
+Defaults: beta is that of FedRDN's comparison, of FL-bench, and of FedAdam's authors in theirs.
 """
 
 from dataclasses import dataclass

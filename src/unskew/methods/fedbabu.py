@@ -7,6 +7,7 @@ Test:   the global model is used unchanged; with `finetune_epochs`, each client'
 Differs from the paper: clients are weighted by size; `weighted=False` gives the official 1/K. The paper
 fine-tunes the head or all weights; ours fine-tunes the head, by SGD without momentum or weight decay, while
 the body runs in evaluation mode.
+Defaults: no fine-tuning, as in ReBaFL's comparison.
 """
 
 from dataclasses import dataclass

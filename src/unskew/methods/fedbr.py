@@ -8,6 +8,7 @@ Client, with a batch u of these averages:  e1 = P(phi(u)),  e2 = P(phi_t(u)),  e
 Differs from the paper: the model and P take their steps at the same time (paper: P first). u and, in L_con, x
 pass batch normalisation in evaluation mode. Its second kind of pseudo-data, averages with one more sample of
 the client, is left out.
+Defaults: those of the official program; the widths of P are those of FLea's code.
 """
 
 from dataclasses import dataclass

@@ -9,6 +9,7 @@ equally, as the mean of a_k does. With weights by size, clients that take more s
 that mean assumes, and D would grow in every round until it overflows.
 Differs from the paper: the server's step size is fixed at 1. The paper's a_k is the same S for all. Weight
 decay is added after the mixture, as in public reproductions.
+Defaults: alpha is that of FL-Simulator.
 """
 
 from dataclasses import dataclass

@@ -14,6 +14,7 @@ Test:   a client's own score is that of P(h r) + G(h (1 - r)), without noise; ot
         of the merged head on h
 Differs from the paper: public code draws noise at test time, too, takes a random u in a client's first round,
 and has h_t in training mode. One optimiser trains body, map and P.
+Defaults: lam is that of the authors' script.
 """
 
 from dataclasses import dataclass

@@ -8,6 +8,7 @@ first model; ours comes from clients, as in FLea's comparison. A local epoch tak
 and each of its samples is drawn from P with probability |P| / (|P| + n_k). The original passes through all of
 P in every epoch, which takes many times longer for small clients; `epochs` times (|P| + n_k) / n_k
 corresponds to it.
+Defaults: a tenth, as in FLea's comparison.
 """
 
 from dataclasses import dataclass

@@ -14,6 +14,7 @@ Differs from the paper: the paper draws each th_j separately. Its q are those of
 as here; they are computed again for the samples of each step, at the cost of M more forward passes. A client
 that has never taken part has no own score; the paper would have it compute its pi. The changes of other Parts
 to logits, loss or activations affect only th_0.
+Defaults: three models, as in the authors' runs.
 """
 
 from dataclasses import dataclass

@@ -9,6 +9,7 @@ Test:   z
 Differs from the paper: the width of V is C, as in the official code with its LeNet; the paper allows more
 (its small CNN: 64, and beta from 10 on). Its fine-tuning of projection and classifier for a client's own
 score is left out.
+Defaults: gamma is that of the official code.
 """
 
 from dataclasses import dataclass

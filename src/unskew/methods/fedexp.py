@@ -8,6 +8,7 @@ Statistics of batch normalisation take the plain mean.
 Differs from the paper: the average of two models is taken once, at the end; the paper plots that of every
 round. The official code weighs clients by size (as with `weighted=True`), has M eps instead of eps, reduces
 eps with the learning rate and clips gradients (`clip_gradients(norm=10)`).
+Defaults: eps is that of the authors' program for CIFAR-10, CIFAR-100 and CINIC-10; for EMNIST it has 0.1.
 """
 
 from dataclasses import dataclass

@@ -13,6 +13,7 @@ Differs from the paper: clients' means are taken over all samples by the trained
 is the population's (code: unbiased), and 1e-6 is added once to (gamma + 1) V, not to each variance; the
 results differ by at most 1.3e-5. `variant="official"` reproduces an error of the public code: one S for all
 channels, so that gamma is always 1.
+Defaults: p is that of the official program.
 """
 
 from dataclasses import dataclass

@@ -24,6 +24,8 @@ Privacy: the paper derives differential privacy from the noise; r is not clipped
 sensitivity is enforced, the generator has seen the data without noise, and labels are sent in clear. There is
 no guarantee. The noise is drawn from the run's seed, so anyone who knows the seed, such as the coordinator,
 can remove it.
+Defaults: rec, ce, kl, sigma1 and sigma2 are those of the official program; the file that its example reads
+has sigma1 = 0.2.
 """
 
 from dataclasses import dataclass

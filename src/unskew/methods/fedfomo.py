@@ -15,6 +15,8 @@ the paper it falls by a fixed step in each round. Running statistics of normalis
 shares. A model does best on the samples it was trained on, so F on these rarely finds a better one: on
 `digits` with dirichlet:0.1, 10 clients, 20 rounds and one seed a_j was above 0 for none of 950 models that
 were sent, and clients effectively trained alone; with iid samples it was for 87.
+Defaults: models is that of PFLlib and FL-bench (authors' commands: 4 or 9 of 14); explore is that of the
+authors' commands.
 """
 
 from dataclasses import dataclass

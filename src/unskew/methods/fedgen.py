@@ -11,6 +11,7 @@ Differs from the paper: no batch normalisation in G. In public code Adam's rate 
 n_ky is 1 plus the samples of every local pass, also for classes that a client lacks; a client's terms end
 after 20 local passes, and a_t is 10 * 0.98^(t - 1). `fedgen_images` is the other method of this name, which
 FLea cites.
+Defaults: those of the authors' program for MNIST.
 """
 
 from collections.abc import Mapping

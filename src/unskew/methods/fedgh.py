@@ -5,12 +5,12 @@ Up:     m_kc, the mean feature of class c under the trained body, for the classe
         has
 Server: passes of SGD over the pairs (m_kc, c), in minibatches, from its last head:  CE(head(m_kc),
         c)
-Differs from the paper: a step takes `batch_size` pairs (PFLlib: 10 at a rate of 1), in the paper one. Its
-code clips gradients at norm 50, takes a class's mean over the means of batches, and scores clients right
-after their training, with the head they have trained; ours are scored with the server's. A class that no
-client of the round has is masked out of CE, so that its row of the head does not change; in the paper it is
-trained as a wrong class. Heads are sent with the updates but not read. Bodies begin alike and have one
-architecture; in the paper each client may have its own.
+Differs from the paper: its code clips gradients at norm 50, takes a class's mean over the means of batches,
+and scores clients right after their training, with the head they have trained; ours are scored with the
+server's. A class that no client of the round has is masked out of CE, so that its row of the head does not
+change; in the paper it is trained as a wrong class. Heads are sent with the updates but not read. Bodies
+begin alike and have one architecture; in the paper each client may have its own.
+Defaults: those of the official program; PFLlib takes 10 pairs in a step, at a rate of 1.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class FedGH(Part):
 
     lr: Annotated[Rate, "learning rate of the head's SGD at the server"] = 0.01
     epochs: Annotated[int, Ge(1), Le(10_000), "passes over the clients' class means, a round"] = 1
-    batch_size: Annotated[Count, "class means in a step"] = 10
+    batch_size: Annotated[Count, "class means in a step"] = 1
     name = "fedgh"
     family = "personalised"
     against = ("labels",)

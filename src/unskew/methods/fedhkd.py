@@ -14,6 +14,7 @@ official code takes squared gaps and a divergence instead of the norms, lets eac
 its turn, has no threshold, and clips gradients at norm 1.1. If no class makes up `threshold` of any client's
 samples, as with ten classes spread evenly, nothing is sent and the method is FedAvg: set a lower threshold in
 this case.
+Defaults: lam, gamma and T are those of the official program.
 """
 
 from dataclasses import dataclass

@@ -5,6 +5,7 @@ Test:   plain logits
 Differs from the paper: its formula leaves the true class out of the denominator, which is unbounded below and
 collapses; every implementation uses the full softmax. The mask is exact: codes add 1e-6 or 1e-9 to the
 counts.
+Defaults: tau is that of ReBaFL's public code, of FL-bench and of PFLlib.
 """
 
 from dataclasses import dataclass

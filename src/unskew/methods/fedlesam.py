@@ -8,8 +8,9 @@ weights of the client's own, which take theirs at w.
 Differs from the paper: clients are weighted by size, in the paper equally. Official code takes the last
 round's step of the server for all clients (`since="round"`, which broadcasts one more model) and clips
 gradients at norm 10. It indexes that step, one long vector, by the number of a tensor, so that each tensor is
-moved by a single number; ours moves every weight by its own, as in the paper. Its rho is 0.1 by default and
-0.05 in its example, as here.
+moved by a single number; ours moves every weight by its own, as in the paper.
+Defaults: rho is that of the official program; its example, a variant with SCAFFOLD, has 0.5, and its authors
+say that it may need tuning.
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ class FedLESAM(Part):
     """Takes every step's gradient at weights moved against the last direction of the global model."""
 
     rho: Annotated[float, Ge(0), Le(1000), "how far the gradient is taken from the weights; 0 is FedAvg"] = (
-        0.05
+        0.1
     )
     since: Annotated[
         Literal["client", "round"],

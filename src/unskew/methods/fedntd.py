@@ -5,6 +5,7 @@ Client: CE + beta tau^2 mean_i KL(q_g || q_l)
         q_g: that of the received model in evaluation mode, a constant
         with two classes the term is 0
 Differs from the paper: for a mixed label the class with the most weight counts as true.
+Defaults: those of the official program.
 """
 
 from dataclasses import dataclass

@@ -15,6 +15,7 @@ Test:   clients are scored by the models they receive
 Differs from the paper: it trains the head for one pass at a separate learning rate and then the body; ours
 takes a share of the local steps at one rate. Shares are those of the clients that replied; others keep the
 last head they received, at first the common one. Public code drops shares below 0.001.
+Defaults: those of the official program, which trains the head for one epoch and then the body for five.
 """
 
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class FedPAC(Part):
     lam: Annotated[NonNegative, "weight of the pull of features to their class's centroid"] = 1.0
     head: Annotated[
         float, Gt(0), Lt(1), "share of a round's local steps that train the head, before the body's"
-    ] = 0.2
+    ] = 0.167
     name = "fedpac"
     family = "personalised"
     against = ("labels", "scarcity")

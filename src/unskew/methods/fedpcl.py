@@ -14,6 +14,7 @@ everything before the head learns, and the head does not change. Classes that no
 Absent clients count with the means they sent last, as in public code, which clips gradients at norm 10. The
 authors' code adds up the terms of all clients, without that of the mean, and takes each image in two
 augmented views.
+Defaults: tau is that of the official program.
 """
 
 from dataclasses import dataclass

@@ -14,6 +14,7 @@ Differs from the paper: in its first round a client inherits the received model,
 initial one. That code clips gradients, takes at least five local steps, and also compares single samples, for
 which s is only rounding if the models are equal. PFLlib is another method: there the received model teaches,
 and training starts from a mixture with the client's last model.
+Defaults: those of the authors' program, which also tries lam = 0.05.
 """
 
 from dataclasses import dataclass

@@ -9,6 +9,7 @@ Differs from the paper: weights are averaged too and the head predicts, as FedRD
 The paper pulls the class means of a batch to the prototypes, ours pulls every sample, as its code does. Local
 means are taken over the trained model, not during training; clients count by their samples (official code:
 equally).
+Defaults: lam is that of the official program, and of FedRDN's comparison.
 """
 
 from dataclasses import dataclass

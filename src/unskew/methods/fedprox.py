@@ -3,6 +3,8 @@
 Client: loss + (mu/2) ||w - w_t||^2
         w_t: the received weights; the norm is over the trained weights that clients send
 Differs from the paper: nothing.
+Defaults: mu is that of ReBaFL's and FedRDN's comparisons. The authors say that no value suits all settings,
+and try 0.001 to 1.
 """
 
 from dataclasses import dataclass

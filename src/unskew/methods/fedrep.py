@@ -10,6 +10,8 @@ for 1. Ours takes a share of the local steps (for the paper's: epochs=11, head=0
 steps the body takes fewer. At the end its code fits all heads to the last body for 10 more epochs. A weight
 that rests is not decayed and keeps its momentum; in older versions of torch the optimiser of its code moved
 such weights. Statistics of normalisation follow every step.
+Defaults: four epochs of the head to one of the body, as by default in the authors' program; its scripts have
+ten to one and ten to five.
 """
 
 from dataclasses import dataclass

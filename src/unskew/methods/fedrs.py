@@ -6,6 +6,7 @@ Test:   plain logits
 A negative logit gains probability when it is scaled by alpha.
 Differs from the paper: the head may have a bias, which is scaled too. Its code uses the soft form, clips
 gradients, and applies its scale more than once.
+Defaults: alpha is that of ReBaFL's comparison, and the middle one of the three that the authors try.
 """
 
 from collections.abc import Mapping

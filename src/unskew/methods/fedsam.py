@@ -8,6 +8,7 @@ Differs from the paper: clients are weighted by size, by Qu et al. equally, and 
 `fedasam` has the settings of Caldarola's runs; its code takes T = |w| + eta for the weights of normalisation,
 too. Running statistics of batch normalisation are updated only by the pass at w (official codes: by both).
 FL-Simulator clips gradients at norm 10.
+Defaults: rho is that of Caldarola's runs on CIFAR-10, and FL-Simulator's.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ class FedSAM(Part):
     """Takes every step's gradient where the loss is highest nearby, so that training finds flat minima."""
 
     rho: Annotated[float, Ge(0), Le(1000), "how far the gradient is taken from the weights; 0 is FedAvg"] = (
-        0.05
+        0.1
     )
     adaptive: Annotated[bool, "ASAM: measure that distance relative to the size of each weight"] = False
     eta: Annotated[float, Ge(0), Le(1000), With("adaptive"), "what is added to the size of each weight"] = 0.2

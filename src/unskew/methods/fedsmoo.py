@@ -10,6 +10,7 @@ Server: s <- rho mean_k m_k / |mean_k m_k|,   w_{t+1} = mean_k w_S + H
 mean.
 Differs from the paper: it also includes each client's last e in the mean at the server; the official code
 leaves it out, and so does ours. Its code clips gradients at norm 10.
+Defaults: those of FL-Simulator, the authors' program.
 """
 
 from dataclasses import dataclass

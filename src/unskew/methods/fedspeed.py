@@ -12,6 +12,7 @@ Differs from the paper: its share alpha of the second gradient is 1, as in the o
 enters only by its direction, scaled to length rho. The paper does not clip gradients; its code does, at norm
 10. Its code takes the mean of - h_k' / mu over all clients (`everyone=True`), the paper over those that
 answer; if all answer, both agree.
+Defaults: those of FL-Simulator, the authors' program.
 """
 
 from dataclasses import dataclass

@@ -10,6 +10,7 @@ Test:   the model on h, without noise
 Differs from the paper: s is computed from h; its network has s as further outputs of the layer of h. Public
 code scores the mean of the probabilities of twenty z; its term is |z|, as here. FL-bench also merges m, r and
 c (`merged=True`), and scores one z.
+Defaults: those of the official example.
 """
 
 from dataclasses import dataclass

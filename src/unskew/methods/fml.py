@@ -9,6 +9,7 @@ Differs from the paper: both models have one architecture and begin alike; in th
 any. The merge weighs clients by size, the paper's equally. PFLlib divides KL by the number of classes, lets
 it act on the teacher, too, and clips gradients at norm 10; its alpha and beta are 1 and 0 unless they are
 set, so that the common model sees no labels.
+Defaults: those of the official program.
 """
 
 from dataclasses import dataclass

@@ -11,6 +11,7 @@ Server: the mean of bodies, V and E
 Test:   clients are scored by their head on V(f, p_k), with the received body, V and E
 Differs from the paper: V and E have the optimiser's momentum and weight decay; in the paper a separate mu.
 Public code computes g and p_k from the E that the client trained last instead of the received one.
+Defaults: lam is that of the authors' script for small CNNs and MLPs.
 """
 
 from dataclasses import dataclass

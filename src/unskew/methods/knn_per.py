@@ -10,6 +10,7 @@ Test:   a client's own score is that of  p(c) = share q_c + (1 - share) softmax(
 Differs from the paper: `share` and `scale` are equal for all clients; the paper chooses each client's share
 on held-out data of the client. The search for neighbours is exact. FL-bench mixes q with logits, not with
 probabilities.
+Defaults: k is 7 or 10 in the authors' scripts, and scale 1; share is that of FL-bench.
 """
 
 from dataclasses import dataclass

@@ -7,6 +7,8 @@ The merge weighs clients equally. Weights that are not shared take plain steps.
 Differs from the paper: it takes S to be the same for all clients, ours takes their mean. With momentum in the
 local optimiser, a step counts as often as it acts, as in SCAFFOLD. The server's step size is 1. Official code
 clips gradients at norm 10.
+Defaults: beta is that of FL-Simulator, which has rho = 0.1: on digits with dirichlet:0.1, 20 clients, 30
+rounds, lr = 0.1 and one seed, scores were 39.2 % with 0.1 and 88.1 % with 0.05.
 """
 
 from dataclasses import dataclass

@@ -7,6 +7,7 @@ Client: loss + mu mean_i -log( e^(cos(r, r_g)/T) / (e^(cos(r, r_g)/T) + e^(cos(r
 After an absence, the client's last model is as old as the absence.
 Differs from the paper: the paper does not define r_p when a client first takes part; the term is then left
 out, as in its code.
+Defaults: those of the authors' program; its example for CIFAR-10 has mu = 5.
 """
 
 from dataclasses import dataclass

@@ -5,6 +5,7 @@ It is FedMix with the input (1 - lam) x + lam x-, the label mixed in the same wa
 each batch and mixes another average into every sample, as FLea's public code does; a pass over the averages
 uses each once.
 Differs from the paper: a client's last group may be smaller (in FLea's code such a group is left out).
+Defaults: lam is that of FedRDN's comparison of FedMix, a that of FLea's.
 """
 
 from dataclasses import dataclass

@@ -13,6 +13,7 @@ batch, not batches; a batch with fewer samples than parts replaces the parts for
 Normalisation sees the whole batch, and its statistics follow the pass at w. The exact Hessian is left out.
 Public code (the paper has none) takes whole batches for the parts, so that an epoch has half or a third of
 the steps, and FL-bench adapts by an epoch of fine-tuning.
+Defaults: alpha is that of public code (KarhouTam's Per-FedAvg), form and delta are those of FL-bench.
 """
 
 from dataclasses import dataclass

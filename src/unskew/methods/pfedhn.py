@@ -14,6 +14,7 @@ provides the statistics of normalisation.
 Differs from the paper: it takes a step for one client's reply at a time; ours takes one for the mean of a
 round's replies. The model's initial weights are not used, as in the paper. Its code also clips clients'
 gradients at norm 50.
+Defaults: those of the authors' program.
 """
 
 from dataclasses import dataclass

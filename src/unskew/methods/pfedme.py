@@ -12,6 +12,10 @@ Differs from the paper: clients are weighted by size, as in its code, in the pap
 train in every round and a subset reports; ours train only when they are selected. theta begins at w in every
 step and is computed anew at test time, so that absent clients have one, too; its code continues from the last
 batch's, keeps it, and adds 0.001 theta to its gradients. Statistics of normalisation follow the pass at w.
+Defaults: lam, K and beta are those of the authors' program; the rate is that of PFLlib, of FL-bench and of
+the authors' commands for synthetic data. Their commands for MNIST have 0.09 or 0.1, with lr = 0.005: on
+digits with dirichlet:0.1, 20 clients, 30 rounds, lr = 0.1 and one seed, clients' own scores were 69.1 % with
+0.09 and 96.0 % with 0.01.
 """
 
 from collections.abc import Sequence

@@ -11,6 +11,7 @@ Test:   a client's own score is that of the model it trained last; other scores 
         models that clients receive
 Differs from the paper: nothing that we know of; its code compares only clients that trained in the same
 round, and sets no bound below 1 to a_kj, so that equal heads give no finite number.
+Defaults: that of FL-bench.
 """
 
 from dataclasses import dataclass

@@ -10,6 +10,7 @@ Server: uses w_t + U_r diag(s_r) V_r as the client's weights
 Differs from the paper: the server's messages are sent uncompressed. Public code sends nothing of a matrix if
 all its directions but one do not reach T; PFLlib decomposes the weights instead of their changes, and kernels
 separately for each position of a window.
+Defaults: those of the authors' program.
 """
 
 from dataclasses import dataclass
