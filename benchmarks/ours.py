@@ -17,7 +17,7 @@ from unskew.core.replies import Ups
 from unskew.merge.mean import weighted_mean
 from unskew.round.clients import Broadcast, LocalTraining
 from unskew.round.samples import Samples
-from unskew.round.schedule import Recipe
+from unskew.round.chunks import Recipe
 from unskew.round.trainer import Trainer
 from unskew.runs.hardware import MOST_LANES
 from unskew.tasks.task import Classification

@@ -129,10 +129,10 @@ def dataset_of(folder: Path, kind: str):
     os.environ["UNSKEW_SCRATCH"] = str(folder)
     from unskew.data import read
     from unskew.data.parquet import table
-    from unskew.data.samples import memory_budget
+    from unskew.data.storage import scratch
     from unskew.system import machine
 
-    for module in (machine, memory_budget, table):
+    for module in (machine, scratch, table):
         module.usable_memory = lambda: 2 * x.nbytes
     whole = read(f"{folder}/x.parquet(x=x,label=y)")
     return arrays(whole.x, whole.y, x[:1000].copy(), y[:1000])

@@ -12,7 +12,7 @@ import yaml
 
 from tests.report.fake_runs import fake_comparison, fake_run
 from unskew.report import page
-from unskew.report.analysis import tables
+from unskew.report.analysis import results_table
 from unskew.report.analysis.runs import read_runs
 from unskew.report.page import write_report
 from unskew.report.sections import context_of
@@ -135,7 +135,7 @@ def test_the_table_is_a_file_on_the_page_itself(text, comparison):
     link = next(a for t, a in Tags(text).seen if t == "a" and "download" in a)
     head, _, content = link["href"].partition(",")
     assert (link["download"], head) == ("table.csv", "data:text/csv;charset=utf-8")
-    assert unquote(content) == tables.as_csv(context_of(read_runs([comparison]), "label-skew").summaries)
+    assert unquote(content) == results_table.as_csv(context_of(read_runs([comparison]), "label-skew").summaries)
 
 
 def test_a_single_run_needs_no_comparison(tmp_path):
