@@ -32,10 +32,10 @@ from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.replies import Ups
 from unskew.merge.mean import weighted_mean
+from unskew.round.chunks import Recipe
 from unskew.round.clients import Broadcast, LocalTraining
 from unskew.round.precision import device_mode
 from unskew.round.samples import Samples
-from unskew.round.chunks import Recipe
 from unskew.round.trainer import Trainer
 from unskew.runs import hardware
 from unskew.runs.hardware import MOST_LANES_ON_GPU

@@ -17,8 +17,8 @@ from opacus import GradSampleModule
 
 from unskew.core import Normal
 from unskew.methods import registry
-from unskew.round.randomness import SeededSource
 from unskew.round.chunks import poisson_rows
+from unskew.round.randomness import SeededSource
 from unskew.runs import conformance
 
 CLIP, NOISE, BATCH, LR, EPOCHS, CLIENT = 0.7, 0.5, 16, 0.05, 2, 0

@@ -15,9 +15,9 @@ from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.replies import Ups
 from unskew.merge.mean import weighted_mean
+from unskew.round.chunks import Recipe
 from unskew.round.clients import Broadcast, LocalTraining
 from unskew.round.samples import Samples
-from unskew.round.chunks import Recipe
 from unskew.round.trainer import Trainer
 from unskew.runs.hardware import MOST_LANES
 from unskew.tasks.task import Classification

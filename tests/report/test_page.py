@@ -135,7 +135,9 @@ def test_the_table_is_a_file_on_the_page_itself(text, comparison):
     link = next(a for t, a in Tags(text).seen if t == "a" and "download" in a)
     head, _, content = link["href"].partition(",")
     assert (link["download"], head) == ("table.csv", "data:text/csv;charset=utf-8")
-    assert unquote(content) == results_table.as_csv(context_of(read_runs([comparison]), "label-skew").summaries)
+    assert unquote(content) == results_table.as_csv(
+        context_of(read_runs([comparison]), "label-skew").summaries
+    )
 
 
 def test_a_single_run_needs_no_comparison(tmp_path):
