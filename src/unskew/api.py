@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from torch import nn
 
@@ -58,6 +58,9 @@ from unskew.system.python_files import GIVEN_OBJECT, one_line
 from unskew.tasks import own_loss
 from unskew.tasks.metrics import MetricsSetting, as_text
 from unskew.tasks.own_loss import LossFunction
+
+if TYPE_CHECKING:
+    from unskew.experiments.kept_table import KeptTable
 
 BAR_PAUSE_S = 0.25
 """The least time between two updates, because a notebook queues them."""
@@ -392,27 +395,29 @@ class _ComparisonView:
 def load(
     path: str | Path,
     *,
-    model: nn.Module | str | Path | None = None,
+    model: nn.Module | ModelFunction | str | Path | None = None,
     method: Method | Part | str | Path | None = None,
     unfinished: bool = False,
     best: bool = False,
     data: Any = None,
     classes: Sequence[str] = (),
-) -> Result | PublishedModel | SitePredictor | Comparison:
+) -> Result | PublishedModel | SitePredictor | Comparison | KeptTable:
     """Load a finished run from its folder, ready to predict; the training samples are not needed.
 
     Returns a Result for the folder of a run, a Comparison for that of a comparison, a PublishedModel for a
-    folder that was exported for the hub, and a SitePredictor for the folder of a run at a site
-    (SITE/runs/NUMBER). Everything is computed on the CPU; `result.model` can be moved.
+    folder that was exported for the hub, a SitePredictor for the folder of a run at a site
+    (SITE/runs/NUMBER), and a KeptTable for the JSON file of `unskew reproduce`. Everything is computed on the
+    CPU; `result.model` can be moved.
 
-    model, method: the model or method of a run that has one in Python, as in training: a module or Part, or a
-    text that names a file. Code is never loaded from the folder.
+    model, method: the model or method of a run that has one in Python, as in training: a module, a function
+    that returns one, or a Part, or a text that names a file. Code is never loaded from the folder.
     unfinished: also load a run that has not reached its last round.
     best: load the global model of the best round, for a run with `keep_best`.
     data, classes: for the folder of a run at a site, the site's data as in the run. Some methods derive a
     site's model from its samples (FedBABU's fine-tuning, IFCA, kNN-Per).
 
-    Raises UsageError (E109) for arguments that do not go with the folder; StateError: E111 for an exported
+    Raises UsageError (E109) for arguments that do not go with the folder; DataError (E401) for a file that is
+    no table; StateError: E111 for an exported
     folder with changes, E112 for a file that has changed, E117 for no run, E155 for an unfinished run, E156
     for a model or method that cannot be built, E201 for damaged files; NothingUsed (E316) for a run
     in which too few replies were used.
@@ -423,14 +428,19 @@ def load(
     code = UserCode(method, model)
     if classes and data is None:
         raise UsageError("E109", "classes name those of the site's data; give data, too.")
-    published, compared = hub_format.is_hub(path), (path / "compare.yaml").is_file()
+    published, compared, kept = hub_format.is_hub(path), (path / "compare.yaml").is_file(), path.is_file()
     chosen = model is not None or method is not None or unfinished or best or data is not None
-    if chosen and (published or compared):
+    if chosen and (published or compared or kept):
         what = "one finished model" if published else "a comparison, of which each run is a folder"
+        what = "a table" if kept else what
         text = "leave out model, method, unfinished, best and data"
         raise UsageError("E109", f"{path} holds {what}; {text}.")
     if compared:
         return Comparison(path)
+    if kept:
+        from unskew.experiments.kept_table import load_table
+
+        return load_table(path)
     if published:
         trained = hub_format.open_hub(path)
         module = trained.run.fed.net.module_with(trained.end.weights)

@@ -70,7 +70,7 @@ def trained(monkeypatch):
 
 def test_a_comparison_of_objects_has_the_bits_of_run_and_trains_once(tmp_path, trained):
     watched: list[int] = []
-    own = {"loss": squares, "metrics": ["f1", hits]}
+    own = {"loss": squares, "metrics": ["brier", hits]}
     result = compare(tmp_path, seeds=2, watch=lambda cells: watched.append(sum(c.t for c in cells)), **own)
     runs = [f"{method}--s{seed}" for method in ("fedavg", "mine") for seed in (0, 1)]
     assert trained == runs
@@ -99,11 +99,11 @@ def test_a_function_makes_a_model_for_each_seed(tmp_path):
     )
     from_file = unskew.run("fedavg", "digits", model=f"{tmp_path / 'net.py'}:make", seed=1, **SMALL)
     assert from_file.digest == runs[1].digest != runs[0].digest
-    with pytest.raises(UsageError, match=r"E123 the function 'fails' fails when called with \(1, 8, 8\), 10"):
 
-        def fails(shape, classes):
-            raise ValueError
+    def fails(shape, classes):
+        raise ValueError
 
+    with pytest.raises(UsageError, match=r"E123 fedavg: the function 'fails' fails when called with"):
         compare(tmp_path, ["fedavg"], model=fails, name="d")
 
 
@@ -147,7 +147,7 @@ def test_labels_name_rows_and_texts_train_in_processes(tmp_path, trained):
     assert [row.method for row in result.rows()] == ["weak", "strong"]
     assert read_plan(tmp_path / "c").texts == methods
     (tmp_path / "c" / "strong--s0" / "model.safetensors").unlink()
-    assert call("resume", tmp_path / "c").exit_code == 0
+    assert call("resume", str(tmp_path / "c")).code == 0
     assert digests(tmp_path, "strong--s0") == [
         unskew.run("fedprox(mu=1.0)", "digits", model="mlp", **SMALL).digest
     ]
@@ -170,8 +170,8 @@ def test_a_part_of_ones_own_is_tuned(tmp_path, monkeypatch):
     alone = unskew.run(best, "digits", model=network(), **(SMALL | {"lr": space["lr"]}))
     assert digests(tmp_path, "mine--s0") == [alone.digest]
     monkeypatch.setattr(training, "train_all", lambda *_: pytest.fail("something trained"))
-    with pytest.raises(StateError, match="E112 .*tuned mine with other settings, data or ranges"):
-        compare(tmp_path, [Mine(strength=0.3)], tune=2)
+    with pytest.raises(StateError, match=r"E112 .*tuned mine with other settings, data or ranges"):
+        compare(tmp_path, {"mine": Mine(strength=0.3)}, tune=2)
 
 
 def test_what_needs_more_than_this_process_is_refused_before_training(tmp_path, trained):
@@ -187,10 +187,10 @@ def test_what_needs_more_than_this_process_is_refused_before_training(tmp_path, 
     assert not [*tmp_path.iterdir()]
     compare(tmp_path)
     (tmp_path / "c" / "mine--s0" / "model.safetensors").unlink()
-    done = call("resume", tmp_path / "c")
-    assert done.exit_code == 2
-    assert "E156" in done.output
-    assert "call unskew.compare there again" in done.output
+    done = call("resume", str(tmp_path / "c"))
+    assert done.code == 2
+    assert "E156" in done.text
+    assert "call unskew.compare there again" in done.text
 
 
 def test_attacks_read_what_a_part_of_ones_own_sends(tmp_path):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from unskew import data
 from unskew.comparison import plan
@@ -151,9 +150,9 @@ def test_data_of_this_process_are_written_for_workers(tmp_path):
     settings, _ = plan.data_as_settings(data.arrays(x, y, test=0.25), tmp_path, "", "")
     assert settings["data"] == str(tmp_path / "data.npz")
     assert len(data.npz(tmp_path / "data.npz").x) == 30
-    divided = plan.data_as_text([(x[:20], y[:20]), (x[20:], y[20:])], tmp_path / "two", "", "")
+    divided, _ = plan.data_as_settings([(x[:20], y[:20]), (x[20:], y[20:])], tmp_path / "two", "", "")
     assert divided["skew"].startswith("column:")
-    assert plan.data_as_text("digits", tmp_path, "", "") == {"data": "digits"}
+    assert plan.data_as_settings("digits", tmp_path, "", "") == ({"data": "digits"}, None)
 
 
 def test_a_run_in_use_is_not_discarded(tmp_path):

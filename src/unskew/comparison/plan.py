@@ -29,8 +29,8 @@ from unskew.data.readers.from_npz import save_dataset
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import StateError, UnskewError, UsageError, excerpt, printable, suggestion
 from unskew.formats import arguments, documents
-from unskew.round import run
 from unskew.records.checkpoints import latest_facts
+from unskew.round import run
 from unskew.runs import object_digests, resolve
 from unskew.runs.resolve import Objects
 from unskew.runs.run_folder import check_objects, check_same

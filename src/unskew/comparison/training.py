@@ -54,12 +54,14 @@ def train_all(
     a second.
 
     cluster: None for this machine. Runs of which any has objects train in this process, one after another,
-    each on as many cores as its settings say. An interrupt stops every run after it has been saved. A run that its
-    clients did not train (E316) counts as finished; tables show that it has no score. A run that lost its
-    node or process continues in another one from its last checkpoint, to the same bits, and its cell counts
-    the loss. Raises StateError (E201), before anything trains, if the records of a finished run were altered.
-    Raises the error of the first run that fails: Paused if it can be resumed, UsageError with the run's code,
-    or StateError (E120) if the error has no code.
+    each on as many cores as its settings say.
+
+    An interrupt stops every run after it has been saved. A run that its clients did not train (E316) counts
+    as finished; tables show that it has no score. A run that lost its node or process continues in another
+    one from its last checkpoint, to the same bits, and its cell counts the loss. Raises StateError (E201),
+    before anything trains, if the records of a finished run were altered. Raises the error of the first run
+    that fails: Paused if it can be resumed, UsageError with the run's code, or StateError (E120) if the error
+    has no code; a run in this process raises its own error.
     """
     for cell in cells:
         if cell.ended and (names := record.altered_files(cell.path)):

@@ -24,6 +24,7 @@ from unskew.core.protection import sum_problem, sums_released
 from unskew.core.user_parts import is_own
 from unskew.data.clients.federation import Federation
 from unskew.data.python_objects import take
+from unskew.data.registry import check_text
 from unskew.data.samples.dataset import Dataset, validation_of
 from unskew.data.skew import Skew
 from unskew.data.standardisation import standardise, undo_scaling
@@ -56,7 +57,7 @@ def check_spelling(settings: Settings) -> None:
     if settings.model not in ("auto", GIVEN_OBJECT) and not calls.parse(settings.model, "model", "E104").file:
         models.check_text(settings.model)
     if settings.data != GIVEN_OBJECT:
-        data.check_text(settings.data)
+        check_text(settings.data)
     for name in settings.trackers:
         if find_spec(name) is None:
             raise MissingPackage("tracking", TRACKERS[name], instead="or leave track out")
