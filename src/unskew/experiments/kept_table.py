@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 from unskew.errors import DataError
 from unskew.experiments import tables
@@ -14,19 +14,25 @@ from unskew.experiments.result import TableResult
 from unskew.report.analysis import frames
 
 
-class TableNumbers:
+NOTHING = cast(TableResult, {"entries": [], "curves": {}, "claims": []})
+"""The numbers of a dry run."""
+R = TypeVar("R", bound="TableResult | None")
+
+
+class TableNumbers(Generic[R]):
     """All numbers, verdicts and curves of a table in `result`, as stored in JSON; None after a dry run."""
 
-    result: TableResult | None
+    result: R
 
     def table(self) -> str:
         """The paper's numbers, ours and a verdict on every claim, as text; "" after a dry run."""
-        return tables.plain(self.result) if self.result else ""
+        result: TableResult | None = self.result
+        return tables.plain(result) if result else ""
 
     def verdicts(self) -> dict[str, str]:
         """By claim a word of `experiments.verdicts`, such as `reproduced`, `agrees so far` or `not run`;
         empty after a dry run."""
-        return {claim["text"]: claim["verdict"] for claim in self.result["claims"]} if self.result else {}
+        return {claim["text"]: claim["verdict"] for claim in (self.result or NOTHING)["claims"]}
 
     def to_frame(self, kind: str = "scores") -> Any:
         """Return a pandas DataFrame of one kind: "scores" (the final table, a row for each row and method,
@@ -35,11 +41,11 @@ class TableNumbers:
 
         Raises UsageError: E109 for another kind, E133 without pandas.
         """
-        result = self.result
+        result = self.result or NOTHING
         kinds = {
-            "scores": lambda: result["entries"] if result else [],
-            "rounds": lambda: _rounds(result) if result else [],
-            "claims": lambda: _margins(result) if result else [],
+            "scores": lambda: result["entries"],
+            "rounds": lambda: _rounds(result),
+            "claims": lambda: _margins(result),
         }
         return frames.frame(kind, kinds, "result holds all numbers")
 
@@ -49,7 +55,7 @@ class TableNumbers:
 
 
 @dataclass(frozen=True, repr=False)
-class KeptTable(TableNumbers):
+class KeptTable(TableNumbers[TableResult]):
     """A table from the JSON file that `unskew reproduce` left. path: that file."""
 
     result: TableResult

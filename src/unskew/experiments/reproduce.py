@@ -38,7 +38,7 @@ Watch = Callable[[list[Cell]], None]
 
 
 @dataclass(frozen=True)
-class Reproduction(TableNumbers):
+class Reproduction(TableNumbers[TableResult | None]):
     """A table that was run, or only planned.
 
     runs: every run once. result: all numbers, verdicts and curves, as stored in JSON. page: the path of the

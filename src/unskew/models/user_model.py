@@ -177,7 +177,7 @@ def from_file(
     if not call.member:
         raise UsageError("E104", f"the model '{text}' names no function; write {call.file}:function.")
     defined = python_files.import_file(call.file)
-    make = getattr(defined, call.member, None)
+    make: ModelFunction | None = getattr(defined, call.member, None)
     if not callable(make):
         near = suggestion(call.member, vars(defined))
         raise UsageError("E104", f"{call.file} has no function '{call.member}'.{near}")
