@@ -13,7 +13,6 @@ from unskew.experiments.pages import read_result
 from unskew.experiments.result import TableResult
 from unskew.report.analysis import frames
 
-
 NOTHING = cast(TableResult, {"entries": [], "curves": {}, "claims": []})
 """The numbers of a dry run."""
 R = TypeVar("R", bound="TableResult | None")
@@ -26,8 +25,7 @@ class TableNumbers(Generic[R]):
 
     def table(self) -> str:
         """The paper's numbers, ours and a verdict on every claim, as text; "" after a dry run."""
-        result: TableResult | None = self.result
-        return tables.plain(result) if result else ""
+        return tables.plain(cast(TableResult, self.result)) if self.result else ""
 
     def verdicts(self) -> dict[str, str]:
         """By claim a word of `experiments.verdicts`, such as `reproduced`, `agrees so far` or `not run`;
