@@ -18,7 +18,7 @@ from unskew.records.checkpoints import latest_facts
 from unskew.runs import resolve
 from unskew.runs.assemble import loop_of
 from unskew.runs.hardware import check_memory
-from unskew.runs.resolve import Objects, check_spelling, dataset_of, reserve_of
+from unskew.runs.resolve import check_spelling, dataset_of, reserve_of
 from unskew.runs.run_folder import fingerprint
 
 
@@ -33,7 +33,7 @@ def dry_run(cells: Iterable[Cell], on_data: Callable[[Dataset], object] = lambda
     cache = _DataCache(on_data)
     check_data(cells, cache)
     for cell in cells:
-        same = (cell.settings.replace(seed=0).fingerprint(), id(cell.objects and cell.objects.method))
+        same = (cell.settings.replace(seed=0).fingerprint(), id(cell.objects.method))
         if same in seen or (cell.path / "config.yaml").exists():
             continue
         seen.add(same)
@@ -77,7 +77,7 @@ class _DataCache:
 
     def assemble(self, cell: Cell) -> str:
         """Assemble a run, and return the name of its main score."""
-        settings, method, objects = cell.settings, cell.method_object(), cell.objects or Objects()
+        settings, method = cell.settings, cell.method_object()
         check_spelling(settings)
         partition = (
             *(settings.data, settings.skew, settings.clients, settings.samples, settings.seed_of_partition),
@@ -85,7 +85,7 @@ class _DataCache:
         )
         if self._federation is None or self._federation[0] != partition:
             self._federation = partition, self.federation(cell)
-        run = resolve.run_on(self._federation[1], settings, method, objects.model, objects.metrics)
+        run = resolve.run_on(self._federation[1], settings, method, *cell.objects[2:])
         check_memory(method, run.fed)
         if settings.measure != NONE:
             loop_of(run).trainer.close()
@@ -93,11 +93,10 @@ class _DataCache:
 
     def federation(self, cell: Cell) -> Federation:
         """The federation of a run with scaled samples."""
-        settings, objects = cell.settings, cell.objects or Objects()
-        data = objects.data
+        settings, data = cell.settings, cell.objects.data
         if data is None:
             if self._dataset is None or self._dataset[0] != settings.data:
                 self._dataset = settings.data, dataset_of(settings)
                 self._on_data(self._dataset[1])
             data = self._dataset[1]
-        return resolve.federation_of(settings, cell.method_object(), data, objects.model)
+        return resolve.federation_of(settings, cell.method_object(), data, cell.objects.model)

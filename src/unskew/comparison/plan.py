@@ -161,9 +161,9 @@ def plan_cells(
         text = f"{parent} was begun from Python with {plan.given[0]} given as an object"
         raise StateError("E156", f"{text}; call unskew.compare there again, with its name.")
     for label in plan.methods:
-        text, own = plan.text_of(label), objects.get(label)
+        text, own = plan.text_of(label), objects.get(label, Objects())
         base = config.build({**plan.settings, "method": text})
-        if own and own.method:
+        if own.method is not None:
             base = base.replace(set={})
         else:
             meant = resolve.arguments_for(text, base.set)
@@ -228,8 +228,9 @@ def with_point(cell: Cell, point: Mapping[str, Any]) -> Cell:
         values = by_part.setdefault(part, {}) if dot else own
         values[argument or part] = value
     settings, objects = cell.settings, cell.objects
-    if objects and objects.method:
-        method = Method(*(replace(part, **by_part.get(part.name, {})) for part in cell.method_object().parts))
+    if objects.method is not None:
+        parts = cell.method_object().parts
+        method = Method(*(replace(part, **by_part.get(part.name, {})) for part in parts))  # type: ignore[type-var]
         objects = objects._replace(method=method)
         return replace(cell, settings=settings.replace(**own, method=str(method)), objects=objects)
     text = resolve.method_text(settings.method, by_part)

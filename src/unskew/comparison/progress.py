@@ -30,7 +30,7 @@ CURRENT_TABLE = "now.json"
 class Cell:
     """One run of a comparison: a method with one seed, its folder and its progress.
 
-    method: the label of its row. objects: those that replace what the settings name; None without any.
+    method: the label of its row. objects: those that replace what the settings name.
     t: the last round that is finished. score: of the global model; client_mean, client_worst: of the same
     model on the clients' test rows; metric: the name of that score. megabytes: sent and received so far.
     losses: how often its process died. code: the exit code, None while it has none.
@@ -48,7 +48,7 @@ class Cell:
     code: int | None = None
     metric: str = "accuracy"
     losses: int = 0
-    objects: Objects | None = None
+    objects: Objects = Objects()
     _read: tuple[int, int] = (0, 0)
 
     @property
@@ -63,12 +63,10 @@ class Cell:
 
     def method_object(self) -> Method:
         """The method of the run."""
-        return method_of(self.settings, self.objects.method if self.objects else None)
+        return method_of(self.settings, self.objects.method)
 
     def digests(self) -> dict[str, str]:
         """The digests of the run's objects, by description, as its checkpoints have them."""
-        if self.objects is None:
-            return {}
         return object_digests(self.method_object(), self.objects.model, self.objects.metrics)
 
     def look(self) -> None:

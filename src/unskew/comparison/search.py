@@ -115,7 +115,7 @@ def method_space(text: str, cell: Cell, chosen: Mapping[str, Mapping[str, Any]])
 def _named_arguments(text: str, cell: Cell, chosen: Mapping[str, Mapping[str, Any]]) -> set[str]:
     """The arguments `part.argument` that the user chose: of Parts in Python those with another value than the
     default."""
-    if cell.objects and cell.objects.method:
+    if cell.objects.method is not None:
         return {
             f"{part.name}.{argument.name}"
             for part in cell.method_object().parts

@@ -75,7 +75,7 @@ def train_all(
     if not waiting:
         look(cells)
         return
-    if any(cell.objects for cell in cells):
+    if any(cell.objects.given for cell in cells):
         for cell in waiting:
             workers.train_here(cell, lambda: _looked(cells, look))
         _looked(cells, look)
@@ -177,7 +177,6 @@ def attack_all(cells: Sequence[Cell], say: Callable[[str], None]) -> None:
         say(f"attacks on {cell.method}, seed {cell.seed}")
         try:
             code = UserCode.of(cell.settings)
-            own = cell.objects.method if cell.objects else None
-            quickly(cell.path, say, replace(code, method=own or code.method))
+            quickly(cell.path, say, replace(code, method=cell.objects.method or code.method))
         except StateError as reason:  # the comparison is fine, but this run cannot be attacked
             say(f"not measured: {reason}")

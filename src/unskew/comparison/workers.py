@@ -21,7 +21,7 @@ from typing import Protocol
 from unskew import config
 from unskew.comparison.progress import Cell
 from unskew.errors import NothingUsed, StateError, UnskewError
-from unskew.runs.resolve import Objects, resolve
+from unskew.runs.resolve import resolve
 from unskew.runs.run_folder import RunFolder
 from unskew.system import disk
 
@@ -157,7 +157,7 @@ def train_here(cell: Cell, shown: Callable[[], None]) -> None:
     Raises the error of a run that fails, with its method and seed in the text.
     """
     try:
-        folder = RunFolder(cell.path, resolve(cell.settings, *(cell.objects or Objects())))
+        folder = RunFolder(cell.path, resolve(cell.settings, *cell.objects))
         folder.go(lambda _: None, lambda *_: shown())
         cell.code = 0
     except NothingUsed as error:

@@ -155,6 +155,11 @@ class Objects(NamedTuple):
     model: ModelObject | None = None
     metrics: Functions = MappingProxyType({})
 
+    @property
+    def given(self) -> bool:
+        """Whether there is any object."""
+        return any(value is not None for value in self[:-1]) or bool(self.metrics)
+
 
 def resolve(
     settings: Settings,
