@@ -137,7 +137,8 @@ def test_what_only_this_process_has_stays_an_object(tmp_path):
     for wrong, words in (
         ("fedavg", "takes a list of methods"),
         (FedProx(), "takes a list"),
-        ({"": "fedavg"}, "labels of methods are texts"),
+        ({"": "fedavg"}, "labels are texts other than local and centralised"),
+        ({"local": Mine()}, "labels are texts other than local and centralised"),
     ):
         with pytest.raises(UsageError, match=f"E109 .*{words}"):
             plan.named_methods(wrong)

@@ -57,7 +57,7 @@ class NamedMethod:
 def named_methods(methods: Sequence[AnyMethod] | Mapping[str, AnyMethod]) -> list[NamedMethod]:
     """The methods, each with the label of its row: a key of the mapping, or its text.
 
-    Raises UsageError: E109 for a single method or an empty label, E102 for an object that is no method.
+    Raises UsageError: E109 for a single method, an empty label or one of a reference, E102 for an object that is no method.
     """
     if isinstance(methods, str | os.PathLike | Method | Part):
         raise UsageError(
@@ -65,8 +65,9 @@ def named_methods(methods: Sequence[AnyMethod] | Mapping[str, AnyMethod]) -> lis
         )
     if not isinstance(methods, Mapping):
         return [_named("", method) for method in methods]
-    if not all(isinstance(label, str) and label.strip() for label in methods):
-        raise UsageError("E109", f"labels of methods are texts; got {excerpt(list(methods))}.")
+    if not all(isinstance(m, str) and m.strip() and not run.is_reference(m) for m in methods):
+        reserved = " and ".join(run.REFERENCES)
+        raise UsageError("E109", f"labels are texts other than {reserved}; got {excerpt(list(methods))}.")
     return [_named(label, method) for label, method in methods.items()]
 
 
