@@ -57,7 +57,8 @@ class NamedMethod:
 def named_methods(methods: Sequence[AnyMethod] | Mapping[str, AnyMethod]) -> list[NamedMethod]:
     """The methods, each with the label of its row: a key of the mapping, or its text.
 
-    Raises UsageError: E109 for a single method, an empty label or one of a reference, E102 for an object that is no method.
+    Raises UsageError: E109 for a single method, an empty label or one of a reference, E102 for an object that
+    is no method.
     """
     if isinstance(methods, str | os.PathLike | Method | Part):
         raise UsageError(
