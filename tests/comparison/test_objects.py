@@ -97,6 +97,7 @@ def test_a_function_makes_a_model_for_each_seed(tmp_path):
         "import numpy as np\nfrom torch import nn\ndef make(shape, classes):\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), classes))\n"
     )
+    torch.manual_seed(7)
     from_file = unskew.run("fedavg", "digits", model=f"{tmp_path / 'net.py'}:make", seed=1, **SMALL)
     assert from_file.digest == runs[1].digest != runs[0].digest
 
@@ -172,6 +173,8 @@ def test_a_part_of_ones_own_is_tuned(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "train_all", lambda *_: pytest.fail("something trained"))
     with pytest.raises(StateError, match=r"E112 .*tuned mine with other settings, data or ranges"):
         compare(tmp_path, {"mine": Mine(strength=0.3)}, tune=2)
+    with pytest.raises(StateError, match="E112 the model given here is not the one"):
+        compare(tmp_path, [Mine()], tune=2, model=make)
 
 
 def test_what_needs_more_than_this_process_is_refused_before_training(tmp_path, trained):

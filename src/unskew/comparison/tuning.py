@@ -104,10 +104,8 @@ class Tuning:
 
     def asked(self, method: str) -> str:
         """A digest of all inputs on which the trials of a method depend."""
-        first = self.trial(method, 1, self.spaces[method].first)
-        facts = [self.plan.tune, first.settings.fingerprint(), self.spaces[method].lines()]
-        if digests := first.digests():
-            facts.append(digests)
+        first = self.trial(method, 1, self.spaces[method].first).settings
+        facts = [self.plan.tune, first.fingerprint(), self.spaces[method].lines()]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
     def record(self) -> dict[str, Any]:
