@@ -6,10 +6,12 @@ import ast
 import re
 import tomllib
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 import unskew
+from unskew.config import CompareOptions, RunOptions, Settings
 from unskew.errors import UsageError
 from unskew.formats import documents
 from unskew.runs import conformance
@@ -36,8 +38,25 @@ def test_what_type_checkers_see_is_what_the_package_gives():
     assert (PACKAGE / "py.typed").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "own"),
+    [
+        (RunOptions, {"method", "data", "model", "metrics", "loss"}),
+        (CompareOptions, {"method", "data", "model", "metrics", "loss", "seed"}),
+    ],
+)
+def test_editors_know_the_settings_as_keywords(options, own):
+    """own: the settings that are named parameters, or that a comparison has several of."""
+    typed, settings = get_type_hints(options), get_type_hints(Settings)
+    assert typed.keys() == settings.keys() - own
+    for name, hint in typed.items():
+        assert hint == settings[name] or settings[name] in get_args(hint), name
+
+
 def test_the_package_lists_what_it_has():
     """U2: `dir(unskew)` was empty."""
+    assert not {"sys", "annotations", "registry", "storage", "__all__"} & set(dir(unskew.data))
+    assert {"arrays", "read", "take", "Dataset"} <= set(dir(unskew.data))
     assert {"run", "compare", "Result", "Part", "FLea", "data", "__version__"} <= set(dir(unskew))
     assert all(getattr(unskew, name) is not None for name in dir(unskew))
 

@@ -27,14 +27,14 @@ class Fading(unskew.Part):
 
 
 # %% [markdown]
-# Any Part goes into a method, alone or with others, of which nothing has to know of it.
+# Any Part goes into a method, alone or with others, of which nothing has to know of it. A comparison takes objects as they are; its
+# runs then train here, one after another.
 
 # %%
 hard = {"data": "digits", "skew": "classes:2", "clients": 10, "samples": 50, "rounds": 6, "epochs": 2}
-alone = unskew.run(unskew.Method(Fading()), **hard, name="alone")
-together = unskew.run(unskew.Method(Fading(mu=0.1), unskew.FedDyn()), **hard, name="together")
-print(alone.table())
-print(together.table())
+together = unskew.Method(Fading(mu=0.1), unskew.FedDyn())
+comparison = unskew.compare({"plain": "fedavg", "fading": Fading(), "with FedDyn": together}, **hard, seeds=2, name="fading")
+print(comparison.table())
 
 # %% [markdown]
 # With its neutral setting it has to be FedAvg, bit for bit. `unskew check FILE` verifies that of a method in a file, and twelve things

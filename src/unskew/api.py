@@ -10,10 +10,10 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from torch import nn
 
@@ -22,9 +22,11 @@ from unskew.comparison import cluster as comparison_cluster
 from unskew.comparison import plan, training
 from unskew.comparison.cluster import HERE
 from unskew.comparison.dry_run import dry_run
+from unskew.comparison.plan import AnyMethod
 from unskew.comparison.progress import Cell
 from unskew.comparison.ray_clients import train_clients_on
 from unskew.comparison.tuning import cells_of, planned_runs, trials_of, tuning_of
+from unskew.config import CompareOptions, RunOptions
 from unskew.core.method import Method, stage_remarks
 from unskew.core.part import Part
 from unskew.data import data_overview
@@ -32,6 +34,7 @@ from unskew.data.data_warnings import partition_warnings
 from unskew.data.python_objects import settings_of
 from unskew.data.samples.reading_notes import Intake
 from unskew.errors import UsageError
+from unskew.models import ModelFunction
 from unskew.records.checkpoints import State
 from unskew.results import Comparison, PublishedModel, Result, SitePredictor, result_of
 from unskew.round import run as round_run
@@ -46,6 +49,7 @@ from unskew.runs.coverage import check_used
 from unskew.runs.disclosure import account_entries, remark_lines
 from unskew.runs.export import hub_format
 from unskew.runs.reopen import UserCode, open_run
+from unskew.runs.resolve import Objects
 from unskew.runs.run_folder import RunFolder, free_path
 from unskew.system import python_files
 from unskew.system.disk import AT_SITE, check_name
@@ -54,6 +58,9 @@ from unskew.system.python_files import GIVEN_OBJECT, one_line
 from unskew.tasks import own_loss
 from unskew.tasks.metrics import MetricsSetting, as_text
 from unskew.tasks.own_loss import LossFunction
+
+if TYPE_CHECKING:
+    from unskew.experiments.kept_table import KeptTable
 
 BAR_PAUSE_S = 0.25
 """The least time between two updates, because a notebook queues them."""
@@ -102,7 +109,7 @@ def run(
     method: Method | Part | str = "fedavg",
     data: Any = "digits",
     *,
-    model: nn.Module | str | Path = "auto",
+    model: nn.Module | ModelFunction | str | Path = "auto",
     metrics: MetricsSetting = "none",
     loss: str | LossFunction = "auto",
     label: str = "",
@@ -116,14 +123,15 @@ def run(
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
     on: str = HERE,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> Result:
     """Train one method on one federation, in this process or on a cluster, and return the result.
 
     method: a text (`"flea+scaffold"`, `"my_method.py"`), a Method or a single Part.
     data: the name or path of a data set, (x, y), a Dataset of any library, a DataFrame, a list of the
     clients' data sets, or a Federation; see `unskew.data.take`.
-    model: a name, `file.py:function`, or any nn.Module.
+    model: a name, `file.py:function`, any nn.Module, or a function of a sample's shape and the number of
+    classes that returns one. A module begins with the weights it has, a function's with those of the seed.
     metrics: additional scores, as names or functions; see docs/metrics.md.
     loss: the setting of that name, or a function (outputs, targets) -> the loss of each sample, [B].
     label, site: columns of a table. With `site` each of its values is a client, unless there is a skew.
@@ -143,21 +151,13 @@ def run(
     in which too few replies were used.
     """
     method = os.fspath(method) if isinstance(method, os.PathLike) else method
-    model = os.fspath(model) if isinstance(model, os.PathLike) else model
     object_digests.check_method(method)
-    if model is None:
-        raise UsageError("E123", "model is None; leave it out, and one that fits the data is built.")
-    module = None if isinstance(model, str) else models.unwrapped(model)
+    named, objects = _without_objects(model, metrics, loss)
     data, stands_for = settings_of(data, label, site, target, group)
-    scored, functions = as_text(metrics)
-    minimised, loss_function = own_loss.as_text(loss)
-    named = {"method": str(method), "model": GIVEN_OBJECT if module else model}
-    named |= {"metrics": scored, "loss": minimised}
-    settings = config.build({**stands_for, **options, **named})
+    settings = config.build({**stands_for, **options, **named, "method": str(method)})
     path = None if name is None else Path(folder).expanduser() / check_name(name)
-    resolved = resolve.resolve(
-        settings, data, None if isinstance(method, str) else method, module, functions | loss_function
-    )
+    objects = objects._replace(data=data, method=None if isinstance(method, str) else method)
+    resolved = resolve.resolve(settings, *objects)
     if resolved.federation.intake:
         say(data_overview.table(resolved.federation))
         for text in partition_warnings(resolved.federation):
@@ -169,6 +169,21 @@ def run(
         loop, state = RunFolder(path, resolved).go(say, view.round, view.ready)
         return result_of(loop, state, path)
     return _run_in_memory(resolved, view)
+
+
+def _without_objects(
+    model: nn.Module | ModelFunction | str | Path, metrics: MetricsSetting, loss: str | LossFunction
+) -> tuple[dict[str, str], Objects]:
+    """(the settings model, metrics and loss; the objects among these arguments). Raises UsageError (E123,
+    E126) for what is neither a text nor such an object."""
+    if model is None:
+        raise UsageError("E123", "model is None; leave it out, and one that fits the data is built.")
+    scored, functions = as_text(metrics)
+    minimised, loss_function = own_loss.as_text(loss)
+    settings, functions = {"metrics": scored, "loss": minimised}, functions | loss_function
+    if isinstance(model, str | os.PathLike):
+        return settings | {"model": os.fspath(model)}, Objects(metrics=functions)
+    return settings | {"model": GIVEN_OBJECT}, Objects(model=models.model_object(model), metrics=functions)
 
 
 def _on_cluster(run: Run, on: str) -> Run:
@@ -270,10 +285,12 @@ def resume(
 
 @torch_defaults()
 def compare(
-    methods: Sequence[Method | Part | str],
+    methods: Sequence[AnyMethod] | Mapping[str, AnyMethod],
     data: Any = "digits",
     *,
-    model: str | Path = "auto",
+    model: nn.Module | ModelFunction | str | Path = "auto",
+    metrics: MetricsSetting = "none",
+    loss: str | LossFunction = "auto",
     label: str = "",
     site: str = "",
     target: str = "",
@@ -288,26 +305,32 @@ def compare(
     on: str = HERE,
     watch: Callable[[list[Cell]], None] | None = None,
     progress: bool = True,
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> Comparison:
     """Train every method with every seed on the same partitions and absences, one process per core.
 
-    methods: a list of methods, each as for `run`.
-    data, label, site, target, group: as for `run`. Data other than a text are written to `data.npz` in the
-    comparison's folder, from which the processes read them.
-    model: a name or `file.py:function`.
+    Runs with objects that no text names (a module or function as model, Parts of your own, functions as loss
+    or metrics, a Federation) train in this process, one after another, each on all cores.
+
+    methods: a list of methods, each as for `run`, or a dictionary of them by the labels of their rows.
+    data, label, site, target, group: as for `run`. Data other than a text or a Federation are written to
+    `data.npz` in the comparison's folder, from which the processes read them.
+    model, metrics, loss: as for `run`. A module begins every run with the weights it has.
     seeds: the number of seeds (0, 1, ...), or a list of them.
     references: add the rows local-only and centralised.
     privacy: attack every run after training; the result's `leakages` and report then compare scores with
     leakage and epsilon.
     tune: the number of settings to try first for every method, at least 2, on held-out training samples; see
     docs/guides/tune.md.
-    on: "here", or a Ray cluster in the syntax of `--on`.
+    processes: the number of runs at a time; 0 for one on each core, or one on a GPU.
+    on: "here", or a Ray cluster in the syntax of `--on`, which can be sent no objects.
     watch: a function that is called a few times a second with the state of all runs.
     progress: show a progress bar in a notebook.
     options: fields of Settings.
 
-    Raises UnskewError before any training for methods or settings that cannot work.
+    A comparison that is called again with its name trains what is missing. Raises UnskewError before any
+    training for methods or settings that cannot work, such as StateError (E112) for other objects than those
+    with which it began.
     """
     cluster = comparison_cluster.parse(on)
     if not methods:
@@ -316,23 +339,31 @@ def compare(
         if taken in options:
             example = f"{instead}=[{options[taken]!r}]"
             raise UsageError("E109", f"compare takes {instead}, such as {example}, and no {taken}.")
-    named = [*plan.methods_as_text(methods), *(round_run.REFERENCES if references else ())]
-    chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    named = plan.named_methods(methods) + plan.named_methods([*round_run.REFERENCES] if references else [])
+    chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     folder = Path(folder).expanduser()
     parent = folder / check_name(name) if name is not None else free_path(folder, "compare")
-    model = plan.model_as_text(model)
-    options = {"model": model, **plan.data_as_text(data, parent, label, site, target, group), **options}
+    texts, common = _without_objects(model, metrics, loss)
+    stands_for, federation = plan.data_as_settings(data, parent, label, site, target, group)
+    objects, given = plan.objects_of(named, common._replace(data=federation))
+    if privacy and not (federation is None and common.model is None and isinstance(loss, str)):
+        text = f"attacks open a run from its folder, which has not {given[0]} that was given as an object"
+        raise UsageError("E109", f"{text}; name it (a path, or file.py:name), or leave privacy out.")
+    if cluster:
+        comparison_cluster.check_named(given)
     asked = plan.Plan(
-        tuple(named), tuple(chosen), options, processes, privacy=privacy, on=on, tune=trials_of(tune)
-    )
+        tuple(method.label for method in named), chosen, {**stands_for, **options, **texts}, processes,
+        privacy=privacy, on=on, tune=trials_of(tune), given=given,
+        texts={method.label: method.text for method in named if method.text != method.label},
+    )  # fmt: skip
     intakes = list[Intake | None]()
-    planned = planned_runs(parent, asked, tuning_of(parent, asked))
+    planned = planned_runs(parent, asked, tuning_of(parent, asked, objects), objects)
     dry_run(planned, lambda dataset: intakes.append(dataset.intake))
     for intake in intakes:
         _warn(intake)
     plan.write_plan(parent, asked)
     look = _ComparisonView(watch, progress)
-    cells = cells_of(parent, asked, look, _silent)
+    cells = cells_of(parent, asked, look, _silent, objects)
     training.train_all(cells, processes, look, cluster)
     if privacy:
         training.attack_all(cells, lambda _: None)
@@ -364,27 +395,29 @@ class _ComparisonView:
 def load(
     path: str | Path,
     *,
-    model: nn.Module | str | Path | None = None,
+    model: nn.Module | ModelFunction | str | Path | None = None,
     method: Method | Part | str | Path | None = None,
     unfinished: bool = False,
     best: bool = False,
     data: Any = None,
     classes: Sequence[str] = (),
-) -> Result | PublishedModel | SitePredictor | Comparison:
+) -> Result | PublishedModel | SitePredictor | Comparison | KeptTable:
     """Load a finished run from its folder, ready to predict; the training samples are not needed.
 
     Returns a Result for the folder of a run, a Comparison for that of a comparison, a PublishedModel for a
-    folder that was exported for the hub, and a SitePredictor for the folder of a run at a site
-    (SITE/runs/NUMBER). Everything is computed on the CPU; `result.model` can be moved.
+    folder that was exported for the hub, a SitePredictor for the folder of a run at a site
+    (SITE/runs/NUMBER), and a KeptTable for the JSON file of `unskew reproduce`. Everything is computed on the
+    CPU; `result.model` can be moved.
 
-    model, method: the model or method of a run that has one in Python, as in training: a module or Part, or a
-    text that names a file. Code is never loaded from the folder.
+    model, method: the model or method of a run that has one in Python, as in training: a module, a function
+    that returns one, or a Part, or a text that names a file. Code is never loaded from the folder.
     unfinished: also load a run that has not reached its last round.
     best: load the global model of the best round, for a run with `keep_best`.
     data, classes: for the folder of a run at a site, the site's data as in the run. Some methods derive a
     site's model from its samples (FedBABU's fine-tuning, IFCA, kNN-Per).
 
-    Raises UsageError (E109) for arguments that do not go with the folder; StateError: E111 for an exported
+    Raises UsageError (E109) for arguments that do not go with the folder; DataError (E401) for a file that is
+    no table; StateError: E111 for an exported
     folder with changes, E112 for a file that has changed, E117 for no run, E155 for an unfinished run, E156
     for a model or method that cannot be built, E201 for damaged files; NothingUsed (E316) for a run
     in which too few replies were used.
@@ -395,14 +428,19 @@ def load(
     code = UserCode(method, model)
     if classes and data is None:
         raise UsageError("E109", "classes name those of the site's data; give data, too.")
-    published, compared = hub_format.is_hub(path), (path / "compare.yaml").is_file()
+    published, compared, kept = hub_format.is_hub(path), (path / "compare.yaml").is_file(), path.is_file()
     chosen = model is not None or method is not None or unfinished or best or data is not None
-    if chosen and (published or compared):
+    if chosen and (published or compared or kept):
         what = "one finished model" if published else "a comparison, of which each run is a folder"
+        what = "a table" if kept else what
         text = "leave out model, method, unfinished, best and data"
         raise UsageError("E109", f"{path} holds {what}; {text}.")
     if compared:
         return Comparison(path)
+    if kept:
+        from unskew.experiments.kept_table import load_table
+
+        return load_table(path)
     if published:
         trained = hub_format.open_hub(path)
         module = trained.run.fed.net.module_with(trained.end.weights)

@@ -13,11 +13,11 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -364,6 +364,53 @@ class Settings:
         }
         counted |= {"code": files} if (files := self.files()) else {}
         return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class CompareOptions(TypedDict, total=False):
+    """The settings that `compare` takes as further keywords, for editors and type checkers; their meanings
+    are those of Settings."""
+
+    skew: str
+    clients: int
+    samples: int | None
+    availability: str
+    rounds: int
+    epochs: int
+    first_epochs: int
+    batch: int
+    optimiser: Literal["sgd", "adam", "adamw", "sign"]
+    lr: float
+    lr_decay: float
+    lr_min: float
+    lr_rounds: float
+    lr_course: Literal["constant", "cosine"]
+    lr_warmup: float
+    momentum: float
+    weight_decay: float
+    class_weights: str | Sequence[float]
+    drop_last: bool
+    weighting: Literal["auto", "equal"]
+    cap: float
+    secure_aggregation: str | bool
+    normalise: Literal["auto", "dataset", "none"]
+    partition_seed: int | None
+    eval_every: int
+    validation: float
+    patience: int
+    keep_best: bool
+    track: str
+    measure: str
+    lanes: str | int
+    workers: int
+    device: str
+    precision: Literal["float32", "tf32", "bf16"]
+    set: dict[str, dict[str, Any]]
+
+
+class RunOptions(CompareOptions, total=False):
+    """The settings that `run` takes as further keywords."""
+
+    seed: int
 
 
 FIELDS = {f.name: f for f in dataclasses.fields(Settings)}

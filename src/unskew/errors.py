@@ -10,6 +10,7 @@ import difflib
 import functools
 from collections.abc import Iterable
 from importlib import resources
+from typing import Self
 
 
 def printable(text: str) -> str:
@@ -32,6 +33,12 @@ class UnskewError(Exception):
         text = printable(text)
         super().__init__(f"{code} {text}")
         self.code, self.text = code, text
+
+    def at(self, place: str) -> Self:
+        """The error itself, with a place in front of its text."""
+        self.text = f"{place}: {self.text}"
+        self.args = (f"{self.code} {self.text}",)
+        return self
 
 
 class UsageError(UnskewError):

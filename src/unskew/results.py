@@ -4,8 +4,9 @@ Hub, or from a site's folder."""
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,10 +18,11 @@ from unskew.core.method import Method
 from unskew.core.trees import Weights
 from unskew.data import data_overview
 from unskew.data.clients.federation import Federation, RemoteFederation
-from unskew.errors import MissingPackage, UsageError, excerpt, suggestion
+from unskew.errors import UsageError
 from unskew.records import client_lists
 from unskew.records.checkpoints import State, digest
 from unskew.records.record import Record
+from unskew.report.analysis import frames
 from unskew.round.loop import Loop
 from unskew.round.run import Run
 from unskew.runs import coverage, predictions
@@ -32,6 +34,7 @@ from unskew.scores import kind, of_setting
 if TYPE_CHECKING:
     from unskew.federation.site.site_model import SiteModel
     from unskew.report.analysis.leakage import Leakage
+    from unskew.report.analysis.runs import RunData
     from unskew.report.analysis.summary import MethodSummary
 
 
@@ -209,10 +212,10 @@ class Result(Predictor):
 
         {} for a scope that this run does not have. Raises UsageError (E109) for an unknown scope or metric.
         """
-        _check_word(scope, list(dict.fromkeys((*SCOPES, *self.record.scopes))), "scope")
+        frames.check_word(scope, list(dict.fromkeys((*SCOPES, *self.record.scopes))), "scope")
         metric = metric or (self.run.task.main_score if scope == "global" else "mean")
         if known := self.record.metrics(scope):
-            _check_word(metric, known, f"metric of {scope}")
+            frames.check_word(metric, known, f"metric of {scope}")
         rounds_, series = self.record.series(scope, metric)
         trained = [(t, v) for t, v in zip(rounds_, series) if t > 0]
         if not trained:
@@ -225,7 +228,7 @@ class Result(Predictor):
     def bytes(self, way: str = "up") -> int:
         """The bytes that all clients sent ("up") or received ("down") in the whole run. Raises UsageError
         (E109) for another word."""
-        _check_word(way, ("up", "down"), "way")
+        frames.check_word(way, ("up", "down"), "way")
         return sum(
             client_lists.total_bytes(row, self.federation.clients)
             for row in self.record.rows["ledger"]
@@ -347,24 +350,14 @@ class Result(Predictor):
 
         Raises UsageError: E109 for another kind, E133 without pandas.
         """
-        _check_word(kind, ("metrics", "clients", "ledger", "events"), "kind of frame")
-        return _pandas("result.record.rows holds the rows").DataFrame(self._rows(kind))
-
-    def _rows(self, kind: str) -> list[dict[str, Any]]:
-        if kind == "clients":
-            return self.clients()
-        rows = self.record.rows[kind]
-        if kind != "ledger":
-            return rows
-        K = self.federation.clients
-        return [
-            {
-                **row,
-                "clients": client_lists.count(row["clients"], K),
-                "bytes": client_lists.total_bytes(row, K),
-            }
-            for row in rows
-        ]
+        rows, K = self.record.rows, self.federation.clients
+        kinds = {
+            "metrics": lambda: rows["metrics"],
+            "clients": self.clients,
+            "ledger": lambda: frames.payload_rows(rows["ledger"], K),
+            "events": lambda: rows["events"],
+        }
+        return frames.frame(kind, kinds, "result.record.rows holds the rows")
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the run's HTML report and return its path. Raises UsageError (E109) for a run in memory."""
@@ -419,24 +412,29 @@ class Comparison:
         return results_table.plain(self.rows())
 
     def to_frame(self, kind: str = "methods") -> Any:
-        """Return a pandas DataFrame of one kind: "methods" (a row for each, as in compare.json, with columns
-        such as last.mean and last.std), or "metrics" or "events" (the rows of every run, with its method and
-        seed).
+        """Return a pandas DataFrame of one kind: "methods" (the final table, a row for each method, with
+        columns such as last.mean and last.std), "clients" (the last score of each client of every run; of the
+        first 2,000), or "metrics", "events" or "ledger" (the rows of every run). Rows of runs have their
+        method and seed.
 
         Raises UsageError: E109 for another kind, E133 without pandas.
         """
         from unskew.report.analysis import results_table, runs
 
-        _check_word(kind, ("methods", "metrics", "events"), "kind of frame")
-        if kind == "methods":
-            pandas = _pandas("comparison.rows() returns the rows")
-            return pandas.json_normalize(results_table.as_json(self.rows()))
-        rows = [
-            {"method": run.method, "seed": run.seed, **row}
-            for run in runs.read_comparison(self.path)
-            for row in runs.read_records(run.path / f"{kind}.jsonl")
-        ]
-        return _pandas(f"each run's {kind}.jsonl holds the rows").DataFrame(rows)
+        rows_of: dict[str, Callable[[RunData], frames.Rows]] = {
+            "clients": lambda run: run.client_rows(),
+            "metrics": lambda run: runs.read_records(run.path / "metrics.jsonl"),
+            "events": lambda run: runs.read_records(run.path / "events.jsonl"),
+            "ledger": lambda run: frames.payload_rows(runs.read_records(run.path / "ledger.jsonl"), run.K),
+        }
+
+        def of_runs(kind: str) -> frames.Rows:
+            finished = runs.read_comparison(self.path)
+            return [{"method": r.method, "seed": r.seed, **row} for r in finished for row in rows_of[kind](r)]
+
+        kinds = {k: partial(of_runs, k) for k in rows_of}
+        kinds = {"methods": lambda: results_table.as_json(self.rows()), **kinds}
+        return frames.frame(kind, kinds, "comparison.rows() returns the rows of the table")
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the report's page, by default to `report.html` in the folder. Returns its path."""
@@ -468,20 +466,3 @@ def result_of(loop: Loop, state: State, path: Path | None = None) -> Result:
     model = loop.run.fed.net.module_with(state.weights)
     trained = TrainedRun(loop.run, loop.down(state, state.t), loop.store)
     return Result(loop.run, loop.record, state.weights, model, trained, path)
-
-
-def _pandas(instead: str) -> Any:
-    """The module pandas. Raises UsageError (E133) without it, which says what to take `instead`."""
-    try:
-        import pandas  # pyright: ignore[reportMissingImports]  (optional)
-    except ImportError:
-        raise MissingPackage("to_frame()", "pandas", instead=instead) from None
-    return pandas
-
-
-def _check_word(word: str, known: Sequence[str], what: str) -> None:
-    if word not in known:
-        raise UsageError(
-            "E109",
-            f"there is no {what} {excerpt(word)}; there is {', '.join(known)}.{suggestion(str(word), known)}",
-        )

@@ -216,7 +216,7 @@ def test_a_comparison_without_seeds(tmp_path):
     """R11: `compare --seeds 0` ended in E117 about a folder."""
     refused("compare", "fedavg", "--seeds", "0", "--dry-run", cwd=tmp_path, code="E109")
     with pytest.raises(UsageError, match="E109 a comparison needs at least one method and one seed"):
-        plan.plan_cells(tmp_path, ["fedavg"], [], {})
+        plan.plan_cells(tmp_path, plan.Plan(("fedavg",), (), {}))
 
 
 def test_a_comparison_remembers_how_it_was_asked_for(tmp_path, monkeypatch):

@@ -25,17 +25,19 @@ def folder(tmp_path) -> Path:
     [
         (
             ("run", "fedavg", "--site", "hospital"),
-            '--site is no option of unskew run; .* --data "table.csv(site=COLUMN)".',
+            '--site is no option of unskew run; .* --data "table.csv(site=hospital)".',
         ),
-        (("compare", "fedavg", "--label", "label"), '--data "table.csv(label=COLUMN)".'),
+        (("compare", "fedavg", "--label", "label"), '--data "table.csv(label=label)".'),
         (("run", "fedavg", "--skew", "dirichlet=0.1", "--data", "digits"), "Did you mean 'dirichlet:0.1'?"),
         (
             ("run", "fedavg", "--availability", "sample = 0.5", "--data", "digits"),
             "Did you mean 'sample:0.5'?",
         ),
-        (("run", "fedavg", "--lr-decay", "0.9"), "--lr-decay is no option .*write --set lr_decay=VALUE."),
+        (("run", "fedavg", "--lr-decay", "0.9"), "--lr-decay is no option .*write --set lr_decay=0.9."),
         (("run", "fedavg", "--no-clip"), "write --set clip=false."),
-        (("run", "fedavg+fedprox", "--mu", "0.01"), 'in brackets: "fedprox(mu=VALUE)".'),
+        (("run", "fedavg+fedprox", "--mu", "0.01"), 'in brackets: "fedprox(mu=0.01)".'),
+        (("run", "fedprox", "--mu=0.5"), 'in brackets: "fedprox(mu=0.5)".'),
+        (("run", "fedprox", "--mu"), 'in brackets: "fedprox(mu=VALUE)".'),
         (("compare", "fedavg,fedprox(mu=1)"), "spaces: unskew compare fedavg fedprox(mu=1)."),
         (("run", "fedavg", "--set", "lrdecay=1"), "Did you mean 'lr_decay'?"),
         (("run", "fedavg", "--set", "lr_decay=x"), "E109 lr_decay must be a number, .*got 'x'"),

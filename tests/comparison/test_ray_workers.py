@@ -33,7 +33,7 @@ def cluster(monkeypatch):
 
 def cells(folder, seeds=1):
     folder.mkdir(exist_ok=True)
-    return plan.plan_cells(folder, ["fedavg"], range(seeds), TINY)
+    return plan.plan_cells(folder, plan.Plan(("fedavg",), tuple(range(seeds)), TINY))
 
 
 def lost(*words):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Annotated
 
 import pytest
 from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.comparison import tuning
+from unskew.comparison.progress import Cell
 from unskew.comparison.search import ParzenSampler, Range, Trial, method_space, range_of
 from unskew.config import Settings
 from unskew.errors import StateError, UsageError
@@ -21,15 +23,18 @@ SPACE = {"lr": Range(0.005, 0.5, log=True), "p.mu": Range(0.0, 1.0, log=False)}
 FIRST = {"lr": 0.05123, "p.mu": 0.5}
 
 
+def run_of(settings: Settings) -> Cell:
+    return Cell("m", 0, Path(), settings)
+
+
 def space(text: str, lr: float = 0.05, **chosen: dict[str, object]) -> dict[str, str]:
-    settings = Settings(method=str(registry.parse(text, chosen)), lr=lr)
-    found = method_space(text, settings, chosen)
+    found = method_space(text, run_of(Settings(method=str(registry.parse(text, chosen)), lr=lr)), chosen)
     return {name: str(axis) for name, axis in found.space.items()} | found.left_out
 
 
 def test_learning_rates_and_numbers_are_searched_and_what_users_gave_is_not():
     assert space("fedavg", lr=0.2) == {"lr": "0.02 to 2, log scale"}
-    floor = method_space("fedavg", Settings(lr=0.2, lr_decay=0.9, lr_min=0.05), {})
+    floor = method_space("fedavg", run_of(Settings(lr=0.2, lr_decay=0.9, lr_min=0.05)), {})
     assert floor.lines() == ["lr 0.05 to 2, log scale"]  # below it every point would train with lr_min
     assert space("fedprox")["fedprox.mu"] == "0.0001 to 0.01, log scale"
     assert (

@@ -171,10 +171,10 @@ def test_one_function_reads_every_text_that_names_data(tmp_path):
     assert data.read(str(tmp_path / "own.npz")).name == "own"
     assert data.read("digits").name == "digits"
     for text in (str(tmp_path / "own.npz"), "digits"):
-        data.check_text(text)
-        assert data.at_hand(text)
+        registry.check_text(text)
+        assert registry.at_hand(text)
     with pytest.raises(DataError, match=r"E402 there is no nowhere\.npz"):
-        data.check_text("nowhere.npz")
+        registry.check_text("nowhere.npz")
     with pytest.raises(UsageError, match=r"E125 unknown data 'digit'.*Did you mean 'digits'"):
         data.read("digit")
     with pytest.raises(
@@ -190,4 +190,4 @@ def test_one_function_reads_every_text_that_names_data(tmp_path):
     with pytest.raises(
         UsageError, match="E125 data set 'uci_har': signals must be a whole number, at least 1, at most 9"
     ):
-        data.check_text("uci_har(signals=10)")
+        registry.check_text("uci_har(signals=10)")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 import json
 import re
+import sys
 import xml.etree.ElementTree as ET
+from types import SimpleNamespace
 
 import pytest
 
+import unskew
 from tests.experiments.test_short_pages import WHOLE
 from tests.report.test_page import Tags
-from unskew.errors import DataError
+from unskew.errors import DataError, UsageError
 from unskew.experiments import pages
 
 EVIL = "<script>alert(1)</script>"
@@ -162,3 +165,27 @@ def test_curves_and_logs_are_drawn_in_the_tables_unit():
     assert "FLea ends at 23.0 %; FLea, log ends at 40.0 %" in page
     number = pages.html_page(result(unit="number"))
     assert "FLea ends at 23; FLea, log ends at 40" in number
+
+
+def test_a_kept_table_is_loaded_with_every_number(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
+    kept = result(
+        claims=[CLAIM], entries=[entry()], curves={"r": {"FLea": [[[1, 3.0], [2, 5.0]], [[2, 6.0]]]}}
+    )
+    file = tmp_path / "t.json"
+    file.write_text(json.dumps(kept))
+    table = unskew.load(file)
+    assert table.result == kept
+    assert table.verdicts() == {"it helps": "reproduced"}
+    assert "FLea" in table.table()
+    (scores,) = table.to_frame()
+    assert (scores["method"], scores["ours.mean"]) == ("FLea", kept["entries"][0]["ours"]["mean"])
+    points = [(row["seed"], row["t"], row["value"]) for row in table.to_frame("rounds")]
+    assert points == [(0, 1, 3.0), (0, 2, 5.0), (1, 2, 6.0)]
+    (margin,) = table.to_frame("claims")
+    assert (margin["row"], margin["margin"], margin["paper"]) == ("r", 2.0, 1.5)
+    file.write_text("{}")
+    with pytest.raises(DataError, match=r"E401 .*is not a result of"):
+        unskew.load(file)
+    with pytest.raises(UsageError, match=r"E109 .*holds a table; leave out model"):
+        unskew.load(file, best=True)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import unskew
 from tests.experiments.tables import SMALL, written
 from unskew import cli
-from unskew.comparison.plan import plan_cells
+from unskew.comparison.plan import Plan, plan_cells
 from unskew.comparison.training import train_all
 from unskew.config import Settings
 from unskew.errors import StateError, UsageError
@@ -113,14 +113,14 @@ def test_a_changed_file_is_another_run(mine):
     result = unskew.run(mine, name="r", **TINY)
     assert json.loads((result.path / "env.json").read_text())["files"] == {mine: python_files.digest(mine)}
     assert unskew.resume(result.path).digest == result.digest
-    plan = plan_cells(Path("runs/c"), [mine], [0], TINY)
+    plan = plan_cells(Path("runs/c"), Plan((mine,), (0,), TINY))
     train_all(plan, 1, lambda _: None)
     Path(mine).write_text(EXAMPLE.read_text().replace("] = 0.1", "] = 0.2"))
     assert settings.fingerprint() != before
     assert registry.parse(mine) != first
     for again in (
         lambda: unskew.resume(result.path),
-        lambda: plan_cells(Path("runs/c"), [mine], [0], TINY),
+        lambda: plan_cells(Path("runs/c"), Plan((mine,), (0,), TINY)),
     ):
         with pytest.raises(StateError, match=f"E112 {mine} has changed since"):
             again()

@@ -14,14 +14,15 @@ from unskew.records import record
 from unskew.report.analysis import runs
 
 SETTINGS = {"clients": 3, "rounds": 2, "epochs": 1, "model": "mlp(hidden=(8,))", "workers": 1}
+PLAN = plan.Plan(("fedavg", "fedprox"), (0,), {"data": "digits", **SETTINGS})
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    for cell in plan.plan_cells(folder, ["fedavg", "fedprox"], [0], {"data": "digits", **SETTINGS}):
+    for cell in plan.plan_cells(folder, PLAN):
         unskew.run(cell.method, "digits", folder=folder, name=cell.path.name, **SETTINGS)
-    plan.write_plan(folder, plan.Plan(("fedavg", "fedprox"), (0,), {"data": "digits", **SETTINGS}))
+    plan.write_plan(folder, PLAN)
     return folder
 
 
@@ -85,7 +86,7 @@ def test_a_comparison_does_not_print_what_a_run_did_not_write(comparison, how):
         f" {file.parent}"
     )
     assert called.err.startswith(text), called.text
-    cells = plan.plan_cells(comparison, ["fedavg", "fedprox"], [0], {"data": "digits", **SETTINGS})
+    cells = plan.plan_cells(comparison, PLAN)
     with pytest.raises(StateError, match="E201"):
         training.train_all(cells, 1, lambda _: None)
     file.write_bytes(content)

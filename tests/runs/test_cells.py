@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from unskew import data
 from unskew.comparison import plan
@@ -120,38 +119,41 @@ def test_what_was_announced_is_read_wherever_the_folder_has_gone(tmp_path):
         announced_cells(tmp_path)
 
 
-def test_what_only_this_process_has_is_not_handed_to_workers(tmp_path):
+def test_what_only_this_process_has_stays_an_object(tmp_path):
     class Mine(FedProx):
         name = "mine"
 
     class Twin(FedProx):
         """Called like the one that comes with unskew."""
 
-    assert plan.methods_as_text(["fedavg", FedProx(mu=0.5), Method(), Path("m.py")]) == [
-        "fedavg", "fedprox(mu=0.5)", "fedavg", "m.py",
+    given = ["fedavg", FedProx(mu=0.5), Method(), Path("m.py"), Mine(), Twin()]
+    named = plan.named_methods(given)
+    assert [method.text for method in named] == [
+        "fedavg", "fedprox(mu=0.5)", "fedavg", "m.py", "mine", "fedprox",
     ]  # fmt: skip
-    for given, words in (
-        ([Mine()], "process alone"),
-        ([Twin()], "process alone"),
+    assert [method.method for method in named] == [None] * 4 + [Method(Mine()), Method(Twin())]
+    (labelled,) = plan.named_methods({"strong": FedProx(mu=0.5)})
+    assert labelled == plan.NamedMethod("strong", "fedprox(mu=0.5)")
+    for wrong, words in (
         ("fedavg", "takes a list of methods"),
         (FedProx(), "takes a list"),
+        ({"": "fedavg"}, "labels are texts other than local and centralised"),
+        ({"local": Mine()}, "labels are texts other than local and centralised"),
     ):
         with pytest.raises(UsageError, match=f"E109 .*{words}"):
-            plan.methods_as_text(given)
-    with pytest.raises(UsageError, match="E109 a Linear was given as model"):
-        plan.model_as_text(torch.nn.Linear(2, 2))
-    with pytest.raises(UsageError, match="E109 a Federation is dealt out already"):
-        plan.data_as_text(conformance.small_federation(), tmp_path, "", "")
+            plan.named_methods(wrong)
+    clients = conformance.small_federation()
+    assert plan.data_as_settings(clients, tmp_path, "", "")[1] is clients
 
 
 def test_data_of_this_process_are_written_for_workers(tmp_path):
     x, y = np.random.default_rng(0).random((40, 1, 4, 4), np.float32), np.arange(40) % 4
-    settings = plan.data_as_text(data.arrays(x, y, test=0.25), tmp_path, "", "")
+    settings, _ = plan.data_as_settings(data.arrays(x, y, test=0.25), tmp_path, "", "")
     assert settings["data"] == str(tmp_path / "data.npz")
     assert len(data.npz(tmp_path / "data.npz").x) == 30
-    divided = plan.data_as_text([(x[:20], y[:20]), (x[20:], y[20:])], tmp_path / "two", "", "")
+    divided, _ = plan.data_as_settings([(x[:20], y[:20]), (x[20:], y[20:])], tmp_path / "two", "", "")
     assert divided["skew"].startswith("column:")
-    assert plan.data_as_text("digits", tmp_path, "", "") == {"data": "digits"}
+    assert plan.data_as_settings("digits", tmp_path, "", "") == ({"data": "digits"}, None)
 
 
 def test_a_run_in_use_is_not_discarded(tmp_path):

@@ -384,7 +384,8 @@ def test_too_many_clients_and_masks_are_refused():
 
 
 def test_references_of_a_comparison_are_not_measured(tmp_path):
-    from unskew.comparison.plan import plan_cells
+    from unskew.comparison.plan import Plan, plan_cells
 
-    plan = plan_cells(tmp_path, ["flea", "local", "centralised"], [0], {**SMALL, "measure": "correlation"})
+    methods = ("flea", "local", "centralised")
+    plan = plan_cells(tmp_path, Plan(methods, (0,), {**SMALL, "measure": "correlation"}))
     assert [c.settings.measure for c in plan] == ["correlation", "none", "none"]

@@ -16,6 +16,7 @@ import unskew
 from tests.report.fake_runs import fake_comparison
 from unskew.errors import DataError, UsageError
 from unskew.records import checkpoints
+from unskew.report.analysis.runs import read_comparison
 from unskew.runs import conformance
 from unskew.runs.predictions import _scaled_twice
 
@@ -126,7 +127,7 @@ def result() -> unskew.Result:
 
 
 def test_a_comparison_is_loaded_with_the_rows_of_all_its_runs(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list, json_normalize=list))
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
     path = fake_comparison(tmp_path / "c", ["fedavg", "flea"], 2, clients=3, rounds=4)
     compared = unskew.load(path)
     assert isinstance(compared, unskew.Comparison)
@@ -134,16 +135,21 @@ def test_a_comparison_is_loaded_with_the_rows_of_all_its_runs(tmp_path, monkeypa
     assert {(row["method"], row["seed"]) for row in rows} == {
         (m, s) for m in ("fedavg", "flea") for s in (0, 1)
     }
-    best = max(compared.to_frame(), key=lambda row: row["last"]["mean"])
+    best = max(compared.to_frame(), key=lambda row: row["last.mean"])
     last = [
         row["value"]
         for row in rows
         if row["method"] == best["method"]
         and (row["t"], row["scope"], row["metric"]) == (4, "global", "accuracy")
     ]
-    assert best["last"]["mean"] == pytest.approx(np.mean(last))
-    with pytest.raises(UsageError, match="E109 there is no kind of frame 'ledger'"):
-        compared.to_frame("ledger")
+    assert best["last.mean"] == pytest.approx(np.mean(last))
+    clients = compared.to_frame("clients")
+    assert len(clients) == 2 * 2 * 3
+    assert {(row["client"], row["name"]) for row in clients} == {(k, f"client-{k}") for k in range(3)}
+    sent = sum(row["bytes"] for row in compared.to_frame("ledger"))
+    assert sent == sum(run.bytes_by_round()[1][-1] for run in read_comparison(path))
+    with pytest.raises(UsageError, match="E109 there is no kind of frame 'rounds'"):
+        compared.to_frame("rounds")
     with pytest.raises(
         UsageError, match=r"E109 .*c holds a comparison, of which each run is a folder; leave"
     ):

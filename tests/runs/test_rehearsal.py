@@ -10,7 +10,7 @@ import unskew
 from tests.experiments.tables import written
 from unskew import cli
 from unskew.comparison import dry_run, training
-from unskew.comparison.plan import plan_cells
+from unskew.comparison.plan import Plan, plan_cells
 from unskew.errors import UnskewError
 from unskew.runs import resolve
 
@@ -67,7 +67,8 @@ def test_it_reads_and_deals_once_and_leaves_out_other_seeds_and_what_has_begun(t
     deal, build = resolve.federation_of, resolve.run_on
     monkeypatch.setattr(resolve, "federation_of", lambda *a: dealt.append(a) or deal(*a))
     monkeypatch.setattr(resolve, "run_on", lambda *a: built.append(a) or build(*a))
-    plan = plan_cells(tmp_path, ["fedavg", "fedprox", "flea", "local", "centralised"], [0, 1], SMALL)
+    methods = ("fedavg", "fedprox", "flea", "local", "centralised")
+    plan = plan_cells(tmp_path, Plan(methods, (0, 1), SMALL))
     dry_run.dry_run(plan)
     assert (len(dealt), len(built)) == (2, 5)  # centralised has all rows at one client
     for cell in plan:

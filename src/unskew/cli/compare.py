@@ -156,7 +156,7 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
             if plan.privacy:
                 attack_all(cells, progress.say)
     except (KeyboardInterrupt, Terminated):
-        settings = (build({**plan.settings, "method": method}) for method in plan.methods)
+        settings = (build({**plan.settings, "method": plan.text_of(label)}) for label in plan.methods)
         again = resume_command(path, *settings)
         print(f"\nInterrupted; every run is saved. Continue with: {again}", file=out)
         raise

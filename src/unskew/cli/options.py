@@ -22,7 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 from unskew.cli import completion
 from unskew.cli.terminal import plain_output
 from unskew.config import FIELDS, OPTIONS, Settings
-from unskew.errors import UnskewError, UsageError, suggestion
+from unskew.errors import UnskewError, UsageError, printable, suggestion
 from unskew.formats import arguments, calls
 from unskew.formats.arguments import REQUIRED, Argument
 
@@ -128,22 +128,32 @@ def _without_flag_types(params: list[Any]) -> list[Any]:
 def _advice(option: str, words: Sequence[str], further: Mapping[str, Argument]) -> str:
     """What to write in place of an option that does not exist: a further setting, a column of a table or an
     argument of a method; "" for other options."""
-    name = option.lstrip("-").replace("-", "_")
+    name, value = option.lstrip("-").replace("-", "_"), _value_after(option, words)
     if name.removeprefix("no_") in further:
-        value = "false" if name.startswith("no_") else "VALUE"
+        value = "false" if name.startswith("no_") else value
         return f"write --set {name.removeprefix('no_')}={value}"
     if not further:
         return ""
     if name in COLUMNS:
-        return f'columns are named behind the path of the table: --data "table.csv({name}=COLUMN)"'
+        return f'columns are named behind the path of the table: --data "table.csv({name}={value})"'
     from unskew.methods import registry
 
     for word in words:
         with suppress(UnskewError):
             for part in registry.parse(word).parts:
                 if name in {a.name for a in arguments.of(type(part))}:
-                    return f'arguments of a method stand in brackets: "{part.name}({name}=VALUE)"'
+                    return f'arguments of a method stand in brackets: "{part.name}({name}={value})"'
     return ""
+
+
+def _value_after(option: str, words: Sequence[str]) -> str:
+    """The value that was written for an option; VALUE without any."""
+    for word, following in zip(words, [*words[1:], "-"]):
+        if word.startswith(f"{option}="):
+            return printable(word.partition("=")[2])
+        if word == option and not following.startswith("-"):
+            return printable(following)
+    return "VALUE"
 
 
 def as_command(function: Function) -> Function:

@@ -81,16 +81,17 @@ class ModelOptions:
 
     def result(self) -> Result | PublishedModel | SitePredictor:
         """The run as `unskew.load` reads it; raises UsageError as `load` does, and StateError (E117) for a
-        comparison."""
+        comparison and a table."""
         from unskew import api
         from unskew.cli.site import names
+        from unskew.experiments.kept_table import KeptTable
         from unskew.records.checkpoints import LATEST
         from unskew.results import Comparison, SitePredictor
 
         own = {"data": self.data or None, "classes": names(self.classes)}
         code = {"model": self.model, "method": self.method}
         result = api.load(self.run, **code, unfinished=self.unfinished, best=self.best, **own)
-        if isinstance(result, Comparison):
+        if isinstance(result, Comparison | KeptTable):
             raise disk.no_run(self.run, LATEST)
         # A site's weights may be from an earlier round than the coordinator's.
         if isinstance(result, SitePredictor):

@@ -10,6 +10,7 @@ ray...,cpus=4,gpus=0.25    the share of a node that each run takes
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -53,6 +54,13 @@ class Cluster:
         if self.gpus is not None:
             return self.gpus
         return 1.0 if device.startswith("cuda") or (device == "auto" and cluster_has > 0) else 0.0
+
+
+def check_named(objects: Sequence[str]) -> None:
+    """Raises UsageError (E109) for objects of this process, which no node can build. objects: their names."""
+    if objects:
+        text = f"nodes build a run from its settings, and {objects[0]} was given in Python as an object"
+        raise UsageError("E109", f"{text}; name it (a path, or file.py:name), or leave on='{HERE}'.")
 
 
 def parse(text: str) -> Cluster | None:

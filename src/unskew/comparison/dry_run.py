@@ -6,10 +6,10 @@ Runs that have begun were assembled before; for these only the data are compared
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from unskew.comparison.progress import Cell
-from unskew.config import Settings
 from unskew.data.clients.federation import Federation
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError, StateError, UnskewError, excerpt
@@ -29,18 +29,18 @@ def dry_run(cells: Iterable[Cell], on_data: Callable[[Dataset], object] = lambda
     Returns the name of the main score; "" if all runs have begun. Raises the error of the first run that
     cannot work, with its method in the text, and StateError (E112) if the data of a run have changed.
     """
-    cells, seen, score = list(cells), set[str](), ""
+    cells, seen, score = list(cells), set[tuple[str, int]](), ""
     cache = _DataCache(on_data)
     check_data(cells, cache)
     for cell in cells:
-        same = cell.settings.replace(seed=0).fingerprint()
+        same = (cell.settings.replace(seed=0).fingerprint(), id(cell.objects.method))
         if same in seen or (cell.path / "config.yaml").exists():
             continue
         seen.add(same)
         try:
-            score = cache.assemble(cell.settings.replace(normalise="none", workers=1))
+            score = cache.assemble(replace(cell, settings=cell.settings.replace(normalise="none", workers=1)))
         except UnskewError as error:
-            raise type(error)(error.code, f"{cell.method}: {error.text}") from None
+            raise error.at(cell.method) from None
     return score
 
 
@@ -57,7 +57,7 @@ def check_data(cells: Sequence[Cell], cache: _DataCache | None = None) -> None:
             continue
         asked.add(cell.settings.data)
         try:
-            now = fingerprint(cache.federation(cell.settings))
+            now = fingerprint(cache.federation(cell))
         except DataError:
             if all(one.ended for one in cells):
                 continue
@@ -75,25 +75,28 @@ class _DataCache:
         self._dataset: tuple[str, Dataset] | None = None
         self._federation: tuple[Any, Federation] | None = None
 
-    def assemble(self, settings: Settings) -> str:
+    def assemble(self, cell: Cell) -> str:
         """Assemble a run, and return the name of its main score."""
-        method = resolve.method_of(settings)
+        settings, method = cell.settings, cell.method_object()
         check_spelling(settings)
         partition = (
             *(settings.data, settings.skew, settings.clients, settings.samples, settings.seed_of_partition),
             *(settings.validation, resolve.pools(settings), reserve_of(method)),
         )
         if self._federation is None or self._federation[0] != partition:
-            self._federation = partition, self.federation(settings)
-        run = resolve.run_on(self._federation[1], settings, method)
+            self._federation = partition, self.federation(cell)
+        run = resolve.run_on(self._federation[1], settings, method, *cell.objects[2:])
         check_memory(method, run.fed)
         if settings.measure != NONE:
             loop_of(run).trainer.close()
         return run.task.main_score
 
-    def federation(self, settings: Settings) -> Federation:
+    def federation(self, cell: Cell) -> Federation:
         """The federation of a run with scaled samples."""
-        if self._dataset is None or self._dataset[0] != settings.data:
-            self._dataset = settings.data, dataset_of(settings)
-            self._on_data(self._dataset[1])
-        return resolve.federation_of(settings, resolve.method_of(settings), self._dataset[1])
+        settings, data = cell.settings, cell.objects.data
+        if data is None:
+            if self._dataset is None or self._dataset[0] != settings.data:
+                self._dataset = settings.data, dataset_of(settings)
+                self._on_data(self._dataset[1])
+            data = self._dataset[1]
+        return resolve.federation_of(settings, cell.method_object(), data, cell.objects.model)

@@ -1,20 +1,20 @@
 """The plan of a comparison: every method with every seed, written to compare.yaml so that it can be resumed.
 
-A separate process trains each run and reads everything from files. So methods and models must be texts, and
-data in memory are written to a file in the comparison's folder.
+Separate processes train the runs and read everything from files; data in memory are written to a file in the
+comparison's folder. Objects that no text stands for train in this process, and the plan keeps their names.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Annotated, Any, TypeAlias
 
 from annotated_types import Ge, MinLen
-from torch import nn
 
 from unskew import config
 from unskew.comparison import cluster
@@ -24,70 +24,94 @@ from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.data.clients.federation import Federation
-from unskew.data.python_objects import settings_of, take
+from unskew.data.python_objects import settings_of
 from unskew.data.readers.from_npz import save_dataset
+from unskew.data.samples.dataset import Dataset
 from unskew.errors import StateError, UnskewError, UsageError, excerpt, printable, suggestion
 from unskew.formats import arguments, documents
+from unskew.records.checkpoints import latest_facts
 from unskew.round import run
 from unskew.runs import object_digests, resolve
-from unskew.runs.run_folder import check_same
+from unskew.runs.resolve import Objects
+from unskew.runs.run_folder import check_objects, check_same
 from unskew.system import disk
 from unskew.system.disk import slug
 
 DATA_FILE = "data.npz"
-OWN_PROCESS = "and each run of a comparison has a process of its own"
+AnyMethod: TypeAlias = Method | Part | str | os.PathLike[str]
+ObjectsByLabel: TypeAlias = Mapping[str, Objects]
+"""The Python objects of the runs of each method, by the label of the method; empty without any."""
+NO_OBJECTS: ObjectsByLabel = MappingProxyType({})
 
 
-def methods_as_text(methods: Iterable[Method | Part | str | os.PathLike[str]]) -> list[str]:
-    """The texts of methods. Raises UsageError (E109) for a Part that other processes cannot find by name."""
+@dataclass(frozen=True)
+class NamedMethod:
+    """A method of a comparison. label: of its row. text: in its runs' settings. method: an object that the
+    text does not stand for, or None."""
+
+    label: str
+    text: str
+    method: Method | None = None
+
+
+def named_methods(methods: Sequence[AnyMethod] | Mapping[str, AnyMethod]) -> list[NamedMethod]:
+    """The methods, each with the label of its row: a key of the mapping, or its text.
+
+    Raises UsageError: E109 for a single method, an empty label or one of a reference, E102 for an object that
+    is no method.
+    """
     if isinstance(methods, str | os.PathLike | Method | Part):
         raise UsageError(
             "E109", f"compare takes a list of methods, such as ['fedavg', 'fedprox']; got {excerpt(methods)}."
         )
-    return [_method_text(m) for m in methods]
+    if not isinstance(methods, Mapping):
+        return [_named("", method) for method in methods]
+    if not all(isinstance(m, str) and m.strip() and not run.is_reference(m) for m in methods):
+        reserved = " and ".join(run.REFERENCES)
+        raise UsageError("E109", f"labels are texts other than {reserved}; got {excerpt(list(methods))}.")
+    return [_named(label, method) for label, method in methods.items()]
 
 
-def _method_text(method: Method | Part | str | os.PathLike[str]) -> str:
+def _named(label: str, method: AnyMethod) -> NamedMethod:
     if isinstance(method, str | os.PathLike):
-        return os.fspath(method)
+        text = os.fspath(method)
+        return NamedMethod(label or text, text)
     object_digests.check_method(method)
-    parts = method.parts if isinstance(method, Method) else (method,)
-    text = str(Method(*parts)) if parts else "fedavg"
+    whole = method if isinstance(method, Method) else Method(method)
+    text = str(whole)
     try:
-        again = resolve.parts_of(text).parts
+        again = resolve.parts_of(text)
     except UnskewError:
-        again = ()
-    if again != parts:
-        remedy = "put the Part into a file and name that: compare(['my_part.py', ...])."
-        raise UsageError("E109", f"{excerpt(text)} is a Part of this process alone, {OWN_PROCESS}; {remedy}")
-    return text
+        again = None
+    return NamedMethod(label or text, text, None if again == whole else whole)
 
 
-def model_as_text(model: Any) -> str:
-    """The text of a model. Raises UsageError (E109) for a module, which exists in this process only."""
-    if isinstance(model, nn.Module):
-        remedy = "put the function that builds it into a file and name that: model='my_model.py:function'."
-        kind = type(model).__name__
-        raise UsageError("E109", f"a {kind} was given as model, {OWN_PROCESS}; {remedy}")
-    return os.fspath(model)
+def objects_of(methods: Sequence[NamedMethod], common: Objects) -> tuple[ObjectsByLabel, tuple[str, ...]]:
+    """(the objects of each method's runs by its label, the names of all objects); both empty without any.
 
-
-def data_as_text(
-    data: Any, parent: Path, label: str, site: str, target: str = "", group: Any = ""
-) -> dict[str, str]:
-    """The settings `data` and, for divided data, `skew`.
-
-    Data in memory are written to `data.npz` in the comparison's folder. Raises UsageError (E109) for a
-    Federation, and as `take` does.
+    common: the objects of all runs.
     """
-    if isinstance(data, str | os.PathLike):
-        return settings_of(data, label, site, target, group)[1]
-    dataset = take(data, label=label, site=site, target=target, group=group)
-    if isinstance(dataset, Federation):
-        text = "a Federation is dealt out already, and each run of a comparison deals out for itself"
-        raise UsageError("E109", f"{text}; give the Dataset and a skew, or a list of the clients' sets.")
-    save_dataset(dataset, parent / DATA_FILE)
-    return {**settings_of(dataset, "", site)[1], "data": str(parent / DATA_FILE)}
+    of_all = (("the data", common.data), ("the model", common.model))
+    given = [name for name, value in of_all if value is not None]
+    given += [f"the function '{name}'" for name in common.metrics]
+    given += [f"the method '{m.label}'" for m in methods if m.method is not None]
+    return {m.label: common._replace(method=m.method) for m in methods if given}, tuple(given)
+
+
+def data_as_settings(
+    data: Any, parent: Path, label: str, site: str, target: str = "", group: Any = ""
+) -> tuple[dict[str, str], Federation | None]:
+    """The settings `data` and, for divided data, `skew`; and a Federation, which no text stands for.
+
+    Other data in memory are written to `data.npz` in the comparison's folder. Raises as `take` does.
+    """
+    read, settings = settings_of(data, label, site, target, group)
+    if isinstance(read, Federation):
+        return settings, read
+    if isinstance(read, Dataset):
+        save_dataset(read, parent / DATA_FILE)
+        settings["data"] = str(parent / DATA_FILE)
+    return settings, None
 
 
 FILE = "compare.yaml"
@@ -97,7 +121,7 @@ FILE = "compare.yaml"
 class Plan:
     """The content of compare.yaml."""
 
-    methods: Annotated[tuple[str, ...], MinLen(1), "texts of methods"]
+    methods: Annotated[tuple[str, ...], MinLen(1), "labels of methods, mostly their texts"]
     seeds: Annotated[tuple[Annotated[int, Ge(0)], ...], MinLen(1), "of every method"]
     settings: Annotated[dict[str, Any], "those that all methods share"]
     processes: Annotated[int, Ge(0), "how many runs at a time; 0: one on each core, or one on a GPU"] = 0
@@ -105,52 +129,77 @@ class Plan:
     privacy: Annotated[bool, "attack every run when all are finished"] = False
     on: Annotated[str, "where runs train: here, or a Ray cluster"] = HERE
     tune: Annotated[int, Ge(0), "trials of every method that choose its settings first; 0: none"] = 0
+    texts: Annotated[dict[str, str], "the texts of methods with other labels"] = field(
+        default_factory=dict[str, str]
+    )
+    given: Annotated[tuple[str, ...], "names of Python objects, without which no run can train"] = ()
 
     @cached_property
     def cluster(self) -> Cluster | None:
         """The cluster that `on` names; None for this machine. Raises UsageError (E172)."""
         return cluster.parse(self.on)
 
+    def text_of(self, label: str) -> str:
+        """The text of a method."""
+        return self.texts.get(label, label)
+
 
 def plan_cells(
     parent: Path,
-    methods: Sequence[str],
-    seeds: Sequence[int],
-    options: dict[str, Any],
-    tuned: Mapping[str, Mapping[str, Any]] | None = None,
+    plan: Plan,
+    objects: ObjectsByLabel = NO_OBJECTS,
+    tuned: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> list[Cell]:
     """The runs of a comparison, each with a folder under `parent`. Nothing is written.
 
-    options: settings that all methods share. tuned: further settings for each method, as for `with_point`.
+    objects, tuned: by the label of a method; Python objects, and further settings as for `with_point`.
     Raises UsageError for an invalid method or setting, for arguments that no method has (E102) and for equal
-    methods (E109), and StateError (E112) for a folder with another run.
+    methods (E109), and StateError: E112 for a folder with another run, E156 without the objects of the plan.
     """
-    cells, unused, known = [], dict(options.get("set") or {}), dict[str, str]()
-    if not methods or not seeds:
+    cells, unused, known = [], dict(plan.settings.get("set") or {}), dict[str, str]()
+    if not plan.methods or not plan.seeds:
         raise UsageError("E109", "a comparison needs at least one method and one seed.")
-    for method in methods:
-        base = config.build({**options, "method": method})
-        meant = resolve.arguments_for(method, base.set)
-        unused = {part: values for part, values in unused.items() if part not in meant}
-        in_full = resolve.comparison_settings(base.replace(set=meant))
-        if (first := known.setdefault(in_full.method, method)) != method:
-            text = f"'{first}' and '{method}' are one method, {in_full.method}"
-            raise UsageError("E109", f"{text}, whose rows would compete with each other; name it once.")
-        base = with_point(in_full, (tuned or {}).get(method, {}))
-        cells += [Cell(method, s, _folder_of(parent, method, s), base.replace(seed=s)) for s in seeds]
+    if plan.given and not objects:
+        text = f"{parent} was begun from Python with {plan.given[0]} given as an object"
+        raise StateError("E156", f"{text}; call unskew.compare there again, with its name.")
+    for label in plan.methods:
+        text, own = plan.text_of(label), objects.get(label, Objects())
+        base = config.build({**plan.settings, "method": text})
+        if own.method is not None:
+            base = base.replace(set={})
+        else:
+            meant = resolve.arguments_for(text, base.set)
+            unused = {part: values for part, values in unused.items() if part not in meant}
+            base = resolve.comparison_settings(base.replace(set=meant))
+            if (first := known.setdefault(base.method, label)) != label:
+                text = f"'{first}' and '{label}' are one method, {base.method}"
+                raise UsageError("E109", f"{text}, whose rows would compete with each other; name it once.")
+        seedless = with_point(Cell(label, 0, parent, base, objects=own), tuned.get(label, {}))
+        for seed in plan.seeds:
+            settings = seedless.settings.replace(seed=seed)
+            cells.append(
+                replace(seedless, seed=seed, path=_folder_of(parent, label, seed), settings=settings)
+            )
     if unused:
         part = next(iter(unused))
         raise UsageError(
-            "E102", f"--set names '{part}', which is a part of none of them.{suggestion(part, methods)}"
+            "E102", f"--set names '{part}', which is a part of none of them.{suggestion(part, plan.methods)}"
         )
     if len({cell.path for cell in cells}) < len(cells):
-        twice = next((m for m in methods if list(methods).count(m) > 1), "")
+        twice = next((m for m in plan.methods if plan.methods.count(m) > 1), "")
         added = f" '{twice}' is a reference, which is added already." if run.is_reference(twice) else ""
-        raise UsageError("E109", f"two of the methods to compare are the same; name each once.{added}")
+        text = "two of the methods to compare are the same; name each once, or give a dictionary"
+        raise UsageError("E109", f"{text}, {{label: method}}.{added}")
     for cell in cells:
-        if (cell.path / "config.yaml").exists():
-            check_same(cell.path, cell.settings)
+        check_begun(cell)
     return cells
+
+
+def check_begun(cell: Cell) -> None:
+    """Raises StateError (E112) if the run in this folder has other settings, user files or objects."""
+    if (cell.path / "config.yaml").exists():
+        check_same(cell.path, cell.settings)
+        check_objects(latest_facts(cell.path).get("given", {}), cell.digests(), cell.path)
 
 
 def planned_cells(parent: Path, plan: Plan) -> list[Cell]:
@@ -167,20 +216,27 @@ def _folder_of(parent: Path, method: str, seed: int) -> Path:
     return parent / f"{slug(method)}--s{seed}"
 
 
-def with_point(settings: Settings, point: Mapping[str, Any]) -> Settings:
-    """The settings with the values of a point: settings by name, arguments of Parts as `part.argument`.
+def with_point(cell: Cell, point: Mapping[str, Any]) -> Cell:
+    """The run with the values of a point: settings by name, arguments of Parts as `part.argument`.
 
     Raises UsageError (E102, E109) for values that contradict each other.
     """
+    if not point:
+        return cell
     by_part: dict[str, dict[str, Any]] = {}
     own: dict[str, Any] = {}
     for name, value in point.items():
         part, dot, argument = name.partition(".")
         values = by_part.setdefault(part, {}) if dot else own
         values[argument or part] = value
-    return (
-        settings.replace(**own, method=resolve.method_text(settings.method, by_part)) if point else settings
-    )
+    settings, objects = cell.settings, cell.objects
+    if objects.method is not None:
+        parts = cell.method_object().parts
+        method = Method(*(replace(part, **by_part.get(part.name, {})) for part in parts))  # type: ignore[type-var]
+        objects = objects._replace(method=method)
+        return replace(cell, settings=settings.replace(**own, method=str(method)), objects=objects)
+    text = resolve.method_text(settings.method, by_part)
+    return replace(cell, settings=settings.replace(**own, method=text))
 
 
 def write_plan(parent: Path, plan: Plan) -> None:

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from unskew.config import Settings
+from unskew.core.method import Method
 from unskew.errors import NothingUsed, StateError, printable
 from unskew.records import client_lists, schema
 from unskew.records.run_lock import RunLock
+from unskew.runs.object_digests import object_digests
+from unskew.runs.resolve import Objects, method_of
 from unskew.runs.run_folder import recorded_revision
 from unskew.scores import MAIN
 from unskew.system import disk
@@ -27,6 +30,7 @@ CURRENT_TABLE = "now.json"
 class Cell:
     """One run of a comparison: a method with one seed, its folder and its progress.
 
+    method: the label of its row. objects: those that replace what the settings name.
     t: the last round that is finished. score: of the global model; client_mean, client_worst: of the same
     model on the clients' test rows; metric: the name of that score. megabytes: sent and received so far.
     losses: how often its process died. code: the exit code, None while it has none.
@@ -44,6 +48,7 @@ class Cell:
     code: int | None = None
     metric: str = "accuracy"
     losses: int = 0
+    objects: Objects = Objects()
     _read: tuple[int, int] = (0, 0)
 
     @property
@@ -55,6 +60,14 @@ class Cell:
     def ended(self) -> bool:
         """Whether the run has a final model."""
         return (self.path / "model.safetensors").exists()
+
+    def method_object(self) -> Method:
+        """The method of the run."""
+        return method_of(self.settings, self.objects.method)
+
+    def digests(self) -> dict[str, str]:
+        """The digests of the run's objects, by description, as its checkpoints have them."""
+        return object_digests(self.method_object(), self.objects.model, self.objects.metrics)
 
     def look(self) -> None:
         """Read the run's new rows, or all of them if the run went back to an earlier round."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unskew import config
 from unskew.comparison import ray_actor
-from unskew.comparison.cluster import HERE, Cluster
+from unskew.comparison.cluster import Cluster, check_named
 from unskew.comparison.ray_cluster import Nodes
 from unskew.comparison.workers import MOST_LOSSES, check_data_of_node
 from unskew.core.replies import Reply
@@ -45,9 +45,7 @@ def train_clients_on(run: Run, cluster: Cluster) -> Run:
         text = f"--on spreads the clients of one run over CPUs, and this run computes on {run.device}"
         raise UsageError("E109", f"{text}; set device=cpu, or leave --on out.")
     given = [*(name for name in ("data", "model") if getattr(run.settings, name) == GIVEN_OBJECT), *run.given]
-    if given:
-        text = f"nodes build a run from its settings, and {given[0]} was given in Python as an object"
-        raise UsageError("E109", f"{text}; name it (a path, or file.py:name), or leave on='{HERE}'.")
+    check_named(given)
     # the driver scores
     settings = run.settings.replace(device="cpu", workers=1, lanes=str(run.lanes), metrics=NONE)
     return replace(run, remote=RayClients(cluster, config.dump(settings), fingerprint(run.federation)))

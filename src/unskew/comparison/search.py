@@ -28,7 +28,7 @@ from typing import Any
 
 import annotated_types as ranges
 
-from unskew.config import Settings
+from unskew.comparison.progress import Cell
 from unskew.core.part import Part
 from unskew.errors import MissingPackage, UsageError
 from unskew.formats import arguments
@@ -89,17 +89,17 @@ class MethodSpace:
         return [f"{name} {axis}" for name, axis in self.space.items()]
 
 
-def method_space(text: str, settings: Settings, chosen: Mapping[str, Mapping[str, Any]]) -> MethodSpace:
+def method_space(text: str, cell: Cell, chosen: Mapping[str, Mapping[str, Any]]) -> MethodSpace:
     """The search space of a method.
 
-    text: the method as the user writes it. settings: the settings of its runs. chosen: arguments by Part from
-    --set.
+    text: the method as the user writes it. cell: one of its runs. chosen: arguments by Part from --set.
     """
+    settings, method = cell.settings, cell.method_object()
     low = max(settings.lr / FACTOR, settings.lr_min)
     space, left_out = {"lr": Range(low, settings.lr * FACTOR, log=True)}, dict[str, str]()
     first: Point = {"lr": settings.lr}
-    theirs = set[str]() if resolve.pools(settings) else registry.named_arguments(text, chosen)
-    for part in resolve.parts_of(settings.method, settings.set).parts:
+    theirs = _named_arguments(text, cell, chosen)
+    for part in method.parts:
         for argument in arguments.of(type(part)):
             name, value = f"{part.name}.{argument.name}", getattr(part, argument.name)
             if arguments.split_hint(argument.hint)[0] is not float:
@@ -110,6 +110,21 @@ def method_space(text: str, settings: Settings, chosen: Mapping[str, Mapping[str
             else:
                 space[name], first[name] = range_of(argument, value), value
     return MethodSpace(space, first, left_out)
+
+
+def _named_arguments(text: str, cell: Cell, chosen: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """The arguments `part.argument` that the user chose: of Parts in Python those with another value than the
+    default."""
+    if cell.objects.method is not None:
+        return {
+            f"{part.name}.{argument.name}"
+            for part in cell.method_object().parts
+            for argument in arguments.of(type(part))
+            if isinstance(value := getattr(part, argument.name), float) and value != argument.default
+        }
+    if resolve.pools(cell.settings):
+        return set()
+    return registry.named_arguments(text, resolve.arguments_for(text, chosen))
 
 
 def _why_not(part: Part, argument: Argument) -> str:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unskew.attacks.perform import quickly
@@ -53,12 +53,15 @@ def train_all(
     """Train all runs, `processes` at a time (0: as many as there is room for), and call `look` several times
     a second.
 
-    cluster: None for this machine. An interrupt stops every run after it has been saved. A run that its
-    clients did not train (E316) counts as finished; tables show that it has no score. A run that lost its
-    node or process continues in another one from its last checkpoint, to the same bits, and its cell counts
-    the loss. Raises StateError (E201), before anything trains, if the records of a finished run were altered.
-    Raises the error of the first run that fails: Paused if it can be resumed, UsageError with the run's code,
-    or StateError (E120) if the error has no code.
+    cluster: None for this machine. Runs of which any has objects train in this process, one after another,
+    each on as many cores as its settings say.
+
+    An interrupt stops every run after it has been saved. A run that its clients did not train (E316) counts
+    as finished; tables show that it has no score. A run that lost its node or process continues in another
+    one from its last checkpoint, to the same bits, and its cell counts the loss. Raises StateError (E201),
+    before anything trains, if the records of a finished run were altered. Raises the error of the first run
+    that fails: Paused if it can be resumed, UsageError with the run's code, or StateError (E120) if the error
+    has no code; a run in this process raises its own error.
     """
     for cell in cells:
         if cell.ended and (names := record.altered_files(cell.path)):
@@ -72,6 +75,11 @@ def train_all(
     if not waiting:
         look(cells)
         return
+    if any(cell.objects.given for cell in cells):
+        for cell in waiting:
+            workers.train_here(cell, lambda: _looked(cells, look))
+        _looked(cells, look)
+        return
     device = waiting[0].settings.device
     pool: WorkerPool
     if cluster:
@@ -80,6 +88,12 @@ def train_all(
         pool = LocalPool(processes or parallel_runs(device))
     with closing(pool):
         _train(cells, waiting, pool, look)
+
+
+def _looked(cells: list[Cell], look: Callable[[list[Cell]], None]) -> None:
+    for cell in cells:
+        cell.look()
+    look(cells)
 
 
 def _train(
@@ -162,6 +176,7 @@ def attack_all(cells: Sequence[Cell], say: Callable[[str], None]) -> None:
             continue
         say(f"attacks on {cell.method}, seed {cell.seed}")
         try:
-            quickly(cell.path, say, UserCode.of(cell.settings))
+            code = UserCode.of(cell.settings)
+            quickly(cell.path, say, replace(code, method=cell.objects.method or code.method))
         except StateError as reason:  # the comparison is fine, but this run cannot be attacked
             say(f"not measured: {reason}")

@@ -13,14 +13,14 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from unskew.comparison import plan as plans
 from unskew.comparison.cluster import HERE
-from unskew.comparison.plan import Plan, plan_cells, with_point
+from unskew.comparison.plan import NO_OBJECTS, ObjectsByLabel, Plan, check_begun, plan_cells, with_point
 from unskew.comparison.progress import Cell, announce
 from unskew.comparison.search import MethodSpace, ParzenSampler, Point, Trial, method_space, optuna_package
 from unskew.comparison.training import train_all
@@ -29,7 +29,7 @@ from unskew.errors import StateError, UsageError, excerpt
 from unskew.report.analysis import runs, stats
 from unskew.report.analysis.runs import TUNED, RunData, read_json
 from unskew.runs import callbacks, resolve
-from unskew.runs.run_folder import check_same
+from unskew.runs.resolve import Objects
 from unskew.system import disk
 
 SEED, VALIDATION = 10_000, 0.2
@@ -42,25 +42,23 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Tuning:
-    """The tuning that a comparison asks for. parent: its folder."""
+    """The tuning that a comparison asks for. parent: its folder. objects: as for `plan_cells`."""
 
     parent: Path
     plan: Plan
+    objects: ObjectsByLabel = field(default_factory=dict[str, Objects])
 
     @cached_property
     def cells(self) -> dict[str, Cell]:
         """One run per method, with the method's own settings and the seed of the trials."""
-        place = self.parent / FOLDER
-        return {
-            cell.method: cell for cell in plan_cells(place, self.plan.methods, [SEED], self.plan.settings)
-        }
+        plan = replace(self.plan, seeds=(SEED,))
+        return {cell.method: cell for cell in plan_cells(self.parent / FOLDER, plan, self.objects)}
 
     @cached_property
     def spaces(self) -> dict[str, MethodSpace]:
         chosen = self.plan.settings.get("set") or {}
         return {
-            m: method_space(m, cell.settings, resolve.arguments_for(m, chosen))
-            for m, cell in self.cells.items()
+            label: method_space(self.plan.text_of(label), cell, chosen) for label, cell in self.cells.items()
         }
 
     @property
@@ -81,9 +79,9 @@ class Tuning:
         """One trial in its own folder. Raises UsageError for a point with values that contradict each
         other."""
         cell = self.cells[method]
-        settings = with_point(cell.settings.replace(validation=VALIDATION, **TRIAL_SETTINGS), point)
+        settings = cell.settings.replace(validation=VALIDATION, **TRIAL_SETTINGS)
         path = self.parent / FOLDER / disk.slug(method) / f"trial-{number:03d}"
-        return Cell(f"tuning {method}", SEED, path, settings)
+        return with_point(replace(cell, method=f"tuning {method}", path=path, settings=settings), point)
 
     def rehearsed(self) -> list[Cell]:
         """The runs to check before training: every method with its own settings, and its first trial."""
@@ -168,8 +166,7 @@ class Tuning:
 
     def _own(self, method: str) -> bool:
         """Whether a method trains clients' own models."""
-        settings = self.cells[method].settings
-        its = resolve.parts_of(settings.method, settings.set)
+        its = self.cells[method].method_object()
         return any(p.family == "personalised" or p.personal for p in its.parts) or not resolve.sends_weights(
             its
         )
@@ -242,7 +239,7 @@ def check_place(plan: Plan) -> None:
         )
 
 
-def tuning_of(parent: Path, plan: Plan) -> Tuning | None:
+def tuning_of(parent: Path, plan: Plan, objects: ObjectsByLabel = NO_OBJECTS) -> Tuning | None:
     """The tuning that a plan asks for; None if it asks for none. Nothing is written.
 
     Raises UsageError (E109) for a plan that cannot be tuned, and StateError (E112) for a folder with a
@@ -266,26 +263,28 @@ def tuning_of(parent: Path, plan: Plan) -> Tuning | None:
             "E109", f"seed {SEED} is that of the trials, which must not see a comparison's runs."
         )
     optuna_package("--tune")
-    tuning = Tuning(parent, plan)
+    tuning = Tuning(parent, plan, objects)
     if tuning.missing():
         check_place(plan)
     for method, space in tuning.spaces.items():
-        first = tuning.trial(method, 1, space.first)
-        if (first.path / "config.yaml").exists():
-            check_same(first.path, first.settings)
+        check_begun(tuning.trial(method, 1, space.first))
     return tuning
 
 
-def planned_runs(parent: Path, plan: Plan, tuning: Tuning | None) -> list[Cell]:
+def planned_runs(
+    parent: Path, plan: Plan, tuning: Tuning | None, objects: ObjectsByLabel = NO_OBJECTS
+) -> list[Cell]:
     """The runs of a plan to check before training: those of its tuning, or its own."""
-    return tuning.rehearsed() if tuning else plan_cells(parent, plan.methods, plan.seeds, plan.settings)
+    return tuning.rehearsed() if tuning else plan_cells(parent, plan, objects)
 
 
-def cells_of(parent: Path, plan: Plan, look: Look, say: Say) -> list[Cell]:
+def cells_of(
+    parent: Path, plan: Plan, look: Look, say: Say, objects: ObjectsByLabel = NO_OBJECTS
+) -> list[Cell]:
     """The runs of a comparison; its methods are tuned first if the plan asks for it."""
-    if tuning := tuning_of(parent, plan):
+    if tuning := tuning_of(parent, plan, objects):
         tuning.run(look, say)
-    return plan_cells(parent, plan.methods, plan.seeds, plan.settings, best_settings(parent))
+    return plan_cells(parent, plan, objects, best_settings(parent))
 
 
 def best_settings(parent: Path) -> dict[str, Point]:

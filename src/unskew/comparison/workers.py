@@ -13,13 +13,14 @@ import platform
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from unskew import config
 from unskew.comparison.progress import Cell
-from unskew.errors import StateError, UnskewError
+from unskew.errors import NothingUsed, StateError, UnskewError
 from unskew.runs.resolve import resolve
 from unskew.runs.run_folder import RunFolder
 from unskew.system import disk
@@ -148,6 +149,21 @@ def train(path: Path, data: str = "") -> int:
         _log(str(error))
         return error.exit_code
     return 0
+
+
+def train_here(cell: Cell, shown: Callable[[], None]) -> None:
+    """Train a run in this process to its end, and set its exit code. shown: called after every round.
+
+    Raises the error of a run that fails, with its method and seed in the text.
+    """
+    try:
+        folder = RunFolder(cell.path, resolve(cell.settings, *cell.objects))
+        folder.go(lambda _: None, lambda *_: shown())
+        cell.code = 0
+    except NothingUsed as error:
+        cell.code = error.exit_code
+    except UnskewError as error:
+        raise error.at(f"{cell.method}, seed {cell.seed}") from error.__cause__
 
 
 def check_data_of_node(name: str, here: str, driver: str) -> None:

@@ -8,7 +8,7 @@ from unskew.data.python_objects import take
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.readers.from_folder import folder
 from unskew.data.readers.from_npz import npz
-from unskew.data.registry import at_hand, check_text, describe, names, read
+from unskew.data.registry import describe, names, read
 from unskew.data.samples.dataset import Dataset
 from unskew.data.skew import build, partition
 
@@ -17,9 +17,7 @@ __all__ = [
     "Federation",
     "Index",
     "arrays",
-    "at_hand",
     "build",
-    "check_text",
     "describe",
     "folder",
     "names",
@@ -28,3 +26,7 @@ __all__ = [
     "read",
     "take",
 ]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

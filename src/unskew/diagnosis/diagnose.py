@@ -178,7 +178,7 @@ def diagnose(
         )
     loaded, implied = settings_of(data, label, site, target, group)
     loaded = loaded or read(implied["data"])
-    module = None if isinstance(model, str | Path) else models.unwrapped(model)
+    module = None if isinstance(model, str | Path) else models.model_object(model)
     settings = config.build(
         {**implied, **options, "method": "fedavg", "model": GIVEN_OBJECT if module else str(model)}
     )

@@ -23,10 +23,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
-from unskew import config, data
+from unskew import config
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.core.part import Part
+from unskew.data.registry import at_hand
 from unskew.errors import UsageError, suggestion
 from unskew.methods import registry
 from unskew.methods.registry import arguments_of_method
@@ -229,7 +230,7 @@ class TableRow:
     @property
     def has_data(self) -> bool:
         """Whether the row's data are on this machine."""
-        return data.at_hand(self.data)
+        return at_hand(self.data)
 
     @property
     def data(self) -> str:

@@ -167,7 +167,7 @@ def _with_place(where: str) -> Iterator[None]:
     try:
         yield
     except UnskewError as error:
-        raise type(error)(error.code, f"{where}: {error.text}") from None
+        raise error.at(where) from None
 
 
 PACKAGE = "unskew.experiments"

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from markupsafe import Markup
@@ -313,22 +314,23 @@ def write_index(folder: Path, results: Sequence[TableResult]) -> Path:
 def results_in(folder: Path) -> list[TableResult]:
     """Every result in a folder, ordered by name. Raises DataError (E401) for a damaged file, and for a page
     outside the folder, since a file may come from a stranger."""
-    results: list[TableResult] = []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise DataError("E401", f"{path} is not a result of `unskew reproduce`: {error}.") from error
-        if isinstance(content, dict) and content.keys() >= REQUIRED:
-            try:
-                disk.check_name(str(content["page"]))
-            except UsageError:
-                text = (
-                    f"{path} names its page {excerpt(content['page'])}, which can be no file in this folder"
-                )
-                raise DataError("E401", f"{text}; name it as `unskew reproduce --page` would.") from None
-            results.append(content)  # type: ignore[arg-type]
-    return results
+    return [result for path in sorted(folder.glob("*.json")) if (result := read_result(path))]
+
+
+def read_result(path: Path) -> TableResult | None:
+    """The result in a JSON file; None for another one. Raises as `results_in` does."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError("E401", f"{path} is not a result of `unskew reproduce`: {error}.") from error
+    if not (isinstance(content, dict) and content.keys() >= REQUIRED):
+        return None
+    try:
+        disk.check_name(str(content["page"]))
+    except UsageError:
+        text = f"{path} names its page {excerpt(content['page'])}, which can be no file in this folder"
+        raise DataError("E401", f"{text}; name it as `unskew reproduce --page` would.") from None
+    return cast(TableResult, content)
 
 
 def _as_json(result: TableResult) -> str:

@@ -17,10 +17,11 @@ from unskew.comparison.cluster import HERE
 from unskew.comparison.dry_run import dry_run
 from unskew.comparison.progress import Cell, announce
 from unskew.errors import DataError, UsageError
-from unskew.experiments import attack_findings, pages, tables
+from unskew.experiments import attack_findings, pages
 from unskew.experiments.duration import duration_text
 from unskew.experiments.experiment import Experiment, TableRow, distinct_changes
 from unskew.experiments.files import read_experiment
+from unskew.experiments.kept_table import TableNumbers
 from unskew.experiments.request import Request
 from unskew.experiments.result import TableResult, result_of
 from unskew.formats import arguments
@@ -51,7 +52,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Reproduction:
+class Reproduction(TableNumbers[TableResult | None]):
     """A table that was run, or only planned.
 
     runs: every run once. result: all numbers, verdicts and curves, as stored in JSON. page: the path of the
@@ -63,15 +64,6 @@ class Reproduction:
     runs: tuple[Cell, ...]
     result: TableResult | None = None
     page: Path | None = None
-
-    def table(self) -> str:
-        """The paper's numbers, ours and a verdict on every claim, as text; "" after a dry run."""
-        return tables.plain(self.result) if self.result else ""
-
-    def verdicts(self) -> dict[str, str]:
-        """By claim a word of `experiments.verdicts`, such as `reproduced`, `agrees so far` or `not run`;
-        empty after a dry run."""
-        return {claim["text"]: claim["verdict"] for claim in self.result["claims"]} if self.result else {}
 
 
 @torch_defaults()

@@ -9,25 +9,29 @@ from unskew.models.registry import build, check_text, default_for, describe, nam
 
 if TYPE_CHECKING:
     from unskew.models.blocks import initialise
-    from unskew.models.user_model import check_module, from_file, unwrapped
+    from unskew.models.user_model import ModelFunction, check_module, from_file, from_function, model_object
 
 __all__ = [
+    "ModelFunction",
     "build",
     "check_module",
     "check_text",
     "default_for",
     "describe",
     "from_file",
+    "from_function",
     "initialise",
+    "model_object",
     "names",
-    "unwrapped",
 ]
 
 _HOMES = {
+    "ModelFunction": "user_model",
     "check_module": "user_model",
     "from_file": "user_model",
+    "from_function": "user_model",
     "initialise": "blocks",
-    "unwrapped": "user_model",
+    "model_object": "user_model",
 }
 """Where to find the names that need torch: `unskew list models` must answer before it is loaded."""
 

@@ -15,7 +15,7 @@ from unskew.models.model_size import multiply_adds, parameters, shape_at
 from unskew.models.registry import build, files, maker_of, module_of
 
 _INTRODUCTION = """\
-Any `torch.nn.Module` works: a name from this page, `file.py:function`, or a module object in Python. The function in
+Any `torch.nn.Module` works: a name from this page, `file.py:function`, or in Python a module or a function. The function in
 your file is called with the shape of a sample and the number of classes, `function(shape, classes)`, and further
 arguments may follow in the text: `file.py:function(width=64)`.
 

@@ -8,11 +8,13 @@ untrained, without a warning, and a run would neither save nor send them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from inspect import Parameter, signature
 from itertools import chain
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +28,8 @@ from unskew.formats.input_layout import Layout
 from unskew.models.blocks import outputs
 from unskew.system import python_files
 
+ModelFunction: TypeAlias = Callable[..., nn.Module]
+"""A function of a sample's shape and the number of classes that returns a new model."""
 _MODULE_ATTRIBUTES = frozenset((*vars(nn.Module()), "_flat_weights"))
 """Attributes of every module, and the one in which torch's recurrent layers list their weights."""
 
@@ -173,19 +177,35 @@ def from_file(
     if not call.member:
         raise UsageError("E104", f"the model '{text}' names no function; write {call.file}:function.")
     defined = python_files.import_file(call.file)
-    make = getattr(defined, call.member, None)
+    make: ModelFunction | None = getattr(defined, call.member, None)
     if not callable(make):
         near = suggestion(call.member, vars(defined))
         raise UsageError("E104", f"{call.file} has no function '{call.member}'.{near}")
     values = arguments.check(make, call.arguments, f"model '{call.name}'", "E104") if call.arguments else {}
+    return from_function(partial(make, **values), text, shape, classes, pixels, layout)
+
+
+def from_function(
+    make: ModelFunction,
+    name: str,
+    shape: tuple[int, ...],
+    classes: int,
+    pixels: tuple[int, ...] = (),
+    layout: Layout | None = None,
+) -> nn.Module:
+    """The model that a function returns for a sample's shape and the number of classes.
+
+    name: of the function, for messages. layout: as for `from_file`. Raises UsageError (E123) if the function
+    or its model fails.
+    """
     given = layout.shapes if layout else tuple(shape)
     try:
-        module = make(given, classes, **values)
+        module = make(given, classes)
     except UnskewError:
         raise
     except Exception as error:
         raise UsageError(
-            "E123", f"{text} fails when called with {given}, {classes}: {python_files.one_line(error)}."
+            "E123", f"{name} fails when called with {given}, {classes}: {python_files.one_line(error)}."
         ) from error
     return check_module(module, shape, classes, pixels, layout)
 
@@ -242,6 +262,11 @@ def check_module(
     return module
 
 
+def model_object(model: object) -> nn.Module | ModelFunction:
+    """The argument `model` of `run` if it is an object: a function, or a module as `unwrapped` returns it."""
+    return model if isinstance(model, FunctionType | partial) else unwrapped(model)
+
+
 def unwrapped(model: object) -> nn.Module:
     """The module without torch's wrappers for several GPUs and for compilation, which cannot hold other
     weights.
@@ -253,7 +278,10 @@ def unwrapped(model: object) -> nn.Module:
             "E123", f"{model.__name__} is a class, not a module; create it first: {model.__name__}(...)."
         )
     if not isinstance(model, nn.Module):
-        raise UsageError("E123", f"a model must be a torch.nn.Module, got {type(model).__name__}.")
+        raise UsageError(
+            "E123",
+            f"a model is a torch.nn.Module or a function that returns one, got {type(model).__name__}.",
+        )
     if isinstance(model, torch.jit.ScriptModule):
         raise UsageError(
             "E123", "a module of torch.jit cannot be run with other weights; give the one it was made from."

@@ -25,6 +25,7 @@ from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.user_parts import names_in
 from unskew.errors import UsageError, excerpt
+from unskew.models import ModelFunction
 from unskew.records.checkpoints import digest
 from unskew.system import python_files
 from unskew.tasks.metrics import Functions
@@ -113,7 +114,9 @@ def check_method(method: object) -> None:
     raise UsageError("E102", text)
 
 
-def object_digests(method: Method, model: nn.Module | None, metrics: Functions) -> dict[str, str]:
+def object_digests(
+    method: Method, model: nn.Module | ModelFunction | None, metrics: Functions
+) -> dict[str, str]:
     """SHA-256 of the model, of each Part from neither this package nor a file, and of each metric, by
     description."""
     digests = {} if model is None else {"the model": model_digest(model)}
@@ -129,8 +132,11 @@ def part_digest(part: Part) -> str:
     return _text_digest([*_code_of(type(part)), *texts])
 
 
-def model_digest(module: nn.Module) -> str:
-    """SHA-256 of the module's classes, structure and plain attributes, and of its parameters and buffers."""
+def model_digest(module: nn.Module | ModelFunction) -> str:
+    """SHA-256 of the module's classes, structure and plain attributes, and of its parameters and buffers; of
+    a function of its code."""
+    if not isinstance(module, nn.Module):
+        return _text_digest(texts_of(module))
     plain = [
         f"{name} {attribute}={value!r}"
         for name, layer in module.named_modules()

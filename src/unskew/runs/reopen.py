@@ -22,7 +22,7 @@ from unskew.core.trees import Weights
 from unskew.data.clients.availability import without_trace
 from unskew.data.clients.federation import Federation, RemoteFederation
 from unskew.errors import StateError, UsageError
-from unskew.models import hf_folder
+from unskew.models import ModelFunction, hf_folder
 from unskew.records import checkpoints, schema
 from unskew.records.checkpoints import Checkpoint, State
 from unskew.records.private_state import DiskStore
@@ -43,11 +43,12 @@ from unskew.version import revision
 class UserCode:
     """The caller's code in place of files that a run's settings name, which are not trusted.
 
-    method: text, Method or Part. model: a module, or the text FILE.py:FUNCTION. loss: such a text.
+    method: text, Method or Part. model: a module, a function that returns one, or the text FILE.py:FUNCTION.
+    loss: such a text.
     """
 
     method: Method | Part | str | None = None
-    model: nn.Module | str | None = None
+    model: nn.Module | ModelFunction | str | None = None
     loss: str | None = None
 
     @staticmethod
@@ -79,7 +80,7 @@ def recorded_method(
 
 
 def check_model(
-    path: Path, files: Mapping[str, str], settings: Settings, given: nn.Module | str | None
+    path: Path, files: Mapping[str, str], settings: Settings, given: nn.Module | ModelFunction | str | None
 ) -> None:
     """Raises StateError: E156 if the model of the run needs code and none is given, E112 for a file with
     another digest."""
@@ -204,7 +205,7 @@ def rebuild(
     )
     if isinstance(model, str):
         here, model = here.replace(model=model), None
-    module = None if model is None else models.unwrapped(model)
+    module = None if model is None else models.model_object(model)
     return replace(resolve.run_on(federation, here, method, module), settings=settings)
 
 

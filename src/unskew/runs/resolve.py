@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -22,13 +23,15 @@ from unskew.core.part import Part, overrides
 from unskew.core.protection import sum_problem, sums_released
 from unskew.core.user_parts import is_own
 from unskew.data.clients.federation import Federation
+from unskew.data.registry import check_text
 from unskew.data.samples.dataset import Dataset, validation_of
 from unskew.data.skew import Skew
 from unskew.data.standardisation import standardise, undo_scaling
 from unskew.errors import MissingPackage, UsageError
+from unskew.formats.input_layout import Layout
 from unskew.measures import NONE
 from unskew.methods import registry
-from unskew.models import hf_folder
+from unskew.models import ModelFunction, hf_folder
 from unskew.privacy.dpsgd import noise_remarks
 from unskew.privacy.secure_aggregation import LEAST_SITES
 from unskew.round.run import CENTRALISED, LOCAL, Run, is_reference
@@ -52,7 +55,7 @@ def check_spelling(settings: Settings) -> None:
     if settings.model not in ("auto", GIVEN_OBJECT) and not settings.model_file:
         models.check_text(settings.model)
     if settings.data != GIVEN_OBJECT:
-        data.check_text(settings.data)
+        check_text(settings.data)
     for name in settings.trackers:
         if find_spec(name) is None:
             raise MissingPackage("tracking", TRACKERS[name], instead="or leave track out")
@@ -67,12 +70,16 @@ def dataset_of(settings: Settings) -> Dataset:
     return data.read(settings.data)
 
 
+ModelObject: TypeAlias = nn.Module | ModelFunction
+"""A model in Python: a module, or a function that returns a new one."""
+
+
 def deal_out(
-    settings: Settings, method: Method, dataset: Dataset, model: nn.Module | None = None
+    settings: Settings, method: Method, dataset: Dataset, model: ModelObject | None = None
 ) -> Federation:
     """Divide a data set among clients; if settings and Parts ask for it, standardise it before.
 
-    model: a module in place of the settings' model; samples for its embeddings stay whole numbers. Raises
+    model: in place of the settings' model; samples for its embeddings stay whole numbers. Raises
     UsageError (E108) for a Part that does not serve the data's task, DataError (E103) for a partition
     that these data do not allow.
     """
@@ -97,13 +104,12 @@ def deal_out(
     )
 
 
-def _has_embedding(settings: Settings, dataset: Dataset, model: nn.Module | None) -> bool:
+def _has_embedding(settings: Settings, dataset: Dataset, model: ModelObject | None) -> bool:
     """Whether the model has an embedding. Raises UsageError (E109) if settings standardise its samples."""
-    if model is None and settings.model_file:
-        with torch.random.fork_rng(devices=[]):
-            pixels = task_of(dataset.y, target=dataset.target, shape=dataset.shape).pixels(dataset.shape)
-            model = models.from_file(settings.model, dataset.shape, len(dataset.classes), pixels)
-    embeds = isinstance(model, nn.Module) and module_inputs.has_embedding(model)
+    if not isinstance(model, nn.Module):
+        pixels = task_of(dataset.y, target=dataset.target, shape=dataset.shape).pixels(dataset.shape)
+        model = _from_function(settings, model, dataset.shape, len(dataset.classes), pixels)
+    embeds = model is not None and module_inputs.has_embedding(model)
     if not embeds and not (model is None and hf_folder.is_folder_model(settings.model)):
         return False
     if settings.normalise == "dataset":
@@ -135,11 +141,25 @@ def rate_remarks(settings: Settings) -> tuple[tuple[str, str], ...]:
     )
 
 
+class Objects(NamedTuple):
+    """Python objects in place of those that settings name: the arguments of `resolve` after the settings."""
+
+    data: Dataset | Federation | None = None
+    method: Method | Part | None = None
+    model: ModelObject | None = None
+    metrics: Functions = MappingProxyType({})
+
+    @property
+    def given(self) -> bool:
+        """Whether there is any object."""
+        return any(value is not None for value in self[:-1]) or bool(self.metrics)
+
+
 def resolve(
     settings: Settings,
     data: Dataset | Federation | None = None,
     method: Method | Part | None = None,
-    model: nn.Module | None = None,
+    model: ModelObject | None = None,
     metrics: Functions | None = None,
 ) -> Run:
     """The run that settings describe, with its data and model.
@@ -161,7 +181,7 @@ def run_on(
     federation: Federation,
     settings: Settings,
     method: Method,
-    model: nn.Module | None = None,
+    model: ModelObject | None = None,
     metrics: Functions | None = None,
 ) -> Run:
     """The run of a method on the clients of a federation. Raises UsageError or DataError if they do not
@@ -285,7 +305,7 @@ def federation_of(
     settings: Settings,
     method: Method,
     data: Dataset | Federation | None = None,
-    model: nn.Module | None = None,
+    model: ModelObject | None = None,
 ) -> Federation:
     """The clients of a run and their samples. data, model: given in Python instead of what the settings name.
 
@@ -308,24 +328,43 @@ def pools(settings: Settings) -> bool:
 
 
 def model_of(
-    settings: Settings, federation: Federation, task: Task, model: nn.Module | None = None
+    settings: Settings, federation: Federation, task: Task, model: ModelObject | None = None
 ) -> nn.Module:
-    """The user's module with the weights it has, or the named model, initialised from the seed.
+    """The user's module with the weights it has, or a new one of the user's function or the named model,
+    initialised from the seed.
 
     Raises UsageError: E104 for an unknown model, E123 for one that does not fit the data.
     """
     shape, classes = federation.shape, federation.n_classes
     pixels, layout = task.pixels(shape), federation.layout
-    if model is not None:
+    if isinstance(model, nn.Module):
         return models.check_module(model, shape, classes, pixels, layout)
-    if settings.model_file:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key(settings.seed, "model").initial_seed())
-            return models.from_file(settings.model, shape, classes, pixels, layout)
+    if (module := _from_function(settings, model, shape, classes, pixels, layout)) is not None:
+        return module
     module = models.build(settings.model, shape, classes, pixels, layout)
     models.initialise(module, key(settings.seed, "model"))
     module_inputs.check_vocabulary(module, federation.x, federation.x_test)
     return module
+
+
+def _from_function(
+    settings: Settings,
+    make: ModelFunction | None,
+    shape: tuple[int, ...],
+    classes: int,
+    pixels: tuple[int, ...],
+    layout: Layout | None = None,
+) -> nn.Module | None:
+    """A new model of the user's function, or of the one in a file that settings name, with random weights
+    from the seed; None where there is neither."""
+    if make is None and not settings.model_file:
+        return None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key(settings.seed, "model").initial_seed())
+        if make is None:
+            return models.from_file(settings.model, shape, classes, pixels, layout)
+        name = f"the function '{getattr(make, '__name__', 'model')}'"
+        return models.from_function(make, name, shape, classes, pixels, layout)
 
 
 def _plain(arguments: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, object]]:

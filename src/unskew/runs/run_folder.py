@@ -116,14 +116,14 @@ def _changed_files(before: Mapping[str, str], settings: Settings) -> list[str]:
     return [file for file, now in settings.files().items() if before.get(file, now) != now]
 
 
-def check_objects(before: Mapping[str, str], run: Run, path: Path) -> None:
+def check_objects(before: Mapping[str, str], now: Mapping[str, str], path: Path) -> None:
     """Raises StateError if a model or Part from Python differs from the earlier one (E112) or is missing
-    (E156)."""
+    (E156). before, now: digests by description."""
     for name, then in before.items():
-        if name not in run.given:
+        if name not in now:
             text = f"{path} was begun from Python with {name} given as an object; resume it there."
             raise StateError("E156", text)
-        if run.given[name] != then:
+        if now[name] != then:
             text = (
                 f"{name} given here is not the one with which {path} was begun; going on would mix two runs"
             )
@@ -280,7 +280,7 @@ class RunFolder:
             before = before.replace(rounds=settings.rounds)
         config.check_same(before, settings, self.path)
         check_files(facts["files"], settings, self.path)
-        check_objects(facts.get("given", {}), self.run, self.path)
+        check_objects(facts.get("given", {}), self.run.given, self.path)
         if facts["data"] != self.data:
             text = f"the data of {self.path} have changed since it began; resuming would mix two runs."
             raise StateError("E112", text)

@@ -252,6 +252,16 @@ class RunData:
         """Each client's value in the last round with such values. metric: default: the main score."""
         return self.clients.get((scope, metric or self.metric), {})
 
+    def client_rows(self) -> list[dict[str, Any]]:
+        """A row for each client in federation.json: number, name, numbers of training and test samples, and
+        last score, by its own model if the run has such scores."""
+        scores, sizes = self.per_client("personal@client") or self.per_client(), self.federation["sizes"]
+        clients = enumerate(zip(self.federation["names"], sizes["train"], sizes["test"]))
+        return [
+            {"client": k, "name": name, "train": train, "test": test, self.metric: scores.get(k)}
+            for k, (name, train, test) in clients
+        ]
+
     @property
     def scored_at(self) -> Coverage | None:
         """The clients of the last scores, if these were not all clients with test samples; else None."""
