@@ -103,8 +103,11 @@ def _sha_of(path: Path, size: int) -> Any:
     return sha
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
 def _json_lines(rows: Iterable[Row]) -> str:
-    return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+    return "".join(_ENCODER.encode(row) + "\n" for row in rows)
 
 
 class Tail:
