@@ -2,7 +2,7 @@
 locks.
 
 Every file that unskew writes goes through `replace` (the whole file at once), `replace_unsynced` (where it
-may be lost) or `Appending` (a file that only grows). Whole-file locks of the operating system end with the
+may be lost) or `AppendFile` (a file that only grows). Whole-file locks of the operating system end with the
 process that holds them.
 """
 
