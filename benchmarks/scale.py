@@ -85,6 +85,7 @@ def on_disk(clients: int, options: argparse.Namespace, path: Path) -> Growing:
     """A run in which every client has state already, as many in a round's file as are at work in a round."""
     run = run_of(clients, options)
     path.mkdir()
+    RunFolder.saved_every_s = 0.0  # a checkpoint in every round, as where rounds take longer
     folder = RunFolder(path, run)
     loop = folder.opened(None)
     state, _ = loop.round(loop.begin(), 1)

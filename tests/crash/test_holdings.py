@@ -17,6 +17,7 @@ import unskew
 from tests.crash.harness import Stop
 from unskew.errors import StateError
 from unskew.records.private_state import INDEX_FILE, INDEX_MARK, DiskStore
+from unskew.runs.run_folder import RunFolder
 
 SETTINGS = {
     "clients": 5, "rounds": 4, "epochs": 1, "samples": 12, "model": "mlp(hidden=(4,))", "workers": 1,
@@ -33,8 +34,10 @@ def stop_after_three(_, summary) -> None:
 def runs(tmp_path_factory) -> tuple[Path, str]:
     """The folder of a run that was stopped after its third round, and the digest with which it must end."""
     folder = tmp_path_factory.mktemp("holdings")
-    with pytest.raises(Stop):
-        unskew.run("scaffold", folder=folder, name="stopped", shown=stop_after_three, **SETTINGS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunFolder, "saved_every_s", 0.0)
+        with pytest.raises(Stop):
+            unskew.run("scaffold", folder=folder, name="stopped", shown=stop_after_three, **SETTINGS)
     return folder / "stopped", unskew.run("scaffold", folder=folder, name="whole", **SETTINGS).digest
 
 

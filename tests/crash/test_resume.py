@@ -22,6 +22,7 @@ import unskew
 from unskew.errors import Paused, StateError, UsageError
 from unskew.records import checkpoints, schema
 from unskew.records.private_state import DiskStore
+from unskew.runs.run_folder import RunFolder
 from unskew.version import revision
 
 SETTINGS = {
@@ -125,6 +126,62 @@ def crash_at(monkeypatch, step, *names):
         yield
 
 
+@pytest.fixture
+def every_round(monkeypatch):
+    monkeypatch.setattr(RunFolder, "saved_every_s", 0.0)
+
+
+@pytest.fixture
+def seldom(monkeypatch):
+    monkeypatch.setattr(RunFolder, "saved_every_s", 1e9)
+
+
+def test_short_rounds_are_saved_together_and_the_last_two_by_themselves(tmp_path, straight, seldom):
+    saved, files = [], []
+
+    def shown(now, summary):
+        saved.append(checkpoints.latest_facts(tmp_path / "r")["t"])
+        files.append(len(list((tmp_path / "r" / "private").glob("*.safetensors"))))
+
+    run(tmp_path, "r", shown=shown)
+    assert saved == [0, 0, 0, 4, 5]
+    assert checkpoints.read(tmp_path / "r" / checkpoints.PREVIOUS)[1]["t"] == 4
+    assert files[-1] < 5  # what no checkpoint refers to is removed
+    assert ends(tmp_path / "r") == straight
+
+
+@pytest.mark.parametrize("t", [1, 3, 4])
+def test_a_killed_run_repeats_the_rounds_that_were_not_saved(tmp_path, straight, seldom, t):
+    def shown(now, summary):
+        if now.t == t:
+            os._exit(9)
+
+    if not (child := os.fork()):
+        run(tmp_path, "r", shown=shown)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert checkpoints.latest_facts(tmp_path / "r")["t"] == (4 if t == 4 else 0)
+    run(tmp_path, "r")
+    assert ends(tmp_path / "r") == straight
+
+
+@pytest.mark.parametrize("hook", ["round_begun", "merged", "evaluated"])
+def test_a_run_that_fails_in_a_round_keeps_all_rounds_before(tmp_path, straight, seldom, hook):
+    class Failing(unskew.Callback):
+        pass
+
+    def fail(self, run, *rest):
+        if run.t == 3:
+            raise Crash
+
+    setattr(Failing, hook, fail)
+    with pytest.raises(StateError, match="E127"):
+        run(tmp_path, "r", callbacks=[Failing()])
+    assert checkpoints.read(tmp_path / "r" / checkpoints.LATEST)[1]["t"] == 2
+    run(tmp_path, "r")
+    assert ends(tmp_path / "r") == straight
+
+
+@pytest.mark.usefixtures("every_round")
 @pytest.mark.parametrize("step", range(1, 40, 4))
 def test_every_step_of_saving_is_safe(tmp_path, straight, monkeypatch, step):
     """A crash at the n-th operation of the file system, whichever it is."""
@@ -188,6 +245,7 @@ def test_what_more_rounds_would_train_otherwise_is_refused(tmp_path, method, cha
     assert ends(tmp_path / "r") == before
 
 
+@pytest.mark.usefixtures("every_round")
 def test_a_full_disk_pauses_and_destroys_nothing(tmp_path, straight, monkeypatch):
     real, calls = os.fsync, 0
 

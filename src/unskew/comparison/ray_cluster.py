@@ -31,7 +31,7 @@ STORE_BYTES = 256 << 20
 SERVER_FAILED = "Starting Ray client server failed"
 PORTS = "ports are 6379 for ray:HOST and 10001 for ray://HOST, unless `ray start` was given others"
 CONNECTION_LOST = (
-    "the connection to the Ray cluster was lost; every finished round is saved, and `unskew resume` goes on."
+    "the connection to the Ray cluster was lost; runs are saved as they train, and `unskew resume` goes on."
 )
 
 

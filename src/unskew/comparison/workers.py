@@ -44,7 +44,7 @@ class RunWorker(Protocol):
         ...
 
     def stop(self) -> None:
-        """End the worker and interrupt its run, which is saved after every round."""
+        """End the worker and interrupt its run, which is saved as it trains."""
         ...
 
 
@@ -116,7 +116,7 @@ class WorkerProcess:
         return LOST
 
     def stop(self) -> None:
-        """End the process and interrupt its current run, which is saved after every round."""
+        """End the process and interrupt its current run, which is saved as it trains."""
         if self.process.poll() is None and self.cell:
             self.process.send_signal(signal.SIGINT)
         with suppress(BrokenPipeError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ class Spec:
     dtypes: dict[str, torch.dtype]
     encoded: bool = False
 
-    @property
+    @cached_property
     def max_bytes(self) -> int:
         """The bytes of the largest valid reply; a network refuses larger messages before it parses them."""
         weights = sum(
@@ -65,7 +66,7 @@ def check(
     """
     good: list[Reply] = []
     refused: list[Refusal] = []
-    finite = _all_finite(replies)
+    finite = _sums_are_finite([tree for r in replies for tree in (r.weights, r.private, *r.shares.values())])
     for reply in replies:
         problem = (
             _size_problem(reply, spec)
@@ -143,10 +144,11 @@ def state_problem(private: Tree) -> tuple[str, str] | None:
 def merged_problem(weights: Weights, slices: Mapping[str, Tree]) -> str | None:
     """Why merged weights and slices must not replace those of the previous round, as a sentence; None if they
     may."""
-    for path, tensor in flat_tree({"w": weights, **slices}).items():
-        if problem := _finite_problem(path, tensor):
-            return problem[1]
-    return None
+    merged: Tree = {"w": weights, **slices}
+    if _sums_are_finite([merged]):
+        return None
+    problems = (_finite_problem(path, tensor) for path, tensor in leaves(merged))
+    return next((problem[1] for problem in problems if problem), None)
 
 
 def leaf_problem(path: str, tensor: Tensor, share: Share, finite: bool = False) -> tuple[str, str] | None:
@@ -193,9 +195,9 @@ def _in_type(bound: float, dtype: torch.dtype) -> float:
 def _names_problem(
     sent: Mapping[str, Any], expected: Mapping[str, Any], prefix: str = ""
 ) -> tuple[str, str] | None:
-    missing, extra = sorted(set(expected) - set(sent)), sorted(set(sent) - set(expected))
-    if not missing and not extra:
+    if sent.keys() == expected.keys():
         return None
+    missing, extra = sorted(expected.keys() - sent.keys()), sorted(sent.keys() - expected.keys())
     differences: list[str] = []
     if missing:
         differences.append("missing " + ", ".join(f"'{prefix}{n}'" for n in missing[:3]))
@@ -205,9 +207,8 @@ def _names_problem(
     return "E303", "; ".join(differences) + "."
 
 
-def _all_finite(replies: Sequence[Reply]) -> bool:
+def _sums_are_finite(trees: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the sums of all tensors, and so all values, are finite, in one transfer from the device."""
-    trees = [tree for r in replies for tree in (r.weights, r.private, *r.shares.values())]
     sums = [
         t.sum(dtype=torch.float32) for tree in trees for _, t in leaves(tree) if t.dtype.is_floating_point
     ]

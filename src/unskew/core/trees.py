@@ -94,7 +94,7 @@ def align_tree(tree: Mapping[str, Any]) -> Tree:
 
 def size_in_bytes(tree: Mapping[str, Any]) -> int:
     """The bytes of all tensors of a tree, without names or padding."""
-    return sum(t.numel() * t.element_size() for _, t in leaves(tree))
+    return sum(t.nbytes for _, t in leaves(tree))
 
 
 @cache

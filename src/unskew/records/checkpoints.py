@@ -158,15 +158,21 @@ def write(path: Path, tree: Mapping[str, Any], meta: Mapping[str, Any], keep: Pa
 
 
 def write_with_digest(
-    path: Path, tree: Mapping[str, Any], facts: str, sha256: str, keep: Path | None = None
+    path: Path,
+    tree: Mapping[str, Any],
+    facts: str,
+    sha256: str,
+    keep: Path | None = None,
+    sync: bool = True,
 ) -> None:
-    """As `write`, with facts as JSON and the caller's own digest, which readers check."""
+    """As `write`, with facts as JSON and the caller's own digest, which readers check. sync: wait until the
+    file is on the disk."""
     forms = {n: TensorForm.of(t) for n, t in leaves(tree)}
     names, head = file_header(forms, {KEY: json.dumps([sha256, facts])})
     places = _tensor_readers(tree)
     pieces = (tensor_bytes(places[name]().detach().contiguous().cpu()) for name in names)
     disk.replace_piecewise(
-        path, chain([head], pieces), len(head) + sum(form.nbytes for form in forms.values()), keep
+        path, chain([head], pieces), len(head) + sum(form.nbytes for form in forms.values()), keep, sync
     )
 
 

@@ -20,7 +20,7 @@ from unskew.core.trees import Tree, align, align_tree, nested_tree, tree_map
 from unskew.errors import StateError
 from unskew.records.checkpoints import UNREADABLE, digest, file_facts, write_with_digest
 from unskew.records.rows import FileLines, Mark
-from unskew.system.disk import folder_below
+from unskew.system import disk
 
 INDEX_FILE = "index.jsonl"
 INDEX_MARK = "private_index"
@@ -69,10 +69,15 @@ class StateIndex:
         self._take(t, sha256, clients)
 
     def facts(self) -> dict[str, Any]:
-        """Write all rows to the disk and return the facts for a checkpoint. Raises Paused (E203)."""
+        """The facts for a checkpoint, which is written after `sync`."""
         if self._lines:
             self._mark = self._lines.mark()
         return {INDEX_MARK: self._mark} if self._mark else {}
+
+    def sync(self) -> None:
+        """Wait until all rows are on the disk. Raises Paused (E203) if it is full."""
+        if self._lines:
+            self._lines.sync()
 
     def needs(self, t: int) -> bool:
         """Whether this checkpoint or the previous one refers to round t's file."""
@@ -160,6 +165,8 @@ class DiskStore:
     def __init__(self, folder: Path, facts: Mapping[str, Any] | None = None, device: str = "cpu"):
         self.folder, self.holdings = folder, StateIndex(folder / INDEX_FILE, facts or {})
         self.device, self._swept = device, False
+        self._new: list[int] = []
+        """The rounds of files that may not be on the disk yet."""
 
     @property
     def index(self) -> dict[int, int]:
@@ -167,8 +174,17 @@ class DiskStore:
         return self.holdings.index
 
     def facts(self) -> dict[str, Any]:
-        """The store's facts for a checkpoint; their size does not depend on the number of clients."""
+        """The store's facts for a checkpoint, which is written after `sync`; their size does not depend on
+        the number of clients."""
         return self.holdings.facts()
+
+    def sync(self) -> None:
+        """Wait until the state to which a checkpoint refers is on the disk. Raises Paused (E203) if it is
+        full."""
+        if new := [self._path(t) for t in self._new if self.holdings.needs(t)]:
+            disk.sync_files(new)
+        self._new.clear()
+        self.holdings.sync()
 
     def fetch(self, clients: Iterable[int]) -> dict[int, Tree]:
         """The state of those of the clients that have any. Raises StateError (E201) if a file is missing or
@@ -187,12 +203,13 @@ class DiskStore:
     def put(self, t: int, trees: Mapping[int, Tree]) -> None:
         kept = {str(k): tree for k, tree in trees.items() if tree}
         if kept:
-            folder_below(self.folder)
-            self.holdings.open()  # before the round's file, whose writing syncs the folder that names both
+            disk.folder_below(self.folder)
+            self.holdings.open()
             facts = json.dumps(
                 {"t": t, "clients": {k: digest(tree) for k, tree in kept.items()}}, sort_keys=True
             )
-            write_with_digest(self._path(t), kept, facts, sha256 := _sha(facts))
+            write_with_digest(self._path(t), kept, facts, sha256 := _sha(facts), sync=False)
+            self._new.append(t)
             self.holdings.add(t, sha256, [int(k) for k in kept])
 
     def known(self) -> list[int]:

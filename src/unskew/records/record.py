@@ -106,7 +106,7 @@ class Record:
             disk.replace(self.folder / MEASURES, json.dumps(pictures, separators=(",", ":")))
 
     def marks(self) -> dict[str, Mark]:
-        """Write the files to the disk and return their marks for a checkpoint; {} without a folder."""
+        """The marks of the files for a checkpoint, which is written after `sync`; {} without a folder."""
         marks = {
             f"{kind}.jsonl": lines.mark()
             for kind, lines in self.lines.items()
@@ -115,6 +115,12 @@ class Record:
         if self.folder and self._measured:
             marks[MEASURES] = mark_of(self.folder / MEASURES)
         return marks
+
+    def sync(self) -> None:
+        """Wait until all rows are on the disk. Raises Paused (E203) if it is full."""
+        for lines in self.lines.values():
+            if isinstance(lines, FileLines):
+                lines.sync()
 
     def series(self, scope: str, metric: str) -> tuple[list[int], list[float]]:
         """(rounds, values) of a score over all clients."""

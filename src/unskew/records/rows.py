@@ -51,9 +51,12 @@ class FileLines:
                     yield schema.parse_row(self.path, number + 1, line)
 
     def mark(self) -> Mark:
-        """Write all rows to the disk and return their mark. Raises Paused (E203) if it is full."""
-        self._file.sync()
+        """The mark of all rows so far. A checkpoint may hold it once `sync` has returned."""
         return self._file.size, self._sha.hexdigest()
+
+    def sync(self) -> None:
+        """Wait until all rows are on the disk. Raises Paused (E203) if it is full."""
+        self._file.sync()
 
     def close(self) -> None:
         self._file.close()
@@ -100,8 +103,11 @@ def _sha_of(path: Path, size: int) -> Any:
     return sha
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
 def _json_lines(rows: Iterable[Row]) -> str:
-    return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+    return "".join(_ENCODER.encode(row) + "\n" for row in rows)
 
 
 class Tail:

@@ -1,4 +1,8 @@
-"""A run in its folder: begun, saved after every round, and resumed to the same bits.
+"""A run in its folder: begun, saved, and resumed to the same bits.
+
+A checkpoint is written after a round if the one before it is a second old, and after the last two rounds, so
+that saving costs little where rounds are short. A run that ends with an error saves its last finished round;
+one that is killed repeats at most the rounds of that second.
 
 A run is only resumed with the same settings, data, files of the user's own and given objects. A file that
 only metrics come from changes no weight and may be changed; the record then tells from which round on its
@@ -10,15 +14,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -142,11 +147,18 @@ def free_path(parent: Path, stem: str) -> Path:
 
 @dataclass
 class RunFolder:
-    """One run on disk. `go` trains the remaining rounds; it may be killed at any time without losing a
-    finished round."""
+    """One run on disk. `go` trains the remaining rounds; it may be killed at any time.
+
+    saved_every_s: the age of a checkpoint after which another one is written. unsaved: the state after the
+    last finished round and its facts, until they are in a checkpoint. saved_s: when the last one was written.
+    """
+
+    saved_every_s: ClassVar[float] = 1.0
 
     path: Path
     run: Run
+    unsaved: tuple[State, dict[str, Any]] | None = field(default=None, init=False)
+    saved_s: float = field(default=-math.inf, init=False)
 
     @staticmethod
     def open(path: Path, rounds: int | None = None) -> RunFolder:
@@ -232,13 +244,14 @@ class RunFolder:
             check_used(self.run, loop.record)
             loop.audience.ended("done")
         except BaseException as error:
+            with suppress(Exception):  # the error that ends the run is the one to report
+                self.flush(loop)
             loop.audience.ended(one_line(error))
             raise
         finally:
             loop.trainer.close()
             loop.record.close()
-            if isinstance(loop.store, DiskStore):
-                loop.store.close()
+            self._stored(loop).close()
         return loop, now
 
     def locked(self) -> AbstractContextManager[Any]:
@@ -360,25 +373,40 @@ class RunFolder:
                 say(f"{METRICS_CHANGED} {text}")
 
     def save(self, loop: Loop, now: State) -> None:
-        """Write the checkpoint of a finished round. Raises Paused (E203) on a full disk; the previous one
-        remains."""
-        store = loop.store
-        assert isinstance(store, DiskStore)
+        """Save the state after a finished round: at once if it is one of the last two, or if the last
+        checkpoint is old enough; else with a later one. Raises Paused (E203) on a full disk; the previous
+        checkpoint remains."""
+        facts: dict[str, Any] = {"t": now.t, "records": loop.record.marks(), **self._stored(loop).facts()}
+        facts |= {"ends": loop.ends} if loop.ends else {}
+        self.unsaved = now, facts
+        if now.t >= loop.last - 1 or time.monotonic() >= self.saved_s + self.saved_every_s:
+            self.flush(loop)
+
+    def flush(self, loop: Loop) -> None:
+        """Write the checkpoint of the last finished round, unless it is written. Raises Paused (E203)."""
+        if self.unsaved is None:
+            return
+        now, facts = self.unsaved
+        loop.record.sync()
+        self._stored(loop).sync()
         meta = {
-            "t": now.t,
-            "records": loop.record.marks(),
-            **store.facts(),
+            **facts,
             "settings": self.run.settings.as_dict(),
             "files": self.run.settings.files(),
             **({"given": dict(self.run.given)} if self.run.given else {}),
             "data": self.data,
             "inputs": predictions.input_facts(self.run.federation),
-            **({"ends": loop.ends} if loop.ends else {}),
             **({} if self.run.device == "cpu" else {"lanes": loop.lane_retry.lanes}),
         }
         tree: dict[str, Any] = {"w": now.weights, "slices": now.slices}
         checkpoints.write(self.path / checkpoints.LATEST, tree, meta, keep=self.path / checkpoints.PREVIOUS)
-        store.sweep()
+        self.unsaved, self.saved_s = None, time.monotonic()
+        self._stored(loop).sweep()
+
+    @staticmethod
+    def _stored(loop: Loop) -> DiskStore:
+        assert isinstance(loop.store, DiskStore)
+        return loop.store
 
     def _describe(self) -> None:
         """Write config.yaml and env.json, or check an existing config."""

@@ -2,7 +2,7 @@
 locks.
 
 Every file that unskew writes goes through `replace` (the whole file at once), `replace_unsynced` (where it
-may be lost) or `Appending` (a file that only grows). Whole-file locks of the operating system end with the
+may be lost) or `AppendFile` (a file that only grows). Whole-file locks of the operating system end with the
 process that holds them.
 """
 
@@ -140,19 +140,34 @@ def _is_stream(path: Path) -> bool:
 
 
 def replace_piecewise(
-    path: Path, buffers: Iterable[bytes | memoryview], size: int, keep: Path | None = None
+    path: Path,
+    buffers: Iterable[bytes | memoryview],
+    size: int,
+    keep: Path | None = None,
+    sync: bool = True,
 ) -> None:
-    """As `replace`, for content in pieces. size: the bytes of all pieces."""
+    """As `replace`, for content in pieces. size: the bytes of all pieces. sync: wait until they are on the
+    disk; else call `sync_files` before another file refers to this one."""
     with full_disk_as_paused(path, size):
         with _new_file(path) as file:
             for buffer in buffers:
                 file.write(buffer)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
             if keep and path.exists():
                 os.link(path, second := _part_of(keep))
                 os.replace(second, keep)
-        _sync_folder(path.parent)
+        if sync:
+            _sync(path.parent)
+
+
+def sync_files(paths: Sequence[Path]) -> None:
+    """Wait until these files of one folder, and their names, are on the disk. Raises Paused (E203) if it is
+    full."""
+    with full_disk_as_paused(paths[0], 0):
+        for path in (*paths, paths[0].parent):
+            _sync(path)
 
 
 def replace_unsynced(path: Path, data: bytes) -> None:
@@ -230,7 +245,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, "it exists already", str(path))
         part.rename(path)
-        _sync_folder(path.parent)
+        _sync(path.parent)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
@@ -319,8 +334,8 @@ def _amount(size: int) -> str:
     return f"{size:,} bytes" if size < 1_000_000 else f"{size / 1e6:,.1f} MB"
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

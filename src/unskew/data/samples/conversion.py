@@ -152,7 +152,7 @@ def depth_of(kind: np.dtype[Any]) -> int | None:
 def unit_interval(x: np.ndarray) -> np.ndarray:
     """uint8 images [N, H, W, 3] or [N, channels, H, W] as float32 [N, channels, H, W] in [0, 1]."""
     x = x.transpose(0, 3, 1, 2) if x.ndim == 4 and x.shape[-1] == 3 else x
-    return np.ascontiguousarray(x, dtype=np.float32) / np.float32(255)
+    return np.divide(x, np.float32(255), dtype=np.float32, order="C")
 
 
 def map_npy(path: Path) -> np.ndarray:
