@@ -14,7 +14,8 @@ from tests.federation.test_several_inputs import sites
 from unskew.core.replies import Reply
 from unskew.data.samples.dataset import Dataset
 from unskew.federation import site_data
-from unskew.federation.coordinator.outliers import UNIT_REMEDY, unit_remarks
+from unskew.data.column_statistics import UNIT_REMEDY
+from unskew.federation.coordinator.outliers import unit_remarks
 from unskew.federation.protocol.hello import Hello
 from unskew.federation.protocol.study_rules import COMMON_SCALING, scaling_remedy, site_settings
 from unskew.federation.site.site import Site, SiteIdentity

@@ -10,13 +10,14 @@ from typing import Any, get_args
 from torch import nn
 
 from unskew import config, models
+from unskew.data import column_statistics
 from unskew.data.clients.federation import Federation
 from unskew.data.data_warnings import class_imbalance, site_column
 from unskew.data.python_objects import settings_of, take
 from unskew.data.samples.dataset import Dataset
 from unskew.diagnosis import RELEVANT_SETTINGS, advice, skews
 from unskew.diagnosis.advice import Goal
-from unskew.diagnosis.diagnosis import Diagnosis
+from unskew.diagnosis.diagnosis import Diagnosis, WorstColumn
 from unskew.errors import DataError, UnskewError, UsageError
 from unskew.round.precision import torch_defaults
 from unskew.round.run import Run
@@ -69,7 +70,19 @@ def diagnose_run(run: Run, features: bool = False) -> Diagnosis:
         tuple(ordered),
         {method: reason for method, reason in reasons.items() if reason},
         tuple(_cautions(federation, ordered[0])),
+        worst_column(federation, sites),
     )
+
+
+def worst_column(federation: Federation, sites: Sequence[skews.SiteNumbers]) -> WorstColumn | None:
+    """The column of a table in which sites lie furthest apart; None for other samples."""
+    columns = column_statistics.numbers_of_rows(federation)
+    every = skews.feature_skews(sites) if columns else None
+    if every is None:
+        return None
+    names = [name for name, _, start, end in columns for _ in range(end - start)]
+    f = int(every.skew_F.argmax())
+    return WorstColumn(names[skews.spread_over(len(names))[f]], every.furthest_F[f], float(every.skew_F[f]))
 
 
 def _cautions(federation: Federation, closest: advice.Neighbour) -> Iterator[str]:
@@ -78,6 +91,7 @@ def _cautions(federation: Federation, closest: advice.Neighbour) -> Iterator[str
         yield "all labels are of one class, so there is nothing to learn from them."
     if text := class_imbalance(federation):
         yield f"{text}; the evidence is of classes that are about equally common, and of accuracy."
+    yield from column_statistics.unit_warnings(federation)
     if federation.masks:
         yield (
             "every setting of the evidence has one label a sample, and these samples have masks: take the"

@@ -59,7 +59,9 @@ def check_faults(sheet: Sheet, faults: Sequence[ColumnFault]) -> None:
     listed = [f"{name} {fault.fault}" for name, fault in zip(names[:MOST_LISTED], faults)]
     more = f"; and {len(faults) - MOST_LISTED} more" if len(faults) > MOST_LISTED else ""
     remedies = ". ".join(dict.fromkeys(fault.remedy[:1].upper() + fault.remedy[1:] for fault in faults))
-    text = f"{sheet.name} has {len(faults)} columns that cannot be read: {'; '.join(listed)}{more}. {remedies}"
+    text = (
+        f"{sheet.name} has {len(faults)} columns that cannot be read: {'; '.join(listed)}{more}. {remedies}"
+    )
     drop = ",".join(fault.column for fault in faults[:MOST_LISTED])
     advice = f" FILE(drop={excerpt(drop, 400)}) leaves them out." if sheet.places else ""
     raise DataError("E405", f"{text}.{advice}")
@@ -285,7 +287,9 @@ def _gaps(sheet: Sheet, missing: np.ndarray) -> tuple[str, str]:
     first, count = sheet.where(int(np.argmax(missing))), int(missing.sum())
     remedy = "fill it, or leave these rows or the column out"
     if sheet.places:
-        remedy = "fill missing cells, FILE(missing=median) or FILE(missing=indicator), or leave the column out"
+        remedy = (
+            "fill missing cells, FILE(missing=median) or FILE(missing=indicator), or leave the column out"
+        )
     return f"has no value {first} ({count:,} are missing)", remedy
 
 
@@ -295,9 +299,7 @@ def _check_complete(sheet: Sheet, column: str, values: np.ndarray) -> None:
         raise ColumnFault(sheet, column, *_gaps(sheet, missing))
 
 
-def _parse_numbers(
-    sheet: Sheet, column: str, values: np.ndarray, rows: np.ndarray
-) -> np.ndarray | None:
+def _parse_numbers(sheet: Sheet, column: str, values: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
     """The numbers in a column of texts, float64 [n], None for a column of words. rows: their places in the
     sheet, [n]."""
     texts = [str(v).strip() for v in values.tolist()]

@@ -310,8 +310,11 @@ def sheet_raw(
         form["missing"] = dict(filled.medians)
     if sheet.numbers:
         form["numbers"] = [sheet.numbers.decimal, sheet.numbers.thousands]
-    raw = RawSamples(x, y, columns=places, notes=tuple(notes), target=target, group=group, form=form)
-    return divide_by_part(replace(raw, classes=None if classes is None else tuple(classes)), sheet)
+    raw = RawSamples(
+        x, y, classes=None if classes is None else tuple(classes), columns=places, notes=tuple(notes),
+        target=target, group=group, form=form, gaps=filled.gaps if filled else {},
+    )  # fmt: skip
+    return divide_by_part(raw, sheet)
 
 
 def group_column(sheet: Sheet, columns: Sequence[str], group: str, notes: list[Note]) -> str:
