@@ -54,8 +54,8 @@ def site_column(dataset: Dataset | Federation) -> str:
 
 
 def rows_of_sites(data: Dataset | Federation) -> list[tuple[str, np.ndarray]]:
-    """(name, training rows) of each site of a set with a column of sites, or of a federation with clients that
-    are sites; else none."""
+    """(name, training rows) of each site of a set with a column of sites, or of a federation with clients
+    that are sites; else none."""
     if isinstance(data, Federation):
         clients = enumerate(data.train) if data.natural else ()
         return [(data.name_of(k), rows) for k, rows in clients]

@@ -1,7 +1,8 @@
 """The evidence of recommendations, and the method that gained most in settings similar to a federation.
 
-`settings.yaml` describes each setting; `tools/evidence.py` runs them and writes `runs.csv` (the scores of
-every method) and `skews.csv` (the measures of the federations).
+`settings.yaml` describes each setting of images and signals, `tables.yaml` each of rows of a table, and advice on
+either rests on its own kind; `tools/evidence.py` runs them and writes `runs.csv` (the scores of every method) and
+`skews.csv` (the measures of the federations).
 
 The distance d_s to setting s is Euclidean over the measures on the scales of SCALES, each divided by its
 standard deviation over the evidence. The expected gain of a method over another one is the mean of its gains
@@ -66,13 +67,17 @@ def plans(file: str = "settings.yaml") -> dict[str, dict[str, Any]]:
     return documents.load(text, file, "E126")
 
 
+Kind = Literal["settings", "tables"]
+"""settings: images and signals. tables: rows of a table."""
+
+
 @cache
-def settings() -> tuple[Setting, ...]:
-    """Every setting with measures and runs, in the order of settings.yaml."""
+def settings(kind: Kind = "settings") -> tuple[Setting, ...]:
+    """Every setting of a kind with measures and runs, in the order of its file."""
     scores, skews = scores_in("runs.csv"), _rows("skews.csv")
     return tuple(
         Setting(name, plan["about"], _mean_skews(measured), scores[name])
-        for name, plan in plans().items()
+        for name, plan in plans(f"{kind}.yaml").items()
         if name in scores and (measured := [row for row in skews if row["setting"] == name])
     )
 

@@ -129,7 +129,8 @@ def _feature_skew(value: float | None, worst: WorstColumn | None) -> str:
         "inputs look different from site to site",
         "inputs look very different from site to site",
     )
-    text = f"{_grade(value, *grades, FEATURE_GRADES)}: sites lie {value:.2f} standard deviations of a sample apart"
+    text = f"{_grade(value, *grades, FEATURE_GRADES)}: sites lie {value:.2f} standard deviations of a sample"
+    text += " apart"
     if worst is None or not worst.skew:
         return text
     if value < FEATURE_GRADES[0] <= worst.skew:
