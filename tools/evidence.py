@@ -26,12 +26,13 @@ from sklearn import datasets
 
 import unskew
 from unskew import data
-from unskew.config import build
+from unskew.config import Settings, build
 from unskew.data import Dataset
 from unskew.diagnosis import advice
 from unskew.diagnosis import skews as diagnosis_skews
 from unskew.diagnosis.diagnose import METHODS, WITH_FEATURES
 from unskew.diagnosis.docs_page import trials_table
+from unskew.diagnosis.pooling import pooling_of
 from unskew.diagnosis.skews import Skews, skews_of
 from unskew.round.run import CENTRALISED, LOCAL
 from unskew.runs.resolve import federation_of
@@ -68,6 +69,8 @@ def main() -> None:
         for name in given.settings or plans:
             if not given.confirm and not known("skews.csv", setting=name, seed=seed):
                 append("skews.csv", ("setting", "seed", *MEASURES), measured(name, plans[name], seed))
+            if given.tables and not known("pooling.csv", setting=name, seed=seed):
+                append("pooling.csv", ("setting", "seed", "gain", "error"), pooled(name, plans[name], seed))
             for method in methods:
                 file = "confirmed.csv" if given.confirm else "runs.csv"
                 if not known(file, setting=name, method=method, seed=seed):
@@ -120,11 +123,22 @@ def scored(name: str, plan: dict[str, Any], method: str, seed: int) -> dict[str,
 
 def measured(name: str, plan: dict[str, Any], seed: int) -> dict[str, Any]:
     """The measures of a setting's federation."""
-    settings = build({**COMMON, **plan["run"], "seed": seed})
-    federation = federation_of(settings, unskew.Method(), dataset_of(plan, seed))
-    skews = skews_of(diagnosis_skews.numbers_of(federation), settings.availability, seed)
+    settings = settings_of(plan, seed)
+    sites = diagnosis_skews.numbers_of(federation_of(settings, unskew.Method(), dataset_of(plan, seed)))
+    skews = skews_of(sites, settings.availability, seed)
     rounded = {k: "" if v is None else round(v, 4) for k, v in dataclasses.asdict(skews).items()}
     return {"setting": name, "seed": seed, **rounded}
+
+
+def pooled(name: str, plan: dict[str, Any], seed: int) -> dict[str, Any]:
+    """The gain of pooled rows in a setting of a table."""
+    pooling = pooling_of(federation_of(settings_of(plan, seed), unskew.Method(), dataset_of(plan, seed)))
+    assert pooling
+    return {"setting": name, "seed": seed, "gain": round(pooling.gain, 4), "error": round(pooling.error, 4)}
+
+
+def settings_of(plan: dict[str, Any], seed: int) -> Settings:
+    return build({**COMMON, **plan["run"], "seed": seed})
 
 
 def dataset_of(plan: dict[str, Any], seed: int) -> Dataset:

@@ -6,9 +6,20 @@ import dataclasses
 import html
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from unskew.diagnosis.advice import LOCAL, NEAREST, Expectation, Gain, Goal, Neighbour, pays
+from unskew.diagnosis.advice import (
+    LOCAL,
+    NEAREST,
+    Expectation,
+    Gain,
+    Goal,
+    Neighbour,
+    Verdict,
+    over_local,
+    pays,
+)
+from unskew.diagnosis.pooling import Pooling
 from unskew.diagnosis.skews import Skews
 from unskew.errors import excerpt
 
@@ -166,18 +177,20 @@ class Diagnosis:
     refused: Mapping[str, str]
     cautions: tuple[str, ...] = ()
     worst: WorstColumn | None = None
+    pooling: Pooling | None = None
 
     def best(self, goal: Goal = "sites") -> Expectation:
         """The method with the largest expected gain."""
         return self.rankings[goal][0]
 
     @property
-    def pays(self) -> Literal["yes", "no", "open"]:
-        """Whether the best method is expected to beat local training by more than the spread of the evidence.
+    def pays(self) -> Verdict:
+        """Whether the best method is expected to beat local training by more than the spread of the evidence;
+        for a table, of the evidence and of what a simple classifier shows on its rows.
 
         Always "open" if there are cautions.
         """
-        return "open" if self.cautions else pays(self.best())
+        return "open" if self.cautions else pays(self.best(), self.pooling)
 
     @property
     def method(self) -> str:
@@ -199,6 +212,9 @@ class Diagnosis:
         """The diagnosis as text: measures, what leaves the sites, recommendations and their evidence."""
         lines = [f"{self.federation}, divided by {self.split}", ""]
         lines += [f"{r.name:<16}{r.value:>8}  {r.meaning}" for r in readings(self.skews, self.worst)]
+        if p := self.pooling:
+            meaning = "points that a simple classifier gains at the sites from the rows of all"
+            lines.append(f"{'pooled rows':<16}{points(p.gain):>8}  ± {100 * p.error:.1f} {meaning}")
         lines += ["", self.leaves, "", f"{'goal':<19}{'method':<24}{'over fedavg':>15}{'over local':>15}"]
         for goal, aim in AIMS.items():
             lines += [_row(aim if i == 0 else "", e) for i, e in enumerate(self.rankings[goal][:3])]
@@ -216,6 +232,7 @@ class Diagnosis:
                 r.name: {"value": v, "meaning": r.meaning}
                 for r, v in zip(readings(self.skews, self.worst), _values(self.skews))
             },
+            "pooling": dataclasses.asdict(self.pooling) if self.pooling else None,
             "worst_column": dataclasses.asdict(self.worst) if self.worst else None,
             "leaves": self.leaves,
             "method": self.method,
@@ -248,9 +265,8 @@ def _row(aim: str, expected: Expectation) -> str:
 
 def _verdict(diagnosis: Diagnosis) -> str:
     best = diagnosis.best()
-    expected = (
-        f"{best.method} is expected {_points(best.over_local)} points from training alone, at the sites"
-    )
+    lead = _points(over_local(best, diagnosis.pooling))
+    expected = f"{best.method} is expected {lead} points from training alone, at the sites"
     if diagnosis.pays == "no":
         return (
             f"Federating does not pay: {expected}. Let every site train alone, unless sites without data need"
@@ -259,7 +275,7 @@ def _verdict(diagnosis: Diagnosis) -> str:
     if diagnosis.pays == "open":
         but = (
             "the evidence may not carry over to these data, as the cautions say, though "
-            if pays(best) != "open"
+            if pays(best, diagnosis.pooling) != "open"
             else ""
         )
         return (
