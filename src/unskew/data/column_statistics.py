@@ -126,8 +126,8 @@ def statistics_of(data: Dataset | Federation) -> ColumnStatistics | None:
 
 
 def _moments(data: Dataset | Federation, rows: np.ndarray, sites: int) -> tuple[np.ndarray, np.ndarray]:
-    """(means [C], deviations [C]) of these rows, in natural units. sites: over how many the values that may be
-    read are spread."""
+    """(means [C], deviations [C]) of these rows, in natural units. sites: over how many the values that may
+    be read are spread."""
     if not len(rows):
         return np.zeros(data.shape[0]), np.zeros(data.shape[0])
     step = max(1, len(rows) * data.shape[0] * sites // MOST_VALUES)

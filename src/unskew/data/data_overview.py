@@ -1,8 +1,8 @@
 """The overview of a data set or federation that a run prints before it trains.
 
-`table` gives the lines for a person, of a data set also one for each column of a table; `facts` the values for
-a program, and `terminal` the facts of a federation with a map of labels: one row for each client, one column
-for each class.
+`table` gives the lines for a person, of a data set also one for each column of a table; `facts` the values
+for a program, and `terminal` the facts of a federation with a map of labels: one row for each client, one
+column for each class.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The evidence of recommendations, and the method that gained most in settings similar to a federation.
 
-`settings.yaml` describes each setting of images and signals, `tables.yaml` each of rows of a table, and advice
-rests on settings of its own kind. `tools/evidence.py` runs them and writes `runs.csv` (the scores of every
-method), `skews.csv` (the measures of the federations) and `pooling.csv` (the gains of pooled rows).
+`settings.yaml` describes each setting of images and signals, `tables.yaml` each of rows of a table, and
+advice rests on settings of its own kind. `tools/evidence.py` runs them and writes `runs.csv` (the scores of
+every method), `skews.csv` (the measures of the federations) and `pooling.csv` (the gains of pooled rows).
 
 The distance d_s to setting s is Euclidean over the measures on the scales of SCALES, each divided by its
 standard deviation over the evidence. The expected gain of a method over another one is the mean of its gains
@@ -10,8 +10,8 @@ g_s in the NEAREST settings with scores of both, weighted by 1 / (d_s^2 + SOFT);
 standard deviation over these settings and seeds.
 
 For a table the lead over local training is this expectation, m ± s, and the gain of pooled rows, p ± e, each
-weighted by its precision: with u = e^2 + BIAS^2 and v = max(s, LEAST)^2 it is (p / u + m / v) / (1 / u + 1 / v)
-± 1 / sqrt(1 / u + 1 / v).
+weighted by its precision: with u = e^2 + BIAS^2 and v = max(s, LEAST)^2 it is
+(p / u + m / v) / (1 / u + 1 / v) ± 1 / sqrt(1 / u + 1 / v).
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Scores:
 class Setting:
     """A federation on which methods were run.
 
-    about: its description. skews: its measures, means over seeds. scores: by method. poolings: of a table, the
-    gains of pooled rows, one per draw.
+    about: its description. skews: its measures, means over seeds. scores: by method. poolings: of a table,
+    the gains of pooled rows, one per draw.
     """
 
     name: str

@@ -41,8 +41,8 @@ METHODS = (
 FAR_DISTANCE = 3.0
 """Distance of the closest setting beyond which expected gains are guesses."""
 POOLING_DISCLOSURE = (
-    " For the gain of pooled rows also sums of the features of two classifiers and of their products, added up,"
-    " and how many of its rows each of the two gets right at a site."
+    " For the gain of pooled rows also sums of the features of two classifiers and of their products, added"
+    " up, and how many of its rows each of the two gets right at a site."
 )
 WITH_FEATURES = ("flea(lambda2=0)",)
 """Further methods if sites may share activations of single samples."""

@@ -143,8 +143,9 @@ def page() -> str:
         _measures(tables),
         *_score_tables(tables, (*METHODS, CENTRALISED), "###"),
     ]
-    ran = [m for m in METHODS if all(m in s.scores for s in tables)]
-    parts += ["### Tables left out", _left_out(tables, ran), "### Whether federating pays", _verdicts(tables)]
+    before = [s for s in tables if s.name not in after_rule()]
+    ran = [m for m in METHODS if all(m in s.scores for s in before)]
+    parts += ["### Tables left out", _left_out(before, ran), "### Whether federating pays", _verdicts(tables)]
     return "\n\n".join([*parts, *_confirmation()]) + "\n"
 
 
@@ -191,17 +192,20 @@ def verdict_trials(known: Sequence[Setting] | None = None) -> list[VerdictTrial]
     return found
 
 
+def after_rule() -> set[str]:
+    """The tables that were run after the rule of whether federating pays was fixed."""
+    return {name for name, plan in plans("tables.yaml").items() if plan.get("after_rule")}
+
+
 def _verdicts(known: Sequence[Setting]) -> str:
-    every = verdict_trials(known)
-    pairs = [(answer, t.measured) for t in every for answer in t.advised]
-    decided = [(answer, measured) for answer, measured in pairs if answer != "open"]
+    every, later = verdict_trials(known), after_rule()
     text = (
         f"Measured: the lead of `{DEFAULT}` over training alone at the sites, with Student's 95 % interval over"
         " seeds, and what it says. Advised: what the other settings say together with the gain of pooled rows, in"
-        " each draw of the clients. The answer is the measured one in"
-        f" {sum(a == m for a, m in pairs)} of {len(pairs)} draws; it decides in {len(decided)}, and is then the"
-        f" measured one in {sum(a == m for a, m in decided)} and the opposite in"
-        f" {sum({a, m} == {'yes', 'no'} for a, m in decided)}."
+        " each draw of the clients: "
+        f"{_verdicts_counted([t for t in every if t.setting not in later])}"
+        f" The last {len(later)} tables were run after this rule was fixed:"
+        f" {_verdicts_counted([t for t in every if t.setting in later])}"
     )
     words: dict[Verdict, str] = {"yes": "pays", "no": "does not pay", "open": "cannot be told"}
     rows = [
@@ -214,6 +218,17 @@ def _verdicts(known: Sequence[Setting]) -> str:
         for t in every
     ]
     return f"{text}\n\n" + table(["setting", "lead in points", "measured", "advised, draws"], rows)
+
+
+def _verdicts_counted(every: Sequence[VerdictTrial]) -> str:
+    pairs = [(answer, t.measured) for t in every for answer in t.advised]
+    decided = [(answer, measured) for answer, measured in pairs if answer != "open"]
+    return (
+        f"the answer is the measured one in {sum(a == m for a, m in pairs)} of {len(pairs)} draws of"
+        f" {len(every)} tables; it decides in {len(decided)}, and is then the measured one in"
+        f" {sum(a == m for a, m in decided)} and the opposite in"
+        f" {sum({a, m} == {'yes', 'no'} for a, m in decided)}."
+    )
 
 
 MEANING: dict[Goal, str] = {

@@ -6,12 +6,12 @@ features (Rahimi and Recht, NeurIPS 2007), which are the same for all sites. A c
     argmax_c  z' S^-1 m_c - m_c' S^-1 m_c / 2 + log p_kc
 
 with the means m_c of the classes, the covariance S within classes plus RIDGE, and the class shares p_kc of
-site k. Rows are dealt into FOLDS parts; in each, both classifiers are scored on rows that neither has seen. The
-gain is the mean over sites of the difference of accuracies. Its error is the larger one of two: the standard
-error over sites, and that of the rows on which the two differ.
+site k. Rows are dealt into FOLDS parts; in each, both classifiers are scored on rows that neither has seen.
+The gain is the mean over sites of the difference of accuracies. Its error is the larger one of two: the
+standard error over sites, and that of the rows on which the two differ.
 
-It takes sums of z and of products of z over all sites, which can be added up before anybody reads them; of one
-site it takes how many rows each classifier gets right.
+It takes sums of z and of products of z over all sites, which can be added up before anybody reads them; of
+one site it takes how many rows each classifier gets right.
 
 Letters: N rows, F features, C classes, K sites.
 """
