@@ -11,7 +11,7 @@ standard deviation over these settings and seeds.
 
 For a table the lead over local training is this expectation, m ± s, and the gain of pooled rows, p ± e, each
 weighted by its precision: with u = e^2 + BIAS^2 and v = max(s, LEAST)^2 it is
-(p / u + m / v) / (1 / u + 1 / v) ± 1 / sqrt(1 / u + 1 / v).
+(p / u + m / v) / (1 / u + 1 / v) ± 1 / sqrt(1 / u + 1 / v), and it decides from SURE of these deviations on.
 """
 
 from __future__ import annotations
@@ -212,6 +212,7 @@ def ranking(goal: Goal, methods: Sequence[str], ordered: Sequence[Neighbour]) ->
 
 
 Verdict = Literal["yes", "no", "open"]
+SURE = 1.5
 BIAS, LEAST = 0.03, 0.02
 """The deviation of a network's gain from that of a simple classifier, and the least spread of an expected
 gain."""
@@ -228,9 +229,10 @@ def over_local(best: Expectation, pooling: Pooling | None = None) -> Gain | None
 
 
 def pays(best: Expectation, pooling: Pooling | None = None) -> Verdict:
-    """Whether a method is expected to beat local training by more than the spread of its lead."""
+    """Whether a method is expected to beat local training by more than the spread of its lead, or of a table
+    by more than SURE times that."""
     lead = over_local(best, pooling)
-    if lead is None or abs(lead.mean) <= lead.spread:
+    if lead is None or abs(lead.mean) <= lead.spread * (SURE if pooling else 1):
         return "open"
     return "yes" if lead.mean > 0 else "no"
 

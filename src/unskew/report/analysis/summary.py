@@ -462,9 +462,10 @@ def _judgement(method: str, gaps: np.ndarray, points: str, chance: tuple[str, fl
         )
     spread, (tests, noise) = float(gaps.std(ddof=1)), chance
     if abs(mean) <= noise:
+        lead = f"{_gap_text(abs(mean), points)} {points} in the mean"
         return (
-            f"the two cannot be told apart, for {ahead} is ahead by {_gap_text(abs(mean), points)} {points} in"
-            f" the mean, and the {tests}, the same in all seeds, may show {_gap_text(noise, points)} by chance"
+            f"the two cannot be told apart, for {ahead} is ahead by {lead}, and the {tests}, the same in all"
+            f" seeds, may show {_gap_text(noise, points)} by chance"
         )
     if (gaps > spread).all():
         return f"federating pays, ahead in all {seeds} seeds by {_gap_range(gaps, points)}"
