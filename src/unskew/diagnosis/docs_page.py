@@ -187,7 +187,7 @@ def verdict_trials(known: Sequence[Setting] | None = None) -> list[VerdictTrial]
         half = float(stats.t.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / math.sqrt(len(gains)))
         measured: Verdict = "open" if abs(lead) <= half else "yes" if lead > 0 else "no"
         (expected,) = ranking("sites", [DEFAULT], nearest(left.skews, [s for s in known if s is not left]))
-        advised = tuple(pays(expected, pooling) for pooling in left.poolings)
+        advised: tuple[Verdict, ...] = tuple(pays(expected, pooling) for pooling in left.poolings)
         found.append(VerdictTrial(left.name, lead, half, measured, advised))
     return found
 
