@@ -12,14 +12,14 @@ import unskew
 from tests.federation import fake  # skips where cryptography is missing
 from tests.federation.test_several_inputs import sites
 from unskew.core.replies import Reply
+from unskew.data.column_statistics import UNIT_REMEDY
 from unskew.data.samples.dataset import Dataset
 from unskew.federation import site_data
-from unskew.data.column_statistics import UNIT_REMEDY
 from unskew.federation.coordinator.outliers import unit_remarks
-from unskew.federation.site.site_checks import check_site
 from unskew.federation.protocol.hello import Hello
 from unskew.federation.protocol.study_rules import COMMON_SCALING, scaling_remedy, site_settings
 from unskew.federation.site.site import Site, SiteIdentity
+from unskew.federation.site.site_checks import check_site
 from unskew.federation.site.study_review import Study, forecast_settings, looks_unscaled
 
 
