@@ -9,6 +9,7 @@ import pytest
 import unskew
 from unskew import data
 from unskew.data import prediction_inputs
+from unskew.data.readers.from_tables import read_table
 from unskew.errors import DataError
 
 LINES = """hospital,age,bp,sex,remark,sick
@@ -46,11 +47,50 @@ def test_all_columns_with_missing_values_are_listed_with_the_remedy(table):
     assert refused.value.code == "E405"
     for part in (
         "3 columns",
-        "'age' (1 of 6, first at line 3)",
-        "'bp' (2 of 6, first at line 4)",
-        "'sex' (1",
+        "'age' has no value at line 3 (1 are missing)",
+        "'bp' has no value at line 4 (2 are missing)",
+        "'sex' has no value at line 4 (1 are missing)",
+        "missing=median",
+        "drop='age,bp,sex'",
     ):
         assert part in text
+
+
+MISTAKES = """age,bp,weight,note,visit,sick
+60,120,"70,5",,2021-01-02,1
+,130,"81,0",r2,,0
+80,45%,"66,5",r3,2021-02-02,1
+40,110,"90,0",r4,2021-03-02,0
+"""
+
+
+@pytest.mark.parametrize("missing", ["refuse", "median"])
+def test_holes_and_mistakes_of_all_columns_stand_in_one_error(tmp_path, missing):
+    """Filling mends the holes; the two columns with mistakes stay."""
+    (tmp_path / "t.csv").write_text(MISTAKES)
+    with pytest.raises(DataError) as refused:
+        data.read(tmp_path / "t.csv", missing=missing)
+    text = refused.value.text
+    for part in ("'bp' holds numbers but '45%' at line 4", "'weight' holds numbers but '70,5' at line 2"):
+        assert part in text
+    assert ("'age' has no value at line 3" in text) is (missing == "refuse")
+    assert "decimal=','" in text
+
+
+def test_a_cell_is_missing_and_another_wrong_in_one_column():
+    frame = {"a": np.array(["1", "", "3", "4%"]), "b": np.array([1.0, np.nan, 2, 3]), "y": np.arange(4) % 2}
+    with pytest.raises(DataError, match=r"'a' has no value in row 1 .*, and holds numbers but '4%' in row 3"):
+        read_table(frame, "t", label="y")
+    with pytest.raises(DataError, match=r"'b' has no value in row 1") as refused:
+        read_table(frame, "t", label="y")
+    assert "FILE(missing" not in refused.value.text
+
+
+def test_a_column_that_is_left_out_may_have_holes(tmp_path):
+    """Remarks of their own in every row are no feature."""
+    lines = [f"{i},{'' if i == 3 else f'remark {i}'},{int(i) % 2}" for i in (*range(30), 30.5)]
+    (tmp_path / "t.csv").write_text("\n".join(["v,remark,sick", *lines]) + "\n")
+    assert [c for c, _ in data.read(tmp_path / "t.csv").intake.form["columns"]] == ["v"]
 
 
 def test_numbers_take_the_median_of_their_site_and_words_a_kind_of_their_own(table):
@@ -99,6 +139,21 @@ def test_rows_of_the_test_part_do_not_enter_the_medians(tmp_path):
     read = data.read(tmp_path, label="y", missing="median")
     assert read.x_test[:, 0].tolist() == [100, 3]
     assert read.intake.form["missing"]["v"] == 3
+
+
+def test_parquet_tables_are_filled_and_dropped_from_as_csv(table, tmp_path):
+    pq, csv = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow.csv")
+    options = csv.ConvertOptions(strings_can_be_null=True, null_values=["", "NA"])
+    pq.write_table(csv.read_csv(table, convert_options=options), tmp_path / "t.parquet")
+    for missing in ("median", "indicator"):
+        kept = {"missing": missing, "drop": "remark"}
+        assert rows_of(tmp_path / "t.parquet", **kept) == rows_of(table, **kept)
+    read = data.read(tmp_path / "t.parquet", label="sick", site="hospital", **kept)
+    pq.write_table(csv.read_csv(table, convert_options=options).slice(1, 1), tmp_path / "new.parquet")
+    new = prediction_inputs.read_inputs(tmp_path / "new.parquet", read.intake.form)[1]
+    assert new[0, 0] == read.intake.form["missing"]["age"] == 60
+    with pytest.raises(DataError, match=r"'bp' has no value at row 2 .*FILE\(missing=median\)"):
+        data.read(tmp_path / "t.parquet", label="sick", drop="remark,age,sex")
 
 
 def patients(rng, file, rows=200):

@@ -12,12 +12,14 @@ import unskew
 from tests.federation import fake  # skips where cryptography is missing
 from tests.federation.test_several_inputs import sites
 from unskew.core.replies import Reply
+from unskew.data.column_statistics import UNIT_REMEDY
 from unskew.data.samples.dataset import Dataset
 from unskew.federation import site_data
-from unskew.federation.coordinator.outliers import UNIT_REMEDY, unit_remarks
+from unskew.federation.coordinator.outliers import unit_remarks
 from unskew.federation.protocol.hello import Hello
 from unskew.federation.protocol.study_rules import COMMON_SCALING, scaling_remedy, site_settings
 from unskew.federation.site.site import Site, SiteIdentity
+from unskew.federation.site.site_checks import check_site
 from unskew.federation.site.study_review import Study, forecast_settings, looks_unscaled
 
 
@@ -181,3 +183,12 @@ def test_the_coordinator_reads_what_its_study_can_do(tmp_path, module):
     told = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E504"]
     assert len(told) == 3
     assert all(f"add +standardise(images=False) to the method, or {COMMON_SCALING}." in text for text in told)
+
+
+def test_a_site_checks_its_own_columns_to_compare_them_with_the_others(tmp_path):
+    rows = [f"{60 + i % 3},{'mf'[i % 2]},{i // 2 % 2}" for i in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["weight,sex,sick", *rows]) + "\n")
+    data = f"{tmp_path}/t.csv(label=sick)"
+    (text,) = (f.text for f in check_site(tmp_path, data, ("0", "1"), for_study=True) if f.what == "data")
+    assert "weight 61" in text or "weight 60.9" in text
+    assert "sex f 5" in text

@@ -134,6 +134,23 @@ def test_whether_federating_pays_is_said(ours, alone, sentence):
     assert benefit_sentence(context_of(federated, "x").summaries) == ""
 
 
+@pytest.mark.parametrize(("tests", "verdict"), [(152, "cannot be told apart"), (1520, "federating pays")])
+def test_a_lead_that_few_test_samples_may_show_by_chance_does_not_pay(tests, verdict):
+    """By hand: 1.96 sqrt((0.76 * 0.24 + 0.7 * 0.3) / 154) = 9.9 points, ten times the samples 3.1; two seeds
+    that agree to a tenth of a point change nothing."""
+    runs = [
+        replace(r, federation={**r.federation, "sizes": {"test": [tests // 2, tests // 2]}})
+        for seed in range(2)
+        for r in (
+            run("a", seed, [0.8], client_mean=[0.76 + 0.001 * seed]),
+            run("local", seed, [], own_mean=[0.7]),
+        )
+    ]
+    sentence = benefit_sentence(context_of(runs, "x").summaries)
+    assert verdict in sentence
+    assert ("152 test samples, the same in all seeds, may show 9.9 by chance" in sentence) is (tests == 152)
+
+
 def test_a_method_is_held_against_training_alone_in_the_same_seeds():
     """Seed 0 of the method is not there yet, so that of training alone has no partner."""
     ours = [run("a", seed, [0.5], client_mean=[value]) for seed, value in ((2, 0.7), (1, 0.6))]

@@ -1,7 +1,8 @@
 """The overview of a data set or federation that a run prints before it trains.
 
-`table` gives the lines for a person, `facts` the values for a program, and `terminal` the facts of a
-federation with a map of labels: one row for each client, one column for each class.
+`table` gives the lines for a person, of a data set also one for each column of a table; `facts` the values
+for a program, and `terminal` the facts of a federation with a map of labels: one row for each client, one
+column for each class.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from unskew.data.clients.federation import Federation
+from unskew.data.column_statistics import columns_of, furthest, statistics_of, unit_warnings
 from unskew.data.data_warnings import (
     class_imbalance,
     different_ranges,
@@ -30,6 +32,7 @@ from unskew.formats.input_layout import Input
 TOPICS = ("warning", "sites", "labels", "scaled", "left out", "note")
 CLASSES_SHOWN = 12
 SITES_SHOWN = 8
+COLUMNS_SHOWN = 40
 RANGE_BLOCK = 1 << 24
 """Number of values of which the range is computed at a time, so that a mapped file is never loaded as a
 whole."""
@@ -46,7 +49,8 @@ def table(dataset: Dataset | Federation) -> str:
         *_value_rows(dataset),
         _output_row(dataset),
         *_site_rows(dataset),
-        *(("warning", text) for text in (leaks(dataset), class_imbalance(dataset)) if text),
+        *_column_rows(dataset),
+        *(("warning", text) for text in _warnings(dataset)),
     ]
     notes = dataset.intake.notes if dataset.intake else ()
     rows += sorted(notes, key=lambda note: TOPICS.index(note[0]))
@@ -56,7 +60,7 @@ def table(dataset: Dataset | Federation) -> str:
 def facts(dataset: Dataset) -> dict[str, Any]:
     """The overview as values for programs: samples, shape, range, shares of classes, sites, columns and
     notes."""
-    warnings = (("warning", text) for text in (leaks(dataset), class_imbalance(dataset)) if text)
+    warnings = (("warning", text) for text in _warnings(dataset))
     notes = (*(dataset.intake.notes if dataset.intake else ()), *warnings)
     counts = [] if dataset.target else _class_counts(dataset)
     inputs = [{"name": e.name, "shape": e.shape, "type": e.kind, "values": v} for e, v in _inputs(dataset)]
@@ -75,8 +79,44 @@ def facts(dataset: Dataset) -> dict[str, Any]:
             for s in sites_of(dataset)
         ],
         "columns": list(dataset.columns),
+        "features": _feature_facts(dataset),
         "notes": [{"about": topic, "text": text} for topic, text in notes],
     }
+
+
+def _warnings(dataset: Dataset | Federation) -> list[str]:
+    return [text for text in (*unit_warnings(dataset), leaks(dataset), class_imbalance(dataset)) if text]
+
+
+def _column_rows(dataset: Dataset | Federation) -> list[tuple[str, str]]:
+    """A row for each of the first columns of a table, and one for that in which sites differ most."""
+    if isinstance(dataset, Federation):
+        return []
+    named = bool(dataset.intake and dataset.intake.form.get("kind") == "table")
+    lines = [str(column) for column in columns_of(dataset)] if named else []
+    if len(lines) > COLUMNS_SHOWN:
+        lines[COLUMNS_SHOWN:] = [f"and {len(lines) - COLUMNS_SHOWN} more columns"]
+    statistics = statistics_of(dataset)
+    if statistics and (worst := furthest(statistics)):
+        lines.append(f"sites differ most in {_printable_name(worst[0])}: {worst[1]}")
+    return [("" if i else "columns", line) for i, line in enumerate(lines)]
+
+
+def _feature_facts(dataset: Dataset) -> list[dict[str, Any]]:
+    """The columns of a table with the mean and deviation of numbers, also by site, or the shares of words."""
+    sites, s = dict[str, dict[str, list[float]]](), statistics_of(dataset)
+    for c, name in enumerate(s.names if s else ()):
+        assert s
+        sites[name] = dict(zip(s.sites, np.stack([s.mean_KC[:, c], s.std_KC[:, c]], 1).tolist()))
+    return [
+        {
+            "name": column.name,
+            "missing": column.missing,
+            **({"words": dict(column.kinds)} if column.kinds else {"mean": column.mean, "std": column.std}),
+            **({"sites": sites[column.name]} if column.name in sites and not column.kinds else {}),
+        }
+        for column in columns_of(dataset)
+    ]
 
 
 def _site_rows(dataset: Dataset | Federation) -> list[tuple[str, str]]:

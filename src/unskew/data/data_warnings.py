@@ -53,18 +53,23 @@ def site_column(dataset: Dataset | Federation) -> str:
     return column if column in dataset.columns else site_column_in(others)
 
 
-def sites_of(data: Dataset | Federation) -> list[Site]:
-    """The sites of a set with a column of sites, or of a federation with clients that are sites; else
-    none."""
+def rows_of_sites(data: Dataset | Federation) -> list[tuple[str, np.ndarray]]:
+    """(name, training rows) of each site of a set with a column of sites, or of a federation with clients
+    that are sites; else none."""
     if isinstance(data, Federation):
         clients = enumerate(data.train) if data.natural else ()
-        return [_site_of(data, data.name_of(k), rows) for k, rows in clients]
+        return [(data.name_of(k), rows) for k, rows in clients]
     column = site_column(data)
     if not column:
         return []
     values, names = data.columns[column], data.labels.get(column)
     distinct = np.unique(values).tolist()
-    return [_site_of(data, names[int(v)] if names else str(v), np.flatnonzero(values == v)) for v in distinct]
+    return [(names[int(v)] if names else str(v), np.flatnonzero(values == v)) for v in distinct]
+
+
+def sites_of(data: Dataset | Federation) -> list[Site]:
+    """The sites of a set or federation; see `rows_of_sites`."""
+    return [_site_of(data, name, rows) for name, rows in rows_of_sites(data)]
 
 
 def _site_of(data: Dataset | Federation, name: str, rows: np.ndarray) -> Site:

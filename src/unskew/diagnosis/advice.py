@@ -1,12 +1,17 @@
 """The evidence of recommendations, and the method that gained most in settings similar to a federation.
 
-`settings.yaml` describes each setting; `tools/evidence.py` runs them and writes `runs.csv` (the scores of
-every method) and `skews.csv` (the measures of the federations).
+`settings.yaml` describes each setting of images and signals, `tables.yaml` each of rows of a table, and
+advice rests on settings of its own kind. `tools/evidence.py` runs them and writes `runs.csv` (the scores of
+every method), `skews.csv` (the measures of the federations) and `pooling.csv` (the gains of pooled rows).
 
 The distance d_s to setting s is Euclidean over the measures on the scales of SCALES, each divided by its
 standard deviation over the evidence. The expected gain of a method over another one is the mean of its gains
 g_s in the NEAREST settings with scores of both, weighted by 1 / (d_s^2 + SOFT); the spread is the weighted
 standard deviation over these settings and seeds.
+
+For a table the lead over local training is this expectation, m ± s, and the gain of pooled rows, p ± e, each
+weighted by its precision: with u = e^2 + BIAS^2 and v = max(s, LEAST)^2 it is
+(p / u + m / v) / (1 / u + 1 / v) ± 1 / sqrt(1 / u + 1 / v), and it decides from SURE of these deviations on.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from unskew.diagnosis.pooling import Pooling
 from unskew.diagnosis.skews import Skews
 from unskew.formats import documents
 
@@ -47,13 +53,15 @@ class Scores:
 class Setting:
     """A federation on which methods were run.
 
-    about: its description. skews: its measures, means over seeds. scores: by method.
+    about: its description. skews: its measures, means over seeds. scores: by method. poolings: of a table,
+    the gains of pooled rows, one per draw.
     """
 
     name: str
     about: str
     skews: Skews
     scores: Mapping[str, Scores]
+    poolings: tuple[Pooling, ...] = ()
 
     def gains(self, method: str, over: str, goal: Goal) -> np.ndarray:
         """The leads of a method over another one as shares, one per common seed; empty without scores."""
@@ -67,13 +75,23 @@ def plans(file: str = "settings.yaml") -> dict[str, dict[str, Any]]:
     return documents.load(text, file, "E126")
 
 
+Kind = Literal["settings", "tables"]
+"""settings: images and signals. tables: rows of a table."""
+
+
 @cache
-def settings() -> tuple[Setting, ...]:
-    """Every setting with measures and runs, in the order of settings.yaml."""
-    scores, skews = scores_in("runs.csv"), _rows("skews.csv")
+def settings(kind: Kind = "settings") -> tuple[Setting, ...]:
+    """Every setting of a kind with measures and runs, in the order of its file."""
+    scores, skews, poolings = scores_in("runs.csv"), _rows("skews.csv"), _rows("pooling.csv")
     return tuple(
-        Setting(name, plan["about"], _mean_skews(measured), scores[name])
-        for name, plan in plans().items()
+        Setting(
+            name,
+            plan["about"],
+            _mean_skews(measured),
+            scores[name],
+            tuple(Pooling(float(r["gain"]), float(r["error"])) for r in poolings if r["setting"] == name),
+        )
+        for name, plan in plans(f"{kind}.yaml").items()
         if name in scores and (measured := [row for row in skews if row["setting"] == name])
     )
 
@@ -194,12 +212,30 @@ def ranking(goal: Goal, methods: Sequence[str], ordered: Sequence[Neighbour]) ->
     return ranked
 
 
-def pays(best: Expectation) -> Literal["yes", "no", "open"]:
-    """Whether a method is expected to beat local training by more than the spread of its gain."""
-    gain = best.over_local
-    if gain is None or abs(gain.mean) <= gain.spread:
+Verdict = Literal["yes", "no", "open"]
+SURE = 1.5
+BIAS, LEAST = 0.03, 0.02
+"""The deviation of a network's gain from that of a simple classifier, and the least spread of an expected
+gain."""
+
+
+def over_local(best: Expectation, pooling: Pooling | None = None) -> Gain | None:
+    """The expected lead of a method over local training; None without evidence. pooling: of a table."""
+    expected = best.over_local
+    if expected is None or pooling is None:
+        return expected
+    own, others = 1 / (pooling.error**2 + BIAS**2), 1 / max(expected.spread, LEAST) ** 2
+    mean = (pooling.gain * own + expected.mean * others) / (own + others)
+    return Gain(mean, (own + others) ** -0.5, expected.runs)
+
+
+def pays(best: Expectation, pooling: Pooling | None = None) -> Verdict:
+    """Whether a method is expected to beat local training by more than the spread of its lead, or of a table
+    by more than SURE times that."""
+    lead = over_local(best, pooling)
+    if lead is None or abs(lead.mean) <= lead.spread * (SURE if pooling else 1):
         return "open"
-    return "yes" if gain.mean > 0 else "no"
+    return "yes" if lead.mean > 0 else "no"
 
 
 def advise(goal: Goal, ranked: Sequence[Expectation]) -> str:

@@ -10,6 +10,7 @@ from typing import Any, get_args
 from torch import nn
 
 from unskew import config, models
+from unskew.data import column_statistics
 from unskew.data.clients.federation import Federation
 from unskew.data.data_warnings import class_imbalance, site_column
 from unskew.data.python_objects import settings_of
@@ -17,7 +18,8 @@ from unskew.data.registry import read
 from unskew.data.samples.dataset import Dataset
 from unskew.diagnosis import RELEVANT_SETTINGS, advice, skews
 from unskew.diagnosis.advice import Goal
-from unskew.diagnosis.diagnosis import Diagnosis
+from unskew.diagnosis.diagnosis import Diagnosis, WorstColumn
+from unskew.diagnosis.pooling import pooling_of
 from unskew.errors import DataError, UnskewError, UsageError
 from unskew.round.precision import torch_defaults
 from unskew.round.run import Run
@@ -39,6 +41,10 @@ METHODS = (
 """The methods among which a diagnosis chooses."""
 FAR_DISTANCE = 3.0
 """Distance of the closest setting beyond which expected gains are guesses."""
+POOLING_DISCLOSURE = (
+    " For the gain of pooled rows also sums of the features of two classifiers and of their products, added"
+    " up, and how many of its rows each of the two gets right at a site."
+)
 WITH_FEATURES = ("flea(lambda2=0)",)
 """Further methods if sites may share activations of single samples."""
 SUMS_ONLY = ("unskew(statistics=False)",)
@@ -57,7 +63,8 @@ def diagnose_run(run: Run, features: bool = False) -> Diagnosis:
     check_classes(federation)
     sites = skews.numbers_of(federation)
     measured = skews.skews_of(sites, settings.availability, settings.seed)
-    ordered = advice.nearest(measured, advice.settings())
+    pooling = pooling_of(federation)
+    ordered = advice.nearest(measured, advice.settings("tables" if pooling else "settings"))
     further = (*(WITH_FEATURES if features else ()), *(SUMS_ONLY if run.secure else ()))
     reasons = refusals(run, (*METHODS, *further))
     able = [method for method, reason in reasons.items() if not reason]
@@ -65,12 +72,25 @@ def diagnose_run(run: Run, features: bool = False) -> Diagnosis:
         federation.name,
         federation.skew,
         measured,
-        skews.disclosure_sentences(sites),
+        skews.disclosure_sentences(sites) + (POOLING_DISCLOSURE if pooling else ""),
         {goal: tuple(advice.ranking(goal, able, ordered)) for goal in get_args(Goal)},
         tuple(ordered),
         {method: reason for method, reason in reasons.items() if reason},
         tuple(_cautions(federation, ordered[0])),
+        worst_column(federation, sites),
+        pooling,
     )
+
+
+def worst_column(federation: Federation, sites: Sequence[skews.SiteNumbers]) -> WorstColumn | None:
+    """The column of a table in which sites lie furthest apart; None for other samples."""
+    columns = column_statistics.numbers_of_rows(federation)
+    every = skews.feature_skews(sites) if columns else None
+    if every is None:
+        return None
+    names = [name for name, _, start, end in columns for _ in range(end - start)]
+    f = int(every.skew_F.argmax())
+    return WorstColumn(names[skews.spread_over(len(names))[f]], every.furthest_F[f], float(every.skew_F[f]))
 
 
 def _cautions(federation: Federation, closest: advice.Neighbour) -> Iterator[str]:
@@ -79,6 +99,7 @@ def _cautions(federation: Federation, closest: advice.Neighbour) -> Iterator[str
         yield "all labels are of one class, so there is nothing to learn from them."
     if text := class_imbalance(federation):
         yield f"{text}; the evidence is of classes that are about equally common, and of accuracy."
+    yield from column_statistics.unit_warnings(federation)
     if federation.masks:
         yield (
             "every setting of the evidence has one label a sample, and these samples have masks: take the"
@@ -154,7 +175,7 @@ def diagnose(
     features: bool = False,
     **options: Any,
 ) -> Diagnosis:
-    """Measure the skews of a federation and recommend a method, without training.
+    """Measure the skews of a federation and recommend a method, without training a network.
 
     data, label, site, target, group, model: as for `unskew.run`. Your own data are divided by their column of
     sites unless you set a skew. Samples with several inputs need a model of your own.

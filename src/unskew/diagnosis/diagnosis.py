@@ -6,10 +6,22 @@ import dataclasses
 import html
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from unskew.diagnosis.advice import LOCAL, NEAREST, Expectation, Gain, Goal, Neighbour, pays
+from unskew.diagnosis.advice import (
+    LOCAL,
+    NEAREST,
+    Expectation,
+    Gain,
+    Goal,
+    Neighbour,
+    Verdict,
+    over_local,
+    pays,
+)
+from unskew.diagnosis.pooling import Pooling
 from unskew.diagnosis.skews import Skews
+from unskew.errors import excerpt
 
 
 @dataclass(frozen=True)
@@ -21,7 +33,24 @@ class Reading:
     meaning: str
 
 
-def readings(s: Skews) -> list[Reading]:
+@dataclass(frozen=True)
+class WorstColumn:
+    """The column of a table in which sites lie furthest apart. site: the one furthest from the others. skew:
+    the feature skew of this column alone."""
+
+    name: str
+    site: str
+    skew: float
+
+    def __str__(self) -> str:
+        return f"{excerpt(self.name, 40)}, {self.skew:.2f}, {self.site} from the others"
+
+
+FEATURE_GRADES = (0.2, 0.7)
+"""Feature skews from which inputs look different, and very different."""
+
+
+def readings(s: Skews, worst: WorstColumn | None = None) -> list[Reading]:
     """Every measure with its meaning, in the order in which tables show them."""
     return [
         Reading("sites", f"{s.sites:,}", _sites(s)),
@@ -46,7 +75,7 @@ def readings(s: Skews) -> list[Reading]:
         Reading(
             "feature skew",
             "?" if s.feature_skew is None else f"{s.feature_skew:.2f}",
-            _feature_skew(s.feature_skew),
+            _feature_skew(s.feature_skew, worst),
         ),
         Reading(
             "absent a round",
@@ -103,17 +132,21 @@ def _missing(value: float) -> str:
     )
 
 
-def _feature_skew(value: float | None) -> str:
+def _feature_skew(value: float | None, worst: WorstColumn | None) -> str:
     if value is None:
         return "cannot be told: no class has enough samples at two sites, or the samples are constant"
-    grade = _grade(
-        value,
+    grades = (
         "inputs of a class look alike at every site",
         "inputs look different from site to site",
         "inputs look very different from site to site",
-        (0.2, 0.7),
     )
-    return f"{grade}: sites lie {value:.2f} standard deviations of a sample apart"
+    text = f"{_grade(value, *grades, FEATURE_GRADES)}: sites lie {value:.2f} standard deviations of a sample"
+    text += " apart"
+    if worst is None or not worst.skew:
+        return text
+    if value < FEATURE_GRADES[0] <= worst.skew:
+        text = text.replace("look alike", "look alike in most columns")
+    return f"{text}; furthest in {worst}"
 
 
 def points(share: float) -> str:
@@ -143,18 +176,21 @@ class Diagnosis:
     nearest: tuple[Neighbour, ...]
     refused: Mapping[str, str]
     cautions: tuple[str, ...] = ()
+    worst: WorstColumn | None = None
+    pooling: Pooling | None = None
 
     def best(self, goal: Goal = "sites") -> Expectation:
         """The method with the largest expected gain."""
         return self.rankings[goal][0]
 
     @property
-    def pays(self) -> Literal["yes", "no", "open"]:
-        """Whether the best method is expected to beat local training by more than the spread of the evidence.
+    def pays(self) -> Verdict:
+        """Whether the best method is expected to beat local training by more than the spread of the evidence;
+        for a table, of the evidence and of what a simple classifier shows on its rows.
 
         Always "open" if there are cautions.
         """
-        return "open" if self.cautions else pays(self.best())
+        return "open" if self.cautions else pays(self.best(), self.pooling)
 
     @property
     def method(self) -> str:
@@ -175,7 +211,10 @@ class Diagnosis:
     def table(self) -> str:
         """The diagnosis as text: measures, what leaves the sites, recommendations and their evidence."""
         lines = [f"{self.federation}, divided by {self.split}", ""]
-        lines += [f"{r.name:<16}{r.value:>8}  {r.meaning}" for r in readings(self.skews)]
+        lines += [f"{r.name:<16}{r.value:>8}  {r.meaning}" for r in readings(self.skews, self.worst)]
+        if p := self.pooling:
+            meaning = "points that a simple classifier gains at the sites from the rows of all"
+            lines.append(f"{'pooled rows':<16}{points(p.gain):>8}  ± {100 * p.error:.1f} {meaning}")
         lines += ["", self.leaves, "", f"{'goal':<19}{'method':<24}{'over fedavg':>15}{'over local':>15}"]
         for goal, aim in AIMS.items():
             lines += [_row(aim if i == 0 else "", e) for i, e in enumerate(self.rankings[goal][:3])]
@@ -191,8 +230,10 @@ class Diagnosis:
             "split": self.split,
             "measures": {
                 r.name: {"value": v, "meaning": r.meaning}
-                for r, v in zip(readings(self.skews), _values(self.skews))
+                for r, v in zip(readings(self.skews, self.worst), _values(self.skews))
             },
+            "pooling": dataclasses.asdict(self.pooling) if self.pooling else None,
+            "worst_column": dataclasses.asdict(self.worst) if self.worst else None,
             "leaves": self.leaves,
             "method": self.method,
             "pays": self.pays,
@@ -224,9 +265,8 @@ def _row(aim: str, expected: Expectation) -> str:
 
 def _verdict(diagnosis: Diagnosis) -> str:
     best = diagnosis.best()
-    expected = (
-        f"{best.method} is expected {_points(best.over_local)} points from training alone, at the sites"
-    )
+    lead = _points(over_local(best, diagnosis.pooling))
+    expected = f"{best.method} is expected {lead} points from training alone, at the sites"
     if diagnosis.pays == "no":
         return (
             f"Federating does not pay: {expected}. Let every site train alone, unless sites without data need"
@@ -235,7 +275,7 @@ def _verdict(diagnosis: Diagnosis) -> str:
     if diagnosis.pays == "open":
         but = (
             "the evidence may not carry over to these data, as the cautions say, though "
-            if pays(best) != "open"
+            if pays(best, diagnosis.pooling) != "open"
             else ""
         )
         return (

@@ -90,9 +90,12 @@ def moments(x: np.ndarray, layout: Layout | None = None, most: int = MOST_MOMENT
     if x.ndim > 2:
         flat = values.reshape(*x.shape[:2], -1)
         values = np.concatenate([flat.mean(-1), flat.std(-1)], axis=1)
-    if values.shape[1] <= most:
-        return values
-    return values[:, np.linspace(0, values.shape[1] - 1, most).round().astype(int)]
+    return values if values.shape[1] <= most else values[:, spread_over(values.shape[1], most)]
+
+
+def spread_over(columns: int, most: int = MOST_MOMENTS) -> np.ndarray:
+    """The positions of at most so many columns, spread evenly."""
+    return np.linspace(0, columns - 1, min(columns, most)).round().astype(int)
 
 
 def _site(f: Federation, k: int) -> SiteNumbers:
@@ -164,7 +167,24 @@ def label_skew(counts_KC: np.ndarray, n_K: np.ndarray) -> float:
     return float((n_K * np.maximum(0, distance_K - chance_K)).sum() / n_K.sum())
 
 
+@dataclass(frozen=True, eq=False)
+class FeatureSkew:
+    """skew_F: the distance of sites in each moment, in standard deviations of a sample; 0 for a moment that
+    does not vary. varies_F: whether it does. furthest_F: the name of the site that lies furthest from the
+    others."""
+
+    skew_F: np.ndarray
+    varies_F: np.ndarray
+    furthest_F: tuple[str, ...]
+
+
 def feature_skew(sites: Sequence[SiteNumbers]) -> float | None:
+    """The mean distance of sites over the moments that vary; None if undefined. See `feature_skews`."""
+    every = feature_skews(sites)
+    return None if every is None else float(every.skew_F[every.varies_F].mean())
+
+
+def feature_skews(sites: Sequence[SiteNumbers]) -> FeatureSkew | None:
     """The distance of sites for samples of one class, in standard deviations of a sample; None if undefined.
 
     m_k: a site's mean; M_c: the mean of a class over all sites; o_k = m_k - sum_c p_kc M_c; w, b as above.
@@ -197,7 +217,9 @@ def feature_skew(sites: Sequence[SiteNumbers]) -> float | None:
         return None
     within_F = (around_F - by_site_F)[varies_F] / free
     between_F = np.maximum(0, by_site_F[varies_F] - within_F * chance) / n_K.sum()
-    return float(np.sqrt(between_F / within_F).mean())
+    skew_F = np.zeros(len(varies_F))
+    skew_F[varies_F] = np.sqrt(between_F / within_F)
+    return FeatureSkew(skew_F, varies_F, tuple(sharing[k].name for k in np.abs(off_KF).argmax(0)))
 
 
 def absence(availability: str, sites: int, seed: int = 0) -> float:

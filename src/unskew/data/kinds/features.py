@@ -3,7 +3,8 @@
     numbers                       as they are
     words in up to 20 kinds       a column of 0 and 1 for each kind (one column for two kinds)
     other words, row numbers      left out, with a note; refused as a separate input
-    missing values, and other values in a column of numbers                 refused, with the line
+    missing values, and other values in a column of numbers                 refused, with the line; all
+                                                                            columns of a table in one error
 
 Letters: N rows.
 """
@@ -33,6 +34,37 @@ LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 Kinds: TypeAlias = dict[str, list[str]]
 """For each column of features, the words that each became a column of 0 and 1; [] for numbers."""
+
+
+class ColumnFault(DataError):
+    """A column that cannot be read (E405). fault: without the name of the column. remedy: how to mend it."""
+
+    def __init__(self, sheet: Sheet, column: str, fault: str, remedy: str):
+        super().__init__("E405", f"{sheet.name}: column {excerpt(column, 40)} {fault}; {remedy}.")
+        self.column, self.fault, self.remedy = column, fault, remedy
+
+
+MOST_LISTED = 8
+"""The most columns whose faults one error lists."""
+
+
+def check_faults(sheet: Sheet, faults: Sequence[ColumnFault]) -> None:
+    """Raises the fault of a single column, or a DataError (E405) that lists those of all; nothing without
+    any."""
+    if len(faults) < 2:
+        for fault in faults:
+            raise fault
+        return
+    names = [excerpt(fault.column, 40) for fault in faults]
+    listed = [f"{name} {fault.fault}" for name, fault in zip(names[:MOST_LISTED], faults)]
+    more = f"; and {len(faults) - MOST_LISTED} more" if len(faults) > MOST_LISTED else ""
+    remedies = ". ".join(dict.fromkeys(fault.remedy[:1].upper() + fault.remedy[1:] for fault in faults))
+    text = (
+        f"{sheet.name} has {len(faults)} columns that cannot be read: {'; '.join(listed)}{more}. {remedies}"
+    )
+    drop = ",".join(fault.column for fault in faults[:MOST_LISTED])
+    advice = f" FILE(drop={excerpt(drop, 400)}) leaves them out." if sheet.places else ""
+    raise DataError("E405", f"{text}.{advice}")
 
 
 @dataclass(frozen=True)
@@ -65,13 +97,18 @@ def encode_features(
 def encodings_of(
     sheet: Sheet, columns: Iterable[str], judge: Callable[[str], Encoding], notes: list[Note]
 ) -> Kinds:
-    """The encoding of each column that is used; adds to the notes. Raises DataError (E403) if none can be
-    used."""
+    """The encoding of each column that is used; adds to the notes. Raises DataError: E405 that lists the
+    faults of all columns, E403 if none can be used."""
     used: Kinds = {}
     left_out: list[str] = []
     spread: list[str] = []
+    faults: list[ColumnFault] = []
     for column in columns:
-        encoding = judge(column)
+        try:
+            encoding = judge(column)
+        except ColumnFault as fault:
+            faults.append(fault)
+            continue
         if encoding.kinds is None:
             left_out.append(f"'{column}' (numbers of rows)")
             continue
@@ -83,6 +120,7 @@ def encodings_of(
             spread.append(f"'{column}' ({len(encoding.kinds)} kinds)")
         if encoding.unseen:
             notes.append(_unseen_note(f"column '{column}'", encoding))
+    check_faults(sheet, faults)
     if left_out:
         notes.append(("left out", f"columns {abbreviate(left_out, 5)}"))
     if spread:
@@ -101,8 +139,7 @@ def _unseen_note(subject: str, encoding: Encoding) -> Note:
 def encode_column(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Encoding, list[np.ndarray]]:
     """(the encoding of a column, the columns of numbers that it becomes, [N] each). Raises DataError
     (E405) as `column_of_numbers` does."""
-    train = values if sheet.test is None else values[~sheet.test]
-    if is_row_number(column, values) or is_row_number(column, train):
+    if numbers_rows(sheet, column, values):
         return Encoding(None), []
     return encode_input(sheet, column, values)
 
@@ -190,43 +227,87 @@ def is_row_number(column: str, values: np.ndarray) -> bool:
     return consecutive or column.strip().lower() in ROW_NUMBERS
 
 
+def numbers_rows(sheet: Sheet, column: str, values: np.ndarray) -> bool:
+    """Whether a column of features numbers the rows, of the table or of its training part."""
+    train = values if sheet.test is None else values[~sheet.test]
+    return is_row_number(column, values) or is_row_number(column, train)
+
+
 def column_of_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray | None:
-    """float64 [N], or None for a column of words. Raises DataError (E405) for missing and mistaken values."""
+    """float64 [N], or None for a column of words. Raises ColumnFault for missing and mistaken values, except
+    in a column of so many words that it is left out."""
+    missing = cells.missing(values)
+    if not missing.any():
+        return numbers_between_gaps(sheet, column, values, missing)
+    fault, remedy = _gaps(sheet, missing)
+    try:
+        numbers = numbers_between_gaps(sheet, column, values, missing)
+    except ColumnFault as mistake:
+        raise ColumnFault(
+            sheet, column, f"{fault}, and {mistake.fault}", f"{remedy}. {mistake.remedy.capitalize()}"
+        ) from None
+    if numbers is None and len(set(cells.words(values[~missing]).tolist())) > MOST_KINDS:
+        return None
+    raise ColumnFault(sheet, column, fault, remedy)
+
+
+def numbers_between_gaps(
+    sheet: Sheet, column: str, values: np.ndarray, missing: np.ndarray
+) -> np.ndarray | None:
+    """The numbers of a column, float64 [N] with NaN for missing ones; None for a column of words. Raises
+    ColumnFault for mistaken values. missing: bool [N]."""
     if values.dtype.kind not in "biufOUS":
         return None
-    _check_complete(sheet, column, values)
-    is_number = values.dtype.kind in "biuf"
-    numbers = values.astype(np.float64) if is_number else _parse_numbers(sheet, column, values)
+    if missing.all():
+        return np.full(len(values), np.nan)
+    present = np.flatnonzero(~missing)
+    known = values[present]
+    numbers = (
+        known.astype(np.float64)
+        if values.dtype.kind in "biuf"
+        else _parse_numbers(sheet, column, known, present)
+    )
     if numbers is None:
         return None
     with np.errstate(invalid="ignore"):
         large = np.abs(numbers) > LARGEST_FLOAT32
     if large.any():
         row = int(np.argmax(large))
-        fault = f"column '{column}' holds {values[row]} {sheet.where(row)}, which is too large for float32"
+        place = sheet.where(int(present[row]))
         count = quantity(int(large.sum()), "such cell")
-        raise DataError("E405", f"{sheet.name}: {fault} ({count}); correct it, or leave the row out.")
-    return numbers
+        fault = f"holds {known[row]} {place}, which is too large for float32 ({count})"
+        raise ColumnFault(sheet, column, fault, "correct it, or leave the row out")
+    filled = np.full(len(values), np.nan)
+    filled[present] = numbers
+    return filled
+
+
+def _gaps(sheet: Sheet, missing: np.ndarray) -> tuple[str, str]:
+    """(the fault of a column with missing values, its remedy)."""
+    first, count = sheet.where(int(np.argmax(missing))), int(missing.sum())
+    remedy = "fill it, or leave these rows or the column out"
+    if sheet.places:
+        remedy = (
+            "fill missing cells, FILE(missing=median) or FILE(missing=indicator), or leave the column out"
+        )
+    return f"has no value {first} ({count:,} are missing)", remedy
 
 
 def _check_complete(sheet: Sheet, column: str, values: np.ndarray) -> None:
-    """Raises DataError (E405) for missing values."""
+    """Raises ColumnFault for missing values."""
     if (missing := cells.missing(values)).any():
-        fault = f"column '{column}' has no value {sheet.where(int(np.argmax(missing)))}"
-        remedy = "fill it, or leave these rows or the column out"
-        raise DataError("E405", f"{sheet.name}: {fault} ({int(missing.sum()):,} are missing); {remedy}.")
+        raise ColumnFault(sheet, column, *_gaps(sheet, missing))
 
 
-def _parse_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray | None:
-    """The numbers in a column of texts, float64 [N], None for a column of words."""
+def _parse_numbers(sheet: Sheet, column: str, values: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
+    """The numbers in a column of texts, float64 [n], None for a column of words. rows: their places in the
+    sheet, [n]."""
     texts = [str(v).strip() for v in values.tolist()]
     if (row := sheet.ambiguous_number(texts)) is not None:
-        digits, where = texts[row].replace(".", ""), sheet.where(row)
-        fault = (
-            f"column '{column}' holds {texts[row]} {where}, which may be {float(texts[row]):g} or {digits}"
-        )
+        digits, where = texts[row].replace(".", ""), sheet.where(int(rows[row]))
+        fault = f"holds {texts[row]} {where}, which may be {float(texts[row]):g} or {digits}"
         remedy = "name the format, FILE(decimal='.') or FILE(thousands='.'), or write plain numbers"
-        raise DataError("E405", f"{sheet.name}: {fault}; {remedy}.")
+        raise ColumnFault(sheet, column, fault, remedy)
     rewritten = sheet.plain_numbers(texts)
     plain = cells.are_plain(rewritten)
     if plain.all():
@@ -235,13 +316,11 @@ def _parse_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray 
         return None
     row = int(np.argmin(plain))
     count = quantity(int((~plain).sum()), "such cell")
-    fault = (
-        f"column '{column}' holds numbers but {excerpt(str(values[row]), 30)} {sheet.where(row)} ({count})"
-    )
+    fault = f"holds numbers but {excerpt(str(values[row]), 30)} {sheet.where(int(rows[row]))} ({count})"
     remedy = (
         "write plain numbers such as 1234.5, or name their format, such as FILE(decimal=',', thousands='.')"
     )
-    raise DataError("E405", f"{sheet.name}: {fault}; {remedy}.")
+    raise ColumnFault(sheet, column, fault, remedy)
 
 
 def encode_inputs(

@@ -7,7 +7,7 @@ Letters: N samples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,11 @@ import numpy as np
 
 from unskew.data.files.sheets import Sheet
 from unskew.data.kinds.column_roles import column_named, label_column_in, site_column_of
-from unskew.data.kinds.features import encode_inputs, is_row_number
+from unskew.data.kinds.features import encode_features, encode_inputs, is_row_number
 from unskew.data.kinds.groups import INDEPENDENT, group_setting
 from unskew.data.kinds.images import BitsSetting, FitSetting, SizeSetting
 from unskew.data.kinds.labels import label_names
+from unskew.data.kinds.missing_values import MissingSetting
 from unskew.data.parquet import row_decoding
 from unskew.data.parquet.row_decoding import (
     ImageSettings,
@@ -34,11 +35,13 @@ from unskew.data.parquet.table import LazyColumns, RowNames, ShardTable, read_ta
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.readers.from_items import INPUT_KEYS
 from unskew.data.readers.from_tables import (
+    ColumnChoice,
     Roles,
     apply_split,
     check_sites,
     divide_by_part,
     group_column,
+    names_in,
     read_label_columns,
     sheet_set,
     target_of,
@@ -73,20 +76,24 @@ def parquet(
     center: float | None = None,
     scale: float | None = None,
     group: str = "",
+    drop: str | Sequence[str] = "",
+    missing: MissingSetting = "refuse",
 ) -> Dataset:
     """The set in Parquet files. path: a file, a folder with any number of them, or a pattern such as
     shards/part-*.parquet.
 
     A column of lists of numbers, or of files {bytes, path} as the hub keeps images and sounds, holds the
     samples, and the other columns facts about them. Without such a column, all columns are features, see
-    `read_table`. Files or folders called train and test hold the training and test rows. Samples that would
+    `read_table`; drop and missing are then as for a CSV, and filled columns are kept in memory. Files or
+    folders called train and test hold the training and test rows. Samples that would
     take more than a quarter of the memory are read during training.
     Raises DataError: E401 for files that cannot be read, or without pyarrow, E402 if there are none, E403 for
     columns and for shapes that differ, E404 for labels, E405 for missing values, E142 for anything that does
     not fit into memory.
     """
     aim, images = target_of(target, label, center, scale), ImageSettings(size, fit, bits)
-    return dataset_of_table(read_table(Path(path)), x, (label, site, group), layout, images, aim)
+    choice = ColumnChoice((), names_in(drop), missing)
+    return dataset_of_table(read_table(Path(path)), x, (label, site, group), layout, images, aim, choice)
 
 
 def dataset_of_table(
@@ -96,9 +103,12 @@ def dataset_of_table(
     layout: AxisOrder,
     images: ImageSettings,
     aim: Target | None,
+    choice: ColumnChoice | None = None,
 ) -> Dataset:
     """The set in a table, as `parquet` describes it. x: the column of samples, or several for several inputs;
-    "" to search for one."""
+    "" to search for one. Raises DataError (E403) for a choice of columns where lists or files are the
+    samples."""
+    choice = choice or ColumnChoice()
     target = label_names(aim.name if aim else "")
     inputs = label_names(x)
     if len(inputs) < 2 or x in table.columns:
@@ -114,7 +124,13 @@ def dataset_of_table(
     left_out = [*table.omissions, *(f"column '{n}', whose words take too much memory" for n in heavy)]
     notes: list[Note] = [("left out", abbreviate(left_out))] if left_out else []
     if not inputs:
-        return sheet_set(sheet, roles, None, aim, features=partial(encode_table, table)).with_notes(*notes)
+        features = partial(encode_table, table) if choice.missing == "refuse" else encode_features
+        return sheet_set(sheet, roles, None, aim, features=features, choice=choice).with_notes(*notes)
+    if choice != ColumnChoice():
+        fault = f"the samples are in {abbreviate([excerpt(c, 40) for c in inputs])}"
+        raise DataError(
+            "E403", f"{table.name}: {fault}; leave out drop and missing, which are for columns of features."
+        )
     if len(inputs) > 1:
         return _read_inputs(table, sheet, inputs, roles, layout, images, aim, notes)
     (column,) = inputs
@@ -299,6 +315,8 @@ def saved(
     center: float | None = None,
     scale: float | None = None,
     group: str = "",
+    drop: str | Sequence[str] = "",
+    missing: MissingSetting = "refuse",
 ) -> Dataset:
     """The set that was saved in a folder, a Dataset or a DatasetDict.
 
@@ -309,4 +327,5 @@ def saved(
     """
     aim, images = target_of(target, label, center, scale), ImageSettings(size, fit, bits)
     table = read_saved_table(Path(path), split)
-    return dataset_of_table(table, x, (label, site, group), layout, images, aim)
+    choice = ColumnChoice((), names_in(drop), missing)
+    return dataset_of_table(table, x, (label, site, group), layout, images, aim, choice)

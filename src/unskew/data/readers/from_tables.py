@@ -32,7 +32,7 @@ from unskew.data.kinds.column_roles import (
 )
 from unskew.data.kinds.features import Kinds, encode_as, encode_features
 from unskew.data.kinds.groups import INDEPENDENT, column_question, group_setting, is_id_name
-from unskew.data.kinds.missing_values import MissingSetting, check_complete, fill, fill_as
+from unskew.data.kinds.missing_values import MissingSetting, fill, fill_as
 from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.conversion import array_of
 from unskew.data.samples.dataset import Dataset, Target
@@ -71,7 +71,7 @@ def csv_set(
     for the other arguments and the errors.
     """
     place, numbers, notes = Path(path), NumberFormat.from_settings(decimal, thousands), list[Note]()
-    choice = ColumnChoice(_names(x), _names(drop), missing)
+    choice = ColumnChoice(names_in(x), names_in(drop), missing)
     aim = target_of(target, label, center, scale)
     if are_sites(place):
         sheet, site = _read_sites(place, numbers, site, notes), site or SITE_COLUMN
@@ -237,7 +237,7 @@ class ColumnChoice:
     missing: MissingSetting = "refuse"
 
 
-def _names(text: str | Sequence[str]) -> tuple[str, ...]:
+def names_in(text: str | Sequence[str]) -> tuple[str, ...]:
     """Names of columns: a list, or joined by commas."""
     return tuple(
         name.strip() for name in (text.split(",") if isinstance(text, str) else text) if name.strip()
@@ -293,26 +293,28 @@ def sheet_raw(
     if group:
         places[group] = sheet.columns[group]
     feature_columns = [column for column in remaining if column not in places]
-    medians: dict[str, float] = {}
+    filled = None
     columns: Mapping[str, np.ndarray] = ColumnSubset(sheet.columns, feature_columns)
     if choice:
         chosen = [column_named(feature_columns, name, sheet.name) for name in choice.x]
         columns = ColumnSubset(sheet.columns, chosen or feature_columns)
-        if choice.missing == "refuse":
-            check_complete(sheet, columns)
-        else:
-            columns, medians = fill(sheet, columns, choice.missing, places.get(site), notes)
+        if choice.missing != "refuse":
+            filled = fill(sheet, columns, choice.missing, places.get(site), notes)
+            columns = filled.columns
     x, used = features(sheet, columns, notes)
     if site:
         notes.append(("sites", f"from the column '{site}'"))
     # a list, because the order of the columns counts
     form: dict[str, Any] = {"kind": "table", "columns": [[column, kinds] for column, kinds in used.items()]}
-    if choice and choice.missing != "refuse":
-        form["missing"] = medians
+    if filled:
+        form["missing"] = dict(filled.medians)
     if sheet.numbers:
         form["numbers"] = [sheet.numbers.decimal, sheet.numbers.thousands]
-    raw = RawSamples(x, y, columns=places, notes=tuple(notes), target=target, group=group, form=form)
-    return divide_by_part(replace(raw, classes=None if classes is None else tuple(classes)), sheet)
+    raw = RawSamples(
+        x, y, classes=None if classes is None else tuple(classes), columns=places, notes=tuple(notes),
+        target=target, group=group, form=form, gaps=filled.gaps if filled else {},
+    )  # fmt: skip
+    return divide_by_part(raw, sheet)
 
 
 def group_column(sheet: Sheet, columns: Sequence[str], group: str, notes: list[Note]) -> str:

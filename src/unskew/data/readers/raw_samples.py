@@ -101,7 +101,7 @@ class RawSamples:
 
     x, y, x_test, y_test: as `arrays` takes them; without a test set, the last two are None.
     group: the column of groups that no split may separate, such as the slices of a patient, "" without one.
-    form: how the columns of a table became samples (Intake.form).
+    form, gaps: how the columns of a table became samples (Intake).
     source_dtype: the original type of samples that are scaled already.
     layout: the order of the axes of x and x_test.
     """
@@ -119,6 +119,7 @@ class RawSamples:
     form: Mapping[str, Any] = field(default_factory=dict)
     source_dtype: str = ""
     layout: AxisOrder = "auto"
+    gaps: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def dataset(self, name: str) -> Dataset:
         """The set of these samples; raises the errors of `arrays`."""
@@ -138,7 +139,7 @@ class RawSamples:
         )
         intake = dataset.intake or Intake()
         form, dtype = {**intake.form, **self.form}, self.source_dtype or intake.dtype
-        return replace(dataset, intake=replace(intake, form=form, dtype=dtype))
+        return replace(dataset, intake=replace(intake, form=form, dtype=dtype, gaps=self.gaps))
 
     def with_groups(self, values: Any) -> RawSamples:
         """The set with the group of each training sample, or of each training and then each test sample.

@@ -22,6 +22,7 @@ class Intake:
     divided: the column by which the source was divided among clients, "" without one.
     form: how files or the columns of a table became samples; {} for arrays. unskew.data.prediction_inputs
     repeats it for new samples.
+    gaps: by column of a table and by site, the number of missing values that were filled; they are not kept.
     unnamed: whether the classes have no names but the numbers of the labels.
     """
 
@@ -30,6 +31,7 @@ class Intake:
     divided: str = ""
     form: Mapping[str, Any] = field(default_factory=dict[str, Any])
     unnamed: bool = False
+    gaps: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
 
     def __post_init__(self) -> None:
         # Notes quote names from the data.

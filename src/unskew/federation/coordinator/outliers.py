@@ -14,14 +14,8 @@ must be a hundred times that bound, and Shares are not compared. Shared sums gro
 1,000,000 is required for them. Inputs and features do not grow: their root mean square is compared without
 regard to the steps, and r_k > 1,000 is refused.
 
-Units. The means and deviations that `standardise` collects reveal sites with other units of measurement.
-Channel c of site k is unlike that of site j if
-
-    |mu_kc - mu_jc| > 5 sigma_jc    or    sigma_kc > 5 sigma_jc    or    sigma_kc < sigma_jc / 5
-
-and is reported if it is unlike those of most other sites. For example, a hospital's weights in pounds lie 7
-deviations away from those in kilograms. Channels of zeros and ones at both sites, channels without variation,
-and sites with few samples reveal nothing about units.
+Units. The means and deviations that `standardise` collects reveal sites with other units of measurement
+(unskew.data.column_statistics).
 
 Letters: K replies or sites, J those other than one, C channels.
 """
@@ -32,7 +26,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -41,6 +34,7 @@ from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.core.replies import Reply, cap_weights
 from unskew.core.trees import Weights, flat_tree
+from unskew.data import column_statistics
 from unskew.federation.protocol.hello import NUMBERS, Hello
 
 MOST_RATIO, MOST_SHARED, MOST_VALUES = 10.0, 1e6, 1e3
@@ -150,61 +144,21 @@ def _norm(tensors: Iterable[Tensor]) -> float:
     return sum(float(t.double().pow(2).sum()) for t in tensors) ** 0.5
 
 
-Array = np.ndarray[Any, Any]
-MOST_DEVIATIONS, MOST_SPREAD = 5.0, 5.0
-FEWEST = 10
-"""Samples below which a site's deviation says little."""
-MOST_NAMED = 4
-UNIT_REMEDY = "it may be measured in other units there; ask the site, and have all sites use the same"
-
-
 def unit_remarks(hellos: Sequence[Hello], replies: Sequence[Reply], part: str) -> dict[str, str]:
     """Remarks on sites with numbers unlike the other sites', as ends of sentences, by site.
 
     replies: to the trip in which `part` asks for `mu` and `sigma`, [C] each.
     """
-    used = [reply for reply in replies if reply.size >= FEWEST]
+    used = [reply for reply in replies if reply.size >= column_statistics.FEWEST]
     if len(used) < 2:
         return {}
     mu_KC, sigma_KC = (
         np.stack([r.shares[part][leaf].double().numpy() for r in used]) for leaf in ("mu", "sigma")
     )
-    texts: dict[str, str] = {}
-    for k, reply in enumerate(used):
-        others, hello = np.arange(len(used)) != k, hellos[reply.client]
-        unlike = _unlike_channels(mu_KC[k], sigma_KC[k], mu_KC[others], sigma_KC[others])
-        remarks = [f"{_channel_name(hello, c)} has {text}" for c, text in unlike.items()]
-        more = f" and {len(remarks) - MOST_NAMED} more" if len(remarks) > MOST_NAMED else ""
-        if remarks:
-            texts[hello.site] = f"{'; '.join(remarks[:MOST_NAMED])}{more}; {UNIT_REMEDY}"
-    return texts
-
-
-def _unlike_channels(mu_C: Array, sigma_C: Array, mu_JC: Array, sigma_JC: Array) -> dict[int, str]:
-    """The channels of one site that differ from those of most other sites, with the difference."""
-    # rounding of a mean causes deviations up to 1e-6 of it
-    comparable = (sigma_C > 1e-6 * np.abs(mu_C)) & (sigma_JC > 1e-6 * np.abs(mu_JC))
-    comparable &= ~(_is_binary(mu_C, sigma_C) & _is_binary(mu_JC, sigma_JC))
-    scale_JC = np.where(comparable, sigma_JC, 1.0)
-    distance_JC, times_JC = np.abs(mu_C - mu_JC) / scale_JC, sigma_C / scale_JC
-    far_JC = comparable & (distance_JC > MOST_DEVIATIONS)
-    wide_JC = comparable & ((times_JC > MOST_SPREAD) | (times_JC < 1 / MOST_SPREAD))
-    most = len(mu_JC) / 2
-    unlike: dict[int, str] = {}
-    for c in np.flatnonzero((far_JC | wide_JC).sum(0) > most).tolist():
-        if far_JC[:, c].sum() > most:
-            unlike[c] = (
-                f"a mean {np.median(distance_JC[:, c]):.3g} of the other sites' standard deviations away from"
-                " theirs (median)"
-            )
-        else:
-            unlike[c] = f"{np.median(times_JC[:, c]):.3g} times the other sites' standard deviation (median)"
-    return unlike
-
-
-def _is_binary(mean: Array, deviation: Array) -> Array:
-    """True for the mean and deviation of zeros and ones."""
-    return np.abs(deviation**2 - mean * (1 - mean)) < 1e-4
+    remarks = column_statistics.unit_remarks(
+        mu_KC, sigma_KC, lambda k, c: _channel_name(hellos[used[k].client], c)
+    )
+    return {hellos[used[k].client].site: text for k, text in remarks.items()}
 
 
 def _channel_name(hello: Hello, channel: int) -> str:

@@ -30,6 +30,7 @@ OUT_OF_TIME = (9, 10)
 MOST_AHEAD_S, MOST_BEHIND_S = 5.0, 305.0
 SET_CLOCK = "sudo timedatectl set-ntp true"
 TIMEOUT_S = 5.0
+MOST_COLUMNS = 20
 RENEWAL_DAYS = 7
 """A certificate that is valid for fewer days fails the check."""
 PLAIN_TEXT_REASONS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
@@ -184,6 +185,7 @@ def _finding(what: str, check: Callable[[], str]) -> Finding:
 
 
 def _data_text(text: str, classes: Sequence[str]) -> str:
+    from unskew.data.column_statistics import columns_of
     from unskew.data.data_overview import value_range
     from unskew.data.standardisation import why_standardise
     from unskew.federation.site_data import load
@@ -196,6 +198,11 @@ def _data_text(text: str, classes: Sequence[str]) -> str:
     if dataset.intake and (scale := why_standardise(dataset)):
         alike = "sites are not standardised unless the study's method does it, so scale the samples at all"
         remarks.append(f"{scale}: {alike} sites alike")
+    if dataset.intake and dataset.intake.form.get("kind") == "table":
+        columns = [str(column) for column in columns_of(dataset)]
+        remarks.append(f"columns, to be compared with the other sites': {'; '.join(columns[:MOST_COLUMNS])}")
+        if len(columns) > MOST_COLUMNS:
+            remarks[-1] += f" and {len(columns) - MOST_COLUMNS} more"
     return "; ".join([f"{counts}, {form}; values {low:.3g} to {high:.3g}", *remarks])
 
 

@@ -12,7 +12,9 @@ result.
 Whether federating pays is decided by the clients' scores under the best federated method and under local
 training, over the ranking rounds and paired by seed: g_s = method - local in seed s. Federating pays if every
 g_s is above the sample standard deviation of g over seeds, and does not pay if every -g_s is. Otherwise, and
-with one seed, the runs do not decide it.
+with one seed, the runs do not decide it. Nor do they if a score is a share and the mean lead is within what n
+test samples vary by chance, 1.96 sqrt((p (1 - p) + q (1 - q)) / (n + 2)) for two shares p and q, because all
+seeds are scored on the same samples.
 """
 
 from __future__ import annotations
@@ -210,7 +212,8 @@ class MethodSummary:
     their own models. All but last, best, mean10 and stability are of the last round if `by_last`, else means
     over the last ten. up, down: mean over seeds. to_target, rounds_to: bytes and rounds until the target,
     over the `reached` seeds that attained it. final: the score that ranks. at_clients: by seed, the mean over
-    clients, on their own test rows, of the global model or of their own models, whichever is better.
+    clients, on their own test rows, of the global model or of their own models, whichever is better;
+    client_tests: how many rows these are.
     received, used: replies over all seeds. untrained: seeds in which too few replies were used. further:
     requested metrics besides the main score. terms: of scoring. doubt: a reason to distrust the scores, if
     many replies were dropped. gap: to the leader; None for the leader and for references.
@@ -248,6 +251,7 @@ class MethodSummary:
     by_last: bool = False
     doubt: str = ""
     at_clients: dict[int, float] = field(default_factory=dict)
+    client_tests: int = 0
     further: ExtraScores = field(default_factory=dict)
     terms: ScoringTerms = ScoringTerms()
 
@@ -355,6 +359,7 @@ def _scored(runs: Sequence[RunData], by_last: bool, target: float) -> MethodSumm
         by_last=by_last,
         doubt=_doubt(runs),
         at_clients=_at_clients(runs, by_last),
+        client_tests=sum(runs[0].federation.get("sizes", {}).get("test", [])),
         further=extra_scores(runs, by_last),
         terms=terms_of(runs),
     )
@@ -405,10 +410,14 @@ def benefit_sentence(summaries: Sequence[MethodSummary]) -> str:
     factor, points = (100, "points") if which.share else (1, which.title)
     ahead = factor * which.ahead(1.0, 0.0) * (ours - theirs)
     rounds = "after the last round" if alone.by_last else "over the last ten rounds"
+    chance = ("", 0.0)
+    if which.share and (n := alone.client_tests):
+        p, q = float(ours.mean()), float(theirs.mean())
+        chance = f"{n:,} test samples", 100 * SURE * math.sqrt((p * (1 - p) + q * (1 - q)) / (n + 2))
     return (
         f"On the clients' own test samples, in the mean over clients {rounds}, {method} reaches"
         f" {with_unit(float(ours.mean()), alone.metric)} and training alone"
-        f" {with_unit(float(theirs.mean()), alone.metric)}: {_judgement(method, ahead, points)}."
+        f" {with_unit(float(theirs.mean()), alone.metric)}: {_judgement(method, ahead, points, chance)}."
     )
 
 
@@ -435,8 +444,13 @@ def _paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[np.
     return np.array([ours[s] for s in seeds]), np.array([theirs[s] for s in seeds])
 
 
-def _judgement(method: str, gaps: np.ndarray, points: str) -> str:
-    """The verdict in words. gaps: [S] leads of the method over local training. points: their unit."""
+SURE = 1.96
+"""The least number of standard errors of a clear difference."""
+
+
+def _judgement(method: str, gaps: np.ndarray, points: str, chance: tuple[str, float]) -> str:
+    """The verdict in words. gaps: [S] leads of the method over local training. points: their unit. chance:
+    the test samples in words, and the lead that they may show by chance."""
     mean, seeds = float(gaps.mean()), len(gaps)
     ahead = method if mean > 0 else "training alone"
     if not gaps.any():
@@ -446,7 +460,13 @@ def _judgement(method: str, gaps: np.ndarray, points: str) -> str:
             f"{ahead} is ahead by {_gap_text(abs(mean), points)} {points}, but one seed cannot tell whether"
             " federating pays"
         )
-    spread = float(gaps.std(ddof=1))
+    spread, (tests, noise) = float(gaps.std(ddof=1)), chance
+    if abs(mean) <= noise:
+        lead = f"{_gap_text(abs(mean), points)} {points} in the mean"
+        return (
+            f"the two cannot be told apart, for {ahead} is ahead by {lead}, and the {tests}, the same in all"
+            f" seeds, may show {_gap_text(noise, points)} by chance"
+        )
     if (gaps > spread).all():
         return f"federating pays, ahead in all {seeds} seeds by {_gap_range(gaps, points)}"
     if (-gaps > spread).all():

@@ -9,15 +9,13 @@ import math
 from dataclasses import dataclass
 
 from unskew.report.analysis.runs import RunData
-from unskew.report.analysis.summary import best_at_clients
+from unskew.report.analysis.summary import SURE, best_at_clients
 from unskew.report.sections import Context, Section, client_scores, render, run_with_same_clients
 from unskew.round.run import LOCAL
 
 ORDER = 34
 MOST_SITES = 50
 """The most sites in a table."""
-SURE = 1.96
-"""The least number of standard errors of a clear difference."""
 VERDICTS = ("yes", "no", "unclear")
 
 

@@ -1,0 +1,225 @@
+"""Statistics of the columns of a table by site, and the columns that look measured in other units somewhere.
+
+With mu_kc and sigma_kc the mean and deviation of column c at site k, it is unlike site j there if
+
+    |mu_kc - mu_jc| > 5 sigma_jc    or    sigma_kc > 5 sigma_jc    or    sigma_kc < sigma_jc / 5
+
+and is pointed out if it is unlike most other sites. For example, a hospital's weights in pounds lie 7
+deviations away from those in kilograms. Columns of zeros and ones at both sites, columns without variation,
+and sites with few rows reveal nothing about units. In a network the coordinator applies this rule to what
+`standardise` collects; elsewhere nothing of these statistics leaves a site.
+
+Letters: N rows, C columns, K sites, J those other than one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from unskew.data.clients.federation import Federation
+from unskew.data.data_warnings import column_width, rows_of_sites
+from unskew.data.samples.dataset import Dataset
+from unskew.data.samples.reading_notes import abbreviate
+from unskew.errors import excerpt, printable
+
+MOST_DEVIATIONS, MOST_SPREAD = 5.0, 5.0
+"""The largest distance of a mean, and the largest ratio of deviations, that are no sign of another unit."""
+FEWEST = 10
+"""Rows below which a site's deviation says little."""
+MOST_NAMED = 4
+"""The most columns of a site, and the most sites, that are named."""
+MOST_VALUES = 1 << 22
+"""Of larger tables evenly spaced rows are read."""
+UNIT_REMEDY = "it may be measured in other units there; ask the site, and have all sites use the same"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of features. kinds: its words, each with its share of the rows; () for numbers, which have a
+    mean and a standard deviation. missing: by site, the number of values that were filled."""
+
+    name: str
+    mean: float
+    std: float
+    kinds: tuple[tuple[str, float], ...]
+    missing: dict[str, int]
+
+    def __str__(self) -> str:
+        """`age 54.2 ± 12.1, 12 missing (10 at lyon)`."""
+        text = f"{excerpt(self.name, 40)[1:-1]} {self.mean:.4g} ± {self.std:.3g}"
+        if self.kinds:
+            shares = abbreviate([f"{excerpt(kind, 20)[1:-1]} {share:.0%}" for kind, share in self.kinds], 4)
+            text = f"{excerpt(self.name, 40)[1:-1]} {shares}"
+        if self.missing:
+            site, most = max(self.missing.items(), key=lambda item: item[1])
+            where = f" ({most:,} at {printable(site)})" if site else ""
+            text += f", {sum(self.missing.values()):,} missing{where}"
+        return text
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnStatistics:
+    """names: of the C numbers of a row. sites, rows_K: names and sizes. mean_KC, std_KC: at each site."""
+
+    names: tuple[str, ...]
+    sites: tuple[str, ...]
+    rows_K: np.ndarray
+    mean_KC: np.ndarray
+    std_KC: np.ndarray
+
+    def compared(self) -> ColumnStatistics:
+        """Without sites that have too few rows to be compared."""
+        kept = np.flatnonzero(self.rows_K >= FEWEST)
+        sites = tuple(self.sites[k] for k in kept)
+        return replace(
+            self, sites=sites, rows_K=self.rows_K[kept], mean_KC=self.mean_KC[kept], std_KC=self.std_KC[kept]
+        )
+
+
+def numbers_of_rows(data: Dataset | Federation) -> list[tuple[str, tuple[str, ...], int, int]]:
+    """(name of a column, its words, the first and last position of its numbers in a row) of each column; ()
+    for samples that are no rows of a table."""
+    if data.layout or data.masks or len(data.shape) != 1:
+        return []
+    form = data.intake.form if data.intake else {}
+    if form.get("kind") != "table":
+        return [(str(c), (), c, c + 1) for c in range(data.shape[0])]
+    places, start = list[tuple[str, tuple[str, ...], int, int]](), 0
+    for name, kinds in form["columns"]:
+        end = start + column_width(kinds)
+        places.append((name, tuple(kinds), start, end))
+        start = end
+    return places
+
+
+def columns_of(data: Dataset | Federation) -> list[Column]:
+    """The columns of the training rows; [] for samples that are no rows of a table."""
+    places = numbers_of_rows(data)
+    if not places:
+        return []
+    mean_C, std_C = _moments(data, np.arange(len(data.x)), 1)
+    gaps = data.intake.gaps if data.intake else {}
+    columns = list[Column]()
+    for name, kinds, start, end in places:
+        shares = mean_C[start:end] if end - start > 1 else np.array([1 - mean_C[start], mean_C[start]])
+        by_kind = tuple(zip(kinds, shares.tolist()))
+        columns.append(
+            Column(name, float(mean_C[start]), float(std_C[start]), by_kind, dict(gaps.get(name, {})))
+        )
+    return columns
+
+
+def statistics_of(data: Dataset | Federation) -> ColumnStatistics | None:
+    """The statistics of each site; None without two sites or for samples that are no rows of a table."""
+    sites = rows_of_sites(data)
+    places = numbers_of_rows(data) if len(sites) > 1 else []
+    if not places:
+        return None
+    moments = [_moments(data, rows, len(sites)) for _, rows in sites]
+    names = [name for name, _, start, end in places for _ in range(end - start)]
+    mean_KC, std_KC = (np.stack(part) for part in zip(*moments))
+    rows_K = np.array([len(rows) for _, rows in sites])
+    return ColumnStatistics(tuple(names), tuple(name for name, _ in sites), rows_K, mean_KC, std_KC)
+
+
+def _moments(data: Dataset | Federation, rows: np.ndarray, sites: int) -> tuple[np.ndarray, np.ndarray]:
+    """(means [C], deviations [C]) of these rows, in natural units. sites: over how many the values that may
+    be read are spread."""
+    if not len(rows):
+        return np.zeros(data.shape[0]), np.zeros(data.shape[0])
+    step = max(1, len(rows) * data.shape[0] * sites // MOST_VALUES)
+    x = np.asarray(data.x[rows[::step]], np.float64)
+    mean, std = x.mean(0), x.std(0)
+    if data.applied is None:
+        return mean, std
+    center, scale = (np.asarray(part) for part in data.applied)
+    return mean * scale + center, std * scale
+
+
+def furthest(statistics: ColumnStatistics) -> tuple[str, str] | None:
+    """(the column in which a site differs most from the others, the means and deviations there in words);
+    None if nothing can be compared."""
+    s = statistics.compared()
+    if len(s.sites) < 2:
+        return None
+    apart_KC = np.stack(
+        [_usual(_apart(*_one_and_others(s.mean_KC, s.std_KC, k))[0]) for k in range(len(s.sites))]
+    )
+    k, c = np.unravel_index(int(apart_KC.argmax()), apart_KC.shape)
+    if not apart_KC[k, c]:
+        return None
+    others = np.arange(len(s.sites)) != k
+    other = s.sites[1 - k] if len(s.sites) == 2 else "the other sites"
+    middle = f"{np.median(s.mean_KC[others, c]):.4g} ± {np.median(s.std_KC[others, c]):.3g}"
+    text = (
+        f"{printable(s.sites[k])} {s.mean_KC[k, c]:.4g} ± {s.std_KC[k, c]:.3g}, {printable(other)} {middle}"
+    )
+    return s.names[c], text + (" (median)" if len(s.sites) > 2 else "")
+
+
+def unit_warnings(data: Dataset | Federation) -> list[str]:
+    """A warning for each of the first sites at which columns look measured in other units."""
+    if not (statistics := statistics_of(data)):
+        return []
+    s = statistics.compared()
+    remarks = unit_remarks(s.mean_KC, s.std_KC, lambda _, c: f"column {excerpt(s.names[c], 40)}")
+    texts = [f"{printable(s.sites[k])}: {text}" for k, text in list(remarks.items())[:MOST_NAMED]]
+    more = len(remarks) - MOST_NAMED
+    return [*texts, *([f"and so have {more:,} more sites"] if more > 0 else [])]
+
+
+def unit_remarks(mu_KC: np.ndarray, sigma_KC: np.ndarray, name: Callable[[int, int], str]) -> dict[int, str]:
+    """Remarks on sites with columns unlike the other sites', as ends of sentences, by site.
+
+    name: gives the name of a site's column.
+    """
+    texts: dict[int, str] = {}
+    for k in range(len(mu_KC) if len(mu_KC) > 1 else 0):
+        apart_JC, distance_JC, times_JC = _apart(*_one_and_others(mu_KC, sigma_KC, k))
+        distance_C, remarks = _usual(distance_JC), list[str]()
+        for c in np.flatnonzero(_usual(apart_JC) > 1).tolist():
+            text = f"{np.median(times_JC[:, c]):.3g} times the other sites' standard deviation (median)"
+            if distance_C[c] > MOST_DEVIATIONS:
+                text = (
+                    f"a mean {np.median(distance_JC[:, c]):.3g} of the other sites' standard deviations away"
+                )
+                text += " from theirs (median)"
+            remarks.append(f"{name(k, c)} has {text}")
+        more = f" and {len(remarks) - MOST_NAMED} more" if len(remarks) > MOST_NAMED else ""
+        if remarks:
+            texts[k] = f"{'; '.join(remarks[:MOST_NAMED])}{more}; {UNIT_REMEDY}"
+    return texts
+
+
+def _one_and_others(mu_KC: np.ndarray, sigma_KC: np.ndarray, k: int) -> Sequence[np.ndarray]:
+    others = np.arange(len(mu_KC)) != k
+    return mu_KC[k], sigma_KC[k], mu_KC[others], sigma_KC[others]
+
+
+def _apart(
+    mu_C: np.ndarray, sigma_C: np.ndarray, mu_JC: np.ndarray, sigma_JC: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(how far a site lies from each other one, where 1 is the limit and 0 incomparable; the distance of its
+    mean in their deviations; the ratio of its deviation to theirs), [J, C] each."""
+    # rounding of a mean causes deviations up to 1e-6 of it
+    comparable = (sigma_C > 1e-6 * np.abs(mu_C)) & (sigma_JC > 1e-6 * np.abs(mu_JC))
+    comparable &= ~(_is_binary(mu_C, sigma_C) & _is_binary(mu_JC, sigma_JC))
+    scale_JC = np.where(comparable, sigma_JC, 1.0)
+    distance_JC = np.where(comparable, np.abs(mu_C - mu_JC) / scale_JC, 0.0)
+    times_JC = np.where(comparable, sigma_C / scale_JC, 1.0)
+    wider_JC = np.maximum(times_JC, 1 / times_JC)
+    apart_JC = np.maximum(distance_JC / MOST_DEVIATIONS, wider_JC / MOST_SPREAD)
+    return np.where(comparable, apart_JC, 0.0), distance_JC, times_JC
+
+
+def _usual(values_JC: np.ndarray) -> np.ndarray:
+    """The largest value that is reached with respect to more than half of the other sites, [C]."""
+    return np.sort(values_JC, axis=0)[(len(values_JC) - 1) // 2]
+
+
+def _is_binary(mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+    """True for the mean and deviation of zeros and ones."""
+    return np.abs(deviation**2 - mean * (1 - mean)) < 1e-4

@@ -1,0 +1,126 @@
+"""The columns of a table by site: their means, deviations and holes, and a site that measures in another
+unit."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import unskew
+from tests.cli.calling import call
+from unskew import data
+from unskew.data.column_statistics import columns_of, furthest, statistics_of, unit_warnings
+from unskew.data.readers.from_tables import read_table
+
+SITES = ("north", "south", "west")
+
+
+def patients(weight_west=1.0, temperature_west=(1.0, 0.0), rows=150, sites=SITES):
+    """Weights around 75 ± 12 and temperatures around 37 ± 0.6, with the west's in other units."""
+    r = np.random.default_rng(3)
+    site = np.array(sites)[np.arange(rows) % len(sites)]
+    weight, heat = r.normal(75, 12, rows), r.normal(37, 0.6, rows)
+    west = site == "west"
+    weight[west] *= weight_west
+    heat[west] = heat[west] * temperature_west[0] + temperature_west[1]
+    columns = {
+        "weight": weight,
+        "heat": heat,
+        "fever": (heat > 37.5) * 1.0,
+        "site": site,
+        "y": r.integers(0, 2, rows),
+    }
+    return read_table(columns, "t", label="y", site="site")
+
+
+@pytest.mark.parametrize(
+    ("other", "column"),
+    [
+        ({"weight_west": 9.0}, "weight"),
+        ({"weight_west": 1000.0}, "weight"),
+        ({"weight_west": 2.2046}, "weight"),
+        ({"temperature_west": (1.8, 32.0)}, "heat"),
+    ],
+)
+def test_a_site_in_other_units_is_pointed_out_with_its_column(other, column):
+    warnings = unit_warnings(patients(**other))
+    assert len(warnings) == 1
+    assert warnings[0].startswith(f"west: column '{column}' has a mean ")
+    assert furthest(statistics_of(patients(**other)))[0] == column
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sites_in_one_unit_are_not(seed):
+    """Also not by chance in small sites, heavy tails, columns of zeros and ones, or of mostly zeros."""
+    r = np.random.default_rng(seed)
+    n = 200
+    columns = {f"c{i}": r.normal(size=n) for i in range(20)} | {
+        "skewed": np.exp(r.normal(size=n)),
+        "rare": (r.random(n) < 0.03) * 1.0,
+        "counts": r.poisson(1.0, n) * 1.0,
+        "site": r.integers(0, 8, n),
+        "y": r.integers(0, 2, n),
+    }
+    assert unit_warnings(read_table(columns, "t", label="y", site="site")) == []
+
+
+def test_of_two_sites_either_may_be_the_odd_one():
+    warnings = unit_warnings(patients(weight_west=9.0, sites=("north", "west")))
+    assert [text.partition(":")[0] for text in warnings] == ["north", "west"]
+    assert unit_warnings(patients(weight_west=9.0, sites=("west",))) == []
+
+
+def test_means_and_deviations_by_hand():
+    columns = {
+        "v": np.array([1.0, 3, 5, 9]),
+        "w": np.array(["a", "b", "a", "a"]),
+        "site": list("nnss"),
+        "y": [0, 1, 0, 1],
+    }
+    test = {"v": [0.0], "w": ["a"], "site": ["n"], "y": [0]}
+    both = {k: [*columns[k], *test[k]] for k in columns} | {"split": ["train"] * 4 + ["test"]}
+    found = read_table(both, "t", label="y")
+    v, w = columns_of(found)
+    assert (v.name, v.mean, v.std) == ("v", 4.5, pytest.approx(np.std([1, 3, 5, 9])))
+    assert w.kinds == (("a", 0.75), ("b", 0.25))
+    s = statistics_of(found)
+    assert s.mean_KC[:, 0].tolist() == [2, 7]
+    assert s.std_KC[:, 0].tolist() == [1, 2]
+
+
+HOLES = "site,age,sex,y\n" + "".join(
+    f"{'nsw'[i % 3]},{'' if i in (0, 3, 4) else 30 + i},{'mf'[i % 2]},{i // 2 % 2}\n" for i in range(60)
+)
+
+
+def test_the_check_shows_each_column_and_where_values_are_missing(tmp_path):
+    (tmp_path / "t.csv").write_text(HOLES)
+    place = f"{tmp_path}/t.csv(missing=median)"
+    shown = call("data", "check", place, "--site", "site").out
+    assert "columns  age " in shown
+    assert ", 3 missing (2 at n)" in shown
+    assert "sex f " in shown
+    assert "sites differ most in age: " in shown
+    age, sex = json.loads(call("data", "check", place, "--site", "site", "--json").out)["features"]
+    assert age["missing"] == {"n": 2, "s": 1}
+    assert {*age["sites"]} == {"n", "s", "w"}
+    assert {*sex["words"]} == {"f", "m"}
+
+
+def test_a_diagnosis_and_a_run_point_it_out_too():
+    """The average over columns does not show it: the sites look alike in all but one."""
+    odd = patients(temperature_west=(1.8, 32.0))
+    wide = np.concatenate(
+        [odd.x, np.random.default_rng(0).normal(size=(len(odd.x), 30))], 1, dtype=np.float32
+    )
+    arrays = data.arrays(wide, odd.y, columns={"site": [SITES[c] for c in odd.columns["site"]]})
+    diagnosis = unskew.diagnose(arrays, skew="column:site")
+    assert (diagnosis.worst.name, diagnosis.worst.site) == ("1", "west")
+    assert diagnosis.worst.skew > 5 * diagnosis.skews.feature_skew
+    assert "furthest in '1', " in diagnosis.table()
+    assert any(text.startswith("west: column '1'") for text in diagnosis.cautions)
+    run = unskew.run("fedavg", odd, skew="column:site", rounds=1, model="mlp", progress=False)
+    assert run.federation.applied is not None
+    assert "warning  west: column 'heat' has a mean" in run.understood
