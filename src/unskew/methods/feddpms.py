@@ -18,12 +18,11 @@ Stage II  (t > T_p): CE on real and synthetic images w_d(Z_{R_i}); each sample i
           probability |synthetic| / (n_i + |synthetic|), so that an epoch keeps its length
 Differs from the paper: clients share after the last round of stage I and after their first round of stage II,
 not before it, so a match is among those that shared up to the round before; means and filter are those of the
-merged encoder and classifier, not of the client's own; all clients receive all latents, not only their
-match's; clients weigh by their real samples; the number of synthetic samples in an epoch is binomial (paper:
-a draw without replacement); the head reads mu, not a drawn z. Pixel errors are summed and KL is averaged, as
-in the public code, which has cross-entropy of pixels instead of squares; the decoder has no batch
-normalisation. The matching is reconstructed from the text. The public code has linear mu, one scalar for a
-mean, and shares once for all, after stage I.
+merged encoder and classifier, not of the client's own (`encoder`); clients weigh by their real samples; the
+number of synthetic samples in an epoch is binomial (paper: a draw without replacement); the head reads mu, not
+a drawn z. Pixel errors are summed and KL is averaged, as in the public code, which has cross-entropy of pixels
+instead of squares; the decoder has no batch normalisation. The matching is reconstructed from the text. The
+public code has linear mu, one scalar for a mean, and shares once for all, after stage I.
 Privacy: what "paper" releases has passed a filter that saw the data, so no figure is guaranteed. The figures
 of "single" hold given the encoder, the class sizes and the class lists: adding or removing a record can
 change which classes are shared, and so the shape of the release. Encoder, weights, sizes and lists are not
@@ -147,6 +146,7 @@ class FedDPMS(Part):
     needs = "class counts"
     normalises = True
     keeps_at_server = ("classes", "lacks", "begun")
+    row_of = {"asked": "", "match": "", "z": "match", "label": "match", "count": "match"}
     clashes = {
         "fedrdn": "its decoder draws inputs in [0, 1]",
         "norm": "its decoder draws inputs in [0, 1]",
@@ -193,13 +193,21 @@ class FedDPMS(Part):
     def trips(self) -> tuple[Trip, ...]:
         last, read = self.last_of_stage, ("asked",) if self.mechanism == "single" else ("asked", "decoder")
         return (
-            Trip(lambda t, T: t == last(T), self.send_decoder, self.merge_decoders, self.decoders, reads=()),
+            Trip(
+                lambda t, T: t == last(T),
+                self.send_decoder,  # which stays at the client until then
+                self.merge_decoders,
+                self.decoders,
+                weights=False,
+                reads=(),
+            ),
             Trip(
                 lambda t, T: t == last(T) < T,
                 self.send_lacks,
                 self.note_lacks,
                 self.lacks,
                 everyone=True,
+                weights=False,
                 reads=(),
             ),
             Trip(lambda t, T: last(T) <= t < T, self.release, self.collect, self.releases, reads=read),
