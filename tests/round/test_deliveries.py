@@ -34,7 +34,7 @@ class Table(Part):
 
 def slices(of: list[int], z: list[float], plain: float = 0.0) -> dict[str, dict[str, torch.Tensor]]:
     """Three clients; a row of `z` has 8 bytes, as an entry of `of`, and `plain` has 4."""
-    rows = torch.tensor(z)[:, None].expand(3, 2).contiguous()
+    rows = torch.tensor(z, dtype=torch.float32)[:, None].expand(3, 2).contiguous()
     return {"table": {"of": torch.tensor(of), "plain": torch.tensor(plain), "z": rows}}
 
 

@@ -18,10 +18,10 @@ Stage II  (t > T_p): CE on real and synthetic images w_d(Z_{R_i}); each sample i
           probability |synthetic| / (n_i + |synthetic|), so that an epoch keeps its length
 Differs from the paper: clients share after the last round of stage I and after their first round of stage II,
 not before it, so a match is among those that shared up to the round before; means and filter are those of the
-merged encoder and classifier, not of the client's own (`encoder`); clients weigh by their real samples; the
-number of synthetic samples in an epoch is binomial (paper: a draw without replacement); the head reads mu, not
-a drawn z. Pixel errors are summed and KL is averaged, as in the public code, which has cross-entropy of pixels
-instead of squares; the decoder has no batch normalisation. The matching is reconstructed from the text. The
+merged encoder and classifier, not of the client's own; clients weigh by their real samples; the number of
+synthetic samples in an epoch is binomial (paper: a draw without replacement); the head reads mu, not a drawn
+z. Pixel errors are summed and KL is averaged, as in the public code, which has cross-entropy of pixels in
+place of squares; the decoder has no batch normalisation. The matching is reconstructed from the text. The
 public code has linear mu, one scalar for a mean, and shares once for all, after stage I.
 Privacy: what "paper" releases has passed a filter that saw the data, so no figure is guaranteed. The figures
 of "single" hold given the encoder, the class sizes and the class lists: adding or removing a record can

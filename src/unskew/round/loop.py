@@ -259,9 +259,10 @@ class Loop:
         )
         declared = {part.name: self.method.covered(trip.shares(self.fed))}
         if not trip.early:  # else the weights are the round's own
-            sent, there = self.deliveries.send(start, ids), [r.client for r in replies]
-            self.ledger.broadcast(t, there, start, sent)
-            sent.settle(there)
+            asked = [k for k in ids if self.fed.sizes[k]]
+            sent = self.deliveries.send(start, asked)
+            self.ledger.broadcast(t, asked, start, sent)
+            sent.settle([r.client for r in replies])
         self.ledger.shared(t, replies, declared)
         good = without_losses(self._gate(t, replies, gate.Spec({}, declared, {})), None, False, trip=True)
         ups = Ups.of(good, t, self.weighting, self.settings.cap).seen_by(part.name)
