@@ -143,7 +143,7 @@ class Loop:
                 self._event(t, code, text)
         sent = self.deliveries.send(start, asked)
         self.ledger.broadcast(t, asked, start, sent)
-        sent.settle([r.client for r in replies])
+        sent.settle({r.client for r in replies}.union(k for k in asked if not self.fed.sizes[k]))
         self.ledger.trained(t, replies, start)
         self.ledger.shared(t, replies, self.declared)
         good = self._decoded(start, self._gate(t, replies, self.spec))

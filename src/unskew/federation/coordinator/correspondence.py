@@ -369,6 +369,8 @@ class Attendance:
             return {}
         self._gather(min(self.min_sites, len(site_of)))
         self._set_up(start.t, {k: site for k, site in site_of.items() if site not in self.ready})
+        untrained = [k for k in site_of if not self.hellos[k].train]
+        self.deliveries.forget(untrained)  # a round counts slices for them that they do not get
         sent, trees, requests = self.deliveries.send(start, list(site_of)), {}, {}
         for k, site in site_of.items():
             if site in self.ready:
