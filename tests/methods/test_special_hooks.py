@@ -117,7 +117,7 @@ def test_one_part_alone_says_what_each_client_is_sent_and_where_training_starts(
 
 def test_the_ledger_counts_what_each_client_was_sent_and_says_what_of_others_it_is():
     made, start, replies = replies_of(Method(Numbered()))
-    made.ledger.broadcast(1, [1, 4], start)
+    made.ledger.broadcast(1, [1, 4], start, made.deliveries.send(start, [1, 4]))
     weights, slices = made.record.rows["ledger"]
     assert (slices["share"], slices["clients"], slices["bytes"]) == ("numbered", [1, 4], 4)
     assert weights["hands_on"] == slices["hands_on"] == "their numbers"
@@ -147,7 +147,7 @@ def test_every_reader_says_that_a_part_hands_on_which_dispatches_and_does_not_sa
     made = conformance.loop_for(Method(silent), lanes="8")
     try:
         start = made.down(made.begin(), 1)
-        made.ledger.broadcast(1, [1, 4], start)
+        made.ledger.broadcast(1, [1, 4], start, made.deliveries.send(start, [1, 4]))
         assert [row["hands_on"] for row in made.record.rows["ledger"]] == [words, words]
         assert f"silent hands on to other clients: {words}" in "\n".join(disclosure.disclosure_lines(made))
         assert f"who are sent {words};" in what_it_tells(made.method, made.fed)[0]

@@ -437,6 +437,7 @@ RETURNING = replace(
 
 
 @checked(RETURNING, width=4, alpha=5, sigma=0.5, top=2)
+@checked(RETURNING, width=4, alpha=5, sigma=0.5, top=2, encoder="own")
 class FedDPMS(FedAvg):
     """FedDPMS (Chen & Vikalo, CVPRW 2023, sections 3.1 to 3.3): clients draw images of classes they lack from
     noisy means.
@@ -444,7 +445,8 @@ class FedDPMS(FedAvg):
         stage I, t <= T_p:  CE + lam mean_i [ KL(N(mu_i, s_i^2) || N(0, I)) / l + |decode(mu_i + s_i e) - x_i|^2 ]
     Decoders stay with the clients and are averaged once, after round T_p. Then, and after every later round but
     the last, those who answered and have not shared yet send, for each of their `top` largest classes with
-    `least` samples or more, with m_c the mean of mu over the samples of class c by the merged model,
+    `least` samples or more, with m_c the mean of mu over the samples of class c by the merged model, or by the
+    client's own after its training (encoder="own"), which then also decides what a decoded image is,
         paper:   the first alpha vectors m_c + sigma e whose decoded image the model takes for c
         single:  m_c + sigma / sqrt(alpha) e, from which the server makes 4 alpha vectors m + spread e and keeps
         the first alpha
@@ -465,6 +467,7 @@ class FedDPMS(FedAvg):
     least = 2
     mechanism = "paper"
     spread = 0.25
+    encoder = "merged"
 
     def model(self) -> nn.Sequential:
         *body, (_, head) = model_named(self.case.model, self.case.shape).named_children()
@@ -545,6 +548,11 @@ class FedDPMS(FedAvg):
             h = torch.sigmoid(h) if name == "d" else h.clamp(min=0)
         return h
 
+    def leave(self, c: Client) -> Tree:
+        if self.encoder == "own":
+            self.private[c.k] = {"w": {n: t.clone() for n, t in c.weights.items() if "feddpms." not in n}}
+        return {}
+
     def exchange(self, cohort: list[int]) -> None:
         if self.t == self.last_of_stage:
             n = {k: len(self.given.rows(k)) for k in cohort}
@@ -578,7 +586,8 @@ class FedDPMS(FedAvg):
 
     def share(self, k: int, classes: list[int]) -> None:
         rows = self.given.rows(k)
-        mu, label = self.evaluated(self.w, self.x[rows])[1], self.y[rows].argmax(1)
+        w = self.private[k]["w"] if self.encoder == "own" else self.w
+        mu, label = self.evaluated(w, self.x[rows])[1], self.y[rows].argmax(1)
         noise = self.given.generator("feddpms", "release", k)
         more = self.given.generator("feddpms", "spread", k)
         z, labels = [], []
@@ -590,13 +599,13 @@ class FedDPMS(FedAvg):
                     + self.sigma / self.alpha**0.5 * torch.randn(1, self.width, generator=noise)[0].double()
                 )
                 near = once + self.spread * torch.randn(4 * self.alpha, self.width, generator=more).double()
-                right = near[self.taken_for(near) == j][: self.alpha]
+                right = near[self.taken_for(self.w, near) == j][: self.alpha]
                 kept = right if len(right) else once[None]
             else:
                 kept = torch.zeros(0, self.width).double()
                 for _ in range(200):
                     near = mean + self.sigma * torch.randn(self.alpha, self.width, generator=noise).double()
-                    kept = torch.cat([kept, near[self.taken_for(near) == j]])
+                    kept = torch.cat([kept, near[self.taken_for(w, near) == j]])
                     if len(kept) >= self.alpha:
                         break
             z.append(kept[: self.alpha])
@@ -607,9 +616,9 @@ class FedDPMS(FedAvg):
             self.slice["count"][k] = len(labels)
             self.slice["classes"][k, labels] = 1
 
-    def taken_for(self, z: Tensor) -> Tensor:
-        """The classes that the merged model takes decoded vectors for."""
-        return self.evaluated(self.w, self.decoded(self.slice["decoder"], z))[0].argmax(1)
+    def taken_for(self, w: Weights, z: Tensor) -> Tensor:
+        """The classes that a model takes decoded vectors for."""
+        return self.evaluated(w, self.decoded(self.slice["decoder"], z))[0].argmax(1)
 
     def server(self, replies: list[Reply], old: Weights) -> None:
         for name in ("asked", "match", "classes", "lacks", "begun", "count", "z", "label"):

@@ -38,6 +38,9 @@ class Looks(Part):
     def server_init(self, w, fed):
         return {"big": torch.zeros(1000), "seen": torch.zeros(1, 3), "kept": torch.zeros(2)}
 
+    def server(self, s, ups, fed):
+        return {**s, "big": s["big"] + 1, "seen": s["seen"] + 1}
+
     def look(self, w, c):
         return {"found": torch.tensor([float(leaf in c.down) for leaf in LEAVES])}
 

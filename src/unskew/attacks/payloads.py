@@ -125,10 +125,11 @@ def inputs(scene: Scene, part: FedMix | FedData) -> Taken:
     group = part.group if isinstance(part, FedMix) else 1
     sent = [r.shares[part.name]["x"] for r in visit.replies]
     scene.check_same(torch.cat(sent), scene.final.slices[part.name]["x"], f"{part.name}/x")
-    x = [scene.drawn_by(visit, r.client, visit.start.weights)[0] for r in visit.replies]
+    w = scene.final.weights  # which such a reply does not depend on
+    x = [scene.drawn_by(visit, r.client, w)[0] for r in visit.replies]
     each = torch.cat([s.repeat_interleave(group, 0)[: len(samples)] for s, samples in zip(sent, x)])
     y = torch.zeros(len(each), dtype=torch.int64)
-    return Taken(f"{part.name}/x", each, torch.cat(x), y, _owners(visit, x), visit.start.weights, "", 0)
+    return Taken(f"{part.name}/x", each, torch.cat(x), y, _owners(visit, x), w, "", 0)
 
 
 def _owners(visit: Visit, x: Sequence[Tensor]) -> Tensor:

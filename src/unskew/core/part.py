@@ -65,6 +65,9 @@ class Part(StepHooks, PersonalHooks, InputHooks, EncodingHooks, PrivacyHooks, De
     gives it."""
     keeps_at_server: ClassVar[tuple[str, ...]] = ()
     """Leaves of the server's slice that are not broadcast."""
+    row_of: ClassVar[Mapping[str, str]] = {}
+    """Broadcast leaves [K, ...] of which client k reads one row, and is sent no other: row k (""), or the row
+    with the number that the named leaf [K] holds at k, -1 for none (FedDPMS: its match's latents)."""
 
     # Before round 1
 

@@ -25,6 +25,8 @@ class Trip:
     answers travel with the training replies; `server` still follows the merge.
     sums: the number of calls of `Client.total` in `client`, if it reads samples in no other way; 0 if it may
     read them in any way.
+    weights: whether `client` reads the server's weights; if not, none are sent for this exchange, and its
+    `weights` are only those that stay at the client.
     reads: the leaves of the Part's slice that `client` reads in `Client.down`, including those that the
     Part's `evaluate_with` needs; others are not sent for this exchange. None: all of them.
     """
@@ -36,6 +38,7 @@ class Trip:
     everyone: bool = False
     early: bool = False
     sums: int = 0
+    weights: bool = True
     reads: tuple[str, ...] | None = None
 
     def often(self, rounds: int) -> int:

@@ -6,7 +6,8 @@ Stage I   (t <= T_p):  CE + lam (KL(N(mu, s^2) || N(0, I)) / l + |decode(mu + s 
           decoders stay local
 At T_p    clients send their decoders; w_d is their mean
 Share     (T_p <= t < T, each client once): for each of its n largest classes c,
-          with m_c the mean of mu over its samples,
+          with m_c the mean of mu over its samples by the merged encoder (`encoder="own"`: the
+          client's own, as it has just trained it),
           "paper": alpha vectors m_c + N(0, sigma^2) with decoded images that the classifier
               assigns to c (200 batches at most)
           "single": m_c + N(0, sigma^2 / alpha) once; receivers add N(0, spread^2) and filter
@@ -18,12 +19,13 @@ Stage II  (t > T_p): CE on real and synthetic images w_d(Z_{R_i}); each sample i
           probability |synthetic| / (n_i + |synthetic|), so that an epoch keeps its length
 Differs from the paper: clients share after the last round of stage I and after their first round of stage II,
 not before it, so a match is among those that shared up to the round before; means and filter are those of the
-merged encoder and classifier, not of the client's own; all clients receive all latents, not only their
-match's; clients weigh by their real samples; the number of synthetic samples in an epoch is binomial (paper:
-a draw without replacement); the head reads mu, not a drawn z. Pixel errors are summed and KL is averaged, as
-in the public code, which has cross-entropy of pixels instead of squares; the decoder has no batch
-normalisation. The matching is reconstructed from the text. The public code has linear mu, one scalar for a
-mean, and shares once for all, after stage I.
+merged encoder and classifier unless `encoder="own"`; clients weigh by their real samples; the number of
+synthetic samples in an epoch is binomial (paper: a draw without replacement); the head reads mu, not a drawn
+z. Pixel errors are summed and KL is averaged, as in the public code, which has cross-entropy of pixels in
+place of squares; the decoder has no batch normalisation. The matching is reconstructed from the text. The
+public code has linear mu, one scalar for a mean, and shares once for all, after stage I.
+Encoder: the paper argues for the client's own encoder and classifier. The default is the merged ones, which
+receivers train and the mean decoder belongs to, and with which clients keep no copy of the model.
 Privacy: what "paper" releases has passed a filter that saw the data, so no figure is guaranteed. The figures
 of "single" hold given the encoder, the class sizes and the class lists: adding or removing a record can
 change which classes are shared, and so the shape of the release. Encoder, weights, sizes and lists are not
@@ -61,6 +63,8 @@ from unskew.core import (
 )
 from unskew.core.account import Account
 from unskew.core.modules import with_latent
+from unskew.core.network import Network
+from unskew.core.part import model_names
 from unskew.formats.arguments import With
 from unskew.methods.shared import sample_images
 from unskew.methods.shared.declarations import class_marks
@@ -149,6 +153,10 @@ class FedDPMS(Part):
         With("mechanism", "single"),
         'standard deviation of the noise receivers add, with `mechanism="single"`',
     ] = 0.25
+    encoder: Annotated[
+        Literal["merged", "own"],
+        "compute means and filter with the merged model, or with the one that the client has just trained",
+    ] = "merged"
     name = "feddpms"
     first_stage = "stage"
     family = "data"
@@ -162,6 +170,7 @@ class FedDPMS(Part):
     needs = "class counts"
     normalises = True
     keeps_at_server = ("classes", "lacks", "begun")
+    row_of = {"asked": "", "match": "", "z": "match", "label": "match", "count": "match"}
     clashes = {
         "fedrdn": "its decoder draws inputs in [0, 1]",
         "norm": "its decoder draws inputs in [0, 1]",
@@ -208,16 +217,31 @@ class FedDPMS(Part):
     def trips(self) -> tuple[Trip, ...]:
         last, read = self.last_of_stage, ("asked",) if self.mechanism == "single" else ("asked", "decoder")
         return (
-            Trip(lambda t, T: t == last(T), self.send_decoder, self.merge_decoders, self.decoders, reads=()),
+            Trip(
+                lambda t, T: t == last(T),
+                self.send_decoder,  # which stays at the client until then
+                self.merge_decoders,
+                self.decoders,
+                weights=False,
+                reads=(),
+            ),
             Trip(
                 lambda t, T: t == last(T) < T,
                 self.send_lacks,
                 self.note_lacks,
                 self.lacks,
                 everyone=True,
+                weights=False,
                 reads=(),
             ),
-            Trip(lambda t, T: last(T) <= t < T, self.release, self.collect, self.releases, reads=read),
+            Trip(
+                lambda t, T: last(T) <= t < T,
+                self.release,
+                self.collect,
+                self.releases,
+                weights=self.encoder == "merged",
+                reads=read,
+            ),
         )
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
@@ -233,6 +257,16 @@ class FedDPMS(Part):
             "classes": torch.zeros(K, C),
             "lacks": torch.zeros(K, C),
         }
+
+    def client_init(self, w: Weights, fed: Fed) -> Tree:
+        return self._trained(w, fed.net)
+
+    def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
+        return {}, self._trained(w, c.net)
+
+    def _trained(self, w: Weights, net: Network) -> Tree:
+        """What a client keeps of its model for the release."""
+        return {"w": {n: w[n] for n in model_names(net)}} if self.encoder == "own" else {}
 
     def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
         drawn = {"e": Noise("normal", shape=(self.width,))}
@@ -340,7 +374,7 @@ class FedDPMS(Part):
     def release(self, w: Weights, c: Client) -> Tree:
         """Noisy means of the client's largest classes at the first call; later, or without samples, no
         rows."""
-        device, C = c.counts.device, c.fed.classes
+        device, C, w = c.counts.device, c.fed.classes, w | c.mine.get("w", {})
         order = c.counts.argsort(descending=True, stable=True)
         top = [k for k in order[: self.top].tolist() if c.counts[k] >= self.least]
         z = [torch.zeros(0, self.width, device=device)]

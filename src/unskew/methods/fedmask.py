@@ -183,7 +183,7 @@ class FedMask(Remembered):
     def trips(self) -> tuple[Trip, ...]:
         if self.keep == 1 or not self.layers:
             return ()
-        return before_training(self.prune, self.collect, self.structure)
+        return before_training(self.prune, self.collect, self.structure, weights=True)
 
     def pruned(self, fed: Fed) -> list[str]:
         return masks(fed)[-self.layers :] if self.trips else []

@@ -2,7 +2,8 @@
 
 R-BSM:  L0 = CE(z + log q, y),   q = (1 - eps) p_k + eps / C      p_k: the client's label shares
         (Eq. 8-10)
-F-Aug:  h'_i = c_{k_i} + h_i - c_{y_i},   k_i runs through the classes with a prototype (Eq. 15)
+F-Aug:  h'_i = c_{k_i} + h_i - c_{y_i},   k_i runs through the classes with a prototype (Eq. 15, its
+        scaling coefficient at 1, the value of paper and code)
         L1 = CE(W h' + b + log r, k),   r: label shares of the augmented batch, smoothed like q
         L = L0 + mu L1 (Eq. 16);   prototypes and h are constants, so L1 trains only the head
 Up:     by class, the sum of features of the trained model and their number (Eq. 21)
@@ -10,9 +11,11 @@ Server: c_c = sum_k sums_kc / sum_k n_kc over the clients that replied (Eq. 23)
 eps = 1 is plain cross-entropy, eps = 0 the balanced softmax; mu = 0 leaves F-Aug out, and nothing is shared.
 Differs from the paper: Eq. 10 is printed for an added coefficient (`form="additive"`); its code smooths
 labels, our default. That h is a constant in L1 is the code's choice, which the text does not mention; so is
-that a client with one class trains without F-Aug. Sums leave a client instead of means, so that the server
-needs only their totals. A client completes missing prototypes with those of the received body (Eq. 18), which
-the public code computes and never uses.
+that a client with one class trains without F-Aug, as all clients do before prototypes have been received, in
+round 1, in which Eq. 18 would make all of them from a client's own samples. Sums leave a client instead of
+means, so that the server needs only their totals. All clients' sums count, as in Eq. 23; the public code
+leaves out those of clients with one class. A client completes missing prototypes with those of the received
+body (Eq. 18), which the public code computes and never uses.
 """
 
 from collections.abc import Mapping

@@ -6,7 +6,7 @@ Letters: C classes, E epochs, K clients.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +21,7 @@ from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.part import HOOKS, overrides
 from unskew.core.trees import Tree, Weights, align_tree, sorted_tree, tree_map
+from unskew.core.trip import Trip
 from unskew.round.chunks import Recipe, Work, poisson_rows
 from unskew.round.layers import Kernels, mask_shapes, use_kernels
 from unskew.round.optimise import RateSchedule
@@ -76,19 +77,22 @@ class Broadcast:
             weights = align_tree(weights)
         return Broadcast(self.t, self.lr, weights, {part: align_tree(tree) for part, tree in down.items()})
 
-    def reading(self, part: str, leaves: Collection[str] | None) -> Broadcast:
-        """The message with only these leaves of the Part's slice; None: all of them."""
-        if leaves is None:
+    def reading(self, part: str, trip: Trip) -> Broadcast:
+        """The message for a trip of this Part: what the trip reads of the weights and the Part's slice."""
+        if trip.weights and trip.reads is None:
             return self
 
-        def only(down: dict[str, Tree]) -> dict[str, Tree]:
-            return {**down, part: {leaf: v for leaf, v in down.get(part, {}).items() if leaf in leaves}}
+        def only(weights: Weights, down: dict[str, Tree]) -> tuple[Weights, dict[str, Tree]]:
+            slice_, reads = down.get(part, {}), trip.reads
+            if reads is not None:
+                down = {**down, part: {leaf: v for leaf, v in slice_.items() if leaf in reads}}
+            return (weights if trip.weights else {}), down
 
         def own(k: int) -> tuple[Weights, dict[str, Tree]]:
-            weights, down = self.own(k) if self.own else (self.weights, self.down)
-            return weights, only(down)
+            return only(*(self.own(k) if self.own else (self.weights, self.down)))
 
-        return replace(self, down=only(self.down), own=own if self.own else None)
+        weights, down = only(self.weights, self.down)
+        return replace(self, weights=weights, down=down, own=own if self.own else None)
 
     def received(self, k: int) -> Weights:
         """The weights in the message to client k."""

@@ -14,6 +14,7 @@ from unskew.privacy.secure_aggregation import SecureAggregation
 from unskew.records import client_lists
 from unskew.records.record import Record
 from unskew.round.clients import Broadcast
+from unskew.round.deliveries import Delivery
 
 
 class Ledger:
@@ -37,17 +38,19 @@ class Ledger:
         self.handed_on = {"hands_on": self.dispatcher.handed_on} if self.dispatcher else {}
         """The entry of a row on the values of other clients in a dispatch."""
 
-    def broadcast(self, t: int, asked: list[int], start: Broadcast) -> None:
-        """Add rows for the weights and every Part's slice in the round's broadcast to its clients."""
-        self.weights_down(t, asked, start)
-        for part, slice_ in start.to(asked[0]).down.items() if asked else ():  # all have the same shapes
+    def broadcast(self, t: int, clients: list[int], start: Broadcast, sent: Delivery) -> None:
+        """Add rows for the weights in the broadcast to these clients, and for what each is sent of every
+        Part's slice."""
+        self._weights_down(t, clients, start)
+        for part in start.to(clients[0]).down if clients else ():
             handed = self.handed_on if self.dispatcher and part == self.dispatcher.name else {}
-            self._add(
-                {"t": t, "way": "down", "share": part, **handed}, asked, size_in_bytes(slice_), self.down
-            )
+            sizes = sent.bytes(part)
+            to = [k for k in clients if sizes[k]]
+            each = [sizes[k] for k in to]
+            row = {"t": t, "way": "down", "share": part, **handed}
+            self._add(row, to, each[0] if len(set(each)) == 1 else each, self.down)
 
-    def weights_down(self, t: int, clients: list[int], start: Broadcast) -> None:
-        """Add a row for the weights in the broadcast to these clients."""
+    def _weights_down(self, t: int, clients: list[int], start: Broadcast) -> None:
         own = start.own is not None and any(_differ(start.own(k)[0], start.weights) for k in clients)
         row = {"t": t, "way": "down", "share": "w", **(self.handed_on if own else {})}
         self._add(row, clients, self._size_of_weights(start), self.down)
@@ -76,7 +79,7 @@ class Ledger:
                 self._add(row, [r.client for r in replies], sizes, share, shaped=leaf in shares)
 
     def _size_of_weights(self, start: Broadcast) -> int:
-        return size_in_bytes({n: start.weights[n] for n in self.sent})
+        return size_in_bytes({n: start.weights[n] for n in self.sent if n in start.weights})
 
     def _add(
         self,

@@ -32,6 +32,7 @@ from unskew.records.record import Record
 from unskew.records.rows import Row, scope_row
 from unskew.round.callback import CallbackList
 from unskew.round.clients import Broadcast
+from unskew.round.deliveries import Deliveries
 from unskew.round.exchange import Exchange, LaneRetry, Scoring
 from unskew.round.ledger import Ledger
 from unskew.round.precision import device_mode
@@ -66,7 +67,7 @@ class Loop:
 
     A state is a value: equal states, stores and round numbers give the same next state to the bit.
     trainer: sends to the clients and returns their replies. scoring: scores a state. listener: is called with
-    the round, code and text of every event that has a text.
+    the round, code and text of every event that has a text. deliveries: what clients hold of the slices.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Loop:
         self.evaluation, self.measures = scoring, measures
         self.weighting = run.weighting
         self.ledger = Ledger(record, trainer.sent, run.method, run.secure)
+        self.deliveries = Deliveries(run.method, run.fed.clients)
         w = run.fed.net.weights()
         self.declared = run.method.shares(run.fed)
         self.protector = run.method.protector
@@ -109,6 +111,7 @@ class Loop:
             w = tree_map(self._there, fed.net.weights())
             slices = {p.name: self._placed(p.server_init(w, fed)) for p in self.method.parts}
             state = State(0, w, {n: s for n, s in slices.items() if s})
+            self.deliveries.begin(state.slices)
             return self._trips(state, self.down(state, 0), list(range(fed.clients)))
 
     def cut_short(self) -> str:
@@ -138,7 +141,9 @@ class Loop:
             if code not in self.remarked:
                 self.remarked.add(code)
                 self._event(t, code, text)
-        self.ledger.broadcast(t, asked, start)
+        sent = self.deliveries.send(start, asked)
+        self.ledger.broadcast(t, asked, start, sent)
+        sent.settle({r.client for r in replies}.union(k for k in asked if not self.fed.sizes[k]))
         self.ledger.trained(t, replies, start)
         self.ledger.shared(t, replies, self.declared)
         good = self._decoded(start, self._gate(t, replies, self.spec))
@@ -242,7 +247,7 @@ class Loop:
         """The state after all trips that are due. began: the broadcast at the start of the round."""
         for part, trip in due_trips(self.method, state.t, self.ends or self.settings.rounds):
             ids = list(range(self.fed.clients)) if trip.everyone else cohort
-            now = self.down(state, state.t).reading(part.name, trip.reads)
+            now = self.down(state, state.t).reading(part.name, trip)
             state = self._trip(state, part, trip, ids, began if trip.early else now)
         return state
 
@@ -254,7 +259,10 @@ class Loop:
         )
         declared = {part.name: self.method.covered(trip.shares(self.fed))}
         if not trip.early:  # else the weights are the round's own
-            self.ledger.broadcast(t, [r.client for r in replies], start)
+            asked = [k for k in ids if self.fed.sizes[k]]
+            sent = self.deliveries.send(start, asked)
+            self.ledger.broadcast(t, asked, start, sent)
+            sent.settle([r.client for r in replies])
         self.ledger.shared(t, replies, declared)
         good = without_losses(self._gate(t, replies, gate.Spec({}, declared, {})), None, False, trip=True)
         ups = Ups.of(good, t, self.weighting, self.settings.cap).seen_by(part.name)

@@ -292,7 +292,7 @@ class Trainer(Clients):
         def answer(k: int) -> Reply:
             state = private.get(k, {})
             with self.evaluating():
-                to = start.to(k).reading(part.name, trip.reads)
+                to = start.to(k).reading(part.name, trip)
                 w = self.held_weights(to, state)
                 c = self.client(k, to, part.name, w, state)
                 if self.apart:

@@ -346,6 +346,7 @@ class RunFolder:
     def _first(self, loop: Loop, checkpoint: Checkpoint | None, say: Say) -> State:
         if checkpoint:
             now = checkpoints.state_in(checkpoint, self.run.device)
+            loop.deliveries.restore(checkpoint[0].get("held", {}), now.slices)
             if now.t < loop.last:
                 began = recorded_revision(self.path) or revision()
                 other = (
@@ -399,6 +400,7 @@ class RunFolder:
             **({} if self.run.device == "cpu" else {"lanes": loop.lane_retry.lanes}),
         }
         tree: dict[str, Any] = {"w": now.weights, "slices": now.slices}
+        tree["held"] = loop.deliveries.state(now.slices)
         checkpoints.write(self.path / checkpoints.LATEST, tree, meta, keep=self.path / checkpoints.PREVIOUS)
         self.unsaved, self.saved_s = None, time.monotonic()
         self._stored(loop).sweep()

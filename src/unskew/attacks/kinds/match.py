@@ -60,7 +60,7 @@ class Match(Attack):
     name: ClassVar[str] = "match"
     asks: ClassVar[str] = "which record is behind it?"
     adversary: ClassVar[str] = (
-        "the server, and every client, for all are sent all latents, the encoder and the decoder"
+        "the server, and the clients matched with it, who are sent its latents, the encoder and the decoder"
     )
 
     def refuse(self, scene: Scene) -> str | None:
@@ -119,7 +119,9 @@ class Match(Attack):
                 own.x[torch.as_tensor(rng.permutation(theirs)[:m])],
             ])  # fmt: skip
             with scene.trainer.evaluating():
-                latents = scene.trainer.net.features_of(visit.start.weights, scene.seen(stored, k))
+                trained = visit.private.get(k, {}).get(visit.part.name, {}).get("w", {})  # which it also sent
+                w = {**visit.start.weights, **trained}
+                latents = scene.trainer.net.features_of(w, scene.seen(stored, k))
             yield Trial(sent[k]["z"][sent[k]["labels"] == c], latents, stored[:m])
 
     def _sheet(self, scene: Scene, decoder: Weights, trials: list[Trial]) -> dict[str, object]:

@@ -35,6 +35,7 @@ from unskew.federation.protocol.wire_format import (
 )
 from unskew.records.private_state import DiskStore
 from unskew.round.clients import Broadcast
+from unskew.round.deliveries import Deliveries
 from unskew.round.trainer import Trainer
 
 NO_TENSORS = Limits(0, 0)
@@ -343,6 +344,8 @@ class Attendance:
     """The sites that have been set up and have answered every request since."""
 
     def __post_init__(self) -> None:
+        self.deliveries = Deliveries(self.local.method, len(self.hellos))
+        """What the sites hold of the slices, which the loop counts by, too."""
         net = self.local.fed.net
         self.first: Weights = store_if_large(net.weights(), self.store.folder.parent)
         """The weights before round 1, of which a site is sent all when it is set up."""
@@ -366,11 +369,16 @@ class Attendance:
             return {}
         self._gather(min(self.min_sites, len(site_of)))
         self._set_up(start.t, {k: site for k, site in site_of.items() if site not in self.ready})
-        tree, requests = self._broadcast(start), {}
+        untrained = [k for k in site_of if not self.hellos[k].train]
+        self.deliveries.forget(untrained)  # a round counts slices for them that they do not get
+        sent, trees, requests = self.deliveries.send(start, list(site_of)), {}, {}
         for k, site in site_of.items():
             if site in self.ready:
                 facts = header | {"lr": start.lr, "base": self.store.index.get(k, 0)}
-                requests[site] = (facts, self._broadcast(start.to(k)) if start.own else tree)
+                facts |= {"slices": numbers} if (numbers := sent.numbers_of(k)) else {}
+                content = (k,) if start.own else sent.contents(k)  # most sites are sent the same
+                tree = trees[content] = trees.get(content) or self._broadcast(start.to(k), sent.slices(k))
+                requests[site] = (facts, tree)
         packets = self.post.ask(kind, start.t, requests, limits)
         self.ready -= requests.keys() - packets.keys()  # a site that failed is set up again
         return {k: packets[site] for k, site in site_of.items() if site in packets}
@@ -387,11 +395,11 @@ class Attendance:
         self.ready -= set(sites.values()) - packets.keys()
         return {k: packets[site] for k, site in sites.items() if site in packets}
 
-    def _broadcast(self, start: Broadcast) -> Tree:
-        """The weights that leave the server or differ from the setup's, and the Parts' slices."""
+    def _broadcast(self, start: Broadcast, down: Tree) -> Tree:
+        """The weights that leave the server or differ from the setup's, and slices of Parts."""
         sent = self.local.sent
         weights = {n: t for n, t in start.weights.items() if n in sent or not torch.equal(t, self.first[n])}
-        return ({"w": weights} if weights else {}) | ({"down": start.down} if flat_tree(start.down) else {})
+        return ({"w": weights} if weights else {}) | ({"down": down} if flat_tree(down) else {})
 
     def _gather(self, least: int) -> None:
         """Greet new nodes: briefly if enough sites are connected, else for one deadline."""
@@ -431,4 +439,5 @@ class Attendance:
         requests = {site: (facts | {"k": k}, tree) for k, site in sites.items() if site in connected}
         for site in sorted(set(sites.values()) - connected):
             self.post.absent(site, t)
+        self.deliveries.forget(sites)
         self.ready |= set(self.post.ask("setup", t, requests, NO_TENSORS)) if requests else set()

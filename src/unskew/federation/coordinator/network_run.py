@@ -165,6 +165,7 @@ class NetworkFolder(RunFolder):
 
             exchange = SecureExchange(sites, scores, run=self.run)
         loop = Loop(self.run, exchange, scores, store, record)
+        loop.deliveries = sites.deliveries
         loop.listener = self.notices.on_event
         return loop
 

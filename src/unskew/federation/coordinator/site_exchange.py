@@ -116,11 +116,15 @@ class SiteScores:
     def _ask(self, start: Broadcast, ids: Sequence[int]) -> ScoresByScope:
         """The checked scores of those sites that have test samples, from one exchange."""
         asked = [k for k in ids if self.sites.hellos[k].test]
-        if asked:
-            size = size_in_bytes({n: start.weights[n] for n in self.sites.local.sent})
-            size += size_in_bytes(start.to(asked[0]).down)
-            self._charge(start.t, "w (to be scored)", asked, size, way="down")
         packets = self.sites.ask("score", start, asked, {}, self.limits)
+        sent = self.sites.deliveries.send(start, asked)
+        weights = size_in_bytes({n: start.weights[n] for n in self.sites.local.sent})
+        slices = [sent.bytes(part) for part in start.down]
+        sizes = {k: weights + sum(by_client[k] for by_client in slices) for k in asked}
+        for size in sorted(set(sizes.values())):
+            to = [k for k in asked if sizes[k] == size]
+            self._charge(start.t, "w (to be scored)", to, size, way="down")
+        sent.settle([])  # so that training sends what it sends in a simulation, which asks for no scores
         return self._valid_scores(start, {k: packet.tree for k, packet in packets.items()})
 
     def _valid_scores(self, start: Broadcast, answers: Mapping[int, Any]) -> ScoresByScope:

@@ -72,7 +72,7 @@ class SiteRun:
         return self.settings.secure
 
     @cached_property
-    def _slice_forms(self) -> dict[str, dict[str, TensorForm]]:
+    def slice_forms(self) -> dict[str, dict[str, TensorForm]]:
         """The form of each broadcast tensor by Part, without Parts that make a slice for each client."""
         forms: dict[str, dict[str, TensorForm]] = {}
         fed, first = self.trainer.fed, dict(self.first)
@@ -105,7 +105,7 @@ class SiteRun:
         for part in self.method.parts:
             sent, only = down.get(part.name), reads.get(part.name)
             leaves = flat_tree(sent) if isinstance(sent, Mapping) else {}
-            for path, (shape, dtype) in self._slice_forms.get(part.name, {}).items() if sent else ():
+            for path, (shape, dtype) in self.slice_forms.get(part.name, {}).items() if sent else ():
                 if only is not None and path.partition("/")[0] not in only:
                     continue
                 t, text = leaves.get(path), f"without '{path}', which it has at this site"

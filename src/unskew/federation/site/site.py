@@ -46,6 +46,7 @@ from unskew.federation.protocol.wire_format import (
 )
 from unskew.federation.site import approvals, guard
 from unskew.federation.site.guard import Approve, Guard
+from unskew.federation.site.held_slices import HeldSlices
 from unskew.federation.site.local_run import SiteRun, build_run, form_text
 from unskew.federation.site.site_ledger import (
     NOT_WRITTEN_TEXT,
@@ -53,7 +54,7 @@ from unskew.federation.site.site_ledger import (
     note_statement,
     policy_refusal,
 )
-from unskew.federation.site.site_run_folder import SiteRunFolder
+from unskew.federation.site.site_run_folder import HELD, SiteRunFolder
 from unskew.federation.site.study_review import (
     Study,
     disclosure_lines,
@@ -109,6 +110,7 @@ class Header(TypedDict, total=False):
     part: str
     settings: dict[str, Any]
     early: list[Annotated[tuple[str, Place], Field(strict=False)]]
+    slices: dict[Annotated[str, Field(pattern="^[^/]+/.")], Annotated[int, Field(ge=0)]]
     versions: Annotated[dict[Version, Version], Field(max_length=10)]
     roster: Annotated[list[Any], Field(max_length=MOST_CLIENTS)]
     dealt: dict[str, Annotated[str, Field(max_length=MOST_SEALED)]]
@@ -222,6 +224,7 @@ class Site:
         self._run: tuple[str, str, SiteRun] | None = None
         """The one run that is kept warm, its number before it, and the digest of the study that was
         judged."""
+        self._slices: HeldSlices | None = None
         self.sums = SiteSums(member.name, member.folder, lambda text: self.say(text), self.guard.check_sum)
         self._answers: dict[str, Callable[[Packet], Answer]] = {
             "hello": self._hello,
@@ -423,9 +426,17 @@ class Site:
         check_weights(request.tree.get("w", {}), run.first)
         check_rates(request.header, run.settings)
         check_scored(request.header, run.settings, run.method.protector is not None)
+        self._held(request).complete(request, run)
         run.check_slices(request.tree.get("down", {}), request.header)
         tree = run.to_device(request.tree)
         return run, run.start(request.header["t"], request.header["lr"], tree)
+
+    def _held(self, request: Packet) -> HeldSlices:
+        """The slices that are held of the request's run, from its folder if another run's are in memory."""
+        path = self._folder(request).path / HELD
+        if self._slices is None or self._slices.path != path:
+            self._slices = HeldSlices.read(path)
+        return self._slices
 
     @contextmanager
     def _new_run(self, facts: dict[str, Any], first: Weights) -> Iterator[tuple[SiteRun, Study]]:
@@ -444,4 +455,4 @@ class Site:
     def _keep(self, number: str, study: Study, run: SiteRun) -> None:
         if self._run:
             self._run[2].trainer.close()
-        self._run = number, study.digest, run
+        self._run, self._slices = (number, study.digest, run), None

@@ -43,6 +43,8 @@ from unskew.system.disk import AT_SITE as SETUP
 
 RECEIVED = "received.safetensors"
 """The last received weights, with the rest of their request."""
+HELD = "slices.safetensors"
+"""The slices of Parts as they came last (see `held_slices.py`)."""
 PRIVATE = "private-{}.safetensors"
 """The private state after a round."""
 REMOVED = "private-removed"
@@ -83,7 +85,11 @@ class SiteRunFolder:
         disk.replace(book, str(serial))
 
     def write_setup(self, tree: Tree, facts: Mapping[str, Any], data: Dataset) -> None:
-        """Store the run's setup, and at the first time also versions and the fingerprint of the samples."""
+        """Store the run's setup, and at the first time also versions and the fingerprint of the samples.
+
+        Slices of Parts are removed, because the coordinator sends them again.
+        """
+        (self.path / HELD).unlink(missing_ok=True)
         if not (self.path / SAMPLES).exists():
             disk.replace(self.path / VERSIONS, json.dumps(_versions(facts)))
             disk.replace(self.path / SAMPLES, _fingerprint(data))
@@ -234,7 +240,7 @@ class RunFiles:
     @staticmethod
     def of(path: Path) -> RunFiles:
         """The removable files of the run in this folder."""
-        patterns = (SETUP, RECEIVED, PRIVATE.format("*"), "noisy-*.safetensors", "*.part")
+        patterns = (SETUP, RECEIVED, HELD, PRIVATE.format("*"), "noisy-*.safetensors", "*.part")
         files = tuple(file for pattern in patterns for file in sorted(path.glob(pattern)))
         used = max((p.stat().st_mtime for p in path.iterdir()), default=path.stat().st_mtime)
         return RunFiles(path, files, sum(p.stat().st_size for p in files), time.time() - used)

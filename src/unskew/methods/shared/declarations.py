@@ -40,9 +40,12 @@ def before_training(
     server: Callable[[Weights, Tree, Ups, Fed], tuple[Weights, Tree]],
     shares: Callable[[Fed], dict[str, Share]],
     sums: int = 0,
+    weights: bool = False,
 ) -> tuple[Trip]:
-    """`trips` with one exchange of all clients before round 1, at which clients read nothing of the slice."""
-    return (Trip(lambda t, T: t == 0, client, server, shares, everyone=True, sums=sums, reads=()),)
+    """`trips` with one exchange of all clients before round 1, at which clients read nothing of the slice.
+    weights: whether they read the weights."""
+    first = Trip(lambda t, T: t == 0, client, server, shares, True, sums=sums, weights=weights, reads=())
+    return (first,)
 
 
 def uniform(rows: int, columns: int, draw: torch.Generator) -> Tensor:
