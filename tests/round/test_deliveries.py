@@ -124,3 +124,11 @@ def test_an_exchange_that_reads_no_weights_sends_none():
         ("up", "fedmix/x"),
         ("up", "fedmix/y"),
     }
+
+
+@pytest.mark.parametrize("method", ["fedrdn", "fedmix", "feddata", "standardise"])
+def test_what_is_shared_before_training_comes_from_every_client_whoever_trains_first(method):
+    result = unskew.run(method, "digits", clients=5, rounds=1, availability="sample:0.4", model="mlp")
+    shared = [row["clients"] for row in result.record.rows["ledger"] if row["t"] == 0 and row["way"] == "up"]
+    assert shared
+    assert all(clients == [0, 1, 2, 3, 4] for clients in shared)
