@@ -161,7 +161,7 @@ def test_a_record_tells_how_many_bytes_its_rows_need_and_closes_on_a_full_disk(t
         record.add("events", [row])
     monkeypatch.setattr(os, "fsync", fails(errno.ENOSPC))
     with pytest.raises(Paused, match=r"metrics\.jsonl \([\d.,]+ (MB|bytes) free\)"):
-        record.marks()
+        record.sync()
     with pytest.raises(Paused, match=r"measures\.json "):
         record.keep_measures({"a": [1]})
     record.close()
