@@ -97,18 +97,18 @@ def test_checks_are_told_one_by_one_and_one_that_fails_is_the_exit_code(monkeypa
     assert call("check", "fedprox").code == 0
 
 
-def test_figures_lie_in_the_first_folder_unless_told_otherwise(monkeypatch):
+def test_figures_are_asked_for_as_the_options_say(monkeypatch):
     asked = []
 
     def written(runs, out, *how, say):
         asked.append((tuple(runs), out, *how))
-        return [(out / "a.svg", "a picture")]
+        return [(Path("a.svg"), "a picture")]
 
     monkeypatch.setattr(paper_figures, "write_figures", written)
-    assert call("figures", "r", "s").out == f"{Path('r/figures/a.svg')}  a picture\n"
+    assert call("figures", "r", "s").out == "a.svg  a picture\n"
     call("figures", "r", "--out", "x", "--format", "pdf", "--columns", "1", "--font", "Times")
     assert asked == [
-        (("r", "s"), Path("r/figures"), "svg", 2, "Helvetica, Arial, sans-serif"),
+        (("r", "s"), None, "svg", 2, "Helvetica, Arial, sans-serif"),
         (("r",), Path("x"), "pdf", 1, "Times"),
     ]
     assert call("figures", "r", "--columns", "3").code == 2

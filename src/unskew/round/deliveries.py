@@ -74,11 +74,11 @@ class Deliveries:
             leaf.held_K[list(ids)] = UNKNOWN
 
     def state(self, slices: Mapping[str, Tree]) -> Tree:
-        """The numbers as tensors, for a checkpoint with these slices."""
+        """A copy of the numbers as tensors, for a checkpoint with these slices."""
         self._renumber(slices)
         tree: Tree = {}
         for (part, name), leaf in self.leaves.items():
-            numbers = {"number": torch.from_numpy(leaf.number), "held": torch.from_numpy(leaf.held_K)}
+            numbers = {"number": torch.tensor(leaf.number), "held": torch.tensor(leaf.held_K)}
             tree.setdefault(part, {})[name] = numbers
         return tree
 

@@ -32,6 +32,7 @@ from unskew import config
 from unskew.config import Settings
 from unskew.core import module_inputs
 from unskew.core.method import more_rounds_problem
+from unskew.core.trees import Tree
 from unskew.data.clients.federation import Federation
 from unskew.data.storage.sample_rows import Rows, checksums
 from unskew.errors import Paused, StateError, UsageError
@@ -149,15 +150,16 @@ def free_path(parent: Path, stem: str) -> Path:
 class RunFolder:
     """One run on disk. `go` trains the remaining rounds; it may be killed at any time.
 
-    saved_every_s: the age of a checkpoint after which another one is written. unsaved: the state after the
-    last finished round and its facts, until they are in a checkpoint. saved_s: when the last one was written.
+    saved_every_s: the age of a checkpoint after which another one is written. unsaved: the tree and the
+    facts of the checkpoint after the last finished round, until they are written. saved_s: when the last
+    one was written.
     """
 
     saved_every_s: ClassVar[float] = 1.0
 
     path: Path
     run: Run
-    unsaved: tuple[State, dict[str, Any]] | None = field(default=None, init=False)
+    unsaved: tuple[Tree, dict[str, Any]] | None = field(default=None, init=False)
     saved_s: float = field(default=-math.inf, init=False)
 
     @staticmethod
@@ -379,7 +381,8 @@ class RunFolder:
         checkpoint remains."""
         facts: dict[str, Any] = {"t": now.t, "records": loop.record.marks(), **self._stored(loop).facts()}
         facts |= {"ends": loop.ends} if loop.ends else {}
-        self.unsaved = now, facts
+        tree = {"w": now.weights, "slices": now.slices, "held": loop.deliveries.state(now.slices)}
+        self.unsaved = tree, facts
         if now.t >= loop.last - 1 or time.monotonic() >= self.saved_s + self.saved_every_s:
             self.flush(loop)
 
@@ -387,7 +390,7 @@ class RunFolder:
         """Write the checkpoint of the last finished round, unless it is written. Raises Paused (E203)."""
         if self.unsaved is None:
             return
-        now, facts = self.unsaved
+        tree, facts = self.unsaved
         loop.record.sync()
         self._stored(loop).sync()
         meta = {
@@ -399,8 +402,6 @@ class RunFolder:
             "inputs": predictions.input_facts(self.run.federation),
             **({} if self.run.device == "cpu" else {"lanes": loop.lane_retry.lanes}),
         }
-        tree: dict[str, Any] = {"w": now.weights, "slices": now.slices}
-        tree["held"] = loop.deliveries.state(now.slices)
         checkpoints.write(self.path / checkpoints.LATEST, tree, meta, keep=self.path / checkpoints.PREVIOUS)
         self.unsaved, self.saved_s = None, time.monotonic()
         self._stored(loop).sweep()
