@@ -91,6 +91,17 @@ def test_a_dense_layer_is_inverted_through_its_non_linearity():
     torch.testing.assert_close(inversion.white_box(f, f(x), x, within, 3), x)  # the nearest step is kept
 
 
+def test_images_of_several_channels_are_inverted_in_either_order_of_memory():
+    """A 1x1 convolution by an orthogonal matrix says the image exactly."""
+    generator = torch.Generator().manual_seed(1)
+    mixed = torch.linalg.qr(torch.randn(3, 3, generator=generator)).Q[:, :, None, None]
+    x = torch.rand(2, 3, 5, 4, generator=generator).to(memory_format=torch.channels_last)
+    within = inversion.Search.like(torch.rand(50, 3, 5, 4, generator=generator), None)
+    f = lambda x: torch.conv2d(x.to(memory_format=torch.channels_last), mixed)  # noqa: E731
+    made = inversion.white_box(f, f(x), torch.full_like(x, 0.5), within, 100)
+    torch.testing.assert_close(made, x, atol=1e-3, rtol=0, check_stride=False)
+
+
 @pytest.mark.parametrize("values", [5, 400])
 def test_a_payload_that_says_nothing_gives_the_mean(values):
     """Also one of more values than there are samples, which can be fitted as if they said all."""

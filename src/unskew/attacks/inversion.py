@@ -110,7 +110,7 @@ def white_box(
     attacker's own samples; a sample for which `start` is nearer keeps it.
     """
     low, high, unit = within.standardised(within.low), within.standardised(within.high), sent.var() + 1e-12
-    z = within.standardised(start).clamp(low, high).requires_grad_()
+    z = within.standardised(start).clamp(low, high).contiguous().requires_grad_()
     first = z.detach().clone()
     search = torch.optim.LBFGS(
         [z], max_iter=steps, history_size=20, tolerance_change=1e-12, line_search_fn="strong_wolfe"
@@ -121,7 +121,7 @@ def white_box(
 
     def closure() -> Tensor:
         total = distance_N(z).sum()
-        (z.grad,) = torch.autograd.grad(total, [z])
+        z.grad = torch.autograd.grad(total, [z])[0].contiguous()  # L-BFGS reads it as one vector
         return total.detach()
 
     search.step(closure)  # type: ignore[no-untyped-call]
