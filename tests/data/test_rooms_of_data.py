@@ -177,9 +177,7 @@ def test_one_function_reads_every_text_that_names_data(tmp_path):
         registry.check_text("nowhere.npz")
     with pytest.raises(UsageError, match=r"E125 unknown data 'digit'.*Did you mean 'digits'"):
         data.read("digit")
-    with pytest.raises(
-        UsageError, match=r"E125 there is no data set 'mnist' here.*unskew data get mnist \("
-    ):
+    with pytest.raises(UsageError, match=r"E125 there is no data set 'mnist' here.*unskew data get mnist \("):
         data.read("mnist")
     with pytest.raises(UsageError, match="E125 data set 'digits' has no argument 'size'; it takes none"):
         data.read("digits", size=3)
