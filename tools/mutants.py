@@ -126,11 +126,9 @@ def fails(mutant: Mutant, tests: list[str], python: str) -> bool:
     """Whether one of these tests fails in a copy of the checkout with the mutant in it."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "checkout"
-        for name in ("src", "tests", "tools", "docs", "examples", "benchmarks"):
-            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-        for path in ROOT.glob("*.*"):
-            if path.is_file():
-                shutil.copy(path, copy)
+        for name in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, copy / name)
         source = (ROOT / mutant.path).read_bytes()
         (copy / mutant.path).write_bytes(source[: mutant.begin] + mutant.new.encode() + source[mutant.end :])
         environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"}

@@ -18,6 +18,7 @@ from tests.crash.harness import Stop
 from unskew.errors import StateError
 from unskew.records.private_state import INDEX_FILE, INDEX_MARK, DiskStore
 from unskew.runs.run_folder import RunFolder
+from unskew.system import disk
 
 SETTINGS = {
     "clients": 5, "rounds": 4, "epochs": 1, "samples": 12, "model": "mlp(hidden=(4,))", "workers": 1,
@@ -148,3 +149,15 @@ def test_an_interruption_at_any_step_of_a_save_loses_nothing(tmp_path, runs, mon
                 continue
     for n in range(7):
         assert unskew.run(method, folder=tmp_path, name=f"r{n}", **SETTINGS).digest == runs[1]
+
+
+def test_state_is_on_the_disk_before_a_checkpoint_refers_to_it(tmp_path, monkeypatch):
+    synced: list[str] = []
+    monkeypatch.setattr(disk, "sync_files", lambda paths: synced.extend(path.name for path in paths))
+    store = DiskStore(tmp_path)
+    store.put(1, {0: tree(1.0)})
+    written = {path.name for path in tmp_path.glob("*.safetensors")}
+    assert not synced
+    store.sync()
+    assert set(synced) == written != set()
+    store.close()

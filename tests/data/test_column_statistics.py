@@ -13,6 +13,7 @@ from tests.cli.calling import call
 from unskew import data
 from unskew.data.column_statistics import columns_of, furthest, statistics_of, unit_warnings
 from unskew.data.readers.from_tables import read_table
+from unskew.data.standardisation import standardise
 
 SITES = ("north", "south", "west")
 
@@ -49,6 +50,14 @@ def test_a_site_in_other_units_is_pointed_out_with_its_column(other, column):
     assert len(warnings) == 1
     assert warnings[0].startswith(f"west: column '{column}' has a mean ")
     assert furthest(statistics_of(patients(**other)))[0] == column
+
+
+def test_standardised_columns_are_shown_in_their_own_units():
+    plain = patients()
+    scaled = standardise(plain, always=True)
+    assert scaled.applied is not None
+    for before, after in zip(columns_of(plain), columns_of(scaled)):
+        assert (after.mean, after.std) == pytest.approx((before.mean, before.std), rel=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -7,10 +7,13 @@ order than one that does not, so that a guarantee refuses the second.
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tests.federation import fake
 from unskew.core.trees import size_in_bytes
-from unskew.federation.protocol.wire_format import Limits, unseal
+from unskew.errors import StateError
+from unskew.federation.protocol.wire_format import Limits, Packet, unseal
+from unskew.federation.site.held_slices import HeldSlices
 from unskew.federation.site.site_run_folder import HELD
 from unskew.records import client_lists
 from unskew.records.checkpoints import digest
@@ -100,3 +103,9 @@ def test_a_round_that_is_asked_for_again_is_the_same_order_whatever_of_it_travel
     _, _, said = fake.run(path, fake.Direct(fake.sites(folder, fake.federation())), settings)
     assert any("E201" in text for text in said)
     assert not [text for text in said if "E520" in text]
+
+
+def test_a_slice_of_an_earlier_content_is_never_taken_for_the_present_one(tmp_path):
+    held = HeldSlices(tmp_path / HELD, {"part": {"z": torch.ones(2)}}, {"part/z": 1})
+    with pytest.raises(StateError, match="E205"):
+        held.complete(Packet({"slices": {"part/z": 2}}, {"down": {}}), None)
