@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack
 
 from tests.round.training import build, trainer
 from unskew import config, data
@@ -46,7 +47,8 @@ def trained(
     recorded: bool, module: nn.Module, method: str | Method = "fedavg", **given: Any
 ) -> dict[str, Tensor]:
     """Weights and losses of all replies of three rounds whose learning rates differ."""
-    made, start = trainer(module, SHAPE, method, **{"lanes": 4, "sizes": (40, 33, 21, 18, 7), **given})
+    given = {"shape": SHAPE, "lanes": 4, "sizes": (40, 33, 21, 18, 7), **given}
+    made, start = trainer(module, given.pop("shape"), method, **given)
     if not recorded:
         made.replays = None
     rounds = [replace(start, t=t, lr=start.lr / t) for t in (1, 2, 3)]
@@ -68,6 +70,7 @@ GIVEN: list[dict[str, Any]] = [
     {"module": build("cnn_small", SHAPE), "method": "naivemix", "workers": 2},
     {"module": build("cnn_small", SHAPE), "method": "fedsam", "lanes": 1},
     {"module": build("cnn_small", SHAPE), "method": "scaffold+feddecorr", "optimiser": "sign"},
+    {"module": build("harnet", (1, 128, 3)), "shape": (1, 128, 3), "lanes": 1},
 ]
 
 
@@ -75,6 +78,19 @@ GIVEN: list[dict[str, Any]] = [
 def test_replayed_steps_have_the_bits_of_ordinary_ones(replays, given):
     expected, result = trained(False, **given), trained(True, **given)
     assert len(replays) > len(set(map(id, replays)))
+    assert all(torch.equal(expected[n], t) for n, t in result.items())
+
+
+class SeesRecording(nn.Module):
+    """Computes something else while a step is recorded."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (1 + len(_get_current_function_mode_stack()))
+
+
+def test_a_module_that_computes_something_else_while_recorded_trains_as_without_recordings(replays):
+    given = {"module": network(SeesRecording()), "lanes": 1}
+    expected, result = trained(False, **given), trained(True, **given)
     assert all(torch.equal(expected[n], t) for n, t in result.items())
 
 

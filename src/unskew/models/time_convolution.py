@@ -79,7 +79,9 @@ def edged_norm_relu(
     """
     given = (inside, edge, mean, var, w, b)
     if has_torch_function_variadic(*given):
-        return handle_torch_function(edged_norm_relu, given, *given, training, momentum, eps)
+        return handle_torch_function(
+            edged_norm_relu, given, *given, training, momentum, eps, weight_B, fast, record
+        )
     if not training:
         return _affine_relu(inside, edge, mean, var, w, b, eps)
     if fast and weight_B is None:

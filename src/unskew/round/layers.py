@@ -316,6 +316,7 @@ class Kernels(TorchFunctionMode):
         training: bool,
         momentum: float,
         eps: float,
+        *_: object,
     ) -> Any:
         record = not self._differentiating
         training, fast = training and not self.frozen, record and not self.folded

@@ -198,26 +198,45 @@ class Stage:
             recordings.refused = recorder.watch(lambda: self.step(step, feed))
         elif self.seen[shape] <= recorder.calls_before:
             self.step(step, feed)
+        elif recorder.exact:
+            self._record(shape, step, feed)
         else:
             fixed = feed.clone()
-            result = recorder.record(lambda: self.step(step, fixed))
-            if isinstance(result, str):
-                recordings.refused, self.recorded[shape] = result, None
-            else:
-                self.recorded[shape] = Recording(result, fixed, checked=not recorder.exact)
+            self._keep(shape, recorder.record(lambda: self.step(step, fixed)), fixed)
+
+    def _record(self, shape: object, step: Step, feed: Feed) -> None:
+        """Take a step, and record it. A recording step that gives other bits is not kept."""
+        fixed, results = feed.clone(), list[Any]()
+        recorder = self.recordings.recorder
+        if self._agrees(lambda: results.append(recorder.record(lambda: self.step(step, fixed))), step, feed):
+            self._keep(shape, results[0], fixed)
+        else:
+            self._keep(shape, DIFFERS, fixed)
+
+    def _keep(self, shape: object, result: Callable[[], None] | str, feed: Feed) -> None:
+        """Keep a recording, or the reason why there is none."""
+        if isinstance(result, str):
+            self.recordings.refused, self.recorded[shape] = result, None
+        else:
+            self.recorded[shape] = Recording(result, feed, checked=not self.recordings.recorder.exact)
 
     def _check(self, shape: object, recording: Recording, step: Step, feed: Feed) -> None:
         """Take a step both ways. A recording that gives other bits is dropped, and all others with it."""
-        changing = self._changing()
-        before = [t.clone() for t in changing]
-        recording.replay(feed)
-        replayed = [t.clone() for t in changing]
-        torch._foreach_copy_(changing, before)
-        self.step(step, feed)
-        recording.checked = all(map(_same_bits, replayed, changing))
+        recording.checked = self._agrees(lambda: recording.replay(feed), step, feed)
         if not recording.checked:
             self.recordings.refused = DIFFERS
             self.recorded = dict.fromkeys(self.recorded)
+
+    def _agrees(self, other: Callable[[], None], step: Step, feed: Feed) -> bool:
+        """Compute a step in another way and then in the ordinary one, and keep the second result. Returns
+        whether both have the same bits."""
+        changing = self._changing()
+        before = [t.clone() for t in changing]
+        other()
+        results = [t.clone() for t in changing]
+        torch._foreach_copy_(changing, before)
+        self.step(step, feed)
+        return all(map(_same_bits, results, changing))
 
     def _changing(self) -> list[Tensor]:
         """The tensors that steps change."""
