@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from unskew.comparison import plan as plans
-from unskew.comparison.cluster import HERE
 from unskew.comparison.plan import NO_OBJECTS, ObjectsByLabel, Plan, check_begun, plan_cells, with_point
 from unskew.comparison.progress import Cell, announce
 from unskew.comparison.search import MethodSpace, ParzenSampler, Point, Trial, method_space, optuna_package
@@ -133,7 +132,6 @@ class Tuning:
         """Tune the remaining methods, and write tuning.json. An interrupted tuning continues."""
         if not (missing := self.missing()):
             return
-        check_place(self.plan)
         samplers = {method: self._sampler(method) for method in missing}
         tried: dict[str, list[Trial]] = {method: [] for method in missing}
         for number in range(1, self.plan.tune + 1):
@@ -230,15 +228,6 @@ def trials_of(tune: object) -> int:
     return tune
 
 
-def check_place(plan: Plan) -> None:
-    """Raises UsageError (E109) for trials that would train on another machine."""
-    if plan.on != HERE:
-        text = "--tune trains its trials on this machine only, so it does not go with --on"
-        raise UsageError(
-            "E109", f"{text}; leave one of them out. A comparison that is tuned can be resumed with --on."
-        )
-
-
 def tuning_of(parent: Path, plan: Plan, objects: ObjectsByLabel = NO_OBJECTS) -> Tuning | None:
     """The tuning that a plan asks for; None if it asks for none. Nothing is written.
 
@@ -264,8 +253,7 @@ def tuning_of(parent: Path, plan: Plan, objects: ObjectsByLabel = NO_OBJECTS) ->
         )
     optuna_package("--tune")
     tuning = Tuning(parent, plan, objects)
-    if tuning.missing():
-        check_place(plan)
+    tuning.record()
     for method, space in tuning.spaces.items():
         check_begun(tuning.trial(method, 1, space.first))
     return tuning
