@@ -33,7 +33,7 @@ from unskew.data.samples.reading_notes import Intake
 from unskew.errors import UsageError
 from unskew.models import ModelFunction
 from unskew.records.checkpoints import State
-from unskew.results import Comparison, PublishedModel, Result, SitePredictor, result_of
+from unskew.results import Comparison, Result, SitePredictor, result_of
 from unskew.round import run as round_run
 from unskew.round.callback import Callback, CallbackList
 from unskew.round.loop import Loop, RoundSummary, remaining_rounds
@@ -44,7 +44,6 @@ from unskew.runs.assemble import loop_of
 from unskew.runs.callbacks import EarlyStopping, callbacks_of, check_callbacks
 from unskew.runs.coverage import check_used
 from unskew.runs.disclosure import account_entries, remark_lines
-from unskew.runs.export import hub_format
 from unskew.runs.reopen import UserCode, open_run
 from unskew.runs.resolve import Objects
 from unskew.runs.run_folder import RunFolder, free_path
@@ -384,13 +383,12 @@ def load(
     best: bool = False,
     data: Any = None,
     classes: Sequence[str] = (),
-) -> Result | PublishedModel | SitePredictor | Comparison | KeptTable:
+) -> Result | SitePredictor | Comparison | KeptTable:
     """Load a finished run from its folder, ready to predict; the training samples are not needed.
 
-    Returns a Result for the folder of a run, a Comparison for that of a comparison, a PublishedModel for a
-    folder that was exported for the hub, a SitePredictor for the folder of a run at a site
-    (SITE/runs/NUMBER), and a KeptTable for the JSON file of `unskew reproduce`. Everything is computed on the
-    CPU; `result.model` can be moved.
+    Returns a Result for the folder of a run, a Comparison for that of a comparison, a SitePredictor for the
+    folder of a run at a site (SITE/runs/NUMBER), and a KeptTable for the JSON file of `unskew reproduce`.
+    Everything is computed on the CPU; `result.model` can be moved.
 
     model, method: the model or method of a run that has one in Python, as in training: a module, a function
     that returns one, or a Part, or a text that names a file. Code is never loaded from the folder.
@@ -400,8 +398,7 @@ def load(
     site's model from its samples (FedBABU's fine-tuning, IFCA, kNN-Per).
 
     Raises UsageError (E109) for arguments that do not go with the folder; DataError (E401) for a file that is
-    no table; StateError: E111 for an exported
-    folder with changes, E112 for a file that has changed, E117 for no run, E155 for an unfinished run, E156
+    no table; StateError: E112 for a file that has changed, E117 for no run, E155 for an unfinished run, E156
     for a model or method that cannot be built, E201 for damaged files; NothingUsed (E316) for a run
     in which too few replies were used.
     """
@@ -411,11 +408,10 @@ def load(
     code = UserCode(method, model)
     if classes and data is None:
         raise UsageError("E109", "classes name those of the site's data; give data, too.")
-    published, compared, kept = hub_format.is_hub(path), (path / "compare.yaml").is_file(), path.is_file()
+    compared, kept = (path / "compare.yaml").is_file(), path.is_file()
     chosen = model is not None or method is not None or unfinished or best or data is not None
-    if chosen and (published or compared or kept):
-        what = "one finished model" if published else "a comparison, of which each run is a folder"
-        what = "a table" if kept else what
+    if chosen and (compared or kept):
+        what = "a table" if kept else "a comparison, of which each run is a folder"
         text = "leave out model, method, unfinished, best and data"
         raise UsageError("E109", f"{path} holds {what}; {text}.")
     if compared:
@@ -424,10 +420,6 @@ def load(
         from unskew.experiments.kept_table import load_table
 
         return load_table(path)
-    if published:
-        trained = hub_format.open_hub(path)
-        module = trained.run.fed.net.module_with(trained.end.weights)
-        return PublishedModel(trained.run, module, trained, path)
     if (path / AT_SITE).is_file():
         if unfinished or best:
             text = "holds the weights that came last; leave out unfinished and best."

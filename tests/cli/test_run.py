@@ -1,4 +1,4 @@
-"""`unskew run`: which of several values of a setting counts, what --on names, and what is printed."""
+"""`unskew run`: which of several values of a setting counts, and what is printed."""
 
 from __future__ import annotations
 
@@ -64,17 +64,6 @@ def test_on_real_sites_no_site_outweighs_all_others_unless_it_is_said(config):
     assert settings({}, sites=True).cap == 0.5
     assert settings({}, sites=True, config=config("cap: 0.75\n")).cap == 0.75
     assert settings({"cap": 1.0}, sites=True, config=config("cap: 0.75\n")).cap == 1.0
-
-
-def test_a_federation_may_be_called_ray(tmp_path):
-    def cluster(on):
-        return run._cluster(Arguments(on=on, federations=tmp_path))
-
-    assert cluster(None) is None
-    assert cluster("lung") is None
-    assert cluster("ray") is not None
-    (tmp_path / "ray").mkdir()
-    assert cluster("ray") is None
 
 
 def test_values_that_are_nothing_are_values(config, tmp_path):

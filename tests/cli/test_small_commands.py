@@ -16,7 +16,6 @@ from tests.experiments.test_short_pages import WHOLE
 from tests.report.fake_runs import fake_comparison, fake_run
 from unskew.attacks import perform
 from unskew.cli import attack, compare, explain, run
-from unskew.comparison import ray_clients
 from unskew.experiments import reproduce
 from unskew.report import paper_figures
 from unskew.runs import conformance, run_folder
@@ -153,12 +152,6 @@ def test_options_of_a_network_are_refused_where_there_is_none(tmp_path):
     ):
         done = call("resume", str(at), *options)
         assert (done.code, done.err) == (2, f"E109 {told} of a run over a network, and {at} is none.\n")
-    (at / "deploy.json").write_text("{}")
-    done = call("resume", str(at), "--on", "ray")
-    assert (done.code, done.err) == (
-        2,
-        f"E109 --on says where a simulation trains, and {at} has sites of its own.\n",
-    )
 
 
 def test_a_folder_is_resumed_as_what_it_is(tmp_path, monkeypatch):
@@ -167,17 +160,14 @@ def test_a_folder_is_resumed_as_what_it_is(tmp_path, monkeypatch):
     opened = SimpleNamespace(run=SimpleNamespace(settings=SimpleNamespace(rounds=7)))
     monkeypatch.setattr(run_folder.RunFolder, "open", lambda path, rounds: opened)
     monkeypatch.setattr(
-        ray_clients, "train_clients_on", lambda run, cluster: seen.append(("spread", str(cluster))) or run
-    )
-    monkeypatch.setattr(
         run, "finish", lambda f, screen, as_json: seen.append(("run", screen.rounds, screen.quiet, as_json))
     )
     at = fake_run(tmp_path / "r", rounds=2)
     assert call("resume", str(at), "--json").code == 0
     assert call("resume", str(at)).code == 0
     (at / "compare.yaml").write_text("")
-    call("resume", str(at), "--on", "here", "--json")
-    assert seen == [("run", 7, True, True), ("run", 7, False, False), ("compare", at, True, "here")]
+    call("resume", str(at), "--json")
+    assert seen == [("run", 7, True, True), ("run", 7, False, False), ("compare", at, True)]
 
 
 def test_nothing_but_json_stands_on_the_output_of_an_interrupted_comparison(tmp_path, monkeypatch):

@@ -14,7 +14,6 @@ import unskew
 from unskew import cli, config
 from unskew.comparison import tuning as comparison_tuning
 from unskew.comparison.plan import Plan, read_plan
-from unskew.comparison.search import Trial
 from unskew.errors import UnskewError
 from unskew.report import page
 from unskew.report.analysis.runs import read_comparison
@@ -59,18 +58,10 @@ def test_every_method_has_as_many_trials_none_of_which_sees_a_test_sample(origin
     assert len(trials) == 10
     for method, entry in facts["methods"].items():
         assert entry["trials"][0]["point"]["lr"] == 0.05
-        complete = [t for t in entry["trials"] if not t["pruned"]]
-        assert entry["best"] == max(complete, key=lambda t: t["score"])["point"]
-        assert all(t["curve"][0][0] == 1 for t in entry["trials"])  # round 0 scores the untrained model
-        assert all(
-            t["score"] == t["curve"][-1][1] for t in complete
-        )  # a run this short is scored by its last round
+        assert entry["best"] == max(entry["trials"], key=lambda t: t["score"])["point"]
         final = config.load(where / "c" / f"{method}--s0" / "config.yaml")
         assert (final.validation, final.seed, final.lr) == (0.0, 0, entry["best"]["lr"])
         assert method == "fedavg" or f"mu={entry['best']['fedprox.mu']}" in final.method
-    pruned = [t for entry in facts["methods"].values() for t in entry["trials"] if t["pruned"]]
-    assert pruned
-    assert all(t["curve"][-1][0] < 4 for t in pruned)
     assert "tune   5 trials for each of 2 methods x 4 rounds" in said
     assert "fedprox: lr 0.005 to 0.5, log scale; fedprox.mu 0.0001 to 0.01, log scale" in said
     assert read_plan(where / "c").tune == 5
@@ -122,7 +113,6 @@ def test_the_page_shows_what_was_tried_and_the_command_says_it(copy):
         "0.005 to 0.5, log scale",
     ):
         assert sentence in text
-    assert "ended early" in text
     said = reproducibility.command(context_of(read_comparison(copy / "c"), "c"))
     assert said.startswith("unskew compare fedavg fedprox")
     assert said.endswith("--tune 5 --seeds 1 --no-references")
@@ -151,7 +141,6 @@ def test_other_wishes_for_a_comparison_that_is_tuned_are_refused(copy, more, say
 def test_what_cannot_be_tuned_is_refused_before_anything_trains(tmp_path, monkeypatch):
     monkeypatch.setattr(comparison_tuning, "train_all", lambda *_: pytest.fail("something trained"))
     for more, says in (
-        ({"on": "ray", "tune": 3}, "E109 --tune trains its trials on this machine"),
         ({"tune": -1}, "E109 tune must be a whole number, at least 2"),
         ({"tune": True}, "E109 tune must be"),
         ({"tune": 3, "seeds": [comparison_tuning.SEED]}, "E109 seed 10000 is that of the trials"),
@@ -192,10 +181,3 @@ def test_local_and_personalised_methods_are_chosen_by_clients_own_models(tmp_pat
     assert {m: str(s.space["lr"]) for m, s in tuning.spaces.items()} == dict.fromkeys(
         tuning.cells, "0.005 to 0.5, log scale"
     )
-
-
-def test_a_trial_is_held_against_those_that_came_to_their_end(tmp_path):
-    tuning = comparison_tuning.Tuning(tmp_path, Plan(("fedavg",), (0,), SMALL, tune=12))
-    before = [Trial({}, 0.1, pruned=True, curve=[(1, 0.1)]), Trial({}, 0.2, curve=[(1, 0.2)])]
-    rule = tuning._rule("fedavg", before)
-    assert (rule.finished, rule.startup, rule.warmup, rule.own) == ([[(1, 0.2)]], 3, 1, False)

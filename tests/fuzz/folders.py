@@ -108,7 +108,6 @@ def commands(there: Path, place: Path) -> list[tuple[str, ...]]:
     return [
         *both * 3,
         ("export", str(there), out),
-        ("export", str(there), out, "--format", "hub"),
         ("resume", str(there)),
         ("predict", str(there), str(place.parent / "default.npz")),
         ("attack", str(there), "labels"),

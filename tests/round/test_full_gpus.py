@@ -110,4 +110,3 @@ def test_memory_that_is_full_while_a_step_is_recorded_is_no_step_that_waits(gpus
     assert loop.lane_retry.lanes == 4
     assert not loop.trainer.remarks()
     assert loop.trainer.replays.recorder.replayed
-

@@ -164,11 +164,25 @@ def test_nothing_is_overwritten_and_nothing_is_left_behind(fedrdn, tmp_path, mon
 
 
 def test_a_model_that_answers_otherwise_is_not_written(fedrdn, tmp_path, monkeypatch):
-    off = replace(file_formats.WEIGHTS, answer=lambda content, whole, x: whole(x) + 0.01)
+    off = replace(file_formats.FORMATS["safetensors"], answer=lambda content, whole, x: whole(x) + 0.01)
     monkeypatch.setitem(file_formats.FORMATS, "safetensors", off)
     with pytest.raises(UsageError, match=r"E160 .*differ by up to 0.01"):
         fedrdn.export(tmp_path / "e")
     assert not (tmp_path / "e").exists()
+
+
+def test_samples_with_several_inputs_are_refused(tmp_path):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(6, 3)
+
+        def forward(self, row, age):
+            return self.head(torch.cat([row, age[:, None]], 1))
+
+    given = {"row": ROWS, "age": ROWS[:, 0]}, Y
+    with pytest.raises(UsageError, match="E160 samples have several inputs"):
+        unskew.run("fedavg", given, model=Net(), **SETTINGS).export(tmp_path / "e")
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,2 @@
-"""Comparisons: their plan, a search for settings, and the training of all runs by processes of this machine."""
+"""Comparisons: their plan, a search for settings, and the training of all runs by processes of this
+machine."""

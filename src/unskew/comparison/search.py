@@ -21,7 +21,7 @@ an interruption changes which settings are tried.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -39,8 +39,6 @@ from unskew.scores import kind
 
 Point = dict[str, Any]
 """Maps each tuned setting to one value."""
-Curve = Sequence[tuple[int, float]]
-"""(round, score) pairs in the order of rounds."""
 DIGITS = 3
 """Significant digits of a number that is drawn from a range; short numbers can be typed and cited."""
 FACTOR = 10.0
@@ -204,17 +202,12 @@ class ParzenSampler:
                 self.tell(math.nan)
         raise UsageError("E109", f"of {MOST_DRAWN} points that were drawn, none can be trained.")
 
-    def tell(self, score: float, pruned: Curve | None = None) -> None:
-        """Report the score of the last proposed point. Higher is better; NaN is worse than every number.
-
-        pruned: the curve of a trial that was ended early; None for a complete trial.
-        """
-        if pruned is None and not math.isnan(score):
+    def tell(self, score: float) -> None:
+        """Report the score of the last proposed point. Higher is better; NaN is worse than every number."""
+        if math.isnan(score):
+            self._study.tell(self._trial, state=self._pruned)
+        else:
             self._study.tell(self._trial, score)
-            return
-        for t, value in pruned or ():  # a pruned trial without any score counts as worse than all others
-            self._trial.report(value, t)
-        self._study.tell(self._trial, state=self._pruned)
 
 
 def optuna_package(what: str) -> ModuleType:
@@ -229,24 +222,18 @@ def optuna_package(what: str) -> ModuleType:
 
 @dataclass(frozen=True)
 class Trial:
-    """A finished trial. score: in the unit of `metric`, NaN if training diverged. pruned: whether the trial
-    was ended early. curve: its score by round."""
+    """A finished trial. score: in the unit of `metric`, NaN if training diverged."""
 
     point: Point
     score: float
     metric: str = "accuracy"
-    pruned: bool = False
-    curve: Curve = ()
 
     @property
     def rank(self) -> float:
-        """Higher is better; trials that were ended early or diverged come last."""
-        return -math.inf if self.pruned or math.isnan(self.score) else self._ahead(self.score)
+        """Higher is better; trials that diverged come last."""
+        return -math.inf if math.isnan(self.score) else self.gain
 
-    def told_to(self, sampler: ParzenSampler) -> None:
-        """Report the trial with the sign that makes higher better."""
-        curve = [(t, self._ahead(value)) for t, value in self.curve]
-        sampler.tell(self._ahead(self.score), curve if self.pruned else None)
-
-    def _ahead(self, value: float) -> float:
-        return kind(self.metric).ahead(value, 0.0)
+    @property
+    def gain(self) -> float:
+        """The score with the sign that makes higher better."""
+        return kind(self.metric).ahead(self.score, 0.0)

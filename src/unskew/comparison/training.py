@@ -1,7 +1,7 @@
 """Training of all runs of a plan by processes of this machine, and the attacks afterwards.
 
-Progress is read from the files of a run. An interrupted run continues from its last round, and an attack that was
-measured before is not repeated.
+Progress is read from the files of a run. An interrupted run continues from its last round, and an attack that
+was measured before is not repeated.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from unskew.runs.reopen import UserCode
 PAUSE_S = 0.05
 """The time between two looks at the runs."""
 END_SIGNALS = (-signal.SIGINT, -signal.SIGTERM)
-"""Exit codes of processes that were ended on purpose. With others, such as that of SIGKILL for lack of memory, a
-run continues in another process."""
+"""Exit codes of processes that were ended on purpose. With others, such as that of SIGKILL for lack of memory,
+a run continues in another process."""
 MOST_LOSSES = 3
 """The number of lost processes after which the run itself is considered the cause."""
 

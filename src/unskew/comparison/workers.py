@@ -1,7 +1,7 @@
 """Worker processes, each of which trains one run of a comparison after another on one core.
 
-A worker trains an ordinary run from the settings in its folder, so that only text passes between processes, and a
-comparison that was killed continues where its runs stopped.
+A worker trains an ordinary run from the settings in its folder, so that only text passes between processes,
+and a comparison that was killed continues where its runs stopped.
 """
 
 from __future__ import annotations

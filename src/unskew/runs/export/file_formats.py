@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 from safetensors.torch import load, save
+from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
 from unskew.core.part import overrides
 from unskew.errors import MissingPackage, UsageError, excerpt
 from unskew.round.run import Run
-from unskew.runs.export import exported_model
-from unskew.runs.export.exported_model import ExportedModel, ExportSamples
+from unskew.runs.export.exported_model import ExportedModel
 
 LARGEST_ONNX = 2_000_000_000
 """The most bytes of weights: an ONNX file has at most 2 GiB."""
@@ -37,11 +37,11 @@ class FileFormat:
     samples, with which an export is tried."""
 
     file: str
-    write: Callable[[ExportedModel, ExportSamples, Run], bytes]
-    answer: Callable[[bytes, ExportedModel, ExportSamples], Any]
+    write: Callable[[ExportedModel, Tensor, Run], bytes]
+    answer: Callable[[bytes, ExportedModel, Tensor], Any]
 
 
-def write_weights(whole: ExportedModel, _x: ExportSamples, run: Run) -> bytes:
+def write_weights(whole: ExportedModel, _x: Tensor, run: Run) -> bytes:
     """The content of a safetensors file. Raises UsageError (E160) if the weights are not the whole model."""
     changing = [p for p in run.method.parts if overrides(p, "model")]
     does = "answers in place of the model's head" if whole.answers else "changes the model's layers"
@@ -52,42 +52,24 @@ def write_weights(whole: ExportedModel, _x: ExportSamples, run: Run) -> bytes:
     return save(tensors, {"written_by": "unskew export"})
 
 
-def weights_answer(content: bytes, whole: ExportedModel, x: ExportSamples) -> Any:
+def weights_answer(content: bytes, whole: ExportedModel, x: Tensor) -> Any:
     """The logits of a module with the weights of the file for samples."""
     whole.model.load_state_dict(load(content))
-    if isinstance(x, dict):
-        assert whole.layout is not None
-        x = exported_model.pack_inputs(whole.layout, list(x.values()))
-    scaled = whole.inputs.apply(x) if whole.inputs else x
-    return (
-        exported_model.call_trained(whole.model, whole.layout, scaled)
-        if whole.layout
-        else whole.model(scaled)
-    )
+    return whole.model(whole.inputs.apply(x) if whole.inputs else x)
 
 
-def write_program(whole: ExportedModel, x: ExportSamples, _run: Run) -> bytes:
+def write_program(whole: ExportedModel, x: Tensor, _run: Run) -> bytes:
     """The content of a torch.export file."""
     buffer = io.BytesIO()
     torch.export.save(_program_of(whole, x), buffer)
     return buffer.getvalue()
 
 
-def _arguments(whole: ExportedModel, x: ExportSamples) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """(positional arguments, keyword arguments) of a call of the graph."""
-    if isinstance(x, dict):
-        return ((), x) if whole.layout and whole.layout.named else (tuple(x.values()), {})
-    return (x,), {}
-
-
-def _program_of(whole: ExportedModel, x: ExportSamples) -> ExportedProgram:
+def _program_of(whole: ExportedModel, x: Tensor) -> ExportedProgram:
     """The model's graph for any number of samples."""
-    module = exported_model.SeveralInputs(whole, whole.layout) if whole.layout else whole
-    args, kwargs = _arguments(whole, x)
-    any_number = {name: {0: Dim("N")} for name in (x if isinstance(x, dict) else ["x"])}
     try:
         with torch.no_grad(), _quiet():
-            program = torch.export.export(module, args, kwargs, dynamic_shapes=any_number, strict=False)
+            program = torch.export.export(whole, (x,), dynamic_shapes={"x": {0: Dim("N")}}, strict=False)
     except Exception as error:  # torch raises many kinds, for models that it cannot trace
         reason = str(error).partition("\n")[0]
         text = (
@@ -102,10 +84,9 @@ def _program_of(whole: ExportedModel, x: ExportSamples) -> ExportedProgram:
     return program
 
 
-def program_answer(content: bytes, whole: ExportedModel, x: ExportSamples) -> Any:
+def program_answer(content: bytes, _whole: ExportedModel, x: Tensor) -> Any:
     """The output of the file's program for samples."""
-    args, kwargs = _arguments(whole, x)
-    return torch.export.load(io.BytesIO(content)).module()(*args, **kwargs)
+    return torch.export.load(io.BytesIO(content)).module()(x)
 
 
 @contextlib.contextmanager
@@ -125,7 +106,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(level)
 
 
-def write_onnx(whole: ExportedModel, x: ExportSamples, _run: Run) -> bytes:
+def write_onnx(whole: ExportedModel, x: Tensor, _run: Run) -> bytes:
     """The content of the file.
 
     Raises UsageError: E133 if the extra is not installed, E160 for a model that torch cannot export or that
@@ -137,13 +118,11 @@ def write_onnx(whole: ExportedModel, x: ExportSamples, _run: Run) -> bytes:
         text = f"the model has {size:,} bytes, and one ONNX file holds at most {LARGEST_ONNX:,}"
         raise UsageError("E160", f"{text}; --format safetensors or torch-export has no such limit.")
     program = _program_of(whole, x)
-    args, kwargs = _arguments(whole, x)
     try:
         with _quiet():
             converted = torch.onnx.export(
-                program, args, kwargs=kwargs or None, dynamo=True, input_names=list(_graph_inputs(x)),
-                output_names=["logits"], verbose=False,
-            )  # fmt: skip
+                program, (x,), dynamo=True, input_names=["x"], output_names=["logits"], verbose=False
+            )
     except Exception as error:  # torch raises many kinds, for operations that ONNX does not have
         text = f"torch cannot turn this model into ONNX ({type(error).__name__}: {excerpt(str(error), 200)})"
         raise UsageError("E160", f"{text}; use --format torch-export.") from error
@@ -151,18 +130,11 @@ def write_onnx(whole: ExportedModel, x: ExportSamples, _run: Run) -> bytes:
     return converted.model_proto.SerializeToString()
 
 
-def onnx_answer(content: bytes, _whole: ExportedModel, x: ExportSamples) -> Any:
+def onnx_answer(content: bytes, _whole: ExportedModel, x: Tensor) -> Any:
     """The output of ONNX Runtime for samples, with the graph of the file."""
     runtime = package("onnxruntime")
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    return torch.as_tensor(
-        session.run(None, {name: values.numpy() for name, values in _graph_inputs(x).items()})[0]
-    )
-
-
-def _graph_inputs(x: ExportSamples) -> dict[str, torch.Tensor]:
-    """The inputs of the graph by name."""
-    return x if isinstance(x, dict) else {"x": x}
+    return torch.as_tensor(session.run(None, {"x": x.numpy()})[0])
 
 
 def package(name: str) -> Any:
@@ -174,10 +146,8 @@ def package(name: str) -> Any:
         raise MissingPackage("the format onnx", name, "export", instead) from error
 
 
-WEIGHTS = FileFormat("model.safetensors", write_weights, weights_answer)
 FORMATS = {
-    "safetensors": WEIGHTS,
+    "safetensors": FileFormat("model.safetensors", write_weights, weights_answer),
     "torch-export": FileFormat("model.pt2", write_program, program_answer),
     "onnx": FileFormat("model.onnx", write_onnx, onnx_answer),
-    "hub": WEIGHTS,
 }
