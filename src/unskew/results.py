@@ -234,10 +234,9 @@ class Result(Predictor):
     ) -> list[Path]:
         """Write the model into a new folder, for use without unskew, and return the new files.
 
-        format: "safetensors" (weights), "torch-export" (a graph for PyTorch) or "onnx". client: as for
-        `predict`.
+        format: "safetensors" (weights) or "torch-export" (a graph for PyTorch). client: as for `predict`.
         Raises UsageError: E131 if the client's model is not available, E160 if the format does not support
-        the model, E161 for an existing folder, E133 without the extra [export].
+        the model, E161 for an existing folder.
         """
         return write_export(self.trained, self.record, Path(folder), format, client)
 

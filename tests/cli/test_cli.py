@@ -170,7 +170,6 @@ def test_yaml_errors_name_the_line(tmp_path):
     ):
         config.load(tmp_path / "c.yaml")
     for text, says in (
-        ("rounds: &a [*a]", "what begins at line 1 contains itself"),
         ("rounds: 2026-13-45", "is not YAML: month must be"),
         ("rounds: " + 3000 * "[", "is nested too deeply"),
     ):
@@ -266,7 +265,7 @@ def test_explain_and_check(tmp_path):
     (tmp_path / "mine.py").write_text(Path(__file__).parents[2].joinpath("examples/my_method.py").read_text())
     checked = call("check", "mine.py", cwd=tmp_path)
     assert checked.code == 0, checked.out + checked.err
-    assert "14 of 14" in checked.out
+    assert "13 of 13" in checked.out
 
 
 FROZEN = (

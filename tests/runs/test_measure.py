@@ -85,7 +85,6 @@ def test_every_measure_leaves_its_numbers_and_pictures(measured):
         "histograms",
         "cross_site",
         "tsne",
-        "calibration",
         "confusion",
     }
     tsne = measured.record.measures["tsne"]["local"]
@@ -93,34 +92,21 @@ def test_every_measure_leaves_its_numbers_and_pictures(measured):
     json.dumps(measured.record.measures, allow_nan=False)
 
 
-def test_calibration_and_confusion_are_those_of_the_models_predictions(measured):
-    """Against scikit-learn and a naive sum over bins, from what the result itself predicts."""
+def test_confusion_is_that_of_the_models_predictions(measured):
+    """Against scikit-learn, from what the result itself predicts."""
     federation, record = measured.federation, measured.record
-    p = measured.trained.outputs(data.read("digits").x_test).double().softmax(1).numpy()
-    guess, y = p.argmax(1), np.asarray(federation.y_test)
-    assert (
-        record.measures["confusion"]["all"]
-        == confusion_matrix(y, guess, labels=range(federation.n_classes)).tolist()
-    )
-    sure, right = p.max(1), guess == y
-    bins = [(sure > b / 15) & (sure <= (b + 1) / 15) for b in range(15)]
-    ece = sum(i.mean() * abs(right[i].mean() - sure[i].mean()) for i in bins if i.any())
-    assert value(measured, "calibration_ece") == pytest.approx(ece, abs=1e-5)
-    assert value(measured, "calibration_overconfidence") == pytest.approx(
-        sure.mean() - right.mean(), abs=1e-5
-    )
-    assert record.measures["calibration"]["bins"]["count"] == [int(i.sum()) for i in bins]
+    guess = measured.trained.outputs(data.read("digits").x_test).argmax(1).numpy()
+    y, classes = np.asarray(federation.y_test), range(federation.n_classes)
+    assert record.measures["confusion"]["all"] == confusion_matrix(y, guess, labels=classes).tolist()
     k = record.measures["confusion"]["names"].index("client-2")
     rows = federation.test[2]
-    own = confusion_matrix(y[rows], guess[rows], labels=range(federation.n_classes)).tolist()
+    own = confusion_matrix(y[rows], guess[rows], labels=classes).tolist()
     assert record.measures["confusion"]["sites"][k] == own
-    assert record.measures["calibration"]["sites"][2]["n"] == len(rows)
 
 
-def test_where_no_global_model_answers_neither_is_measured():
-    for measure in ("calibration", "confusion"):
-        with pytest.raises(UsageError, match=r"E126 .*no global model answers"):
-            unskew.run("fedbn", measure=measure, **{**SMALL, "model": "cnn_small(batch_norm=True)"})
+def test_where_no_global_model_answers_confusion_is_not_measured():
+    with pytest.raises(UsageError, match=r"E126 .*no global model answers"):
+        unskew.run("fedbn", measure="confusion", **{**SMALL, "model": "cnn_small(batch_norm=True)"})
 
 
 def test_the_number_of_workers_changes_no_measure(measured):
@@ -293,8 +279,6 @@ def test_kept_weights_empty_rounds_and_odd_clients_are_measured():
     assert {r["metric"] for r in rows_of(empty.record)} <= {
         "exposure",
         "separation_test_global",
-        "calibration_ece",
-        "calibration_overconfidence",
     }
 
 

@@ -21,7 +21,6 @@ from unskew.round.clients import Broadcast
 from unskew.round.loop import RoundSummary
 from unskew.round.probes import MOST_CLIENTS, Measurement, Measures, Probe, RoundEnd, RunInspector, mean
 from unskew.runs.measures import histograms, received, tsne
-from unskew.runs.measures.calibration import Calibration
 from unskew.runs.measures.confusion import Confusion
 from unskew.runs.measures.correlation import Correlation, distance_correlation
 from unskew.runs.measures.cross_site import CrossSite
@@ -252,25 +251,6 @@ def test_tables_of_mistakes_are_of_the_clients_with_the_most_test_samples():
     assert picture["all"] == [[1, 2], [1, 1]]
     assert picture["names"] == ["c1", "c2", *(f"c{k}" for k in range(4, 14))]
     assert picture["sites"][:2] == [[[1, 1], [0, 0]], [[1, 2], [0, 0]]]
-
-
-def test_bins_have_mean_confidence_and_accuracy_and_clients_their_own_errors():
-    """Confidences 0.9 twice, one of them right, and 0.6 three times, of which two are right."""
-    p = torch.tensor([[0.9, 0.1], [0.1, 0.9], [0.6, 0.4], [0.4, 0.6], [0.6, 0.4]])
-    measured = Calibration(answering([1, 2, 5], p.log())).measure(ended([0]))
-    bins = measured.picture["bins"]
-    full = [(n, c, a) for n, c, a in zip(bins["count"], bins["confidence"], bins["accuracy"]) if n]
-    assert full == [(3, pytest.approx(0.6), pytest.approx(2 / 3)), (2, pytest.approx(0.9), 0.5)]
-    ece, over = 0.6 * (2 / 3 - 0.6) + 0.4 * 0.4, (0.9 * 2 + 0.6 * 3 - 3) / 5
-    assert measured.values == {
-        "calibration_ece": pytest.approx(ece),
-        "calibration_overconfidence": pytest.approx(over),
-    }
-    assert measured.picture["sites"] == [
-        {"name": "c0", "n": 1, "ece": pytest.approx(0.1), "overconfidence": pytest.approx(-0.1)},
-        {"name": "c1", "n": 2, "ece": pytest.approx(0.4), "overconfidence": pytest.approx(0.4)},
-        {"name": "c2", "n": 5, "ece": pytest.approx(ece), "overconfidence": pytest.approx(over)},
-    ]
 
 
 @dataclass(frozen=True)

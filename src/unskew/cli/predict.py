@@ -184,8 +184,8 @@ class ExportArguments(ModelOptions):
 
     out: Annotated[Path, "the new folder to write"]
     format: Annotated[
-        Literal["safetensors", "torch-export", "onnx"],
-        "weights alone, a graph for PyTorch, or one for ONNX Runtime (pip install 'unskew[export]')",
+        Literal["safetensors", "torch-export"],
+        "weights alone, or a graph for PyTorch",
     ] = "safetensors"
 
 

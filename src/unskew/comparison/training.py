@@ -24,7 +24,7 @@ from unskew.runs.reopen import UserCode
 PAUSE_S = 0.05
 """The time between two looks at the runs."""
 END_SIGNALS = (-signal.SIGINT, -signal.SIGTERM)
-"""Exit codes of processes that were ended on purpose. With others, such as that of SIGKILL for lack of memory,
+"""Exit codes of processes that were ended on purpose. With others, such as SIGKILL for lack of memory,
 a run continues in another process."""
 MOST_LOSSES = 3
 """The number of lost processes after which the run itself is considered the cause."""

@@ -1,6 +1,8 @@
 """The folder of an exported model: the model, model.json, the model card, and code that loads it.
 
-model.safetensors | model.pt2 | model.onnx    model.json    model.md    load.py
+model.safetensors    the weights alone, by their names in the module (the format safetensors)
+model.pt2            a graph for PyTorch, which needs neither unskew nor the source of the model (torch-export)
+model.json, model.md, load.py
 
 model.json has everything that a program needs to use the model without unskew. Samples of a folder of images
 are in [0, 1] already, so their `divided_by` is 1.
@@ -8,14 +10,24 @@ are in [0, 1] already, so their `divided_by` is 1.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
+from safetensors.torch import load, save
+from torch import Tensor
+from torch.export import Dim, ExportedProgram
 
 from unskew import models
+from unskew.core.part import overrides
 from unskew.data.clients.federation import Federation
 from unskew.errors import UsageError, excerpt, suggestion
 from unskew.formats.specs import without_folders
@@ -24,13 +36,96 @@ from unskew.models.hf_folder import folder_in
 from unskew.records.checkpoints import State
 from unskew.records.record import Record
 from unskew.round.precision import torch_defaults
+from unskew.round.run import Run
 from unskew.runs import model_card, predictions
 from unskew.runs.export import exported_model
 from unskew.runs.export.exported_model import ExportedModel, export_model
-from unskew.runs.export.file_formats import FORMATS, FileFormat
 from unskew.runs.predictions import TrainedRun
 from unskew.system import disk
 from unskew.version import revision
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """A format. file: the file's name. write: its content from the model and samples to trace it with; raises
+    UsageError (E160) for a model that the format does not hold. answer: the output of a file's content for
+    samples, with which an export is tried."""
+
+    file: str
+    write: Callable[[ExportedModel, Tensor, Run], bytes]
+    answer: Callable[[bytes, ExportedModel, Tensor], Any]
+
+
+def write_weights(whole: ExportedModel, _x: Tensor, run: Run) -> bytes:
+    """The content of a safetensors file. Raises UsageError (E160) if the weights are not the whole model."""
+    changing = [p for p in run.method.parts if overrides(p, "model")]
+    does = "answers in place of the model's head" if whole.answers else "changes the model's layers"
+    for part in (*whole.answers, *changing):
+        text = f"'{part.name}' {does}, which weights alone do not say"
+        raise UsageError("E160", f"{text}; try --format torch-export.")
+    tensors = {name: t.detach().contiguous().clone() for name, t in whole.model.state_dict().items()}
+    return save(tensors, {"written_by": "unskew export"})
+
+
+def weights_answer(content: bytes, whole: ExportedModel, x: Tensor) -> Any:
+    """The logits of a module with the weights of the file for samples."""
+    whole.model.load_state_dict(load(content))
+    return whole.model(whole.inputs.apply(x) if whole.inputs else x)
+
+
+def write_program(whole: ExportedModel, x: Tensor, _run: Run) -> bytes:
+    """The content of a torch.export file."""
+    buffer = io.BytesIO()
+    torch.export.save(_program_of(whole, x), buffer)
+    return buffer.getvalue()
+
+
+def _program_of(whole: ExportedModel, x: Tensor) -> ExportedProgram:
+    """The model's graph for any number of samples."""
+    try:
+        with torch.no_grad(), _quiet():
+            program = torch.export.export(whole, (x,), dynamic_shapes={"x": {0: Dim("N")}}, strict=False)
+    except Exception as error:  # torch raises many kinds, for models that it cannot trace
+        reason = str(error).partition("\n")[0]
+        text = (
+            f"torch.export cannot follow this model for any number of samples ({type(error).__name__}:"
+            f" {reason[:200]})"
+        )
+        raise UsageError("E160", f"{text}; --format safetensors needs no graph.") from error
+    for weight in program.parameters():
+        weight.requires_grad_(False)  # outputs are then plain tensors without a gradient graph
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)
+    return program
+
+
+def program_answer(content: bytes, _whole: ExportedModel, x: Tensor) -> Any:
+    """The output of the file's program for samples."""
+    return torch.export.load(io.BytesIO(content)).module()(x)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress the output of torch about graphs; failures raise errors instead."""
+    level, sink = logging.root.manager.disable, io.StringIO()
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(sink),
+            contextlib.redirect_stderr(sink),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+FORMATS = {
+    "safetensors": FileFormat("model.safetensors", write_weights, weights_answer),
+    "torch-export": FileFormat("model.pt2", write_program, program_answer),
+}
+
 
 SCALED_OUTSIDE = "by whoever calls the model: (x / divided_by - mean) / std"
 LOGITS = "logits; their softmax over axis 1 are the probabilities of the classes, in this order"
@@ -105,7 +200,7 @@ def _build_call(model: str, shape: tuple[int, ...], classes: int, pixels: list[i
     return f"unskew.models.build({text!r}, {shape}, {classes}{more})"
 
 
-Format: TypeAlias = Literal["safetensors", "torch-export", "onnx"]
+Format: TypeAlias = Literal["safetensors", "torch-export"]
 SNIPPETS = Path(__file__).parent / "snippets"
 LOGIT_TOLERANCE = 1e-4
 """The largest difference of logits relative to the largest logit; graphs sum in another order."""
@@ -123,7 +218,7 @@ def write_export(
 
     client: name or number of the client with the model; default: the global model. Raises UsageError: E109
     for an unknown format or client, E131 if the model is not here, E160 if it cannot be exported in this
-    format, E161 if `out` exists or cannot be made, E133 without the packages of ONNX.
+    format, E161 if `out` exists or cannot be made.
     """
     if kind not in FORMATS:
         known = ", ".join(FORMATS)
@@ -175,7 +270,7 @@ def _check_answers(
     content: bytes,
     form: FileFormat,
     whole: ExportedModel,
-    x: torch.Tensor,
+    x: Tensor,
     trained: TrainedRun,
     client: int | str | None,
 ) -> None:
