@@ -96,7 +96,6 @@ def test_a_folder_alone_answers_as_the_run_does(kind, client, fedrdn, tmp_path):
         ("unskew", IMAGES, 2, {}),
         ("fedbn", IMAGES, 0, {"model": "cnn_small(batch_norm=True)"}),
         ("fedproto(aggregate_weights=False)", IMAGES, 0, {}),
-        ("ditto", ROWS, 1, {}),
         ("fedem", ROWS, 1, {"model": "mlp"}),
         ("fedetf", ROWS, None, {}),
         (

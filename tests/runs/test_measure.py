@@ -30,7 +30,7 @@ from unskew.runs.measures.diversity import weight_diversity
 ALL = ",".join(n for n in measures.NAMES if n != "received")  # FLea sends activations, no inputs
 SMALL = {
     "clients": 6,
-    "rounds": 4,
+    "rounds": 3,
     "epochs": 1,
     "batch": 16,
     "samples": 40,
@@ -162,7 +162,7 @@ class Spy(Part):
         return 0.0
 
 
-@pytest.mark.parametrize("text", ["flea", "feddata", "naivemix(per_batch=True)", "fedmix"])
+@pytest.mark.parametrize("text", ["flea", "naivemix(per_batch=True)"])
 def test_the_mixed_histogram_is_of_the_labels_training_saw(text):
     spy = Spy()
     parts = registry.parse(text).parts
@@ -232,9 +232,9 @@ def test_exposure_is_who_was_sent_whose():
     )
     few = unskew.run("flea", measure="exposure", **{**SMALL, "availability": "sample:0.5"})
     asked = {e["t"]: e["asked"] for e in few.record.rows["events"] if e["code"] == "round"}
-    pairs = {(i, j) for t in (2, 3, 4) for i in asked[t - 1] for j in asked[t]}
+    pairs = {(i, j) for t in (2, 3) for i in asked[t - 1] for j in asked[t]}
     assert value(few, "exposure", 1) == 0
-    assert value(few, "exposure", 4) == pytest.approx(len(pairs) / 36, abs=1e-6)
+    assert value(few, "exposure", 3) == pytest.approx(len(pairs) / 36, abs=1e-6)
     since = np.array(few.record.measures["exposure"]["since"])
     assert {tuple(p) for p in np.argwhere(since > 0).tolist()} == pairs
 
@@ -253,7 +253,7 @@ def test_cross_site_scores_are_the_local_models():
         if r["scope"] == "personal@client"
         and r["client"] is not None
         and r["metric"] == "accuracy"
-        and r["t"] == 4
+        and r["t"] == 3
     }
     diagonal = [own.record.measures["cross_site"]["score"][k][k] for k in (0, 1)]
     assert diagonal == pytest.approx([last[0], last[1]], abs=1e-6)
@@ -313,9 +313,7 @@ SHORTER = {"fedgen": "fedgen(steps=2)", "fedgen_images": "fedgen_images(steps=2,
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_attempts")
-@pytest.mark.parametrize(
-    "name", a_part_of(MEASURED, 8, ("fedbn", "fedproto", "fedrdn", "flea", "ditto", "fedgh"))
-)
+@pytest.mark.parametrize("name", a_part_of(MEASURED, 24, ("fedbn", "fedrdn", "flea")))
 def test_every_method_can_be_measured(name):
     made = conformance.loop_for(
         registry.parse(SHORTER.get(name, name)), measure="separation,diversity,cross_site,tsne", rounds=2

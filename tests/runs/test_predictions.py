@@ -36,9 +36,7 @@ def halves(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
     ("method", "x"),
     [
         ("fedavg", ROWS),
-        ("fedavg", IMAGES),
         ("fedrdn", IMAGES),
-        ("norm", IMAGES),
         ("norm", IMAGES / np.float32(255)),
         ("fedproto", IMAGES),
     ],

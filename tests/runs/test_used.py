@@ -37,8 +37,7 @@ def answered(result) -> list[int]:
     return [len(e["answered"]) for e in result.record.rows["events"] if e["code"] == "round"]
 
 
-@pytest.mark.parametrize("lanes", ["1", "4"])
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddyn", "moon", "fedbn"])
+@pytest.mark.parametrize(("method", "lanes"), [("fedavg", "4"), ("scaffold", "1"), ("fedbn", "4")])
 def test_one_bad_round_does_not_exclude_a_client_for_ever(method, lanes):
     """M2: the private state of a dropped reply was stored, and its NaN came back in every later round."""
     model = torch.nn.Sequential(

@@ -1,7 +1,7 @@
 """YAML documents: reading with errors that name the line, and writing.
 
-The reader is stricter than most: it refuses duplicate keys, of which others keep the last. It is more lenient in
-one point: 1e-3 is a number, which YAML 1.1 reads as text.
+The reader is stricter than most: it refuses duplicate keys, of which others keep the last. It is more lenient
+in one point: 1e-3 is a number, which YAML 1.1 reads as text.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ that saving costs little where rounds are short. A run that ends with an error s
 one that is killed repeats at most the rounds of that second.
 
 A run is only resumed with the same settings, data, files of the user's own and given objects. A file that
-only metrics come from changes no weight and may be mended. The setting `rounds` may grow: a run that has ended
-goes back to the round before its last, so that what is done in a last round is not part of the longer run.
+only metrics come from changes no weight and may be mended. The setting `rounds` may grow: a run that has
+ended goes back to the round before its last, so that what is done in a last round is not part of the longer
+run.
 """
 
 from __future__ import annotations

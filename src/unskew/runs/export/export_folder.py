@@ -1,7 +1,7 @@
 """The folder of an exported model: the model, model.json, the model card, and code that loads it.
 
 model.safetensors    the weights alone, by their names in the module (the format safetensors)
-model.pt2            a graph for PyTorch, which needs neither unskew nor the source of the model (torch-export)
+model.pt2            a graph for PyTorch, which needs neither unskew nor the model's source (torch-export)
 model.json, model.md, load.py
 
 model.json has everything that a program needs to use the model without unskew. Samples of a folder of images
