@@ -267,15 +267,6 @@ def test_nothing_is_no_reason_to_end_a_run(answer, plain):
     assert trained(Answering(answer)).digest == plain.digest
 
 
-def test_a_callback_leaves_the_numbers_of_torch_as_they_were(plain):
-    class Moving(unskew.Callback):
-        def merged(self, run):
-            torch.set_default_dtype(torch.float64)
-
-    result = trained(Moving())
-    assert (result.digest, torch.get_default_dtype()) == (plain.digest, torch.float32)
-
-
 @pytest.mark.parametrize(
     ("change", "undo", "now"),
     [

@@ -41,15 +41,6 @@ def test_a_cell_reads_on_and_anew_where_its_run_went_back(tmp_path):
     assert (seen.t, seen.score) == (2, 0.25)
 
 
-def test_a_line_that_is_half_written_is_read_once_it_is_whole(tmp_path):
-    seen, metrics = cell(tmp_path), tmp_path / "metrics.jsonl"
-    whole = scored(1, 0.5) + scored(2, 0.6)
-    for end in (len(whole) - 9, len(whole)):
-        metrics.write_text(whole[:end])
-        seen.look()
-    assert (seen.t, seen.score) == (2, 0.6)
-
-
 def test_runs_of_other_settings_do_not_come_into_one_table(tmp_path):
     """Methods and seeds that were there already stood beside the new ones, whatever rounds and data they
     had."""

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from unskew.core.replies import Reply
 from unskew.round.clients import Broadcast
-from unskew.round.loop import RoundSummary
 from unskew.round.probes import MOST_CLIENTS, Measurement, Measures, Probe, RoundEnd, RunInspector, mean
 from unskew.runs.measures import histograms, received, tsne
 from unskew.runs.measures.confusion import Confusion
@@ -345,8 +344,3 @@ def test_a_large_cohort_is_looked_at_in_part_and_what_is_not_finite_is_left_out(
     # with six decimals, the diversity of models that differ little (a rate of 1e-5) was recorded as 0
     assert rows == [{"t": 4, "scope": "measure", "client": None, "metric": "it", "value": 3.333333e-07}]
     assert not pictures
-
-
-def test_a_small_loss_is_recorded():
-    """With six decimals, the training loss of numbers that are fitted to 3e-7 was recorded as 0."""
-    assert RoundSummary(3, 2, 2, 0, 0.25, 1 / 3e6).rows()[1]["value"] == 3.333333e-07

@@ -46,12 +46,8 @@ def check_name(name: str) -> str:
 def no_run(path: Path, lacks: str) -> StateError:
     """The error E117 for a folder that is not a run. lacks: the missing file."""
     hint = "Runs are folders under runs/."
-    runs = [
-        f.parent
-        for place in ("*", "runs/*")
-        for name in (lacks, AT_SITE)
-        for f in path.glob(f"{place}/{name}")
-    ]
+    places = [f"{place}/{name}" for place in ("*", "runs/*") for name in (lacks, AT_SITE)]
+    runs = [file.parent for place in places for file in path.glob(place)]
     if (path / AT_SITE).is_file():
         hint = "A site keeps it of a run: unskew site watch, unskew predict and unskew export take it."
     elif runs:
