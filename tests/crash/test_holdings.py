@@ -116,7 +116,7 @@ def test_files_stay_while_this_checkpoint_or_the_one_before_refers_to_them(tmp_p
         store.sweep()
         expected = {*store.index.values(), *before.values()}
         assert {int(p.stem[1:]) for p in tmp_path.glob("r*.safetensors")} == expected
-        assert set(store.holdings.files) == expected
+        assert set(store.files) == expected
         before = dict(store.index)
     store.check()
     store.close()
