@@ -11,8 +11,7 @@ that value. All numbers of a Part are searched, too, except
     numbers that depend on another setting, if that setting is off
     settings that no score can choose: privacy, robustness, fairness, and the names in a Part's `untuned`
 
-A share (declared within 0 and 1) of at least 0.1 is searched linearly over its declared range. Any other
-number is searched logarithmically, from a tenth to ten times its value, within its declared range.
+A number is searched logarithmically, from a tenth to ten times its value, within its declared range.
 
 Trial n of a method depends only on the scores of its trials before n, so neither the speed of processes nor
 an interruption changes which settings are tried.
@@ -43,10 +42,8 @@ DIGITS = 3
 """Significant digits of a number that is drawn from a range; short numbers can be typed and cited."""
 FACTOR = 10.0
 """The factor by which the search may lower or raise a number."""
-SMALL_SHARE = 0.1
-"""Smaller shares are searched on a logarithmic scale."""
 BOUND_MARGIN = 0.01
-"""The distance of the search from an excluded bound, as a fraction of the whole range."""
+"""The distance of the search from an excluded bound, as a fraction of the way to it."""
 UNTUNED_FAMILIES = {
     "privacy": "it decides what can be learned of clients",
     "robust": "no trial has clients that lie",
@@ -59,14 +56,13 @@ MOST_DRAWN = 100
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from low to high, both included. log: search on a logarithmic scale."""
+    """Numbers from low to high, both included, of which the order of magnitude is searched."""
 
     low: float
     high: float
-    log: bool
 
     def __str__(self) -> str:
-        return f"{self.low:g} to {self.high:g}" + (", log scale" if self.log else "")
+        return f"{self.low:g} to {self.high:g}"
 
     def written(self, value: float) -> float:
         """The value rounded to three digits, clipped to the range."""
@@ -94,7 +90,7 @@ def method_space(text: str, cell: Cell, chosen: Mapping[str, Mapping[str, Any]])
     """
     settings, method = cell.settings, cell.method_object()
     low = max(settings.lr / FACTOR, settings.lr_min)
-    space, left_out = {"lr": Range(low, settings.lr * FACTOR, log=True)}, dict[str, str]()
+    space, left_out = {"lr": Range(low, settings.lr * FACTOR)}, dict[str, str]()
     first: Point = {"lr": settings.lr}
     theirs = _named_arguments(text, cell, chosen)
     for part in method.parts:
@@ -137,30 +133,18 @@ def _why_not(part: Part, argument: Argument) -> str:
 
 def range_of(argument: Argument, value: float) -> Range:
     """The search range of a Part's number with the present value `value`."""
-    low, high, open_low, open_high = _bounds(argument)
-    if value >= SMALL_SHARE and low >= 0 and high <= 1:
-        margin = BOUND_MARGIN * (high - low)
-        low, high = low + margin * open_low, high - margin * open_high
-        return Range(min(low, value), max(high, value), log=False)
-    low = low + BOUND_MARGIN * (value - low) if open_low else low
-    high = high - BOUND_MARGIN * (high - value) if open_high else high
-    return Range(max(value / FACTOR, low), min(value * FACTOR, high), log=True)
-
-
-def _bounds(argument: Argument) -> tuple[float, float, bool, bool]:
-    """(lowest, highest, whether the lowest is excluded, whether the highest is excluded)."""
-    low, high, open_low, open_high = float("-inf"), float("inf"), False, False
+    low, high = value / FACTOR, value * FACTOR
     for item in arguments.split_hint(argument.hint)[1]:
         match item:
             case ranges.Ge(ge=bound):
-                low = bound
+                low = max(low, float(bound))  # type: ignore[arg-type]
             case ranges.Gt(gt=bound):
-                low, open_low = bound, True
+                low = max(low, float(bound) + BOUND_MARGIN * (value - float(bound)))  # type: ignore[arg-type]
             case ranges.Le(le=bound):
-                high = bound
+                high = min(high, float(bound))  # type: ignore[arg-type]
             case ranges.Lt(lt=bound):
-                high, open_high = bound, True
-    return float(low), float(high), open_low, open_high  # type: ignore[arg-type]
+                high = min(high, float(bound) - BOUND_MARGIN * (float(bound) - value))  # type: ignore[arg-type]
+    return Range(low, high)
 
 
 class ParzenSampler:
@@ -191,7 +175,7 @@ class ParzenSampler:
         for _ in range(MOST_DRAWN):
             trial = self._trial = self._study.ask()
             drawn = {
-                name: axis.written(trial.suggest_float(name, axis.low, axis.high, log=axis.log))
+                name: axis.written(trial.suggest_float(name, axis.low, axis.high, log=True))
                 for name, axis in self._space.items()
             }
             point = drawn if trial.number else dict(self._first)

@@ -78,7 +78,7 @@ def _described(method: str, entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _range(axis: dict[str, Any]) -> str:
-    return f"{axis['low']:g} to {axis['high']:g}" + (", log scale" if axis["log"] else "")
+    return f"{axis['low']:g} to {axis['high']:g}"
 
 
 def _trial(trial: dict[str, Any], entry: dict[str, Any], is_best: bool) -> dict[str, Any]:
