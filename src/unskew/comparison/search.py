@@ -79,7 +79,7 @@ class MethodSpace:
     left_out: dict[str, str]
 
     def lines(self) -> list[str]:
-        """One line per setting, such as `lr  0.005 to 0.5, log scale`."""
+        """One line per setting, such as `lr  0.005 to 0.5`."""
         return [f"{name} {axis}" for name, axis in self.space.items()]
 
 
