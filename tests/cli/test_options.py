@@ -51,9 +51,7 @@ FROZEN = {
         "table --rows --methods --add --seeds --scale --processes --folder"
         " --keep --page --anew --dry-run --file --json"
     ),
-    "list": (
-        "kind --against --family --task --shares --least-samples --secure-aggregation --handing-on --json"
-    ),
+    "list": ("kind --against --family --task --json"),
     "explain": "method --data --model",
     "check": "method --json",
     "serve": "name --folder --bind --metrics --log-format",
