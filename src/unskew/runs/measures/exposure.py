@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -53,11 +53,6 @@ MOST, SHOWN = 2000, 200
 class Exposed(Probe):
     """The share of exposed pairs, computed from the record: the owners of uploaded shares and their later
     receivers."""
-
-    name: ClassVar[str] = "exposure"
-    summary: ClassVar[str] = (
-        "the share of pairs of clients in which one has received something of the other's (FLea, Fig. 9a)"
-    )
 
     def __init__(self, lens: RunInspector):
         super().__init__(lens)
