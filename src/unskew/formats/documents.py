@@ -40,7 +40,7 @@ def load(text: str, where: str, code: str) -> Any:
     import yaml
 
     try:
-        return yaml.load(text, _loader())
+        return _loader()(text).get_single_data()
     except _Twice as twice:
         raise UsageError(code, f"{where}: {twice}.") from None
     except (yaml.YAMLError, ValueError) as error:  # a ValueError: a date that does not exist
