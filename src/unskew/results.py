@@ -25,7 +25,7 @@ from unskew.report.analysis import frames
 from unskew.round.loop import Loop
 from unskew.round.run import Run
 from unskew.runs import coverage, predictions
-from unskew.runs.coverage import FIRST_STAGE, MISSING_REASON, UsedReplies, doubt, incomplete_coverage
+from unskew.runs.coverage import FIRST_STAGE, MISSING_REASON, SCOPES, UsedReplies, doubt, incomplete_coverage
 from unskew.runs.export.export_folder import Format, write_export
 from unskew.runs.predictions import TrainedRun
 from unskew.scores import kind, of_setting
@@ -127,9 +127,6 @@ class SitePredictor(Predictor):
             model = f"the model that {self.own.site} was sent"
         kept = f", with what it kept after round {self.own.kept}" if self.own.kept else ""
         return f"<{model} after round {self.t} of {self.run.settings.rounds}{kept}, from {self.path}>"
-
-
-SCOPES = ("global", "global@client", "personal@client")
 
 
 @dataclass(repr=False, eq=False)

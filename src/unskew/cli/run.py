@@ -177,7 +177,8 @@ def finish(folder: Any, screen: Any, as_json: bool) -> None:
 
 def _as_json(result: Any) -> dict[str, Any]:
     """The result as `--json` prints it."""
-    scopes = ("global", "global@client", "personal@client")
+    from unskew.runs.coverage import SCOPES as scopes
+
     beside = {
         metric: {
             scope: result.scores(scope, metric) for scope in scopes if metric in result.record.metrics(scope)

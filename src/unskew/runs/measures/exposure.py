@@ -41,11 +41,6 @@ class Exposure:
         return float((self.since_KK > 0).mean()) if self.since_KK.size else 0.0
 
 
-def expected(p: float, t: int) -> float:
-    """E eps(t) if every client takes part with probability p, independently in every round."""
-    return 1 - (1 - p * p) ** (t - 1)
-
-
 MOST, SHOWN = 2000, 200
 """Maximum number of clients for which the matrix of pairs is recorded, and for which it is shown."""
 
