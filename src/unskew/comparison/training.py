@@ -52,17 +52,12 @@ def train_all(cells: list[Cell], processes: int, look: Callable[[list[Cell]], No
     waiting = [c for c in cells if not c.ended]
     for cell in cells:
         cell.code = None if cell in waiting else 0
+        cell.look()
     if any(cell.objects.given for cell in cells):
         for cell in waiting:
-            workers.train_here(cell, lambda: _looked(cells, look))
+            workers.train_here(cell, lambda cell=cell: (cell.look(), look(cells)))
     elif waiting:
         _train(cells, waiting, processes or parallel_runs(waiting[0].settings.device), look)
-    _looked(cells, look)
-
-
-def _looked(cells: list[Cell], look: Callable[[list[Cell]], None]) -> None:
-    for cell in cells:
-        cell.look()
     look(cells)
 
 
@@ -81,7 +76,7 @@ def _train(
                     waiting.insert(0, lost)
                     active.remove(worker)
                     worker.stop()
-            _looked(cells, look)
+            look(cells)
             time.sleep(PAUSE_S)
     finally:
         for worker in active:
@@ -89,9 +84,14 @@ def _train(
 
 
 def _settle(worker: workers.WorkerProcess) -> Cell | None:
-    """Record the end of a worker's run. Returns the run if it lost its process and has to continue."""
+    """Read the progress and the end of a worker's run. Returns the run if it lost its process and has to
+    continue."""
     cell = worker.cell
-    if cell is None or (code := worker.ended()) is None:
+    if cell is None:
+        return None
+    code = worker.ended()
+    cell.look()
+    if code is None:
         return None
     worker.cell = None
     if code < 0 and code not in END_SIGNALS:
