@@ -118,7 +118,7 @@ def test_a_callback_that_fails_is_named_and_the_run_can_go_on(plain, tmp_path):
     ):
         trained(Failing(), notes, name="r", folder=tmp_path)
     assert notes.calls[-1][0].startswith("ended: StateError")
-    with pytest.raises(UsageError, match=r"E109 .*Failing is a class"):
+    with pytest.raises(UsageError, match=r"E109 callbacks take a list .*Failing"):
         trained(Failing)  # type: ignore[arg-type]
     again = trained(name="r", folder=tmp_path)
     assert again.digest == plain.digest
@@ -236,9 +236,9 @@ class Answering(unskew.Callback):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (unskew.EarlyStopping(3), r"E109 callbacks take a list; write callbacks=\[EarlyStopping\(\.\.\.\)\]"),
-        (None, "E109 callbacks take a list of unskew.Callback objects, and None is none"),
-        (["early"], "E109 callbacks take unskew.Callback objects.*'early'"),
+        (unskew.EarlyStopping(3), "E109 callbacks take a list of unskew.Callback objects.*EarlyStopping"),
+        (None, "E109 callbacks take a list.*None"),
+        (["early"], "E109 callbacks take a list.*'early'"),
         (
             [Mute()],
             (

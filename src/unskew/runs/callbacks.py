@@ -93,17 +93,11 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     Raises UsageError: E109 for anything else, and for a callback without hooks; E121 for a hook that is
     misspelt or cannot be called.
     """
-    if isinstance(callbacks, Callback):
-        raise UsageError("E109", f"callbacks take a list; write callbacks=[{type(callbacks).__name__}(...)].")
-    if not isinstance(callbacks, Iterable):
-        text = f"callbacks take a list of unskew.Callback objects, and {excerpt(callbacks, 40)} is none"
-        raise UsageError("E109", f"{text}; write callbacks=[MyCallback()], or leave it out.")
-    listed = tuple(callbacks)
+    listed = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
     for callback in listed:
-        if not isinstance(callback, Callback):
-            name = callback.__name__ if isinstance(callback, type) else ""
-            what = f"{name} is a class; write {name}()" if name else excerpt(callback)
-            raise UsageError("E109", f"callbacks take unskew.Callback objects: {what}.")
+        if not isinstance(callback, Callback) or not isinstance(callbacks, Iterable):
+            text = "callbacks take a list of unskew.Callback objects, such as [EarlyStopping(5)]"
+            raise UsageError("E109", f"{text}; got {excerpt(callbacks)}.")
         mro = type(callback).__mro__
         for base in mro[: mro.index(Callback)]:
             if base.__module__.partition(".")[0] != "unskew":
