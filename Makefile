@@ -4,15 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FLOWER := .venv-flower
-RAY := .venv-ray
 DOCS := .venv-docs
 HF := .venv-hf
 # tests run side by side on all cores; threads of their own would only wait for each other
-test test-deploy test-ray test-hf check: export OMP_NUM_THREADS = 1
+test test-deploy test-hf check: export OMP_NUM_THREADS = 1
 QUICK := tests/test_structure.py tests/core tests/round tests/data tests/tasks tests/report tests/oracles/test_steps.py \
 	tests/methods/test_flea.py tests/methods/test_combinations.py
 
-.PHONY: demo test test-deploy test-ray test-hf lint style types check crash fuzz epsilon campaign matrix mutants bench docs notebooks format clean
+.PHONY: demo test test-deploy test-hf lint style types check crash fuzz epsilon campaign matrix mutants bench docs notebooks format clean
 
 demo: $(READY)
 	@rm -rf runs/demo
@@ -26,11 +25,6 @@ test: $(READY)
 REAL := $(addprefix tests/federation/test_, $(addsuffix .py, guarded_real resume_real real models_real ipv6 first_round decided))
 test-deploy: $(FLOWER)/.ready
 	$(FLOWER)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m flower $(REAL) tests/federation tests/campaign
-
-# A Ray cluster of three nodes on this machine, whose workers, nodes and drivers are killed. It takes minutes, so it is no part
-# of `make test`, where these tests are skipped.
-test-ray: $(RAY)/.ready
-	$(RAY)/bin/python -m pytest -m ray tests/comparison
 
 # Models of Hugging Face need transformers and peft, which take long to import, so their tests have an environment of their own.
 # Flower is in it, too: three sites, as real processes, train adapters of such a model.
@@ -123,13 +117,6 @@ $(FLOWER)/.ready: requirements-flower.lock pyproject.toml
 	$(FLOWER)/bin/$(PIP) --no-deps -e .
 	touch $(FLOWER)/.ready
 
-$(RAY)/.ready: requirements.lock pyproject.toml
-	test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
-	$(RAY)/bin/$(PIP) "$$(grep '^torch==' requirements.lock)"
-	$(RAY)/bin/$(PIP) -r requirements.lock "ray[client]>=2.40,<3"
-	$(RAY)/bin/$(PIP) --no-deps -e .
-	touch $(RAY)/.ready
-
 $(HF)/.ready: requirements-flower.lock pyproject.toml
 	test -x $(HF)/bin/python || $(PYTHON) -m venv $(HF)
 	$(HF)/bin/$(PIP) "$$(grep '^torch==' requirements-flower.lock)"
@@ -143,4 +130,4 @@ $(DOCS)/.ready: requirements-docs.lock
 	touch $(DOCS)/.ready
 
 clean:
-	rm -rf $(VENV) $(FLOWER) $(RAY) $(DOCS) $(HF) site .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER) $(DOCS) $(HF) site .pytest_cache .ruff_cache .hypothesis

@@ -18,13 +18,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 from torch import nn
 
 from unskew import config, models, scores
-from unskew.comparison import cluster as comparison_cluster
 from unskew.comparison import plan, training
-from unskew.comparison.cluster import HERE
 from unskew.comparison.dry_run import dry_run
 from unskew.comparison.plan import AnyMethod
 from unskew.comparison.progress import Cell
-from unskew.comparison.ray_clients import train_clients_on
 from unskew.comparison.tuning import cells_of, planned_runs, trials_of, tuning_of
 from unskew.config import CompareOptions, RunOptions
 from unskew.core.method import Method, stage_remarks
@@ -36,7 +33,7 @@ from unskew.data.samples.reading_notes import Intake
 from unskew.errors import UsageError
 from unskew.models import ModelFunction
 from unskew.records.checkpoints import State
-from unskew.results import Comparison, PublishedModel, Result, SitePredictor, result_of
+from unskew.results import Comparison, Result, SitePredictor, result_of
 from unskew.round import run as round_run
 from unskew.round.callback import Callback, CallbackList
 from unskew.round.loop import Loop, RoundSummary, remaining_rounds
@@ -47,7 +44,6 @@ from unskew.runs.assemble import loop_of
 from unskew.runs.callbacks import EarlyStopping, callbacks_of, check_callbacks
 from unskew.runs.coverage import check_used
 from unskew.runs.disclosure import account_entries, remark_lines
-from unskew.runs.export import hub_format
 from unskew.runs.reopen import UserCode, open_run
 from unskew.runs.resolve import Objects
 from unskew.runs.run_folder import RunFolder, free_path
@@ -122,10 +118,9 @@ def run(
     shown: Callable[[State, RoundSummary], None] | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
-    on: str = HERE,
     **options: Unpack[RunOptions],
 ) -> Result:
-    """Train one method on one federation, in this process or on a cluster, and return the result.
+    """Train one method on one federation, in this process, and return the result.
 
     method: a text (`"flea+scaffold"`, `"my_method.py"`), a Method or a single Part.
     data: the name or path of a data set, (x, y), a Dataset of any library, a DataFrame, a list of the
@@ -144,7 +139,6 @@ def run(
     shown: a function that is called after every round.
     callbacks: objects that follow the run and may end it; see docs/callbacks.md.
     progress: show a progress bar in a notebook.
-    on: "here", or a Ray cluster in the syntax of `--on`.
     options: fields of Settings.
 
     Raises UsageError for settings that cannot work, DataError for unsuitable data, and NothingUsed for a run
@@ -163,7 +157,7 @@ def run(
         for text in partition_warnings(resolved.federation):
             warnings.warn(text, stacklevel=3)
         _warn(resolved.federation.intake)
-    resolved = _with_callbacks(_on_cluster(resolved, on), check_callbacks(callbacks))
+    resolved = _with_callbacks(resolved, check_callbacks(callbacks))
     view = _RunView(shown, progress, say)
     if path is not None:
         loop, state = RunFolder(path, resolved).go(say, view.round, view.ready)
@@ -184,12 +178,6 @@ def _without_objects(
     if isinstance(model, str | os.PathLike):
         return settings | {"model": os.fspath(model)}, Objects(metrics=functions)
     return settings | {"model": GIVEN_OBJECT}, Objects(model=models.model_object(model), metrics=functions)
-
-
-def _on_cluster(run: Run, on: str) -> Run:
-    """The run, with its clients on the cluster that `on` names. Raises UsageError (E172) for another text."""
-    cluster = comparison_cluster.parse(on)
-    return train_clients_on(run, cluster) if cluster else run
 
 
 def _with_callbacks(run: Run, callbacks: Sequence[Callback]) -> Run:
@@ -258,7 +246,6 @@ def resume(
     progress: bool = True,
     *,
     rounds: int | None = None,
-    on: str = HERE,
     method: str | Path = "",
     model: str | Path = "",
     metrics: str = "",
@@ -269,7 +256,7 @@ def resume(
     rounds: the number of rounds, if the run, which may have ended, is to have more than it had; the bits are
     those of a run that had them from the start. A run with data or a model from Python is continued by `run`,
     with its `name` and more rounds.
-    say, shown, callbacks, progress, on: as for `run`. method, model, metrics, loss: if the run's settings
+    say, shown, callbacks, progress: as for `run`. method, model, metrics, loss: if the run's settings
     name Python files, the same texts again, because a file is only imported if the caller names it.
 
     Raises StateError for a run that cannot continue (E112: not to more rounds, because of a schedule over all
@@ -278,7 +265,7 @@ def resume(
     """
     with python_files.restrict(str(method), str(model), loss, *metrics.split(",")):
         view, folder = _RunView(shown, progress, say), RunFolder.open(Path(path).expanduser(), rounds)
-    folder.run = _with_callbacks(_on_cluster(folder.run, on), check_callbacks(callbacks))
+    folder.run = _with_callbacks(folder.run, check_callbacks(callbacks))
     loop, state = folder.go(say, view.round, view.ready)
     return result_of(loop, state, Path(path).expanduser())
 
@@ -302,7 +289,6 @@ def compare(
     privacy: bool = False,
     tune: int | None = None,
     processes: int = 0,
-    on: str = HERE,
     watch: Callable[[list[Cell]], None] | None = None,
     progress: bool = True,
     **options: Unpack[CompareOptions],
@@ -323,7 +309,6 @@ def compare(
     tune: the number of settings to try first for every method, at least 2, on held-out training samples; see
     docs/guides/tune.md.
     processes: the number of runs at a time; 0 for one on each core, or one on a GPU.
-    on: "here", or a Ray cluster in the syntax of `--on`, which can be sent no objects.
     watch: a function that is called a few times a second with the state of all runs.
     progress: show a progress bar in a notebook.
     options: fields of Settings.
@@ -332,7 +317,6 @@ def compare(
     training for methods or settings that cannot work, such as StateError (E112) for other objects than those
     with which it began.
     """
-    cluster = comparison_cluster.parse(on)
     if not methods:
         raise UsageError("E109", "a comparison needs at least one method; got none.")
     for taken, instead in (("seed", "seeds"), ("method", "methods")):
@@ -349,11 +333,9 @@ def compare(
     if privacy and not (federation is None and common.model is None and isinstance(loss, str)):
         text = f"attacks open a run from its folder, which has not {given[0]} that was given as an object"
         raise UsageError("E109", f"{text}; name it (a path, or file.py:name), or leave privacy out.")
-    if cluster:
-        comparison_cluster.check_named(given)
     asked = plan.Plan(
         tuple(method.label for method in named), chosen, {**stands_for, **options, **texts}, processes,
-        privacy=privacy, on=on, tune=trials_of(tune), given=given,
+        privacy=privacy, tune=trials_of(tune), given=given,
         texts={method.label: method.text for method in named if method.text != method.label},
     )  # fmt: skip
     intakes = list[Intake | None]()
@@ -364,7 +346,7 @@ def compare(
     plan.write_plan(parent, asked)
     look = _ComparisonView(watch, progress)
     cells = cells_of(parent, asked, look, _silent, objects)
-    training.train_all(cells, processes, look, cluster)
+    training.train_all(cells, processes, look)
     if privacy:
         training.attack_all(cells, lambda _: None)
     return Comparison(parent)
@@ -401,13 +383,12 @@ def load(
     best: bool = False,
     data: Any = None,
     classes: Sequence[str] = (),
-) -> Result | PublishedModel | SitePredictor | Comparison | KeptTable:
+) -> Result | SitePredictor | Comparison | KeptTable:
     """Load a finished run from its folder, ready to predict; the training samples are not needed.
 
-    Returns a Result for the folder of a run, a Comparison for that of a comparison, a PublishedModel for a
-    folder that was exported for the hub, a SitePredictor for the folder of a run at a site
-    (SITE/runs/NUMBER), and a KeptTable for the JSON file of `unskew reproduce`. Everything is computed on the
-    CPU; `result.model` can be moved.
+    Returns a Result for the folder of a run, a Comparison for that of a comparison, a SitePredictor for the
+    folder of a run at a site (SITE/runs/NUMBER), and a KeptTable for the JSON file of `unskew reproduce`.
+    Everything is computed on the CPU; `result.model` can be moved.
 
     model, method: the model or method of a run that has one in Python, as in training: a module, a function
     that returns one, or a Part, or a text that names a file. Code is never loaded from the folder.
@@ -417,8 +398,7 @@ def load(
     site's model from its samples (FedBABU's fine-tuning, IFCA, kNN-Per).
 
     Raises UsageError (E109) for arguments that do not go with the folder; DataError (E401) for a file that is
-    no table; StateError: E111 for an exported
-    folder with changes, E112 for a file that has changed, E117 for no run, E155 for an unfinished run, E156
+    no table; StateError: E112 for a file that has changed, E117 for no run, E155 for an unfinished run, E156
     for a model or method that cannot be built, E201 for damaged files; NothingUsed (E316) for a run
     in which too few replies were used.
     """
@@ -428,11 +408,10 @@ def load(
     code = UserCode(method, model)
     if classes and data is None:
         raise UsageError("E109", "classes name those of the site's data; give data, too.")
-    published, compared, kept = hub_format.is_hub(path), (path / "compare.yaml").is_file(), path.is_file()
+    compared, kept = (path / "compare.yaml").is_file(), path.is_file()
     chosen = model is not None or method is not None or unfinished or best or data is not None
-    if chosen and (published or compared or kept):
-        what = "one finished model" if published else "a comparison, of which each run is a folder"
-        what = "a table" if kept else what
+    if chosen and (compared or kept):
+        what = "a table" if kept else "a comparison, of which each run is a folder"
         text = "leave out model, method, unfinished, best and data"
         raise UsageError("E109", f"{path} holds {what}; {text}.")
     if compared:
@@ -441,10 +420,6 @@ def load(
         from unskew.experiments.kept_table import load_table
 
         return load_table(path)
-    if published:
-        trained = hub_format.open_hub(path)
-        module = trained.run.fed.net.module_with(trained.end.weights)
-        return PublishedModel(trained.run, module, trained, path)
     if (path / AT_SITE).is_file():
         if unfinished or best:
             text = "holds the weights that came last; leave out unfinished and best."

@@ -35,7 +35,6 @@ TRACKERS = {
     "tensorboard": "tensorboard",
     "mlflow": "mlflow-skinny",
     "wandb": "wandb",
-    "codecarbon": "codecarbon",
 }
 """The package that each tracker needs, by the name under which it is imported."""
 
@@ -222,8 +221,7 @@ class Settings:
     ] = False
     track: Annotated[
         str,
-        "also hand every score to trackers, joined by commas: tensorboard, mlflow, wandb (offline);"
-        " codecarbon estimates the energy",
+        "also hand every score to trackers, joined by commas: tensorboard, mlflow, wandb (offline)",
     ] = "none"
     measure: Annotated[
         str, f"what to measure beside scores, joined by commas: {', '.join(measures.NAMES)}"
@@ -237,7 +235,7 @@ class Settings:
         str, "how many clients to train side by side on one core: auto, 1 or a larger number"
     ] = "auto"
     workers: Annotated[int, Ge(0), "threads, one core each; 0: all cores"] = 0
-    device: Annotated[str, "auto, cpu, cuda (all GPUs of the machine) or cuda:1 (one of them)"] = "auto"
+    device: Annotated[str, "auto, cpu, cuda (the first GPU) or cuda:1"] = "auto"
     precision: Annotated[
         Literal["float32", "tf32", "bf16"],
         "tf32: a GPU's products and convolutions keep 10 of the factors' 23 bits, which is faster on recent"

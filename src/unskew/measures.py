@@ -1,28 +1,17 @@
 """The names of the measures that a run can record in addition to its scores; docs/measures.md explains them.
 
-A measure is one file in `runs/measures/`: pure functions of tensors, and a probe that applies them to a
-round. The names are read from the source of the probes, because that does not load torch.
+A measure is one file in `runs/measures/`: pure functions of tensors, and a probe that applies them.
 """
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
-PROBES = Path(__file__).parent / "runs" / "measures"
+from unskew.system import python_files
+
 NONE = "none"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A measure. module, kind: the module and name of its probe's class. summary: one line for `--help` and
-    the documentation."""
-
-    module: str
-    kind: str
-    summary: str
+NAMES = tuple(path.stem for path in python_files.module_files(Path(__file__).parent / "runs" / "measures"))
 
 
 def names_in(text: str) -> tuple[str, ...]:
@@ -39,30 +28,3 @@ def names_in(text: str) -> tuple[str, ...]:
 def measures_text(names: Sequence[str]) -> str:
     """The text that `names_in` reads."""
     return ",".join(names) or NONE
-
-
-def entries(folder: Path) -> dict[str, Entry]:
-    """The measures in a folder by name. A probe is a class with the string attributes `name` and `summary`;
-    its file is parsed, not imported."""
-    known = {}
-    for path in sorted(folder.glob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            texts = dict(_texts(node)) if isinstance(node, ast.ClassDef) else {}
-            if isinstance(node, ast.ClassDef) and texts.get("name"):
-                known[texts["name"]] = Entry(f"unskew.runs.measures.{path.stem}", node.name, texts["summary"])
-    return known
-
-
-def _texts(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    """The class attributes that are strings."""
-    for line in node.body:
-        if not isinstance(line, ast.AnnAssign):
-            continue
-        value = line.value
-        if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            yield ast.unparse(line.target), value.value
-
-
-ENTRIES = entries(PROBES)
-NAMES = {name: entry.summary for name, entry in ENTRIES.items()}
-"""The summary of every measure, by name."""

@@ -1,5 +1,4 @@
-"""Results of runs and comparisons, and models that predict: from a run, from a folder for the Hugging Face
-Hub, or from a site's folder."""
+"""Results of runs and comparisons, and models that predict: from a run, or from a site's folder."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from unskew.report.analysis import frames
 from unskew.round.loop import Loop
 from unskew.round.run import Run
 from unskew.runs import coverage, predictions
-from unskew.runs.coverage import FIRST_STAGE, MISSING_REASON, UsedReplies, doubt, incomplete_coverage
+from unskew.runs.coverage import FIRST_STAGE, MISSING_REASON, SCOPES, UsedReplies, doubt, incomplete_coverage
 from unskew.runs.export.export_folder import Format, write_export
 from unskew.runs.predictions import TrainedRun
 from unskew.scores import kind, of_setting
@@ -85,31 +84,6 @@ class Predictor:
 
 
 @dataclass(repr=False, eq=False)
-class PublishedModel(Predictor):
-    """A model from a folder that was exported in the format "hub". It has no record and no clients; its
-    scores are in the folder's README.md.
-
-    `model` is in evaluation mode and expects scaled samples; `predict` takes samples before scaling.
-    """
-
-    run: Run
-    model: nn.Module
-    trained: TrainedRun
-    path: Path
-
-    def _outputs(self, x: Any, client: int | str | None) -> Tensor:
-        if client is not None:
-            raise UsageError("E131", f"{self.path} holds the global model alone; leave the client out.")
-        return self.trained.outputs(x)
-
-    def __repr__(self) -> str:
-        return (
-            f"<{self.run.settings.model} for {self.federation.layout or list(self.federation.shape)} from"
-            f" {self.path}>"
-        )
-
-
-@dataclass(repr=False, eq=False)
 class SitePredictor(Predictor):
     """A site's model of a run over a network, from the site's folder: its own model if the method has one for
     each site, otherwise the global model. `own.kept`: the round of the site's private state.
@@ -141,11 +115,10 @@ class SitePredictor(Predictor):
         folder: str | Path,
         format: Format = "safetensors",
         client: int | str | None = None,
-        license: str = "",
     ) -> list[Path]:
         """Write the model into a new folder, as `Result.export` does. client: only this site."""
         self._check_mine(client)
-        return write_export(self.trained, self.own.record, Path(folder), format, self.own.client, license)
+        return write_export(self.trained, self.own.record, Path(folder), format, self.own.client)
 
     def __repr__(self) -> str:
         if self.own.client is not None:
@@ -154,9 +127,6 @@ class SitePredictor(Predictor):
             model = f"the model that {self.own.site} was sent"
         kept = f", with what it kept after round {self.own.kept}" if self.own.kept else ""
         return f"<{model} after round {self.t} of {self.run.settings.rounds}{kept}, from {self.path}>"
-
-
-SCOPES = ("global", "global@client", "personal@client")
 
 
 @dataclass(repr=False, eq=False)
@@ -258,17 +228,14 @@ class Result(Predictor):
         folder: str | Path,
         format: Format = "safetensors",
         client: int | str | None = None,
-        license: str = "",
     ) -> list[Path]:
         """Write the model into a new folder, for use without unskew, and return the new files.
 
-        format: "safetensors" (weights), "torch-export" (a graph for PyTorch), "onnx", or "hub" (a folder for
-        the Hugging Face Hub, which `unskew.load` can read). client: as for `predict`. license: an SPDX
-        identifier for the hub's model card.
+        format: "safetensors" (weights) or "torch-export" (a graph for PyTorch). client: as for `predict`.
         Raises UsageError: E131 if the client's model is not available, E160 if the format does not support
-        the model, E161 for an existing folder, E133 without the extra [export].
+        the model, E161 for an existing folder.
         """
-        return write_export(self.trained, self.record, Path(folder), format, client, license)
+        return write_export(self.trained, self.record, Path(folder), format, client)
 
     @property
     def understood(self) -> str:

@@ -85,9 +85,8 @@ READS: dict[str, tuple[Use, ...]] = {
         Use("predict r own.npz", "r"),
         Use("predict r d.npz", "d.npz"),
         Use("predict r images", "images", code=3),
-        Use("predict hub own.npz", "hub"),
     ),
-    "export": (Use("export r out", "r", True), Use("export r out --format hub", "r", True)),
+    "export": (Use("export r out", "r", True),),
     "reproduce": (Use("reproduce table.yaml --dry-run", "table.yaml"),),
     "explain": (Use("explain fedavg --data d.npz", "d.npz"),),
     "join": (Use("join a.ticket --folder s", "a.ticket"),),
@@ -179,7 +178,6 @@ def stranger(folder: Path) -> None:
     for name in ("model.safetensors", "model.md", "report.html"):
         (folder / "u" / name).unlink()
     (folder / "u" / "state.previous.safetensors").replace(folder / "u" / "state.safetensors")
-    done("export", "r", "hub", "--format", "hub", cwd=folder)
     study = {"data": "own.npz", "method": "fedavg", "model": "mlp", "skew": "iid", "clients": 2, "rounds": 2}
     (folder / "study.yaml").write_text(yaml.safe_dump(study))
     del study["method"]
@@ -532,7 +530,8 @@ class Cases:
             "hard links": lambda file, target: file.hardlink_to(target),
         }
         for kind, make in kinds.items():
-            for names in filter(None, [outputs, *([n] for n in outputs if "jsonl" in n or "lock" in n)]):
+            grow = [n for n in outputs if "jsonl" in n or "lock" in n] if "to" not in kind else []
+            for names in filter(None, [outputs, *([n] for n in grow)]):
 
                 def change(subject: Path, names=names, make=make) -> None:
                     for number, file in enumerate(

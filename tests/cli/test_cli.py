@@ -99,9 +99,6 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path):
     assert re.search(r"^(fedavg|rebafl\(mu=0\.0\)|rbsm) .*best$", done.out, re.M)
     for reference in ("local", "centralised"):
         assert re.search(rf"^{reference} .*reference$", done.out, re.M)
-        assert re.search(
-            rf"/8  {reference} .* – MB$", done.out, re.M
-        )  # shares nothing, whoever holds the samples
     table = json.loads((tmp_path / "runs/c/compare.json").read_text())
     (tmp_path / "runs/c/fedavg--s1/model.safetensors").unlink()
     again = call("resume", "runs/c", "--json", cwd=tmp_path)
@@ -131,11 +128,8 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path):
             r"E109 target must be above 0 and at most 1, .* a share; got -1",
         ),
         (["run", "fedavg", "--skew", "dirichelt:0.1"], 2, r"E103 .*Did you mean 'dirichlet'"),
-        (["run", "fedavg", "--model", "harnett"], 2, r"E104 .*Did you mean 'harnet'"),
         (["run", "fedavg", "--lr", "-1"], 2, r"E109 lr must be a number, above 0; got -1"),
         (["run", "norm+fedrdn"], 2, r"E107 'norm' and 'fedrdn' cannot be combined: both normalise the input"),
-        (["run", "norm"], 2, r"E108 'norm' cannot run here: it has 3 channel constants"),
-        (["run", "scaffold", "--set", "optimiser=adam"], 2, r"E108 .*set optimiser=sgd"),
         (["run", "fedavg", "--set", "flea.alpha=1"], 2, r"E102 --set names 'flea'"),
         (["run", "fedavg", "--data", "digts"], 2, r"E125 .*Did you mean 'digits'"),
         (["run", "fedavg", "--clients", "2000", "--samples", "9"], 3, r"E103 .*Feasible"),
@@ -173,7 +167,6 @@ def test_yaml_errors_name_the_line(tmp_path):
     ):
         config.load(tmp_path / "c.yaml")
     for text, says in (
-        ("rounds: &a [*a]", "what begins at line 1 contains itself"),
         ("rounds: 2026-13-45", "is not YAML: month must be"),
         ("rounds: " + 3000 * "[", "is nested too deeply"),
     ):
@@ -269,7 +262,7 @@ def test_explain_and_check(tmp_path):
     (tmp_path / "mine.py").write_text(Path(__file__).parents[2].joinpath("examples/my_method.py").read_text())
     checked = call("check", "mine.py", cwd=tmp_path)
     assert checked.code == 0, checked.out + checked.err
-    assert "14 of 14" in checked.out
+    assert "13 of 13" in checked.out
 
 
 FROZEN = (
@@ -312,62 +305,11 @@ def test_a_round_that_ends_between_two_reads_is_told_whole(tmp_path, monkeypatch
     assert history.complete == {1}
 
 
-def test_a_comparison_can_be_watched_stopped_and_resumed(tmp_path):
-    words = [
-        "compare",
-        "fedavg",
-        "fedprox",
-        *FAST[2:],
-        "--rounds",
-        "25",
-        "--seeds",
-        "1",
-        "--no-references",
-        "--name",
-        "c",
-    ]
-    run = subprocess.Popen(
-        [sys.executable, "-m", "unskew", *words, "--processes", "1"],
-        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    rounds = tmp_path / "runs/c/fedavg--s0/events.jsonl"
-    end = time.monotonic() + 60
-    while not (rounds.exists() and '"t":3' in rounds.read_text()) and time.monotonic() < end:
-        time.sleep(0.02)
-    run.send_signal(signal.SIGTERM)
-    assert run.wait(60) == 143
-    looked = call("watch", "runs/c", "--once", cwd=tmp_path).out
-    first, second = (line.split() for line in looked.splitlines() if line.startswith("fed"))
-    assert first[:2] == ["fedavg", "0/1"]
-    assert 2 <= int(first[2].split("/")[0]) < 25
-    assert second[:3] == ["fedprox", "0/1", "0/25"]
-    assert call("resume", "runs/c", cwd=tmp_path).code == 0
-    watched = call("watch", "runs/c", cwd=tmp_path).out.splitlines()
-    assert [line.split()[:2] for line in watched[:2]] == [["1/2", "fedavg"], ["2/2", "fedprox"]]
-    assert watched[2] == "report  runs/c/report.html"
-    (tmp_path / "runs/c/compare.yaml").write_text("methods: [")
-    broken = call("watch", "runs/c", cwd=tmp_path)
-    assert (broken.code, broken.err[:4]) == (2, "E111")
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [("lernign_rate", "lr"), ("learning_rate", "lr"), ("batchsize", "batch"), ("clinets", "clients")],
-)
-def test_a_setting_by_the_name_it_has_elsewhere_is_understood(tmp_path, written, meant):
-    (tmp_path / "c.yaml").write_text(f"rounds: 2\n{written}: 1\n")
-    done = call("run", "--config", "c.yaml", cwd=tmp_path)
-    assert (done.code, done.out) == (2, "")
-    assert f"unknown key '{written}' at line 2. Did you mean '{meant}'?" in done.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (["run", "fedavg", "--availability", "bernoulli:2"], "E124"),
         (["run", "fedavg", "--model", "resnet"], "E104"),
         (["compare", "fedavg", "fedavg"], "E109"),
-        (["run", "fedavg", "--set", "track=tensorboard"], "E133"),
         (["compare", "fedavg", "flea", "--set", "track=tensorboard"], "E133"),
     ],
 )

@@ -31,14 +31,14 @@ FROZEN = {
         f" --seed {SETTINGS}"
     ),
     "compare": (
-        "methods --seeds --set --references --no-references --processes --on --tune --target --privacy"
+        "methods --seeds --set --references --no-references --processes --tune --target --privacy"
         f" --config --name --folder --dry-run --json {SETTINGS}"
     ),
     "diagnose": (
         "data --label --target --site --group --features --json --skew --clients --samples --availability --model"
         " --seed --partition-seed --secure-aggregation"
     ),
-    "resume": "run --rounds --without --wait --on --method --model --metrics --loss --json",
+    "resume": "run --rounds --without --wait --method --model --metrics --loss --json",
     "attach": "run --stop --json",
     "attack": "run attack --set --samples --seeds --data --pictures --merged --method --model --loss --json",
     "audit": "run --set --samples --seeds --method --model --loss --json",
@@ -46,14 +46,12 @@ FROZEN = {
     "report": "runs --out",
     "figures": "runs --out --format --columns --font",
     "predict": "run input --out --client --model --method --best --unfinished --data --classes",
-    "export": "run out --format --license --client --model --method --best --unfinished --data --classes",
+    "export": "run out --format --client --model --method --best --unfinished --data --classes",
     "reproduce": (
-        "table --rows --methods --add --seeds --scale --processes --on --folder"
+        "table --rows --methods --add --seeds --scale --processes --folder"
         " --keep --page --anew --dry-run --file --json"
     ),
-    "list": (
-        "kind --against --family --task --shares --least-samples --secure-aggregation --handing-on --json --time"
-    ),
+    "list": ("kind --against --family --task --json"),
     "explain": "method --data --model",
     "check": "method --json",
     "serve": "name --folder --bind --metrics --log-format",

@@ -1,4 +1,4 @@
-"""`unskew run`: which of several values of a setting counts, what --on names, and what is printed."""
+"""`unskew run`: which of several values of a setting counts, and what is printed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from unskew.cli import run
 from unskew.cli.options import set_over
 from unskew.cli.run import Arguments
 from unskew.errors import UsageError
-from unskew.scores import latest
 
 FAST = ["--rounds", "1", "--epochs", "1", "--clients", "3", "--model", "mlp", "--workers", "1"]
 
@@ -66,17 +65,6 @@ def test_on_real_sites_no_site_outweighs_all_others_unless_it_is_said(config):
     assert settings({"cap": 1.0}, sites=True, config=config("cap: 0.75\n")).cap == 1.0
 
 
-def test_a_federation_may_be_called_ray(tmp_path):
-    def cluster(on):
-        return run._cluster(Arguments(on=on, federations=tmp_path))
-
-    assert cluster(None) is None
-    assert cluster("lung") is None
-    assert cluster("ray") is not None
-    (tmp_path / "ray").mkdir()
-    assert cluster("ray") is None
-
-
 def test_values_that_are_nothing_are_values(config, tmp_path):
     """A momentum of 0 and a switch that is off are what the user gave, not what they left out."""
     path = config("momentum: 0.5\nlr: 0.25\n")
@@ -87,23 +75,6 @@ def test_values_that_are_nothing_are_values(config, tmp_path):
     assert "momentum: 0" in text
     assert "momentum: 0.5" not in text
     assert "lr: 0.25" in text
-
-
-def test_the_line_of_a_round_has_the_latest_scores_and_says_of_which_round_they_are():
-    """Over a network, round 1 stood beside 4 %: the score of the model before it."""
-    values = {
-        ("global", "rmse"): (3, 57.25),
-        ("global@client", "mean"): (3, 60.5),
-        ("global@client", "worst"): (3, 99.0),
-    }
-    line = lambda t: "  ".join(latest(lambda *which: values.get(which), "rmse", t))  # noqa: E731
-    assert line(3) == "global  57.25  clients   60.5  worst     99"
-    assert line(4) == "after round 3: global  57.25  clients   60.5  worst     99"
-    values["global", "rmse"] = (4, 1.5)
-    assert line(4) == "global    1.5  after round 3: clients   60.5  worst     99"
-    values["global@client", "worst"] = (0, 7.0)
-    del values["global", "rmse"]
-    assert line(4) == "after round 3: clients   60.5  before round 1: worst      7"
 
 
 def test_settings_that_sites_decide_are_named_where_somebody_wrote_them_down(monkeypatch, tmp_path):

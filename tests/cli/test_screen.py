@@ -36,24 +36,6 @@ def test_the_line_fits_the_terminal_so_that_it_can_be_rewritten(monkeypatch, cap
     assert lines[0] == lines[0].rstrip()
 
 
-def test_a_loss_that_diverges_leaves_room_for_the_scores(capsys):
-    for loss in (9.6e30, float("nan"), 1.5):
-        screen.Screen(rounds=1).round(
-            SimpleNamespace(t=1, seconds=1.0, answered=9, asked=9, dropped=0, loss=loss), SCORES
-        )
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split("loss")[1].split()[0] for line in lines] == ["9.60e+30", "nan", "1.500"]
-
-
-def test_a_finished_run_of_a_few_kilobytes_did_not_send_nothing(capsys):
-    """6,120 bytes were 0.0 MB."""
-    small = Cell(
-        "fedavg", 0, Path("x"), build({"method": "fedavg"}), t=1, score=0.5, megabytes=0.00612, code=0
-    )
-    Progress().look([small])
-    assert capsys.readouterr().out.endswith("global  50.0%    0.0061 MB\n")
-
-
 def test_a_remark_between_two_rounds_has_a_line_of_its_own(capsys):
     """It was glued to the end of the round's line."""
     shown = screen.Screen(rounds=9)

@@ -15,11 +15,9 @@ from tests.cli.calling import call
 from tests.experiments.test_short_pages import WHOLE
 from tests.report.fake_runs import fake_comparison, fake_run
 from unskew.attacks import perform
-from unskew.cli import attack, compare, explain, run
-from unskew.comparison import ray_clients
+from unskew.cli import attack, explain
 from unskew.experiments import reproduce
-from unskew.report import paper_figures
-from unskew.runs import conformance, run_folder
+from unskew.runs import conformance
 
 
 def settings(**given):
@@ -66,12 +64,6 @@ def test_what_an_attack_found_is_json_and_nothing_else(tmp_path, attacked):
     assert attacked[1] == (None, {}, 1)
 
 
-def test_an_audit_is_the_attack_of_that_name(tmp_path, attacked):
-    at = fake_run(tmp_path / "r", rounds=2)
-    assert call("audit", str(at), "--set", "unit=client", "--samples", "50", "--seeds", "3").code == 0
-    assert attacked == [("audit", {"unit": "client", "samples": 50}, 3)]
-
-
 def checks(monkeypatch, *outcomes):
     found = [SimpleNamespace(name=name, ok=not detail, detail=detail) for name, detail in outcomes]
     monkeypatch.setattr(conformance, "check_method", lambda part: found)
@@ -95,23 +87,6 @@ def test_checks_are_told_one_by_one_and_one_that_fails_is_the_exit_code(monkeypa
     )
     checks(monkeypatch, ("finite", ""))
     assert call("check", "fedprox").code == 0
-
-
-def test_figures_are_asked_for_as_the_options_say(monkeypatch):
-    asked = []
-
-    def written(runs, out, *how, say):
-        asked.append((tuple(runs), out, *how))
-        return [(Path("a.svg"), "a picture")]
-
-    monkeypatch.setattr(paper_figures, "write_figures", written)
-    assert call("figures", "r", "s").out == "a.svg  a picture\n"
-    call("figures", "r", "--out", "x", "--format", "pdf", "--columns", "1", "--font", "Times")
-    assert asked == [
-        (("r", "s"), None, "svg", 2, "Helvetica, Arial, sans-serif"),
-        (("r",), Path("x"), "pdf", 1, "Times"),
-    ]
-    assert call("figures", "r", "--columns", "3").code == 2
 
 
 def test_a_report_of_runs_and_one_of_kept_results(tmp_path):
@@ -153,31 +128,6 @@ def test_options_of_a_network_are_refused_where_there_is_none(tmp_path):
     ):
         done = call("resume", str(at), *options)
         assert (done.code, done.err) == (2, f"E109 {told} of a run over a network, and {at} is none.\n")
-    (at / "deploy.json").write_text("{}")
-    done = call("resume", str(at), "--on", "ray")
-    assert (done.code, done.err) == (
-        2,
-        f"E109 --on says where a simulation trains, and {at} has sites of its own.\n",
-    )
-
-
-def test_a_folder_is_resumed_as_what_it_is(tmp_path, monkeypatch):
-    seen = []
-    monkeypatch.setattr(compare, "resume", lambda *given: seen.append(("compare", *given)))
-    opened = SimpleNamespace(run=SimpleNamespace(settings=SimpleNamespace(rounds=7)))
-    monkeypatch.setattr(run_folder.RunFolder, "open", lambda path, rounds: opened)
-    monkeypatch.setattr(
-        ray_clients, "train_clients_on", lambda run, cluster: seen.append(("spread", str(cluster))) or run
-    )
-    monkeypatch.setattr(
-        run, "finish", lambda f, screen, as_json: seen.append(("run", screen.rounds, screen.quiet, as_json))
-    )
-    at = fake_run(tmp_path / "r", rounds=2)
-    assert call("resume", str(at), "--json").code == 0
-    assert call("resume", str(at)).code == 0
-    (at / "compare.yaml").write_text("")
-    call("resume", str(at), "--on", "here", "--json")
-    assert seen == [("run", 7, True, True), ("run", 7, False, False), ("compare", at, True, "here")]
 
 
 def test_nothing_but_json_stands_on_the_output_of_an_interrupted_comparison(tmp_path, monkeypatch):

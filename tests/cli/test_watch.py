@@ -61,13 +61,6 @@ def test_what_a_site_keeps_of_a_run_is_told_from_no_run(tmp_path):
         assert "unskew site watch" in ended.text
 
 
-def test_scores_of_single_clients_are_not_those_of_all(run):
-    rows = [score(1, 0.5), score(1, 0.9, client=2), {"t": 1, **SECONDS}]
-    rows[1:1] = [score(1, 0.25, "mean", "global@client"), score(1, 0.125, "worst", "global@client")]
-    _, lines = shown(run(rows))
-    assert lines[1].split() == ["round", "1/9", "global", "50.0%", "clients", "25.0%", "worst", "12.5%"]
-
-
 def test_those_who_did_not_answer_are_named(run):
     """By the names that sites gave, by their numbers in a simulation; a few, and how many more."""
     end = {"t": 1, **SECONDS}

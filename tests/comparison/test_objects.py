@@ -179,7 +179,6 @@ def test_a_part_of_ones_own_is_tuned(tmp_path, monkeypatch):
 
 def test_what_needs_more_than_this_process_is_refused_before_training(tmp_path, trained):
     refusals = [
-        ({"on": "ray"}, "E109 nodes build a run from its settings, and the model was given in Python"),
         ({"privacy": True}, "E109 attacks open a run from its folder, which has not the model"),
         ({"methods": ["fedavg", Mine()], "model": nn.Linear(64, 10)}, "E123 fedavg: "),
     ]

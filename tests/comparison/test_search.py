@@ -1,4 +1,4 @@
-"""Where settings are searched, which points are tried, when a trial is ended, and which one is best."""
+"""Where settings are searched, which points are tried, and which one is best."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from unskew.comparison import tuning
 from unskew.comparison.progress import Cell
 from unskew.comparison.search import ParzenSampler, Range, Trial, method_space, range_of
 from unskew.config import Settings
-from unskew.errors import StateError, UsageError
+from unskew.errors import UsageError
 from unskew.formats.arguments import Argument
 from unskew.methods import registry
-from unskew.runs import callbacks
-from unskew.runs.callbacks import PruningRule, falls_behind
 
-SPACE = {"lr": Range(0.005, 0.5, log=True), "p.mu": Range(0.0, 1.0, log=False)}
+SPACE = {"lr": Range(0.005, 0.5), "p.mu": Range(0.01, 1.0)}
 FIRST = {"lr": 0.05123, "p.mu": 0.5}
 
 
@@ -33,23 +31,23 @@ def space(text: str, lr: float = 0.05, **chosen: dict[str, object]) -> dict[str,
 
 
 def test_learning_rates_and_numbers_are_searched_and_what_users_gave_is_not():
-    assert space("fedavg", lr=0.2) == {"lr": "0.02 to 2, log scale"}
+    assert space("fedavg", lr=0.2) == {"lr": "0.02 to 2"}
     floor = method_space("fedavg", run_of(Settings(lr=0.2, lr_decay=0.9, lr_min=0.05)), {})
-    assert floor.lines() == ["lr 0.05 to 2, log scale"]  # below it every point would train with lr_min
-    assert space("fedprox")["fedprox.mu"] == "0.0001 to 0.01, log scale"
+    assert floor.lines() == ["lr 0.05 to 2"]  # below it every point would train with lr_min
+    assert space("fedprox")["fedprox.mu"] == "0.0001 to 0.01"
     assert (
         space("fedprox(mu=0.1)")["fedprox.mu"]
         == space("fedprox", fedprox={"mu": 0.1})["fedprox.mu"]
         == "it is given"
     )
     assert space("rbsm")["rebafl.mu"] == "it is given"  # which is what makes it this preset
-    assert space("fedprox+fedrs")["fedrs.alpha"] == "0 to 1"
+    assert space("fedprox+fedrs")["fedrs.alpha"] == "0.05 to 1"
 
 
 def test_what_does_not_count_as_things_are_is_not_searched():
     assert space("fedsam")["fedsam.eta"] == "it does not count with adaptive=False"
     assert space("naivemix")["naivemix.a"] == "it does not count with per_batch=False"
-    assert space("naivemix(per_batch=True)")["naivemix.a"] == "0.2 to 20, log scale"
+    assert space("naivemix(per_batch=True)")["naivemix.a"] == "0.2 to 20"
     assert space("cfl")["cfl.gap"] == "it is 0"
 
 
@@ -71,14 +69,12 @@ def test_what_each_part_leaves_out_is_a_setting_that_it_has():
 @pytest.mark.parametrize(
     ("hint", "value", "expected"),
     [
-        (Annotated[float, Ge(0)], 2.0, Range(0.2, 20.0, True)),
-        (Annotated[float, Ge(0), Le(5)], 2.0, Range(0.2, 5.0, True)),
-        (Annotated[float, Ge(0), Le(1)], 0.5, Range(0.0, 1.0, False)),
-        (Annotated[float, Ge(0), Le(1)], 0.01, Range(0.001, 0.1, True)),
-        (Annotated[float, Ge(0), Le(1)], 0.1, Range(0.0, 1.0, False)),
-        (Annotated[float, Gt(0), Lt(1)], 0.5, Range(0.01, 0.99, False)),
-        (Annotated[float, Ge(0), Lt(1)], 0.999, Range(0.0, 0.999, False)),
-        (Annotated[float, Gt(1), Lt(3)], 2.0, Range(1.01, 2.99, True)),
+        (Annotated[float, Ge(0)], 2.0, Range(0.2, 20.0)),
+        (Annotated[float, Ge(0), Le(5)], 2.0, Range(0.2, 5.0)),
+        (Annotated[float, Ge(0), Le(1)], 0.5, Range(0.05, 1.0)),
+        (Annotated[float, Ge(0), Le(1)], 0.01, Range(0.001, 0.1)),
+        (Annotated[float, Gt(0), Lt(1)], 0.5, Range(0.05, 0.995)),
+        (Annotated[float, Gt(1), Lt(3)], 2.0, Range(1.01, 2.99)),
     ],
 )
 def test_a_range_follows_from_what_is_declared(hint, value, expected):
@@ -93,8 +89,7 @@ def asked(answers: int) -> list[dict[str, float]]:
         if n == 1:
             sampler.tell(math.nan)
         else:
-            pruned = [(1, 0.1)] if n == 2 else None
-            sampler.tell(-abs(math.log(point["lr"] / 0.3)) - abs(point["p.mu"] - 0.2), pruned)
+            sampler.tell(-abs(math.log(point["lr"] / 0.3)) - abs(point["p.mu"] - 0.2))
     return points
 
 
@@ -102,34 +97,22 @@ def test_points_begin_with_what_is_lie_within_the_ranges_and_repeat():
     points = asked(12)
     assert points == asked(12)
     assert points[0] == FIRST
-    assert all(0.005 <= p["lr"] <= 0.5 and 0 <= p["p.mu"] <= 1 for p in points)
+    assert all(0.005 <= p["lr"] <= 0.5 and 0.01 <= p["p.mu"] <= 1 for p in points)
     assert all(float(f"{v:.3g}") == v for p in points[1:] for v in p.values())
-    assert Range(0.00123456, 1.0, True).written(0.0012345) == 0.00123456  # rounded, and still inside
+    assert Range(0.00123456, 1.0).written(0.0012345) == 0.00123456  # rounded, and still inside
 
 
-def test_points_are_drawn_by_order_of_magnitude_where_the_range_says_so():
-    """Half of 30 learning rates from 0.005 to 0.5 below 0.05, and no more than half of the evenly drawn
-    shares below 0.05."""
+def test_points_are_drawn_by_order_of_magnitude():
+    """Half of 30 learning rates from 0.005 to 0.5 are below 0.05."""
     sampler, drawn = ParzenSampler(SPACE, FIRST, drawn=30), []
     for _ in range(30):
         drawn.append(sampler.ask())
         sampler.tell(0.0)
     assert 10 <= sum(point["lr"] < 0.05 for point in drawn) <= 20
-    assert sum(point["p.mu"] < 0.1 for point in drawn) < 10
 
 
-def test_the_estimator_is_told_so_that_more_is_better_which_trials_ended_early_or_diverged():
-    sampler = ParzenSampler(SPACE, FIRST, drawn=3)
-    for trial in (
-        Trial({}, 0.5),
-        Trial({}, 3.0, "rmse", True, [(1, 4.0), (2, 3.0)]),
-        Trial({}, math.nan),
-    ):
-        sampler.ask()
-        trial.told_to(sampler)
-    trials = sampler._study.trials
-    assert [trial.state.name for trial in trials] == ["COMPLETE", "PRUNED", "PRUNED"]
-    assert [trial.intermediate_values for trial in trials] == [{}, {1: -4.0, 2: -3.0}, {}]
+def test_a_score_of_which_less_is_better_is_told_with_its_sign():
+    assert [Trial({}, 0.5).gain, Trial({}, 3.0, "rmse").gain] == [0.5, -3.0]
 
 
 def test_points_whose_values_do_not_go_together_are_drawn_again():
@@ -140,18 +123,6 @@ def test_points_whose_values_do_not_go_together_are_drawn_again():
     assert ParzenSampler(SPACE, FIRST, 10, check).ask()["lr"] >= 0.1
     with pytest.raises(UsageError, match="none can be trained"):
         ParzenSampler(SPACE, FIRST, 10, lambda point: check({"lr": 0})).ask()
-
-
-def test_a_trial_ends_where_its_best_score_is_below_the_median():
-    rule = PruningRule(False, 2, 2, [[(1, 0.5), (2, 0.6), (3, 0.9)], [(1, 0.3), (2, 0.4), (3, 0.5)]])
-    assert falls_behind([(1, 0.1), (2, 0.45)], rule, lower=False)
-    assert not falls_behind([(1, 0.1), (2, 0.55)], rule, lower=False)
-    assert not falls_behind([(1, 0.1)], rule, lower=False)  # in round 1 nothing is judged
-    assert not falls_behind([(1, 0.1), (2, 0.1)], PruningRule(False, 3, 2, rule.finished), lower=False)
-    assert falls_behind([(1, math.nan), (2, math.nan)], rule, lower=False)
-    assert falls_behind([(1, 0.9), (2, 0.9)], rule, lower=True)
-    assert not falls_behind([(1, 0.9), (2, 0.4)], rule, lower=True)
-    assert not falls_behind([(1, 0.1), (2, 0.1)], PruningRule(False, 2, 2, [[], []]), lower=False)
 
 
 class Under:
@@ -168,22 +139,6 @@ class Under:
         return list(range(len(values))), list(values)
 
 
-def test_a_trial_is_judged_by_its_trained_rounds_and_by_the_score_of_its_own_kind():
-    earlier = [[(1, 0.5), (2, 0.6)], [(1, 0.5), (2, 0.6)]]
-    shared, own = (callbacks.Pruning(PruningRule(of_clients, 2, 1, earlier)) for of_clients in (False, True))
-    bad, good = [0.9, 0.1, 0.2], [0.0, 0.8, 0.9]  # whose first values are those of the untrained model
-    said = "its best {} is worse than the median of 2 earlier trials"
-    under = Under("accuracy", **{"global": bad, "own": good})
-    assert shared.evaluated(under, []) == said.format("global accuracy")  # type: ignore[arg-type]
-    assert own.evaluated(under, []) is None  # type: ignore[arg-type]
-    under = Under("accuracy", **{"global": good, "own": bad})
-    assert shared.evaluated(under, []) is None  # type: ignore[arg-type]
-    assert own.evaluated(under, []) == said.format("personal@client mean")  # type: ignore[arg-type]
-    assert own.evaluated(Under("accuracy", **{"global": bad}), []) == said.format("global accuracy")  # type: ignore[arg-type]
-    assert shared.evaluated(Under("rmse", **{"global": bad}), []) is None  # type: ignore[arg-type]
-    assert shared.evaluated(Under("rmse", **{"global": good}), []) == said.format("global rmse")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("known", "own", "scored"),
     [
@@ -193,22 +148,13 @@ def test_a_trial_is_judged_by_its_trained_rounds_and_by_the_score_of_its_own_kin
         ({"own": [0.2]}, False, ("personal@client", "mean")),
     ],
 )
-def test_a_trial_that_has_ended_is_scored_as_it_was_judged_under_way(known, own, scored):
+def test_a_trial_is_scored_by_what_its_method_trains(known, own, scored):
     run = Under("accuracy", **known)
     run.metric = run.main_score  # type: ignore[attr-defined]
-    assert tuning._trial_score(run, own) == callbacks.trial_series(run, own) == scored  # type: ignore[arg-type]
+    assert tuning._trial_score(run, own) == scored  # type: ignore[arg-type]
 
 
-def test_what_a_trial_is_held_against_is_read_as_it_was_written_or_refused(tmp_path):
-    rule = PruningRule(True, 2, 3, [[(1, 0.1), (2, 1 / 3)]])
-    rule.write(tmp_path / "trial")
-    assert callbacks.read_rule(tmp_path / "trial") == rule
-    (tmp_path / "trial" / callbacks.PRUNING_FILE).write_text('{"own": true')
-    with pytest.raises(StateError, match=r"E111 .*pruning.json cannot be read"):
-        callbacks.read_rule(tmp_path / "trial")
-
-
-def test_the_best_trial_came_to_its_end_and_did_not_diverge():
-    trials = [Trial({"lr": 1}, math.nan), Trial({"lr": 2}, 0.9, pruned=True), Trial({"lr": 3}, 0.5)]
-    assert [trial.rank for trial in trials] == [-math.inf, -math.inf, 0.5]
+def test_the_best_trial_did_not_diverge():
+    trials = [Trial({"lr": 1}, math.nan), Trial({"lr": 3}, 0.5)]
+    assert [trial.rank for trial in trials] == [-math.inf, 0.5]
     assert Trial({}, 1.0, "rmse").rank > Trial({}, 3.0, "rmse").rank

@@ -116,17 +116,16 @@ def test_files_stay_while_this_checkpoint_or_the_one_before_refers_to_them(tmp_p
         store.sweep()
         expected = {*store.index.values(), *before.values()}
         assert {int(p.stem[1:]) for p in tmp_path.glob("r*.safetensors")} == expected
-        assert set(store.holdings.files) == expected
+        assert set(store.files) == expected
         before = dict(store.index)
     store.check()
     store.close()
 
 
-@pytest.mark.parametrize("method", ["scaffold"])
-def test_an_interruption_at_any_step_of_a_save_loses_nothing(tmp_path, runs, monkeypatch, method):
+def test_an_interruption_at_any_step_of_a_save_loses_nothing(tmp_path, runs, monkeypatch):
     """Every operation by which a save changes the disk fails once, of a run that goes on from there each
     time."""
-    for step in range(1, 60):
+    for step in range(1, 60, 4):
         done = 0
 
         def failing(real, step=step):
@@ -139,16 +138,16 @@ def test_an_interruption_at_any_step_of_a_save_loses_nothing(tmp_path, runs, mon
 
             return call
 
-        name = f"r{step % 7}"  # so that it also meets runs that were interrupted before
+        name = f"r{step % 3}"  # so that it also meets runs that were interrupted before
         with monkeypatch.context() as patch:
             for operation in ("fsync", "replace", "link", "unlink"):
                 patch.setattr(os, operation, failing(getattr(os, operation)))
             try:
-                unskew.run(method, folder=tmp_path, name=name, **SETTINGS)
+                unskew.run("scaffold", folder=tmp_path, name=name, **SETTINGS)
             except KeyboardInterrupt:
                 continue
-    for n in range(7):
-        assert unskew.run(method, folder=tmp_path, name=f"r{n}", **SETTINGS).digest == runs[1]
+    for n in range(3):
+        assert unskew.run("scaffold", folder=tmp_path, name=f"r{n}", **SETTINGS).digest == runs[1]
 
 
 def test_state_is_on_the_disk_before_a_checkpoint_refers_to_it(tmp_path, monkeypatch):

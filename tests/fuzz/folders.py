@@ -68,7 +68,7 @@ def templates(folder: Path, data: Path) -> list[Path]:
         "2",
     ]
     shared += ["--epochs", "1", "--workers", "1"]
-    measures = ("--set", "measure=calibration,confusion,diversity,histograms")
+    measures = ("--set", "measure=confusion,diversity,histograms")
     for name, method, *options in (("r", "flea", *measures), ("p", "feddpms")):
         run = call("run", method, *shared, *options, "--name", name, cwd=folder)
         assert not run.code, run.text
@@ -108,7 +108,6 @@ def commands(there: Path, place: Path) -> list[tuple[str, ...]]:
     return [
         *both * 3,
         ("export", str(there), out),
-        ("export", str(there), out, "--format", "hub"),
         ("resume", str(there)),
         ("predict", str(there), str(place.parent / "default.npz")),
         ("attack", str(there), "labels"),

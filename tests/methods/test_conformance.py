@@ -48,7 +48,6 @@ TURNS = (
     (conformance.is_deterministic, conformance.has_scores_in_every_scope),
     (conformance.gives_the_same_bits_for_any_number_of_workers,),
     (conformance.ignores_padding, conformance.copes_with_absent_clients_and_empty_rounds),
-    (conformance.gives_the_same_bits_for_two_workers_with_one_lane,),
     (conformance.agrees_for_one_lane_and_many,),
     (conformance.agrees_for_three_and_eight_lanes,),
     (conformance.resumes_to_the_same_bits,),

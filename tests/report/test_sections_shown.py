@@ -1,4 +1,4 @@
-"""What sections show of invented runs: calibration, confusion, rounds, sites by name, and what privacy
+"""What sections show of invented runs: confusion, rounds, sites by name, and what privacy
 costs."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from tests.report.fake_runs import fake_comparison, fake_run
 from tests.report.test_sentences import changed
 from tests.report.test_summary import run
 from unskew.report.analysis.runs import read_run, read_runs
-from unskew.report.sections import calibration, confusion, context_of, rounds, sites, tradeoff
+from unskew.report.sections import confusion, context_of, rounds, sites, tradeoff
 
 NAN = float("nan")
 
@@ -28,17 +28,6 @@ def table(html):
     ]
 
 
-def calibrated(*named, ece=0.125):
-    bins = {"count": [0, 8], "confidence": [0.0, 0.75], "accuracy": [0.0, 0.5]}
-    return {
-        "calibration": {
-            "bins": bins,
-            "ece": ece,
-            "sites": [{"name": n, "n": 4, "ece": e, "overconfidence": 0.0} for n, e in named],
-        }
-    }
-
-
 def measured(tmp_path, **by_method):
     made = []
     for method, held in by_method.items():
@@ -46,29 +35,6 @@ def measured(tmp_path, **by_method):
         (at / "measures.json").write_text(json.dumps(held))
         made.append(read_run(at))
     return context_of(made, "x")
-
-
-def test_calibration_has_a_picture_for_each_method_and_a_row_for_each_client_of_any(tmp_path):
-    """A client that the first method has not measured had no row."""
-    context = measured(
-        tmp_path, fedavg=calibrated(("a", 0.25)), flea=calibrated(("b", 0.5), ("a", 0.0625), ece=0.25)
-    )
-    section = calibration.build(context)
-    assert [(title, words.split(", ")[-1]) for title, words in pictures(section.html)] == [
-        ("fedavg", "expected calibration error 12.5%"),
-        ("flea", "expected calibration error 25.0%"),
-    ]
-    assert re.findall(r'class="(m\d)[^"]* fill"', section.html.split("</svg>")[0]) == ["m0"]
-    assert re.findall(r'class="(m\d)[^"]* fill"', section.html.split("<h3>flea")[1].split("</svg>")[0]) == [
-        "m1"
-    ]
-    head, rows = table(section.html)
-    assert head == ["client", "fedavg", "flea"]
-    assert rows == [["a", "25.0 (n = 4)", "6.2 (n = 4)"], ["b", "–", "50.0 (n = 4)"]]
-    assert section.note.endswith(" Of 4 clients with test samples 2 are shown.")
-    every = measured(tmp_path / "more", fedavg=calibrated(*((f"c{k}", 0.5) for k in range(4))))
-    assert "are shown" not in calibration.build(every).note
-    assert calibration.build(context_of([read_run(fake_run(tmp_path / "none", rounds=3))], "x")) is None
 
 
 def test_confusion_has_a_table_of_all_samples_and_one_of_each_client_that_has_some(tmp_path):

@@ -1,4 +1,4 @@
-"""Sections by site: whether federating is worth it there, calibration, and which class is taken for which."""
+"""Sections by site: whether federating is worth it there, and which class is taken for which."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ import pytest
 from tests.report.fake_runs import fake_comparison, fake_run
 from tests.report.test_page import EVIL, Tags
 from unskew.report.analysis.runs import read_runs
-from unskew.report.figures.bars import reliability
 from unskew.report.figures.matrices import confusion
 from unskew.report.page import write_report
 from unskew.report.sections import context_of, site_benefit
 
 MEASURED = {
-    "calibration": {
-        "bins": {"count": [0, 3, 7], "confidence": [0, 0.5, 0.9], "accuracy": [0, 0.333333, 0.857143]},
-        "ece": 0.08,
-        "sites": [{"name": EVIL, "n": 10, "ece": 0.125, "overconfidence": 0.1}],
-    },
     "confusion": {"all": [[3, 1], [0, 6]], "names": [EVIL], "sites": [[[0, 0], [0, 6]]]},
 }
 
@@ -76,12 +70,10 @@ def test_what_was_measured_by_site_is_shown_and_names_stay_text(tmp_path):
     assert not tags.open
     assert not tags.wrong
     assert "<script>alert" not in text
-    assert "12.5 (n = 10)" in text
     assert "Which class is taken for which, all test samples: 9 of 10 samples right" in text
 
 
 def test_pictures_of_nothing_are_empty_and_cells_are_shares_of_the_true_class():
     assert confusion([[0, 0], [0, 0]], ["a", "b"], "x") == ""
-    assert reliability({"bins": {"count": [0], "confidence": [0], "accuracy": [0]}, "ece": 0.0}, "m0") == ""
     drawn = confusion(MEASURED["confusion"]["all"], ["a", "b"], "x")
     assert [f">{v}<" in drawn for v in (75, 25, 100)] == [True] * 3

@@ -19,8 +19,6 @@ from unskew.core.part import Part
 from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.methods.flea import FLea
-from unskew.round.randomness import SystemSource
-from unskew.runs import assemble
 
 LONG = {"feddpms", "fedgen", "fedgen_images", "fedah"}
 """Methods that take more than a thousand kernels at the server, or before the first round."""
@@ -143,36 +141,6 @@ def test_a_recorded_step_reads_memory_and_runs_no_python(gpus: Pretend):  # noqa
     replay()
     torch.testing.assert_close(y.cpu(), torch.full((3,), 2 * np.exp(1.0), dtype=torch.float32))
     assert len(calls) == 1
-
-
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedbn", "fedamp", "flea"])
-def test_several_gpus_share_the_chunks_and_change_no_bit(method, gpus: Pretend):  # noqa: F811
-    given = {"clients": 5, "lanes": "2"}
-    gpus(1)
-    alone, _ = ups_and_downs(run_of(method, **given))
-    notes = gpus(3)
-    notes.used.clear()
-    together, loop = ups_and_downs(run_of(method, **given))
-    assert notes.used == {0, 1, 2}
-    assert not notes.unpinned
-    assert not loop.trainer.remarks()
-    assert all(torch.equal(t, together[n]) for n, t in alone.items())
-    assert {str(t.device) for r in loop.trainer.remote.twins for t in (r.samples.x, r.samples.y)} == {
-        "cuda:1",
-        "cuda:2",
-    }
-
-
-def test_twins_draw_what_protects_from_the_trainers_own_source(gpus: Pretend):  # noqa: F811
-    """A site's trainer has the operating system's; a twin that kept the seed's would draw noise that anybody
-    can draw."""
-    gpus(2)
-    run = run_of("dpsgd", clients=4, lanes="2")
-    loop = assemble.loop_of(run)
-    loop.trainer.chance = SystemSource()
-    loop.trainer.train(loop.down(loop.begin(), 1), range(4), {})
-    assert all(twin.chance is loop.trainer.chance for twin in loop.trainer.remote.twins)
-    loop.trainer.close()
 
 
 def test_a_buffer_of_changing_length_is_recorded_once(monkeypatch, gpus: Pretend):  # noqa: F811

@@ -13,10 +13,8 @@ import pytest
 import torch
 
 import unskew
-from unskew.config import build
 from unskew.core.client import Client
 from unskew.runs import conformance
-from unskew.runs.resolve import rate_remarks
 
 FAST = {"epochs": 4, "batch": 8, "workers": 1, "device": "cpu"}
 K = int((conformance.small_federation().sizes > 0).sum())
@@ -58,24 +56,3 @@ def test_control_variates_stay_where_nothing_moved():
     c_2, c_4 = (r.trained.end.down["scaffold"]["c"] for r in (two, four))
     assert any(t.any() for t in c_2.values())
     assert all(torch.equal(t, c_4[n]) for n, t in c_2.items())
-
-
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        (
-            {"lr_rounds": 10, "rounds": 20},
-            "in round 11 of 20 the learning rate has fallen to 0 (lr_rounds=10, lr_min=0)",
-        ),
-        (
-            {"lr_decay": 0.1, "rounds": 50},
-            "in round 20 of 50 the learning rate has fallen to 5e-21 (lr_decay=0.1, lr_min=0)",
-        ),
-        ({"lr_decay": 0.1, "rounds": 19}, ""),
-        ({"lr_rounds": 10, "rounds": 10}, ""),
-        ({"lr_rounds": 10, "rounds": 20, "lr_min": 0.001}, ""),
-    ],
-)
-def test_rounds_that_train_nothing_are_told_before_round_1(settings, told):
-    said = rate_remarks(build(settings))
-    assert [(code, text[: len(told)]) for code, text in said] == ([("E128", told)] if told else [])

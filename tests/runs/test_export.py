@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from torch import nn
 import unskew
 from tests.samples import EVERYTHING
 from unskew.errors import UsageError
-from unskew.runs.export import file_formats
+from unskew.runs.export import export_folder
 from unskew.runs.export.exported_model import export_model, input_scaling
 from unskew.system import disk
 
@@ -32,8 +30,6 @@ IMAGES = (RNG.integers(0, 120, size=(N, 3, 8, 8)) + 40 * (np.arange(N) % 3)[:, N
 ROWS = (RNG.normal(size=(N, 5)) * 40 + 300 + 60 * (np.arange(N) % 3)[:, None]).astype(np.float32)
 TOKENS = RNG.integers(0, 9, size=(N, 6))
 SETTINGS = {"rounds": 1, "epochs": 1, "clients": 3, "workers": 1, "skew": "iid", "lanes": "1"}
-HAS_ONNX = importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onnxscript")
-needs_onnx = pytest.mark.skipif(not HAS_ONNX, reason="the extra [export] is not installed")
 
 
 def trained(method: str, x: np.ndarray, **more: Any) -> unskew.Result:
@@ -59,8 +55,6 @@ def answers(path: Path, x: np.ndarray) -> np.ndarray:
     """The logits of samples by an exported folder alone."""
     card = json.loads((path / "model.json").read_text())
     x = x.astype(card["inputs"]["dtype"])
-    if card["format"] == "onnx":
-        return loaded(path)(x)
     more = [eval(card["made_by"], {"unskew": unskew})] if card["format"] == "safetensors" else []
     if card["format"] == "torch-export":  # its weights are constants, so the answer needs no torch.no_grad()
         return loaded(path)(torch.as_tensor(x)).numpy()
@@ -74,7 +68,6 @@ def answers(path: Path, x: np.ndarray) -> np.ndarray:
         ("safetensors", None),
         ("safetensors", "client-1"),
         ("torch-export", "client-1"),
-        pytest.param("onnx", None, marks=needs_onnx),
     ],
 )
 def test_a_folder_alone_answers_as_the_run_does(kind, client, fedrdn, tmp_path):
@@ -103,7 +96,6 @@ def test_a_folder_alone_answers_as_the_run_does(kind, client, fedrdn, tmp_path):
         ("unskew", IMAGES, 2, {}),
         ("fedbn", IMAGES, 0, {"model": "cnn_small(batch_norm=True)"}),
         ("fedproto(aggregate_weights=False)", IMAGES, 0, {}),
-        ("ditto", ROWS, 1, {}),
         ("fedem", ROWS, 1, {"model": "mlp"}),
         ("fedetf", ROWS, None, {}),
         (
@@ -146,7 +138,7 @@ def test_what_is_somebody_elses_does_not_become_code(fedrdn, tmp_path):
 
 def test_nothing_is_overwritten_and_nothing_is_left_behind(fedrdn, tmp_path, monkeypatch):
     (tmp_path / "e").mkdir()
-    for out in (tmp_path / "e", tmp_path / "m.onnx"):
+    for out in (tmp_path / "e", tmp_path / "m.pt2"):
         with pytest.raises(UsageError, match="E161"):
             fedrdn.export(out)
     (tmp_path / "file").touch()
@@ -164,11 +156,25 @@ def test_nothing_is_overwritten_and_nothing_is_left_behind(fedrdn, tmp_path, mon
 
 
 def test_a_model_that_answers_otherwise_is_not_written(fedrdn, tmp_path, monkeypatch):
-    off = replace(file_formats.WEIGHTS, answer=lambda content, whole, x: whole(x) + 0.01)
-    monkeypatch.setitem(file_formats.FORMATS, "safetensors", off)
+    off = replace(export_folder.FORMATS["safetensors"], answer=lambda content, whole, x: whole(x) + 0.01)
+    monkeypatch.setitem(export_folder.FORMATS, "safetensors", off)
     with pytest.raises(UsageError, match=r"E160 .*differ by up to 0.01"):
         fedrdn.export(tmp_path / "e")
     assert not (tmp_path / "e").exists()
+
+
+def test_samples_with_several_inputs_are_refused(tmp_path):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(6, 3)
+
+        def forward(self, row, age):
+            return self.head(torch.cat([row, age[:, None]], 1))
+
+    given = {"row": ROWS, "age": ROWS[:, 0]}, Y
+    with pytest.raises(UsageError, match="E160 samples have several inputs"):
+        unskew.run("fedavg", given, model=Net(), **SETTINGS).export(tmp_path / "e")
 
 
 @pytest.mark.parametrize(
@@ -195,19 +201,3 @@ def test_inputs_that_are_changed_by_more_than_a_scale_are_refused():
     ours = input_scaling(lambda x: (x - 3) / 2, (3, 2, 2), 255)
     assert torch.allclose(ours.mean, torch.full((3,), 3.0).double())
     assert torch.allclose(ours.std, torch.full((3,), 2.0).double())
-
-
-def test_without_the_extra_onnx_is_refused(fedrdn, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(UsageError, match=r"E133 .*pip install 'unskew\[export\]'"):
-        fedrdn.export(tmp_path / "e", "onnx")
-    assert not (tmp_path / "e").exists()
-
-
-def test_a_model_too_large_for_one_file_of_onnx_is_refused_before_it_is_converted(monkeypatch):
-    monkeypatch.setattr(file_formats, "package", lambda name: None)
-    monkeypatch.setattr(file_formats, "LARGEST_ONNX", 63)
-    with pytest.raises(
-        UsageError, match="E160 the model has 64 bytes, and one ONNX file holds at most 63; --format"
-    ):
-        file_formats.write_onnx(SimpleNamespace(model=nn.Linear(3, 4)), torch.zeros(1, 3), None)  # type: ignore[arg-type]

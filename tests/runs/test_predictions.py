@@ -17,7 +17,6 @@ from tests.report.fake_runs import fake_comparison
 from unskew.errors import DataError, UsageError
 from unskew.records import checkpoints
 from unskew.report.analysis.runs import read_comparison
-from unskew.runs import conformance
 from unskew.runs.predictions import _scaled_twice
 
 N, C = 60, 3
@@ -36,9 +35,7 @@ def halves(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
     ("method", "x"),
     [
         ("fedavg", ROWS),
-        ("fedavg", IMAGES),
         ("fedrdn", IMAGES),
-        ("norm", IMAGES),
         ("norm", IMAGES / np.float32(255)),
         ("fedproto", IMAGES),
     ],
@@ -66,14 +63,6 @@ def test_masks_are_predicted_pixel_by_pixel():
     assert result.run.task.scores(guess, y[16:], 2)["dice"] == pytest.approx(
         result.scores()["last"], abs=1e-6
     )
-
-
-def test_a_finished_run_predicts_when_it_is_opened_again(tmp_path):
-    result = unskew.run("fedavg", "digits", model="mlp", name="s", folder=tmp_path, samples=30, **SETTINGS)
-    x, y = unskew.data.read("digits").x_test, unskew.data.read("digits").y_test
-    again = unskew.resume(tmp_path / "s")
-    assert (again.predict(x) == result.predict(x)).all()
-    assert (again.predict(x) == y).mean() == pytest.approx(result.scores()["last"], abs=1e-6)
 
 
 def test_the_file_of_the_model_says_how_inputs_are_scaled(tmp_path):
@@ -119,11 +108,6 @@ def test_a_client_is_named_or_refused():
     assert (result.predict_proba(IMAGES, 1) != result.predict_proba(IMAGES)).any()
     with pytest.raises(UsageError, match="E109 there is no client 'client-7'"):
         result.predict(IMAGES, "client-7")
-
-
-@pytest.fixture(scope="module")
-def result() -> unskew.Result:
-    return unskew.run("fedavg", conformance.small_federation(), rounds=1, epochs=1, workers=1)
 
 
 def test_a_comparison_is_loaded_with_the_rows_of_all_its_runs(tmp_path, monkeypatch):

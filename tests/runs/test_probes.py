@@ -18,10 +18,8 @@ from torch import Tensor
 
 from unskew.core.replies import Reply
 from unskew.round.clients import Broadcast
-from unskew.round.loop import RoundSummary
 from unskew.round.probes import MOST_CLIENTS, Measurement, Measures, Probe, RoundEnd, RunInspector, mean
 from unskew.runs.measures import histograms, received, tsne
-from unskew.runs.measures.calibration import Calibration
 from unskew.runs.measures.confusion import Confusion
 from unskew.runs.measures.correlation import Correlation, distance_correlation
 from unskew.runs.measures.cross_site import CrossSite
@@ -254,25 +252,6 @@ def test_tables_of_mistakes_are_of_the_clients_with_the_most_test_samples():
     assert picture["sites"][:2] == [[[1, 1], [0, 0]], [[1, 2], [0, 0]]]
 
 
-def test_bins_have_mean_confidence_and_accuracy_and_clients_their_own_errors():
-    """Confidences 0.9 twice, one of them right, and 0.6 three times, of which two are right."""
-    p = torch.tensor([[0.9, 0.1], [0.1, 0.9], [0.6, 0.4], [0.4, 0.6], [0.6, 0.4]])
-    measured = Calibration(answering([1, 2, 5], p.log())).measure(ended([0]))
-    bins = measured.picture["bins"]
-    full = [(n, c, a) for n, c, a in zip(bins["count"], bins["confidence"], bins["accuracy"]) if n]
-    assert full == [(3, pytest.approx(0.6), pytest.approx(2 / 3)), (2, pytest.approx(0.9), 0.5)]
-    ece, over = 0.6 * (2 / 3 - 0.6) + 0.4 * 0.4, (0.9 * 2 + 0.6 * 3 - 3) / 5
-    assert measured.values == {
-        "calibration_ece": pytest.approx(ece),
-        "calibration_overconfidence": pytest.approx(over),
-    }
-    assert measured.picture["sites"] == [
-        {"name": "c0", "n": 1, "ece": pytest.approx(0.1), "overconfidence": pytest.approx(-0.1)},
-        {"name": "c1", "n": 2, "ece": pytest.approx(0.4), "overconfidence": pytest.approx(0.4)},
-        {"name": "c2", "n": 5, "ece": pytest.approx(ece), "overconfidence": pytest.approx(over)},
-    ]
-
-
 @dataclass(frozen=True)
 class Named:
     name: str
@@ -365,8 +344,3 @@ def test_a_large_cohort_is_looked_at_in_part_and_what_is_not_finite_is_left_out(
     # with six decimals, the diversity of models that differ little (a rate of 1e-5) was recorded as 0
     assert rows == [{"t": 4, "scope": "measure", "client": None, "metric": "it", "value": 3.333333e-07}]
     assert not pictures
-
-
-def test_a_small_loss_is_recorded():
-    """With six decimals, the training loss of numbers that are fitted to 3e-7 was recorded as 0."""
-    assert RoundSummary(3, 2, 2, 0, 0.25, 1 / 3e6).rows()[1]["value"] == 3.333333e-07

@@ -4,7 +4,6 @@ it."""
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -216,9 +215,8 @@ def test_a_folder_that_holds_runs_names_one_of_them(ours, tmp_path, monkeypatch)
     for number in ("r1", "r2", "r3"):
         (tmp_path / "site" / "runs" / number).mkdir(parents=True)
         (tmp_path / "site" / "runs" / number / "setup.safetensors").write_bytes(b"")
-    os.utime(tmp_path / "site" / "runs" / "r2", (4e9, 4e9))
     for folder in ("site", "site/runs"):
-        with pytest.raises(StateError, match=rf"E117 {folder} is no run: .* 3 runs; .* site/runs/r2\.$"):
+        with pytest.raises(StateError, match=rf"E117 {folder} is no run: .* 3 runs; .* site/runs/r1\.$"):
             unskew.load(folder)
     with pytest.raises(StateError, match=r"E117 site/runs/r1 is no run: .*unskew predict"):
         read_run("site/runs/r1")

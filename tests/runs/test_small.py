@@ -50,12 +50,6 @@ def test_activations_make_a_step_large_whatever_is_multiplied():
     assert not is_small(net, 160)  # 3 kB a layer and sample
 
 
-def test_a_model_says_for_itself_whether_it_pays():
-    net = Network(lenet(), (1, 28, 28))
-    net.folds = False
-    assert auto(net) == 1
-
-
 def test_a_layer_that_no_sample_can_have_to_itself_is_named_with_the_way_out():
     class Attention(torch.nn.Module):
         def __init__(self):

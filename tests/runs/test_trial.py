@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 import pytest
 import torch
@@ -12,10 +9,8 @@ from torch import nn
 
 import unskew
 from unskew.config import build
-from unskew.core import Batch, Client, Out, Part, Weights
 from unskew.errors import UsageError
 from unskew.round.run import Run
-from unskew.runs import conformance
 from unskew.runs.resolve import resolve
 
 SHAPE, CLASSES, N = (1, 6, 6), 3, 60
@@ -135,23 +130,6 @@ def test_a_model_that_cannot_train_is_refused():
 
     with pytest.raises(UsageError, match=r"E123.*cannot be trained: AssertionError: no training today"):
         resolved(sequence(nn.Flatten(), Fails(36, CLASSES)))
-
-
-@dataclass(frozen=True)
-class SecondPass(Part):
-    """Asks the model through the facts of the run, as users do."""
-
-    name: ClassVar[str] = "second_pass"
-
-    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> torch.Tensor:
-        assert c.fed.net is c.net, "a Network serves one thread"
-        return 0.1 * b.mean(c.fed.net.run(w, b.x)[0].pow(2).sum(1))
-
-
-def test_hooks_see_their_own_threads_network():
-    """M15: c.fed.net was the main thread's, and died with lanes=1 and two workers."""
-    one, two = (conformance.train_run(unskew.Method(SecondPass()), lanes="1", workers=w)[0] for w in (1, 2))
-    assert one == two
 
 
 class Remembering(nn.Module):
@@ -334,24 +312,6 @@ def test_a_weight_that_is_held_elsewhere_too_is_refused(where):
         UsageError, match=r"E123 .* it holds its weight 'body.weight' in 'held', too, where it stays"
     ):
         unskew.run("fedavg", data(), model=Held(HOLDERS[where]), rounds=1, clients=2, epochs=1)
-
-
-class Listed(Changing):
-    """Layers in a list beside their own places, and torch's own lists of weights, are as usual."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers, self.own = [self.body, self.head], torch.zeros(3)
-        self.rnn = nn.GRU(6, 8, batch_first=True)
-        self.act = lambda h: h.relu()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.layers[0](x.flatten(1)) + self.rnn(x[:, 0])[0][:, -1]
-        return self.layers[1](self.act(h))
-
-
-def test_layers_in_lists_and_recurrent_layers_are_no_matter():
-    assert unskew.run("fedavg", data(), model=Listed(), rounds=1, clients=2, epochs=1, skew="iid").t == 1
 
 
 class Greatest(nn.Module):

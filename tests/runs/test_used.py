@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -37,8 +36,7 @@ def answered(result) -> list[int]:
     return [len(e["answered"]) for e in result.record.rows["events"] if e["code"] == "round"]
 
 
-@pytest.mark.parametrize("lanes", ["1", "4"])
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddyn", "moon", "fedbn"])
+@pytest.mark.parametrize(("method", "lanes"), [("fedavg", "4"), ("scaffold", "1"), ("fedbn", "4")])
 def test_one_bad_round_does_not_exclude_a_client_for_ever(method, lanes):
     """M2: the private state of a dropped reply was stored, and its NaN came back in every later round."""
     model = torch.nn.Sequential(
@@ -71,27 +69,6 @@ def test_a_reply_whose_private_state_is_not_finite_is_dropped(tmp_path):
     events = [e for e in result.record.rows["events"] if e["code"] == "E301"]
     assert len(events) == K
     assert "'private state forgetful/seen' has 2 non-finite values" in events[0]["text"]
-
-
-@dataclass(frozen=True)
-class Exploding(Part):
-    """Its server computes NaN from sound replies in round 2."""
-
-    name: ClassVar[str] = "exploding"
-    merges: ClassVar[bool] = True
-
-    def merge(self, w, s, ups, fed):
-        return {n: t + (torch.nan if ups.t == 2 else 1.0) for n, t in w.items()}, s
-
-
-def test_merged_weights_that_are_not_finite_do_not_replace_sound_ones():
-    """M3: nothing looked at what the server computed."""
-    result = unskew.run(Exploding(), conformance.small_federation(), **FAST)
-    assert answered(result) == [K, 0, K]
-    (event,) = [e for e in result.record.rows["events"] if e["code"] == "E314"]
-    assert event["text"].startswith("round 2: after the merge 'w/")
-    first = result.run.fed.net.weights()
-    assert all(torch.allclose(t, first[n] + 2.0) for n, t in result.weights.items())
 
 
 @pytest.mark.parametrize(
@@ -129,15 +106,6 @@ def test_a_run_that_nobody_trained_is_no_result_and_says_the_likeliest_cause(tmp
     assert {scope for scope, _ in run.metrics} <= {"train"}  # no score of it gets into a table
     with pytest.raises(NothingUsed):  # nor does going on make it one
         unskew.run("fedavg", federation, **FAST, **options, name="r", folder=tmp_path)
-
-
-def test_a_run_of_which_a_tenth_was_used_stands():
-    events = [{"code": "round", "answered": [0] * 2, "received": 10}, {"code": "E301"}]
-    assert UsedReplies.of(events).enough
-    assert not UsedReplies.of([*events, {"code": "round", "answered": [], "received": 10}]).enough
-    assert UsedReplies.of([]).enough
-    assert not UsedReplies.of([{"code": "round", "answered": []}]).enough
-    assert json.loads(json.dumps(UsedReplies.of(events).dropped)) == 8
 
 
 @pytest.mark.parametrize("folder", [True, False])

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge
 
 from unskew.cli.options import SETTINGS, FromSettings, Json, set_over
-from unskew.comparison.cluster import HERE
 from unskew.errors import NothingUsed, Terminated, UsageError
 from unskew.scores import kind
 from unskew.system import disk
@@ -31,11 +30,6 @@ class Arguments:
     ] = ()
     references: Annotated[bool, "add the rows local-only and centralised"] = True
     processes: Annotated[int, Ge(0), "how many runs at a time; 0: one on each core, or one on a GPU"] = 0
-    on: Annotated[
-        str,
-        "where: here, or the nodes of a Ray cluster, such as ray or ray://HOST:10001,gpus=0.5; see"
-        " docs/guides/cluster.md",
-    ] = HERE
     tune: Annotated[
         int | None,
         Ge(2),
@@ -61,7 +55,6 @@ def compare(
     given: Annotated[dict[str, Any], FromSettings([name for name in SETTINGS if name != "seed"])],
 ) -> None:
     """Compare methods: mean and standard deviation over seeds, paired tests, and a report."""
-    from unskew.comparison import cluster
     from unskew.comparison.dry_run import dry_run
     from unskew.comparison.plan import Plan, write_plan
     from unskew.comparison.tuning import planned_runs, tuning_of
@@ -73,7 +66,6 @@ def compare(
     from unskew.runs.run_folder import free_path
     from unskew.system.disk import check_name
 
-    cluster.parse(arguments.on)
     values = {**(load_partial(arguments.config) if arguments.config else {}), **given}
     if arguments.set:
         values["set"] = set_over(values.get("set", {}), arguments.set)
@@ -93,7 +85,6 @@ def compare(
         processes=arguments.processes,
         target=arguments.target,
         privacy=arguments.privacy,
-        on=arguments.on,
         tune=arguments.tune or 0,
     )
     tuning = tuning_of(path, plan)
@@ -126,22 +117,22 @@ def check_target(target: float | None, score: str) -> None:
     )
 
 
-def resume(path: Path, as_json: bool, on: str = "") -> None:
-    """Finish a comparison that was interrupted. on: where to train; "" for the place where it began."""
+def resume(path: Path, as_json: bool) -> None:
+    """Finish a comparison that was interrupted."""
     from unskew.comparison.dry_run import check_data
     from unskew.comparison.plan import read_plan
     from unskew.comparison.tuning import planned_runs, tuning_of
 
     plan = read_plan(path)
     check_data(planned_runs(path, plan, tuning_of(path, plan)))
-    finish(path, replace(plan, on=on or plan.on), as_json)
+    finish(path, plan, as_json)
 
 
 def finish(path: Path, plan: Any, as_json: bool) -> None:
     """Tune the methods if the plan asks for it, and train all runs while a table shows the progress; then
     print the final table and write the report."""
     from unskew.cli.screen import Progress, json_of
-    from unskew.comparison.training import attack_all, lost_in, train_all
+    from unskew.comparison.training import attack_all, train_all
     from unskew.comparison.tuning import best_settings, cells_of
     from unskew.config import build, resume_command
     from unskew.report import page
@@ -152,7 +143,7 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
     try:
         with Progress(quiet=as_json) as progress:
             cells = cells_of(path, plan, progress.look, progress.say)
-            train_all(cells, plan.processes, progress.look, plan.cluster)
+            train_all(cells, plan.processes, progress.look)
             if plan.privacy:
                 attack_all(cells, progress.say)
     except (KeyboardInterrupt, Terminated):
@@ -160,8 +151,6 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
         again = resume_command(path, *settings)
         print(f"\nInterrupted; every run is saved. Continue with: {again}", file=out)
         raise
-    for sentence in lost_in(cells):
-        print(sentence, file=out)
     runs = read_comparison(path)
     rows = summary.summary_table(runs, target=plan.target)
     leaks = leakage.leakages(by_method(runs), rows) if plan.privacy else []

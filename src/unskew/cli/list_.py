@@ -1,27 +1,24 @@
-"""`unskew list`: list methods, data sets, models, experiments, attacks and error codes.
-
-Methods are filtered by their purpose and by what may leave a site, in the words of `policy.yaml`.
-"""
+"""`unskew list`: list methods, filtered by their purpose, data sets, models, experiments, attacks and error
+codes."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
-
-from annotated_types import Ge
 
 from unskew.errors import UsageError, code_pages, excerpt, suggestion
 
 if TYPE_CHECKING:
-    from unskew.report.method_profile import Profile
+    from unskew.core.part import Part
 
 
 @dataclass(frozen=True, kw_only=True)
-class Filters:
-    """The conditions that a listed method must meet; a filter that is left out accepts every method."""
+class Arguments:
+    """The options of the command. A filter that is left out accepts every method."""
 
+    kind: Annotated[Literal["methods", "data", "models", "errors", "experiments", "attacks"], "what to list"]
     against: Annotated[
         str | None,
         "for methods: those against labels or features that differ, scarcity of samples, or absence of"
@@ -31,108 +28,60 @@ class Filters:
         None
     )
     task: Annotated[str | None, "for methods: those that serve this task, such as regression"] = None
-    shares: Annotated[
-        str | None,
-        "for methods: those that send nothing but these kinds, such as weights or sums,statistics: weights,"
-        " sums, statistics, features, labels, inputs",
-    ] = None
-    least_samples: Annotated[
-        int | None, Ge(1), "for methods: those with at least so many samples behind every number that leaves"
-    ] = None
-    secure_aggregation: Annotated[
-        Literal["optional", "required"], "for methods: required: those that need only sums over clients"
-    ] = "optional"
-    handing_on: Annotated[
-        Literal["allowed", "refused"],
-        "for methods: refused: those that send nobody what is made of another's model",
-    ] = "allowed"
+    json: Annotated[bool, "print JSON; of methods, all that is known of each"] = False
 
     @property
     def given(self) -> str:
-        """The option of the first filter in use; "" if there is none."""
-        return next((_option(f.name) for f in fields(Filters) if getattr(self, f.name) != f.default), "")
-
-    @property
-    def kinds(self) -> list[str]:
-        """The kinds of payload that may leave a site."""
-        from unskew.core.shares import Kind
-
-        if self.shares is None:
-            return list(get_args(Kind))
-        return [kind.strip() for kind in self.shares.split(",")]
+        """The first filter in use; "" if there is none."""
+        return next((name for name in FILTERS if getattr(self, name) is not None), "")
 
     def check(self) -> None:
-        """Raises UsageError (E109) for a value that no method can have."""
+        """Raises UsageError (E109) for a filter for anything but methods, and for a value that no method
+        has."""
         from unskew.core.description import Family, Skew
         from unskew.core.part import Part
-        from unskew.core.shares import Kind
 
-        for name, words, known in (
-            ("against", [self.against], get_args(Skew)),
-            ("family", [self.family], [family for family in get_args(Family) if family]),
-            ("task", [self.task], Part.tasks),
-            ("shares", self.kinds, get_args(Kind)),
-        ):
-            for word in words:
-                if word is not None and word not in known:
-                    text = f"{_option(name)} is one of {', '.join(known)}; got {excerpt(word)}."
-                    raise UsageError("E109", text + suggestion(word, known))
+        if self.given and self.kind != "methods":
+            raise UsageError("E109", f"--{self.given} works for methods only, not for {self.kind}.")
+        for name, known in zip(FILTERS, (get_args(Skew), [*filter(None, get_args(Family))], Part.tasks)):
+            if (word := getattr(self, name)) is not None and word not in known:
+                text = f"--{name} is one of {', '.join(known)}; got {excerpt(word)}."
+                raise UsageError("E109", text + suggestion(word, known))
 
-    def fits(self, profile: Profile) -> bool:
+    def fits(self, part: Part) -> bool:
         """Whether a method passes every filter."""
-        part, fewest = profile.part, profile.fewest
         return (
             (self.against is None or self.against in part.against)
             and (self.family is None or self.family == part.family)
             and (self.task is None or self.task in part.tasks)
-            and profile.leaves <= set(self.kinds)
-            and (self.least_samples is None or fewest is None or fewest >= self.least_samples)
-            and (self.secure_aggregation == "optional" or profile.summed)
-            and (self.handing_on == "allowed" or not profile.hands_on)
         )
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Arguments(Filters):
-    """The options of the command."""
-
-    kind: Annotated[Literal["methods", "data", "models", "errors", "experiments", "attacks"], "what to list"]
-    json: Annotated[bool, "print JSON; of methods, all that is known of each"] = False
-    time: Annotated[bool, "for experiments: also the processor time of each; takes a few minutes"] = False
+FILTERS = ("against", "family", "task")
 
 
 def list_(arguments: Arguments) -> None:
     """List methods, data sets, models, published experiments, attacks or error codes.
 
-    Filters select methods by their purpose and by what may leave a site, in the words of a site's policy.
+    Filters select methods by their purpose.
     """
     import json
 
-    kind = arguments.kind
-    if arguments.time and kind != "experiments":
-        raise UsageError("E109", f"--time works for experiments only, not for {kind}.")
-    if arguments.given and kind != "methods":
-        raise UsageError("E109", f"{arguments.given} works for methods only, not for {kind}.")
-    entries: dict[str, Any]
-    if kind == "methods" and (arguments.given or arguments.json):
+    if arguments.given:
         arguments.check()
-        chosen = {name: profile for name, profile in _profiles() if arguments.fits(profile)}
-        known = _about("methods")
-        entries = {n: p.as_json() if arguments.json else known[n] for n, p in chosen.items()}
+    entries: dict[str, Any] = _about(arguments.kind)
+    if arguments.kind == "methods" and (arguments.given or arguments.json):
+        parts = _parts(entries)
+        chosen = {name: part for name, part in parts.items() if arguments.fits(part)}
+        entries = _profiles(chosen) if arguments.json else {name: entries[name] for name in chosen}
         if not (chosen or arguments.json):
             print("No method passes all of these filters; leave one out.", file=sys.stderr)
-    else:
-        entries = _about(kind)
     if arguments.json:
         print(json.dumps(entries))
         return
     width = max(map(len, entries), default=0) + 2
     for name, about in entries.items():
-        print(f"{name:<{width}}{about}{f'. {_time(name)}' if arguments.time else ''}", flush=True)
+        print(f"{name:<{width}}{about}", flush=True)
 
 
 def _about(kind: str) -> dict[str, str]:
@@ -159,19 +108,27 @@ def _about(kind: str) -> dict[str, str]:
     return _experiments()
 
 
-def _profiles() -> Iterator[tuple[str, Profile]]:
-    """Yield (name, profile) of every method on the federation of `unskew check`, without training."""
+def _parts(names: Iterable[str]) -> dict[str, Part]:
+    """The Part of each method."""
     from unskew.core.part import Part
+    from unskew.methods import registry
+
+    return {name: next(iter(registry.parse(name).parts), Part()) for name in names}
+
+
+def _profiles(parts: Mapping[str, Part]) -> dict[str, Any]:
+    """All that is known of each method, on the federation of `unskew check` and without training."""
     from unskew.methods import catalogue, registry
     from unskew.report.method_profile import Profile
     from unskew.runs import conformance
 
-    clients = conformance.small_federation()
-    for name, about in registry.names().items():
-        method = registry.parse(name)
-        part = method.parts[0] if method.parts else Part()
-        entry = catalogue.entries().get(part.name)
-        yield name, Profile(part, conformance.run_for(method, clients).fed, entry.summary if entry else about)
+    clients, about, known = conformance.small_federation(), registry.names(), catalogue.entries()
+    profiles = {}
+    for name, part in parts.items():
+        summary = known[part.name].summary if part.name in known else about[name]
+        fed = conformance.run_for(registry.parse(name), clients).fed
+        profiles[name] = Profile(part, fed, summary).as_json()
+    return profiles
 
 
 def _experiments() -> dict[str, str]:
@@ -186,18 +143,3 @@ def _experiments() -> dict[str, str]:
         rows = f"{here} of {plural(len(experiment.rows), 'row')} can run here"
         entries[name] = f"{experiment.title}; {rows}, {plural(len(experiment.methods), 'method')}"
     return entries
-
-
-def _time(name: str) -> str:
-    """The processor time that `reproduce` would take for all rows with data on this machine."""
-    from unskew.experiments.duration import duration_text
-    from unskew.experiments.files import read_experiment
-    from unskew.experiments.request import Request
-
-    experiment = read_experiment(name)
-    rows = [row for row in experiment.rows if row.has_data]
-    settings = [experiment.settings_of(row, method) for row in rows for method in experiment.methods]
-    runs = {each.fingerprint(): each for each in settings}
-    if not runs:
-        return "No data here."
-    return f"{duration_text(list(runs.values()), Request.seeds)} for {Request.seeds} seeds."

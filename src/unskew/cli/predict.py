@@ -23,7 +23,7 @@ from unskew.errors import DataError, UsageError
 from unskew.system import disk
 
 if TYPE_CHECKING:
-    from unskew.results import PublishedModel, Result, SitePredictor
+    from unskew.results import Result, SitePredictor
 
 FORMULA = re.compile(r"[=+\-@\t\r]")
 NUMBER = re.compile(r"[+-]?[0-9.]+(e[+-]?[0-9]+)?", re.I)
@@ -60,11 +60,7 @@ def safe_cell(text: str) -> str:
 class ModelOptions:
     """The options that select a model."""
 
-    run: Annotated[
-        Path,
-        "folder of a finished run, of a run at a site (SITE/runs/NUMBER), or one that was exported for"
-        " the hub",
-    ]
+    run: Annotated[Path, "folder of a finished run, or of a run at a site (SITE/runs/NUMBER)"]
     client: Annotated[str | None, "take this client's own model, by name or number"] = None
     model: Annotated[str | None, "FILE.py:FUNCTION of a run whose model is in a Python file"] = None
     method: Annotated[
@@ -79,7 +75,7 @@ class ModelOptions:
     ] = ""
     classes: Annotated[str, "of these data all class names, in the order on which the sites agreed"] = ""
 
-    def result(self) -> Result | PublishedModel | SitePredictor:
+    def result(self) -> Result | SitePredictor:
         """The run as `unskew.load` reads it; raises UsageError as `load` does, and StateError (E117) for a
         comparison and a table."""
         from unskew import api
@@ -188,11 +184,9 @@ class ExportArguments(ModelOptions):
 
     out: Annotated[Path, "the new folder to write"]
     format: Annotated[
-        Literal["safetensors", "torch-export", "onnx", "hub"],
-        "weights alone, a graph for PyTorch, one for ONNX Runtime (pip install 'unskew[export]'), or a folder"
-        " for the Hugging Face Hub, which unskew opens again",
+        Literal["safetensors", "torch-export"],
+        "weights alone, or a graph for PyTorch",
     ] = "safetensors"
-    license: Annotated[str, "SPDX's name of the licence, for the card of --format hub"] = ""
 
 
 def export(arguments: ExportArguments) -> None:
@@ -201,14 +195,6 @@ def export(arguments: ExportArguments) -> None:
 
     No code in the run's folder is executed, and the training samples are not needed.
     """
-    from unskew.results import PublishedModel
-
-    result = arguments.result()
-    if isinstance(result, PublishedModel):
-        raise UsageError("E160", f"{arguments.run} is an export already; export from the run it came from.")
-    for path in result.export(arguments.out, arguments.format, arguments.whose, arguments.license):
+    for path in arguments.result().export(arguments.out, arguments.format, arguments.whose):
         print(path)
-    if arguments.format == "hub":
-        print(f"next  hf upload NAME/MODEL {shlex.quote(str(arguments.out))}")
-    else:
-        print(f"next  python -i {shlex.quote(str(arguments.out / 'load.py'))}")
+    print(f"next  python -i {shlex.quote(str(arguments.out / 'load.py'))}")

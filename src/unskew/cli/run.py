@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from unskew import config
 from unskew.cli.options import FURTHER, POSITIONAL, FromSettings, Json, Option, set_over
-from unskew.comparison import cluster
-from unskew.comparison.cluster import Cluster
 from unskew.errors import NothingUsed, Terminated, UsageError
 
 SITES = Option(panel="Real sites")
@@ -40,8 +37,7 @@ class Arguments:
     on: Annotated[
         str | None,
         SITES,
-        "train on the real sites of this federation (there cap is 0.5 by default); ray or ray://HOST:10001"
-        " instead spreads the clients of a simulation over a Ray cluster: see docs/guides/cluster.md",
+        "train on the real sites of this federation (there cap is 0.5 by default)",
     ] = None
     min_sites: Annotated[int, SITES, "a round with answers from fewer sites does not count"] = 1
     deadline: Annotated[str, SITES, "how long sites may take for one exchange: 30s, 10m or 2h"] = "10m"
@@ -61,24 +57,14 @@ def run(arguments: Arguments, given: Annotated[dict[str, Any], FromSettings()]) 
     from unskew.runs.run_folder import free_path
     from unskew.system.disk import check_name, slug
 
-    cluster = _cluster(arguments)
-    on_sites = bool(arguments.on) and cluster is None
+    on_sites = bool(arguments.on)
     settings = _settings(arguments, given, on_sites)
     name, folder = arguments.name, arguments.folder
     path = folder / check_name(name) if name is not None else free_path(folder, slug(settings.method))
     if on_sites:
         _run_on_sites(path, settings, arguments, {**_in_file(arguments), **given})
     else:
-        _train(path, settings, arguments, cluster)
-
-
-def _cluster(arguments: Arguments) -> Cluster | None:
-    """The Ray cluster that --on names; None if the option is left out or names a federation (even one called
-    ray)."""
-    on = arguments.on or ""
-    if not re.fullmatch(r"ray([:,].*)?", on) or (arguments.federations / on).exists():
-        return None
-    return cluster.parse(on)
+        _train(path, settings, arguments)
 
 
 def _settings(arguments: Arguments, given: dict[str, Any], sites: bool) -> Any:
@@ -131,9 +117,8 @@ def _run_on_sites(path: Path, settings: Any, arguments: Arguments, asked: dict[s
     run_on(arguments.federations / str(arguments.on), path, settings, terms, arguments.json)
 
 
-def _train(path: Path, settings: Any, arguments: Arguments, cluster: Cluster | None) -> None:
+def _train(path: Path, settings: Any, arguments: Arguments) -> None:
     from unskew.cli.screen import Screen
-    from unskew.comparison.ray_clients import train_clients_on
     from unskew.data import data_overview
     from unskew.runs.assemble import loop_of
     from unskew.runs.disclosure import disclosure_lines
@@ -148,9 +133,7 @@ def _train(path: Path, settings: Any, arguments: Arguments, cluster: Cluster | N
         screen.say("\n".join(disclosure_lines(loop)))
         loop.trainer.close()
         return
-    finish(
-        RunFolder(path, train_clients_on(resolved, cluster) if cluster else resolved), screen, arguments.json
-    )
+    finish(RunFolder(path, resolved), screen, arguments.json)
 
 
 def finish(folder: Any, screen: Any, as_json: bool) -> None:
@@ -194,7 +177,8 @@ def finish(folder: Any, screen: Any, as_json: bool) -> None:
 
 def _as_json(result: Any) -> dict[str, Any]:
     """The result as `--json` prints it."""
-    scopes = ("global", "global@client", "personal@client")
+    from unskew.runs.coverage import SCOPES as scopes
+
     beside = {
         metric: {
             scope: result.scores(scope, metric) for scope in scopes if metric in result.record.metrics(scope)
@@ -220,10 +204,6 @@ def resume(
     wait: Annotated[
         str, "over a network: how long to wait for missing sites: 10m, 24h (default: as before)"
     ] = "",
-    on: Annotated[
-        str,
-        "where to train: here, or a Ray cluster, such as ray (default: a comparison as before, a run here)",
-    ] = "",
     method: Annotated[tuple[str, ...], "FILE.py of a run with a Part in a Python file (repeatable)"] = (),
     model: Annotated[str, "FILE.py:FUNCTION of a run whose model is in a Python file"] = "",
     metrics: Annotated[str, "FILE.py:FUNCTION of a run with a metric in a Python file"] = "",
@@ -237,13 +217,10 @@ def resume(
     """
     from unskew.cli import compare
     from unskew.cli.screen import Screen
-    from unskew.comparison.ray_clients import train_clients_on
     from unskew.runs.run_folder import RunFolder
     from unskew.system import python_files
 
     deployed, compared = ((run / name).exists() for name in ("deploy.json", "compare.yaml"))
-    if on and deployed:
-        raise UsageError("E109", f"--on says where a simulation trains, and {run} has sites of its own.")
     if (without or wait) and not deployed:
         option = "--without names" if without else "--wait waits for"
         raise UsageError("E109", f"{option} sites of a run over a network, and {run} is none.")
@@ -251,13 +228,11 @@ def resume(
         raise UsageError("E109", f"--rounds continues one simulated run, and {run} is none.")
     with python_files.restrict(*method, model, loss, *metrics.split(",")):
         if compared:
-            compare.resume(run, as_json, on)
+            compare.resume(run, as_json)
         elif deployed:
             from unskew.cli.remote_run import conduct
 
             conduct(run, as_json, without, wait)
         else:
-            place, folder = cluster.parse(on), RunFolder.open(run, rounds)
-            if place:
-                folder.run = train_clients_on(folder.run, place)
+            folder = RunFolder.open(run, rounds)
             finish(folder, Screen(folder.run.settings.rounds, quiet=as_json), as_json)

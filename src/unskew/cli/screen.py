@@ -20,8 +20,7 @@ from rich.text import Text
 from unskew.cli.terminal import raw_output
 from unskew.comparison.progress import Cell
 from unskew.errors import NothingUsed
-from unskew.report.analysis.numbers import clock, megabytes
-from unskew.round.run import is_reference
+from unskew.report.analysis.numbers import clock
 from unskew.scores import Kind, kind
 
 MOST_LOSS = 1e5
@@ -111,7 +110,7 @@ def next_steps(path: Path) -> str:
     return f"report  {path / 'report.html'}\nagain   unskew run {shlex.quote(str(path / 'config.yaml'))}"
 
 
-COLUMNS = ("method", "seeds", "round", "global", "clients mean / worst", "up+down MB")
+COLUMNS = ("method", "seeds", "round", "global", "clients mean / worst")
 
 
 class Progress:
@@ -165,11 +164,7 @@ class Progress:
             if cell.done and cell.path not in self._reported:
                 self._reported.add(cell.path)
                 count = f"{len(self._reported)}/{len(self.runs)}"
-                sent = _megabytes([cell])
-                print(
-                    f"{count:>7}  {cell.method:<28} seed {cell.seed}  {_outcome(cell):<13}  {sent:>8} MB",
-                    flush=True,
-                )
+                print(f"{count:>7}  {cell.method:<28} seed {cell.seed}  {_outcome(cell)}", flush=True)
 
     def table(self) -> Table:
         """A table with a line for each method, over its seeds, with the share done and the time left below
@@ -189,7 +184,6 @@ class Progress:
                 _mean(main, [cell.score for cell in begun]),
                 f"{_mean(main, [cell.client_mean for cell in begun])} /"
                 f" {_mean(main, [cell.client_worst for cell in begun])}",
-                _megabytes(group) if begun else "",
             )
         return table
 
@@ -210,13 +204,6 @@ def _outcome(cell: Cell) -> str:
     if cell.code == NothingUsed.exit_code:
         return "not trained"
     return "own model" if cell.score != cell.score else f"global {kind(cell.metric).written(cell.score):>6}"
-
-
-def _megabytes(runs: list[Cell]) -> str:
-    """The mean traffic per run in megabytes; a dash for references, which share nothing."""
-    if is_reference(runs[0].method):
-        return "–"
-    return megabytes(1e6 * sum(cell.megabytes for cell in runs) / len(runs))
 
 
 def _mean(main: Kind, values: list[float]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias
@@ -17,8 +16,6 @@ from typing import Annotated, Any, TypeAlias
 from annotated_types import Ge, MinLen
 
 from unskew import config
-from unskew.comparison import cluster
-from unskew.comparison.cluster import HERE, Cluster
 from unskew.comparison.progress import Cell
 from unskew.config import Settings
 from unskew.core.method import Method
@@ -127,17 +124,11 @@ class Plan:
     processes: Annotated[int, Ge(0), "how many runs at a time; 0: one on each core, or one on a GPU"] = 0
     target: Annotated[float | None, "score for the column 'bytes to reach it'"] = None
     privacy: Annotated[bool, "attack every run when all are finished"] = False
-    on: Annotated[str, "where runs train: here, or a Ray cluster"] = HERE
     tune: Annotated[int, Ge(0), "trials of every method that choose its settings first; 0: none"] = 0
     texts: Annotated[dict[str, str], "the texts of methods with other labels"] = field(
         default_factory=dict[str, str]
     )
     given: Annotated[tuple[str, ...], "names of Python objects, without which no run can train"] = ()
-
-    @cached_property
-    def cluster(self) -> Cluster | None:
-        """The cluster that `on` names; None for this machine. Raises UsageError (E172)."""
-        return cluster.parse(self.on)
 
     def text_of(self, label: str) -> str:
         """The text of a method."""

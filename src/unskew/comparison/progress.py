@@ -14,7 +14,7 @@ from typing import Any
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.errors import NothingUsed, StateError, printable
-from unskew.records import client_lists, schema
+from unskew.records.rows import Tail
 from unskew.records.run_lock import RunLock
 from unskew.runs.object_digests import object_digests
 from unskew.runs.resolve import Objects, method_of
@@ -32,7 +32,7 @@ class Cell:
 
     method: the label of its row. objects: those that replace what the settings name.
     t: the last round that is finished. score: of the global model; client_mean, client_worst: of the same
-    model on the clients' test rows; metric: the name of that score. megabytes: sent and received so far.
+    model on the clients' test rows; metric: the name of that score.
     losses: how often its process died. code: the exit code, None while it has none.
     """
 
@@ -44,12 +44,11 @@ class Cell:
     score: float = float("nan")
     client_mean: float = float("nan")
     client_worst: float = float("nan")
-    megabytes: float = 0.0
     code: int | None = None
     metric: str = "accuracy"
     losses: int = 0
     objects: Objects = Objects()
-    _read: tuple[int, int] = (0, 0)
+    _rows: Tail | None = None
 
     @property
     def done(self) -> bool:
@@ -70,35 +69,16 @@ class Cell:
         return object_digests(self.method_object(), self.objects.model, self.objects.metrics)
 
     def look(self) -> None:
-        """Read the run's new rows, or all of them if the run went back to an earlier round."""
-        files = [self.path / "metrics.jsonl", self.path / "ledger.jsonl"]
-        sizes = [f.stat().st_size if f.exists() else 0 for f in files]
-        if any(size < begin for size, begin in zip(sizes, self._read)):
-            self._forget()
-        marks = []
-        for path, size, begin in zip(files, sizes, self._read):
-            whole = b""
-            if size > begin:
-                with open(path, "rb") as lines:
-                    lines.seek(begin)
-                    whole, _, _ = lines.read().rpartition(b"\n")
-            try:
-                for line in whole.splitlines():
-                    self._take(schema.parse_row(path, 1, line))
-            except StateError:  # rewritten behind our mark: read all of it at the next look
-                self._forget()
-                return
-            marks.append(begin + len(whole) + bool(whole))
-        self._read = (marks[0], marks[1])
-
-    def _forget(self) -> None:
-        self._read, self.t, self.megabytes = (0, 0), 0, 0.0
+        """Read the run's new scores."""
+        self._rows = self._rows or Tail(self.path / "metrics.jsonl")
+        try:
+            for row in self._rows.read():
+                self._take(row)
+        except StateError:  # a resumed run went back behind what was read: read all of it at the next look
+            self._rows = None
 
     def _take(self, row: dict[str, Any]) -> None:
-        if "way" in row:
-            self.megabytes += client_lists.total_bytes(row) / 1e6
-            return
-        self.t = max(self.t, row["t"])
+        self.t = row["t"]
         if row["metric"] in MAIN.values():
             self.metric = row["metric"]
         if row["client"] is None:

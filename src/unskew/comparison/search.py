@@ -11,8 +11,7 @@ that value. All numbers of a Part are searched, too, except
     numbers that depend on another setting, if that setting is off
     settings that no score can choose: privacy, robustness, fairness, and the names in a Part's `untuned`
 
-A share (declared within 0 and 1) of at least 0.1 is searched linearly over its declared range. Any other
-number is searched logarithmically, from a tenth to ten times its value, within its declared range.
+A number is searched logarithmically, from a tenth to ten times its value, within its declared range.
 
 Trial n of a method depends only on the scores of its trials before n, so neither the speed of processes nor
 an interruption changes which settings are tried.
@@ -21,7 +20,7 @@ an interruption changes which settings are tried.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -39,16 +38,12 @@ from unskew.scores import kind
 
 Point = dict[str, Any]
 """Maps each tuned setting to one value."""
-Curve = Sequence[tuple[int, float]]
-"""(round, score) pairs in the order of rounds."""
 DIGITS = 3
 """Significant digits of a number that is drawn from a range; short numbers can be typed and cited."""
 FACTOR = 10.0
 """The factor by which the search may lower or raise a number."""
-SMALL_SHARE = 0.1
-"""Smaller shares are searched on a logarithmic scale."""
 BOUND_MARGIN = 0.01
-"""The distance of the search from an excluded bound, as a fraction of the whole range."""
+"""The distance of the search from an excluded bound, as a fraction of the way to it."""
 UNTUNED_FAMILIES = {
     "privacy": "it decides what can be learned of clients",
     "robust": "no trial has clients that lie",
@@ -61,14 +56,13 @@ MOST_DRAWN = 100
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from low to high, both included. log: search on a logarithmic scale."""
+    """Numbers from low to high, both included, of which the order of magnitude is searched."""
 
     low: float
     high: float
-    log: bool
 
     def __str__(self) -> str:
-        return f"{self.low:g} to {self.high:g}" + (", log scale" if self.log else "")
+        return f"{self.low:g} to {self.high:g}"
 
     def written(self, value: float) -> float:
         """The value rounded to three digits, clipped to the range."""
@@ -85,7 +79,7 @@ class MethodSpace:
     left_out: dict[str, str]
 
     def lines(self) -> list[str]:
-        """One line per setting, such as `lr  0.005 to 0.5, log scale`."""
+        """One line per setting, such as `lr  0.005 to 0.5`."""
         return [f"{name} {axis}" for name, axis in self.space.items()]
 
 
@@ -96,7 +90,7 @@ def method_space(text: str, cell: Cell, chosen: Mapping[str, Mapping[str, Any]])
     """
     settings, method = cell.settings, cell.method_object()
     low = max(settings.lr / FACTOR, settings.lr_min)
-    space, left_out = {"lr": Range(low, settings.lr * FACTOR, log=True)}, dict[str, str]()
+    space, left_out = {"lr": Range(low, settings.lr * FACTOR)}, dict[str, str]()
     first: Point = {"lr": settings.lr}
     theirs = _named_arguments(text, cell, chosen)
     for part in method.parts:
@@ -139,30 +133,18 @@ def _why_not(part: Part, argument: Argument) -> str:
 
 def range_of(argument: Argument, value: float) -> Range:
     """The search range of a Part's number with the present value `value`."""
-    low, high, open_low, open_high = _bounds(argument)
-    if value >= SMALL_SHARE and low >= 0 and high <= 1:
-        margin = BOUND_MARGIN * (high - low)
-        low, high = low + margin * open_low, high - margin * open_high
-        return Range(min(low, value), max(high, value), log=False)
-    low = low + BOUND_MARGIN * (value - low) if open_low else low
-    high = high - BOUND_MARGIN * (high - value) if open_high else high
-    return Range(max(value / FACTOR, low), min(value * FACTOR, high), log=True)
-
-
-def _bounds(argument: Argument) -> tuple[float, float, bool, bool]:
-    """(lowest, highest, whether the lowest is excluded, whether the highest is excluded)."""
-    low, high, open_low, open_high = float("-inf"), float("inf"), False, False
+    low, high = value / FACTOR, value * FACTOR
     for item in arguments.split_hint(argument.hint)[1]:
         match item:
             case ranges.Ge(ge=bound):
-                low = bound
+                low = max(low, float(bound))  # type: ignore[arg-type]
             case ranges.Gt(gt=bound):
-                low, open_low = bound, True
+                low = max(low, float(bound) + BOUND_MARGIN * (value - float(bound)))  # type: ignore[arg-type]
             case ranges.Le(le=bound):
-                high = bound
+                high = min(high, float(bound))  # type: ignore[arg-type]
             case ranges.Lt(lt=bound):
-                high, open_high = bound, True
-    return float(low), float(high), open_low, open_high  # type: ignore[arg-type]
+                high = min(high, float(bound) - BOUND_MARGIN * (float(bound) - value))  # type: ignore[arg-type]
+    return Range(low, high)
 
 
 class ParzenSampler:
@@ -193,7 +175,7 @@ class ParzenSampler:
         for _ in range(MOST_DRAWN):
             trial = self._trial = self._study.ask()
             drawn = {
-                name: axis.written(trial.suggest_float(name, axis.low, axis.high, log=axis.log))
+                name: axis.written(trial.suggest_float(name, axis.low, axis.high, log=True))
                 for name, axis in self._space.items()
             }
             point = drawn if trial.number else dict(self._first)
@@ -204,17 +186,12 @@ class ParzenSampler:
                 self.tell(math.nan)
         raise UsageError("E109", f"of {MOST_DRAWN} points that were drawn, none can be trained.")
 
-    def tell(self, score: float, pruned: Curve | None = None) -> None:
-        """Report the score of the last proposed point. Higher is better; NaN is worse than every number.
-
-        pruned: the curve of a trial that was ended early; None for a complete trial.
-        """
-        if pruned is None and not math.isnan(score):
+    def tell(self, score: float) -> None:
+        """Report the score of the last proposed point. Higher is better; NaN is worse than every number."""
+        if math.isnan(score):
+            self._study.tell(self._trial, state=self._pruned)
+        else:
             self._study.tell(self._trial, score)
-            return
-        for t, value in pruned or ():  # a pruned trial without any score counts as worse than all others
-            self._trial.report(value, t)
-        self._study.tell(self._trial, state=self._pruned)
 
 
 def optuna_package(what: str) -> ModuleType:
@@ -229,24 +206,18 @@ def optuna_package(what: str) -> ModuleType:
 
 @dataclass(frozen=True)
 class Trial:
-    """A finished trial. score: in the unit of `metric`, NaN if training diverged. pruned: whether the trial
-    was ended early. curve: its score by round."""
+    """A finished trial. score: in the unit of `metric`, NaN if training diverged."""
 
     point: Point
     score: float
     metric: str = "accuracy"
-    pruned: bool = False
-    curve: Curve = ()
 
     @property
     def rank(self) -> float:
-        """Higher is better; trials that were ended early or diverged come last."""
-        return -math.inf if self.pruned or math.isnan(self.score) else self._ahead(self.score)
+        """Higher is better; trials that diverged come last."""
+        return -math.inf if math.isnan(self.score) else self.gain
 
-    def told_to(self, sampler: ParzenSampler) -> None:
-        """Report the trial with the sign that makes higher better."""
-        curve = [(t, self._ahead(value)) for t, value in self.curve]
-        sampler.tell(self._ahead(self.score), curve if self.pruned else None)
-
-    def _ahead(self, value: float) -> float:
-        return kind(self.metric).ahead(value, 0.0)
+    @property
+    def gain(self) -> float:
+        """The score with the sign that makes higher better."""
+        return kind(self.metric).ahead(self.score, 0.0)

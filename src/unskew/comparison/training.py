@@ -1,67 +1,48 @@
-"""Training of all runs of a plan, by processes of this machine or on a cluster, and the attacks afterwards.
+"""Training of all runs of a plan by processes of this machine, and the attacks afterwards.
 
-Progress is read from the files of a run, on any worker. An interrupted run continues from its last round, and
-an attack that was measured before is not repeated.
+Progress is read from the files of a run. An interrupted run continues from its last round, and an attack that
+was measured before is not repeated.
 """
 
 from __future__ import annotations
 
 import re
+import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from unskew.attacks.perform import quickly
 from unskew.comparison import workers
-from unskew.comparison.cluster import Cluster
 from unskew.comparison.progress import Cell
-from unskew.comparison.ray_workers import RayPool
-from unskew.comparison.workers import LOST, MOST_LOSSES, RunWorker, WorkerPool
 from unskew.errors import Paused, StateError, UsageError
 from unskew.records import record
 from unskew.round.run import is_reference
 from unskew.runs.hardware import parallel_runs
 from unskew.runs.reopen import UserCode
 
-
-@dataclass
-class LocalPool:
-    """A pool of worker processes on this machine. processes: the most at a time."""
-
-    processes: int
-    pause_s = 0.05
-
-    def room(self, count: int) -> bool:
-        return count < self.processes
-
-    def hire(self, log: Path) -> RunWorker:
-        return workers.WorkerProcess(log)
-
-    def close(self) -> None:
-        pass
+PAUSE_S = 0.05
+"""The time between two looks at the runs."""
+END_SIGNALS = (-signal.SIGINT, -signal.SIGTERM)
+"""Exit codes of processes that were ended on purpose. With others, such as SIGKILL for lack of memory,
+a run continues in another process."""
+MOST_LOSSES = 3
+"""The number of lost processes after which the run itself is considered the cause."""
 
 
-def train_all(
-    cells: list[Cell],
-    processes: int,
-    look: Callable[[list[Cell]], None],
-    cluster: Cluster | None = None,
-) -> None:
-    """Train all runs, `processes` at a time (0: as many as there is room for), and call `look` several times
-    a second.
+def train_all(cells: list[Cell], processes: int, look: Callable[[list[Cell]], None]) -> None:
+    """Train all runs, `processes` at a time (0: one on each core, or one on a GPU), and call `look` several
+    times a second.
 
-    cluster: None for this machine. Runs of which any has objects train in this process, one after another,
-    each on as many cores as its settings say.
+    Runs of which any has objects train in this process, one after another, each on as many cores as its
+    settings say.
 
     An interrupt stops every run after it has been saved. A run that its clients did not train (E316) counts
-    as finished; tables show that it has no score. A run that lost its node or process continues in another
-    one from its last checkpoint, to the same bits, and its cell counts the loss. Raises StateError (E201),
-    before anything trains, if the records of a finished run were altered. Raises the error of the first run
-    that fails: Paused if it can be resumed, UsageError with the run's code, or StateError (E120) if the error
-    has no code; a run in this process raises its own error.
+    as finished; tables show that it has no score. A run that lost its process continues in another one from
+    its last checkpoint, to the same bits. Raises StateError (E201), before anything trains, if the records of
+    a finished run were altered. Raises the error of the first run that fails: Paused if it can be resumed,
+    UsageError with the run's code, or StateError (E120) if the error has no code; a run in this process
+    raises its own error.
     """
     for cell in cells:
         if cell.ended and (names := record.altered_files(cell.path)):
@@ -72,90 +53,58 @@ def train_all(
     for cell in cells:
         cell.code = None if cell in waiting else 0
         cell.look()
-    if not waiting:
-        look(cells)
-        return
     if any(cell.objects.given for cell in cells):
         for cell in waiting:
-            workers.train_here(cell, lambda: _looked(cells, look))
-        _looked(cells, look)
-        return
-    device = waiting[0].settings.device
-    pool: WorkerPool
-    if cluster:
-        pool = RayPool(cluster, processes, device)
-    else:
-        pool = LocalPool(processes or parallel_runs(device))
-    with closing(pool):
-        _train(cells, waiting, pool, look)
-
-
-def _looked(cells: list[Cell], look: Callable[[list[Cell]], None]) -> None:
-    for cell in cells:
-        cell.look()
+            workers.train_here(cell, lambda cell=cell: (cell.look(), look(cells)))
+    elif waiting:
+        _train(cells, waiting, processes or parallel_runs(waiting[0].settings.device), look)
     look(cells)
 
 
 def _train(
-    cells: list[Cell], waiting: list[Cell], pool: WorkerPool, look: Callable[[list[Cell]], None]
+    cells: list[Cell], waiting: list[Cell], processes: int, look: Callable[[list[Cell]], None]
 ) -> None:
-    active: list[RunWorker] = []
-    losses = Counter[tuple[Path, int]]()  # of each run since its last finished round
+    active: list[workers.WorkerProcess] = []
     try:
         while waiting or any(worker.cell for worker in active):
-            if waiting and all(worker.cell for worker in active) and pool.room(len(active)):
-                active.append(pool.hire(waiting[0].path.parent / "log.txt"))
+            if waiting and all(worker.cell for worker in active) and len(active) < processes:
+                active.append(workers.WorkerProcess(waiting[0].path.parent / "log.txt"))
             for worker in list(active):
                 if worker.cell is None and waiting:
                     worker.begin(waiting.pop(0))
-                if worker.cell:
-                    worker.cell.look()
-                    if lost := _settle(worker):
-                        lost.losses += 1
-                        losses[lost.path, lost.t] += 1
-                        if (times := losses[lost.path, lost.t]) >= MOST_LOSSES:
-                            raise _given_up(lost, times)
-                        waiting.insert(0, lost)
-                        active.remove(worker)
-                        worker.stop()
+                if lost := _settle(worker):
+                    waiting.insert(0, lost)
+                    active.remove(worker)
+                    worker.stop()
             look(cells)
-            time.sleep(pool.pause_s)
+            time.sleep(PAUSE_S)
     finally:
         for worker in active:
             worker.stop()
 
 
-def lost_in(cells: Sequence[Cell]) -> list[str]:
-    """A sentence for each run that lost a process."""
-    went_on = "and it went on from its last checkpoint, to the bits it would have had; log.txt says more"
-    times = {1: "once", 2: "twice"}
-    return [
-        f"{cell.method}, seed {cell.seed}: its process died {times.get(cell.losses, f'{cell.losses} times')},"
-        f" {went_on}."
-        for cell in cells
-        if cell.losses
-    ]
-
-
-def _settle(worker: RunWorker) -> Cell | None:
-    """Record the end of a worker's run. Returns the run if it was lost and has to continue."""
-    cell, code = worker.cell, worker.ended()
-    if cell is None or code is None:
+def _settle(worker: workers.WorkerProcess) -> Cell | None:
+    """Read the progress and the end of a worker's run. Returns the run if it lost its process and has to
+    continue."""
+    cell = worker.cell
+    if cell is None:
+        return None
+    code = worker.ended()
+    cell.look()
+    if code is None:
         return None
     worker.cell = None
-    cell.look()
-    if code == LOST:
-        return cell
+    if code < 0 and code not in END_SIGNALS:
+        cell.losses += 1
+        if cell.losses < MOST_LOSSES:
+            return cell
+        text = f"{cell.method}, seed {cell.seed}: its process died {cell.losses} times"
+        log = cell.path.parent / "log.txt"
+        raise StateError("E120", f"{text}, most often for want of memory. What it said: {log}.")
     cell.code = code
     if not cell.done:
         raise _failure(cell)
     return None
-
-
-def _given_up(cell: Cell, times: int) -> StateError:
-    where = f"{cell.method}, seed {cell.seed}: its process died {times} times after round {cell.t}"
-    log = cell.path.parent / "log.txt"
-    return StateError("E120", f"{where}, most often for want of memory. What it said: {log}.")
 
 
 def _failure(cell: Cell) -> Exception:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from unskew.comparison import plan as plans
-from unskew.comparison.cluster import HERE
 from unskew.comparison.plan import NO_OBJECTS, ObjectsByLabel, Plan, check_begun, plan_cells, with_point
 from unskew.comparison.progress import Cell, announce
 from unskew.comparison.search import MethodSpace, ParzenSampler, Point, Trial, method_space, optuna_package
@@ -28,7 +27,7 @@ from unskew.config import Settings
 from unskew.errors import StateError, UsageError, excerpt
 from unskew.report.analysis import runs, stats
 from unskew.report.analysis.runs import TUNED, RunData, read_json
-from unskew.runs import callbacks, resolve
+from unskew.runs import resolve
 from unskew.runs.resolve import Objects
 from unskew.system import disk
 
@@ -63,13 +62,8 @@ class Tuning:
 
     @property
     def startup(self) -> int:
-        """The number of random trials per method, which are complete before a trial can be pruned."""
+        """The number of random trials per method, before the estimator chooses."""
         return max(2, self.plan.tune // 4)
-
-    @property
-    def warmup(self) -> int:
-        """The first round in which a trial can be pruned."""
-        return max(1, self.settings.rounds // 4)
 
     @property
     def settings(self) -> Settings:
@@ -92,8 +86,7 @@ class Tuning:
         rounds = self.settings.rounds
         lines = [
             f"tune   {self.plan.tune} trials for each of {len(self.cells)} methods x {rounds} rounds, scored"
-            f" on {VALIDATION:.0%} of the training samples; from round {self.warmup} on, a trial below the"
-            " median ends early"
+            f" on {VALIDATION:.0%} of the training samples"
         ]
         for method, space in self.spaces.items():
             lines.append(f"       {method}: {'; '.join(space.lines())}")
@@ -133,20 +126,17 @@ class Tuning:
         """Tune the remaining methods, and write tuning.json. An interrupted tuning continues."""
         if not (missing := self.missing()):
             return
-        check_place(self.plan)
         samplers = {method: self._sampler(method) for method in missing}
         tried: dict[str, list[Trial]] = {method: [] for method in missing}
         for number in range(1, self.plan.tune + 1):
             say(f"tuning, trial {number} of {self.plan.tune} of each method")
             points = {method: sampler.ask() for method, sampler in samplers.items()}
             cells = {method: self.trial(method, number, point) for method, point in points.items()}
-            for method, cell in cells.items():
-                self._rule(method, tried[method]).write(cell.path)
             announce(self.parent, cells.values())
             train_all(list(cells.values()), self.plan.processes, look)
             for method, cell in cells.items():
                 trial = self._ended(method, cell, points[method])
-                trial.told_to(samplers[method])
+                samplers[method].tell(trial.gain)
                 tried[method].append(trial)
         for method, trials in tried.items():
             if all(trial.rank == -math.inf for trial in trials):
@@ -159,11 +149,6 @@ class Tuning:
             space.space, space.first, self.startup, lambda point: self.trial(method, 1, point)
         )
 
-    def _rule(self, method: str, before: Sequence[Trial]) -> callbacks.PruningRule:
-        """The rule by which a trial ends early. before: the method's trials so far."""
-        finished = [list(trial.curve) for trial in before if not trial.pruned]
-        return callbacks.PruningRule(self._own(method), self.startup, self.warmup, finished)
-
     def _own(self, method: str) -> bool:
         """Whether a method trains clients' own models."""
         its = self.cells[method].method_object()
@@ -174,12 +159,8 @@ class Tuning:
     def _ended(self, method: str, cell: Cell, point: Point) -> Trial:
         run = runs.read_run(cell.path, method)
         scope, metric = _trial_score(run, self._own(method))
-        curve = [(int(t), float(v)) for t, v in zip(*run.series(scope, metric)) if t > 0 and math.isfinite(v)]
-        pruned = any(
-            str(event.get("text", "")).startswith(f"{callbacks.Pruning.name}: ") for event in run.events
-        )
         by_last = self.settings.rounds < stats.SHORT_RUN
-        return Trial(point, stats.final(run, by_last, scope, metric), run.metric, pruned, curve)
+        return Trial(point, stats.final(run, by_last, scope, metric), run.metric)
 
     def _write(self, tried: Mapping[str, Sequence[Trial]]) -> None:
         methods = self.record()
@@ -200,7 +181,7 @@ class Tuning:
             "validation": VALIDATION,
             "rounds": self.settings.rounds,
         }
-        facts |= {"startup": self.startup, "warmup": self.warmup, "methods": methods}
+        facts |= {"startup": self.startup, "methods": methods}
         disk.replace(self.parent / TUNED, json.dumps(facts, indent=1))
 
 
@@ -209,8 +190,7 @@ def _as_json(trial: Trial) -> dict[str, Any]:
 
 
 def _trial_score(run: RunData, own: bool) -> tuple[str, str]:
-    """(scope, metric) of the score that compares trials, equal to that of `pruning.scored` for a run in
-    progress."""
+    """(scope, metric) of the score that compares trials. own: of clients' own models, if scored."""
     has_own, has_global = (
         len(run.series(*pair)[0]) for pair in (("personal@client", "mean"), ("global", run.metric))
     )
@@ -228,15 +208,6 @@ def trials_of(tune: object) -> int:
         first = "the first trial is the settings as they are"
         raise UsageError("E109", f"tune must be a whole number, at least 2 ({first}); got {excerpt(tune)}.")
     return tune
-
-
-def check_place(plan: Plan) -> None:
-    """Raises UsageError (E109) for trials that would train on another machine."""
-    if plan.on != HERE:
-        text = "--tune trains its trials on this machine only, so it does not go with --on"
-        raise UsageError(
-            "E109", f"{text}; leave one of them out. A comparison that is tuned can be resumed with --on."
-        )
 
 
 def tuning_of(parent: Path, plan: Plan, objects: ObjectsByLabel = NO_OBJECTS) -> Tuning | None:
@@ -264,8 +235,7 @@ def tuning_of(parent: Path, plan: Plan, objects: ObjectsByLabel = NO_OBJECTS) ->
         )
     optuna_package("--tune")
     tuning = Tuning(parent, plan, objects)
-    if tuning.missing():
-        check_place(plan)
+    tuning.record()
     for method, space in tuning.spaces.items():
         check_begun(tuning.trial(method, 1, space.first))
     return tuning

@@ -1,76 +1,31 @@
-"""Worker processes, each of which trains one run after another on one core, and the interface of pools.
+"""Worker processes, each of which trains one run of a comparison after another on one core.
 
-Each run of a comparison is an ordinary run. A worker trains it from the settings in its folder, so that only
-text passes between processes, and a comparison that was killed continues where its runs stopped. Workers on
-this machine and on the nodes of a cluster have one interface.
+A worker trains an ordinary run from the settings in its folder, so that only text passes between processes,
+and a comparison that was killed continues where its runs stopped.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from unskew import config
 from unskew.comparison.progress import Cell
-from unskew.errors import NothingUsed, StateError, UnskewError
+from unskew.errors import NothingUsed, UnskewError
 from unskew.runs.resolve import resolve
 from unskew.runs.run_folder import RunFolder
 from unskew.system import disk
 
-LOST = -1000
-"""In place of an exit code: the run lost its process or node and continues in another worker from its last
-checkpoint."""
-MOST_LOSSES = 3
-"""The number of losses at one round after which the run itself is considered the cause."""
-
-
-class RunWorker(Protocol):
-    """Trains one run at a time. cell: the current run, or None."""
-
-    cell: Cell | None
-
-    def begin(self, cell: Cell) -> None: ...
-
-    def ended(self) -> int | None:
-        """The exit code of the run or LOST; None while it trains."""
-        ...
-
-    def stop(self) -> None:
-        """End the worker and interrupt its run, which is saved as it trains."""
-        ...
-
-
-class WorkerPool(Protocol):
-    """A source of workers. pause_s: the time between two looks at their runs."""
-
-    pause_s: float
-
-    def room(self, count: int) -> bool:
-        """Whether there is room for another worker in addition to `count`."""
-        ...
-
-    def hire(self, log: Path) -> RunWorker:
-        """A new worker. log: the file for the output of its runs."""
-        ...
-
-    def close(self) -> None: ...
-
-
-END_SIGNAL = (signal.SIGINT, signal.SIGTERM)
-"""Signals that end a process on purpose. With others, such as SIGKILL for lack of memory, its run is lost."""
-
 
 class WorkerProcess:
     """A process that trains one run after another, so that torch is loaded once. It reads paths and prints
-    exit codes."""
+    exit codes. log: the file for its messages. cell: the current run, or None."""
 
     def __init__(self, log: Path):
         self.log, self.cell = log, None
@@ -92,28 +47,18 @@ class WorkerProcess:
 
     def begin(self, cell: Cell) -> None:
         assert self.process.stdin
-        write_order(cell, 1)
+        write_order(cell)
         self.cell = cell
         with suppress(BrokenPipeError):  # it was killed between two runs, as `ended` finds
-            self.process.stdin.write(f"{cell.path}\t\n")
+            self.process.stdin.write(f"{cell.path}\n")
             self.process.stdin.flush()
 
     def ended(self) -> int | None:
-        """The exit code of the current run; None while it trains, LOST if its process was killed."""
+        """The exit code of the current run; None while it trains, and the negative number of a signal that
+        killed the process."""
         assert self.process.stdout
         line = self.process.stdout.readline()
-        if line.strip():
-            return int(line)
-        code = self.process.poll()
-        if code is None or code >= 0 or -code in END_SIGNAL:
-            return code
-        assert self.cell
-        with open(self.log, "a", encoding="utf-8", opener=disk.refuse_link) as log:
-            log.write(
-                f"{self.cell.method}, seed {self.cell.seed} was lost: its process died of"
-                f" {signal.Signals(-code).name}\n"
-            )
-        return LOST
+        return int(line) if line.strip() else self.process.poll()
 
     def stop(self) -> None:
         """End the process and interrupt its current run, which is saved as it trains."""
@@ -125,25 +70,18 @@ class WorkerProcess:
         self.process.stdout.close()  # type: ignore[union-attr]
 
 
-def write_order(cell: Cell, threads: int) -> str:
-    """Write the settings of a run for its worker, and return their text.
-
-    Raises UsageError (E506) for a Python file that only a document names, because the worker imports all.
-    """
+def write_order(cell: Cell) -> None:
+    """Write the settings of a run for its worker. Raises UsageError (E506) for a Python file that only a
+    document names, because the worker imports all."""
     cell.settings.check_code()
     disk.folder_below(cell.path)
-    text = config.dump(cell.settings.replace(workers=threads))
-    disk.replace(cell.path / "wanted.yaml", text)
-    return text
+    disk.replace(cell.path / "wanted.yaml", config.dump(cell.settings.replace(workers=1)))
 
 
-def train(path: Path, data: str = "") -> int:
-    """Train the run of a folder with the settings in wanted.yaml, and return the exit code. data: the
-    required fingerprint of its data; "" for no check."""
+def train(path: Path) -> int:
+    """Train the run of a folder with the settings in wanted.yaml, and return the exit code."""
     try:
-        settings = config.load(path / "wanted.yaml")
-        folder = RunFolder(path, resolve(settings))
-        check_data_of_node(settings.data, folder.data, data or folder.data)
+        folder = RunFolder(path, resolve(config.load(path / "wanted.yaml")))
         folder.go(_log, lambda *_: None)
     except UnskewError as error:
         _log(str(error))
@@ -166,21 +104,12 @@ def train_here(cell: Cell, shown: Callable[[], None]) -> None:
         raise error.at(f"{cell.method}, seed {cell.seed}") from error.__cause__
 
 
-def check_data_of_node(name: str, here: str, driver: str) -> None:
-    """Raises StateError (E172) if the fingerprints of the data on this node and of the driver's differ."""
-    if here != driver:
-        text = f"on {platform.node()} the data '{name}' are not those that the driver reads"
-        remedy = "every node must see the same files, with UNSKEW_DATA as the driver's."
-        raise StateError("E172", f"{text}; {remedy}")
-
-
 def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
 def main() -> None:
-    """The loop of a worker process: read a path and a fingerprint from each line, train the run, and print
-    its exit code."""
+    """The loop of a worker process: read a path from each line, train its run, and print its exit code."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born ignoring it
     with suppress(OSError, AttributeError):  # on Linux: an interrupt for the end of the parent process
         ctypes.CDLL(None).prctl(1, signal.SIGINT)
@@ -189,8 +118,7 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
         for line in sys.stdin:
-            path, _, data = line.rstrip("\n").rpartition("\t")
-            print(train(Path(path), data), file=codes, flush=True)
+            print(train(Path(line.rstrip("\n"))), file=codes, flush=True)
     except KeyboardInterrupt:
         os._exit(130)
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from unskew.comparison import progress, training
-from unskew.comparison.cluster import HERE
 from unskew.comparison.dry_run import dry_run
 from unskew.comparison.progress import Cell, announce
 from unskew.errors import DataError, UsageError
@@ -77,7 +76,6 @@ def reproduce(
     seeds: int = 3,
     scale: float = 1.0,
     processes: int = 0,
-    on: str = HERE,
     folder: str | Path = "runs",
     keep: str | Path | None = None,
     page: str = "",
@@ -93,7 +91,6 @@ def reproduce(
     file: the Python files that the table names, because a file is only imported if the caller names it.
     seeds: the number of seeds, counted from 0. scale: the share of the rounds to run, in (0, 1].
     processes: the number of runs at a time; 0 for one on each core.
-    on: "here", or a Ray cluster in the form that `--on` takes.
     folder: the folder of runs and pages. keep: a documentation folder that receives the result as well.
     page: the name of the result's files. anew: repeat the runs that another version of unskew made.
     dry_run: plan the runs without training. say: receives a text that describes the plan.
@@ -103,7 +100,7 @@ def reproduce(
     run.
     """
     options = {"rows": rows, "methods": methods, "add": add, "file": file, "seeds": seeds, "scale": scale}
-    options |= {"processes": processes, "on": on, "page": page, "anew": anew, "dry_run": dry_run}
+    options |= {"processes": processes, "page": page, "anew": anew, "dry_run": dry_run}
     checked = arguments.check(Request, options, "reproduce", "E109")
     places = {"folder": Path(folder).expanduser(), "keep": Path(keep).expanduser() if keep else None}
     request = Request(os.path.expanduser(table), **places, **checked)
@@ -113,7 +110,7 @@ def reproduce(
 
 def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
     """Run a checked request. Returns the same as `reproduce`."""
-    cluster, scale, began = request.cluster, request.scale, time.monotonic()
+    scale, began = request.scale, time.monotonic()
     experiment = with_methods(read_experiment(request.table), request.add)
     page = check_name(request.page or experiment.name)
     selection = select(experiment, request.rows, [*request.methods, *request.add] if request.methods else ())
@@ -138,7 +135,7 @@ def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
     if request.anew:
         progress.discard(progress.runs_by_other_versions(cell.path for cell in cells))
     announce(folder, cells)
-    training.train_all(cells, request.processes, watch, cluster)
+    training.train_all(cells, request.processes, watch)
     attack_findings.make(attacked, say)
     facts: dict[str, Any] = {"page": page, "command": request.command, "seeds": request.seeds, "scale": scale}
     if scale != 1:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
-
-from unskew.comparison import cluster
-from unskew.comparison.cluster import HERE, Cluster
 
 
 @dataclass(frozen=True)
@@ -33,11 +29,6 @@ class Request:
     seeds: Annotated[int, Ge(1), "how many seeds, counted from 0"] = 3
     scale: Annotated[float, Gt(0), Le(1), "share of the rounds to run; the result says so"] = 1.0
     processes: Annotated[int, Ge(0), "how many runs at a time; 0: one on each core, or one on a GPU"] = 0
-    on: Annotated[
-        str,
-        "where: here, or the nodes of a Ray cluster, such as ray or ray://HOST:10001,gpus=0.5; see"
-        " docs/guides/cluster.md",
-    ] = HERE
     folder: Annotated[Path, "where runs are kept"] = Path("runs")
     keep: Annotated[Path | None, "also write JSON and Markdown into this folder, and its README.md"] = None
     page: Annotated[str, "name of the result's files; the table's name if left out"] = ""
@@ -47,11 +38,6 @@ class Request:
         tuple[str, ...],
         "a Python file that the table names, which is imported only if it is named here, too (repeatable)",
     ] = ()
-
-    @cached_property
-    def cluster(self) -> Cluster | None:
-        """The cluster that `on` names; None for this machine. Raises UsageError (E172)."""
-        return cluster.parse(self.on)
 
     @property
     def command(self) -> str:

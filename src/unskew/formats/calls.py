@@ -25,8 +25,6 @@ MOST_LETTERS = 10_000
 MOST_DEPTH = 10
 """Maximum depth of brackets."""
 _FILE = re.compile(r"(?P<file>.*\.py)(?::(?P<member>\w+))?", re.S)
-_MARK = "_KEYWORD"
-_KEYWORD = re.compile(rf"[(,]\s*({'|'.join(keyword.kwlist)})\s*$")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -153,27 +151,17 @@ def _call(text: str) -> Call:
 
 
 def _arguments(text: str) -> dict[str, object]:
-    call = _expression(_without_keywords(f"f({text})"), text)
+    call = _expression(f"f({text})", text)
     if not isinstance(call, ast.Call) or call.args:
         raise _CallSyntaxError("an argument has no name")
     arguments: dict[str, object] = {}
     for argument in call.keywords:
         if argument.arg is None:
             raise _CallSyntaxError("an argument has no name")
-        name = argument.arg.removesuffix(_MARK)
-        if name in arguments:
-            raise _CallSyntaxError(f"'{name}' is given twice")
-        arguments[name] = _value(argument.value)
+        if argument.arg in arguments:
+            raise _CallSyntaxError(f"'{argument.arg}' is given twice")
+        arguments[argument.arg] = _value(argument.value)
     return arguments
-
-
-def _without_keywords(code: str) -> str:
-    """The code with a mark on argument names that are Python keywords, as in `f(lambda=1)`, so that Python
-    can parse it."""
-    for position, character, depth in reversed(list(_walk(code))):
-        if character == "=" and depth == 1 and (name := _KEYWORD.search(code[:position])):
-            code = code[: name.end(1)] + _MARK + code[name.end(1) :]
-    return code
 
 
 def _expression(code: str, text: str) -> ast.expr:

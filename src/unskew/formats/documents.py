@@ -1,7 +1,7 @@
 """YAML documents: reading with errors that name the line, and writing.
 
-The reader is stricter than most: it refuses duplicate keys, of which others keep the last, and documents that
-contain themselves. It is more lenient in one point: 1e-3 is a number, which YAML 1.1 reads as text.
+The reader is stricter than most: it refuses duplicate keys, of which others keep the last. It is more lenient
+in one point: 1e-3 is a number, which YAML 1.1 reads as text.
 """
 
 from __future__ import annotations
@@ -40,11 +40,9 @@ def load(text: str, where: str, code: str) -> Any:
     import yaml
 
     try:
-        loader = _with_exponents("SafeLoader")(text)
-        if (node := loader.get_single_node()) is None:
-            return None
-        _check(node, {}, where, code)
-        return loader.construct_document(node)
+        return _loader()(text).get_single_data()
+    except _Twice as twice:
+        raise UsageError(code, f"{where}: {twice}.") from None
     except (yaml.YAMLError, ValueError) as error:  # a ValueError: a date that does not exist
         reason = " ".join(str(error).replace(' in "<unicode string>",', " at").split())
         raise UsageError(code, f"{where} is not YAML: {reason}.") from None
@@ -87,33 +85,25 @@ def _with_exponents(base: str) -> Any:
     return kind
 
 
-def _check(node: Any, seen: dict[int, bool], where: str, code: str) -> None:
-    """Raise UsageError for duplicate keys and for documents that contain themselves.
-
-    seen: the visited nodes by id, and whether all of a node has been checked. A node with several aliases is
-    checked once.
-    """
+@cache
+def _loader() -> Any:
+    """YAML's safe loader, which refuses duplicate keys with a ValueError."""
     import yaml
 
-    if id(node) in seen:
-        if not seen[id(node)]:
-            raise UsageError(
-                code, f"{where}: what begins at line {node.start_mark.line + 1} contains itself."
-            )
-        return
-    seen[id(node)] = False
-    if isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            _check(item, seen, where, code)
-    if isinstance(node, yaml.MappingNode):
-        lines: dict[str, int] = {}
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in lines:
-                    raise UsageError(
-                        code, f"{where}: '{key.value}' stands at line {lines[key.value]} and at line {line}."
-                    )
-                lines[key.value] = line
-            _check(value, seen, where, code)
-    seen[id(node)] = True
+    class Loader(_with_exponents("SafeLoader")):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            lines: dict[str, int] = {}
+            for key, _ in node.value:
+                line = key.start_mark.line + 1
+                if isinstance(key, yaml.ScalarNode):
+                    if key.value in lines:
+                        first = lines[key.value]
+                        raise _Twice(f"'{key.value}' stands at line {first} and at line {line}")
+                    lines[key.value] = line
+            return super().construct_mapping(node, deep)
+
+    return Loader
+
+
+class _Twice(Exception):
+    """A key stands twice in a mapping."""

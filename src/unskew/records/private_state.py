@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,86 +26,6 @@ INDEX_MARK = "private_index"
 """The key in a checkpoint's facts of the index's length and SHA-256."""
 CLIENTS = "private"
 """The key in the facts of a run whose state is on other machines: a list of (client, round) instead."""
-
-
-class StateIndex:
-    """The index of private state. index: by client, the round of its last state. files: by round, the SHA-256
-    of its file's facts.
-
-    facts: of a checkpoint; {} before the first. Raises StateError (E201) if the index file does not begin
-    with the recorded content. Nothing is written before `open`.
-    """
-
-    def __init__(self, path: Path, facts: Mapping[str, Any]):
-        self.path = path
-        self._mark: Mark | None = facts.get(INDEX_MARK)
-        self.index: dict[int, int] = dict(facts.get(CLIENTS, ()))
-        self.files: dict[int, str] = {}
-        self._clients = Counter(self.index.values())
-        self._idle: list[int] = []
-        self._older: list[int] = []
-        self._lines: FileLines | None = None
-        try:
-            for row in _rows(path, self._mark) if self._mark else ():
-                self._take(int(row["t"]), str(row["sha256"]), [int(k) for k in row["clients"]])
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            text = "says which file holds whose private state, and it is missing or not as the run wrote it"
-            raise StateError("E201", f"{path} {text}.") from error
-        self._idle.clear()
-        self.files = {t: sha256 for t, sha256 in self.files.items() if t in self._clients}
-
-    def open(self) -> None:
-        """Open the file for new rows: truncate it to the checkpoint's length, or create it. Raises Paused
-        (E203)."""
-        if self._lines is None:
-            self._lines = FileLines(self.path, self._mark)
-
-    def add(self, t: int, sha256: str, clients: Collection[int]) -> None:
-        """Record that round t's file has these clients' last state. Only after `open`. Raises Paused
-        (E203)."""
-        assert self._lines is not None
-        self._lines.add([{"t": t, "sha256": sha256, "clients": list(clients)}])
-        self._take(t, sha256, clients)
-
-    def facts(self) -> dict[str, Any]:
-        """The facts for a checkpoint, which is written after `sync`."""
-        if self._lines:
-            self._mark = self._lines.mark()
-        return {INDEX_MARK: self._mark} if self._mark else {}
-
-    def sync(self) -> None:
-        """Wait until all rows are on the disk. Raises Paused (E203) if it is full."""
-        if self._lines:
-            self._lines.sync()
-
-    def needs(self, t: int) -> bool:
-        """Whether this checkpoint or the previous one refers to round t's file."""
-        return t in self._clients or t in self._idle
-
-    def released(self) -> list[int]:
-        """The rounds whose files neither this checkpoint nor the previous one refers to. Call it after every
-        checkpoint."""
-        unused = [t for t in self._older if not self.needs(t)]
-        for t in unused:
-            self.files.pop(t, None)
-        self._older, self._idle = self._idle, []
-        return unused
-
-    def close(self) -> None:
-        if self._lines:
-            self._lines.close()
-
-    def _take(self, t: int, sha256: str, clients: Collection[int]) -> None:
-        self.files[t] = sha256
-        self._clients[t] += len(clients)
-        for k in clients:
-            before = self.index.get(k)
-            self.index[k] = t
-            if before is not None:
-                self._clients[before] -= 1
-                if not self._clients[before]:
-                    del self._clients[before]
-                    self._idle.append(before)
 
 
 def _rows(path: Path, mark: Mark) -> Iterator[dict[str, Any]]:
@@ -152,39 +71,58 @@ class MemoryStore:
 
 
 class DiskStore:
-    """A store on disk: `private/r000041.safetensors` has the state of round 41's clients, and `index` each
-    client's last round.
+    """A store on disk: `private/r000041.safetensors` has the state of round 41's clients, and the rows of
+    `index.jsonl` each client's last round.
 
     A file's facts have the SHA-256 of every client's tensors, the index the SHA-256 of these facts by round,
     and the checkpoint the SHA-256 of the index, so that damage is detected.
 
     facts: of a checkpoint; by default before the first. device: of the fetched state. Raises StateError
-    (E201) if the index is missing or damaged.
+    (E201) if the index is missing or damaged. Nothing is written before the first `put`.
     """
 
     def __init__(self, folder: Path, facts: Mapping[str, Any] | None = None, device: str = "cpu"):
-        self.folder, self.holdings = folder, StateIndex(folder / INDEX_FILE, facts or {})
-        self.device, self._swept = device, False
+        known = facts or {}
+        self.folder, self.device = folder, device
+        self.index: dict[int, int] = dict(known.get(CLIENTS, ()))
+        """By client, the round of its last state."""
+        self.files: dict[int, str] = {}
+        """By round, the SHA-256 of its file's facts."""
+        self._mark: Mark | None = known.get(INDEX_MARK)
+        self._lines: FileLines | None = None
+        try:
+            for row in _rows(folder / INDEX_FILE, self._mark) if self._mark else ():
+                self._take(int(row["t"]), str(row["sha256"]), [int(k) for k in row["clients"]])
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            text = "says which file holds whose private state, and it is missing or not as the run wrote it"
+            raise StateError("E201", f"{folder / INDEX_FILE} {text}.") from error
+        self._previous = set(self.index.values())
+        """The rounds to whose files the last checkpoint refers."""
+        self.files = {t: sha256 for t, sha256 in self.files.items() if t in self._previous}
+        self._swept = False
         self._new: list[int] = []
         """The rounds of files that may not be on the disk yet."""
 
-    @property
-    def index(self) -> dict[int, int]:
-        """By client, the round of its last state."""
-        return self.holdings.index
+    def _take(self, t: int, sha256: str, clients: Iterable[int]) -> None:
+        self.files[t] = sha256
+        self.index.update(dict.fromkeys(clients, t))
 
     def facts(self) -> dict[str, Any]:
         """The store's facts for a checkpoint, which is written after `sync`; their size does not depend on
         the number of clients."""
-        return self.holdings.facts()
+        if self._lines:
+            self._mark = self._lines.mark()
+        return {INDEX_MARK: self._mark} if self._mark else {}
 
     def sync(self) -> None:
         """Wait until the state to which a checkpoint refers is on the disk. Raises Paused (E203) if it is
         full."""
-        if new := [self._path(t) for t in self._new if self.holdings.needs(t)]:
+        needed = set(self.index.values())
+        if new := [self._path(t) for t in self._new if t in needed]:
             disk.sync_files(new)
         self._new.clear()
-        self.holdings.sync()
+        if self._lines:
+            self._lines.sync()
 
     def fetch(self, clients: Iterable[int]) -> dict[int, Tree]:
         """The state of those of the clients that have any. Raises StateError (E201) if a file is missing or
@@ -204,13 +142,15 @@ class DiskStore:
         kept = {str(k): tree for k, tree in trees.items() if tree}
         if kept:
             disk.folder_below(self.folder)
-            self.holdings.open()
+            self._lines = self._lines or FileLines(self.folder / INDEX_FILE, self._mark)
             facts = json.dumps(
                 {"t": t, "clients": {k: digest(tree) for k, tree in kept.items()}}, sort_keys=True
             )
             write_with_digest(self._path(t), kept, facts, sha256 := _sha(facts), sync=False)
             self._new.append(t)
-            self.holdings.add(t, sha256, [int(k) for k in kept])
+            clients = [int(k) for k in kept]
+            self._lines.add([{"t": t, "sha256": sha256, "clients": clients}])
+            self._take(t, sha256, clients)
 
     def known(self) -> list[int]:
         return sorted(self.index)
@@ -223,19 +163,20 @@ class DiskStore:
     def sweep(self) -> None:
         """Remove the files that neither this checkpoint nor the previous one refers to. Call it after every
         checkpoint. The first call also finds files of a killed run."""
-        for t in self.holdings.released() if self._swept else self._left_over():
+        needed = set(self.index.values()) | self._previous
+        for t in [t for t in (self.files if self._swept else self._on_disk()) if t not in needed]:
             self._path(t).unlink(missing_ok=True)
-        self._swept = True
+            self.files.pop(t, None)
+        self._previous, self._swept = set(self.index.values()), True
 
     def close(self) -> None:
-        self.holdings.close()
+        if self._lines:
+            self._lines.close()
 
-    def _left_over(self) -> list[int]:
+    def _on_disk(self) -> list[int]:
+        """The rounds of all files."""
         paths = self.folder.glob("r*.safetensors") if self.folder.exists() else ()
-        rounds = [int(path.stem[1:]) for path in paths if path.stem[1:].isdecimal()]
-        left = [t for t in rounds if not self.holdings.needs(t)]
-        self.holdings.released()
-        return left
+        return [int(path.stem[1:]) for path in paths if path.stem[1:].isdecimal()]
 
     def _read(self, t: int, members: Iterable[int]) -> dict[int, Tree]:
         """The state of these clients after round t, of the file of that round."""
@@ -245,7 +186,7 @@ class DiskStore:
                 sha256, facts = file_facts(file.metadata())
                 tensors = {n: align(file.get_tensor(n)) for n in file.keys() if n.split("/", 1)[0] in clients}
             trees, digests = nested_tree(tensors), json.loads(facts)["clients"]
-            whole = sha256 == _sha(facts) == self.holdings.files[t]
+            whole = sha256 == _sha(facts) == self.files[t]
             if whole and all(digest(trees.get(name, {})) == digests[name] for name in clients):
                 return {
                     k: tree_map(lambda t: t.to(self.device), trees[name])

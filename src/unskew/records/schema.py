@@ -105,16 +105,8 @@ FACTS = form(
 SETTINGS = form(method=Text, seed=NotRequired[Whole], rounds=NotRequired[Round])
 """The entries of config.yaml that every reader needs."""
 
-BINS = form(count=Sizes, confidence=Numbers, accuracy=Numbers)
 POINTS = form(client=Sizes, label=Sizes, xy=list[Annotated[Numbers, Field(min_length=2, max_length=2)]])
 MEASURES = form(
-    calibration=NotRequired[
-        form(
-            bins=BINS,
-            ece=float | None,
-            sites=list[form(name=Text, n=Whole, ece=float | None, overconfidence=float | None)],
-        )
-    ],
     confusion=NotRequired[form(all=list[Sizes], names=Names, sites=list[list[Sizes]])],
     cross_site=NotRequired[form(names=Names, score=list[list[float | None]], metric=Text)],
     exposure=NotRequired[form(share=float | None, since=list[list[int | None]], names=Names)],
@@ -263,8 +255,6 @@ def parse_measures(path: Path, content: bytes) -> dict[str, Any]:
 def _equal_lists(measures: Mapping[str, Any]) -> list[tuple[str, list[Sequence[Any]]]]:
     """Pairs of a measure and lists that must be equally long."""
     equal: list[tuple[str, list[Sequence[Any]]]] = []
-    if "calibration" in measures:
-        equal.append(("calibration", [measures["calibration"]["bins"][key] for key in BINS.__annotations__]))
     if confusion := measures.get("confusion"):
         tables = [confusion["all"], *confusion["sites"]]
         equal.append(("confusion", [*tables, *(row for table in tables for row in table)]))

@@ -257,8 +257,8 @@ def overview_page(methods: Mapping[str, tuple[Part, Fed, str]]) -> str:
                 (
                     "Any of them can be combined with others, `fedrep+fedrdn+fedadam`; what makes no sense"
                     " together is refused in one sentence. FedAvg is what is left without any. `unskew list"
-                    " methods` lists the same, and chooses: `--against labels --shares weights` names those"
-                    " against label skew that send nothing but weights."
+                    " methods` lists the same, and chooses: `--against labels` names those against label"
+                    " skew."
                 ),
                 table(OVERVIEW_HEAD, rows),
                 (

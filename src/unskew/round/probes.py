@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -149,10 +149,7 @@ class Measurement:
 
 
 class Probe:
-    """One measure of one run. `summary` describes it in `--help`."""
-
-    name: ClassVar[str] = ""
-    summary: ClassVar[str] = ""
+    """One measure of one run."""
 
     def __init__(self, lens: RunInspector):
         self.lens, self.trainer, self.fed = lens, lens.trainer, lens.trainer.fed

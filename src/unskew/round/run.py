@@ -16,7 +16,6 @@ from unskew.core.method import Method
 from unskew.data.clients.federation import Federation
 from unskew.privacy.secure_aggregation import SecureAggregation
 from unskew.round.callback import Callback
-from unskew.round.trainer import RemoteTraining
 from unskew.tasks.task import Task
 
 LOCAL, CENTRALISED = "local", "centralised"
@@ -32,8 +31,7 @@ class Run:
     method: its Parts. federation: the clients and their samples. fed: the facts that hooks see, with the
     model's structure and the task. device: "cpu" or one of torch's GPUs. lanes: the most clients that train
     side by side. remarks: (code, text) for the user before round 1. given: digests of the model and of Parts
-    that a program passed as objects. callbacks: the user's callbacks. remote: trains the clients in other
-    processes, if set.
+    that a program passed as objects. callbacks: the user's callbacks.
     """
 
     settings: Settings
@@ -45,7 +43,6 @@ class Run:
     remarks: tuple[tuple[str, str], ...] = ()
     given: Mapping[str, str] = field(default_factory=dict[str, str])
     callbacks: tuple[Callback, ...] = ()
-    remote: RemoteTraining | None = None
 
     @property
     def task(self) -> Task:

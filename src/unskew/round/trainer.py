@@ -9,10 +9,10 @@ G lanes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -183,25 +183,11 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
-class RemoteTraining(Protocol):
-    """Trains chunks of clients in other processes, with results equal to the bit."""
-
-    def train(
-        self, plan: Sequence[Chunk], start: Broadcast, private: Mapping[int, Tree]
-    ) -> list[list[Reply]]:
-        """The replies of every chunk, in the order of the plan."""
-        ...
-
-    def close(self) -> None:
-        """End the processes."""
-        ...
-
-
 class Trainer(Clients):
     """The clients of a run, and the threads that train them.
 
     lanes: the most clients that train side by side. workers: the number of threads, each on one core; on a
-    GPU there is one. remote: trains the clients in place of the threads, if set.
+    GPU there is one.
     """
 
     def __init__(
@@ -217,7 +203,6 @@ class Trainer(Clients):
         self.lanes, self.axis = lanes, axis_for(lanes)
         self.workers = workers if self.device.type == "cpu" else 1
         self.replays: StepRecordings | None = self._recordings()
-        self.remote: RemoteTraining | None = None
         self.largest_chunk = 0
         """The number of clients in the largest chunk of the last round."""
         self._pool = self._threads()
@@ -232,8 +217,6 @@ class Trainer(Clients):
 
     def close(self) -> None:
         """End the threads and drop the work that waits for them."""
-        if self.remote:
-            self.remote.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def each(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
@@ -246,19 +229,12 @@ class Trainer(Clients):
         ids. private: the private state of the clients that have one."""
         plan = chunks(cohort, self.fed.sizes, self.training.recipe, self.lanes, gpu=self.device.type != "cpu")
         self.largest_chunk = max((len(chunk.work) for chunk in plan), default=0)
-        if self.remote:
-            by_chunk = self.remote.train(plan, start, private)
-        else:
-            by_chunk = self.each(lambda chunk: self.update(chunk, start, private), plan)
+        by_chunk = self.each(lambda chunk: self.update(chunk, start, private), plan)
         return sorted((reply for replies in by_chunk for reply in replies), key=lambda r: r.client)
 
     def update(self, chunk: Chunk, start: Broadcast, private: Mapping[int, Tree]) -> list[Reply]:
         """One local update of the clients of a chunk, on this thread."""
         return Update(self, self.axis, chunk, start, private).run(self.replays)
-
-    def begin(self, chunk: Chunk, start: Broadcast, private: Mapping[int, Tree]) -> Future[list[Reply]]:
-        """Start `update` on a thread of this trainer."""
-        return self._pool.submit(self.update, chunk, start, private)
 
     def reduce_lanes(self) -> int:
         """Reduce the lanes after the GPU ran out of memory, to the next power of two below the last round's.

@@ -21,7 +21,6 @@ from unskew.round.run import Run
 from unskew.round.samples import Samples, load_samples
 from unskew.round.trainer import Trainer
 from unskew.runs import hardware
-from unskew.runs.hardware import SeveralGpus
 
 
 def loop_of(run: Run, store: Store | None = None, record: Record | None = None) -> Loop:
@@ -45,7 +44,7 @@ def loop_of(run: Run, store: Store | None = None, record: Record | None = None) 
 def trainer_of(run: Run) -> Trainer:
     """The clients of a run with their samples, ready to train; close it in the end."""
     settings, federation, fed = run.settings, run.federation, run.fed
-    trainer = Trainer(
+    return Trainer(
         run.method,
         fed,
         Samples(
@@ -72,9 +71,6 @@ def trainer_of(run: Run) -> Trainer:
         run.lanes,
         settings.workers or hardware.core_count(),
     )
-    others = hardware.other_gpus(run.device)
-    trainer.remote = run.remote or (SeveralGpus(trainer, others) if others else None)
-    return trainer
 
 
 def scoring_of(trainer: Trainer, federation: Federation) -> Evaluation:

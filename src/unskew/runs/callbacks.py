@@ -1,31 +1,21 @@
 """The built-in callbacks, checks of users' callbacks, and the callbacks of a run's settings.
 
 `EarlyStopping` ends a run when its score stops improving, and `KeepBest` keeps the model of the best round.
-`Pruning` ends poor trials of a search by the median rule: from round `warmup` on, and after `startup`
-finished trials, it ends a trial whose best score so far is worse than the median of their scores in that
-round (Golovin et al., KDD 2017). The earlier trials are in a file in the run's folder that is written before
-the run begins, so the decision does not depend on timing and does not change after an interruption.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from unskew.config import Settings
 from unskew.core.user_parts import check_class
-from unskew.errors import StateError, UsageError, excerpt
+from unskew.errors import UsageError, excerpt
 from unskew.round.callback import Callback, Progress
 from unskew.scores import Kind, kind
-from unskew.system import disk
 
 
 class EarlyStopping(Callback):
@@ -91,77 +81,6 @@ class KeepBest(Callback):
         return None
 
 
-PRUNING_FILE = "pruning.json"
-"""In the folder of a trial."""
-
-
-@dataclass(frozen=True)
-class PruningRule:
-    """The rule for ending a trial. own: use the scores of clients' own models. startup, warmup: see above.
-    finished: the (round, score) pairs of every finished earlier trial."""
-
-    own: bool
-    startup: int
-    warmup: int
-    finished: Sequence[Sequence[tuple[int, float]]] = field(default_factory=tuple)
-
-    def write(self, folder: Path) -> None:
-        """Write the rule into the folder of a trial."""
-        folder.mkdir(parents=True, exist_ok=True)
-        disk.replace(folder / PRUNING_FILE, json.dumps(asdict(self)))
-
-
-def read_rule(folder: Path) -> PruningRule:
-    """The rule in a trial's folder. Raises StateError (E111) for a damaged file."""
-    try:
-        values = json.loads((folder / PRUNING_FILE).read_text())
-        finished = [[(int(t), float(v)) for t, v in curve] for curve in values["finished"]]
-        return PruningRule(bool(values["own"]), int(values["startup"]), int(values["warmup"]), finished)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise StateError("E111", f"{folder / PRUNING_FILE} cannot be read: {error}.") from None
-
-
-class Pruning(Callback):
-    """Ends a trial with scores below the median of earlier ones."""
-
-    name = "pruning"
-
-    def __init__(self, rule: PruningRule):
-        self.rule = rule
-
-    def evaluated(self, run: Progress, rows: Sequence[Mapping[str, Any]]) -> str | None:
-        scope, metric = trial_series(run, self.rule.own)
-        curve = [(t, value) for t, value in zip(*run.series(scope, metric)) if t > 0]
-        if not falls_behind(curve, self.rule, score_kind(run, metric).lower):
-            return None
-        return (
-            f"its best {scope} {metric} is worse than the median of {len(self.rule.finished)} earlier trials"
-        )
-
-
-def trial_series(run: Progress, own: bool) -> tuple[str, str]:
-    """(scope, metric) of the score by which trials are compared. own: of clients' own models, if scored."""
-    if own and run.series("personal@client", "mean")[0]:
-        return "personal@client", "mean"
-    return main_series(run)
-
-
-def falls_behind(curve: Sequence[tuple[int, float]], rule: PruningRule, lower: bool) -> bool:
-    """Whether to end a trial after the last round of its curve. lower: whether lower scores are better."""
-    if not curve or curve[-1][0] < rule.warmup or len(rule.finished) < rule.startup:
-        return False
-    known = [(t, value) for t, value in curve if math.isfinite(value)]
-    if not known:
-        return True
-    values = [value for _, value in known]
-    earlier = [value for other in rule.finished for t, value in other if t == known[-1][0]]
-    earlier = [value for value in earlier if math.isfinite(value)]
-    if not earlier:
-        return False
-    median = float(np.median(earlier))
-    return min(values) > median if lower else max(values) < median
-
-
 CALLBACK_HOOKS = {
     n: hook for n, hook in vars(Callback).items() if inspect.isfunction(hook) and not n.startswith("_")
 }
@@ -174,17 +93,11 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     Raises UsageError: E109 for anything else, and for a callback without hooks; E121 for a hook that is
     misspelt or cannot be called.
     """
-    if isinstance(callbacks, Callback):
-        raise UsageError("E109", f"callbacks take a list; write callbacks=[{type(callbacks).__name__}(...)].")
-    if not isinstance(callbacks, Iterable):
-        text = f"callbacks take a list of unskew.Callback objects, and {excerpt(callbacks, 40)} is none"
-        raise UsageError("E109", f"{text}; write callbacks=[MyCallback()], or leave it out.")
-    listed = tuple(callbacks)
+    listed = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
     for callback in listed:
-        if not isinstance(callback, Callback):
-            name = callback.__name__ if isinstance(callback, type) else ""
-            what = f"{name} is a class; write {name}()" if name else excerpt(callback)
-            raise UsageError("E109", f"callbacks take unskew.Callback objects: {what}.")
+        if not isinstance(callback, Callback) or not isinstance(callbacks, Iterable):
+            text = "callbacks take a list of unskew.Callback objects, such as [EarlyStopping(5)]"
+            raise UsageError("E109", f"{text}; got {excerpt(callbacks)}.")
         mro = type(callback).__mro__
         for base in mro[: mro.index(Callback)]:
             if base.__module__.partition(".")[0] != "unskew":
@@ -213,8 +126,6 @@ def callbacks_of(settings: Settings, folder: Path | None) -> list[Callback]:
                 "E109", "keep_best writes a file; give run(..., name='my-run') to have a folder for it."
             )
         callbacks.append(KeepBest())
-    if folder is not None and (folder / PRUNING_FILE).exists():
-        callbacks.append(Pruning(read_rule(folder)))
     for name in settings.trackers:
         callbacks.append(importlib.import_module(f"{TRACKERS_PACKAGE}.{name}").Tracker())
     return callbacks

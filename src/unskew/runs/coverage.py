@@ -34,8 +34,6 @@ CLIPPED = "E322"
 """The code of the events of rounds in which numbers were clipped."""
 FIRST_STAGE = "E139"
 """The code of the remark before round 1 that a run may end in its first stage, and of the event if it did."""
-METRICS_CHANGED = "E112"
-"""The code of the events on changed files of metrics."""
 _ROUND_CODE = "round"
 _NOT_FINITE_CODES = ("E301", "E314")
 _DROP_CODES = ("E303", "E310", "E309", "E318")
@@ -117,7 +115,7 @@ def doubt(run: Run, replies: UsedReplies, t: int) -> str:
 
 def events_doubt(replies: UsedReplies) -> str:
     """A sentence on the first of these if it happened in the run, else "": an exchange that is no training
-    was left out, numbers were clipped before they were summed, a file of metrics was changed."""
+    was left out, or numbers were clipped before they were summed."""
     not_finite = sum(replies.reasons[code] for code in _NOT_FINITE_CODES)
     if not_finite and not replies.dropped:
         return (
@@ -128,10 +126,6 @@ def events_doubt(replies: UsedReplies) -> str:
         return (
             f"in {clipped} of {replies.rounds} rounds numbers larger than secure_aggregation's clip were cut"
             f" ({CLIPPED}); a larger clip or a smaller lr avoids it"
-        )
-    if replies.reasons[METRICS_CHANGED]:
-        return (
-            f"a file of metrics was changed during the run, so scores are of two versions ({METRICS_CHANGED})"
         )
     return ""
 

@@ -19,10 +19,10 @@ from unskew.records import client_lists
 from unskew.records.checkpoints import State, digest
 from unskew.records.record import Record
 from unskew.round.run import Run
+from unskew.runs.coverage import SCOPES
 from unskew.version import revision
 
 FILE = "model.md"
-SCOPES = ("global", "global@client", "personal@client")
 
 
 def card_text(run: Run, record: Record, now: State) -> str:

@@ -124,23 +124,6 @@ def reserve_of(method: Method) -> int:
     return max((part.reserve for part in method.parts), default=0)
 
 
-SMALLEST_RATE = 1e-20
-"""Steps with a smaller learning rate change no weight: float32 has about seven digits."""
-
-
-def rate_remarks(settings: Settings) -> tuple[tuple[str, str], ...]:
-    """A remark (E128) if the learning rate decreases so much that later rounds train nothing."""
-    idle = next((t for t in range(1, settings.rounds + 1) if settings.lr_in(t) < SMALLEST_RATE), None)
-    if idle is None:
-        return ()
-    by = f"lr_rounds={settings.lr_rounds:g}" if settings.lr_rounds else f"lr_decay={settings.lr_decay:g}"
-    text = f"in round {idle} of {settings.rounds} the learning rate has fallen to {settings.lr_in(idle):.3g}"
-    text = f"{text} ({by}, lr_min={settings.lr_min:g})"
-    return (
-        ("E128", f"{text}, so later rounds train nothing; set a larger lr_min, or let it fall more slowly."),
-    )
-
-
 class Objects(NamedTuple):
     """Python objects in place of those that settings name: the arguments of `resolve` after the settings."""
 
@@ -230,7 +213,6 @@ def run_on(
             fed, federation, device, lanes, method.samples_apart, settings.fixed_lanes is None
         )
     remarks = (*remarks, *noise_remarks(method, fed), *method_remarks(method, fed, settings.patience))
-    remarks = (*remarks, *rate_remarks(settings))
     return Run(settings, method, federation, fed, device, lanes, remarks)
 
 

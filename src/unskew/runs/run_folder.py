@@ -5,9 +5,9 @@ that saving costs little where rounds are short. A run that ends with an error s
 one that is killed repeats at most the rounds of that second.
 
 A run is only resumed with the same settings, data, files of the user's own and given objects. A file that
-only metrics come from changes no weight and may be changed; the record then tells from which round on its
-scores are of another version. The setting `rounds` may grow: a run that has ended goes back to the round
-before its last, so that what is done in a last round is not part of the longer run.
+only metrics come from changes no weight and may be mended. The setting `rounds` may grow: a run that has
+ended goes back to the round before its last, so that what is done in a last round is not part of the longer
+run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from unskew.round.run import Run
 from unskew.runs import hardware, model_card, predictions, resolve
 from unskew.runs.assemble import loop_of
 from unskew.runs.callbacks import callbacks_of
-from unskew.runs.coverage import METRICS_CHANGED, check_used
+from unskew.runs.coverage import check_used
 from unskew.runs.disclosure import account_entries
 from unskew.system import disk
 from unskew.system.python_files import GIVEN_OBJECT, one_line
@@ -111,15 +111,10 @@ def first_files(path: Path) -> dict[str, str]:
 def check_files(before: Mapping[str, str], settings: Settings, path: Path) -> None:
     """Raises StateError (E112) if a file of the settings that is not only for metrics has another digest than
     before."""
-    for file in _changed_files(before, settings):
-        if file not in settings.files_of_metrics():
+    for file, now in settings.files().items():
+        if before.get(file, now) != now and file not in settings.files_of_metrics():
             text = f"{file} has changed since {path} began; going on would mix two of it"
             raise StateError("E112", f"{text}. Choose another --name.")
-
-
-def _changed_files(before: Mapping[str, str], settings: Settings) -> list[str]:
-    """The files with another digest than before."""
-    return [file for file, now in settings.files().items() if before.get(file, now) != now]
 
 
 def check_objects(before: Mapping[str, str], now: Mapping[str, str], path: Path) -> None:
@@ -355,25 +350,11 @@ class RunFolder:
                     f" It was begun by unskew {began}; this is {revision()}." if began != revision() else ""
                 )
                 say(f"Resuming {self.path} from round {now.t} of {loop.last}.{other}")
-                self._tell_rescored(loop, checkpoint[1]["files"], now.t, say)
             return now
         now = loop.begin()
-        self._tell_rescored(loop, first_files(self.path), now.t, say)
         loop.evaluate(now, None)
         self.save(loop, now)
         return now
-
-    def _tell_rescored(self, loop: Loop, before: Mapping[str, str], t: int, say: Say) -> None:
-        """Record an event (E112) for every changed file of metrics. before: digests of the user's files; t:
-        the last finished round."""
-        for file in _changed_files(before, self.run.settings):
-            if file in self.run.settings.files_of_metrics():
-                text = (
-                    f"{file}, a file of metrics, was changed after round {t}: scores are of the new version"
-                )
-                text = f"{text} from round {t + 1} on, and of the older one up to there."
-                loop.record.add("events", [{"t": t, "code": METRICS_CHANGED, "text": text}])
-                say(f"{METRICS_CHANGED} {text}")
 
     def save(self, loop: Loop, now: State) -> None:
         """Save the state after a finished round: at once if it is one of the last two, or if the last

@@ -46,21 +46,12 @@ def check_name(name: str) -> str:
 def no_run(path: Path, lacks: str) -> StateError:
     """The error E117 for a folder that is not a run. lacks: the missing file."""
     hint = "Runs are folders under runs/."
-    runs = [
-        f.parent
-        for place in ("*", "runs/*")
-        for name in (lacks, AT_SITE)
-        for f in path.glob(f"{place}/{name}")
-    ]
+    places = [f"{place}/{name}" for place in ("*", "runs/*") for name in (lacks, AT_SITE)]
+    runs = [file.parent for place in places for file in path.glob(place)]
     if (path / AT_SITE).is_file():
         hint = "A site keeps it of a run: unskew site watch, unskew predict and unskew export take it."
     elif runs:
-        latest = max(runs, key=lambda run: run.stat().st_mtime)
-        hint = f"It holds {len(runs):,} runs; name one of them, such as {latest}."
-        if lacks == "config.yaml" and (path / "compare.yaml").is_file():
-            hint += (
-                f" All of them go on with `unskew resume {path}`, or the same unskew.compare(...) in Python."
-            )
+        hint = f"It holds {len(runs):,} runs; name one of them, such as {min(runs)}."
     elif (near := Path("runs") / path.name) != path and (near / lacks).is_file():
         hint = f"Did you mean {near}?"
     return StateError("E117", f"{path} is no run: it has no {lacks}. {hint}")

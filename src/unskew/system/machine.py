@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
@@ -27,8 +28,7 @@ def one_core() -> Iterator[None]:
 CGROUPS = Path("/sys/fs/cgroup")
 """Linux's folder with the memory limits of groups of processes, such as a container or a cluster's job."""
 OWN_GROUPS = Path("/proc/self")
-"""Linux's folder with the groups of this process and its limits (`ulimit -v`)."""
-ADDRESSES = "Max address space"
+"""Linux's folder with the groups of this process."""
 
 
 def usable_memory() -> int:
@@ -56,10 +56,9 @@ def _files() -> Iterator[Path]:
 
 
 def _addresses() -> Iterator[int]:
-    for line in _lines(OWN_GROUPS / "limits"):
-        if line.startswith(ADDRESSES):
-            with suppress(ValueError):  # "unlimited"
-                yield int(line.removeprefix(ADDRESSES).split()[0])
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        yield limit
 
 
 def _lines(file: Path) -> list[str]:

@@ -216,11 +216,6 @@ class Reliability:
         """Expected calibration error, sum_b n_b/N |accuracy_b - confidence_b|; NaN without samples."""
         return float((self.right - self.confidence).abs().sum() / self.count.sum())
 
-    @property
-    def overconfidence(self) -> float:
-        """Mean confidence minus accuracy, in [-1, 1]; NaN without samples."""
-        return float((self.confidence - self.right).sum() / self.count.sum())
-
 
 def reliability(z_NC: Tensor, y_N: Tensor, bins: int = BINS) -> Reliability:
     """The bins of the predicted classes' probabilities. z_NC: logits. y_N: true classes. A bin (a, b]

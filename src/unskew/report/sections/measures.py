@@ -35,8 +35,6 @@ TITLES = {
         "Received inputs, distance to the nearest training sample, relative to that of test rows"
     ),
     "cross_site": "Local models at other sites, mean score",
-    "calibration_ece": "Expected calibration error of the global model",
-    "calibration_overconfidence": "Mean confidence of the global model less its accuracy",
     "sites_local": "Separation of sites, test features, local models",
     "sites_global": "Separation of sites, test features, global model",
 }

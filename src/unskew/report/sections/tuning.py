@@ -17,7 +17,7 @@ from unskew.scores import kind
 ORDER = 56
 NOTE = (
     "The scores of trials are those of held-out training samples and of another seed than the runs', so they"
-    " are not those of the table above. A trial that was ended early is never the best."
+    " are not those of the table above."
 )
 
 
@@ -44,16 +44,14 @@ def _lead(facts: dict[str, Any]) -> str:
         f"Every method was given {facts['trials']} trials of {facts['rounds']} rounds with seed"
         f" {facts['seed']}, scored on {facts['validation']:.0%} of the training samples, which were held out;"
         " no trial saw a test sample. The first is the settings as they were given; Optuna's tree-structured"
-        f" Parzen estimator chose the others. From round {facts['warmup']} on, and once {facts['startup']}"
-        " trials were complete, a trial worse than the median of those was ended early. All seeds above were"
-        " run with the best settings."
+        " Parzen estimator chose the others. All seeds above were run with the best settings."
     )
 
 
 def _best_so_far(context: Context, method: str, entry: dict[str, Any]) -> Line | None:
     which, best, x, y = kind(entry["metric"]), None, list[int](), list[float]()
     for number, trial in enumerate(entry["trials"], 1):
-        score = None if trial["pruned"] else trial["score"]
+        score = trial["score"]
         if score is not None and (best is None or which.ahead(score, best) > 0):
             best = float(score)
         if best is not None:
@@ -69,33 +67,25 @@ def _best_so_far(context: Context, method: str, entry: dict[str, Any]) -> Line |
 
 def _described(method: str, entry: dict[str, Any]) -> dict[str, Any]:
     """The values of a method for the template."""
-    best = next(
-        i
-        for i, trial in enumerate(entry["trials"])
-        if trial["point"] == entry["best"] and not trial["pruned"]
-    )
+    best = next(i for i, trial in enumerate(entry["trials"]) if trial["point"] == entry["best"])
     return {
         "name": method,
         "space": [(name, _range(axis), f"{entry['best'][name]:g}") for name, axis in entry["space"].items()],
         "left_out": list(entry["left_out"].items()),
-        "pruned": sum(trial["pruned"] for trial in entry["trials"]),
         "trials": [_trial(trial, entry, i == best) for i, trial in enumerate(entry["trials"])],
         "scored": "clients' own models" if entry["own"] else "the global model",
     }
 
 
 def _range(axis: dict[str, Any]) -> str:
-    return f"{axis['low']:g} to {axis['high']:g}" + (", log scale" if axis["log"] else "")
+    return f"{axis['low']:g} to {axis['high']:g}"
 
 
 def _trial(trial: dict[str, Any], entry: dict[str, Any], is_best: bool) -> dict[str, Any]:
     diverged = trial["score"] is None
-    fate = "ended early" if trial["pruned"] else ""
-    if is_best:
-        fate = "taken, as no trial has a score" if diverged else "best"
+    fate = ("taken, as no trial has a score" if diverged else "best") if is_best else ""
     return {
         "values": [f"{trial['point'][name]:g}" for name in entry["space"]],
         "score": "diverged" if diverged else kind(entry["metric"]).written(trial["score"]),
-        "rounds": trial["curve"][-1][0] if trial["curve"] else 0,
         "fate": fate,
     }

@@ -1,26 +1,34 @@
 """The folder of an exported model: the model, model.json, the model card, and code that loads it.
 
-model.safetensors | model.pt2 | model.onnx    model.json    model.md    load.py
-model.safetensors    config.json    README.md                                     for the format hub
+model.safetensors    the weights alone, by their names in the module (the format safetensors)
+model.pt2            a graph for PyTorch, which needs neither unskew nor the model's source (torch-export)
+model.json, model.md, load.py
 
-model.json has everything that a program needs to use the model without unskew, and describes in words how
-files became samples. Samples of a folder of images are in [0, 1] already, so their `divided_by` is 1.
+model.json has everything that a program needs to use the model without unskew. Samples of a folder of images
+are in [0, 1] already, so their `divided_by` is 1.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
-from collections.abc import Mapping, Sequence
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
+from safetensors.torch import load, save
+from torch import Tensor
+from torch.export import Dim, ExportedProgram
 
 from unskew import models
+from unskew.core.part import overrides
 from unskew.data.clients.federation import Federation
-from unskew.data.kinds.sounds import MELS, RANGE_DB, waveform_length
-from unskew.data.kinds.sounds import SoundFormat as Sound
 from unskew.errors import UsageError, excerpt, suggestion
 from unskew.formats.specs import without_folders
 from unskew.models.blocks import outputs
@@ -28,94 +36,95 @@ from unskew.models.hf_folder import folder_in
 from unskew.records.checkpoints import State
 from unskew.records.record import Record
 from unskew.round.precision import torch_defaults
+from unskew.round.run import Run
 from unskew.runs import model_card, predictions
-from unskew.runs.export import exported_model, hub_format
-from unskew.runs.export.exported_model import ExportedModel, ExportSamples, export_model
-from unskew.runs.export.file_formats import FORMATS, FileFormat
+from unskew.runs.export import exported_model
+from unskew.runs.export.exported_model import ExportedModel, export_model
 from unskew.runs.predictions import TrainedRun
 from unskew.system import disk
 from unskew.version import revision
 
-FIT_WORDS = {
-    "pad": "scaled until its longer side is {size} and put on the middle of a black square",
-    "crop": "cut to the square in its middle and scaled to {size} x {size}",
-    "squash": "scaled to {size} x {size}, whatever its sides",
+
+@dataclass(frozen=True)
+class FileFormat:
+    """A format. file: the file's name. write: its content from the model and samples to trace it with; raises
+    UsageError (E160) for a model that the format does not hold. answer: the output of a file's content for
+    samples, with which an export is tried."""
+
+    file: str
+    write: Callable[[ExportedModel, Tensor, Run], bytes]
+    answer: Callable[[bytes, ExportedModel, Tensor], Any]
+
+
+def write_weights(whole: ExportedModel, _x: Tensor, run: Run) -> bytes:
+    """The content of a safetensors file. Raises UsageError (E160) if the weights are not the whole model."""
+    changing = [p for p in run.method.parts if overrides(p, "model")]
+    does = "answers in place of the model's head" if whole.answers else "changes the model's layers"
+    for part in (*whole.answers, *changing):
+        text = f"'{part.name}' {does}, which weights alone do not say"
+        raise UsageError("E160", f"{text}; try --format torch-export.")
+    tensors = {name: t.detach().contiguous().clone() for name, t in whole.model.state_dict().items()}
+    return save(tensors, {"written_by": "unskew export"})
+
+
+def weights_answer(content: bytes, whole: ExportedModel, x: Tensor) -> Any:
+    """The logits of a module with the weights of the file for samples."""
+    whole.model.load_state_dict(load(content))
+    return whole.model(whole.inputs.apply(x) if whole.inputs else x)
+
+
+def write_program(whole: ExportedModel, x: Tensor, _run: Run) -> bytes:
+    """The content of a torch.export file."""
+    buffer = io.BytesIO()
+    torch.export.save(_program_of(whole, x), buffer)
+    return buffer.getvalue()
+
+
+def _program_of(whole: ExportedModel, x: Tensor) -> ExportedProgram:
+    """The model's graph for any number of samples."""
+    try:
+        with torch.no_grad(), _quiet():
+            program = torch.export.export(whole, (x,), dynamic_shapes={"x": {0: Dim("N")}}, strict=False)
+    except Exception as error:  # torch raises many kinds, for models that it cannot trace
+        reason = str(error).partition("\n")[0]
+        text = (
+            f"torch.export cannot follow this model for any number of samples ({type(error).__name__}:"
+            f" {reason[:200]})"
+        )
+        raise UsageError("E160", f"{text}; --format safetensors needs no graph.") from error
+    for weight in program.parameters():
+        weight.requires_grad_(False)  # outputs are then plain tensors without a gradient graph
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)
+    return program
+
+
+def program_answer(content: bytes, _whole: ExportedModel, x: Tensor) -> Any:
+    """The output of the file's program for samples."""
+    return torch.export.load(io.BytesIO(content)).module()(x)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress the output of torch about graphs; failures raise errors instead."""
+    level, sink = logging.root.manager.disable, io.StringIO()
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(sink),
+            contextlib.redirect_stderr(sink),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+FORMATS = {
+    "safetensors": FileFormat("model.safetensors", write_weights, weights_answer),
+    "torch-export": FileFormat("model.pt2", write_program, program_answer),
 }
-
-
-def describe_files(form: Mapping[str, Any], name: str = "") -> str:
-    """A description of how a file or a row of a table becomes a sample; "" for arrays.
-
-    form: `Intake.form` of the training samples. name: of an input, if a sample has several.
-    """
-    if name in (files := form.get("files", {})):
-        return describe_files(files[name])
-    kind = form.get("kind", "arrays")
-    if name and name != {"images": "image", "sounds": "sound"}.get(kind):
-        kinds = dict(form.get("beside", ()))
-        return _column_text(name, kinds[name]) if name in kinds else ""
-    texts = {"images": _image_text, "sounds": _sound_text, "volumes": _volume_text, "table": _row_text}
-    return texts[kind](form) if kind in texts else ""
-
-
-def _image_text(form: Mapping[str, Any]) -> str:
-    fitted = FIT_WORDS[form["fit"]].format(size=form["size"])
-    scaled = f"8 bits divided by 255, more by {(1 << int(form['bits'])) - 1:,}, floats as they are"
-    how = "in red, green and blue, greys as three equal ones, without alpha, and not turned as EXIF says"
-    return (
-        f"the first image of a file, {how}; {fitted} (bicubic, as Pillow's resize does); {scaled}; [3, H, W]"
-    )
-
-
-def _sound_text(form: Mapping[str, Any]) -> str:
-    sound = Sound(int(form["rate"]), float(form["seconds"]), int(form["window"]))
-    wave = f"the mean of the channels, from -1 to 1, at {sound.rate:,} Hz (scipy.signal.resample_poly)"
-    cut = f"its first {waveform_length(sound):,} samples, shorter ones with zeros behind"
-    power = (
-        f"|STFT|^2 with a periodic Hann window of {sound.window}, as large a hop, centred, the ends mirrored"
-        " (torch.stft)"
-    )
-    bands = (
-        f"{MELS} triangles of height 1, equally far apart in 2595 log10(1 + f / 700) from 0 to"
-        f" {sound.rate / 2:,g} Hz"
-    )
-    loud = (
-        f"10 log10 of it, less what is {RANGE_DB:g} below the loudest value, and 0 where that is negative or"
-        " all is silent"
-    )
-    return f"{wave}; {cut}; {power}; {bands}; {loud}; [1, bands, frames], low bands first"
-
-
-def _volume_text(form: Mapping[str, Any]) -> str:
-    cut = (
-        f"turned to RAS and cut into {form['axis']} slices, rows from the front or the head, columns to the"
-        " patient's right or the front"
-    )
-    scaled = (
-        f"scaled in millimetres, each pixel the mean over its area, until the longer side is {form['size']}"
-    )
-    return (
-        f"a volume's values as its header scales them; {cut}; {scaled}; the rest of the square is the"
-        " volume's least value"
-    )
-
-
-def _row_text(form: Mapping[str, Any]) -> str:
-    named = "; ".join(_column_text(column, words) for column, words in form["columns"])
-    medians = "".join(f"; an empty cell of '{c}' is {m:g}" for c, m in form.get("missing", {}).items())
-    words = "; an empty word is 'missing'" if "missing" in form else ""
-    return f"a row of a table, in this order: {named}{medians}{words}"
-
-
-def _column_text(column: str, words: Sequence[str]) -> str:
-    if not words:
-        return f"'{column}' as it is"
-    if len(words) == 2:
-        return f"'{column}', 0 for {words[0]!r} and 1 for {words[1]!r}"
-    return (
-        f"'{column}', a number for each of {', '.join(map(repr, words))}, which is 1 for the one that is"
-        " there, else 0"
-    )
 
 
 SCALED_OUTSIDE = "by whoever calls the model: (x / divided_by - mean) / std"
@@ -143,7 +152,7 @@ def model_facts(trained: TrainedRun, whole: ExportedModel, kind: str, dtype: str
         "task": run.task.name,
         "round": trained.end.t,
         "client": whole.client or None,
-        **_input_facts(whole, federation, dtype, SCALED_OUTSIDE if scaled_here else "by the model"),
+        "inputs": _input_facts(whole, federation, dtype, SCALED_OUTSIDE if scaled_here else "by the model"),
         "outputs": {"name": "logits", "shape": shape, "meaning": _meaning(federation)},
         **({"target": inputs["target"]} if federation.target else {"classes": list(federation.classes)}),
         "model": name,
@@ -157,28 +166,18 @@ def model_facts(trained: TrainedRun, whole: ExportedModel, kind: str, dtype: str
 
 
 def _input_facts(whole: ExportedModel, federation: Federation, dtype: str, scaled: str) -> dict[str, Any]:
-    """The description of the model's input, or of several inputs and how they are passed."""
+    """The description of the model's input. `form` says how files became samples."""
     constants, form = whole.inputs, predictions.input_facts(federation).get("form", {})
-
-    def described(name: str) -> dict[str, str]:
-        text = describe_files(form, name)
-        return {"from_files": text} if text else {}
-
-    if whole.layout:
-        passed = "by name" if whole.layout.named else "one after another"
-        inputs = exported_model.several_facts(whole.layout, constants)
-        return {"passed": passed, "inputs": [{**f, **described(f["name"]), "scaled": scaled} for f in inputs]}
-    mean, std = (constants.mean.tolist(), constants.std.tolist()) if constants else (None, None)
     facts = {
         "name": "x",
         "dtype": dtype,
         "shape": ["N", *federation.shape],
         "divided_by": constants.divided_by if constants else 1,
-        "mean": mean,
-        "std": std,
+        "mean": constants.mean.tolist() if constants else None,
+        "std": constants.std.tolist() if constants else None,
         "scaled": scaled,
     }
-    return {"inputs": {**facts, **({"form": form, **described("")} if form else {})}}
+    return {**facts, **({"form": form} if form else {})}
 
 
 def _meaning(federation: Federation) -> str:
@@ -201,7 +200,7 @@ def _build_call(model: str, shape: tuple[int, ...], classes: int, pixels: list[i
     return f"unskew.models.build({text!r}, {shape}, {classes}{more})"
 
 
-Format: TypeAlias = Literal["safetensors", "torch-export", "onnx", "hub"]
+Format: TypeAlias = Literal["safetensors", "torch-export"]
 SNIPPETS = Path(__file__).parent / "snippets"
 LOGIT_TOLERANCE = 1e-4
 """The largest difference of logits relative to the largest logit; graphs sum in another order."""
@@ -214,51 +213,39 @@ def write_export(
     out: Path,
     kind: Format = "safetensors",
     client: int | str | None = None,
-    license: str = "",
 ) -> list[Path]:
     """Write a run's model into the new folder `out`; returns its files.
 
-    client: name or number of the client with the model; default: the global model. license: its SPDX name,
-    for the format hub. Raises UsageError: E109 for an unknown format, client or licence, E131 if the model is
-    not here, E160 if it cannot be exported in this format, E161 if `out` exists or cannot be made, E133
-    without the packages of ONNX.
+    client: name or number of the client with the model; default: the global model. Raises UsageError: E109
+    for an unknown format or client, E131 if the model is not here, E160 if it cannot be exported in this
+    format, E161 if `out` exists or cannot be made.
     """
     if kind not in FORMATS:
+        known = ", ".join(FORMATS)
         raise UsageError(
-            "E109",
-            f"there is no format {excerpt(kind)}; there is"
-            f" {', '.join(FORMATS)}.{suggestion(str(kind), FORMATS)}",
-        )
-    if license and kind != "hub":
-        raise UsageError(
-            "E109", "license (--license) is written into the card of the format hub alone; leave it out."
+            "E109", f"there is no format {excerpt(kind)}; there is {known}.{suggestion(str(kind), FORMATS)}"
         )
     out = out.expanduser()
     _check_name(out)
-    hub_name = hub_format.hub_license(license)
     form, whole = FORMATS[kind], export_model(trained, client)
     shape = trained.run.federation.shape
     dtype = exported_model.sample_type(predictions.input_facts(trained.run.federation)["dtype"], whole)
     content: bytes = form.write(whole, exported_model.example_samples(whole, shape, dtype, 2), trained.run)
     x = exported_model.example_samples(whole, shape, dtype, exported_model.TRIED_SAMPLES)
     _check_answers(content, form, whole, x, trained, client)
-    files: dict[str, bytes | str] = {form.file: content}
+    facts = {"file": form.file, "sha256": hashlib.sha256(content).hexdigest()}
+    facts |= model_facts(trained, whole, kind, dtype)
     now = State(trained.end.t, whole.weights, {})
-    if kind == "hub":
-        files[hub_format.CONFIG] = json.dumps(hub_format.hub_config(trained, whole, content), indent=2) + "\n"
-        files[hub_format.CARD] = hub_format.hub_card(trained, record, now, hub_name)
-    else:
-        facts = {"file": form.file, "sha256": hashlib.sha256(content).hexdigest()}
-        facts |= model_facts(trained, whole, kind, dtype)
-        files["model.json"] = json.dumps(facts, indent=2) + "\n"
-        files[model_card.FILE] = model_card.card_text(trained.run, record, now)
-        files["load.py"] = (SNIPPETS / f"{kind}{'-several' if whole.layout else ''}.txt").read_text()
+    files: dict[str, bytes | str] = {
+        form.file: content,
+        "model.json": json.dumps(facts, indent=2) + "\n",
+        model_card.FILE: model_card.card_text(trained.run, record, now),
+        "load.py": (SNIPPETS / f"{kind}.txt").read_text(),
+    }
     try:
         with disk.new_folder(out) as folder:
             for name, text in files.items():
                 disk.replace(folder / name, text)
-            if kind == "hub":
-                hub_format.check_opened(folder, x, trained)
     except OSError as error:
         raise UsageError(
             "E161", f"{out} cannot be written: {error.strerror or error}. Choose another."
@@ -283,13 +270,12 @@ def _check_answers(
     content: bytes,
     form: FileFormat,
     whole: ExportedModel,
-    x: ExportSamples,
+    x: Tensor,
     trained: TrainedRun,
     client: int | str | None,
 ) -> None:
     """Raises UsageError (E160) if the outputs of the export differ from those of the run's model."""
-    samples = tuple(x.values()) if isinstance(x, dict) and whole.layout and not whole.layout.named else x
-    ours, theirs = trained.outputs(samples, client), form.answer(content, whole, x)
+    ours, theirs = trained.outputs(x, client), form.answer(content, whole, x)
     difference = float((ours - theirs).abs().max())
     if not difference <= LOGIT_TOLERANCE * max(1.0, float(ours.abs().max())):
         text = f"the exported model answers otherwise than the run's: logits differ by up to {difference:.3g}"

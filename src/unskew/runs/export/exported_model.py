@@ -8,23 +8,20 @@ their mean. Letters: N samples, C classes, channels or columns of a table.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from inspect import Parameter, Signature
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from unskew.core.client import Client, replace_fields
-from unskew.core.module_inputs import split_inputs
 from unskew.core.network import Network
 from unskew.core.part import Part
 from unskew.core.trees import Weights, tree_map
 from unskew.data.clients.federation import RemoteFederation
 from unskew.errors import UsageError
-from unskew.formats.input_layout import Input, Layout
 from unskew.round.clients import Broadcast
 from unskew.round.evaluation import Evaluation
 from unskew.round.samples import load_samples
@@ -80,8 +77,6 @@ def input_scaling(
 class ExportedModel(nn.Module):
     """A module from raw samples [N, *shape] to logits [N, C, ...].
 
-    Samples with several inputs are rows [N, D]; `SeveralInputs` takes each raw input.
-
     model: a plain module with the weights. weights: by the run's names. inputs: the scaling of samples, None
     if the model looks them up. answers: Parts that change the logits,
     with the client that each sees. client: the name of the client with
@@ -99,7 +94,6 @@ class ExportedModel(nn.Module):
         super().__init__()
         self.model, self.weights = net.module_with(w), w
         self._net, self.inputs, self.answers, self.client = net, inputs, answers or {}, client
-        self.layout = net.layout
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.inputs.apply(x) if self.inputs else x.to(torch.float32)
@@ -117,6 +111,9 @@ def export_model(trained: TrainedRun, client: int | str | None = None) -> Export
     the model is not here, E109 for an unknown client, E160 for a model that contains more than weights.
     """
     federation = trained.run.federation
+    if federation.layout:
+        text = "samples have several inputs, and an exported model takes one"
+        raise UsageError("E160", f"{text}; predict with unskew, or use result.model in your own code.")
     k = predictions.client_number(federation, client)
     name = federation.name_of(k) if k >= 0 else ""
     trainer = trainer_of(trained.run)
@@ -146,14 +143,11 @@ def export_model(trained: TrainedRun, client: int | str | None = None) -> Export
 def _scaling_of(trained: TrainedRun, trainer: Trainer, seen: Client, start: Broadcast) -> InputScaling | None:
     """The scaling of samples by settings and Parts; None if the model looks up whole numbers."""
     federation = trained.run.federation
-    layout = trainer.net.layout
-    if trainer.net.embeds and not layout:
+    if trainer.net.embeds:
         return None
 
     def prepare(x: Tensor) -> Tensor:
         mean, std = (torch.tensor(v, dtype=torch.float64) for v in federation.applied or ((0.0,), (1.0,)))
-        if layout and federation.applied:
-            mean, std = mean[layout.channel_of], std[layout.channel_of]
         row = (1, -1, *[1] * (x.dim() - 2))
         return trainer.prepared((x - mean.reshape(row)) / std.reshape(row), seen, start)
 
@@ -163,97 +157,6 @@ def _scaling_of(trained: TrainedRun, trainer: Trainer, seen: Client, start: Broa
 def _on_cpu(tree: Any) -> Any:
     return tree_map(lambda t: t.detach().cpu(), dict(tree))
 
-
-INPUT_TYPES = {"float32": torch.float32, "int64": torch.int64, "bool": torch.bool}
-IMAGE_TYPES = {255: torch.uint8, 65_535: torch.uint16}
-"""The type of images of whole numbers, by their divisor."""
-
-
-class SeveralInputs(nn.Module):
-    """Wraps a module of rows [N, D] as a module with an argument [N, ...] for each raw input.
-
-    names: of the arguments, from the layout, or `input_1`, `input_2` ... by position.
-    """
-
-    def __init__(self, rows: nn.Module, layout: Layout):
-        super().__init__()
-        self.rows, self.names = rows, input_names(layout)
-        kind = Parameter.KEYWORD_ONLY if layout.named else Parameter.POSITIONAL_OR_KEYWORD
-
-        def forward(*args: Tensor, **kwargs: Tensor) -> Any:
-            values = (*args, *(kwargs[name] for name in self.names[len(args) :]))
-            return rows(pack_inputs(layout, values))
-
-        forward.__signature__ = Signature([Parameter(n, kind) for n in self.names])  # type: ignore[attr-defined]
-        self.forward = forward  # torch reads the inputs of a graph from its signature
-
-
-def input_names(layout: Layout) -> list[str]:
-    """The names of a graph's inputs, in the order of a row."""
-    return [each.name if layout.named else f"input_{each.name}" for each in layout.inputs]
-
-
-def pack_inputs(layout: Layout, inputs: Sequence[Tensor]) -> Tensor:
-    """Rows [N, D] in natural units from raw inputs [N, ...] in the layout's order."""
-    return torch.cat([_flat_input(each, values) for each, values in zip(layout.inputs, inputs)], 1)
-
-
-def _flat_input(each: Input, values: Tensor) -> Tensor:
-    flat = values.flatten(1) if each.shape else values[:, None]
-    return flat.to(torch.float32) / each.divided_by if each.divided_by > 1 else flat.to(torch.float32)
-
-
-def input_type(each: Input) -> torch.dtype:
-    """The type of a raw input."""
-    return IMAGE_TYPES[each.divided_by] if each.divided_by > 1 else INPUT_TYPES[each.kind]
-
-
-def example_of_several(
-    layout: Layout, entries: int, scale: InputScaling | None, count: int
-) -> dict[str, Tensor]:
-    """Deterministic raw inputs [count, ...] by name.
-
-    entries: whole numbers are below it. scale: of rows, which sets the range of floats.
-    """
-    even = (torch.arange(count * layout.width) * 0.6180339887498949 % 1).reshape(count, layout.width)
-    wide = even * 4 - 2 if scale is None else (even * 4 - 2) * scale.std + scale.mean
-    values = {}
-    for name, (each, start, end) in zip(input_names(layout), layout.places):
-        part = even[:, start:end].reshape(count, *each.shape)
-        if each.divided_by > 1:
-            values[name] = (part * each.divided_by).round().to(input_type(each))
-        elif each.kind == "float32":
-            values[name] = wide[:, start:end].reshape(count, *each.shape).float()
-        else:
-            values[name] = (part * entries).long() if each.kind == "int64" else part > 0.3
-    return values
-
-
-def call_trained(module: nn.Module, layout: Layout, rows: Tensor) -> Any:
-    """The output of the trained module for scaled rows [N, D]."""
-    values = split_inputs(layout, rows)
-    return module(**values) if layout.named else module(*values.values())
-
-
-def several_facts(layout: Layout, scale: InputScaling | None) -> list[dict[str, Any]]:
-    """The description of each input in model.json."""
-    facts = []
-    for name, (each, start, end) in zip(input_names(layout), layout.places):
-        mean = std = None
-        if each.kind == "float32":  # one number for each channel, the first axis of a sample
-            values = (
-                (scale.mean, scale.std) if scale else (torch.zeros(layout.width), torch.ones(layout.width))
-            )
-            rows = each.shape[0] if each.shape else 1
-            mean, std = (v[start:end].reshape(rows, -1)[:, 0].tolist() for v in values)
-        dtype = str(input_type(each)).removeprefix("torch.")
-        shape = {"dtype": dtype, "shape": ["N", *each.shape], "divided_by": each.divided_by}
-        facts.append({"name": name, **shape, "mean": mean, "std": std})
-    return facts
-
-
-ExportSamples: TypeAlias = Tensor | dict[str, Tensor]
-"""Samples [N, ...], or several inputs by the names of a graph."""
 
 TRIED_SAMPLES = 3
 """The number of samples that check an export; not 2, the number with which a graph is traced."""
@@ -270,17 +173,12 @@ def sample_type(dtype: str, whole: ExportedModel) -> str:
     return dtype if dtype in WHOLE_TYPES and whole.inputs.divided_by > 1 else "float32"
 
 
-def example_samples(whole: ExportedModel, shape: tuple[int, ...], dtype: str, count: int) -> ExportSamples:
+def example_samples(whole: ExportedModel, shape: tuple[int, ...], dtype: str, count: int) -> Tensor:
     """Deterministic samples [count, *shape] of this type, spread over the range of the training samples."""
-    entries = min(
-        (m.num_embeddings for m in whole.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)),
-        default=2,
-    )
-    if whole.layout:
-        return example_of_several(whole.layout, entries, whole.inputs, count)
     even = (torch.arange(count * math.prod(shape)) * 0.6180339887498949 % 1).reshape(count, *shape)
     if whole.inputs is None:
-        return (even * entries).long()
+        tables = (m for m in whole.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag))
+        return (even * min((m.num_embeddings for m in tables), default=2)).long()
     if dtype in WHOLE_TYPES:
         return (even * whole.inputs.divided_by).round().to(WHOLE_TYPES[dtype])
     row = (1, -1, *[1] * (len(shape) - 1))

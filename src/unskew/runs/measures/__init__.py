@@ -1,6 +1,6 @@
 """The probes: each applies pure measures to the results of a round. docs/measures.md describes them.
 
-A probe is one file with one class; its attributes `name` and `summary` are its only registration.
+A probe is one file, called like the measure, with one class.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 
 from unskew.errors import UsageError
-from unskew.measures import ENTRIES, names_in
+from unskew.measures import names_in
 from unskew.round.probes import Measures, Probe, RunInspector
 
 
@@ -26,5 +26,6 @@ def measures_of(text: str, lens: RunInspector) -> Measures | None:
 
 def probe_class(name: str) -> type[Probe]:
     """The class of a measure's probe."""
-    entry = ENTRIES[name]
-    return getattr(importlib.import_module(entry.module), entry.kind)
+    module = importlib.import_module(f"unskew.runs.measures.{name}")
+    own = (kind for kind in vars(module).values() if getattr(kind, "__module__", "") == module.__name__)
+    return next(kind for kind in own if isinstance(kind, type) and issubclass(kind, Probe))

@@ -5,8 +5,6 @@ Letters: C classes, K clients, N samples.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -25,9 +23,6 @@ MOST_CLASSES, MOST_SITES = 40, 12
 class Confusion(Probe):
     """After the last round: counts by true and predicted class, for all test samples and for those of each
     client."""
-
-    name: ClassVar[str] = "confusion"
-    summary: ClassVar[str] = "which class the global model takes for which, in all and at each client"
 
     def refuse(self) -> str | None:
         if self.fed.classes > MOST_CLASSES:

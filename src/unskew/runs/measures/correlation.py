@@ -11,7 +11,6 @@ Letters: B batch, D values of a sample.
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -58,11 +57,6 @@ class Correlation(Probe):
 
     For samples with several inputs, the mean over the inputs, as in FLea's loss.
     """
-
-    name: ClassVar[str] = "correlation"
-    summary: ClassVar[str] = (
-        "distance correlation of inputs and shared features, R and R squared (FLea, Fig. 9b)"
-    )
 
     def refuse(self) -> str | None:
         return None if self._sharing() else "it shares no features; FLea does"

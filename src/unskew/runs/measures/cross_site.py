@@ -8,8 +8,6 @@ the statistics; this is our reading. Letters: K sites.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
 from unskew.round.probes import Measurement, Probe, RoundEnd
@@ -31,11 +29,6 @@ MOST = 20
 class CrossSite(Probe):
     """After the last round: a score for every ordered pair of clients, and the mean over pairs of different
     clients."""
-
-    name: ClassVar[str] = "cross_site"
-    summary: ClassVar[str] = (
-        "every client's trained model on every other client's test rows (FedRDN, Table 3)"
-    )
 
     def refuse(self) -> str | None:
         if not kind(self.fed.task.main_score).share:

@@ -7,7 +7,6 @@ Differs from the paper: nothing. theta are the trained weights that leave a clie
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,9 +27,6 @@ def weight_diversity(models: Sequence[Mapping[str, Tensor]], names: Sequence[str
 
 class Diversity(Probe):
     """One number per round: ReBaFL's Eq. 24 over the round's replies."""
-
-    name: ClassVar[str] = "diversity"
-    summary: ClassVar[str] = "how far the clients' trained weights lie apart (ReBaFL, Eq. 24)"
 
     def refuse(self) -> str | None:
         return None if self.fed.shared else "its clients share no trained weight"

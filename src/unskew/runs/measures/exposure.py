@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -41,11 +41,6 @@ class Exposure:
         return float((self.since_KK > 0).mean()) if self.since_KK.size else 0.0
 
 
-def expected(p: float, t: int) -> float:
-    """E eps(t) if every client takes part with probability p, independently in every round."""
-    return 1 - (1 - p * p) ** (t - 1)
-
-
 MOST, SHOWN = 2000, 200
 """Maximum number of clients for which the matrix of pairs is recorded, and for which it is shown."""
 
@@ -53,11 +48,6 @@ MOST, SHOWN = 2000, 200
 class Exposed(Probe):
     """The share of exposed pairs, computed from the record: the owners of uploaded shares and their later
     receivers."""
-
-    name: ClassVar[str] = "exposure"
-    summary: ClassVar[str] = (
-        "the share of pairs of clients in which one has received something of the other's (FLea, Fig. 9a)"
-    )
 
     def __init__(self, lens: RunInspector):
         super().__init__(lens)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,11 +43,6 @@ SHOWN = 3
 class Histograms(Probe):
     """Distances of the pool, the clients' classes and the classes in training from the federation's class
     shares."""
-
-    name: ClassVar[str] = "histograms"
-    summary: ClassVar[str] = (
-        "class shares of the shared pool, of clients' own data, and of what training sees (FLea, Fig. 7)"
-    )
 
     def __init__(self, lens: RunInspector):
         super().__init__(lens)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import io
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -92,12 +92,6 @@ SHOWN, SIDE = 10, 128
 
 class Received(Probe):
     """After the last round: likeness and nearness of the received inputs, and a picture of some of them."""
-
-    name: ClassVar[str] = "received"
-    summary: ClassVar[str] = (
-        "inputs that clients receive of others: how like their class, how near to a training sample, and a"
-        " picture"
-    )
 
     def __init__(self, lens: RunInspector):
         super().__init__(lens)

@@ -8,8 +8,6 @@ Letters: N points or rows, C groups, D features.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -44,11 +42,6 @@ def davies_bouldin(x_ND: Tensor, group_N: Tensor) -> float:
 class Separation(Probe):
     """Four indices: training and test rows, under local models (mean over clients) and under the global
     model."""
-
-    name: ClassVar[str] = "separation"
-    summary: ClassVar[str] = (
-        "Davies-Bouldin index of the classes in the features, training and test rows, local and global models"
-    )
 
     def refuse(self) -> str | None:
         if self.fed.task.name != "classification":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,11 +64,6 @@ class Points:
 
 class TSNE(Probe):
     """After the last round: points of clients' test rows, and how well features separate the *clients*."""
-
-    name: ClassVar[str] = "tsne"
-    summary: ClassVar[str] = (
-        "test features of clients in the plane, under local and global models (FedRDN, Fig. 3)"
-    )
 
     def refuse(self) -> str | None:
         if self.fed.task.name != "classification":

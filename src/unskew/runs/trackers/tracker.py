@@ -1,15 +1,13 @@
 """The common part of trackers: the names of scores, the place of their files, and a run's entry in a store.
 
-After a resumption, rounds without a checkpoint are repeated with equal rows. A store may also have lost rows,
-or come into use in the middle of a run. Rows are therefore counted, so that each is sent once.
+After a resumption, rounds without a checkpoint are repeated with equal rows, which a store then has twice.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,52 +61,13 @@ def settings_text(run: Progress) -> dict[str, str]:
     return {name: str(value) for name, value in values.items() if value not in (None, {}, "")}
 
 
-ROWS = "metrics.jsonl"
-Row = Mapping[str, Any]
+def entry_in(path: Path, store: str) -> str:
+    """The store's name for the run, which a file in the run's folder records; "" without an entry there.
+    store: the location of the entry; a file for another store is ignored."""
+    known: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    return str(known.get("run", "")) if known.get("store") == store else ""
 
 
-class StoreEntry:
-    """A run's entry in a store. A file in the run's folder records its number and the count of its rows."""
-
-    def __init__(self, folder: Path, name: str, store: str):
-        """name: the name of the file. store: the location of the entry; a file for another store is
-        ignored."""
-        self._path, self._store, self._rows = folder / name, store, folder / ROWS
-        known: dict[str, Any] = json.loads(self._path.read_text()) if self._path.is_file() else {}
-        known = known if known.get("store") == store else {}
-        self.number = str(known.get("run", ""))
-        """The store's name for the run; "" if it has no entry yet."""
-        self._written = self._lines()
-        self._held = int(known.get("rows", self._written if known else 0))
-
-    def begin(self, number: str) -> None:
-        """Record the number of a new entry in the store."""
-        self.number = number
-        self._keep()
-
-    def missed(self) -> list[Row]:
-        """The rows of earlier rounds that the store lacks."""
-        if self._held >= self._written:
-            return []
-        with open(self._rows, encoding="utf-8") as file:
-            return [json.loads(line) for line in islice(file, self._held, self._written)]
-
-    def new(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """The rows among these new ones that the store lacks."""
-        known = max(0, self._held - self._written)
-        self._written += len(rows)
-        return rows[known:]
-
-    def has_all(self) -> None:
-        """Record that the store has every row so far."""
-        self._held = max(self._held, self._written)
-        self._keep()
-
-    def _lines(self) -> int:
-        if not self._rows.is_file():
-            return 0
-        with open(self._rows, "rb") as file:
-            return sum(1 for _ in file)
-
-    def _keep(self) -> None:
-        disk.replace(self._path, json.dumps({"store": self._store, "run": self.number, "rows": self._held}))
+def keep_entry(path: Path, store: str, number: str) -> None:
+    """Record the store's name for the run."""
+    disk.replace(path, json.dumps({"store": store, "run": number}))

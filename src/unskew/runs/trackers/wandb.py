@@ -2,8 +2,7 @@
 
 The tracker is offline unless WANDB_MODE says otherwise: nothing leaves this machine by itself. A resumed run
 continues its entry, with the number in wandb.json. Offline, each process writes its own file, and `wandb
-sync` joins these into one entry. wandb keeps many rows in memory until it is closed, so a killed process
-loses them, and the next process writes them again.
+sync` joins these into one entry.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unskew.round.callback import Callback, Progress
-from unskew.runs.trackers.tracker import StoreEntry, folder_of, package, scalars, settings_text
+from unskew.runs.trackers.tracker import entry_in, folder_of, keep_entry, package, scalars, settings_text
 from unskew.system import disk
 
 PROJECT, ENTRY = "unskew", "wandb.json"
 FOLDER = "wandb"
 """The folder that wandb makes in the run's."""
-OFFLINE = "offline"
 
 
 class Tracker(Callback):
@@ -36,35 +34,28 @@ class Tracker(Callback):
             return
         folder = folder_of(run)
         disk.folder_below(folder / FOLDER)
-        self._entry, self._mode = StoreEntry(folder, ENTRY, PROJECT), os.environ.get("WANDB_MODE", OFFLINE)
+        number = entry_in(folder / ENTRY, PROJECT)
         self._run = self._wandb.init(
             project=PROJECT,
             name=folder.name,
-            id=self._entry.number or None,
-            resume="allow" if self._entry.number else None,
+            id=number or None,
+            resume="allow" if number else None,
             dir=str(folder),
             config=settings_text(run),
-            mode=self._mode,
+            mode=os.environ.get("WANDB_MODE", "offline"),
             settings=self._wandb.Settings(silent=True, console="off"),
         )
-        self._entry.begin(str(self._run.id))
+        keep_entry(folder / ENTRY, PROJECT, str(self._run.id))
         self._run.define_metric("*", step_metric="round")
-        self._log(self._entry.missed())
 
     def evaluated(self, run: Progress, rows: Sequence[Mapping[str, Any]]) -> str | None:
-        self._log(self._entry.new(rows))
-        if self._mode != OFFLINE:
-            self._entry.has_all()
-        return None
-
-    def ended(self, run: Progress, why: str) -> None:
-        if hasattr(self, "_run"):
-            self._run.finish(exit_code=0 if why == "done" else 1)
-            self._entry.has_all()
-
-    def _log(self, rows: Sequence[Mapping[str, Any]]) -> None:
         by_round: dict[int, dict[str, float]] = defaultdict(dict)
         for name, value, t in scalars(rows):
             by_round[t][name] = value
         for t, values in by_round.items():
             self._run.log({"round": t, **values})
+        return None
+
+    def ended(self, run: Progress, why: str) -> None:
+        if hasattr(self, "_run"):
+            self._run.finish(exit_code=0 if why == "done" else 1)
