@@ -52,7 +52,7 @@ FROZEN = {
         " --keep --page --anew --dry-run --file --json"
     ),
     "list": (
-        "kind --against --family --task --shares --least-samples --secure-aggregation --handing-on --json --time"
+        "kind --against --family --task --shares --least-samples --secure-aggregation --handing-on --json"
     ),
     "explain": "method --data --model",
     "check": "method --json",

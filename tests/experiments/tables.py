@@ -11,7 +11,7 @@ settings: {data: digits, clients: 4, samples: 60, rounds: 4, epochs: 3, lr: 0.3}
 methods: {FedAvg: fedavg, Still: "fedprox(mu=1000000.0)"}
 overrides: {Still: {lr: 0.0000001}}
 rows:
-  even: {settings: {data: digits, skew: iid}, published: {FedAvg: 50.0}, note: "made up", logs: {FedAvg: {source: "a log <of> nobody", values: [10.0, 20.0, 30.0]}}}
+  even: {settings: {data: digits, skew: iid}, published: {FedAvg: 50.0}, note: "made up"}
   lost: {settings: {data: cifar10}}
 claims:
   - {text: "learning helps", better: FedAvg, than: all}

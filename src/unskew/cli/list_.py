@@ -102,7 +102,6 @@ class Arguments(Filters):
 
     kind: Annotated[Literal["methods", "data", "models", "errors", "experiments", "attacks"], "what to list"]
     json: Annotated[bool, "print JSON; of methods, all that is known of each"] = False
-    time: Annotated[bool, "for experiments: also the processor time of each; takes a few minutes"] = False
 
 
 def list_(arguments: Arguments) -> None:
@@ -113,8 +112,6 @@ def list_(arguments: Arguments) -> None:
     import json
 
     kind = arguments.kind
-    if arguments.time and kind != "experiments":
-        raise UsageError("E109", f"--time works for experiments only, not for {kind}.")
     if arguments.given and kind != "methods":
         raise UsageError("E109", f"{arguments.given} works for methods only, not for {kind}.")
     entries: dict[str, Any]
@@ -132,7 +129,7 @@ def list_(arguments: Arguments) -> None:
         return
     width = max(map(len, entries), default=0) + 2
     for name, about in entries.items():
-        print(f"{name:<{width}}{about}{f'. {_time(name)}' if arguments.time else ''}", flush=True)
+        print(f"{name:<{width}}{about}")
 
 
 def _about(kind: str) -> dict[str, str]:
@@ -186,18 +183,3 @@ def _experiments() -> dict[str, str]:
         rows = f"{here} of {plural(len(experiment.rows), 'row')} can run here"
         entries[name] = f"{experiment.title}; {rows}, {plural(len(experiment.methods), 'method')}"
     return entries
-
-
-def _time(name: str) -> str:
-    """The processor time that `reproduce` would take for all rows with data on this machine."""
-    from unskew.experiments.duration import duration_text
-    from unskew.experiments.files import read_experiment
-    from unskew.experiments.request import Request
-
-    experiment = read_experiment(name)
-    rows = [row for row in experiment.rows if row.has_data]
-    settings = [experiment.settings_of(row, method) for row in rows for method in experiment.methods]
-    runs = {each.fingerprint(): each for each in settings}
-    if not runs:
-        return "No data here."
-    return f"{duration_text(list(runs.values()), Request.seeds)} for {Request.seeds} seeds."

@@ -1,4 +1,4 @@
-"""`unskew report`: the page of one run, of several runs, of a comparison or of reproduced tables;
+"""`unskew report`: the page of one run, of several runs, or of a comparison;
 `unskew figures`: the figures of a report as files for a paper."""
 
 from __future__ import annotations
@@ -13,25 +13,14 @@ from unskew.errors import printable
 
 
 def report(
-    runs: Annotated[
-        tuple[Path, ...], "folders of runs, of a comparison, or of kept results of `unskew reproduce`"
-    ],
+    runs: Annotated[tuple[Path, ...], "folders of runs, or of a comparison"],
     out: Annotated[
         Path | None, "where to write the page; report.html in the first folder if left out"
     ] = None,
 ) -> None:
-    """Write one self-contained HTML page; for stored results of reproduce, one page each and an index."""
-    from unskew.experiments import pages
+    """Write one self-contained HTML page."""
     from unskew.report import page
 
-    trained = any((runs[0] / name).exists() for name in ("config.yaml", "compare.yaml"))
-    if len(runs) == 1 and not trained and (results := pages.results_in(runs[0])):
-        folder = out or runs[0]
-        folder.mkdir(parents=True, exist_ok=True)
-        for result in results:
-            pages.write_pages(folder, result)
-        print(pages.write_index(folder, results))
-        return
     print(page.write_report(runs[0] if len(runs) == 1 else runs, out or runs[0] / "report.html", say=_warn))
 
 

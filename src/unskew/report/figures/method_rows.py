@@ -23,10 +23,9 @@ from unskew.report.figures.svg import (
     shorten,
     svg,
     text,
-    tooltip,
     x_axis,
 )
-from unskew.scores import Kind, kind, significant
+from unskew.scores import Kind, kind
 
 
 @dataclass(frozen=True)
@@ -197,66 +196,3 @@ def _seeds(r: TargetCost, x: Scale, middle: float, width: int) -> str:
     stem = line(x.begin, middle, bar, middle, f"stem {r.colour}")
     mean = line(bar, middle - 9, bar, middle + 9, f"mean {r.colour}")
     return f"{stem}{drawn}{mean}{label}"
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The scores of a method in a row of a table.
-
-    paper: NaN without a published score. std: of ours over seeds, NaN if unknown. colour: CSS classes.
-    equal: whether both have equally many rounds; otherwise the ring is grey and there is no line.
-    """
-
-    name: str
-    colour: str
-    paper: float
-    ours: float
-    std: float
-    equal: bool = True
-
-    @property
-    def deviation(self) -> float:
-        """The standard deviation; 0 if it is unknown."""
-        return 0.0 if math.isnan(self.std) else self.std
-
-
-def paper_scores(pairs: Sequence[Pair], label: str, *, width: int = WIDE) -> str:
-    """A row per method: a ring for the paper's score, a dot with deviation for ours, and a line between them;
-    "" without scores of ours. label: of the axis, with its unit."""
-    pairs = [p for p in pairs if not math.isnan(p.ours)]
-    if not pairs:
-        return ""
-    values = [v for p in pairs for v in (p.paper, p.ours - p.deviation, p.ours + p.deviation)]
-    low, high = ends_of(values)
-    pad = 0.06 * ((high - low) or abs(high) or 1.0)
-    narrow, step = width == NARROW, 24.0
-    left, right, top = (104, 44, 6) if narrow else (190, 60, 6)
-    bottom = top + step * len(pairs) + 6
-    x = Scale(low - pad, high + pad, left, width - right)
-    parts = [x_axis(x, bottom, top, label, lambda v: plain_number(round(v, 9)), 4 if narrow else 8)]
-    for i, p in enumerate(pairs):
-        y = top + (i + 0.5) * step
-        parts += [text(left - 12, y + 4, shorten(p.name, 12 if narrow else 24), "label", "end")]
-        parts += _marks(p, x, y)
-    words = [f"{p.name} {significant(p.ours, 3)}{_published(p)}" for p in pairs]
-    return svg(width, bottom + 46, f"{label}: {'; '.join(words)}", parts)
-
-
-def _published(p: Pair) -> str:
-    return "" if math.isnan(p.paper) else f", paper {significant(p.paper, 4)}"
-
-
-def _marks(p: Pair, x: Scale, y: float) -> list[str]:
-    ours, parts = float(x(p.ours)), []
-    if not math.isnan(p.paper):
-        paper = float(x(p.paper))
-        title = tooltip(f"{p.name}: {significant(p.paper, 4)} in the paper")
-        if p.equal:
-            parts.append(f'<path class="leader {p.colour}" d="M{ours:.1f} {y:.1f}H{paper:.1f}"/>')
-        shade = "" if p.equal else " grey"
-        parts.append(f'<circle class="ring{shade}" cx="{paper:.1f}" cy="{y:.1f}" r="5">{title}</circle>')
-    if p.deviation:
-        parts.append(line(float(x(p.ours - p.std)), y, float(x(p.ours + p.std)), y, f"mean {p.colour}"))
-    deviation = f" ± {significant(p.std, 2)}" if p.deviation else ""
-    title = tooltip(f"{p.name}: {significant(p.ours, 3)} here{deviation}")
-    return [*parts, f'<circle class="stop {p.colour}" cx="{ours:.1f}" cy="{y:.1f}" r="4.5">{title}</circle>']
