@@ -442,17 +442,15 @@ class Comparison:
 
         return page.write_report(self.path, Path(path) if path else self.path / "report.html")
 
-    def figures(
-        self, folder: str | Path | None = None, format: Literal["svg", "pdf"] = "svg", columns: int = 2
-    ) -> list[Path]:
+    def figures(self, folder: str | Path | None = None, format: Literal["svg", "pdf"] = "svg") -> list[Path]:
         """Write the report's figures, and its table as LaTeX and CSV, for a paper; return the new files.
 
-        folder: default `figures` in the comparison's folder. columns: the width of a figure in columns of a
-        journal's page. Raises UsageError (E133) for PDF without CairoSVG.
+        folder: default `figures` in the comparison's folder. Raises UsageError (E133) for PDF without
+        CairoSVG.
         """
         from unskew.report import paper_figures
 
-        return [path for path, _ in paper_figures.write_figures([self.path], folder, format, columns)]
+        return [path for path, _ in paper_figures.write_figures([self.path], folder, format)]
 
 
 def _is_about_whole_run(event: Mapping[str, Any]) -> bool:

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Le
-
 from unskew.errors import printable
 
 
@@ -30,16 +28,13 @@ def figures(
     format: Annotated[
         Literal["svg", "pdf"], "svg, or pdf, which needs CairoSVG: pip install 'unskew[figures]'"
     ] = "svg",
-    columns: Annotated[
-        int, Ge(1), Le(2), "draw for one column of a journal's page (85 mm), or for two (178 mm)"
-    ] = 2,
     font: Annotated[str, "the font of all text, such as 'Times New Roman'"] = "Helvetica, Arial, sans-serif",
 ) -> None:
     """Write every figure of a report as a vector file, and its table as LaTeX and CSV, for papers and
     slides."""
     from unskew.report import paper_figures
 
-    for path, label in paper_figures.write_figures(runs, out, format, columns, font, say=_warn):
+    for path, label in paper_figures.write_figures(runs, out, format, font, say=_warn):
         print(f"{path}  {label}")
 
 

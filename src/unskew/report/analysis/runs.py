@@ -321,11 +321,6 @@ class RunData:
         texts = {e.get("code"): str(e.get("text", "")) for e in self.events if e["t"]}
         return texts.get(MANY_DROPPED) or events_doubt(self.replies) or texts.get(FIRST_STAGE, "")
 
-    @property
-    def histograms(self) -> dict[str, Any]:
-        """Class histograms, if they were measured: {"buffer": [C], "local": [[C]...], "mixed": [[C]...]}."""
-        return self.measures.get("histograms", {})
-
     @cached_property
     def privacy(self) -> dict[str, Any]:
         """The privacy accounts of noisy releases by Part; {} without any."""

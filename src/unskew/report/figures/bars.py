@@ -11,8 +11,7 @@ import numpy as np
 from unskew.report.analysis.numbers import plural
 from unskew.report.analysis.runs import Attendance
 from unskew.report.figures.svg import (
-    NARROW,
-    WIDE,
+    WIDTH,
     Scale,
     label_stride,
     line,
@@ -31,15 +30,15 @@ LEFT, TOP, BARS, ROW = 66, 26, 64, 7
 """Margins, the height of the bars, and that of a client's row."""
 
 
-def attendance(rounds: Sequence[Attendance], clients: int, *, width: int = WIDE) -> str:
+def attendance(rounds: Sequence[Attendance], clients: int) -> str:
     """A bar per round (answered, absent) and, for few clients, a row per client; "" if all always answered.
 
     A client with a dropped reply counts as absent.
     """
     if not rounds or all(len(r.asked) == len(r.answered) == clients for r in rounds):
         return ""
-    x = Scale(0, len(rounds), LEFT, width - 8, least=1)
-    w = (width - 8 - LEFT) / len(rounds)
+    x = Scale(0, len(rounds), LEFT, WIDTH - 8, least=1)
+    w = (WIDTH - 8 - LEFT) / len(rounds)
     asked, answered = np.array([(len(r.asked), len(r.answered)) for r in rounds]).T
     dropped = any(r.came > len(r.answered) for r in rounds)
     used, unused = (
@@ -57,13 +56,13 @@ def attendance(rounds: Sequence[Attendance], clients: int, *, width: int = WIDE)
         parts += [text(LEFT - 8, y + 9, "client 0", anchor="end")]
         parts += [text(LEFT - 8, y + ROW * clients, f"client {clients - 1}", anchor="end")]
         y += ROW * clients + 4
-    step = max(1, math.ceil(step_of(len(rounds), 5 if width == NARROW else 10)))
+    step = max(1, math.ceil(step_of(len(rounds), 10)))
     ticks = [(i, r.t) for i, r in enumerate(rounds) if r.t % step == 0]
     parts += [text(float(x(i)) + w / 2, y + 12, str(t), anchor="middle") for i, t in ticks]
-    parts.append(text((LEFT + width) / 2, y + 34, "round", "axis", "middle"))
+    parts.append(text((LEFT + WIDTH) / 2, y + 34, "round", "axis", "middle"))
     did = "had a reply used in" if dropped else "answered"
     label = f"On average {answered.mean():.1f} of {plural(clients, 'client')} {did} a round"
-    return svg(width, y + 42, f"{label}, {asked.mean():.1f} were asked", parts)
+    return svg(y + 42, f"{label}, {asked.mean():.1f} were asked", parts)
 
 
 def _stacked(asked: np.ndarray, answered: np.ndarray, x: Scale, w: float) -> list[str]:
@@ -98,7 +97,7 @@ TALL, STEP = 70, 128
 """Height of a panel, and of a row of panels."""
 
 
-def histograms(shares: Mapping[str, Any], classes: Sequence[str], most: int = 3, *, width: int = WIDE) -> str:
+def histograms(shares: Mapping[str, Any], classes: Sequence[str], most: int = 3) -> str:
     """Class shares (FLea, figure 7): a panel for the buffer, and two for each of the first `most` clients; ""
     without a buffer.
 
@@ -107,23 +106,22 @@ def histograms(shares: Mapping[str, Any], classes: Sequence[str], most: int = 3,
     """
     if not shares.get("buffer"):
         return ""
-    narrow, names = width == NARROW, dict(enumerate(shares.get("names", [])))
+    names = dict(enumerate(shares.get("names", [])))
     panels = [("buffer", shares["buffer"], "q6")]
     for kind, shade, words in (("local", "m1", "own data"), ("mixed", "m2", "mixed")):
         rows = enumerate(shares.get(kind, [])[:most])
         panels += [(f"{names.get(k, f'client {k}')}: {words}", row, shade) for k, row in rows if sum(row)]
-    columns, gap = (2 if narrow else 1 + most), 28
-    w = (width - gap * (columns - 1)) / columns
+    columns, gap = 1 + most, 28
+    w = (WIDTH - gap * (columns - 1)) / columns
     places = [(i % columns, i // columns) for i in range(len(panels))]
-    if len(panels) == 1 + 2 * most:  # the data of each client stand above or left of their mixture
-        pairs = [(kind, i) for kind in (0, 1) for i in range(most)]
-        places = [(0, 0), *((kind, 1 + i) if narrow else (1 + i, kind) for kind, i in pairs)]
+    if len(panels) == 1 + 2 * most:  # the data of each client stand above their mixture
+        places = [(0, 0), *((1 + i, kind) for kind in (0, 1) for i in range(most))]
     parts = [
         _panel(title, values, classes, (column * (w + gap), row * STEP + 20, w), shade)
         for (title, values, shade), (column, row) in zip(panels, places)
     ]
     label = "Class shares: the shared buffer, clients' own data, and the mixture of both"
-    return svg(width, (1 + max(row for _, row in places)) * STEP - 18, label, parts)
+    return svg((1 + max(row for _, row in places)) * STEP - 18, label, parts)
 
 
 def _panel(
@@ -152,7 +150,7 @@ def _panel(
     return "".join(parts)
 
 
-def reliability(measured: Mapping[str, Any], colour: str, *, width: int = WIDE) -> str:
+def reliability(measured: Mapping[str, Any], colour: str) -> str:
     """Bars of accuracy by bin of confidence, and the line on which both are equal; "" without samples.
 
     measured: {"bins": {"count", "confidence", "accuracy": [B]}, "ece"}. colour: the method's class.
@@ -161,7 +159,7 @@ def reliability(measured: Mapping[str, Any], colour: str, *, width: int = WIDE) 
     total, count = sum(bins["count"]), len(bins["count"])
     if not total:
         return ""
-    left, top, side = 62.0, 12.0, (width - 62.0 - 16 if width == NARROW else 300.0)
+    left, top, side = 62.0, 12.0, 300.0
     x, y = Scale(0.0, 1.0, left, left + side), Scale(0.0, 1.0, top + side, top)
     parts = [line(x.begin, float(y(v)), x.end, float(y(v)), "grid") for v in y.ticks(5)]
     parts += [text(left - 8, float(y(v)) + 4, _percent(v), anchor="end") for v in y.ticks(5)]
@@ -177,7 +175,7 @@ def reliability(measured: Mapping[str, Any], colour: str, *, width: int = WIDE) 
     parts.append(line(x.begin, y.begin, x.end, y.end, "base"))
     parts.append(x_axis(x, top + side, top, "confidence (bars: share that is right)", _percent, 5))
     words = f"right by how sure, {total:,} test samples, expected calibration error {measured['ece']:.1%}"
-    return svg(width, top + side + 50.0, f"Share of predictions that are {words}", parts)
+    return svg(top + side + 50.0, f"Share of predictions that are {words}", parts)
 
 
 def _percent(share: float) -> str:

@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from unskew.report.figures.svg import SHADES, WIDE, label_stride, rects, shorten, svg, text
+from unskew.report.figures.svg import SHADES, WIDTH, label_stride, rects, shorten, svg, text
 
 TOP = 42.0
 
 
-def confusion(
-    counts: Sequence[Sequence[int]], classes: Sequence[str], where: str, *, width: int = WIDE
-) -> str:
+def confusion(counts: Sequence[Sequence[int]], classes: Sequence[str], where: str) -> str:
     """Each cell's share of its true class in percent; "" without samples.
 
     counts: [C, C], true classes down. where: the owner of the samples, for the description.
@@ -24,7 +22,7 @@ def confusion(
     if not sum(totals):
         return ""
     left = 110.0
-    w = min(64.0, (width - left - 8) / len(counts))
+    w = min(64.0, (WIDTH - left - 8) / len(counts))
     h, gap = min(w, 26.0), (1.0 if w > 5 else 0.15 * w)
     across, down = label_stride(w, 16), label_stride(h, 11)
     names = [str(classes[c]) if c < len(classes) else str(c) for c in range(len(counts))]
@@ -44,10 +42,10 @@ def confusion(
                 parts.append(text(middle, y + 0.5 * h + 4, percent, f"count on{shade}", "middle"))
     right = sum(row[i] for i, row in enumerate(counts))
     label = f"Which class is taken for which, {where}: {right:,} of {sum(totals):,} samples right"
-    return svg(width, TOP + len(counts) * h + 8, label, parts)
+    return svg(TOP + len(counts) * h + 8, label, parts)
 
 
-def cross_site(measured: Mapping[str, Any], *, width: int = WIDE) -> str:
+def cross_site(measured: Mapping[str, Any]) -> str:
     """The site that trained down, the site that is tested at across, scores in percent; "" if no site
     trained.
 
@@ -58,7 +56,7 @@ def cross_site(measured: Mapping[str, Any], *, width: int = WIDE) -> str:
     if not trained:
         return ""
     left, h = 96.0, 30.0
-    w = min(92.0, (width - left - 8) / len(names))
+    w = min(92.0, (WIDTH - left - 8) / len(names))
     across, gap = label_stride(w, 22), min(2.0, 0.2 * w)
     parts = [text(left, 12, "tested at →", "axis"), text(left - 10, TOP - 8, "trained at ↓", "axis", "end")]
     parts += _column_names(names, left, w, across, max(3, int(across * w // 8)))
@@ -74,7 +72,7 @@ def cross_site(measured: Mapping[str, Any], *, width: int = WIDE) -> str:
                 middle, score = left + (j + 0.5) * w - 1, f"{100 * value:.1f}"
                 parts.append(text(middle, y + 0.5 * h + 3, score, f"count on{shade}", "middle"))
     label = f"Scores in percent of the models of {len(trained)} sites at each of {len(names)} sites"
-    return svg(width, TOP + len(trained) * h + 8, label, parts)
+    return svg(TOP + len(trained) * h + 8, label, parts)
 
 
 def _column_names(names: Sequence[str], left: float, w: float, stride: int, letters: int) -> list[str]:
@@ -89,7 +87,7 @@ MOST_CLIENTS = 60
 """The most clients that are shown."""
 
 
-def exposure(measured: Mapping[str, Any], rounds: int, *, width: int = WIDE) -> str:
+def exposure(measured: Mapping[str, Any], rounds: int) -> str:
     """Owners down, receivers across; the stronger a cell's colour, the earlier of `rounds` rounds. "" without
     clients.
 
@@ -100,7 +98,7 @@ def exposure(measured: Mapping[str, Any], rounds: int, *, width: int = WIDE) -> 
         return ""
     since = np.array(measured["since"])[:MOST_CLIENTS, :MOST_CLIENTS]
     K, left, top = len(since), 64.0, 24.0
-    cell = min(14.0, (width - left - 12) / K)
+    cell = min(14.0, (WIDTH - left - 12) / K)
     side, gap = K * cell, 1.0 if cell > 5 else 0.3
     level = np.where(since > 0, SHADES - (SHADES * (since - 1) / max(rounds, 1)).astype(int), 0)
     parts = [f'<rect class="empty" x="{left}" y="{top}" width="{side:.1f}" height="{side:.1f}"/>']
@@ -114,5 +112,5 @@ def exposure(measured: Mapping[str, Any], rounds: int, *, width: int = WIDE) -> 
     parts.append(text(left - 8, top + 10, "whose ↓", "axis", "end"))
     share = f"{100 * measured['share']:.1f} % of pairs"
     words = f"{share}; strong: since an early round, faint: since a late one, empty: never"
-    parts.append(text(left, top + side + 18, words if width == WIDE else share))
-    return svg(width, top + side + 28, f"Exposure: {words}", parts)
+    parts.append(text(left, top + side + 18, words))
+    return svg(top + side + 28, f"Exposure: {words}", parts)

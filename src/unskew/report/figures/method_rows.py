@@ -1,4 +1,4 @@
-"""Pictures with a row per method: scores of clients, bytes until a target, and published scores."""
+"""The scores of clients, a row of dots for each method."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unskew.report.analysis.numbers import noun, plural, size, with_unit
+from unskew.report.analysis.numbers import plural
 from unskew.report.figures.svg import (
-    NARROW,
-    WIDE,
+    WIDTH,
     Scale,
     data_attribute,
     dots,
@@ -50,44 +49,35 @@ class Strip:
         return f"{self.kind.digits(value)}{self.kind.unit}"
 
 
-def client_scores(strips: Sequence[Strip], x_label: str, *, width: int = WIDE) -> str:
+def client_scores(strips: Sequence[Strip], x_label: str) -> str:
     """A row of dots per method, one per client; the bar is the mean, and the ring the worst client."""
     strips = [s for s in strips if len(s.values)]
     if not strips:
         return ""
-    narrow, share = width == NARROW, strips[0].kind.share
-    left, row, top, bottom = (12, 76, 4, 56) if narrow else (150, 64, 6, 58)
+    share, (left, row, top, bottom) = strips[0].kind.share, (150, 64, 6, 58)
     height = top + bottom + row * len(strips)
     low, high = ends_of(v for s in strips for v in s.values)
     if share:
         low, high = (0.0 if low < 0.5 else math.floor(low * 10 - 0.5) / 10), 1.0
     else:
         low, high, _ = score_range(low, high, share=False)
-    x = Scale(low, high, left + 8, width - 18)
+    x = Scale(low, high, left + 8, WIDTH - 18)
     tick = (lambda v: f"{100 * v:.0f}") if share else plain_number
-    parts = [x_axis(x, height - bottom + 8, top, x_label, tick, 5 if narrow else 10)]
+    parts = [x_axis(x, height - bottom + 8, top, x_label, tick, 10)]
     rows, words, names = [], [], list(dict.fromkeys(n for s in strips for n in s.clients))
     for i, s in enumerate(strips):
-        middle = top + row * (i + 0.5) + (10 if narrow else 4)
+        middle = top + row * (i + 0.5) + 4
         places = _swarm([float(v) for v in np.atleast_1d(x(np.array(s.values)))], row * 0.21)
         many = " many" if len(places) > 300 else ""
         drawn = dots([(a, middle + dy) for a, dy in places], f"{many} {s.colour}", s.seeds)
-        label, marks = _label(s, left, middle, row, narrow), _mean_and_worst(s, x, middle, row, width)
-        parts.append(group(s.colour, [label, drawn, marks]))
+        label = text(left - 14, middle, shorten(s.name, 16), "label", "end")
+        count = text(left - 14, middle + 15, plural(len(s.values), "dot"), "tick", "end")
+        parts.append(group(s.colour, [label, count, drawn, _mean_and_worst(s, x, middle, row)]))
         rows.append({"n": s.name, "c": s.colour, "y": round(middle, 1), "d": _for_script(s, places, names)})
         mean, worst = float(np.mean(s.values)), s.kind.worst(s.values)
         words.append(f"{s.name}: mean {s.text(mean)}, worst {s.text(worst)}")
-    script = ""
-    if not narrow or len(names) <= 200:
-        script = data_attribute("dots", {"h": row, "k": names, "r": rows, **({} if share else {"u": ""})})
-    return svg(width, height, f"Every client. {'; '.join(words)}", parts, script)
-
-
-def _label(s: Strip, left: float, middle: float, row: float, narrow: bool) -> str:
-    if narrow:
-        return text(left, middle - row * 0.36, shorten(s.name, 30), "label")
-    count = text(left - 14, middle + 15, plural(len(s.values), "dot"), "tick", "end")
-    return text(left - 14, middle, shorten(s.name, 16), "label", "end") + count
+    script = data_attribute("dots", {"h": row, "k": names, "r": rows, **({} if share else {"u": ""})})
+    return svg(height, f"Every client. {'; '.join(words)}", parts, script)
 
 
 def _swarm(x: Sequence[float], half: float) -> list[tuple[float, float]]:
@@ -103,13 +93,13 @@ def _swarm(x: Sequence[float], half: float) -> list[tuple[float, float]]:
     return places
 
 
-def _mean_and_worst(s: Strip, x: Scale, middle: float, row: float, width: float) -> str:
+def _mean_and_worst(s: Strip, x: Scale, middle: float, row: float) -> str:
     mean, worst = float(np.mean(s.values)), s.kind.worst(s.values)
     ring, bar = float(x(worst)), float(x(mean))
     equal = sum(abs(v - worst) <= 1e-9 for v in s.values)
     named = s.clients[list(s.values).index(worst)] if equal == 1 else plural(equal, "client")
     words = f"worst {s.text(worst)}: {shorten(named, 22)}"
-    left_of_ring = ring + 6.2 * len(words) > width
+    left_of_ring = ring + 6.2 * len(words) > WIDTH
     place = ring + (6 if left_of_ring else -6)
     return "".join(
         [
@@ -131,68 +121,3 @@ def _for_script(s: Strip, places: Sequence[tuple[float, float]], names: Sequence
         for i, ((x, dy), name, v) in enumerate(zip(places, s.clients, s.values))
         if math.isfinite(v)  # JSON has no other numbers
     ]
-
-
-@dataclass(frozen=True)
-class TargetCost:
-    """The bytes of a method until a target, for each of its n seeds that reached it. colour: CSS classes.
-    seeds: those that reached it, or empty for one seed."""
-
-    name: str
-    colour: str
-    bytes: Sequence[float]
-    n: int
-    seeds: Sequence[int] = ()
-
-    @property
-    def mean(self) -> float:
-        """The mean over seeds; infinite if none reached the target."""
-        return float(np.mean(self.bytes)) if len(self.bytes) else math.inf
-
-
-def target_cost(
-    rows: Sequence[TargetCost], target: float, metric: str = "accuracy", *, width: int = WIDE
-) -> str:
-    """A row per method, fewest bytes first: a dot per seed and a bar at their mean; "" if none reached the
-    target.
-
-    target: a score. metric: its name.
-    """
-    if not any(len(r.bytes) for r in rows):
-        return ""
-    narrow = width == NARROW
-    left, right, row, top, bottom = (12, 16, 50, 4, 48) if narrow else (150, 150, 36, 6, 50)
-    rows = sorted(rows, key=lambda r: r.mean)
-    values = [b for r in rows for b in r.bytes if b > 0] or [1.0]
-    x = Scale(min(values) / 1.6, max(values) * 1.6, left, width - right, log=True)
-    height = top + bottom + row * len(rows)
-    score = with_unit(target, metric)
-    label = f"bytes of all clients, both ways, until {score} global {noun(metric)}"
-    short = f"bytes until {score}"
-    parts = [x_axis(x, height - bottom, top, short if narrow else label, size, 4 if narrow else 7)]
-    words = []
-    for i, r in enumerate(rows):
-        middle = top + row * (i + 0.5) + (8 if narrow else 0)
-        if narrow:
-            label = text(left, middle - 13, shorten(r.name, 30), "label")
-        else:
-            label = text(left - 14, middle + 4, shorten(r.name, 16), "label", "end")
-        drawn = _seeds(r, x, middle, width) if r.bytes else text(left + 6, middle + 4, "not reached")
-        parts.append(group(r.colour, [label, drawn]))
-        words.append(f"{r.name} {size(r.mean) if r.bytes else 'not reached'}")
-    return svg(width, height, f"Bytes until {score}. {'; '.join(words)}", parts)
-
-
-def _seeds(r: TargetCost, x: Scale, middle: float, width: int) -> str:
-    places = [float(x(max(b, x.low))) for b in r.bytes]
-    bar = float(x(max(r.mean, x.low)))
-    words = size(r.mean) + (f"  ({len(r.bytes)} of {r.n} seeds)" if len(r.bytes) < r.n else "")
-    after = max(places) + 10
-    if width == NARROW and after + 6.4 * len(words) > width:
-        label = text(width - 14, middle - 13, words, "value", "end")
-    else:
-        label = text(after, middle + 4, words, "value")
-    drawn = dots([(place, middle) for place in places], f" {r.colour}", r.seeds)
-    stem = line(x.begin, middle, bar, middle, f"stem {r.colour}")
-    mean = line(bar, middle - 9, bar, middle + 9, f"mean {r.colour}")
-    return f"{stem}{drawn}{mean}{label}"

@@ -9,9 +9,8 @@ import numpy as np
 
 from unskew.report.analysis.numbers import plural, whole_number
 from unskew.report.figures.svg import (
-    NARROW,
     SHADES,
-    WIDE,
+    WIDTH,
     data_attribute,
     escape_xml,
     label_stride,
@@ -27,7 +26,7 @@ TOP, TALL = 24, 36
 """The margin above the cells, and the height of the bars below them."""
 
 
-def partition_map(federation: Mapping[str, Any], *, width: int = WIDE) -> str:
+def partition_map(federation: Mapping[str, Any]) -> str:
     """Clients across, classes down; the stronger a cell's colour, the more samples. Below them, how many
     samples each client has.
 
@@ -48,9 +47,9 @@ def partition_map(federation: Mapping[str, Any], *, width: int = WIDE) -> str:
         counts = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
         shades = f"share of {shares_of}, %"
     names, classes = [str(n) for n in federation["names"][:K]], [str(c) for c in federation["classes"]]
-    letters = 11 if width == NARROW else 18
+    letters = 18
     left = max(64.0, 14 + 6.4 * min(letters, max(map(len, classes))))
-    w = min(46.0 if K > 8 else 84.0, (width - left - 8) / K)  # a few sites have room for their names
+    w = min(46.0 if K > 8 else 84.0, (WIDTH - left - 8) / K)  # a few sites have room for their names
     h = min(24.0, max(5.0, 300 / C))
     base = TOP + h * C
     parts = [
@@ -73,7 +72,7 @@ def partition_map(federation: Mapping[str, Any], *, width: int = WIDE) -> str:
     values = counts.round(1).tolist() if shares_of else counts.astype(int).tolist()
     grid |= {"names": names, "classes": classes, "v": values, "n": sizes.astype(int).tolist()}
     grid |= {"u": "images" if shares_of == "pixels" else "samples", **({"p": 1} if shares_of else {})}
-    return svg(width, base + 86, label, parts, data_attribute("grid", grid))
+    return svg(base + 86, label, parts, data_attribute("grid", grid))
 
 
 def _cells(counts: np.ndarray, left: float, w: float, h: float, percent: bool) -> list[str]:

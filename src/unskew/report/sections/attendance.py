@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from unskew.report.analysis.runs import RunData
 from unskew.report.figures.bars import attendance
 from unskew.report.sections import Context, Section, figure
@@ -16,7 +14,7 @@ def build(context: Context) -> Section | None:
     run = context.first
     if not run.attendance:
         return None
-    html = figure(partial(attendance, run.attendance, run.federation.get("clients", 0)))
+    html = figure(attendance(run.attendance, run.federation.get("clients", 0)))
     lead = sentence(run, same=_alike(context))
     return Section("Who answered when", "attendance", html, lead=lead, link="Attendance")
 

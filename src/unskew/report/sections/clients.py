@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from markupsafe import Markup
 
 from unskew.report.analysis.numbers import noun
 from unskew.report.analysis.runs import RunData
 from unskew.report.figures.method_rows import Strip, client_scores
-from unskew.report.figures.svg import WIDE
-from unskew.report.sections import AT_CLIENTS, Context, Scope, Section, both_widths, render
+from unskew.report.sections import AT_CLIENTS, Context, Scope, Section, render
 from unskew.scores import kind
 
 ORDER = 30
@@ -39,13 +37,9 @@ def _panel(context: Context, scope: Scope) -> tuple[str, str, Markup] | None:
     ]
     if not strips:
         return None
-    return scope.title, f"{scope.meaning}.", both_widths(partial(_draw, strips))
-
-
-def _draw(strips: Sequence[Strip], *, width: int) -> str:
-    where = " on the client's own test rows" if width == WIDE else ""
     metric = strips[0].metric
-    return client_scores(strips, kind(metric).of(f"{noun(metric)}{where}, last round"), width=width)
+    label = kind(metric).of(f"{noun(metric)} on the client's own test rows, last round")
+    return scope.title, f"{scope.meaning}.", Markup(client_scores(strips, label))
 
 
 def _strip(method: str, colour: str, group: Sequence[RunData], scope: str) -> Strip:

@@ -30,7 +30,7 @@ UNITS_OF = {True: "All in %, except rounds.", False: "Scores are in the target's
 
 
 def build(context: Context) -> Section:
-    """The table of all methods, a second table with more numbers, and both as LaTeX and CSV."""
+    """The table of all methods, a second table with more numbers, and all numbers as CSV."""
     summaries = context.summaries
     several = len(summaries) > 1
     columns, groups = results_table.columns(summaries), results_table.column_groups(summaries)
@@ -49,7 +49,6 @@ def build(context: Context) -> Section:
         more=_extra_columns(summaries),
         noun=context.score,
         units=UNITS_OF[kind(context.metric).share],
-        latex=results_table.latex(summaries),
         csv=results_table.as_csv(summaries),
     )
     return Section("Methods compared" if several else "Scores", "table", html, link="Table")

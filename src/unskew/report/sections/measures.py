@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping
+from typing import Any
 
 from markupsafe import Markup
 
-from unskew.report.analysis.numbers import three_digits
+from unskew.report.analysis.numbers import MISSING, three_digits
 from unskew.report.analysis.runs import EVALUATED, RunData
 from unskew.report.analysis.stats import NAN, Score
+from unskew.report.figures.bars import histograms, reliability
 from unskew.report.figures.curves import series
 from unskew.report.figures.images import received_inputs, tsne
-from unskew.report.figures.matrices import cross_site, exposure
+from unskew.report.figures.matrices import confusion, cross_site, exposure
 from unskew.report.sections import Context, Section, figure, render
 
 ORDER = 90
@@ -41,36 +42,33 @@ TITLES = {
     "sites_global": "Separation of sites, test features, global model",
 }
 """Metrics in the order of the table; others follow under their names."""
-PICTURES: tuple[tuple[str, str, Callable[..., Callable[..., str]]], ...] = (
-    ("cross_site", "Local models at other sites, %", lambda m, run: partial(cross_site, m)),
-    ("exposure", "Who has received something from whom", lambda m, run: partial(exposure, m, run.planned)),
-    (
-        "received",
-        "Inputs that clients receive from others",
-        lambda m, run: partial(received_inputs, m, _classes(run)),
-    ),
-    ("tsne", "Test features in the plane (t-SNE)", lambda m, run: partial(tsne, m)),
+NOTE = (
+    "Matrices and pictures are of each method's first seed. A bar of a reliability diagram is the share of"
+    " predictions that are right among those of one confidence; on the line a model is right as often as it"
+    " is sure, and bars below it mean that it is too sure. The expected calibration error is the mean"
+    " distance from the line, weighted by samples (15 bins, Guo et al., 2017); on few samples it is above"
+    " zero by chance alone. Of very many clients those with the most test samples are shown."
 )
-"""(measure, title, function from its entry in measures.json and the run to a picture)."""
 
 
 def build(context: Context) -> Section | None:
     """A table of last values, a picture of each series, and each method's matrices; None without any."""
-    metrics = _metrics(context)
-    if not metrics:
+    metrics, pictures = _metrics(context), _pictures(context)
+    if not metrics and not pictures:
         return None
     html = render(
         "measures.html.j2",
         methods=list(context.methods),
         values=[(title, [three_digits(s) for s in scores]) for _, title, scores in metrics],
-        pictures=[*_series(context, metrics), *_pictures(context)],
+        pictures=[*_series(context, metrics), *pictures],
+        sites=_calibration_by_site(context),
     )
     seeds = ", mean ± standard deviation over seeds" if context.seeds > 1 else ""
     lead = (
         f"Values after the last round{seeds}. Separation is the Davies-Bouldin index, which is small if"
         " groups lie far apart. A larger value of a measure is not better by itself."
     )
-    return Section("Measured", "measured", html, lead=lead, link="Measured")
+    return Section("Measured", "measured", html, lead=lead, note=NOTE, link="Measured")
 
 
 def _metrics(context: Context) -> list[tuple[str, str, list[Score]]]:
@@ -100,21 +98,53 @@ def _series(context: Context, metrics: list[tuple[str, str, list[Score]]]) -> li
     pictures = []
     for metric, title, _ in metrics:
         lines = [line for m in context.methods if (line := context.line(m, SCOPE, metric))]
-        if picture := figure(partial(series, lines, title)):
+        if picture := figure(series(lines, title)):
             pictures.append((f"{title}, over rounds", picture))
     return pictures
 
 
 def _pictures(context: Context) -> list[tuple[str, Markup]]:
     """(title, picture) of the entries in measures.json of each method's first seed."""
-    pictures = []
-    for method, group in context.methods.items():
-        run = group[0]
-        for measure, title, draw in PICTURES:
-            if measure in run.measures and (picture := figure(draw(run.measures[measure], run))):
-                pictures.append((f"{method}: {title}", picture))
-    return pictures
+    return [
+        (f"{method}: {title}", figure(picture))
+        for method, group in context.methods.items()
+        for measure, entry in group[0].measures.items()
+        for title, picture in _drawn(measure, entry, group[0], context.colours[method])
+        if picture
+    ]
 
 
-def _classes(run: RunData) -> list[str]:
-    return run.federation.get("classes", [])
+def _drawn(measure: str, entry: Mapping[str, Any], run: RunData, colour: str) -> list[tuple[str, str]]:
+    """(title, picture or "") of an entry in measures.json. colour: the method's CSS classes."""
+    classes = run.federation.get("classes", [])
+    match measure:
+        case "cross_site":
+            return [("Local models at other sites, %", cross_site(entry))]
+        case "exposure":
+            return [("Who has received something from whom", exposure(entry, run.planned))]
+        case "received":
+            return [("Inputs that clients receive from others", received_inputs(entry, classes))]
+        case "tsne":
+            return [("Test features in the plane (t-SNE)", tsne(entry))]
+        case "histograms":
+            title = "Class shares of the shared buffer, of clients’ own data, and of what they train on"
+            return [(title, histograms(entry, classes))]
+        case "calibration":
+            return [("Reliability of the global model", reliability(entry, colour))]
+        case "confusion":
+            tables = [("all test samples", entry["all"]), *zip(entry["names"], entry["sites"])]
+            title = "Which class the global model takes for which, % of a class"
+            return [(f"{title}, {where}", confusion(counts, classes, where)) for where, counts in tables]
+    return []
+
+
+def _calibration_by_site(context: Context) -> list[tuple[str, list[str]]]:
+    """(client, expected calibration error of each method with its samples) of the first seeds."""
+    measured = [group[0].measures.get("calibration", {"sites": []}) for group in context.methods.values()]
+    errors = [{site["name"]: site for site in entry["sites"]} for entry in measured]
+    names = dict.fromkeys(name for by_name in errors for name in by_name)
+    return [(name, [_error(by_name.get(name)) for by_name in errors]) for name in names]
+
+
+def _error(site: Mapping[str, Any] | None) -> str:
+    return MISSING if site is None or site["ece"] is None else f"{100 * site['ece']:.1f} (n = {site['n']:,})"

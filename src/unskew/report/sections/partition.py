@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from unskew.report.analysis.numbers import plural
@@ -20,7 +18,7 @@ def build(context: Context) -> Section | None:
     run = context.first
     if not run.federation.get("labels"):
         return None
-    html = figure(partial(partition_map, run.federation))
+    html = figure(partition_map(run.federation))
     return Section("Who holds what", "partition", html, lead=sentence(run), link="Partition")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ def build(context: Context) -> Section | None:
     label = f"best {noun(context.metric)} so far, held-out samples"
     html = render(
         "tuning.html.j2",
-        picture=figure(partial(curves, lines, "trial", kind(context.metric).of(label))) if lines else "",
+        picture=figure(curves(lines, "trial", kind(context.metric).of(label))),
         methods=each,
     )
     return Section("How the methods were tuned", "tuning", html, lead=_lead(facts), note=NOTE, link="Tuning")
