@@ -105,12 +105,11 @@ def test_figures_are_asked_for_as_the_options_say(monkeypatch):
 
     monkeypatch.setattr(paper_figures, "write_figures", written)
     assert call("figures", "r", "s").out == "a.svg  a picture\n"
-    call("figures", "r", "--out", "x", "--format", "pdf", "--columns", "1", "--font", "Times")
+    call("figures", "r", "--out", "x", "--format", "pdf", "--font", "Times")
     assert asked == [
-        (("r", "s"), None, "svg", 2, "Helvetica, Arial, sans-serif"),
-        (("r",), Path("x"), "pdf", 1, "Times"),
+        (("r", "s"), None, "svg", "Helvetica, Arial, sans-serif"),
+        (("r",), Path("x"), "pdf", "Times"),
     ]
-    assert call("figures", "r", "--columns", "3").code == 2
 
 
 def test_a_report_of_one_or_several_folders(tmp_path):

@@ -15,9 +15,7 @@ from tests.report.test_page import EVIL, Tags
 from unskew.report.analysis.numbers import three_digits
 from unskew.report.analysis.runs import read_run
 from unskew.report.analysis.stats import Score, rounds_to
-from unskew.report.figures.curves import series
 from unskew.report.figures.matrices import cross_site
-from unskew.report.figures.svg import NARROW, WIDE, Line
 from unskew.report.page import write_report
 from unskew.report.sections import context_of
 from unskew.report.sections.measures import build
@@ -98,23 +96,6 @@ def test_a_measure_that_is_undefined_in_the_last_round_has_no_last_value(run):
     assert values["Separation of classes, test samples, local models"] == "–"
     assert values["Weight diversity"] == "2.08"
     assert "Separation of classes, test samples, local models, over rounds" in html
-
-
-def test_a_run_without_measures_has_no_such_section(tmp_path):
-    plain = fake_run(tmp_path / "fedavg-0001", rounds=3)
-    assert 'id="measured"' not in write_report(plain, tmp_path / "page.html").read_text()
-
-
-def test_series_are_in_their_own_unit():
-    line = Line("fedavg", "m0", np.array([1, 2, 3]), np.array([0.002, 0.004, 0.003]), np.zeros(3))
-    for width in (WIDE, NARROW):
-        drawn = series([line], "Weight diversity", width=width)
-        assert "0.003" in drawn
-        assert "%" not in drawn
-    once = Line("fedavg", "m0", np.array([3]), np.array([0.5]), np.zeros(1))
-    assert series([once], "x") == ""
-    flat = Line("fedavg", "m0", np.array([1, 2]), np.array([0.0, 0.0]), np.zeros(2))
-    assert "polyline" in series([flat], "x")
 
 
 def test_numbers_keep_three_digits():

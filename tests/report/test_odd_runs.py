@@ -57,8 +57,7 @@ def as_regression(at, late):
     )
 
 
-@pytest.mark.parametrize("late", [INF, -INF, None])
-@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize(("late", "seeds"), [(INF, 1), (-INF, 3), (None, 3)])
 def test_scores_of_training_that_diverged_are_a_page_all_the_same(tmp_path, late, seeds, recwarn):
     """They were a traceback: an infinite axis, a minimum of nothing."""
     at = fake_comparison(tmp_path / "c", ["fedavg", "flea"], seeds, rounds=5, clients=4)
@@ -121,13 +120,12 @@ def test_a_curve_leaves_out_rounds_without_a_number():
     )
 
 
-@pytest.mark.parametrize("C", [12, 40, 300, 1000])
-@pytest.mark.parametrize("width", [940, 380])
-def test_many_classes_have_cells_of_their_own_and_names_that_do_not_overlap(C, width):
+@pytest.mark.parametrize("C", [12, 300])
+def test_many_classes_have_cells_of_their_own_and_names_that_do_not_overlap(C):
     """Cells of less than a pixel had a negative width, at which browsers stop drawing, and every class its
     name."""
     counts = [[1 if i == j else 0 for j in range(C)] for i in range(C)]
-    drawn = confusion(counts, [f"class {c}" for c in range(C)], "x", width=width)
+    drawn = confusion(counts, [f"class {c}" for c in range(C)], "x")
     boxes = re.findall(r"M([\d.e+-]+) ([\d.e+-]+)h([\d.e+-]+)v([\d.e+-]+)h(--?[\d.e+-]+)z", drawn)
     assert len(boxes) == C
     assert all(float(w) > 0 and float(h) > 0 and float(back) < 0 for *_, w, h, back in boxes)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from unskew.report.figures.bars import histograms, reliability
-from unskew.report.figures.curves import Axis, Point, curves, roc, scatter, series
-from unskew.report.figures.images import received_inputs, tsne
+from unskew.report.figures.curves import curves, roc, series
+from unskew.report.figures.images import tsne
 from unskew.report.figures.matrices import confusion, exposure
 from unskew.report.figures.method_rows import Strip, client_scores
 from unskew.report.figures.svg import SHADES, Line
@@ -34,6 +34,7 @@ def test_a_confusion_counts_what_is_right_on_its_diagonal_and_true_classes_down(
     cells = re.findall(r'<text class="count on(\d)"[^>]*>(\d+)<', drawn)
     assert [percent for _, percent in cells] == ["75", "25", "25", "75"]
     assert cells[0][0] == cells[3][0] > cells[1][0] == cells[2][0]
+    assert confusion([[0, 0], [0, 0]], ["a", "b"], "x") == ""
     three = confusion([[0, 4], [0, 0]], ["cat", "dog"], "x")
     places = re.findall(r'<text class="count[^>]* x="([\d.]+)" y="([\d.]+)"[^>]*>(\d+)<', three)
     ((x, y, value),) = places
@@ -142,21 +143,6 @@ def test_of_errors_the_worst_client_is_the_one_with_the_largest():
     assert described(shares) == "Every client. flea: mean 50.0 %, worst 25.0 %"
 
 
-def test_a_scatter_says_where_each_method_stands_and_puts_those_without_a_value_apart():
-    points = [
-        Point("dp", "m0", 4.0, 3.0, 5.0, 0.75, 0.01),
-        Point("plain", "m1", float("inf"), 0.0, 0.0, 0.875),
-    ]
-    axis = Axis("epsilon", lambda v: f"{v:.3g}", True, "none")
-    assert (
-        described(scatter(points, axis, "accuracy"))
-        == "accuracy against epsilon. dp: 4, 75.0 %; plain: none, 87.5 %"
-    )
-    assert scatter(points[1:], axis, "accuracy") == ""
-    nan = Point("x", "m0", float("nan"), 0.0, 0.0, 0.5)
-    assert "x:" not in described(scatter([*points, nan], axis, "accuracy"))
-
-
 @pytest.mark.parametrize("kinds", [("local",), ("local", "global")])
 def test_a_plane_has_a_panel_for_each_model_and_a_hue_for_each_client(kinds):
     panel = {"client": [4, 4, 1], "xy": [[0.0, 0.0], [1.0, 1.0], [0.5, 0.25]]}
@@ -167,9 +153,3 @@ def test_a_plane_has_a_panel_for_each_model_and_a_hue_for_each_client(kinds):
     assert ">b<" in drawn
     assert ">a<" not in drawn
     assert tsne({"names": []}) == ""
-
-
-def test_inputs_that_were_received_have_the_names_of_their_classes():
-    drawn = received_inputs({"classes": [2, 0, 7], "columns": 4, "png": "AAAA"}, ["cat", "dog", "cow"])
-    assert re.findall(r"<text[^>]*>([^<]*)<", drawn) == ["cow", "cat", "7"]
-    assert described(drawn) == "Inputs received from others, of 3 classes"
