@@ -57,7 +57,7 @@ def test_dice_is_the_score(comparison):
     assert "Dice in %, mean ± sample standard deviation over 2 seeds" in results_table.note(rows)
     line = next(csv.DictReader(io.StringIO(results_table.as_csv(rows))))
     assert line["metric"] == "dice"
-    assert float(line["dice_both"]) == pytest.approx(rows[0].dice_both.mean)
+    assert float(line["dice_both.mean"]) == pytest.approx(rows[0].dice_both.mean)
     assert results_table.as_json(rows)[0]["metric"] == "dice"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from unskew.report.figures.bars import histograms, reliability
-from unskew.report.figures.curves import curves, roc, series
+from unskew.report.figures.curves import curves, roc
 from unskew.report.figures.images import tsne
 from unskew.report.figures.matrices import confusion, exposure
 from unskew.report.figures.method_rows import Strip, client_scores
@@ -57,19 +57,6 @@ def test_curves_end_where_they_end_in_percent_or_in_their_own_unit():
     assert curves([], "round", "x") == ""
 
 
-def test_series_begin_at_zero_unless_all_is_far_from_it():
-    near = series([line("a", [1, 2], [0.3, 1.0], share=False)], "loss")
-    far = series([line("a", [1, 2], [0.9, 1.0], share=False)], "loss")
-    assert described(near) == "loss against round. a ends at 1"
-    ticks = {
-        name: re.findall(r'<text class="tick"[^>]*>([^<]*)<', drawn)
-        for name, drawn in (("near", near), ("far", far))
-    }
-    assert "0" in ticks["near"]
-    assert "0" not in [t for t in ticks["far"] if "." in t or t == "0"]
-    assert series([line("a", [1], [0.3])], "loss") == ""
-
-
 def test_a_receivers_curve_is_read_at_one_percent_of_false_positives():
     drawn = roc([{"name": "loss", "fpr": [0.0, 0.01, 0.011, 1.0], "tpr": [0.0, 0.25, 0.75, 1.0]}])
     assert described(drawn).endswith("loss catches 25.0% at 1 %")
@@ -107,15 +94,13 @@ def test_exposure_is_darker_the_earlier_it_was():
         int(q): re.findall(r"M([\d.]+) ([\d.]+)", d)
         for q, d in re.findall(r'<path class="q(\d+)" d="([^"]+)"', drawn)
     }
-    cell, (left, top) = 14.0, (64.0, 24.0)
-    assert [(round(float(x) - left), round(float(y) - top)) for x, y in shades[SHADES]] == [(cell, 0)]
+    (left, top), (w, h) = (110.0, 42.0), (64, 26)
+    assert [(round(float(x) - left), round(float(y) - top)) for x, y in shades[SHADES]] == [(w, 0)]
     assert max(shades) == SHADES
     assert sum(len(cells) for cells in shades.values()) == 3
     (late,) = shades[min(shades)]
-    assert (round(float(late[0]) - left), round(float(late[1]) - top)) == (
-        0,
-        14,
-    )  # row: whose; column: who received it
+    # row: whose; column: who received it
+    assert (round(float(late[0]) - left), round(float(late[1]) - top)) == (0, h)
     assert exposure({"share": 0.0, "since": [], "names": []}, 10) == ""
 
 

@@ -47,7 +47,7 @@ def curves(
     log_x: bool = False,
     unit: Unit = plain_number,
 ) -> str:
-    """SVG text of lines with scores as y; "" without lines."""
+    """SVG text of lines; "" without lines. Shares are drawn in percent."""
     lines = [c for c in (c.thinned() for c in lines) if len(c.x)]
     if not lines:
         return ""
@@ -73,28 +73,6 @@ def curves(
     words = "; ".join(f"{c.name} ends at {value}" for c, value in zip(lines, written))
     data = _for_script(lines, (x, y), (x_label, y_label), unit)
     return svg(height, f"{y_label} against {x_label}. {words}", parts, data)
-
-
-def series(lines: Sequence[Line], y_label: str, *, x_label: str = "round") -> str:
-    """SVG text of lines in their own unit; "" unless some line has two points."""
-    lines = [c for c in (c.thinned() for c in lines) if len(c.x) > 1]
-    if not lines:
-        return ""
-    left, right, top, bottom = 56, 178, 12, 50
-    height = max(240, top + bottom + 18 * len(lines))
-    low, high = _ends(lines)
-    low = 0.0 if 0 <= low < 0.6 * high else low
-    pad = 0.05 * ((high - low) or abs(high) or 1.0)
-    x = _x_scale(lines, left, WIDTH - right)
-    y = Scale(low - pad if low else low, high + pad, height - bottom, top)
-    ends = [significant(float(c.y[-1]), 3) for c in lines]
-    parts = _y_axis(y, [(v, plain_number(round(v, 9))) for v in y.ticks(5)], left, WIDTH - right)
-    parts.append(x_axis(x, height - bottom, top, x_label, plain_number, 7))
-    parts += [*(_band(c, x, y) for c in lines), *(_curve(c, x, y, end) for c, end in zip(lines, ends))]
-    at = [_End.of(c, x, y, end) for c, end in zip(lines, ends)]
-    parts.append(_end_labels(at, WIDTH - right, (top, height - bottom), 15))
-    words = "; ".join(f"{c.name} ends at {end}" for c, end in zip(lines, ends))
-    return svg(height, f"{y_label} against {x_label}. {words}", parts)
 
 
 LEAST_SHARE = 1e-3

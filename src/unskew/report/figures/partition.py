@@ -12,7 +12,6 @@ from unskew.report.figures.svg import (
     SHADES,
     WIDTH,
     data_attribute,
-    escape_xml,
     label_stride,
     rects,
     shorten,
@@ -111,11 +110,9 @@ def _sizes(sizes: np.ndarray, left: float, w: float, top: float) -> list[str]:
 
 
 def _client_names(names: Sequence[str], clients: int, left: float, w: float, y: float) -> str:
-    """The names of all clients, upright or slanted, if there is room; else some of their numbers."""
+    """The names of all clients if there is room; else some of their numbers."""
     K, middle = len(names), left + len(names) * w / 2
     short = [n.removeprefix("client-") for n in names]
-    if short == names and 6.6 * max(map(len, short)) + 6 > w >= 13:
-        return "".join(_slanted(left + (k + 0.5) * w + 4, y - 4, n) for k, n in enumerate(names))
     label = plural(K, "client") if clients == K else f"the first {K} of {clients:,} clients"
     if 6.6 * max(map(len, short)) + 6 <= w:
         label = label if short == names else f"client, 0 to {K - 1}"
@@ -125,8 +122,3 @@ def _client_names(names: Sequence[str], clients: int, left: float, w: float, y: 
         shown = {k: str(k) for k in range(0, K, step)}
     ticks = [text(left + (k + 0.5) * w, y, name, anchor="middle") for k, name in shown.items()]
     return "".join([*ticks, text(middle, y + 22, label, "axis", "middle")])
-
-
-def _slanted(x: float, y: float, name: str) -> str:
-    turned = f'transform="translate({x:.1f} {y:.1f}) rotate(-40)"'
-    return f'<text class="tick" text-anchor="end" {turned}>{escape_xml(shorten(name, 10))}</text>'

@@ -17,7 +17,7 @@ from unskew.report.analysis import leakage
 from unskew.report.analysis.leakage import Leakage, extremes, leakages, strongest, unmade
 from unskew.report.analysis.numbers import MISSING, digits
 from unskew.report.analysis.runs import RunData, Traffic
-from unskew.report.figures.curves import roc, series
+from unskew.report.figures.curves import curves, roc
 from unskew.report.figures.images import reconstructions
 from unskew.report.figures.svg import Line, numbered_colour
 from unskew.report.sections import Context, Section, figure, render
@@ -173,8 +173,8 @@ def _pictures(method: str, run: RunData) -> list[tuple[str, Markup]]:
     drawn = []
     for name, finding in run.attacks.items():
         shown = finding.get("pictures", {})
-        if curves := shown.get("roc"):
-            drawn.append((f"{method}: {name}, true against false positives", figure(roc(curves))))
+        if receivers := shown.get("roc"):
+            drawn.append((f"{method}: {name}, true against false positives", figure(roc(receivers))))
         for title, sheet in shown.get("images", {}).items():
             drawn.append((f"{method}: {title}", figure(reconstructions(sheet))))
         if plot := shown.get("lines"):
@@ -184,6 +184,6 @@ def _pictures(method: str, run: RunData) -> list[tuple[str, Markup]]:
                 )
                 for i, c in enumerate(plot["lines"])
             ]
-            picture = figure(series(lines, plot["y"], x_label=plot["x"]))
+            picture = figure(curves(lines, plot["x"], f"{plot['y']}, %"))
             drawn.append((f"{method}: {plot['y']}", picture))
     return [(title, picture) for title, picture in drawn if picture]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from markupsafe import Markup
@@ -11,7 +12,7 @@ from unskew.report.analysis.numbers import MISSING, three_digits
 from unskew.report.analysis.runs import EVALUATED, RunData
 from unskew.report.analysis.stats import NAN, Score
 from unskew.report.figures.bars import histograms, reliability
-from unskew.report.figures.curves import series
+from unskew.report.figures.curves import curves
 from unskew.report.figures.images import received_inputs, tsne
 from unskew.report.figures.matrices import confusion, cross_site, exposure
 from unskew.report.sections import Context, Section, figure, render
@@ -97,9 +98,10 @@ def _series(context: Context, metrics: list[tuple[str, str, list[Score]]]) -> li
     """(title, picture) of each metric with values in more than one round."""
     pictures = []
     for metric, title, _ in metrics:
-        lines = [line for m in context.methods if (line := context.line(m, SCOPE, metric))]
-        if picture := figure(series(lines, title)):
-            pictures.append((f"{title}, over rounds", picture))
+        drawn = [line for m in context.methods if (line := context.line(m, SCOPE, metric))]
+        lines = [replace(line, share=False) for line in drawn]  # each measure has a unit of its own
+        if any(len(line.x) > 1 for line in lines):
+            pictures.append((f"{title}, over rounds", figure(curves(lines, "round", title))))
     return pictures
 
 
