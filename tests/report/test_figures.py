@@ -73,21 +73,6 @@ def test_long_runs_are_thinned_but_end_where_they_end():
     assert "<polygon" not in drawn  # one seed has no band
 
 
-def test_bytes_have_a_logarithmic_axis_with_units():
-    x = np.geomspace(2e5, 3e8, 10)
-    drawn = curves(
-        [Line("m", "m0", x, np.linspace(0, 1, 10), np.zeros(10))],
-        "bytes",
-        "%",
-        log_x=True,
-        unit=lambda v: f"{v:.0f} B",
-    )
-    steps = np.diff(
-        [float(p.split(",")[0]) for p in re.search(r'<polyline[^>]*points="([^"]*)"', drawn)[1].split()]
-    )
-    assert np.allclose(steps, steps[0], atol=0.2)
-
-
 @pytest.mark.parametrize(("K", "C"), [(1, 2), (20, 10), (500, 62)])
 def test_the_partition_map_fits_its_frame(K, C):
     fed = federation(K, C)
@@ -106,15 +91,6 @@ def test_the_partition_map_fits_its_frame(K, C):
     assert max(y + h for _, y, _, h in boxes) <= height
     if K == 500:
         assert "the first 200 of 500 clients" in drawn
-
-
-def test_more_samples_are_darker():
-    fed = {"labels": [[1, 100], [50, 0]], "classes": ["a", "b"], "names": ["x", "y"], "clients": 2}
-    shade = {
-        words: int(q)
-        for q, words in zip(re.findall(r'class="q(\d)" d=', partition_map(fed)), ("1", "50", "100"))
-    }
-    assert shade["1"] < shade["50"] < shade["100"] == 8
 
 
 def test_a_sample_of_several_labels_is_one_sample():

@@ -7,14 +7,11 @@ import json
 import re
 from itertools import pairwise
 
-import numpy as np
 import pytest
 
 from tests.report.fake_runs import fake_run
 from tests.report.test_page import EVIL, Tags
-from unskew.report.analysis.numbers import three_digits
 from unskew.report.analysis.runs import read_run
-from unskew.report.analysis.stats import Score, rounds_to
 from unskew.report.figures.matrices import cross_site
 from unskew.report.page import write_report
 from unskew.report.sections import context_of
@@ -98,21 +95,8 @@ def test_a_measure_that_is_undefined_in_the_last_round_has_no_last_value(run):
     assert "Separation of classes, test samples, local models, over rounds" in html
 
 
-def test_numbers_keep_three_digits():
-    assert three_digits(Score(0.012345, 0.00678, 3)) == "0.0123 ± 0.0068"
-    assert three_digits(Score(12.345, 0, 1)) == "12.3"
-    assert three_digits(Score(float("nan"), 0, 0)) == "–"
-
-
 def test_pairs_leave_out_sites_without_a_model():
     drawn = cross_site(PICTURES["cross_site"])
     assert "31.0" in drawn
     assert drawn.count(">caltech<") == 1  # a column, no row
     assert cross_site({"names": ["a"], "score": [[None]]}) == ""
-
-
-def test_rounds_to_a_target_are_the_first_that_reached_it(run):
-    data = read_run(run)
-    t, score = data.series("global", "accuracy")
-    assert rounds_to(data, float(score[2])) == t[np.argmax(score >= score[2])]
-    assert np.isnan(rounds_to(data, 1.1))

@@ -149,32 +149,12 @@ def test_a_single_run_needs_no_comparison(tmp_path):
     assert "unskew run" in text
 
 
-def test_a_run_that_has_only_begun_has_a_page(tmp_path):
-    path = fake_run(tmp_path / "r", clients=5, rounds=8)
-    first = [line for line in (path / "metrics.jsonl").read_text().splitlines() if json.loads(line)["t"] == 0]
-    (path / "metrics.jsonl").write_text("\n".join(first) + "\n")
-    for name in ("ledger.jsonl", "events.jsonl"):
-        (path / name).write_text("")
-    text = write_report([path], tmp_path / "r.html").read_text()
-    assert "Not finished (1 of 1 run): fedavg seed 0 (round 0 of 8)" in text
-    assert "Nothing has been sent yet" in text
-
-
 def test_local_alone_has_a_page_without_a_global_score(tmp_path):
     text = write_report(
         fake_run(tmp_path / "r", "local", clients=5, rounds=8), tmp_path / "r.html"
     ).read_text()
     assert "without a global accuracy" in text
     assert "Nothing leaves a client" in text
-
-
-def test_what_differs_between_data_is_warned_of(tmp_path):
-    a = fake_run(tmp_path / "a", "fedavg", clients=5, rounds=4)
-    b = fake_run(tmp_path / "b", "flea", clients=5, rounds=4, data="mnist")
-    assert (
-        "These runs have different data (digits, mnist)"
-        in write_report([a, b], tmp_path / "r.html").read_text()
-    )
 
 
 def test_nothing_a_user_wrote_becomes_markup(tmp_path):

@@ -65,31 +65,6 @@ def test_a_list_that_names_more_clients_than_the_run_has_is_one_sentence(tmp_pat
         _ = read_run(path).attendance
 
 
-def test_a_list_of_bytes_counts_each_client(tmp_path):
-    path = fake_run(tmp_path / "r", clients=4, rounds=2)
-    row = {
-        "t": 1,
-        "way": "up",
-        "share": "p/x",
-        "clients": [0, 2],
-        "bytes": [10, 30],
-        "reads": "each",
-        "guarantee": "dp",
-    }
-    (path / "ledger.jsonl").write_text(
-        json.dumps(row) + "\n" + json.dumps({**row, "t": 2, "bytes": 7, "shape": [3, 4]}) + "\n"
-    )
-    (share,) = read_run(path).traffic
-    assert (share.total, share.most, share.reads, share.guarantee, share.shape) == (
-        54,
-        30,
-        "each",
-        "dp",
-        "3×4",
-    )
-    assert read_run(path).bytes_up[1].tolist() == [40, 54]
-
-
 def test_a_torn_last_line_is_left_out(tmp_path):
     path = fake_run(tmp_path / "r", clients=4, rounds=3)
     whole = read_run(path).series("global", "accuracy")[1]
