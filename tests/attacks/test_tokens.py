@@ -80,6 +80,7 @@ def attacked(folder):
 
 def test_an_update_names_the_words_of_a_clients_samples(attacked):
     scores = {s.metric: s for s in Tokens().attempt(attacked, 0).scores}
+    assert {s.of for s in scores.values()} == {"rows of words, updates as sent"}  # all look places up alike
     assert scores["AUC"].value == scores["recall"].value == scores["precision"].value == 1
     assert 0.6 < scores["AUC"].floor < 0.95
     assert 0.3 < scores["recall"].floor < 0.95
@@ -87,16 +88,11 @@ def test_an_update_names_the_words_of_a_clients_samples(attacked):
     assert {s.n for s in scores.values()} == {3}
 
 
-def test_tables_that_all_samples_look_up_alike_are_left_out(attacked):
-    assert {s.of for s in Tokens().attempt(attacked, 0).scores} == {"rows of words, updates as sent"}
-
-
 @pytest.mark.parametrize(
     "settings",
     [
         {"weight_decay": 0.01, "momentum": 0.9},
         {"optimiser": "adamw", "lr": 0.01, "weight_decay": 0.1},
-        {"optimiser": "adam", "lr": 0.01},
         {"model": "Bag(bag=True)", "lanes": "1"},
     ],
 )
@@ -108,11 +104,10 @@ def test_decay_and_the_kind_of_table_hide_nothing(folder, tmp_path, settings):
     scene.close()
 
 
-@pytest.mark.parametrize("method", ["fedavg+dpsgd(noise_multiplier=1.0)", "fedavg+efsign"])
-def test_what_hides_rows_leaves_the_attacker_what_it_knew(folder, tmp_path, method):
+def test_what_hides_rows_leaves_the_attacker_what_it_knew(folder, tmp_path):
     for file in ("s.npz", "net.py"):
         (tmp_path / file).write_bytes((folder / file).read_bytes())
-    scene = run(tmp_path, method)
+    scene = run(tmp_path, "fedavg+efsign")
     outcome = Tokens().attempt(scene, 0)
     assert not [s.doubt for s in outcome.scores if s.doubt]
     assert next(s for s in outcome.scores if s.main).value < 0.95

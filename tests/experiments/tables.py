@@ -1,4 +1,4 @@
-"""Small tables that tests run: of accuracies, of measures, of attacks, and one with privacy to account
+"""Small tables that tests run: of accuracies, of attacks, and one with privacy to account
 for."""
 
 from pathlib import Path
@@ -18,25 +18,6 @@ claims:
   - {text: "standing still helps", better: Still, than: [FedAvg], by: 1}
 open: ["everything"]
 finding: "Standing still gets nowhere."
-"""
-
-
-MEASURED = """
-title: "A measured figure"
-paper: "Nobody, 2026"
-measure: last
-scope: measure
-metric: exposure
-unit: number
-settings: {data: digits, clients: 4, samples: 60, rounds: 3, epochs: 1, measure: "exposure,correlation"}
-methods: {FLea: flea}
-rows:
-  all: {settings: {data: digits, skew: iid}}
-  early: {settings: {data: digits, skew: iid}, at: 1}
-  late: {settings: {data: digits, skew: iid}, at: 4}
-  features: {settings: {data: digits, skew: iid}, metric: correlation, published: {FLea: 0.65}}
-claims:
-  - {text: "something", better: FLea, than: []}
 """
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import unskew
 from tests.attacks.test_code import METHOD
-from tests.experiments.tables import MEASURED, PRIVATE, SMALL, written
+from tests.experiments.tables import PRIVATE, SMALL, written
 from unskew import cli
 from unskew.errors import StateError, UsageError
 from unskew.experiments.request import Request
@@ -145,25 +145,6 @@ def test_runs_of_another_version_are_told_of_and_run_again_when_asked(tmp_path, 
     assert json.loads(old.read_text())["unskew"] == revision()
     assert other.stat().st_mtime_ns == began[other]
     assert "Runs by version" not in page.read_text()
-
-
-def test_rows_may_read_measures_and_share_their_runs(tmp_path, monkeypatch):
-    monkeypatch.delenv("UNSKEW_DATA", raising=False)
-    words = ["reproduce", written(tmp_path, "measured", MEASURED), "--seeds", "1", "--folder", str(tmp_path)]
-    words += ["--processes", "1"]
-    done = CliRunner().invoke(cli.app(), words)
-    assert done.exit_code == 0, done.output
-    result = json.loads((tmp_path / "reproduce" / "pages" / "measured.json").read_text())
-    found = {e["row"]: e["ours"]["mean"] for e in result["entries"]}
-    assert found["all"] == 1
-    assert found["early"] == 0
-    assert found["late"] is None  # the runs end after round 3
-    assert 0.5 < found["features"] <= 1
-    assert len(list(tmp_path.rglob("model.safetensors"))) == 1
-    assert (
-        "ours: the measure `exposure` (in `all`, `early`, `late`); the measure `correlation`" in done.output
-    )
-    assert " in %" not in done.output
 
 
 @pytest.mark.usefixtures("few_attempts")

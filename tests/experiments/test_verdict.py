@@ -234,20 +234,6 @@ def test_a_margin_that_may_be_chance_is_unclear():
     )
 
 
-def test_of_an_attacks_error_the_distances_turn_with_the_sign():
-    nearer = Claim("comes nearer", "FedAvg", ("Still",))
-    ours = attacked("FedAvg", 0.10, 0.01, 0.11, lower=True)
-    assert judge(nearer, ours, attacked("Still", 0.13, 0.12, 0.9, lower=True)).verdict == "agrees so far"
-    assert judge(nearer, ours, attacked("Still", 0.13, 0.09, 0.14, lower=True)).verdict == "unclear"
-
-
-def test_a_step_of_attacked_rows_may_be_unclear():
-    falls = Trend("falls", "FedAvg", (("even", "odd"),))
-    first = attacked("FedAvg", 60.0, 57.0, 99.0)
-    assert judge(falls, first, attacked("FedAvg", 54.9, 10.0, 58.9, row="odd")).verdict == "agrees so far"
-    assert judge(falls, first, attacked("FedAvg", 55.1, 10.0, 59.1, row="odd")).verdict == "unclear"
-
-
 def test_of_errors_the_lower_is_ahead_and_stability_is_no_error():
     """The paper's numbers are of the table's own measure, so a claim on stability has none."""
     claims = [Claim("less", "A", ("B",)), Claim("calmer", "A", ("B",), measure="stability")]
