@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from unskew.report.analysis.runs import Attendance
-from unskew.report.figures.bars import attendance, histograms
+from unskew.report.figures.bars import histograms
 from unskew.report.figures.curves import curves
-from unskew.report.figures.method_rows import Strip, client_scores
-from unskew.report.figures.partition import partition_map
 from unskew.report.figures.svg import POINTS, WIDTH, Line
+from unskew.report.sections.attendance import picture as attendance
+from unskew.report.sections.clients import Strip, client_scores
+from unskew.report.sections.partition import partition_map
 
 EVIL = '<script>alert("x")</script>'
 

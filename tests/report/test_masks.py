@@ -13,7 +13,7 @@ from tests.report.fake_runs import fake_comparison
 from unskew.report import page
 from unskew.report.analysis import results_table, summary
 from unskew.report.analysis.runs import read_comparison
-from unskew.report.figures.partition import partition_map
+from unskew.report.sections.partition import partition_map
 
 SITES = ["DRIVE", "CHASE_DB1", "STARE"]
 PIXELS = [[900, 100], [950, 50], [930, 70]]

@@ -12,8 +12,8 @@ from unskew.report.figures.bars import histograms, reliability
 from unskew.report.figures.curves import curves, roc
 from unskew.report.figures.images import tsne
 from unskew.report.figures.matrices import confusion, exposure
-from unskew.report.figures.method_rows import Strip, client_scores
 from unskew.report.figures.svg import SHADES, Line
+from unskew.report.sections.clients import Strip, client_scores
 
 
 def described(drawn: str) -> str:
