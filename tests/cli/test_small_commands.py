@@ -105,10 +105,10 @@ def test_figures_are_asked_for_as_the_options_say(monkeypatch):
 
     monkeypatch.setattr(paper_figures, "write_figures", written)
     assert call("figures", "r", "s").out == "a.svg  a picture\n"
-    call("figures", "r", "--out", "x", "--format", "pdf", "--font", "Times")
+    call("figures", "r", "--out", "x", "--font", "Times")
     assert asked == [
-        (("r", "s"), None, "svg", "Helvetica, Arial, sans-serif"),
-        (("r",), Path("x"), "pdf", "Times"),
+        (("r", "s"), None, "Helvetica, Arial, sans-serif"),
+        (("r",), Path("x"), "Times"),
     ]
 
 

@@ -10,7 +10,7 @@ import re
 import numpy as np
 import pytest
 
-from unskew.report.figures.svg import HUES, SHADES
+from unskew.report.figures.svg import HUES
 from unskew.report.sections import render
 
 
@@ -70,15 +70,3 @@ def test_methods_differ_for_every_reader_and_the_first_four_in_grey(style, theme
         distances = np.linalg.norm(seen[:, None] - seen, axis=2)[~np.eye(HUES, dtype=bool)]
         assert distances.min() > 12, deficiency
     assert np.diff(np.sort(lab(colours[:4])[:, 0])).min() > 9
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_on_every_shade_can_be_read(style, theme):
-    variables = variables_of(style, theme)
-    opacity = dict(re.findall(r"svg \.q(\d) \{ fill: var\(--map\); fill-opacity: ([\d.]+);", style))
-    assert len(opacity) == SHADES
-    for shade, alpha in opacity.items():
-        assert f"svg .on{shade} {{ fill: var(--on{shade}) }}" in style
-        a = float(alpha)
-        behind = [a * m + (1 - a) * c for m, c in zip(rgb(variables["map"]), rgb(variables["card"]))]
-        assert contrast(rgb(variables[f"on{shade}"]), behind) >= 4.5, shade

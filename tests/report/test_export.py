@@ -4,7 +4,6 @@ them."""
 from __future__ import annotations
 
 import re
-import sys
 from xml.etree import ElementTree
 
 import pytest
@@ -27,7 +26,7 @@ def study(tmp_path_factory):
 
 
 def test_every_picture_is_a_file_with_the_looks_of_paper_and_the_table_beside_them(study, tmp_path):
-    written = paper_figures.write_figures([study], tmp_path, "svg", "Times New Roman")
+    written = paper_figures.write_figures([study], tmp_path, "Times New Roman")
     names = [path.name for path, _ in written]
     assert names[:2] == ["table.tex", "table.csv"]
     assert {"rounds-1.svg", "clients-1.svg", "bytes.svg", "partition.svg"} <= set(names)
@@ -53,26 +52,9 @@ def test_every_picture_is_a_file_with_the_looks_of_paper_and_the_table_beside_th
     assert ".label{fill: #16202c; font-size: 13px" in style
 
 
-def test_the_command_says_what_it_wrote_and_pdf_without_its_library_is_one_sentence(study, monkeypatch):
+def test_the_command_says_what_it_wrote(study):
     assert re.search(r"c/figures/table\.tex  the table for LaTeX", call("figures", str(study)).out)
     assert (study / "figures" / "partition.svg").exists()
-    monkeypatch.setitem(sys.modules, "cairosvg", None)
-    refused = call("figures", str(study), "--format", "pdf", "--out", str(study / "none"))
-    assert refused.code == 2
-    assert re.search(r"E133 .*pip install 'unskew\[figures\]'", refused.text)
-    assert not (study / "none").exists()
-    with pytest.raises(UsageError, match="E109 format must be 'svg' or 'pdf'; got 'png'"):
-        paper_figures.write_figures([study], study / "none", "png")  # type: ignore[arg-type]
-
-
-def test_pdf_files_are_pdf(study, tmp_path):
-    pytest.importorskip(
-        "cairosvg",
-        reason="CairoSVG is not installed: pip install 'unskew[figures]'",
-        exc_type=(ImportError, OSError),
-    )
-    written = paper_figures.write_figures([study], tmp_path / "out", "pdf")
-    assert all(p.read_bytes().startswith(b"%PDF") for p, _ in written if p.suffix == ".pdf")
 
 
 def test_a_comparisons_own_target_stays_its_target(tmp_path):

@@ -4,18 +4,12 @@ text."""
 from __future__ import annotations
 
 import json
-import re
-from itertools import pairwise
 
 import pytest
 
 from tests.report.fake_runs import fake_run
 from tests.report.test_page import EVIL, Tags
-from unskew.report.analysis.runs import read_run
-from unskew.report.figures.matrices import cross_site
 from unskew.report.page import write_report
-from unskew.report.sections import context_of
-from unskew.report.sections.measures import build
 
 PICTURES = {
     "cross_site": {
@@ -74,29 +68,3 @@ def test_the_page_shows_what_was_measured_and_stays_whole(run, tmp_path):
         assert words in text, words
     assert "onerror='alert" not in text.replace("&#39;", "'").replace("&quot;", '"').split("<svg")[0]
     assert "<img src=x" not in text
-
-
-def test_a_measure_that_is_undefined_in_the_last_round_has_no_last_value(run):
-    with open(run / "metrics.jsonl", "a") as file:
-        for t in (4, 5):
-            row = {
-                "t": t,
-                "scope": "measure",
-                "client": None,
-                "metric": "separation_test_local",
-                "value": 3.21,
-            }
-            file.write(json.dumps(row) + "\n")
-    html = build(context_of([read_run(run)], "x")).html
-    cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", html)
-    values = dict(pairwise(cells))
-    assert values["Separation of classes, test samples, local models"] == "–"
-    assert values["Weight diversity"] == "2.08"
-    assert "Separation of classes, test samples, local models, over rounds" in html
-
-
-def test_pairs_leave_out_sites_without_a_model():
-    drawn = cross_site(PICTURES["cross_site"])
-    assert "31.0" in drawn
-    assert drawn.count(">caltech<") == 1  # a column, no row
-    assert cross_site({"names": ["a"], "score": [[None]]}) == ""

@@ -20,9 +20,8 @@ from tests.report.test_page import Tags
 from unskew.report.analysis.numbers import digits, three_digits
 from unskew.report.analysis.runs import read_run, scores_of
 from unskew.report.analysis.stats import Score, last_best_mean10, paired_p, stability
-from unskew.report.figures.curves import curves
 from unskew.report.figures.matrices import confusion
-from unskew.report.figures.svg import Line, mean_line, text, tooltip
+from unskew.report.figures.svg import text, tooltip
 from unskew.report.page import write_report
 from unskew.report.paper_figures import write_figures
 from unskew.report.sections import context_of, reproducibility
@@ -107,19 +106,6 @@ def test_statistics_of_numbers_that_are_none(recwarn):
     assert not recwarn.list
 
 
-def test_a_curve_leaves_out_rounds_without_a_number():
-    drawn = Line(
-        "a", "m0", np.arange(4), np.array([0.5, NAN, 0.75, NAN]), np.array([NAN, NAN, 0.1, 0.1])
-    ).thinned()
-    assert (drawn.x.tolist(), drawn.y.tolist(), drawn.band.tolist()) == ([0, 2], [0.5, 0.75], [0.0, 0.1])
-    one = mean_line("a", "m0", [(np.array([1]), np.array([INF])), (np.array([1]), np.array([0.5]))])
-    assert one is not None
-    assert one.thinned().band.tolist() == [0.0]
-    assert (
-        curves([Line("a", "m0", np.array([1]), np.array([NAN]), np.zeros(1))], "round", "accuracy, %") == ""
-    )
-
-
 @pytest.mark.parametrize("C", [12, 300])
 def test_many_classes_have_cells_of_their_own_and_names_that_do_not_overlap(C):
     """Cells of less than a pixel had a negative width, at which browsers stop drawing, and every class its
@@ -145,13 +131,6 @@ def test_pictures_hold_no_character_that_xml_forbids_or_that_turns_the_line(bad)
     for drawn in (text(0, 0, f"a{bad}b"), tooltip(f"a{bad}b")):
         words = ET.fromstring(drawn).text
         assert words == f"a\ufffd{bad[1:]}b"
-
-
-def test_figures_of_names_with_control_characters(tmp_path):
-    """`unskew figures` ended with a traceback."""
-    at = fake_run(tmp_path / "r", rounds=3)
-    altered(at, "federation.json", lambda facts: {**facts, "classes": ["a\x0bb", *facts["classes"][1:]]})
-    assert not call("figures", str(at)).code
 
 
 @pytest.mark.parametrize(

@@ -140,15 +140,6 @@ def test_the_table_is_a_file_on_the_page_itself(text, comparison):
     )
 
 
-def test_a_single_run_needs_no_comparison(tmp_path):
-    path = fake_run(tmp_path / "one", "fedavg", clients=5, rounds=8, away=0.0)
-    text = write_report(path, tmp_path / "one.html").read_text()
-    assert not Tags(text).wrong
-    assert "vs best" not in re.sub(r"<pre.*?</pre>", "", text, flags=re.DOTALL)
-    assert "every client was asked and answered" in text
-    assert "unskew run" in text
-
-
 def test_local_alone_has_a_page_without_a_global_score(tmp_path):
     text = write_report(
         fake_run(tmp_path / "r", "local", clients=5, rounds=8), tmp_path / "r.html"

@@ -6,11 +6,9 @@ import re
 import xml.etree.ElementTree as ET
 
 import numpy as np
-import pytest
 
-from unskew.report.figures.bars import histograms, reliability
+from unskew.report.figures.bars import reliability
 from unskew.report.figures.curves import curves, roc
-from unskew.report.figures.images import tsne
 from unskew.report.figures.matrices import confusion, exposure
 from unskew.report.figures.svg import SHADES, Line
 from unskew.report.sections.clients import Strip, client_scores
@@ -104,37 +102,9 @@ def test_exposure_is_darker_the_earlier_it_was():
     assert exposure({"share": 0.0, "since": [], "names": []}, 10) == ""
 
 
-def test_histograms_are_shares_of_their_own_panel():
-    drawn = histograms(
-        {"buffer": [1, 3], "local": [[0, 0], [2, 2], [1, 0], [0, 1]], "mixed": [], "names": ["x", "y"]},
-        ["a", "b"],
-        most=3,
-    )
-    titles = re.findall(r'<text class="label"[^>]*>([^<]*)<', drawn)
-    assert titles == [
-        "buffer",
-        "y: own data",
-        "client 2: own data",
-    ]  # the first has no samples, the fourth is one too many
-    tips = re.findall(r"class (\w): ([\d.]+) %", drawn)
-    assert tips == [("a", "25.0"), ("b", "75.0"), ("a", "50.0"), ("b", "50.0"), ("a", "100.0"), ("b", "0.0")]
-
-
 def test_of_errors_the_worst_client_is_the_one_with_the_largest():
     drawn = client_scores([Strip("flea", "m1", ["anna", "ben"], [2.0, 8.0], "rmse")], "error")
     assert "worst 8" in described(drawn)
     assert ": ben<" in drawn
     shares = client_scores([Strip("flea", "m1", ["anna", "ben"], [0.25, 0.75])], "accuracy, %")
     assert described(shares) == "Every client. flea: mean 50.0 %, worst 25.0 %"
-
-
-@pytest.mark.parametrize("kinds", [("local",), ("local", "global")])
-def test_a_plane_has_a_panel_for_each_model_and_a_hue_for_each_client(kinds):
-    panel = {"client": [4, 4, 1], "xy": [[0.0, 0.0], [1.0, 1.0], [0.5, 0.25]]}
-    drawn = tsne({"names": ["a", "b", "c", "d", "e"], **dict.fromkeys(kinds, panel)})
-    assert described(drawn) == "Test features of 2 clients in the plane (t-SNE)"
-    assert len(re.findall(r'<rect class="empty"', drawn)) == len(kinds)
-    assert ">e<" in drawn
-    assert ">b<" in drawn
-    assert ">a<" not in drawn
-    assert tsne({"names": []}) == ""

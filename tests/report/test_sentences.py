@@ -3,7 +3,6 @@ hand."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,13 +12,11 @@ from markupsafe import escape
 from tests.report.test_summary import run
 from unskew.report import page as report_page
 from unskew.report.analysis.runs import Traffic
-from unskew.report.analysis.summary import benefit_sentence, best_at_clients
+from unskew.report.analysis.summary import benefit_sentence
 from unskew.report.page import page
 from unskew.report.sections import (
-    attendance,
     context_of,
     cost,
-    data_remarks,
     disclosure,
     measures,
     reproducibility,
@@ -116,34 +113,6 @@ def test_a_lead_that_few_test_samples_may_show_by_chance_does_not_pay(tests, ver
     assert ("152 test samples, the same in all seeds, may show 9.9 by chance" in sentence) is (tests == 152)
 
 
-def test_a_method_is_held_against_training_alone_in_the_same_seeds():
-    """Seed 0 of the method is not there yet, so that of training alone has no partner."""
-    ours = [run("a", seed, [0.5], client_mean=[value]) for seed, value in ((2, 0.7), (1, 0.6))]
-    alone = [run("local", seed, [], own_mean=[value]) for seed, value in ((0, 0.1), (1, 0.2), (2, 0.3))]
-    method, theirs, single = best_at_clients(context_of([*ours, *alone], "x").summaries)
-    assert (method, theirs.tolist(), single.tolist()) == ("a", [0.6, 0.7], [0.2, 0.3])
-
-
-def test_what_was_understood_of_the_data_is_on_the_page():
-    """What was thresholded, resized, standardised or left out of a user's data was on no page."""
-    notes = [
-        ["note", "2 samples are twice there"],
-        ["left out", "3 files that are no images"],
-        ["note", "masks <cut> at 128"],
-    ]
-    a = changed(run("a", 0, [0.5, 0.5]), federation={**FEDERATION, "understood": notes})
-    again = changed(run("b", 0, [0.4, 0.4]), federation=a.federation)
-    section = data_remarks.build(context_of([a, again], "x"))
-    words = re.sub("<[^>]*>|\\s+", " ", section.html)
-    expected = (
-        "left out 3 files that are no images to check 2 samples are twice there masks &lt;cut&gt; at 128"
-    )
-    assert " ".join(words.split()) == expected
-    assert section.html in page([a, again], "x")
-    for silent in (FEDERATION, {**FEDERATION, "understood": []}):
-        assert data_remarks.build(context_of([changed(a, federation=silent)], "x")) is None
-
-
 def test_warnings_say_what_makes_the_numbers_doubtful():
     short = changed(run("a", 0, [0.5]), config={"method": "a", "seed": 0, "rounds": 4})
     dropped = changed(
@@ -165,22 +134,6 @@ def test_warnings_say_what_makes_the_numbers_doubtful():
         "These runs have different partitions (x, y), so their scores cannot be compared."
     ]
     assert report_page.warnings(context_of([run("a", 0, [0.5])], "x")) == []
-
-
-def test_attendance_in_words():
-    federation = {"clients": 3}
-    some = changed(run("a", 3), federation=federation, events=rounds(([0, 1, 2], [0, 2]), ([0], [0])))
-    assert attendance.sentence(some, same=False) == "25 % of the requests went unanswered."
-    named = changed(some, config={**some.config, "availability": "bernoulli:0.5"})
-    assert (
-        attendance.sentence(named, same=True)
-        == "25 % of the requests went unanswered (availability bernoulli:0.5, seed 3). The same clients are"
-        " absent for every method."
-    )
-    asked = changed(some, events=rounds(([0, 1], [0, 1])))
-    assert attendance.sentence(asked, same=True) == "In every round all clients that were asked answered."
-    everybody = changed(some, events=rounds(([0, 1, 2], [0, 1, 2])))
-    assert attendance.sentence(everybody, same=True) == "In every round every client was asked and answered."
 
 
 def test_the_ledger_in_words():

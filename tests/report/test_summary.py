@@ -119,23 +119,6 @@ def test_round_0_counts_only_where_nothing_else_was_evaluated():
     assert final(run("m", accuracy=[0.9], first=0), False) == 0.9
 
 
-def test_the_untrained_models_macro_f1_is_not_that_of_what_was_trained():
-    """Of methods whose clients keep weights only round 0 has one: FedPer stood there with 97 % accuracy and a
-    macro-F1 of 4 %."""
-    kept = run("fedper", accuracy=[0.1, 0.9, 0.97], first=0)
-    kept.metrics["global", "macro_f1"] = kept.metrics["global", "worst_class"] = (
-        np.array([0]),
-        np.array([0.04]),
-    )
-    (row,) = summary_table([kept])
-    assert (row.macro_f1.n, row.worst_class.n, row.final.mean) == (0, 0, 0.97)
-    elsewhere = run("fedper", accuracy=[0.1], first=0, own_mean=[0.1, 0.9])
-    assert len(trained_rounds(elsewhere)[0]) == 0
-    begun = run("fedper", accuracy=[0.1], first=0)
-    begun.metrics["train", "seconds"] = (np.array([1, 2]), np.array([1.0, 1.0]))
-    assert trained_rounds(begun)[1].tolist() == [0.1]  # two rounds were trained, and neither was evaluated
-
-
 def test_every_column_has_its_own_series():
     """Means of the last ten of eleven rounds; the first of them is 9 everywhere and must not count."""
     tail = [0.1] * 5 + [0.2] * 5
@@ -185,18 +168,6 @@ def test_in_a_short_run_every_score_is_of_the_last_round():
         == len(results_table.cells(rows[0]))
     )
     assert "all scores but best are those of the last round" in results_table.note(rows)
-
-
-def test_pooled_data_have_no_worst_client():
-    """The row of `centralised` showed its mean as its worst client, because the pooled data are one
-    client."""
-    pooled = run(
-        "centralised", 0, [0.9], client_mean=[0.9], client_worst=[0.9], client_std=[0.0], own_mean=[0.9]
-    )
-    _, c = summary_table([run("a", 0, [0.5]), replace(pooled, federation={"clients": 1})])
-    assert [score.n for score in (c.clients, c.worst, c.spread, c.personal)] == [0, 0, 0, 0]
-    assert c.last.mean == 0.9
-    assert results_table.cells(c)[1:6] == ["90.0", "90.0", "–", "–", "–"]
 
 
 def test_the_mean_over_seeds_of_the_final_score_leads():

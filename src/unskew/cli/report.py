@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from unskew.errors import printable
 
@@ -25,16 +25,13 @@ def report(
 def figures(
     runs: Annotated[tuple[str, ...], "folders of runs, or of a comparison"],
     out: Annotated[Path | None, "the folder to write to; figures/ in the first folder if left out"] = None,
-    format: Annotated[
-        Literal["svg", "pdf"], "svg, or pdf, which needs CairoSVG: pip install 'unskew[figures]'"
-    ] = "svg",
     font: Annotated[str, "the font of all text, such as 'Times New Roman'"] = "Helvetica, Arial, sans-serif",
 ) -> None:
     """Write every figure of a report as a vector file, and its table as LaTeX and CSV, for papers and
     slides."""
     from unskew.report import paper_figures
 
-    for path, label in paper_figures.write_figures(runs, out, format, font, say=_warn):
+    for path, label in paper_figures.write_figures(runs, out, font, say=_warn):
         print(f"{path}  {label}")
 
 

@@ -12,9 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
-from unskew.errors import MissingPackage, UsageError, excerpt
 from unskew.report import page, sections
 from unskew.report.analysis import results_table
 from unskew.report.analysis.runs import read_runs, requested_target
@@ -25,7 +23,6 @@ from unskew.system import disk
 WIDTH_MM = 178.0
 """The width of a picture in a file: two columns of a journal."""
 FONT = "Helvetica, Arial, sans-serif"
-FORMATS = ("svg", "pdf")
 MOST_LABEL = 100
 """The most characters of a file's description."""
 _SVG = re.compile(r'<svg viewBox="0 0 (\d+) (\d+)".*? aria-label="([^"]*)".*?</svg>', re.DOTALL)
@@ -97,7 +94,6 @@ def _resolved(body: str, colours: dict[str, str]) -> str:
 def write_figures(
     runs: Sequence[Path | str],
     out: Path | str | None = None,
-    format: Literal["svg", "pdf"] = "svg",
     font: str = FONT,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[tuple[Path, str]]:
@@ -105,12 +101,8 @@ def write_figures(
 
     out: the folder; default: `figures` in the first folder of runs.
     Returns every file with its description. say: receives a sentence for each run with changed records.
-    Raises StateError as `write_report` does; UsageError: E133 for PDF without CairoSVG, E109 for another
-    format, E161 if the folder cannot be written.
+    Raises StateError as `write_report` does, and UsageError (E161) if the folder cannot be written.
     """
-    if format not in FORMATS:
-        raise UsageError("E109", f"format must be {' or '.join(map(repr, FORMATS))}; got {excerpt(format)}.")
-    convert = _to_pdf() if format == "pdf" else str.encode
     out = Path(out).expanduser() if out else disk.folder_below(Path(runs[0]) / "figures")
     context = context_of(read_runs([Path(p) for p in runs]), "figures", requested_target(runs))
     for sentence in page.altered_records(context.runs):
@@ -123,17 +115,7 @@ def write_figures(
     disk.write_output(written[0][0], results_table.latex(context.summaries))
     disk.write_output(written[1][0], results_table.as_csv(context.summaries))
     for name, (text, label) in drawn.items():
-        path = out / f"{name}.{format}"
-        disk.write_output(path, convert(text))
+        path = out / f"{name}.svg"
+        disk.write_output(path, text)
         written.append((path, label[:MOST_LABEL]))
     return written
-
-
-def _to_pdf() -> Callable[[str], bytes]:
-    """A function from SVG text to the bytes of a PDF file."""
-    try:
-        import cairosvg  # pyright: ignore[reportMissingImports]
-    except (ImportError, OSError) as error:  # OSError: the library is there, and Cairo itself is not
-        instead = f"Cairo is your system's package libcairo2 ({error}), and --format svg needs neither"
-        raise MissingPackage("PDF", "CairoSVG with Cairo", "figures", instead) from error
-    return lambda text: cairosvg.svg2pdf(bytestring=text.encode())  # type: ignore[no-any-return]
