@@ -56,15 +56,6 @@ def test_names_at_the_ends_of_curves_never_overlap(n):
     assert ys[-1] < height
 
 
-def test_a_curve_that_ends_early_is_named_there_if_there_is_room():
-    lines = [flat("long", 0.2), flat("short", 0.9, end=8)]
-    (at, _, _) = next(t for t in texts(curves(lines, "round", "%"), "end") if t[2].startswith("short"))
-    assert at < WIDTH / 2
-    crossed = [*lines, flat("in the way", 0.9)]
-    (at, _, _) = next(t for t in texts(curves(crossed, "round", "%"), "end") if t[2].startswith("short"))
-    assert at > WIDTH - 178
-
-
 def test_long_runs_are_thinned_but_end_where_they_end():
     drawn = curves(
         [Line("m", "m0", np.arange(5000), np.linspace(0.1, 0.876, 5000), np.zeros(5000))], "round", "%"

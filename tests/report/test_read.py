@@ -44,9 +44,9 @@ def test_series_clients_and_bytes_are_what_the_rows_say(tmp_path):
         for r in lines(tmp_path / "r" / "ledger.jsonl")
         if r["way"] == "up"
     )
-    assert run.bytes_up[1][-1] == up
-    assert np.all(np.diff(run.bytes_down[1]) > 0)
-    assert run.bytes_by_round()[1][-1] == up + run.bytes_down[1][-1]
+    assert run.bytes_by_round("up")[1][-1] == up
+    assert np.all(np.diff(run.bytes_by_round("down")[1]) > 0)
+    assert run.bytes_by_round()[1][-1] == up + run.bytes_by_round("down")[1][-1]
     assert run.bytes_by_round("up", "flea/features")[1][-1] < up
 
 

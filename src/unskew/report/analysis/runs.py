@@ -286,16 +286,6 @@ class RunData:
             total[np.searchsorted(rounds, s.rounds)] += s.bytes
         return rounds, np.cumsum(total)
 
-    @cached_property
-    def bytes_up(self) -> Series:
-        """Bytes that clients sent, by round."""
-        return self.bytes_by_round("up")
-
-    @cached_property
-    def bytes_down(self) -> Series:
-        """Bytes that clients received, by round."""
-        return self.bytes_by_round("down")
-
     @property
     def K(self) -> int:
         """The number of clients in federation.json, or an upper bound if it has none."""

@@ -61,15 +61,8 @@ def curves(
     last = [f"{100 * c.y[-1]:.1f}" if share else significant(float(c.y[-1]), 4) for c in lines]
     written = [f"{value} %" if share else value for value in last]
     parts += [*(_band(c, x, y) for c in lines), *(_curve(c, x, y, v) for c, v in zip(lines, written))]
-    letters = 17
-    early = [_has_room(c, lines, x, y, letters) for c in lines]
-    ends = [_End.of(c, x, y, value) for c, value in zip(lines, last)]
-    for end in (end for end, is_early in zip(ends, early) if is_early):
-        name = shorten(end.name, letters)
-        label = label_with_value(end.x + 8, end.y + 4, name, end.value, f"end {end.colour}")
-        parts += [end.dot(), label]
-    late = [end for end, is_early in zip(ends, early) if not is_early]
-    parts.append(_end_labels(late, WIDTH - right, (top, height - bottom), letters))
+    ends = [_End(c.name, c.colour, float(x(c.x[-1])), float(y(c.y[-1])), v) for c, v in zip(lines, last)]
+    parts.append(_end_labels(ends, WIDTH - right, (top, height - bottom), 17))
     words = "; ".join(f"{c.name} ends at {value}" for c, value in zip(lines, written))
     data = _for_script(lines, (x, y), (x_label, y_label), unit)
     return svg(height, f"{y_label} against {x_label}. {words}", parts, data)
@@ -98,7 +91,7 @@ def roc(curves: Sequence[Mapping[str, Any]]) -> str:
         drawn = Line(str(c["name"]), numbered_colour(i), fpr, tpr, np.zeros(len(fpr)))
         value = f"{at_one_percent:.1%} at 1 %"
         parts.append(_curve(drawn, x, y, value))
-        ends.append(_End.of(drawn, x, y, value))
+        ends.append(_End(drawn.name, drawn.colour, float(x(fpr[-1])), float(y(tpr[-1])), value))
         words.append(f"{drawn.name} catches {value}")
     parts.append(_end_labels(ends, WIDTH - right, (top, height - bottom), 34))
     label = f"True positives against false positives on log axes. {'; '.join(words)}"
@@ -161,34 +154,17 @@ class _End:
     y: float
     value: str
 
-    @staticmethod
-    def of(c: Line, x: Scale, y: Scale, value: str) -> _End:
-        return _End(c.name, c.colour, float(x(c.x[-1])), float(y(c.y[-1])), value)
-
-    def dot(self) -> str:
-        return f'<circle class="stop {self.colour}" cx="{self.x:.1f}" cy="{self.y:.1f}" r="3"/>'
-
 
 def _end_labels(ends: Sequence[_End], edge: float, across: tuple[float, float], letters: int) -> str:
     """The names and last values at the right edge, moved apart within `across`, with leaders to the ends."""
     parts = []
     for end, height in zip(ends, separate_labels([end.y for end in ends], 17, *across)):
         leader = f"M{end.x + 3:.1f} {end.y:.1f}L{edge + 8} {end.y:.1f}L{edge + 16} {height:.1f}"
-        parts += [f'<path class="leader {end.colour}" d="{leader}"/>', end.dot()]
+        dot = f'<circle class="stop {end.colour}" cx="{end.x:.1f}" cy="{end.y:.1f}" r="3"/>'
+        parts += [f'<path class="leader {end.colour}" d="{leader}"/>', dot]
         name = shorten(end.name, letters)
         parts.append(label_with_value(edge + 20, height + 4, name, end.value, f"end {end.colour}"))
     return "".join(parts)
-
-
-def _has_room(c: Line, lines: Sequence[Line], x: Scale, y: Scale, letters: int) -> bool:
-    """Whether the label of a line that ends early covers no other line."""
-    end, height = float(x(c.x[-1])), float(y(c.y[-1]))
-    wide = 7.2 * (min(len(c.name), letters) + 7)
-    if end + wide > x.end:
-        return False
-    below = np.linspace(end, end + wide, 9)
-    others = [np.interp(below, np.atleast_1d(x(o.x)), np.atleast_1d(y(o.y))) for o in lines if o is not c]
-    return not any(np.any(abs(other - height) < 16) for other in others)
 
 
 def _for_script(
