@@ -142,15 +142,6 @@ def test_noise_is_in_an_update_as_it_was_sent(tmp_path):
     assert scores["MSE"].value > scores["MSE"].floor
 
 
-def test_large_updates_as_sent_are_refused(tmp_path):
-    run = trained(tmp_path, model="mlp(hidden=[4])", samples=100)
-    done = call("attack", str(run), "gradient", "--set", "batch=0")
-    assert (done.code, done.err[:4]) == (2, "E151")
-    assert "at most 64 samples; set batch" in done.err
-    fewer = call("attack", str(run), "gradient", "--set", "batch=0", "--set", "most=8")
-    assert "at most 8 samples; set batch" in fewer.err
-
-
 def test_counts_are_rounded_to_the_number_of_samples():
     assert inversion.round_counts(torch.tensor([1.6, 0.7, -0.3, 0.7]), 3).tolist() == [0, 1, 3]
     assert inversion.round_counts(torch.tensor([0.0, 4.0]), 2).tolist() == [1, 1]

@@ -6,10 +6,8 @@ up alike; an attacker who is told less by noise than its own samples tell it.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +17,6 @@ import unskew
 from tests.cli.calling import call
 from unskew.attacks.kinds.tokens import Tokens, change_of, read_off
 from unskew.attacks.scene import Scene
-from unskew.methods import registry
 from unskew.report.page import write_report
 from unskew.runs.reopen import UserCode
 
@@ -133,20 +130,6 @@ def test_a_wide_gap_is_believed_and_a_narrow_one_is_not():
     sure, names = read_off(torch.tensor([1.0, 4.0, 2.0, 7.0]), frequent)
     assert names.tolist() == [True, False, True, False]
     assert sure.argsort(descending=True).tolist() == [0, 2, 3, 1]
-
-
-def test_who_starts_elsewhere_and_who_keeps_the_tables_is_not_attacked(attacked):
-    class Frozen:
-        fed = dataclasses.replace(attacked.run.fed, shared=("head.weight", "head.bias"))
-        method = attacked.run.method
-
-    assert "send no table" in (Tokens().refuse(SimpleNamespace(run=Frozen)) or "")
-    Frozen.fed, Frozen.method = attacked.run.fed, registry.parse("fedala")
-    assert "start from weights of their own" in (Tokens().refuse(SimpleNamespace(run=Frozen)) or "")
-    Frozen.method = attacked.run.method
-    there = {"run": Frozen, "final": attacked.final}
-    assert Tokens().refuse(SimpleNamespace(**there, answered=attacked.answered)) is None
-    assert "nobody answered" in (Tokens().refuse(SimpleNamespace(**there, answered=lambda t: [])) or "")
 
 
 def test_only_attacks_that_can_be_made_are_named(folder, attacked):
