@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 import unskew
-from tests.experiments.tables import SMALL, written
 from unskew import cli
 from unskew.comparison.plan import Plan, plan_cells
 from unskew.comparison.training import train_all
@@ -148,7 +147,7 @@ def test_a_module_that_changed_is_read_anew(tmp_path, monkeypatch):
 
 
 @pytest.mark.own_process
-def test_it_is_compared_explained_and_added_to_a_table(mine, tmp_path):
+def test_it_is_compared_and_explained(mine):
     def run(*words: str) -> str:
         done = CliRunner().invoke(cli.app(), words)
         assert done.exit_code == 0, done.output
@@ -163,13 +162,6 @@ def test_it_is_compared_explained_and_added_to_a_table(mine, tmp_path):
         run("compare", "fedavg", f"{mine}(pull=1.0)", *options, "--seeds=1", "--no-references", "--json")
     )
     assert {r["method"] for r in told["rows"]} == {"fedavg", f"{mine}(pull=1.0)"}
-    table = ["reproduce", written(tmp_path, "small", SMALL), "--rows=even", "--seeds=1", "--processes=1"]
-    found = json.loads(run(*table, "--methods=FedAvg", "--add", f"{mine}+fedbabu", "--json"))
-    assert [e["method"] for e in found["entries"]] == ["FedAvg", f"{mine}+fedbabu"]
-    assert all(e["ours"]["n"] == 1 for e in found["entries"])
-    assert found["command"].endswith("--methods FedAvg --add my_method.py+fedbabu --seeds 1")
-    twice = CliRunner().invoke(cli.app(), [*table, "--add", "fedavg"])
-    assert "already compares 'fedavg'" in str(twice.exception)
 
 
 SETTINGS = """
