@@ -7,14 +7,11 @@ import itertools
 import json
 import math
 import re
-import shlex
 import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-import yaml
 
-from tests.cli.calling import call
 from tests.report.fake_runs import fake_comparison, fake_run
 from tests.report.test_page import Tags
 from unskew.report.analysis.numbers import digits, three_digits
@@ -146,24 +143,6 @@ def test_pictures_hold_no_character_that_xml_forbids_or_that_turns_the_line(bad)
 )
 def test_numbers_of_a_usual_size_have_no_exponent(value, digits_, written):
     assert significant(value, digits_) == written
-
-
-def test_the_command_that_repeats_a_comparison_is_one_that_the_command_line_takes(tmp_path):
-    """`--drop-last True` made a method of True, and the seed of the partition was left out."""
-    at = fake_comparison(
-        tmp_path / "c", ["fedavg", "local"], 2, rounds=3, data="digits", drop_last=True, partition_seed=5
-    )
-    for one_run in at.glob("*--*"):
-        plan = yaml.safe_load((one_run / "config.yaml").read_text())
-        (one_run / "config.yaml").write_text(yaml.safe_dump({**plan, "clients": 4}))
-    command = reproducibility.command(
-        context_of([read_run(one_run) for one_run in sorted(at.glob("*--*"))], "x")
-    )
-    assert "--set drop_last=True" in command
-    assert "--set partition_seed=5" in command
-    called = call(*shlex.split(command)[1:], "--dry-run", cwd=tmp_path)
-    assert not called.code, called.text
-    assert "plan   2 methods x 2 seeds x 3 rounds: fedavg, local" in called.out
 
 
 def test_a_run_of_sites_is_repeated_on_its_federation_and_one_of_a_program_by_that(tmp_path):

@@ -100,12 +100,6 @@ def test_it_has_every_part(text, piece):
     assert piece in text
 
 
-def test_the_command_that_repeats_it_names_what_is_no_default(text):
-    command = re.search(r"<pre[^>]*>(unskew compare[^<]*)", text)[1]
-    wanted = "unskew compare fedavg flea --clients 12 --availability bernoulli:0.3 --rounds 25 --seeds 3"
-    assert sorted(command.split()) == sorted(wanted.split())
-
-
 def test_colours_follow_the_method_everywhere(text):
     by_colour = {}
     for name, hue in re.findall(r'"n":"([^"]+)","c":"(m\d|ref)[^"]*"', text):

@@ -21,7 +21,6 @@ from unskew.report.sections import (
     measures,
     reproducibility,
 )
-from unskew.round.run import REFERENCES
 
 FEDERATION = {
     "name": "digits",
@@ -198,7 +197,7 @@ def test_a_measure_is_told_by_its_last_value_and_one_that_is_new_by_its_name():
     assert measures.build(context_of([run("a")], "x")) is None
 
 
-def test_settings_that_differ_and_the_command_that_repeats_the_runs(tmp_path):
+def test_settings_that_differ_and_the_commands_that_repeat_the_runs():
     runs = [
         changed(run(m, s), config={"method": m, "seed": s, "lr": lr, "epochs": 7, "clients": 3})
         for m, lr in (("a", 0.1), ("b", 0.2))
@@ -210,25 +209,3 @@ def test_settings_that_differ_and_the_command_that_repeats_the_runs(tmp_path):
     assert reproducibility.command(context_of(runs, "x")).splitlines() == [
         f"unskew run {m}--s{s}/config.yaml" for m in "ab" for s in (0, 1)
     ]
-    (tmp_path / "compare.yaml").write_text("methods: [a, b]")
-    inside = [changed(r, path=tmp_path / r.name) for r in runs]
-    command = "unskew compare a b --lr 0.1 --epochs 7 --clients 3 --seeds 2"
-    assert reproducibility.command(context_of(inside, "x")) == f"{command} --no-references"
-    bounds = [
-        changed(run(m, s), path=tmp_path / f"{m}--s{s}", config={**inside[0].config, "method": m, "seed": s})
-        for m in REFERENCES
-        for s in (0, 1)
-    ]
-    assert (
-        reproducibility.command(context_of([*inside, *bounds], "x")) == command
-    )  # both are added without being asked for
-    assert (
-        reproducibility.command(context_of([*inside, *bounds[:2]], "x"))
-        == command.replace("a b", "a b local") + " --no-references"
-    )
-    late = [
-        changed(r, config={**r.config, "seed": r.seed + 3}) for r in inside
-    ]  # --seeds 2 repeated the seeds 0 and 1
-    assert [line.split()[:2] for line in reproducibility.command(context_of(late, "x")).splitlines()] == [
-        ["unskew", "run"]
-    ] * 4
