@@ -28,9 +28,7 @@ def test_the_pages_of_kept_results_say_what_is_kept():
     texts = {result["page"]: pages.markdown_page(result) for result in results}
     assert len(texts) > 40
     assert not [name for name, text in texts.items() if (folder / f"{name}.md").read_text() != text]
-    assert (folder / "README.md").read_text() == pages.markdown_index(
-        results, "docs/results", pages.other_pages(folder)
-    )
+    assert (folder / "README.md").read_text() == pages.markdown_index(results, pages.other_pages(folder))
 
 
 def scores_of(results):

@@ -4,7 +4,6 @@ src/unskew/diagnosis/settings.yaml.
     python tools/evidence.py [--seeds N] [--methods A B] [--settings A B]    one row of runs.csv for each run
     python tools/evidence.py --tables [...]        the settings of tables.yaml alone, which take minutes
     python tools/evidence.py --confirm [...]       the settings of confirmation.yaml, into confirmed.csv
-    python tools/evidence.py --check               how good advice is for settings left out
 
 Stopped and started again it goes on where it was: a row that is in runs.csv is not run again; delete rows to
 repeat them. One core, a quarter of an hour a seed. A setting's measures are written to skews.csv. Of a table,
@@ -31,7 +30,6 @@ from unskew.data import Dataset
 from unskew.diagnosis import advice
 from unskew.diagnosis import skews as diagnosis_skews
 from unskew.diagnosis.diagnose import METHODS, WITH_FEATURES
-from unskew.diagnosis.docs_page import trials_table
 from unskew.diagnosis.pooling import pooling_of
 from unskew.diagnosis.skews import Skews, skews_of
 from unskew.round.run import CENTRALISED, LOCAL
@@ -56,12 +54,8 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*")
     parser.add_argument("--settings", nargs="*")
     parser.add_argument("--tables", action="store_true")
-    parser.add_argument("--check", action="store_true")
     parser.add_argument("--confirm", action="store_true")
     given = parser.parse_args()
-    if given.check:
-        print(trials_table())
-        return
     file = "tables.yaml" if given.tables else "settings.yaml"
     plans = advice.plans("confirmation.yaml" if given.confirm else file)
     methods = given.methods or (ON_TABLES if given.tables else [*METHODS, LOCAL, *WITH_FEATURES])

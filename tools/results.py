@@ -14,4 +14,4 @@ FOLDER = Path("docs/results")
 
 if __name__ == "__main__":
     for result in pages.results_in(FOLDER):
-        pages.write_documentation(FOLDER, judged(result))
+        pages.write_result(FOLDER, judged(result))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -409,17 +409,12 @@ class Comparison:
 
         return page.write_report(self.path, Path(path) if path else self.path / "report.html")
 
-    def figures(
-        self, folder: str | Path | None = None, format: Literal["svg", "pdf"] = "svg", columns: int = 2
-    ) -> list[Path]:
-        """Write the report's figures, and its table as LaTeX and CSV, for a paper; return the new files.
-
-        folder: default `figures` in the comparison's folder. columns: the width of a figure in columns of a
-        journal's page. Raises UsageError (E133) for PDF without CairoSVG.
-        """
+    def figures(self, folder: str | Path | None = None) -> list[Path]:
+        """Write the report's figures as SVG, and its table as LaTeX and CSV, for a paper; return the new
+        files. folder: default `figures` in the comparison's folder."""
         from unskew.report import paper_figures
 
-        return [path for path, _ in paper_figures.write_figures([self.path], folder, format, columns)]
+        return [path for path, _ in paper_figures.write_figures([self.path], folder)]
 
 
 def _is_about_whole_run(event: Mapping[str, Any]) -> bool:

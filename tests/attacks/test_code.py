@@ -101,27 +101,6 @@ def test_files_that_the_user_names_are_those_of_the_training_wherever_they_lie(c
     assert (changed.code, changed.err[:4]) == (2, "E112"), changed.err
 
 
-def test_a_folder_that_was_made_elsewhere_cannot_say_which_file_is_the_users(copy, tmp_path):
-    """Its digests are its own word, and so is where the file lies, here within the folder itself."""
-    run, _, mark = copy
-    (run / "evil.py").write_text(MARK.format(mark=str(mark), name="evil") + METHOD)
-    file = run / "config.yaml"
-    file.write_text(
-        "".join(
-            f"method: {run}/evil.py\n" if line.startswith("method:") else line
-            for line in file.read_text().splitlines(keepends=True)
-        )
-    )
-    for words in (
-        ("attack", str(run), *QUICK),
-        ("attack", str(run)),
-        ("audit", str(run)),
-        ("report", str(run)),
-    ):
-        call(*words)
-    assert mark.read_text() == ""
-
-
 def test_a_comparison_attacks_with_the_files_that_its_own_plan_names(copy):
     run, _, mark = copy
     said = []

@@ -123,14 +123,14 @@ def test_rates_of_a_score_that_says_nothing_are_those_of_chance(rate):
     rate in a third and in half of the draws."""
     rng = np.random.default_rng(0)
     chance, values, held = success.chance_of_tpr(rate, 100), [], 0
-    for _ in range(200):
+    for _ in range(100):
         members, others = rng.normal(size=100), rng.normal(size=100)
         values.append(success.tpr_at(rate, members, others))
         low, high = success.interval_of_tpr(rate, members, others, rng)
         assert low <= values[-1] <= high
         held += low <= chance <= high
-    assert np.mean(values) == pytest.approx(chance, abs=0.002)
-    assert held >= 180
+    assert np.mean(values) == pytest.approx(chance, abs=0.004)
+    assert held >= 90
     assert success.chance_of_tpr(0.01, 200) == 3 / 201
     assert success.chance_of_tpr(0.001, 200) == 1 / 201
 

@@ -84,22 +84,11 @@ def test_a_dense_layer_is_inverted_through_its_non_linearity():
     generator = torch.Generator().manual_seed(1)
     A = torch.linalg.qr(torch.randn(6, 6, generator=generator)).Q
     x = torch.randn(4, 6, generator=generator)
-    within = inversion.Search.like(torch.randn(100, 6, generator=generator) * 2, None)
+    within = inversion.Search.like(torch.randn(100, 6, generator=generator) * 2)
     f = lambda x: torch.tanh(x @ A + 0.1)  # noqa: E731
     made = inversion.white_box(f, f(x), torch.zeros(4, 6), within, 600)
     assert float((made - x).abs().max()) < 0.01
     torch.testing.assert_close(inversion.white_box(f, f(x), x, within, 3), x)  # the nearest step is kept
-
-
-def test_images_of_several_channels_are_inverted_in_either_order_of_memory():
-    """A 1x1 convolution by an orthogonal matrix says the image exactly."""
-    generator = torch.Generator().manual_seed(1)
-    mixed = torch.linalg.qr(torch.randn(3, 3, generator=generator)).Q[:, :, None, None]
-    x = torch.rand(2, 3, 5, 4, generator=generator).to(memory_format=torch.channels_last)
-    within = inversion.Search.like(torch.rand(50, 3, 5, 4, generator=generator), None)
-    f = lambda x: torch.conv2d(x.to(memory_format=torch.channels_last), mixed)  # noqa: E731
-    made = inversion.white_box(f, f(x), torch.full_like(x, 0.5), within, 100)
-    torch.testing.assert_close(made, x, atol=1e-3, rtol=0, check_stride=False)
 
 
 @pytest.mark.parametrize("values", [5, 400])
@@ -122,7 +111,7 @@ def test_raw_inputs_are_read_as_they_are_and_averages_blurred(tmp_path):
     assert 0.01 < blurred < alone
 
 
-@pytest.mark.parametrize("decoder", [decoders.deep_decoder, decoders.upcnn, decoders.vae])
+@pytest.mark.parametrize("decoder", [decoders.deep_decoder, decoders.vae])
 def test_what_a_decoder_learns_does_not_depend_on_the_unit_of_samples(decoder, monkeypatch):
     """Steps of Adam are as long in any unit: images from 0 to 255 were decoded at 20 dB instead of 31,
     volumes from -1000 to 3000 at 16."""
@@ -142,7 +131,7 @@ def test_a_marker_can_be_seen_on_what_is_behind_it(background, colour):
     showed nothing."""
     x = torch.full((5, 1, 8, 8), background)
     x[:, :, 6:, 6:] = 1 - background
-    marker = Marker.on(x, (0, 0, (1, 8, 8)), 3)
+    marker = Marker.on(x, 3)
     assert (marker.colour, marker.place) == (colour, slice(2, 5))
     marked = marker.drawn(x)
     assert bool((marked[:, :, 2:5, 2:5] == colour).all())

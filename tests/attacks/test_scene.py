@@ -47,14 +47,6 @@ def test_the_last_round_is_heard_again_and_ends_with_the_runs_bits(run):
     assert content(run) == before
 
 
-def test_weights_that_travelled_encoded_are_heard_as_their_reader_decodes_them(tmp_path):
-    scene = Scene(trained(tmp_path, "topk(share=0.3)"))
-    heard = scene.last_round
-    scene.close()
-    mean = torch.stack([r.weights["head.bias"] for r in heard.replies]).mean(0)
-    assert torch.allclose(mean, scene.final.weights["head.bias"], atol=1e-6)
-
-
 def test_a_round_that_ends_with_other_bits_is_not_attacked(copy):
     tree, facts = checkpoints.read(copy / checkpoints.PREVIOUS)
     tree["w"]["head.bias"] += 1e-6
@@ -71,8 +63,8 @@ def test_a_run_that_has_not_ended_is_not_attacked(copy):
     assert f"unskew resume {copy}" in done.err
 
 
-@pytest.mark.parametrize("name", [checkpoints.LATEST, checkpoints.PREVIOUS])
-def test_a_damaged_checkpoint_is_named_and_left_where_it_is(copy, name):
+def test_a_damaged_checkpoint_is_named_and_left_where_it_is(copy):
+    name = checkpoints.PREVIOUS
     whole = (copy / name).read_bytes()
     (copy / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     before = content(copy)
@@ -81,14 +73,6 @@ def test_a_damaged_checkpoint_is_named_and_left_where_it_is(copy, name):
     assert {n: c for n, c in content(copy).items() if n != "run.lock"} == {
         n: c for n, c in before.items() if n != "run.lock"
     }
-
-
-def test_a_run_whose_samples_are_elsewhere_is_not_attacked(copy):
-    config = (copy / "config.yaml").read_text()
-    (copy / "config.yaml").write_text(config.replace("data: digits", "data: (sites)"))
-    done = call("attack", str(copy))
-    assert (done.code, done.err[:4]) == (2, "E155")
-    assert "attack a simulated run of the same settings" in done.err
 
 
 def test_of_a_run_whose_server_read_sums_alone_the_merged_model_is_attacked(tmp_path):
@@ -117,7 +101,6 @@ def test_of_a_run_whose_server_read_sums_alone_the_merged_model_is_attacked(tmp_
         (("membrship",), "Did you mean 'membership'?"),
         (("membership", "--set", "shadows=3"), "a multiple of 2"),
         (("membership", "--set", "shadws=2"), "Did you mean 'shadows'?"),
-        (("membership", "--set", "shadows"), "--set takes setting=value"),
         (("--set", "shadows=2"), "name it"),
     ],
 )

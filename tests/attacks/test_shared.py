@@ -8,7 +8,7 @@ import torch
 from tests.attacks.runs import trained
 from tests.cli.calling import call
 from unskew.attacks.attack import Score
-from unskew.attacks.auxiliary import look_alikes, unseen
+from unskew.attacks.auxiliary import unseen
 from unskew.attacks.kinds.match import Match
 from unskew.attacks.kinds.prototype import Prototype, _rows
 from unskew.attacks.kinds.statistics import Statistics
@@ -52,26 +52,6 @@ def test_prototypes_of_one_sample_tell_more_than_those_of_many(rebafl):
         "as sent, linear", "SSIM above class mean"
     ].main  # stands for the attack, and what nobody sent does not
     assert not one.main
-
-
-def test_what_a_prototype_tells_is_set_beside_samples_that_look_like_the_clients(tmp_path):
-    """Beside the mean of everybody's images a client's turned ones were alike by SSIM 0.43 of 0.61 there are,
-    and nearly as much so for prototypes of samples that it had never trained on (0.41)."""
-    scene = Scene(
-        trained(tmp_path, "rebafl", skew="iid+rotate90", samples=60, model="mlp(hidden=[64])", epochs=3)
-    )
-    federation = scene.run.federation
-    plains, remarks = Prototype(clients=12)._plains(scene, torch.zeros(10, 1, 8, 8), 0)
-    listed = {
-        (s.of, s.metric): s
-        for s in Prototype(samples=30, behind=(1,), own=300, steps=5).attempt(scene, 0).scores
-    }
-    scene.close()
-    assert (sorted(plains), remarks) == ([0, 1, 2], [])
-    for k, plain in plains.items():
-        x, y = torch.as_tensor(federation.x_test[federation.test[k]]), federation.y_test[federation.test[k]]
-        assert torch.allclose(plain[3], scene.natural(x[torch.as_tensor(y == 3)]).mean(0), atol=0.02)
-    assert listed["as sent, linear", "SSIM above class mean"].value < 0.1
 
 
 def test_prototypes_with_noise_are_attacked_as_they_were_sent(tmp_path):
@@ -118,26 +98,6 @@ def test_means_of_few_records_are_matched_once_the_noise_is_small(tmp_path):
     trials = scores(trained(tmp_path, method, **few), Match())
     assert trials["all vectors", "top-1 match"].value > 0.9
     assert trials["one vector", "top-1 match"].floor == 0.5
-
-
-LOOKS = {"skew": "iid+rotate90", "model": "cnn_small"}
-NOISY = "feddpms(alpha=20,least=1,mechanism=single,width=8)"
-
-
-def test_means_are_matched_among_samples_that_look_like_the_clients(tmp_path):
-    """Strangers were of all clients, turned otherwise than its own: a mean of samples that the client had
-    never trained on was matched to its members in 81 % of trials."""
-    scene = Scene(trained(tmp_path, NOISY, **LOOKS))
-    federation = scene.run.federation
-    strangers, remarks = look_alikes(scene, range(3), "released", 0)
-    assert (sorted(strangers), remarks) == ([0, 1, 2], [])
-    for k, theirs in strangers.items():
-        test = {x.tobytes() for x in federation.x_test[federation.test[k]]}
-        assert {x.numpy().tobytes() for x in theirs.x} <= test
-    outcome = Match().attempt(scene, 0)
-    scene.close()
-    assert outcome.auxiliary == "test samples, of each client its own"
-    assert outcome.scores[0].n == 9
 
 
 def test_every_seed_of_an_attack_reads_payloads_that_were_computed_again_once(tmp_path, monkeypatch):

@@ -6,10 +6,8 @@ up alike; an attacker who is told less by noise than its own samples tell it.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +17,6 @@ import unskew
 from tests.cli.calling import call
 from unskew.attacks.kinds.tokens import Tokens, change_of, read_off
 from unskew.attacks.scene import Scene
-from unskew.methods import registry
 from unskew.report.page import write_report
 from unskew.runs.reopen import UserCode
 
@@ -80,6 +77,7 @@ def attacked(folder):
 
 def test_an_update_names_the_words_of_a_clients_samples(attacked):
     scores = {s.metric: s for s in Tokens().attempt(attacked, 0).scores}
+    assert {s.of for s in scores.values()} == {"rows of words, updates as sent"}  # all look places up alike
     assert scores["AUC"].value == scores["recall"].value == scores["precision"].value == 1
     assert 0.6 < scores["AUC"].floor < 0.95
     assert 0.3 < scores["recall"].floor < 0.95
@@ -87,16 +85,11 @@ def test_an_update_names_the_words_of_a_clients_samples(attacked):
     assert {s.n for s in scores.values()} == {3}
 
 
-def test_tables_that_all_samples_look_up_alike_are_left_out(attacked):
-    assert {s.of for s in Tokens().attempt(attacked, 0).scores} == {"rows of words, updates as sent"}
-
-
 @pytest.mark.parametrize(
     "settings",
     [
         {"weight_decay": 0.01, "momentum": 0.9},
         {"optimiser": "adamw", "lr": 0.01, "weight_decay": 0.1},
-        {"optimiser": "adam", "lr": 0.01},
         {"model": "Bag(bag=True)", "lanes": "1"},
     ],
 )
@@ -108,11 +101,10 @@ def test_decay_and_the_kind_of_table_hide_nothing(folder, tmp_path, settings):
     scene.close()
 
 
-@pytest.mark.parametrize("method", ["fedavg+dpsgd(noise_multiplier=1.0)", "fedavg+efsign"])
-def test_what_hides_rows_leaves_the_attacker_what_it_knew(folder, tmp_path, method):
+def test_what_hides_rows_leaves_the_attacker_what_it_knew(folder, tmp_path):
     for file in ("s.npz", "net.py"):
         (tmp_path / file).write_bytes((folder / file).read_bytes())
-    scene = run(tmp_path, method)
+    scene = run(tmp_path, "fedavg+efsign")
     outcome = Tokens().attempt(scene, 0)
     assert not [s.doubt for s in outcome.scores if s.doubt]
     assert next(s for s in outcome.scores if s.main).value < 0.95
@@ -138,20 +130,6 @@ def test_a_wide_gap_is_believed_and_a_narrow_one_is_not():
     sure, names = read_off(torch.tensor([1.0, 4.0, 2.0, 7.0]), frequent)
     assert names.tolist() == [True, False, True, False]
     assert sure.argsort(descending=True).tolist() == [0, 2, 3, 1]
-
-
-def test_who_starts_elsewhere_and_who_keeps_the_tables_is_not_attacked(attacked):
-    class Frozen:
-        fed = dataclasses.replace(attacked.run.fed, shared=("head.weight", "head.bias"))
-        method = attacked.run.method
-
-    assert "send no table" in (Tokens().refuse(SimpleNamespace(run=Frozen)) or "")
-    Frozen.fed, Frozen.method = attacked.run.fed, registry.parse("fedala")
-    assert "start from weights of their own" in (Tokens().refuse(SimpleNamespace(run=Frozen)) or "")
-    Frozen.method = attacked.run.method
-    there = {"run": Frozen, "final": attacked.final}
-    assert Tokens().refuse(SimpleNamespace(**there, answered=attacked.answered)) is None
-    assert "nobody answered" in (Tokens().refuse(SimpleNamespace(**there, answered=lambda t: [])) or "")
 
 
 def test_only_attacks_that_can_be_made_are_named(folder, attacked):

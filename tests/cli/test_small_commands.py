@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 
 from tests.cli.calling import call
-from tests.experiments.test_short_pages import WHOLE
 from tests.report.fake_runs import fake_comparison, fake_run
 from unskew.attacks import perform
 from unskew.cli import attack, explain
@@ -89,22 +88,13 @@ def test_checks_are_told_one_by_one_and_one_that_fails_is_the_exit_code(monkeypa
     assert call("check", "fedprox").code == 0
 
 
-def test_a_report_of_runs_and_one_of_kept_results(tmp_path):
+def test_a_report_of_one_or_several_folders(tmp_path):
     at = fake_comparison(tmp_path / "c", ["fedavg"], 1, rounds=2)
     assert call("report", str(at)).out == f"{at / 'report.html'}\n"
     both = call("report", str(at), str(fake_run(tmp_path / "r", rounds=2)), "--out", str(tmp_path / "p.html"))
     assert both.out == f"{tmp_path / 'p.html'}\n"
     assert "<title>c and r: " in (tmp_path / "p.html").read_text()
     assert "· 2 runs</p>" in (tmp_path / "p.html").read_text()
-    results = tmp_path / "kept"
-    results.mkdir()
-    (results / "t.json").write_text(json.dumps(WHOLE))
-    assert call("report", str(results)).out == f"{results / 'index.html'}\n"
-    assert (results / "t.html").is_file()
-    told = call("report", str(results), "--out", str(tmp_path / "new/er"))
-    assert told.out == f"{tmp_path / 'new/er/index.html'}\n"
-    (at / "t.json").write_text(json.dumps(WHOLE))  # a comparison is one, whatever else lies in its folder
-    assert call("report", str(at)).out == f"{at / 'report.html'}\n"
 
 
 def test_an_interrupted_reproduction_says_how_it_goes_on(monkeypatch):

@@ -16,8 +16,6 @@ from unskew.comparison import tuning as comparison_tuning
 from unskew.comparison.plan import Plan, read_plan
 from unskew.errors import UnskewError
 from unskew.report import page
-from unskew.report.analysis.runs import read_comparison
-from unskew.report.sections import context_of, reproducibility
 
 SMALL = {"clients": 3, "samples": 60, "rounds": 4, "epochs": 1}
 WORDS = ["--clients", "3", "--samples", "60", "--rounds", "4", "--epochs", "1", "--no-references"]
@@ -113,10 +111,6 @@ def test_the_page_shows_what_was_tried_and_the_command_says_it(copy):
         "0.005 to 0.5",
     ):
         assert sentence in text
-    said = reproducibility.command(context_of(read_comparison(copy / "c"), "c"))
-    assert said.startswith("unskew compare fedavg fedprox")
-    assert said.endswith("--tune 3 --seeds 1 --no-references")
-    assert "--lr" not in said  # the best one is found anew
 
 
 @pytest.mark.parametrize(

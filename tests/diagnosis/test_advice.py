@@ -7,10 +7,7 @@ import pytest
 
 from unskew.diagnosis import advice
 from unskew.diagnosis.advice import SOFT, Goal, Scores, Setting, advise, gain, nearest, pays, ranking
-from unskew.diagnosis.docs_page import (
-    candidates,
-    trials,
-)
+from unskew.diagnosis.docs_page import candidates, trials
 from unskew.diagnosis.skews import Skews
 
 
@@ -107,8 +104,6 @@ def test_a_trial_does_not_see_the_setting_that_is_left_out():
     assert (first.named, first.rank, first.best) == ("rbsm", 3, "feddyn")
     assert (second.named, second.rank, second.best) == ("feddyn", 3, "rbsm")
     assert first.lost == pytest.approx(0.14)
-    assert first.expected == pytest.approx(0.10)
-    assert first.gained == pytest.approx(-0.11)
 
 
 @pytest.mark.parametrize(("goal", "right"), [("sites", 12), ("one", 11)])

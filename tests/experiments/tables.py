@@ -1,4 +1,4 @@
-"""Small tables that tests run: of accuracies, of measures, of attacks, and one with privacy to account
+"""Small tables that tests run: of accuracies, of attacks, and one with privacy to account
 for."""
 
 from pathlib import Path
@@ -11,32 +11,13 @@ settings: {data: digits, clients: 4, samples: 60, rounds: 4, epochs: 3, lr: 0.3}
 methods: {FedAvg: fedavg, Still: "fedprox(mu=1000000.0)"}
 overrides: {Still: {lr: 0.0000001}}
 rows:
-  even: {settings: {data: digits, skew: iid}, published: {FedAvg: 50.0}, note: "made up", logs: {FedAvg: {source: "a log <of> nobody", values: [10.0, 20.0, 30.0]}}}
+  even: {settings: {data: digits, skew: iid}, published: {FedAvg: 50.0}, note: "made up"}
   lost: {settings: {data: cifar10}}
 claims:
   - {text: "learning helps", better: FedAvg, than: all}
   - {text: "standing still helps", better: Still, than: [FedAvg], by: 1}
 open: ["everything"]
 finding: "Standing still gets nowhere."
-"""
-
-
-MEASURED = """
-title: "A measured figure"
-paper: "Nobody, 2026"
-measure: last
-scope: measure
-metric: exposure
-unit: number
-settings: {data: digits, clients: 4, samples: 60, rounds: 3, epochs: 1, measure: "exposure,correlation"}
-methods: {FLea: flea}
-rows:
-  all: {settings: {data: digits, skew: iid}}
-  early: {settings: {data: digits, skew: iid}, at: 1}
-  late: {settings: {data: digits, skew: iid}, at: 4}
-  features: {settings: {data: digits, skew: iid}, metric: correlation, published: {FLea: 0.65}}
-claims:
-  - {text: "something", better: FLea, than: []}
 """
 
 

@@ -1,4 +1,4 @@
-"""The HTML and Markdown pages of reproduced tables, from kept results that may be somebody else's."""
+"""The pages of reproduced tables, also of shortened runs, from kept results that may be somebody else's."""
 
 from __future__ import annotations
 
@@ -6,18 +6,54 @@ import copy
 import json
 import re
 import sys
-import xml.etree.ElementTree as ET
 from types import SimpleNamespace
 
 import pytest
 
 import unskew
-from tests.experiments.test_short_pages import WHOLE
-from tests.report.test_page import Tags
 from unskew.errors import DataError, UsageError
 from unskew.experiments import pages
+from unskew.experiments.result import TableResult
 
-EVIL = "<script>alert(1)</script>"
+WHOLE: TableResult = {
+    **{
+        "experiment": "t",
+        "title": "T",
+        "paper": "P",
+        "measure": "best",
+        "unit": "percent",
+        "metric": "accuracy",
+    },
+    **{"scope": "global", "axis": "", "finding": "", "page": "t", "command": "c", "seeds": 2, "scale": 1.0},
+    **{
+        "seconds_now": 1.0,
+        "unskew": "0",
+        "made_by": {},
+        "date": "d",
+        "machine": "m",
+        "hours": 0.1,
+        "claims": [],
+    },
+    "rows": {"r": {"note": "", "x": None, "panel": ""}},
+    "entries": [
+        {
+            **{
+                "row": "r",
+                "method": "FLea",
+                "paper": 48.43,
+                "gap": -8.1,
+                "megabytes": 1.0,
+                "ahead": None,
+                "p": None,
+            },
+            **{
+                s: {"mean": 40.3, "std": 1.0, "n": 2} for s in ("ours", "last", "best", "mean10", "stability")
+            },
+        }
+    ],
+    **{"open": [], "privacy": {}},
+    "curves": {"r": {"FLea": [[[t, 10.0 + t] for t in range(2, 13)], [[t, 12.0 + t] for t in range(2, 13)]]}},
+}  # type: ignore[typeddict-item]
 CLAIM = {"text": "it helps", "verdict": "reproduced", "margins": {"r": 2.0}, "paper": {"r": 1.5}}
 
 
@@ -29,44 +65,10 @@ def entry(method="FLea", row="r", **changes):
     return {**copy.deepcopy(WHOLE["entries"][0]), "method": method, "row": row, **changes}
 
 
-def test_no_text_of_a_result_becomes_markup():
-    texts = {
-        "title": EVIL,
-        "paper": EVIL,
-        "finding": EVIL,
-        "command": EVIL,
-        "machine": EVIL,
-        "date": EVIL,
-        "open": [EVIL],
-    }
-    rows = {EVIL: {"note": EVIL, "x": 1.0, "panel": EVIL}}
-    privacy = {EVIL: {EVIL: {"part": {"release": EVIL, "epsilons": [{"epsilon": 1.0, "reading": EVIL}]}}}}
-    claims = [{**CLAIM, "text": EVIL, "verdict": EVIL, "margins": {EVIL: 1.0}}]
-    curves = {EVIL: {EVIL: WHOLE["curves"]["r"]["FLea"]}}
-    held = result(
-        **texts,
-        rows=rows,
-        entries=[entry(EVIL, EVIL)],
-        privacy=privacy,
-        claims=claims,
-        curves=curves,
-        axis=EVIL,
-        logs={EVIL: {EVIL: WHOLE["logs"]["r"]["FLea"]}},
-    )
-    for page in (pages.html_page(held), pages.html_index([held])):
-        assert EVIL not in page
-        tags = Tags(page)
-        assert not tags.wrong
-        assert not tags.open
-    for picture in re.findall(r"<svg.*?</svg>", pages.html_page(held), re.DOTALL):
-        ET.fromstring(picture)
-
-
 def test_a_bar_in_a_name_does_not_end_the_cell_of_a_markdown_table():
     held = result(
         rows={"a|b": {"note": "", "x": None, "panel": ""}},
         entries=[entry("m|n", "a|b")],
-        logs={},
         curves={},
         claims=[{**CLAIM, "text": "one | line\nand another", "margins": {"a|b": 1.0}}],
     )
@@ -114,7 +116,6 @@ def test_the_privacy_of_what_is_shared_has_a_row_for_each_reading():
         ["3", "as published |"],
         ["infinite", "with the sizes |"],
     ]
-    assert 'rowspan="2"' in pages.html_page(held).split('id="privacy"')[1]
 
 
 def test_an_index_links_to_every_page_and_says_how_claims_fared():
@@ -124,21 +125,17 @@ def test_an_index_links_to_every_page_and_says_how_claims_fared():
         result(page="v", claims=[CLAIM, {**CLAIM, "verdict": "not reproduced"}]),
         result(page="w"),
     ]
-    page = pages.html_index(held)
-    assert re.findall(r'href="([^"]*)">([^<]*)<', page) == [(f"{p}.html", f"T ({p})") for p in "tuvw"]
-    assert re.findall(r'class="pill ([^"]*)"', page) == ["dp", "none", "empirical", ""]
-    text = pages.markdown_index(held, "docs/results", {"own.md": "Mine"})
+    text = pages.markdown_index(held, {"own.md": "Mine"})
+    assert re.findall(r"\| \[(.*?)\]\((.*?)\)", text) == [(f"T ({p})", f"{p}.md") for p in "tuvw"]
     assert "Read first: [Mine](own.md)." in text
     assert "| [T (u)](u.md) | r | 2 | 12 | not reproduced: 1 | d, 0 |" in text
-    assert "`unskew report docs/results` makes" in text
-    assert "Read first" not in pages.markdown_index(held, "x", {})
+    assert "Read first" not in pages.markdown_index(held, {})
 
 
 @pytest.mark.parametrize(
     "page", ["../elsewhere", "a/b", "/tmp/x", "", ".hidden", None, "javascript:alert(1)//"]
 )
 def test_a_result_that_would_be_written_elsewhere_is_refused(tmp_path, page):
-    """`unskew report FOLDER` on results that came from somebody wrote wherever they said."""
     (tmp_path / "a.json").write_text(json.dumps(result(page=page)))
     with pytest.raises(DataError, match=r"^E401 .*a\.json names its page "):
         pages.results_in(tmp_path)
@@ -147,24 +144,10 @@ def test_a_result_that_would_be_written_elsewhere_is_refused(tmp_path, page):
 def test_a_result_is_kept_read_again_and_its_pages_made(tmp_path):
     held = result()
     page = pages.write_result(tmp_path, held)
-    assert page == tmp_path / "t.html"
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "index.html",
-        "t.csv",
-        "t.html",
-        "t.json",
-        "t.md",
-        "t.tex",
-    ]
+    assert page == tmp_path / "t.md"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["README.md", "t.json", "t.md"]
     assert pages.results_in(tmp_path) == [held]
     assert '   "FLea": [[[2,12.0],' in (tmp_path / "t.json").read_text()  # a curve is one line
-
-
-def test_curves_and_logs_are_drawn_in_the_tables_unit():
-    page = pages.html_page(result())
-    assert "FLea ends at 23.0 %; FLea, log ends at 40.0 %" in page
-    number = pages.html_page(result(unit="number"))
-    assert "FLea ends at 23; FLea, log ends at 40" in number
 
 
 def test_a_kept_table_is_loaded_with_every_number(tmp_path, monkeypatch):
@@ -189,3 +172,27 @@ def test_a_kept_table_is_loaded_with_every_number(tmp_path, monkeypatch):
         unskew.load(file)
     with pytest.raises(UsageError, match=r"E109 .*holds a table; leave out model"):
         unskew.load(file, best=True)
+
+
+def short(**changes) -> TableResult:
+    return copy.deepcopy(WHOLE) | {"scale": 0.25, "schedules": ["lr_decay 0.98 becomes 0.92"]} | changes  # type: ignore[return-value]
+
+
+def test_the_papers_number_is_set_apart_and_without_a_gap():
+    assert "| FLea | 48.43 | 40.3 ± 1.0 | -8.1 |" in pages.markdown_page(WHOLE)
+    page = pages.markdown_page(short())
+    assert "| FLea | (48.43) | 40.3 ± 1.0 | 40.3" in page
+    assert "gap" not in page
+    assert "-8.1" not in pages.plain(short())
+    assert "in brackets, are of whole runs and no target" in page
+    assert "Schedules end where the whole run's end: lr_decay 0.98 becomes 0.92." in page
+
+
+def test_a_p_value_needs_five_seeds_also_on_pages_of_earlier_versions():
+    led = short(scale=1.0)
+    led["entries"][0] |= {"ahead": 2.3, "p": 0.012}
+    assert "| +2.3 |" in pages.markdown_page(led)
+    assert "; 2 seeds are too few for a test, which needs 5." in pages.markdown_page(led)
+    led["entries"][0]["ours"]["n"] = 5
+    assert "| +2.3, p = .012 |" in pages.markdown_page(led)
+    assert ", with a paired t-test over seeds, Holm-corrected." in pages.markdown_page(led)

@@ -61,7 +61,6 @@ SHAPES = {
     "cifar100_part": ((3, 32, 32), 100),
     "fashion_mnist": ((1, 28, 28), 10),
     "fundus_vessels(size=160)": ((1, 160, 160), 2),
-    "fundus_vessels(size=96)": ((1, 96, 96), 2),
     "office_caltech10(size=64)": ((3, 64, 64), 10),
     "uci_har": ((1, 128, 3), 6),
     "urbansound8k_part": ((1, 64, 87), 10),
@@ -94,7 +93,7 @@ def test_every_method_of_every_table_fits_its_model_and_data(name):
                 key = settings.model, parts, settings.optimiser, settings.loss
                 if key not in seen:
                     seen.add(key)
-                    if not EVERYTHING and turn(repr(key), 3):
+                    if not EVERYTHING and turn(repr(key), 8):
                         continue
                     loop_of(resolve(settings, federation)).trainer.close()
     assert seen

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 import unskew
 from tests.attacks.test_code import METHOD
-from tests.experiments.tables import MEASURED, PRIVATE, SMALL, written
+from tests.experiments.tables import PRIVATE, SMALL, written
 from unskew import cli
-from unskew.errors import StateError, UsageError
+from unskew.errors import UsageError
 from unskew.experiments.request import Request
 from unskew.version import revision
 
@@ -42,21 +42,11 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
         ["even", "FedAvg", "2/2", "4/4"],
         ["even", "Still", "2/2", "4/4"],
     ]
-    (tmp_path / "reproduce" / "now.json").write_text("[[")
-    with pytest.raises(StateError, match="E111"):
-        raise CliRunner().invoke(cli.app(), ["watch", str(tmp_path / "reproduce")]).exception
     pages = tmp_path / "reproduce" / "pages"
-    html = (pages / "small.html").read_text()
-    for seen in ("A small table. Agrees so far: 1; disagrees so far: 1.", "ring: the paper", "FedAvg, log"):
-        assert seen in html, seen
-    assert "small.html" in (pages / "index.html").read_text()
+    page = (pages / "small.md").read_text()
+    assert "| learning helps | agrees so far: 2 seeds, all rounds | even +" in page
+    assert (tmp_path / "docs" / "small.md").read_text() == page
     assert "[A small table](small.md)" in (tmp_path / "docs" / "README.md").read_text()
-    for made_once in (pages / "small.html", pages / "small.md", pages / "index.html"):
-        made_once.unlink()
-    anew = CliRunner().invoke(cli.app(), ["report", str(pages)])
-    assert anew.exit_code == 0, anew.output
-    assert (pages / "small.html").read_text() == html
-    assert (pages / "small.md").read_text() == (tmp_path / "docs" / "small.md").read_text()
     (tmp_path / "docs" / "mine.md").write_text("# What I found\n\nNothing.\n")
     other = CliRunner().invoke(cli.app(), [*words, "--methods", "FedAvg", "--page", "small-one"])
     assert other.exit_code == 0, other.output
@@ -64,8 +54,7 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     assert "Read first: [What I found](mine.md)." in index
     assert "[A small table (small)](small.md)" in index
     assert "[A small table (small-one)](small-one.md)" in index
-    assert (pages / "small.html").read_text() == html
-    assert "small-one.html" in (pages / "index.html").read_text()
+    assert (pages / "small.md").read_text() == page
     wrong = CliRunner().invoke(cli.app(), [*words, "--page", "../mine"])
     assert isinstance(wrong.exception, UsageError)
     plain = CliRunner().invoke(
@@ -98,7 +87,7 @@ def test_python_runs_a_table_as_the_command_line_does(tmp_path, monkeypatch):
         == f"unskew reproduce {table} --rows even --methods Still --seeds 1 --scale 0.25 --page mine"
     )
     assert done.verdicts() == {"learning helps": "not run", "standing still helps": "not run"}
-    assert done.page == tmp_path / "reproduce" / "pages" / "mine.html"
+    assert done.page == tmp_path / "reproduce" / "pages" / "mine.md"
     assert done.page.exists()
     assert (tmp_path / "docs" / "mine.md").exists()
     assert watched[-1][0].t == 2
@@ -155,25 +144,6 @@ def test_runs_of_another_version_are_told_of_and_run_again_when_asked(tmp_path, 
     assert "Runs by version" not in page.read_text()
 
 
-def test_rows_may_read_measures_and_share_their_runs(tmp_path, monkeypatch):
-    monkeypatch.delenv("UNSKEW_DATA", raising=False)
-    words = ["reproduce", written(tmp_path, "measured", MEASURED), "--seeds", "1", "--folder", str(tmp_path)]
-    words += ["--processes", "1"]
-    done = CliRunner().invoke(cli.app(), words)
-    assert done.exit_code == 0, done.output
-    result = json.loads((tmp_path / "reproduce" / "pages" / "measured.json").read_text())
-    found = {e["row"]: e["ours"]["mean"] for e in result["entries"]}
-    assert found["all"] == 1
-    assert found["early"] == 0
-    assert found["late"] is None  # the runs end after round 3
-    assert 0.5 < found["features"] <= 1
-    assert len(list(tmp_path.rglob("model.safetensors"))) == 1
-    assert (
-        "ours: the measure `exposure` (in `all`, `early`, `late`); the measure `correlation`" in done.output
-    )
-    assert " in %" not in done.output
-
-
 @pytest.mark.usefixtures("few_attempts")
 def test_a_table_tells_epsilon_as_published_beside_the_honest_ones(tmp_path):
     words = ["reproduce", written(tmp_path, "private", PRIVATE), "--seeds", "2", "--folder", str(tmp_path)]
@@ -190,12 +160,13 @@ def test_a_table_tells_epsilon_as_published_beside_the_honest_ones(tmp_path):
     assert kept[1]["epsilon"] == pytest.approx(added, rel=1e-4)  # the seed that is protected least
     assert kept[-1]["epsilon"] is None
     number = f"{added:.4g}"
-    pages = [tmp_path / "docs" / "private.md", tmp_path / "reproduce" / "pages" / "private.html"]
+    page = (tmp_path / "docs" / "private.md").read_text()
     run = next(p.parent for p in tmp_path.rglob("privacy.json"))
     alone = CliRunner().invoke(cli.app(), ["report", str(run)])
     assert alone.exit_code == 0, alone.output
-    for text in (done.output, *(p.read_text() for p in pages), (run / "report.html").read_text()):
+    for text in (done.output, page, (run / "report.html").read_text()):
         assert "as published: one coordinate, one release" in text
         assert "infinite" in text
         assert "not guaranteed" in text
-    assert all(number in t for t in (done.output, *(p.read_text() for p in pages)))
+    assert number in done.output
+    assert number in page

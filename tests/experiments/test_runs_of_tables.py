@@ -8,7 +8,6 @@ import pytest
 
 from unskew.errors import DataError, UsageError
 from unskew.experiments import pages, reproduce
-from unskew.experiments.experiment import Leak
 from unskew.experiments.files import parse_experiment
 from unskew.experiments.reproduce import Key, distinct_runs, plan_runs, select, with_methods
 from unskew.experiments.request import Request
@@ -86,15 +85,6 @@ rows:
     assert table.row("one") is row
     with pytest.raises(UsageError, match=r"E126 'table' has no row 'on'\. Did you mean 'one'"):
         table.row("on")
-
-
-def test_an_attack_is_one_whatever_the_order_of_its_settings():
-    one, other, changed = (
-        Leak("match", "x", "y", settings)
-        for settings in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 1, "b": 3})
-    )
-    assert one.fingerprint == other.fingerprint != changed.fingerprint
-    assert Leak("gradient", "x", "y", {"a": 1, "b": 2}).fingerprint != one.fingerprint
 
 
 def test_the_command_asks_for_the_same_numbers_and_nothing_else():

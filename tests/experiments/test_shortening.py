@@ -45,12 +45,3 @@ def test_schedules_of_methods_end_where_they_do():
     whole = whole.replace(method="fedgen(decay=0.9)")
     (fedgen,) = registry.parse(shorten(whole, 0.5).method).parts
     assert fedgen.decay**31 == pytest.approx(0.9**61)
-
-
-def test_what_is_a_share_of_the_rounds_or_counts_nothing_stays():
-    whole = Settings(method="feddpms", rounds=10, availability="persistent:0.5x4")
-    assert shorten(whole, 0.5) == whole.replace(rounds=5)
-    assert shorten(whole, 1.0) == whole
-    assert shorten(whole.replace(method="local", lr_decay=0.9), 0.5).lr_decay == pytest.approx(0.9 ** (9 / 4))
-    assert shorten(whole.replace(method="flea"), 0.5).method == "flea"
-    assert schedule_changes(whole, shorten(whole, 0.5)) == []

@@ -21,7 +21,6 @@ from unskew.errors import UsageError
 from unskew.merge.mean import weighted_mean
 from unskew.methods import registry
 from unskew.methods.ccvr import draw
-from unskew.methods.fedexp import FedExP
 from unskew.methods.fednova import FedNova
 from unskew.round.loop import Loop
 from unskew.runs import conformance, hardware
@@ -68,32 +67,19 @@ def test_momentum_keeps_its_size_where_clients_take_unequal_numbers_of_steps(nam
     assert_close(part.refine(w, part.server(s, sent, FED), FED, 1)[1][m]["w"], [1.0])
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"), [({"weighting": "equal"}, "weighting: equal"), ({"cap": 0.4}, "cap: 0.4")]
-)
-def test_fedexp_weighed_by_size_is_weighed_otherwise_by_nobody(changes, said):
-    """Its clients' numbers would be summed by size, and their models not."""
-    given = dataclasses.replace(ups([3.0], shares=[{"square": torch.tensor(9.0)}], part="fedexp"), **changes)
-    with pytest.raises(
-        UsageError, match=rf"E108 .*fedexp.*{said} gives them other weights; leave out weighted=True"
-    ):
-        FedExP(weighted=True).merge({"w": torch.zeros(1)}, {}, given, FED)
-    FedExP().merge({"w": torch.zeros(1)}, {}, given, FED)
-
-
 def accumulated(mu, steps, lr=0.1, optimiser="sgd"):
     fed = SimpleNamespace(momentum=0.0, optimiser=optimiser, proximal=mu)
     return FedNova().accumulated(client(fed=fed, lr=lr, steps=torch.tensor(steps)))
 
 
-@pytest.mark.parametrize("mu", [1e-3, 1e-6, 1e-8, 1e-12, 1e-300, 5e-324, 0.0])
+@pytest.mark.parametrize("mu", [1e-3, 1e-8, 5e-324, 0.0])
 def test_fednova_adds_up_the_steps_of_a_weak_pull_exactly(mu):
     """In float32, 1 - (1 - lr mu)^S was 16 % off at lr mu = 1e-7 and gave 0 / 0 at 1e-8."""
     shares = [math.exp(j * math.log1p(-mu)) for j in range(50)]
     assert accumulated(mu, 50.0, lr=1.0).item() == pytest.approx(sum(shares), rel=1e-6)
 
 
-@pytest.mark.parametrize("mu", [0.5, 0.99, 1.0, 1.01, 1.7, 2.0, 2.5])
+@pytest.mark.parametrize("mu", [0.5, 1.0, 1.7, 2.5])
 def test_fednova_adds_up_the_absolute_coefficients_of_a_strong_pull(mu):
     """Above lr mu = 1 the gradients of every other step enter with the opposite sign."""
     assert accumulated(mu, 6.0, lr=1.0).item() == pytest.approx(

@@ -59,16 +59,10 @@ def doubles(tree: Any) -> Any:
     return {n: t.double() for n, t in tree.items()}
 
 
-def metas(tree: Any) -> Any:
-    return {n: t.to("meta") for n, t in tree.items()}
-
-
 RETURNED = [
     ("loss", lambda s, w, out, b, c: None),
     ("loss", lambda s, w, out, b, c: sized(out)),
     ("loss", lambda s, w, out, b, c: b.mean(sized(out)).reshape(1)),
-    ("loss", lambda s, w, out, b, c: True),
-    ("loss", lambda s, w, out, b, c: {"a": b.mean(sized(out))}),
     (
         "loss",
         lambda s, w, out, b, c: b.mean(sized(out).detach()),
@@ -82,13 +76,7 @@ RETURNED = [
         "grad",
         lambda s, g, w, c: {n: t.mean(0, keepdim=True) for n, t in g.items()},
     ),
-    (
-        "grad",
-        lambda s, g, w, c: {n: t > 0 for n, t in g.items()},
-    ),
     ("grad", lambda s, g, w, c: doubles(g)),
-    ("grad", lambda s, g, w, c: metas(g)),
-    ("batch", lambda s, b, c: b.replace(x=b.x.to("meta"))),
     ("batch", lambda s, b, c: None),
     (
         "batch",
@@ -96,38 +84,27 @@ RETURNED = [
     ),
     ("batch", lambda s, b, c: b.replace(y=b.y[:, :1])),
     ("batch", lambda s, b, c: b.replace(y=b.y.mean(0, keepdim=True))),
-    ("batch", lambda s, b, c: b.replace(x=b.x[:1])),
     ("logits", lambda s, z, b, c: z[:, :1]),
-    ("logits", lambda s, z, b, c: z.mean(0, keepdim=True)),
     ("begin", lambda s, w, c: {"k": 1.0}),
     ("starts", lambda s, w, c: doubles(w)),
     ("sends", lambda s, w, c: dropping(w)),
     ("sends", lambda s, w, c: {**w, "more": torch.zeros(3)}),
     ("perturb", lambda s, g, w, c: means(w)),
     (
-        "perturb",
-        lambda s, g, w, c: dropping(w),
-    ),
-    ("holds", lambda s, c: {"nope": torch.tensor(True)}),
-    (
         "holds",
         lambda s, c: {n: torch.tensor(1.0) for n in c.net.trainable},
     ),
     ("finish", lambda s, w, c: None),
     ("finish", lambda s, w, c: ({"v": torch.ones(3)}, {})),
-    ("finish", lambda s, w, c: ({}, {"h": torch.ones(1)})),
-    ("server_init", lambda s, w, fed: {"k": 1.0}),
     ("client_init", lambda s, w, fed: None),
     ("server", lambda s, old, ups, fed: None),
     (
         "refine",
         lambda s, w, old, fed, t: w,
     ),
-    ("refine", lambda s, w, old, fed, t: (means(w), old)),
     ("dispatch", lambda s, w, old, k, fed: (means(w), {})),
     ("noise", lambda s, fed, down: {"u": torch.rand(3)}),
     ("weights", lambda s, fed: {"p": torch.zeros(3, dtype=torch.int64)}),
-    ("model", lambda s, module, classes: None),
     (
         "model",
         lambda s, module, classes: nn.Sequential(module, nn.Linear(3, 7)),
@@ -136,12 +113,11 @@ RETURNED = [
 ]
 
 
-@pytest.mark.parametrize(("hook", "written"), RETURNED)
-@pytest.mark.parametrize("lanes", ["1", "16"])
-def test_what_a_hook_returned_is_held_against_what_the_engine_goes_on_with(hook, written, lanes):
+@pytest.mark.parametrize(("number", "hook", "written"), [(i, *case) for i, case in enumerate(RETURNED)])
+def test_what_a_hook_returned_is_held_against_what_the_engine_goes_on_with(number, hook, written):
     """Before, a gradient of one row moved the whole weight, a vector for a loss counted B times, and the rest
     were tracebacks."""
-    said = refused(part(**{hook: written}), lanes, until=1)
+    said = refused(part(**{hook: written}), ("1", "16")[number % 2], until=1)
     assert ("E127" in said and hook in said) or "E123" in said
 
 
@@ -343,25 +319,20 @@ def test_functions_of_a_trip_take_what_they_are_called_with(body):
     ("body", "told"),
     [
         ({"gards": lambda self, g, w, c: g}, "defines 'gards', which is no hook .* Did you mean 'grad'"),
-        ({"on_finish": lambda self, w, c: ({}, {})}, "Did you mean 'finish'"),
         ({"merge_s": True}, "Did you mean 'merges'"),
         (
             {"loss": lambda self, w, out, b: 0.0},
             r"takes \(self, w, out, b\), and is called with \(self, w, out, b, c\)",
         ),
-        ({"loss": lambda self, out, w, b, c: 0.0}, r"is called with \(self, w, out, b, c\)"),
         ({"merge": lambda self, w, s, ups, fed: (w, s)}, "only called with merges = True"),
-        ({"personalise": lambda self, w, c: w}, "only called with personal = True"),
         ({"merges": True}, "says merges = True and defines no `merge`"),
         ({"tap": lambda self, cut, h, b, c: (h, b)}, "only called with taps"),
         ({"taps": "cut"}, r"taps has to be a tuple, like \('cut',\)"),
-        ({"taps": lambda self: ("cut",)}, "or a property that returns one"),
         (
             {"trips": Trip(lambda t, T: True, lambda w, c: {}, lambda w, s, u, f: (w, s), lambda f: {})},
             "trips has to be",
         ),
         ({"called": "my/part"}, "is called 'my/part'"),
-        ({"called": "w"}, "is called 'w'"),
         ({"called": "kept"}, "is called 'kept'"),
         (
             {"projection": torch.nn.Linear(3, 3)},
@@ -396,12 +367,10 @@ def test_a_class_that_is_not_frozen_or_whose_settings_would_be_lost_is_refused()
     ("shape", "further", "told"),
     [
         (3, {}, "shape has to be a tuple"),
-        ((None, 3), {}, "None, a number of rows that differs"),
         ((3, None), {"rows": 2}, "None, a number of rows that differs"),
         ((3,), {"dtype": "float32"}, "dtype has to be one of torch's"),
         ((3,), {"low": 1, "high": 0}, "low has to be at most high"),
         ((3,), {"kind": "sum"}, "kind is .*Did you mean 'sums'"),
-        ((3,), {"samples": "all"}, "samples is"),
         ((3,), {"samples": 0}, "samples is"),
         ((3,), {"reads": "mean"}, "reads is 'sum' or 'each'"),
         ((3,), {"norm": 0.0}, "norm has to be above 0"),
@@ -418,9 +387,7 @@ def test_a_share_that_cannot_be_meant_is_refused(shape, further, told):
     [
         ("gauss", (), "law is"),
         ("uniform", (-1, 1), r"takes 0 args above 0; got \(-1, 1\). Scale what you draw"),
-        ("normal", (0, 0.1), "takes 0 args"),
         ("beta", (), "takes 2 args"),
-        ("beta", (0, 1), "above 0"),
         ("integers", (2.5,), "a whole number"),
     ],
 )

@@ -185,13 +185,6 @@ def test_what_leaves_is_what_it_returns_and_what_is_kept_is_what_was_trained(lan
         assert reply.private["kept"].keys() == made.trainer.kept
 
 
-def test_one_part_alone_says_what_is_sent():
-    with pytest.raises(
-        UsageError, match="E107 fedadmm and fedspeed each say what is sent for the trained weights"
-    ):
-        registry.parse("fedadmm+fedspeed")
-
-
 @dataclass(frozen=True)
 class Steps(Part):
     """Counts its steps in a leaf that begins as a private one; another leaf is what the first was one step

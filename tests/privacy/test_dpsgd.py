@@ -83,9 +83,7 @@ def test_epsilon_is_that_of_the_client_that_is_protected_least(first, passes):
     assert told.epsilons[0][1].endswith("against whoever reads it; delta 1e-05; drawn so")
 
 
-@pytest.mark.parametrize(
-    "beside", ["rebafl", "scaffold", "flea", "fedlc", "feddyn", "feddpms", "fedavg_ft", "moon", "knn_per"]
-)
+@pytest.mark.parametrize("beside", ["rebafl", "scaffold", "flea", "feddyn", "fedavg_ft", "moon"])
 def test_what_could_read_samples_in_another_way_is_refused_by_name(beside):
     with pytest.raises(UsageError, match=f"E107 '{beside}' and 'dpsgd' cannot be combined"):
         conformance.loop_for(registry.parse(f"{beside}+dpsgd"))
@@ -123,9 +121,7 @@ def test_absences_last_for_their_period_also_where_chance_is_secret():
 
 READS = {
     "sum": lambda c: c.counts.sum(),
-    "log": lambda c: torch.log(c.counts).sum(),
     "item": lambda c: c.counts[0],
-    "times": lambda c: (c.counts * 1).sum(),
     "under": lambda c: (c.n / c.counts).sum(),
 }
 

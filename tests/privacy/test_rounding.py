@@ -100,7 +100,7 @@ def impossible(loop, start, seen, mean, unit):
     return ~reached
 
 
-@pytest.mark.parametrize(("noise", "lr"), [(1.4, 0.5), (1.2, 0.05)])
+@pytest.mark.parametrize(("noise", "lr"), [(1.4, 0.5)])
 def test_every_released_weight_could_come_from_either_set(noise, lr):
     """Noise in float32 on a sum in float32 betrayed one weight in 70 at the first setting, one in 1,000 at
     the other."""

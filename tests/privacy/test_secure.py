@@ -71,11 +71,8 @@ def test_the_sum_is_that_of_exact_fractions_rounded_to_steps():
     ("text", "clients"),
     [
         ("on", 1000),
-        ("on", 2048),
-        ("on,bits=32,clip=8", 3),
         ("on,bits=32,clip=8", 4),
         ("on,bits=32,clip=8", 64),
-        ("on,bits=32,clip=10", 4),
         ("on,bits=32,clip=0.5", 1024),
     ],
 )
@@ -107,7 +104,7 @@ def test_a_sum_out_of_range_is_noticed_and_the_lowest_number_too():
         assert (numbers.problem(bad, 3) or "").startswith("1 of its 4 numbers are out of the range")
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "rebafl", "fedproto+feddyn"])
+@pytest.mark.parametrize("method", ["fedavg", "rebafl", "fedproto+feddyn"])
 def test_a_run_ends_where_it_does_without(method):
     """All the server's hooks read the sums they would read of single replies."""
     secured, open_ = run(method), run(method, secure_aggregation="off")
@@ -120,9 +117,7 @@ def test_a_run_ends_where_it_does_without(method):
     ("method", "why"),
     [
         ("flea", "with 'flea': it exchanges 'flea/features' beside training"),
-        ("flea(fused=True)", "with 'flea': it exchanges 'flea/features' beside training"),
         ("fednova", "with 'fednova': it reads 'fednova/a' of each client"),
-        ("fedfa", "with 'fedfa': it reads 'fedfa/m/"),
         ("median", "with 'median': it reads each client's weights"),
         ("fedprox+clip_median", "with 'clip_median': it reads each client's weights"),
     ],
@@ -186,8 +181,6 @@ def test_two_clients_are_refused_and_a_round_with_two_is_skipped():
         ("yes", "unknown secure_aggregation 'yes'"),
         ("on,bits=16", "bits must be 32 or 64"),
         ("on,bits=32", "32 bits leave steps of"),
-        ("on,threshold=0.3", "threshold must be"),
-        ("on,clip=0", "clip must be"),
         ("on,mask=none", "no argument 'mask'"),
     ],
 )

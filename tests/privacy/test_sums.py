@@ -181,9 +181,7 @@ def by_hand(kinds, delta, renyi):
     "kinds",
     [
         ((300, 0.05, 1.0), (1, 1.0, 10.0)),
-        ((300, 0.05, 1.0), (30, 1.0, 10.0)),
         ((3000, 0.005, 0.8), (5, 1.0, 4.0)),
-        ((40, 0.2, 6.0), (2, 1.0, 1.0)),
     ],
 )
 def test_steps_and_sums_together_cost_what_dp_accounting_says(kinds):
@@ -198,7 +196,6 @@ def test_steps_and_sums_together_cost_what_dp_accounting_says(kinds):
     [
         ("dpsgd", 0),
         ("fedrdn+dpsgd", 1),
-        ("fedproto+dpsgd", 7),
         ("ccvr+dpsgd", 2),
         ("fedrdn+fedproto+ccvr+dpsgd", 10),
     ],
@@ -366,7 +363,7 @@ def test_a_batch_trains_as_its_samples_one_by_one_do(loop_of, text):
             torch.testing.assert_close(t, torch.stack(of_samples).mean(0), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("shares", ["ccvr", "fedgh", "fedproto", "fedrdn"])
+@pytest.mark.parametrize("shares", ["ccvr", "fedproto"])
 def test_a_run_in_which_every_count_passes_for_noise_comes_to_its_end(shares):
     """E128 says so beforehand; CCVR then ended, after all training, with torch's words on an empty list."""
     conformance.train_run(registry.parse(f"{shares}+dpsgd(sums_noise=50.0)"), rounds=2)

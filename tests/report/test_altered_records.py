@@ -10,8 +10,6 @@ import unskew
 from tests.cli.calling import call
 from unskew.comparison import plan, training
 from unskew.errors import StateError
-from unskew.records import record
-from unskew.report.analysis import runs
 
 SETTINGS = {"clients": 3, "rounds": 2, "epochs": 1, "model": "mlp(hidden=(8,))", "workers": 1}
 PLAN = plan.Plan(("fedavg", "fedprox"), (0,), {"data": "digits", **SETTINGS})
@@ -39,33 +37,17 @@ def other_score(file) -> None:
     file.write_text("".join(rows))
 
 
-def test_whole_records_and_rows_since_the_checkpoint_are_no_change(comparison):
-    run = comparison / "fedavg--s0"
-    with open(run / "events.jsonl", "a") as file:
-        file.write('{"t":3,"code":"round","asked":[],"answered":[]}\n')
-    assert record.altered_files(run) == []
-    assert runs.read_run(run).altered == []
-    (run / "state.safetensors").write_bytes(b"damaged")
-    assert record.altered_files(run) == []
-
-
 @pytest.mark.parametrize("command", ["report", "figures"])
 def test_a_page_or_a_figure_with_another_score_says_so(comparison, command):
     """A digit of metrics.jsonl, and the report showed 8.1 % for 81 % without a word."""
     run = comparison / "fedavg--s0"
     other_score(run / "metrics.jsonl")
-    for folder in (run, comparison):
-        called = call(command, str(folder))
-        assert called.code == 0, called.text
-        assert called.err.startswith(
-            f"Warning: {run}: metrics.jsonl is missing or not as the run wrote it"
-        ), called.text
-        assert called.err.count("\n") == 1
-        if command == "report":
-            assert (
-                "so these figures may be wrong; copy the folder again."
-                in (folder / "report.html").read_text()
-            )
+    called = call(command, str(comparison))
+    assert called.code == 0, called.text
+    assert called.err.startswith(f"Warning: {run}: metrics.jsonl is missing or not as the run wrote it")
+    assert called.err.count("\n") == 1
+    if command == "report":
+        assert "so these figures may be wrong" in (comparison / "report.html").read_text()
 
 
 @pytest.mark.parametrize("how", ["changed", "cut", "gone"])

@@ -10,14 +10,8 @@ import re
 import numpy as np
 import pytest
 
-from unskew.report.figures.matrices import cross_site
-from unskew.report.figures.partition import partition_map
-from unskew.report.figures.svg import HUES, SHADES
+from unskew.report.figures.svg import HUES
 from unskew.report.sections import render
-
-SHADE = r'<path class="q(\d)" d="([^"]*)"'
-COUNT = r'<text class="count on(\d)" x="([\d.]+)" y="([\d.]+)"'
-BOX = r"M([\d.e+-]+) ([\d.e+-]+)h([\d.e+-]+)v([\d.e+-]+)"
 
 
 def luminance(colour):
@@ -76,42 +70,3 @@ def test_methods_differ_for_every_reader_and_the_first_four_in_grey(style, theme
         distances = np.linalg.norm(seen[:, None] - seen, axis=2)[~np.eye(HUES, dtype=bool)]
         assert distances.min() > 12, deficiency
     assert np.diff(np.sort(lab(colours[:4])[:, 0])).min() > 9
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_on_every_shade_can_be_read(style, theme):
-    variables = variables_of(style, theme)
-    opacity = dict(re.findall(r"svg \.q(\d) \{ fill: var\(--map\); fill-opacity: ([\d.]+);", style))
-    assert len(opacity) == SHADES
-    for shade, alpha in opacity.items():
-        assert f"svg .on{shade} {{ fill: var(--on{shade}) }}" in style
-        a = float(alpha)
-        behind = [a * m + (1 - a) * c for m, c in zip(rgb(variables["map"]), rgb(variables["card"]))]
-        assert contrast(rgb(variables[f"on{shade}"]), behind) >= 4.5, shade
-
-
-@pytest.mark.parametrize(
-    "drawn",
-    [
-        partition_map(
-            {
-                "labels": [[n * n for n in range(1, 9)]]
-                * 2,  # the root of the share of the largest: all eight shades
-                "classes": list("abcdefgh"),
-                "names": ["x", "y"],
-            }
-        ),
-        cross_site({"names": list("abcdefgh"), "score": [[n / 8 - 0.01 for n in range(1, 9)]] * 2}),
-    ],
-    ids=["partition", "cross_site"],
-)
-def test_text_has_the_colour_for_the_shade_behind_it(drawn):
-    boxes = [(shade, *map(float, box)) for shade, d in re.findall(SHADE, drawn) for box in re.findall(BOX, d)]
-    counts = re.findall(COUNT, drawn)
-    assert len(counts) == len(boxes) == 16
-    for shade, x, y in counts:
-        behind = {
-            q for q, left, top, w, h in boxes if left < float(x) < left + w and top < float(y) < top + h
-        }
-        assert behind == {shade}
-    assert {shade for shade, *_ in boxes} == set("12345678")

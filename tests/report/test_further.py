@@ -60,15 +60,12 @@ def test_json_has_every_metric_by_scope(runs):
 
 def test_csv_has_a_column_for_each(runs):
     rows = list(csv.DictReader(io.StringIO(results_table.as_csv(summary.summary_table(runs)))))
-    assert float(rows[0]["auroc global"]) == pytest.approx(0.855)
-    assert [rows[1][f"auroc global@client{part}"] for part in ("", "_defined", "_clients")] == [
-        "0.75",
-        "2",
-        "20",
+    assert float(rows[0]["further.auroc.global.score.mean"]) == pytest.approx(0.855)
+    at_clients = [
+        rows[1][f"further.auroc.global@client.{part}"] for part in ("score.mean", "defined", "clients")
     ]
-    assert rows[0]["own-lower:cost global_std"].startswith("0.707")
-    assert rows[0]["auroc global_defined"] == ""
-    assert list(rows[0]).index("by_last") < list(rows[0]).index("auroc global")
+    assert at_clients == ["0.75", "2", "20"]
+    assert rows[0]["further.own-lower:cost.global.score.std"].startswith("0.707")
 
 
 def test_the_terminal_and_the_page_say_them_too(runs):
@@ -84,9 +81,7 @@ def test_the_terminal_and_the_page_say_them_too(runs):
 
 def test_whoever_asked_for_nothing_has_no_more_columns_and_lines(runs):
     plain = [replace(run, config={**run.config, "metrics": "none"}) for run in runs]
-    text = results_table.as_csv(summary.summary_table(plain))
-    assert "auroc" not in text
-    assert text.splitlines()[0].endswith(",by_last")
+    assert "auroc" not in results_table.as_csv(summary.summary_table(plain))
 
 
 def test_a_value_of_an_earlier_round_is_no_last_value():

@@ -13,7 +13,7 @@ from tests.report.fake_runs import fake_comparison
 from unskew.report import page
 from unskew.report.analysis import results_table, summary
 from unskew.report.analysis.runs import read_comparison
-from unskew.report.figures.partition import partition_map
+from unskew.report.sections.partition import partition_map
 
 SITES = ["DRIVE", "CHASE_DB1", "STARE"]
 PIXELS = [[900, 100], [950, 50], [930, 70]]
@@ -57,7 +57,7 @@ def test_dice_is_the_score(comparison):
     assert "Dice in %, mean ± sample standard deviation over 2 seeds" in results_table.note(rows)
     line = next(csv.DictReader(io.StringIO(results_table.as_csv(rows))))
     assert line["metric"] == "dice"
-    assert float(line["dice_both"]) == pytest.approx(rows[0].dice_both.mean)
+    assert float(line["dice_both.mean"]) == pytest.approx(rows[0].dice_both.mean)
     assert results_table.as_json(rows)[0]["metric"] == "dice"
 
 

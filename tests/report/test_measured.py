@@ -4,23 +4,12 @@ text."""
 from __future__ import annotations
 
 import json
-import re
-from itertools import pairwise
 
-import numpy as np
 import pytest
 
 from tests.report.fake_runs import fake_run
 from tests.report.test_page import EVIL, Tags
-from unskew.report.analysis.numbers import three_digits
-from unskew.report.analysis.runs import read_run
-from unskew.report.analysis.stats import Score, rounds_to
-from unskew.report.figures.curves import series
-from unskew.report.figures.matrices import cross_site
-from unskew.report.figures.svg import NARROW, WIDE, Line
 from unskew.report.page import write_report
-from unskew.report.sections import context_of
-from unskew.report.sections.measures import build
 
 PICTURES = {
     "cross_site": {
@@ -79,59 +68,3 @@ def test_the_page_shows_what_was_measured_and_stays_whole(run, tmp_path):
         assert words in text, words
     assert "onerror='alert" not in text.replace("&#39;", "'").replace("&quot;", '"').split("<svg")[0]
     assert "<img src=x" not in text
-
-
-def test_a_measure_that_is_undefined_in_the_last_round_has_no_last_value(run):
-    with open(run / "metrics.jsonl", "a") as file:
-        for t in (4, 5):
-            row = {
-                "t": t,
-                "scope": "measure",
-                "client": None,
-                "metric": "separation_test_local",
-                "value": 3.21,
-            }
-            file.write(json.dumps(row) + "\n")
-    html = build(context_of([read_run(run)], "x")).html
-    cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", html)
-    values = dict(pairwise(cells))
-    assert values["Separation of classes, test samples, local models"] == "–"
-    assert values["Weight diversity"] == "2.08"
-    assert "Separation of classes, test samples, local models, over rounds" in html
-
-
-def test_a_run_without_measures_has_no_such_section(tmp_path):
-    plain = fake_run(tmp_path / "fedavg-0001", rounds=3)
-    assert 'id="measured"' not in write_report(plain, tmp_path / "page.html").read_text()
-
-
-def test_series_are_in_their_own_unit():
-    line = Line("fedavg", "m0", np.array([1, 2, 3]), np.array([0.002, 0.004, 0.003]), np.zeros(3))
-    for width in (WIDE, NARROW):
-        drawn = series([line], "Weight diversity", width=width)
-        assert "0.003" in drawn
-        assert "%" not in drawn
-    once = Line("fedavg", "m0", np.array([3]), np.array([0.5]), np.zeros(1))
-    assert series([once], "x") == ""
-    flat = Line("fedavg", "m0", np.array([1, 2]), np.array([0.0, 0.0]), np.zeros(2))
-    assert "polyline" in series([flat], "x")
-
-
-def test_numbers_keep_three_digits():
-    assert three_digits(Score(0.012345, 0.00678, 3)) == "0.0123 ± 0.0068"
-    assert three_digits(Score(12.345, 0, 1)) == "12.3"
-    assert three_digits(Score(float("nan"), 0, 0)) == "–"
-
-
-def test_pairs_leave_out_sites_without_a_model():
-    drawn = cross_site(PICTURES["cross_site"])
-    assert "31.0" in drawn
-    assert drawn.count(">caltech<") == 1  # a column, no row
-    assert cross_site({"names": ["a"], "score": [[None]]}) == ""
-
-
-def test_rounds_to_a_target_are_the_first_that_reached_it(run):
-    data = read_run(run)
-    t, score = data.series("global", "accuracy")
-    assert rounds_to(data, float(score[2])) == t[np.argmax(score >= score[2])]
-    assert np.isnan(rounds_to(data, 1.1))

@@ -3,8 +3,6 @@ client."""
 
 from __future__ import annotations
 
-import pytest
-
 from unskew.methods import registry
 from unskew.report.method_pages import method_page
 from unskew.report.method_profile import scores
@@ -34,11 +32,6 @@ def test_a_setting_stands_with_default_range_and_meaning():
     assert row("fedrdn", "`variant`")[2] == "'paper' or 'official'"
 
 
-def test_presets_are_told():
-    assert "`rbsm` is short for `rebafl(mu=0.0)`." in page_of("rebafl")
-    assert "short for" not in page_of("fedprox")
-
-
 def test_hooks_trips_and_shares_stand_there():
     text = page_of("feddata")
     assert "| a trip | `upload` runs at all clients, then `collect` at the server. |" in text
@@ -55,14 +48,6 @@ def test_a_default_far_below_fedavg_says_so_and_why():
     assert measured.why in text
     assert "Below FedAvg" not in page_of("ditto")
     assert all(score.why for score in scores().values() if score.is_far_below)
-
-
-@pytest.mark.parametrize("name", ["flea", "local"])
-def test_a_page_has_its_class_sentence_and_when_to_use_it(name):
-    (part,) = registry.parse(name).parts
-    text = page_of(name)
-    assert type(part).__doc__ in text
-    assert f"**When to use it.** {part.use_when}" in text
 
 
 def test_a_page_says_what_the_method_is_called_in_python_and_where_its_code_is(tmp_path):

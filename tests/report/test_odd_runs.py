@@ -7,26 +7,22 @@ import itertools
 import json
 import math
 import re
-import shlex
 import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-import yaml
 
-from tests.cli.calling import call
 from tests.report.fake_runs import fake_comparison, fake_run
 from tests.report.test_page import Tags
-from unskew.report.analysis.numbers import digits, size, three_digits, with_unit
+from unskew.report.analysis.numbers import digits, three_digits
 from unskew.report.analysis.runs import read_run, scores_of
 from unskew.report.analysis.stats import Score, last_best_mean10, paired_p, stability
-from unskew.report.figures.curves import curves
 from unskew.report.figures.matrices import confusion
-from unskew.report.figures.svg import Line, mean_line, text, tooltip
+from unskew.report.figures.svg import text, tooltip
 from unskew.report.page import write_report
 from unskew.report.paper_figures import write_figures
 from unskew.report.sections import context_of, reproducibility
-from unskew.scores import kind, significant
+from unskew.scores import significant
 
 NAN, INF = math.nan, math.inf
 
@@ -57,8 +53,7 @@ def as_regression(at, late):
     )
 
 
-@pytest.mark.parametrize("late", [INF, -INF, None])
-@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize(("late", "seeds"), [(INF, 1), (-INF, 3), (None, 3)])
 def test_scores_of_training_that_diverged_are_a_page_all_the_same(tmp_path, late, seeds, recwarn):
     """They were a traceback: an infinite axis, a minimum of nothing."""
     at = fake_comparison(tmp_path / "c", ["fedavg", "flea"], seeds, rounds=5, clients=4)
@@ -108,26 +103,12 @@ def test_statistics_of_numbers_that_are_none(recwarn):
     assert not recwarn.list
 
 
-def test_a_curve_leaves_out_rounds_without_a_number():
-    drawn = Line(
-        "a", "m0", np.arange(4), np.array([0.5, NAN, 0.75, NAN]), np.array([NAN, NAN, 0.1, 0.1])
-    ).thinned()
-    assert (drawn.x.tolist(), drawn.y.tolist(), drawn.band.tolist()) == ([0, 2], [0.5, 0.75], [0.0, 0.1])
-    one = mean_line("a", "m0", [(np.array([1]), np.array([INF])), (np.array([1]), np.array([0.5]))])
-    assert one is not None
-    assert one.thinned().band.tolist() == [0.0]
-    assert (
-        curves([Line("a", "m0", np.array([1]), np.array([NAN]), np.zeros(1))], "round", "accuracy, %") == ""
-    )
-
-
-@pytest.mark.parametrize("C", [12, 40, 300, 1000])
-@pytest.mark.parametrize("width", [940, 380])
-def test_many_classes_have_cells_of_their_own_and_names_that_do_not_overlap(C, width):
+@pytest.mark.parametrize("C", [12, 300])
+def test_many_classes_have_cells_of_their_own_and_names_that_do_not_overlap(C):
     """Cells of less than a pixel had a negative width, at which browsers stop drawing, and every class its
     name."""
     counts = [[1 if i == j else 0 for j in range(C)] for i in range(C)]
-    drawn = confusion(counts, [f"class {c}" for c in range(C)], "x", width=width)
+    drawn = confusion(counts, [f"class {c}" for c in range(C)], "x")
     boxes = re.findall(r"M([\d.e+-]+) ([\d.e+-]+)h([\d.e+-]+)v([\d.e+-]+)h(--?[\d.e+-]+)z", drawn)
     assert len(boxes) == C
     assert all(float(w) > 0 and float(h) > 0 and float(back) < 0 for *_, w, h, back in boxes)
@@ -142,67 +123,26 @@ def test_many_classes_have_cells_of_their_own_and_names_that_do_not_overlap(C, w
     assert all(b - a > 10 for a, b in itertools.pairwise(down))
 
 
-@pytest.mark.parametrize(
-    "bad", ["\x00", "\x0b", "\x1b[2J", "\x7f", "\x9b", "\u202e", "\u2066", "\uffff", "\ud800"]
-)
+@pytest.mark.parametrize("bad", ["\x00", "\x1b[2J", "\u202e", "\ud800"])
 def test_pictures_hold_no_character_that_xml_forbids_or_that_turns_the_line(bad):
     for drawn in (text(0, 0, f"a{bad}b"), tooltip(f"a{bad}b")):
         words = ET.fromstring(drawn).text
         assert words == f"a\ufffd{bad[1:]}b"
 
 
-def test_figures_of_names_with_control_characters(tmp_path):
-    """`unskew figures` ended with a traceback."""
-    at = fake_run(tmp_path / "r", rounds=3)
-    altered(at, "federation.json", lambda facts: {**facts, "classes": ["a\x0bb", *facts["classes"][1:]]})
-    assert not call("figures", str(at)).code
-
-
 @pytest.mark.parametrize(
     ("value", "digits_", "written"),
     [
         (57331.4, 4, "57,331"),
-        (5733.2, 4, "5733"),
-        (123.4, 2, "123"),
         (99.6, 2, "100"),
-        (9999.6, 4, "10,000"),
         (0.0123456, 3, "0.0123"),
         (-1234.6, 3, "-1,235"),
         (2e9, 3, "2e+09"),
-        (0.0, 3, "0"),
         (INF, 3, "inf"),
-        (1e9 - 1, 2, "999,999,999"),
     ],
 )
 def test_numbers_of_a_usual_size_have_no_exponent(value, digits_, written):
     assert significant(value, digits_) == written
-
-
-def test_a_table_of_large_numbers_can_be_read():
-    """`5733 ± 1.2e+02`, and `1.95e+03 of 2e+03 clients`."""
-    assert digits(Score(5733.2, 123.4, 3), "rmse") == "5733 ± 123"
-    assert digits(Score(57331.2, 1234.5, 3), "rmse") == "57,331 ± 1,234"
-    assert three_digits(Score(1234.0, 123.0, 3)) == "1,234 ± 123"
-    assert (with_unit(57331.2, "rmse"), kind("mae").written(57331.2)) == ("57,331", "57,331")
-    assert size(1.5e15) == "1,500 TB"
-
-
-def test_the_command_that_repeats_a_comparison_is_one_that_the_command_line_takes(tmp_path):
-    """`--drop-last True` made a method of True, and the seed of the partition was left out."""
-    at = fake_comparison(
-        tmp_path / "c", ["fedavg", "local"], 2, rounds=3, data="digits", drop_last=True, partition_seed=5
-    )
-    for one_run in at.glob("*--*"):
-        plan = yaml.safe_load((one_run / "config.yaml").read_text())
-        (one_run / "config.yaml").write_text(yaml.safe_dump({**plan, "clients": 4}))
-    command = reproducibility.command(
-        context_of([read_run(one_run) for one_run in sorted(at.glob("*--*"))], "x")
-    )
-    assert "--set drop_last=True" in command
-    assert "--set partition_seed=5" in command
-    called = call(*shlex.split(command)[1:], "--dry-run", cwd=tmp_path)
-    assert not called.code, called.text
-    assert "plan   2 methods x 2 seeds x 3 rounds: fedavg, local" in called.out
 
 
 def test_a_run_of_sites_is_repeated_on_its_federation_and_one_of_a_program_by_that(tmp_path):

@@ -91,19 +91,13 @@ def test_it_says_the_result_and_its_certainty(text, comparison):
     "piece",
     [
         "Accuracy over rounds", "Every client", "Accuracy against bytes sent", "What leaves each client",
-        "Who holds what", "Who answered when", "Classes in the shared buffer of flea", "Repeat this",
+        "Who holds what", "Who answered when", "Class shares of the shared buffer", "Repeat this",
         "How it was measured", "flea/features", "empirical", "each one", "n = 3", "E303",
         "All settings that the runs share", "prefers-color-scheme: dark", "@media print",
     ],
 )  # fmt: skip
 def test_it_has_every_part(text, piece):
     assert piece in text
-
-
-def test_the_command_that_repeats_it_names_what_is_no_default(text):
-    command = re.search(r"<pre[^>]*>(unskew compare[^<]*)", text)[1]
-    wanted = "unskew compare fedavg flea --clients 12 --availability bernoulli:0.3 --rounds 25 --seeds 3"
-    assert sorted(command.split()) == sorted(wanted.split())
 
 
 def test_colours_follow_the_method_everywhere(text):
@@ -140,48 +134,12 @@ def test_the_table_is_a_file_on_the_page_itself(text, comparison):
     )
 
 
-def test_a_single_run_needs_no_comparison(tmp_path):
-    path = fake_run(tmp_path / "one", "fedavg", clients=5, rounds=8, away=0.0)
-    text = write_report(path, tmp_path / "one.html").read_text()
-    assert not Tags(text).wrong
-    assert "vs best" not in re.sub(r"<pre.*?</pre>", "", text, flags=re.DOTALL)
-    assert "Classes in the shared buffer" not in text
-    assert "every client was asked and answered" in text
-    assert "unskew run" in text
-
-
-def test_a_run_that_has_only_begun_has_a_page(tmp_path):
-    path = fake_run(tmp_path / "r", clients=5, rounds=8)
-    first = [line for line in (path / "metrics.jsonl").read_text().splitlines() if json.loads(line)["t"] == 0]
-    (path / "metrics.jsonl").write_text("\n".join(first) + "\n")
-    for name in ("ledger.jsonl", "events.jsonl"):
-        (path / name).write_text("")
-    text = write_report([path], tmp_path / "r.html").read_text()
-    assert "Not finished (1 of 1 run): fedavg seed 0 (round 0 of 8)" in text
-    assert "Nothing has been sent yet" in text
-
-
-def test_a_target_can_be_given(comparison, tmp_path):
-    text = write_report(comparison, tmp_path / "r.html", target=0.5).read_text()
-    assert "Bytes until 50.0 %" in text
-    assert "Target: 50.0 % global accuracy." in text
-
-
 def test_local_alone_has_a_page_without_a_global_score(tmp_path):
     text = write_report(
         fake_run(tmp_path / "r", "local", clients=5, rounds=8), tmp_path / "r.html"
     ).read_text()
     assert "without a global accuracy" in text
     assert "Nothing leaves a client" in text
-
-
-def test_what_differs_between_data_is_warned_of(tmp_path):
-    a = fake_run(tmp_path / "a", "fedavg", clients=5, rounds=4)
-    b = fake_run(tmp_path / "b", "flea", clients=5, rounds=4, data="mnist")
-    assert (
-        "These runs have different data (digits, mnist)"
-        in write_report([a, b], tmp_path / "r.html").read_text()
-    )
 
 
 def test_nothing_a_user_wrote_becomes_markup(tmp_path):

@@ -44,9 +44,9 @@ def test_series_clients_and_bytes_are_what_the_rows_say(tmp_path):
         for r in lines(tmp_path / "r" / "ledger.jsonl")
         if r["way"] == "up"
     )
-    assert run.bytes_up[1][-1] == up
-    assert np.all(np.diff(run.bytes_down[1]) > 0)
-    assert run.bytes_by_round()[1][-1] == up + run.bytes_down[1][-1]
+    assert run.bytes_by_round("up")[1][-1] == up
+    assert np.all(np.diff(run.bytes_by_round("down")[1]) > 0)
+    assert run.bytes_by_round()[1][-1] == up + run.bytes_by_round("down")[1][-1]
     assert run.bytes_by_round("up", "flea/features")[1][-1] < up
 
 
@@ -63,31 +63,6 @@ def test_a_list_that_names_more_clients_than_the_run_has_is_one_sentence(tmp_pat
     (path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(StateError, match=r"E111 .*which clients of the 4 that it has took part"):
         _ = read_run(path).attendance
-
-
-def test_a_list_of_bytes_counts_each_client(tmp_path):
-    path = fake_run(tmp_path / "r", clients=4, rounds=2)
-    row = {
-        "t": 1,
-        "way": "up",
-        "share": "p/x",
-        "clients": [0, 2],
-        "bytes": [10, 30],
-        "reads": "each",
-        "guarantee": "dp",
-    }
-    (path / "ledger.jsonl").write_text(
-        json.dumps(row) + "\n" + json.dumps({**row, "t": 2, "bytes": 7, "shape": [3, 4]}) + "\n"
-    )
-    (share,) = read_run(path).traffic
-    assert (share.total, share.most, share.reads, share.guarantee, share.shape) == (
-        54,
-        30,
-        "each",
-        "dp",
-        "3×4",
-    )
-    assert read_run(path).bytes_up[1].tolist() == [40, 54]
 
 
 def test_a_torn_last_line_is_left_out(tmp_path):

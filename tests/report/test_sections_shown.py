@@ -1,23 +1,24 @@
-"""What sections show of invented runs: confusion, rounds, sites by name, and what privacy
-costs."""
+"""What sections show of invented runs: measures by site, rounds, clients by name, and what privacy costs."""
 
 from __future__ import annotations
 
 import json
 import re
 
+import pytest
+
 from tests.report.fake_runs import fake_comparison, fake_run
+from tests.report.test_page import EVIL, Tags
 from tests.report.test_sentences import changed
 from tests.report.test_summary import run
 from unskew.report.analysis.runs import read_run, read_runs
-from unskew.report.sections import confusion, context_of, rounds, sites, tradeoff
-
-NAN = float("nan")
+from unskew.report.page import write_report
+from unskew.report.sections import context_of, leakage, measures, rounds, sites
 
 
 def pictures(html):
     """Titles, and the description of the picture below each."""
-    return re.findall(r'<h3>([^<]*)</h3><figure><svg class="wide"[^>]*aria-label="([^"]*)"', html)
+    return re.findall(r'<h3>([^<]*)</h3><figure><svg [^>]*aria-label="([^"]*)"', html)
 
 
 def table(html):
@@ -37,16 +38,13 @@ def measured(tmp_path, **by_method):
     return context_of(made, "x")
 
 
-def test_confusion_has_a_table_of_all_samples_and_one_of_each_client_that_has_some(tmp_path):
+def test_confusion_has_a_matrix_of_all_samples_and_one_of_each_client_that_has_some(tmp_path):
     of = [[2] * 10] * 10
     held = {"confusion": {"all": of, "names": ["a", "b"], "sites": [of, [[0] * 10] * 10]}}
-    section = confusion.build(measured(tmp_path, fedavg=held, flea=held))
-    assert [title for title, _ in pictures(section.html)] == [
-        f"{m}: {w}" for m in ("fedavg", "flea") for w in ("all test samples", "a")
-    ]
-    assert "20 of 200 samples right" in section.html
-    assert section.html.count("<h3>") == 4
-    assert confusion.build(context_of([run("a", 5)], "x")) is None
+    html = measures.build(measured(tmp_path, fedavg=held, flea=held)).html
+    assert [words.partition(", ")[2] for _, words in pictures(html)] == [
+        f"{where}: 20 of 200 samples right" for where in ("all test samples", "a")
+    ] * 2
 
 
 def test_rounds_have_a_tab_for_each_scope_that_was_trained(tmp_path):
@@ -114,6 +112,7 @@ def attacked(at, value, low, high, name="context", payload="w"):
         "adversary": "a",
         "auxiliary": "b",
         "seeds": 1,
+        "doubts": [],
     }
     path.write_text(json.dumps(held))
 
@@ -121,15 +120,11 @@ def attacked(at, value, low, high, name="context", payload="w"):
 def test_what_privacy_costs_is_told_of_two_methods_of_which_one_was_attacked(tmp_path):
     at = fake_comparison(tmp_path / "c", ["fedavg", "flea", "local"], 1, rounds=3)
     context = context_of(read_runs([at]), "x")
-    assert tradeoff.build(context) is None  # nobody attacked
+    assert "What privacy costs" not in leakage.build(context).html  # nobody attacked
     attacked(at / "fedavg--s0", 0.75, 0.625, 0.875)
-    section = tradeoff.build(context_of(read_runs([at]), "x"))
-    assert [title for title, _ in pictures(section.html)] == ["Accuracy against leakage"]
-    assert "fedavg: 50, " in pictures(section.html)[0][1]
-    rows = [
-        re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row)
-        for row in section.html.split("<tbody>")[1].split("<tr>")[1:]
-    ]
+    html = leakage.build(context_of(read_runs([at]), "x")).html.partition("What privacy costs")[2]
+    body = html.split("<tbody>")[1]
+    rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in body.split("<tr>")[1:]]
     assert rows[0][0] == "fedavg"
     assert rows[0][2:] == [
         "infinite",
@@ -139,22 +134,10 @@ def test_what_privacy_costs_is_told_of_two_methods_of_which_one_was_attacked(tmp
         "0.5",
         "50 % [25, 75]",
     ]
-    assert "local" not in section.html
-    assert tradeoff.build(context_of(read_runs([at / "fedavg--s0", at / "local--s0"]), "x")) is None
+    assert "local" not in html
 
 
-def test_an_attack_that_two_methods_were_made_has_a_picture_of_its_own(tmp_path):
-    at = fake_comparison(tmp_path / "c", ["fedavg", "flea"], 1, rounds=3)
-    for method, value in (("fedavg", 0.75), ("flea", 0.625)):
-        attacked(at / f"{method}--s0", value, value - 0.125, value + 0.125)
-    attacked(at / "flea--s0", 1.0, 0.9, 1.0, name="membership")
-    section = tradeoff.build(context_of(read_runs([at]), "x"))
-    (worst, best), (alone, same) = pictures(section.html)
-    assert (worst, alone) == ("Accuracy against leakage", "The same, context alone")
-    assert ("flea: 100, " in best, "flea: 25, " in same) == (True, True)  # membership got furthest
-
-
-def test_scores_are_set_against_epsilon_where_there_is_one(tmp_path):
+def test_epsilon_stands_beside_the_score_with_what_it_covers(tmp_path):
     at = fake_comparison(tmp_path / "c", ["fedavg", "rebafl"], 1, rounds=3)
     rows = [json.loads(line) for line in (at / "rebafl--s0/ledger.jsonl").read_text().splitlines()]
     noisy = [{**row, "guarantee": "dp"} if row["share"] == "w" else row for row in rows]
@@ -162,9 +145,54 @@ def test_scores_are_set_against_epsilon_where_there_is_one(tmp_path):
     (at / "rebafl--s0/privacy.json").write_text(
         json.dumps({"dp": {"release": "r", "epsilons": [{"epsilon": 4.0, "reading": "of a client"}]}})
     )
-    section = tradeoff.build(context_of(read_runs([at]), "x"))
-    ((title, words),) = pictures(section.html)
-    assert title == "Accuracy against epsilon"
-    assert "rebafl: 4, " in words
-    assert "fedavg: none, " in words
-    assert ">4, of a client<" in re.sub(r"\s+", " ", section.html)
+    html = leakage.build(context_of(read_runs([at]), "x")).html
+    assert ">4, of a client<" in re.sub(r"\s+", " ", html.partition("What privacy costs")[2])
+
+
+@pytest.mark.parametrize(
+    ("n", "federated", "alone", "verdict"),
+    [
+        (1000, 0.80, 0.70, "yes"),
+        (1000, 0.70, 0.80, "no"),
+        (20, 0.80, 0.70, "unclear"),
+        (3, 1.0, 0.0, "yes"),
+        (2, 1.0, 0.0, "unclear"),
+        (1000, 0.80, 0.80, "unclear"),
+    ],
+)
+def test_a_gain_is_clear_only_beyond_what_the_samples_of_the_site_can_say(n, federated, alone, verdict):
+    assert sites.verdict(n, federated, alone) == verdict
+
+
+def test_a_comparison_with_training_alone_says_at_which_sites_federating_is_worth_it(tmp_path):
+    """The counts of the sentence are those of its rows, and the gain is the difference of the two columns."""
+    at = fake_comparison(tmp_path / "c", ["fedavg", "rebafl", "local"], seeds=1, rounds=6)
+    section = sites.build(context_of(read_runs([at]), "c"))
+    method = section.lead.split()[1].rstrip(",")
+    head, rows = table(section.html)
+    assert head == ["client", "test samples", "fedavg", "rebafl", "local", f"{method} over local", "worth it"]
+    counts = [sum(row[-1] == v for row in rows) for v in ("yes", "no", "unclear")]
+    assert sum(counts) == len(rows) == 20
+    assert (
+        f"better than training alone at {counts[0]} of 20 clients and clearly worse at {counts[1]}"
+        in section.lead
+    )
+    for row in rows:
+        federated, alone = float(row[head.index(method)]), float(row[head.index("local")])
+        assert float(row[-2]) == pytest.approx(federated - alone, abs=0.11)
+    without = fake_comparison(tmp_path / "d", ["fedavg", "rebafl"], seeds=1, rounds=6)
+    assert "worth it" not in sites.build(context_of(read_runs([without]), "d")).html
+
+
+def test_what_was_measured_by_site_is_shown_and_names_stay_text(tmp_path):
+    at = fake_run(tmp_path / "r", "fedavg", rounds=6, classes=2)
+    federation = json.loads((at / "federation.json").read_text())
+    (at / "federation.json").write_text(json.dumps({**federation, "classes": [EVIL, "b"]}))
+    held = {"confusion": {"all": [[3, 1], [0, 6]], "names": [EVIL], "sites": [[[0, 0], [0, 6]]]}}
+    (at / "measures.json").write_text(json.dumps(held))
+    text = write_report(at, tmp_path / "page.html").read_text()
+    tags = Tags(text)
+    assert not tags.open
+    assert not tags.wrong
+    assert "<script>alert" not in text
+    assert "Which class is taken for which, all test samples: 9 of 10 samples right" in text

@@ -25,18 +25,14 @@ def altered(file, change):
     [
         ("metrics.jsonl", {"value": "much"}, "report"),
         ("metrics.jsonl", {"t": None}, "watch"),
-        ("ledger.jsonl", {"bytes": "much"}, "report"),
         ("ledger.jsonl", {"bytes": 1 << 52}, "report"),
-        ("events.jsonl", {"asked": 3}, "report"),
         ("events.jsonl", {"answered": [None]}, "watch"),
         ("federation.json", {"clients": "many"}, "report"),
-        ("federation.json", {"names": 3}, "report"),
         ("measures.json", {"histograms": [1]}, "report"),
     ],
 )
 def test_an_altered_value_is_one_sentence(tmp_path, file, change, command):
     at = fake_run(tmp_path / "r", "flea", rounds=3, histograms=True)
-    assert not call("report", str(at)).code
     altered(at / file, change)
     called = call(command, str(at), *["--once"] * (command == "watch"))
     assert called.code == 2
@@ -46,7 +42,7 @@ def test_an_altered_value_is_one_sentence(tmp_path, file, change, command):
     assert "folder again" in last
 
 
-@pytest.mark.parametrize("text", ["seed: text", "method: [a]", "rounds: -1", "method:"])
+@pytest.mark.parametrize("text", ["seed: text", "rounds: -1", "method:"])
 def test_settings_that_say_nothing_are_one_sentence(tmp_path, text):
     at = fake_run(tmp_path / "r", "flea", rounds=3)
     name = text.partition(":")[0]

@@ -11,9 +11,8 @@ import pytest
 
 from unskew.report.analysis import results_table
 from unskew.report.analysis.runs import RunData, Traffic
-from unskew.report.analysis.stats import bytes_to, mean10, rounds_to, trained_rounds
+from unskew.report.analysis.stats import bytes_to, final, rounds_to, trained_rounds
 from unskew.report.analysis.summary import against, leader_of, summary_table, target_of
-from unskew.report.page import page
 from unskew.report.sections import context_of, cost, final_table
 
 NAN = float("nan")
@@ -71,7 +70,6 @@ def test_the_page_counts_rounds_and_bytes_to_the_default_target():
     assert "<td>not reached</td>" in html
     assert "<td>6.00</td>" in html
     assert '<th scope="col">rounds to 76.0 %</th>' in html
-    assert "high 6 MB" in cost.build(context).html
 
 
 def test_a_curve_over_bytes_is_the_mean_over_seeds_from_the_first_round_that_sent(monkeypatch):
@@ -86,12 +84,6 @@ def test_a_curve_over_bytes_is_the_mean_over_seeds_from_the_first_round_that_sen
     assert lines[0].y.tolist() == pytest.approx([0.2, 0.3])
 
 
-def test_an_error_reaches_its_target_from_above():
-    falls = replace(run("m", 0, (), global_rmse=[5.0, 3.0, 2.0, 4.0]), federation={"task": "regression"})
-    assert rounds_to(falls, 3.0) == 2
-    assert math.isnan(rounds_to(falls, 1.0))
-
-
 def test_seeds_that_never_reach_the_target_are_counted_and_not_averaged():
     """Seed 0 reaches 0.5 in round 2 and seed 1 in round 4, each round moving 2 x 1 MB; seed 2 never does."""
     curves = ([0.1, 0.5, 0.5, 0.5], [0.1, 0.1, 0.1, 0.6], [0.1, 0.1, 0.1, 0.1])
@@ -103,8 +95,6 @@ def test_seeds_that_never_reach_the_target_are_counted_and_not_averaged():
     html = final_table.build(context).html
     assert "<td>6.00 (2/3)</td>" in html
     assert "<td>3.0 ± 1.4 (2/3)</td>" in html
-    assert "m 6 MB" in cost.build(context).html
-    assert "6 MB  (2 of 3 seeds)" in cost.build(context).html
 
 
 def test_a_target_is_reached_by_equality_and_counts_its_own_round():
@@ -125,25 +115,8 @@ def test_round_0_counts_only_where_nothing_else_was_evaluated():
         [1, 2],
         [0.1, 0.3],
     ]
-    assert mean10(run("m", accuracy=[0.9, 0.1, 0.3], first=0)) == pytest.approx(0.2)
-    assert mean10(run("m", accuracy=[0.9], first=0)) == 0.9
-
-
-def test_the_untrained_models_macro_f1_is_not_that_of_what_was_trained():
-    """Of methods whose clients keep weights only round 0 has one: FedPer stood there with 97 % accuracy and a
-    macro-F1 of 4 %."""
-    kept = run("fedper", accuracy=[0.1, 0.9, 0.97], first=0)
-    kept.metrics["global", "macro_f1"] = kept.metrics["global", "worst_class"] = (
-        np.array([0]),
-        np.array([0.04]),
-    )
-    (row,) = summary_table([kept])
-    assert (row.macro_f1.n, row.worst_class.n, row.final.mean) == (0, 0, 0.97)
-    elsewhere = run("fedper", accuracy=[0.1], first=0, own_mean=[0.1, 0.9])
-    assert len(trained_rounds(elsewhere)[0]) == 0
-    begun = run("fedper", accuracy=[0.1], first=0)
-    begun.metrics["train", "seconds"] = (np.array([1, 2]), np.array([1.0, 1.0]))
-    assert trained_rounds(begun)[1].tolist() == [0.1]  # two rounds were trained, and neither was evaluated
+    assert final(run("m", accuracy=[0.9, 0.1, 0.3], first=0), False) == pytest.approx(0.2)
+    assert final(run("m", accuracy=[0.9], first=0), False) == 0.9
 
 
 def test_every_column_has_its_own_series():
@@ -197,18 +170,6 @@ def test_in_a_short_run_every_score_is_of_the_last_round():
     assert "all scores but best are those of the last round" in results_table.note(rows)
 
 
-def test_pooled_data_have_no_worst_client():
-    """The row of `centralised` showed its mean as its worst client, because the pooled data are one
-    client."""
-    pooled = run(
-        "centralised", 0, [0.9], client_mean=[0.9], client_worst=[0.9], client_std=[0.0], own_mean=[0.9]
-    )
-    _, c = summary_table([run("a", 0, [0.5]), replace(pooled, federation={"clients": 1})])
-    assert [score.n for score in (c.clients, c.worst, c.spread, c.personal)] == [0, 0, 0, 0]
-    assert c.last.mean == 0.9
-    assert results_table.cells(c)[1:6] == ["90.0", "90.0", "–", "–", "–"]
-
-
 def test_the_mean_over_seeds_of_the_final_score_leads():
     runs = [
         run("a", 0, [0.9]),
@@ -242,12 +203,3 @@ def test_p_is_against_the_leader_paired_by_seed_and_corrected():
     assert against(unscored, "best")["near"].seeds == 4
     more = [*best[:2], *near, run("near", 7, [0.1])]  # seeds that only one of them has are left out
     assert against(more, "best")["near"].seeds == 2
-
-
-def test_a_method_without_a_global_score_has_no_p_and_no_rank():
-    runs = [run("a", s, [0.5]) for s in (0, 1)] + [run("b", s, [], client_mean=[0.9]) for s in (0, 1)]
-    a, b = summary_table(runs)
-    assert a.leads
-    assert math.isnan(b.gap.p)
-    assert (b.mean10.n, b.clients.mean) == (0, 0.9)
-    assert "b</th><td>–</td><td>–</td><td>90.0 ± 0.0</td>" in page(runs, "x")

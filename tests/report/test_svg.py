@@ -2,39 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from unskew.report.figures import svg
 from unskew.report.figures.svg import Scale
-
-
-def test_a_scale_maps_ends_to_ends_and_what_lies_between_in_proportion():
-    linear = Scale(2, 6, 10, 30)
-    assert [float(linear(v)) for v in (2, 3, 6)] == [10, 15, 30]
-    assert float(Scale(0, 1, 30, 10)(0.25)) == 25  # a picture's y grows downwards
-    logarithmic = Scale(0.01, 100, 0, 40, log=True)
-    assert [float(logarithmic(v)) for v in (0.01, 0.1, 1, 100)] == pytest.approx([0, 10, 20, 40])
-    assert float(Scale(5, 5, 0, 40)(5)) == 0  # all values are one
-
-
-def test_ticks_are_no_closer_than_asked():
-    assert Scale(0, 3, 0, 1).ticks(6) == [0, 0.5, 1, 1.5, 2, 2.5, 3]
-    assert Scale(0, 3, 0, 1, least=1).ticks(6) == [0, 1, 2, 3]
-    assert svg.ticks(0.1, 0.9, 4) == pytest.approx([0.2, 0.4, 0.6, 0.8])
-    assert (svg.least_step(np.array([1.0, 2])), svg.least_step(np.array([1.0, 2.5]))) == (1, 0)
-    assert svg.log_ticks(1, 1000, 6) == [1, 10, 100, 1000] or len(svg.log_ticks(1, 1000, 6)) <= 6
-
-
-def test_an_axis_of_scores_has_round_ends_and_begins_at_zero_only_near_it():
-    assert svg.score_range(0.31, 0.68, True) == pytest.approx((0.3, 0.7, 0.1))
-    assert svg.score_range(0.985, 0.99, True)[1] == 1.0
-    assert svg.score_range(3.0, 9.0, share=False) == pytest.approx((0, 10, 2))
-    assert svg.score_range(57.2, 61.4, share=False) == pytest.approx((57, 62, 1))
-    assert svg.score_range(-3.0, 9.0, share=False)[0] < 0
-    assert svg.score_range(0.31, 0.68, share=True) == pytest.approx((0.3, 0.7, 0.1))
-    assert [svg.score_tick(0.25, step, True) for step in (0.05, 0.005)] == ["25", "25.0"]
-    assert [svg.score_tick(v, 1, False) for v in (57.5, 1234.5)] == ["57.5", "1,234"]
 
 
 def test_labels_that_are_too_close_form_a_block_around_the_mean_of_their_places():
@@ -69,8 +40,3 @@ def test_texts_from_outside_are_escaped():
     ):  # fmt: skip
         assert "<script" not in drawn
         assert "&lt;script&gt;" in drawn
-
-
-def test_what_is_cut_says_so():
-    assert svg.shorten("FedAvg", 6) == "FedAvg"
-    assert svg.shorten("FedAvgM", 6) == "FedAv…"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import unskew
 from tests.report.test_summary import run
 from unskew.report.analysis import results_table
 from unskew.report.analysis.summary import summary_table
@@ -76,25 +75,6 @@ def test_scores_of_held_out_samples_do_not_pass_for_the_test_sets():
     assert ["those samples are meant" in text for text in said] == [True, False]
 
 
-def test_the_table_of_one_run_says_both(tmp_path):
-    result = unskew.run(
-        "fedavg",
-        "digits",
-        rounds=4,
-        epochs=1,
-        clients=2,
-        samples=40,
-        validation=0.25,
-        workers=1,
-        patience=1,
-        lr=1e-9,
-    )
-    assert "scored on 25% of the training samples, held out, not on the test set" in result.table()
-    assert "ended after 3 of 4 rounds: EarlyStopping: global accuracy has not risen above" in result.table()
-    whole_run = unskew.run("fedavg", "digits", rounds=1, epochs=1, clients=2, samples=40, workers=1)
-    assert not any(word in whole_run.table() for word in ("scored on", "ended after"))
-
-
 def scored(method, seed, own, common=20, **changes):
     """A run whose clients 0, 1, ... were scored: so many with their own models, and so many with the common
     one."""
@@ -129,16 +109,3 @@ def test_means_over_fewer_clients_than_others_have_are_named():
     assert "Scored at fewer" not in results_table.note(
         summary_table([replace(scored("a", 0, 12), federation=some)])
     )
-
-
-def test_the_table_of_one_run_says_at_how_many_clients_it_was_scored():
-    def table(method, **settings):
-        small = {"rounds": 1, "epochs": 1, "clients": 6, "samples": 20, "workers": 1, "skew": "iid"}
-        return unskew.run(method, "digits", **small, **settings).table()
-
-    some = {"availability": "sample:2", "model": "mlp"}
-    why = "of 2 of 6 clients with test samples: the others never took part, or did not answer"
-    assert f"scores are {why}" in table("fedper", **some)
-    assert f"personal@client is {why}" in table("ditto", **some)
-    assert "never took part" not in table("fedavg", **some)
-    assert "never took part" not in table("fedper", model="mlp")

@@ -1,60 +1,20 @@
-"""Inversion of updates into labels and inputs, of activations into inputs, and the pieces of samples.
+"""Inversion of updates into labels and inputs, and of activations into inputs.
 
-An attack recovers or marks a whole sample, or each of its several inputs. Letters: C classes, N samples,
-D numbers of a row of several inputs, U units of a dense layer.
+Letters: C classes, D numbers of an input, N samples, U units of a dense layer.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from unskew.core import module_inputs
 from unskew.core.keys import key
 from unskew.core.network import Network
 from unskew.core.trees import Weights
-from unskew.formats.input_layout import Layout
 from unskew.round.run import Run
-
-Image = tuple[int, int, tuple[int, ...]]
-"""(begin and end of an image in a row, its shape); (0, 0, shape) if the sample is an image."""
-
-
-def pieces(layout: Layout | None, x: Tensor) -> dict[str, Tensor]:
-    """Samples [N, ...] under the name "", or each input [N, *shape] of rows [N, D] under its name.
-
-    Single numbers are [N, 1]; whole numbers and truth values stay floats.
-    """
-    if layout is None:
-        return {"": x}
-    return {
-        each.name: x[:, start:end].reshape(len(x), *(each.shape or (1,)))
-        for each, start, end in layout.places
-    }
-
-
-def over_row(layout: Layout, of: Mapping[str, Tensor]) -> Tensor:
-    """[D]: the number of each input, repeated over its columns of a row. of: by the name of the input."""
-    return torch.cat([of[each.name].expand(end - start) for each, start, end in layout.places])
-
-
-def score_subject(piece: str, text: str) -> str:
-    """The subject of a score: the input, if there are several, and the text."""
-    return f"{piece}: {text}" if piece else text
-
-
-def image_of(layout: Layout | None, shape: tuple[int, ...], least: int) -> Image | None:
-    """The first image with sides of at least `least` pixels, or None. shape: of a sample."""
-    images = (
-        [(0, 0, shape)]
-        if layout is None
-        else [(start, end, each.shape) for each, start, end in layout.images]
-    )
-    return next((i for i in images if len(i[2]) == 3 and min(i[2][1:]) >= least), None)
 
 
 @dataclass(frozen=True)
@@ -70,10 +30,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Search:
-    """The search space of inputs: between low and high, from middle, in steps of `spread`.
-
-    Each is a single number, or for several inputs a row with the number of each input.
-    """
+    """The search space of inputs: between low and high, from middle, in steps of `spread`."""
 
     low: Tensor
     high: Tensor
@@ -81,11 +38,10 @@ class Search:
     spread: Tensor
 
     @staticmethod
-    def like(x: Tensor, layout: Layout | None) -> Search:
+    def like(x: Tensor) -> Search:
         """The range, mean and deviation of the attacker's own samples, as the model sees them."""
-        low, high, middle = (_each(x, layout, of) for of in (Tensor.amin, Tensor.amax, Tensor.mean))
-        spread = _each(x, layout, lambda piece: piece.std(correction=0))
-        return Search(low, high, middle, torch.where(spread > 0, spread, 1.0))
+        spread = x.std(correction=0)
+        return Search(x.amin(), x.amax(), x.mean(), torch.where(spread > 0, spread, 1.0))
 
     def standardised(self, x: Tensor) -> Tensor:
         """Inputs in units of the spread, from the middle."""
@@ -135,7 +91,7 @@ class Inversion:
     """Finds labels and inputs of updates of one model. plan: steps, weight of total variation, first rate."""
 
     def __init__(self, net: Network, run: Run, plan: tuple[int, float, float], search: Search):
-        self.net, self.task, self.classes = relax(net), run.task, run.fed.classes
+        self.net, self.task, self.classes = net, run.task, run.fed.classes
         self.steps, self.tv, self.rate = plan
         self.search, self.shape = search, run.fed.shape
 
@@ -179,25 +135,21 @@ class Inversion:
         aim = torch.cat([(update.before[n] - update.after[n]).flatten() for n in names])
         y = self.task.targets(labels, self.classes).to(aim.device)
         z = torch.randn((update.n, *self.shape), generator=key(seed)).to(aim.device).requires_grad_()
-        within, layout = self.search, self.net.layout
+        within = self.search
         low, high = within.standardised(within.low), within.standardised(within.high)
         optimiser = torch.optim.Adam([z], self.rate)
         marks = [int(self.steps * share) for share in (3 / 8, 5 / 8, 7 / 8)]
         falling = torch.optim.lr_scheduler.MultiStepLR(optimiser, marks, 0.1)
-        reached = torch.zeros_like(z, dtype=torch.bool)
         for _ in range(self.steps):
             change = self._change(update, within.inputs(z), y)
             distance = 1 - torch.nn.functional.cosine_similarity(change, aim, dim=0)
-            distance = distance + self.tv * sum(variation(piece) for piece in pieces(layout, z).values())
+            distance = distance + self.tv * variation(z)
             (slope,) = torch.autograd.grad(distance, [z])
             z.grad = slope.sign()
-            reached |= slope != 0
             optimiser.step()
             falling.step()
             with torch.no_grad():
                 z.clamp_(low, high)
-        if layout:  # inputs without influence on the update are guessed
-            z = torch.where(reached, z, 0.0)
         return within.inputs(z.detach())
 
     def _change(self, update: Update, x: Tensor, y: Tensor) -> Tensor:
@@ -235,33 +187,6 @@ def _dense_layers_of_input(net: Network, w: Weights, x: Tensor) -> list[str]:
     for hook in hooks:
         hook.remove()
     return names
-
-
-def relax(net: Network) -> Network:
-    """The network with floats in place of whole numbers and truth values, so that losses have gradients."""
-    if net.layout is None or not net.layout.whole:
-        return net
-    other = net.copy()
-    other.around, other.differentiable = net.around, net.differentiable
-    module_inputs.attach_layout(
-        other.module, replace(net.layout, inputs=tuple(replace(e, kind="float32") for e in net.layout.inputs))
-    )
-    return other
-
-
-def has_slopes(net: Network) -> bool:
-    """Whether logits have gradients along the inputs, which models of whole numbers lack."""
-    with contextlib.suppress(Exception):  # a user's model may fail on such inputs
-        x = torch.full((2, *net.shape), 0.5, requires_grad=True)
-        return relax(net).run(net.weights(), x)[0].requires_grad
-    return False
-
-
-def _each(x: Tensor, layout: Layout | None, of: Callable[[Tensor], Tensor]) -> Tensor:
-    """A statistic of all samples; with several inputs a row [D] with the statistic of each input."""
-    if layout is None:
-        return of(x)
-    return over_row(layout, {name: of(piece) for name, piece in pieces(layout, x).items()})
 
 
 def round_counts(counts_C: Tensor, n: int) -> Tensor:

@@ -96,7 +96,7 @@ def _visits(scene: Scene, part: Part, rounds: Collection[int]) -> dict[int, Visi
 def clearest(scene: Scene, takens: Sequence[Taken], own: Samples, seed: int) -> Taken:
     """The activations in which ridge regression reads the attacker's own samples best."""
     x = scene.seen(own.x)
-    x = Search.like(x, scene.federation.layout).standardised(x)
+    x = Search.like(x).standardised(x)
 
     def error(taken: Taken) -> float:
         lesson = Lesson(at_cut(scene, taken, own.x), x, 0, seed)

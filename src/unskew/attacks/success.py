@@ -70,18 +70,9 @@ class Guess:
     span: float
 
 
-def guesses(mine: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> dict[str, Guess]:
-    """The attacker's guess of each piece of a sample: the mean over its own samples.
-
-    mine, there: pieces of the attacker's samples and of the attacked ones. One of several pieces that is
-    equal in all samples is left out, because it is no secret.
-    """
-    by_name = dict[str, Guess]()
-    for name, x in there.items():
-        span = float(mine[name].max() - mine[name].min())
-        if span or len(there) == 1 or not bool((x == mine[name][0]).all()):
-            by_name[name] = Guess(mine[name].mean(0, keepdim=True), span or 1.0)
-    return by_name
+def guess_of(own: Tensor) -> Guess:
+    """The guess of an attacker with samples [N, *shape] of its own: their mean."""
+    return Guess(own.mean(0, keepdim=True), float(own.max() - own.min()) or 1.0)
 
 
 EXACT = 40.0

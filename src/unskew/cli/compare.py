@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,15 +164,8 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
     if as_json:
         print(json_of({"comparison": str(path), "rows": records}))
     else:
-        if sys.stdout.isatty():
-            from rich.console import Console
-
-            from unskew.cli.terminal import raw_output
-
-            console = Console(file=raw_output())
-            console.print(results_table.rich_table(rows, console.width))
-        else:
-            print(results_table.plain(rows))
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print(results_table.plain(rows, width))
         print(leakage.plain(leaks), end="\n" if leaks else "")
         print(f"report  {path / 'report.html'}")
     if untrained := [row.method for row in rows if row.untrained]:

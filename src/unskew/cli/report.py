@@ -1,56 +1,37 @@
-"""`unskew report`: the page of one run, of several runs, of a comparison or of reproduced tables;
+"""`unskew report`: the page of one run, of several runs, or of a comparison;
 `unskew figures`: the figures of a report as files for a paper."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
-
-from annotated_types import Ge, Le
+from typing import Annotated
 
 from unskew.errors import printable
 
 
 def report(
-    runs: Annotated[
-        tuple[Path, ...], "folders of runs, of a comparison, or of kept results of `unskew reproduce`"
-    ],
+    runs: Annotated[tuple[Path, ...], "folders of runs, or of a comparison"],
     out: Annotated[
         Path | None, "where to write the page; report.html in the first folder if left out"
     ] = None,
 ) -> None:
-    """Write one self-contained HTML page; for stored results of reproduce, one page each and an index."""
-    from unskew.experiments import pages
+    """Write one self-contained HTML page."""
     from unskew.report import page
 
-    trained = any((runs[0] / name).exists() for name in ("config.yaml", "compare.yaml"))
-    if len(runs) == 1 and not trained and (results := pages.results_in(runs[0])):
-        folder = out or runs[0]
-        folder.mkdir(parents=True, exist_ok=True)
-        for result in results:
-            pages.write_pages(folder, result)
-        print(pages.write_index(folder, results))
-        return
     print(page.write_report(runs[0] if len(runs) == 1 else runs, out or runs[0] / "report.html", say=_warn))
 
 
 def figures(
     runs: Annotated[tuple[str, ...], "folders of runs, or of a comparison"],
     out: Annotated[Path | None, "the folder to write to; figures/ in the first folder if left out"] = None,
-    format: Annotated[
-        Literal["svg", "pdf"], "svg, or pdf, which needs CairoSVG: pip install 'unskew[figures]'"
-    ] = "svg",
-    columns: Annotated[
-        int, Ge(1), Le(2), "draw for one column of a journal's page (85 mm), or for two (178 mm)"
-    ] = 2,
     font: Annotated[str, "the font of all text, such as 'Times New Roman'"] = "Helvetica, Arial, sans-serif",
 ) -> None:
     """Write every figure of a report as a vector file, and its table as LaTeX and CSV, for papers and
     slides."""
     from unskew.report import paper_figures
 
-    for path, label in paper_figures.write_figures(runs, out, format, columns, font, say=_warn):
+    for path, label in paper_figures.write_figures(runs, out, font, say=_warn):
         print(f"{path}  {label}")
 
 

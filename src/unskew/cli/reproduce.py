@@ -36,7 +36,7 @@ def reproduce(arguments: Arguments) -> None:
         return
     print(reproduction.table())
     print(
-        f"\nreport  {reproduction.page}, with .md, .json, .csv and .tex beside it; index.html lists all"
+        f"\npage    {reproduction.page}, with every number in the .json of the same name; README.md lists all"
         " tables run here"
     )
     if arguments.keep:

@@ -41,7 +41,7 @@ def watch(
             time.sleep(LOOK_S)
         _watch_many(planned_cells(run, plan), run / "report.html", once)
     elif (run / "now.json").exists():
-        _watch_many(announced_cells(run), run / "pages" / "index.html", once)
+        _watch_many(announced_cells(run), run / "pages" / "README.md", once)
     elif (run / "config.yaml").exists() or (run / "deploy.json").exists():
         _watch_one(run, once)
     else:

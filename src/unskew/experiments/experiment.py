@@ -194,14 +194,6 @@ class Leak:
 
 
 @dataclass(frozen=True)
-class Log:
-    """A published log of one run. values: the score after each round, in the table's unit."""
-
-    source: str
-    values: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class TableRow:
     """One row of a table: a setting in which every method runs.
 
@@ -211,7 +203,6 @@ class TableRow:
     (0: the last). paper_rounds: the rounds of the paper's runs, where they are not the table's.
     x, panel: the row's position on the experiment's `axis`, and the name of its picture.
     attack: the score of an attack on the finished runs, reported in place of a training score.
-    logs: published logs of this setting, by the paper's names of the methods.
     """
 
     name: str
@@ -225,7 +216,6 @@ class TableRow:
     x: float | None = None
     panel: str = ""
     attack: Leak | None = None
-    logs: dict[str, Log] = field(default_factory=dict)
 
     @property
     def has_data(self) -> bool:

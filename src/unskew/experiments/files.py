@@ -6,7 +6,6 @@ A check covers the settings of every run and the methods, without reading any da
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import resources
@@ -60,7 +59,7 @@ def _refused(text: str) -> UsageError:
 def _check_names(experiment: Experiment, where: str) -> None:
     """Check that every method and row that the file mentions is defined, and that settings contain neither a
     method nor a seed."""
-    mentioned = [method for row in experiment.rows for method in (*row.published, *row.logs)]
+    mentioned = [method for row in experiment.rows for method in row.published]
     mentioned += [method for claim in experiment.claims for method in claim.methods]
     for method in [*mentioned, *experiment.overrides]:
         if method not in experiment.methods:
@@ -69,11 +68,6 @@ def _check_names(experiment: Experiment, where: str) -> None:
     for claim in experiment.claims:
         for row in claim.rows:
             experiment.row(row)
-    for row in experiment.rows:
-        for method, log in row.logs.items():
-            if not all(map(math.isfinite, log.values)):
-                text = f"the log of {method} should hold finite numbers only."
-                raise _refused(f"{where}, row {row.name}: {text}")
     instead = {"method": "`methods:` names them", "seed": "--seeds on the command line chooses the seeds"}
     for settings in (*(row.settings for row in experiment.rows), *experiment.overrides.values()):
         for key in settings.keys() & instead.keys():

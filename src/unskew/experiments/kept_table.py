@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from unskew.errors import DataError
-from unskew.experiments import tables
-from unskew.experiments.pages import read_result
+from unskew.experiments.pages import plain, read_result
 from unskew.experiments.result import TableResult
 from unskew.report.analysis import frames
 
@@ -25,7 +24,7 @@ class TableNumbers(Generic[R]):
 
     def table(self) -> str:
         """The paper's numbers, ours and a verdict on every claim, as text; "" after a dry run."""
-        return tables.plain(cast(TableResult, self.result)) if self.result else ""
+        return plain(cast(TableResult, self.result)) if self.result else ""
 
     def verdicts(self) -> dict[str, str]:
         """By claim a word of `experiments.verdicts`, such as `reproduced`, `agrees so far` or `not run`;

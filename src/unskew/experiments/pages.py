@@ -1,45 +1,108 @@
-"""The pages of reproductions: each result as JSON, Markdown, HTML, CSV and LaTeX, and an index of a folder.
+"""A reproduction as text for a terminal and as a Markdown page, its JSON file, and the index of a folder.
 
-Pages are made from the stored result alone, so they can be made again at any time.
+All texts are made from the stored result alone, so they can be made again at any time.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import cast
 
-import numpy as np
-from markupsafe import Markup
-
 from unskew.errors import DataError, UsageError, excerpt
-from unskew.experiments import tables, wording
-from unskew.experiments.result import REQUIRED, TableResult
-from unskew.report.figures import svg
-from unskew.report.figures.curves import curves, series
-from unskew.report.figures.method_rows import Pair, paper_scores
-from unskew.report.figures.svg import Line, mean_line
-from unskew.report.sections import both_widths, render
+from unskew.experiments import wording
+from unskew.experiments.result import REQUIRED, EntryRecord, TableResult
+from unskew.report.analysis.numbers import megabytes, whole_number
+from unskew.scores import significant
 from unskew.system import disk
+
+HEAD = ("row", "method", "paper", "ours", "95 %", "without payload", "raw input", "gap", "last", "best")
+HEAD += ("mean-10", "vs best other", "MB")
+PAPER = ("paper", "gap")
+"""Columns of tables with published numbers only."""
+ATTACK_COLUMNS = ("95 %", "without payload", "raw input")
+"""Columns of tables with attacks only."""
+TRAINING_COLUMNS = ("last", "best", "mean-10")
+"""Columns that a table of attacks alone lacks."""
+
+
+def table(result: TableResult) -> tuple[list[str], list[list[str]]]:
+    """(column titles, a line of texts for each row and method)."""
+    attacks, others = wording.score_origins(result)
+    short = result["scale"] != 1
+    hidden = {
+        *(() if wording.has_paper_numbers(result) else PAPER),
+        *(("gap",) if short else ()),
+        *(() if attacks else ATTACK_COLUMNS),
+        *(() if others else TRAINING_COLUMNS),
+    }
+    shown = [i for i, title in enumerate(HEAD) if title not in hidden]
+    lines = [_line(entry, result["unit"], short) for entry in result["entries"]]
+    return [HEAD[i] for i in shown], [[line[i] for i in shown] for line in lines]
+
+
+def _line(entry: EntryRecord, unit: str, short: bool) -> list[str]:
+    """The cells of one entry. short: whether the run has fewer rounds than the paper's, whose number then is
+    in brackets."""
+    published, sent = entry["paper"], entry["megabytes"]
+    if published is None:
+        paper = ""
+    elif unit == "percent" or abs(published) >= 0.1:
+        paper = f"{published:.2f}"
+    else:
+        paper = significant(published, 3)
+    return [
+        entry["row"],
+        entry["method"],
+        f"({paper})" if paper and short else paper,
+        wording.points(entry["ours"], unit),
+        *wording.bounds(entry, unit),
+        wording.with_sign(entry["gap"], unit),
+        *(
+            "" if entry.get("bounds") else wording.points(entry[name], unit)
+            for name in ("last", "best", "mean10")
+        ),
+        wording.lead(entry, unit),
+        whole_number(sent) if sent >= 0.5 else megabytes(1e6 * sent),
+    ]
+
+
+def plain(result: TableResult) -> str:
+    """The table, what its columns mean, the verdicts and the privacy figures, as text."""
+    text = [*_aligned(*table(result)), "", wording.note(result), ""]
+    for claim in result["claims"]:
+        margins = wording.margins(claim, result["unit"])
+        text.append(f"{wording.verdict(claim):<42}{claim['text']}  ({margins})")
+    if rule := wording.rules(result):
+        text.append(rule)
+    for row, method, release, readings in wording.privacy(result):
+        text += ["", f"{row}, {method}: {release}"]
+        text += [f"  epsilon {epsilon:>9}  {reading}" for epsilon, reading in readings]
+    return "\n".join(text)
+
+
+def _aligned(head: list[str], lines: list[list[str]]) -> list[str]:
+    """Lines with aligned columns."""
+    widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
+    return [
+        "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))).rstrip()
+        for line in [head, *lines]
+    ]
 
 
 def markdown_page(result: TableResult) -> str:
     """The page of one result."""
-    paper, log_note = bool(result["paper"]), tables.log_note(result)
-    log = f"## Beside the published log\n\n{_table(*tables.log_table(result))}\n\n{log_note}"
+    paper = bool(result["paper"])
     return _page(
         f"# {result['title']}",
         f"{result['paper']}." if paper else "",
         f"```sh\n{result['command']}\n```",
         f"Made with unskew {result['unskew']} on {result['date']}: {result['machine']}; "
         f"{result['hours']:.2f} hours of training in all runs.{wording.makers(result)}",
-        _table(*tables.table(result)),
+        _table(*table(result)),
         wording.note(result),
         _claims(result),
-        log if log_note else "",
         _privacy(result),
         _list("What differs" if paper else "Notes", wording.notes(result)),
         _list("What the paper leaves open, and our choice" if paper else "Choices", result["open"]),
@@ -47,11 +110,8 @@ def markdown_page(result: TableResult) -> str:
     )
 
 
-def markdown_index(results: Sequence[TableResult], folder: str, written: Mapping[str, str]) -> str:
-    """The page that links to the others. folder: their folder, for the command on the page.
-
-    written: the titles, by file name, of handwritten pages in that folder.
-    """
+def markdown_index(results: Sequence[TableResult], written: Mapping[str, str]) -> str:
+    """The page that links to the others. written: the titles, by file name, of handwritten pages there."""
     title, contents = wording.index_title(results)
     lines = [
         [
@@ -68,7 +128,7 @@ def markdown_index(results: Sequence[TableResult], folder: str, written: Mapping
     return _page(
         f"# {title}",
         f"Each page has the command that made it, {contents}. The `.json` beside it has every number and"
-        f" curve. `unskew report {folder}` makes HTML pages from these files.",
+        " curve; `unskew.load` reads it.",
         f"Read first: {links}." if links else "",
         _table(["table", "rows", "seeds", "rounds", "claims", "when"], lines),
     )
@@ -126,165 +186,15 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-Colours = Mapping[str, str]
-"""The CSS classes of a colour, by method."""
-
-
-def html_page(result: TableResult) -> str:
-    """One self-contained page."""
-    methods = list(dict.fromkeys(entry["method"] for entry in result["entries"]))
-    colours = svg.colours(methods, [])
-    head, lines = tables.table(result)
-    return render(
-        "experiment.html.j2",
-        result=result,
-        summary=wording.summary(result),
-        cards=_cards(result),
-        head=head,
-        grey=head.index("paper") if result["scale"] != 1 and "paper" in head else -1,
-        log=tables.log_table(result),
-        log_note=tables.log_note(result),
-        lines=[(line, colours[line[1]], i and line[0] == lines[i - 1][0]) for i, line in enumerate(lines)],
-        note=wording.note(result),
-        claims=[(c, wording.verdict(c), wording.margins(c, result["unit"])) for c in result["claims"]],
-        judged=wording.rules(result),
-        published=wording.has_paper_numbers(result),
-        privacy=wording.privacy(result),
-        epsilon=wording.EPSILON,
-        sweeps=_sweeps(result, colours),
-        rows=_rows(result, colours),
-        latex=tables.latex(result),
-        csv=tables.as_csv(result),
-        notes=wording.notes(result),
-        makers=wording.makers(result),
-    )
-
-
-def html_index(results: Sequence[TableResult]) -> str:
-    """The page that links to the others in the same folder."""
-    title, contents = wording.index_title(results)
-    lines = [
-        (r, name, wording.rows(r), wording.rounds(r), wording.summary(r), wording.claim_counts(r))
-        for r, name in zip(results, wording.titles(results))
-    ]
-    return render("experiments.html.j2", results=lines, title=title, contents=contents)
-
-
-def _cards(result: TableResult) -> list[tuple[str, str]]:
-    rows, methods = ({entry[name] for entry in result["entries"]} for name in ("row", "method"))
-    hours, seeds = result["hours"], result["seeds"]
-    cards = [
-        (str(len(rows)), "row run" if len(rows) == 1 else "rows run"),
-        (str(len(methods)), "method" if len(methods) == 1 else "methods"),
-        (str(seeds), "seed" if seeds == 1 else "seeds"),
-        (f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min", "of training"),
-    ]
-    if result["scale"] != 1:
-        cards.append((f"{result['scale']:g}", f"of the {wording.source(result)}'s rounds"))
-    return [*cards, (result["date"], f"unskew {result['unskew']}")]
-
-
-def _rows(result: TableResult, colours: Colours) -> list[tuple[str, str, str, Markup, Markup]]:
-    """(row, note, quantity, picture of the paper's numbers and ours, picture of the curves) by row."""
-    rows = []
-    for row in dict.fromkeys(entry["row"] for entry in result["entries"]):
-        note, quantity = result["rows"][row]["note"], wording.quantity(result, row)
-        pictures = _paper_comparison(result, row, colours), _curves(result, row, colours)
-        rows.append((row, note, quantity, *pictures))
-    return rows
-
-
-def _paper_comparison(result: TableResult, row: str, colours: Colours) -> Markup:
-    """A picture of the paper's numbers and ours; empty if the paper has no number for the row."""
-    equal = result["scale"] == 1
-    pairs = []
-    for e in result["entries"]:
-        if e["row"] == row:
-            paper, mean, std = map(_nan, (e["paper"], e["ours"]["mean"], e["ours"]["std"]))
-            pairs.append(Pair(e["method"], colours[e["method"]], paper, mean, std, equal))
-    if all(math.isnan(pair.paper) for pair in pairs):
-        return Markup()
-    unit = ", %" if result["unit"] == "percent" else ""
-    ring = "the paper" if equal else "the paper after all rounds"
-    title = f"{wording.quantity(result, row)}{unit}; ring: {ring}, dot: here"
-    return both_widths(partial(paper_scores, pairs, title))
-
-
-def _curves(result: TableResult, row: str, colours: Colours) -> Markup:
-    """Means and standard deviations over seeds at their common rounds, and the published log."""
-    if result["rows"][row].get("attack"):
-        return Markup()  # one value, after the last round
-    lines = []
-    for method, seeds in result["curves"].get(row, {}).items():
-        columns = [np.array(points, dtype=float).reshape(-1, 2).T for points in seeds]
-        scaled = [(rounds, values / _divisor(result)) for rounds, values in columns]
-        if method in colours and (line := mean_line(method, colours[method], scaled)):
-            lines.append(line)
-    for where, method, log, _ in tables.log_pairs(result):
-        if where == row:
-            x, y = (np.array(values, dtype=float) for values in zip(*log.items()))
-            lines.append(Line(f"{method}, log", "ref", x, y / _divisor(result), 0 * y, dashed=True))
-    return _axis(result, lines, ("round", wording.quantity(result)))
-
-
-def _sweeps(result: TableResult, colours: Colours) -> list[tuple[str, str, Markup]]:
-    """(panel, quantity, picture) of the score against the experiment's axis."""
-    panels: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
-    quantities: dict[str, str] = {}
-    for entry in result["entries"]:
-        row, mean = result["rows"][entry["row"]], entry["ours"]["mean"]
-        if row["x"] is not None and mean is not None:
-            points = panels.setdefault(row["panel"], {}).setdefault(entry["method"], [])
-            points.append((float(row["x"]), mean, entry["ours"]["std"] or 0.0))
-            quantities[row["panel"]] = wording.quantity(result, entry["row"])
-    pictures = []
-    for panel, methods in panels.items():
-        lines = []
-        for method, points in methods.items():
-            x, y, band = (np.array(values, dtype=float) for values in zip(*sorted(points)))
-            lines.append(Line(method, colours[method], x, y / _divisor(result), band / _divisor(result)))
-        if any(len(line.x) > 1 for line in lines):
-            measured = quantities[panel]
-            pictures.append((panel, measured, _axis(result, lines, (result["axis"], measured))))
-    return pictures
-
-
-def _divisor(result: TableResult) -> int:
-    """The divisor from stored values to drawn ones, which are shares and not percent."""
-    return 100 if result["unit"] == "percent" else 1
-
-
-def _axis(result: TableResult, lines: Sequence[Line], labels: tuple[str, str]) -> Markup:
-    """A picture of lines. labels: of the x axis and of the y axis."""
-    x, y = labels
-    if not lines:
-        return Markup()
-    if result["unit"] == "percent":
-        unit = {} if x == "round" else {"unit": lambda v: f"{v:g}"}
-        return both_widths(partial(curves, lines, x, f"{y}, %", **unit))
-    return both_widths(partial(series, lines, y, x_label=x))
-
-
-def _nan(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
 def write_result(folder: Path, result: TableResult) -> Path:
-    """Write a result as .json, .md, .html, .csv and .tex, and the folder's index; return the HTML path."""
+    """Write a result as .json and .md, and a README.md that links to all results in the folder; return the
+    path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    disk.replace(folder / f"{result['page']}.json", _as_json(result))
-    page = write_pages(folder, result)
-    write_index(folder, results_in(folder))
+    page = folder / f"{result['page']}.md"
+    disk.replace(page.with_suffix(".json"), _as_json(result))
+    disk.replace(page, markdown_page(result))
+    disk.replace(folder / "README.md", markdown_index(results_in(folder), other_pages(folder)))
     return page
-
-
-def write_documentation(folder: Path, result: TableResult) -> None:
-    """Write a result as .json and .md, and a README.md that links to all results in the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    disk.replace(folder / f"{result['page']}.json", _as_json(result))
-    disk.replace(folder / f"{result['page']}.md", markdown_page(result))
-    index = markdown_index(results_in(folder), folder.as_posix(), other_pages(folder))
-    disk.replace(folder / "README.md", index)
 
 
 def other_pages(folder: Path) -> dict[str, str]:
@@ -295,20 +205,6 @@ def other_pages(folder: Path) -> dict[str, str]:
         for page in pages
         if page.name != "README.md"
     }
-
-
-def write_pages(folder: Path, result: TableResult) -> Path:
-    """Write the pages of a result: .md, .csv, .tex and .html; return the HTML path."""
-    writers = {"md": markdown_page, "csv": tables.as_csv, "tex": tables.latex, "html": html_page}
-    for ending, write in writers.items():
-        disk.replace(folder / f"{result['page']}.{ending}", write(result))
-    return folder / f"{result['page']}.html"
-
-
-def write_index(folder: Path, results: Sequence[TableResult]) -> Path:
-    """Write `index.html`, which links to the pages in its folder; return its path."""
-    disk.replace(folder / "index.html", html_index(results))
-    return folder / "index.html"
 
 
 def results_in(folder: Path) -> list[TableResult]:

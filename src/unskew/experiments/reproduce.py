@@ -17,7 +17,6 @@ from unskew.comparison.dry_run import dry_run
 from unskew.comparison.progress import Cell, announce
 from unskew.errors import DataError, UsageError
 from unskew.experiments import attack_findings, pages
-from unskew.experiments.duration import duration_text
 from unskew.experiments.experiment import Experiment, TableRow, distinct_changes
 from unskew.experiments.files import read_experiment
 from unskew.experiments.kept_table import TableNumbers
@@ -55,7 +54,7 @@ class Reproduction(TableNumbers[TableResult | None]):
     """A table that was run, or only planned.
 
     runs: every run once. result: all numbers, verdicts and curves, as stored in JSON. page: the path of the
-    HTML page. `result` and `page` are None after a dry run.
+    page. `result` and `page` are None after a dry run.
     """
 
     experiment: Experiment
@@ -129,8 +128,6 @@ def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
         say(f"attacks {missing} on the finished runs")
     reproduction = Reproduction(experiment, selection, tuple(cells))
     if request.dry_run:
-        if left := [cell.settings for cell in cells if not cell.ended]:
-            say(f"time    {duration_text(left)}, estimated from a few steps of each model")
         return reproduction
     if request.anew:
         progress.discard(progress.runs_by_other_versions(cell.path for cell in cells))
@@ -142,7 +139,7 @@ def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
         facts["schedules"] = schedules
     result = _result(experiment, runs, facts | {"seconds_now": round(time.monotonic() - began, 1)})
     if request.keep:
-        pages.write_documentation(request.keep, result)
+        pages.write_result(request.keep, result)
     return replace(reproduction, result=result, page=pages.write_result(folder / "pages", result))
 
 

@@ -33,7 +33,7 @@ class Request:
     keep: Annotated[Path | None, "also write JSON and Markdown into this folder, and its README.md"] = None
     page: Annotated[str, "name of the result's files; the table's name if left out"] = ""
     anew: Annotated[bool, "repeat the runs that another version of unskew made"] = False
-    dry_run: Annotated[bool, "show the runs and how long they would take, then stop"] = False
+    dry_run: Annotated[bool, "show the runs, then stop"] = False
     file: Annotated[
         tuple[str, ...],
         "a Python file that the table names, which is imported only if it is named here, too (repeatable)",

@@ -117,19 +117,12 @@ class RowRecord(TypedDict):
     share: NotRequired[float]
 
 
-class LogRecord(TypedDict):
-    """A published log. values: the score after each round."""
-
-    source: str
-    values: list[float]
-
-
 class TableResult(TypedDict):
     """Everything that is stored of a reproduction.
 
     page: the name of its files. made_by: the number of runs by version of unskew. hours: of training, in all
     runs. schedules: settings besides the rounds that a shortened run changed; missing in old results, whose
-    schedules were not shortened. logs: by row and method. dropped: a sentence for every row and method with
+    schedules were not shortened. dropped: a sentence for every row and method with
     dropped replies. superseded: the reason, by method or row of which a correction has changed the numbers;
     claims on them have no verdict. terms: sentences on unusual samples, clients or rounds of scoring.
     privacy: by row, method and Part. curves: by row, method and seed, the points [round, value in the
@@ -157,7 +150,6 @@ class TableResult(TypedDict):
     machine: str
     hours: float
     rows: dict[str, RowRecord]
-    logs: NotRequired[dict[str, dict[str, LogRecord]]]
     entries: list[EntryRecord]
     claims: list[ClaimRecord]
     open: list[str]
@@ -191,12 +183,6 @@ def result_of(experiment: Experiment, runs: Runs, facts: Mapping[str, Any]) -> T
         "privacy": _privacy(runs),
         "curves": _curves(experiment, runs),
     }
-    logs: dict[str, dict[str, LogRecord]] = {}
-    for row, method in runs:
-        if log := experiment.row(row).logs.get(method):
-            logs.setdefault(row, {})[method] = LogRecord(source=log.source, values=list(log.values))
-    if logs:
-        document["logs"] = logs
     return judged(cast(TableResult, _plain(document)), experiment.claims)
 
 

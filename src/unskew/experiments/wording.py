@@ -179,12 +179,6 @@ def verdict(claim: ClaimRecord) -> str:
     return f"{claim['verdict']}: {plural(claim['seeds'], 'seed')}, {share}"
 
 
-def claim_counts(result: TableResult) -> tuple[int, int]:
-    """(claims reproduced in every row that was run, claims that could be tested)."""
-    tested = [claim for claim in result["claims"] if claim["margins"]]
-    return sum(claim["verdict"] == "reproduced" for claim in tested), len(tested)
-
-
 def summary(result: TableResult) -> str:
     """The number of claims by verdict, such as `reproduced: 1; agrees so far: 2`."""
     words = (claim["verdict"] for claim in result["claims"])

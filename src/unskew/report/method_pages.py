@@ -206,8 +206,7 @@ def _code(kind: type) -> str:
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     """A Markdown table with bars in cells escaped."""
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return table(head, ([cell.replace("|", "\\|") for cell in row] for row in rows))
 
 
 OVERVIEW_HEAD = (

@@ -1,10 +1,10 @@
 """Context: does a payload carry a marker that is unrelated to its class (FLea, KDD 2024, figure 9d)?
 
-The marker is a square of one colour in a corner of the image, or of the first of several inputs that it fits
-into: the brightest value of the first channel of the adversary's own samples, or the darkest if these are
-bright there. The adversary marks half of its own samples, computes the payloads of a client from them, and
-trains a classifier for "marked or not" on n of these, for several n. It is scored on the samples that clients
-shared, half of which are marked before they are sent.
+The marker is a square of one colour in a corner of the image: the brightest value of the first channel of the
+adversary's own samples, or the darkest if these are bright there. The adversary marks half of its own
+samples, computes the payloads of a client from them, and trains a classifier for "marked or not" on n of
+these, for several n. It is scored on the samples that clients shared, half of which are marked before they
+are sent.
 Differs from the paper: the classifier has ReLU between its layers and is scored on clients' samples; averages
 are of samples that are all marked or all not.
 """
@@ -25,7 +25,6 @@ from unskew.attacks import success
 from unskew.attacks.attack import Attack, Outcome, Score, share_of
 from unskew.attacks.auxiliary import LEAST, unseen
 from unskew.attacks.decoders import Lesson, fit
-from unskew.attacks.inversion import Image, image_of
 from unskew.attacks.payloads import Exchanges, activations, at_cut, clearest, inputs, part_of
 from unskew.attacks.scene import Scene
 from unskew.core.keys import numpy_key
@@ -49,23 +48,22 @@ Sent = Callable[[Tensor], Tensor]
 class Marker:
     """A square in an image. place: its rows and its columns. colour: of its pixels in the first channel."""
 
-    image: Image
     place: slice
     colour: float
 
     @staticmethod
-    def on(own: Tensor, image: Image, side: int) -> Marker:
+    def on(own: Tensor, side: int) -> Marker:
         """A marker that is visible on samples like the attacker's own, [N, *shape]."""
         place = slice(CORNER, CORNER + side)
-        pixels = _first_channel(own, image)
+        pixels = own[:, 0]
         low, high = float(pixels.min()), float(pixels.max())
         far = high - float(pixels[:, place, place].mean())
-        return Marker(image, place, high if far >= SEEN * (high - low) else low)
+        return Marker(place, high if far >= SEEN * (high - low) else low)
 
     def drawn(self, x: Tensor) -> Tensor:
         """Copies of samples [N, *shape] with the marker."""
         marked = x.clone()
-        _first_channel(marked, self.image)[:, self.place, self.place] = self.colour
+        marked[:, 0, self.place, self.place] = self.colour
         return marked
 
 
@@ -81,7 +79,6 @@ class Context(Attack):
     steps: Annotated[Count, "steps of 64 samples that a classifier trains at most"] = 300
     exchanges: Exchanges = "every"
     name: ClassVar[str] = "context"
-    one_input: ClassVar[bool] = False
     asks: ClassVar[str] = "does it show a mark on an image that the model never needed?"
     adversary: ClassVar[str] = "the server, and every client that is sent the same; all have the model"
     quick: ClassVar[Mapping[str, object]] = {
@@ -92,12 +89,12 @@ class Context(Attack):
     }
 
     def refuse(self, scene: Scene) -> str | None:
-        flea, shape = part_of(scene, FLea), scene.federation.layout or list(scene.run.fed.shape)
+        flea, shape = part_of(scene, FLea), list(scene.run.fed.shape)
         if flea is None and part_of(scene, FedMix) is None:
             return "its clients share neither activations of samples (FLea) nor averages of inputs (FedMix)"
         if flea is not None and (scene.final.t < 2 or not flea.trips):
             return "FLea shares activations after every round but the last, and this run has none"
-        if self._image(scene) is None:
+        if len(shape) != 3 or min(shape[1:]) < CORNER + self.marker:
             return f"a marker of {self.marker} pixels does not fit into samples of shape {shape}"
         return None
 
@@ -114,9 +111,7 @@ class Context(Attack):
         own = unseen(scene.federation, every, seed, most=group * max(self.own, default=LEAST))
         taken = clearest(scene, takens, own.take(np.arange(min(len(own), MOST_READ))), seed)
         rows = torch.as_tensor(numpy_key(seed, "attacked").permutation(len(taken.x))[: self.samples * group])
-        image = self._image(scene)
-        assert image is not None  # `refuse` has looked
-        marker = Marker.on(own.x, image, self.marker)
+        marker = Marker.on(own.x, self.marker)
         shared, marks = _marked(marker, taken.x[rows], group, numpy_key(seed, "marks", "clients"))
         sizes = self._sizes(len(own) // group)
         scores, accuracies = list[Score](), list[float]()
@@ -137,22 +132,12 @@ class Context(Attack):
         fitting = [n for n in asked if n <= most]
         return fitting if fitting and len(fitting) == len(asked) else sorted({*fitting, most})
 
-    def _image(self, scene: Scene) -> Image | None:
-        """The image that is marked: the sample, or the first of several inputs into which a marker fits."""
-        return image_of(scene.federation.layout, scene.run.fed.shape, CORNER + self.marker)
-
 
 def _marked(marker: Marker, x: Tensor, group: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
     """(samples with the marker on every one of half of the groups, [G] 1 for these)."""
     marks = torch.as_tensor(rng.permutation(-(-len(x) // group)) % 2)
     each = marks.repeat_interleave(group)[: len(x)].bool()
     return torch.where(each.reshape(-1, *[1] * (x.dim() - 1)).to(x.device), marker.drawn(x), x), marks
-
-
-def _first_channel(x: Tensor, image: Image) -> Tensor:
-    """[N, H, W], a view of the samples' or rows' numbers."""
-    start, end, shape = image
-    return (x[:, start:end].unflatten(1, shape) if end else x)[:, 0]
 
 
 def _classifier(shape: torch.Size) -> nn.Module:

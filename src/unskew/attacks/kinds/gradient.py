@@ -15,15 +15,14 @@ the run's last round, or its first, began with, without the method's Parts; so w
 leaves (noise for every sample, an encoding), only `batch=0` is made, which attacks the updates that were
 sent.
 Differs from the papers: D(x) is unrolled over plain full-batch steps, as many as the client takes; labels are
-not known but guessed as above. Of several inputs each is scored by itself and searched from the mean of the
-attacker's own in steps of their standard deviation; whole numbers and truth values move like any number.
+not known but guessed as above.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -33,15 +32,7 @@ from torch import Tensor
 from unskew.attacks import shadows, success
 from unskew.attacks.attack import Attack, Outcome, Score, share_of
 from unskew.attacks.auxiliary import Samples, unseen
-from unskew.attacks.inversion import (
-    Inversion,
-    Search,
-    Update,
-    has_slopes,
-    pieces,
-    round_counts,
-    score_subject,
-)
+from unskew.attacks.inversion import Inversion, Search, Update, round_counts
 from unskew.attacks.scene import Scene
 from unskew.core import module_inputs
 from unskew.core.keys import digest, numpy_key
@@ -73,7 +64,6 @@ class Gradient(Attack):
     tv: Annotated[float, Ge(0), Le(1000), "weight of the total variation"] = 0.01
     rate: Annotated[float, Gt(0), Le(10), "first size of a step, in units of standardised inputs"] = 0.1
     name: ClassVar[str] = "gradient"
-    one_input: ClassVar[bool] = False
     lookups: ClassVar[Collection[module_inputs.TableExposure]] = ("",)
     asks: ClassVar[str] = "which labels and images was it trained on?"
     adversary: ClassVar[str] = "the server, which reads each update and knows how many samples are behind it"
@@ -90,8 +80,6 @@ class Gradient(Attack):
             )
         if module_inputs.has_embedding(scene.run.fed.net.module):
             return "its model looks whole numbers up, and an inversion moves inputs"
-        if not has_slopes(scene.run.fed.net):
-            return "its model takes whole numbers or truth values alone, and an inversion moves inputs"
         changing = [
             p.name
             for p in scene.run.method.parts
@@ -111,9 +99,9 @@ class Gradient(Attack):
         start, clients = self._clients(scene, seed)
         attacked = torch.cat([stored for stored, _, _ in clients])
         own = unseen(scene.federation, attacked, seed, most=500)
-        layout, own_x = scene.federation.layout, scene.seen(own.x)
+        own_x = scene.seen(own.x)
         inversion = Inversion(
-            scene.trainer.net, scene.run, (self.steps, self.tv, self.rate), Search.like(own_x, layout)
+            scene.trainer.net, scene.run, (self.steps, self.tv, self.rate), Search.like(own_x)
         )
         answers, there, owners = list[Tensor](), list[Tensor](), list[int]()
         right = list[tuple[int, int]]()
@@ -124,10 +112,7 @@ class Gradient(Attack):
             x = inversion.inputs(update, labels, digest(seed, "inversion", number))
             x = torch.cat([x, inversion.read_off(update, own_x)])
             stored_x = scene.unseen_by_model(x)
-            order = _pairs(
-                *(pieces(layout, each.float()) for each in (stored_x, stored, own.x.to(stored.device)))
-            )
-            answers.append(stored_x[order])
+            answers.append(stored_x[_pairs(stored_x, stored)])
             there.append(stored)
             owners += [number] * len(y)
         found = torch.cat(answers), torch.cat(there), torch.tensor(owners)
@@ -181,20 +166,17 @@ class Gradient(Attack):
             if self.batch
             else "updates as sent"
         )
-        layout = scene.federation.layout
-        mine, back, were = (pieces(layout, scene.natural(x).float()) for x in (own.x, answers, there))
+        mine, back, were = (scene.natural(x).float() for x in (own.x, answers, there))
         recovered, guessed = (sum(r[i] for r in right) for i in (0, 1))
         n = len(there)
         scores = [Score("w", of, "labels recovered", *share_of(recovered, n), guessed / n, 1.0, n)]
-        sheets = dict[str, Any]()
-        for name, guess in success.guesses(mine, were).items():
-            x = were[name]
-            scores += success.likeness_scores("w", score_subject(name, of), back[name], x, guess, client_N)
-            sheet = success.image_sheet(
-                {"there": x, "from the update": back[name], "mean of own": guess.x.expand_as(x)}
-            )
-            sheets |= {f"{score_subject(name, 'updates inverted')}, {of}": sheet} if sheet else {}
-        return Outcome(tuple(scores), f"{len(own)} {own.name}", {"images": sheets} if sheets else {})
+        guess = success.guess_of(mine)
+        scores += success.likeness_scores("w", of, back, were, guess, client_N)
+        sheet = success.image_sheet(
+            {"there": were, "from the update": back, "mean of own": guess.x.expand_as(were)}
+        )
+        pictures = {"images": {f"updates inverted, {of}": sheet}} if sheet else {}
+        return Outcome(tuple(scores), f"{len(own)} {own.name}", pictures)
 
 
 def _common(guess: Tensor, y: Tensor) -> int:
@@ -211,18 +193,9 @@ def _likeliest(own: Samples, n: int, classes: int) -> Tensor:
     return round_counts(torch.bincount(own.y, minlength=classes).double() / len(own) * n, n)
 
 
-def _pairs(answers: Mapping[str, Tensor], there: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Tensor:
-    """For each sample the index of its reconstruction, by the assignment with the least squared error.
-
-    Each input has equal weight: its mean squared error divided by the variance of the attacker's own samples.
-    """
-    cost = sum(
-        torch.cdist(x.flatten(1), answers[name].flatten(1)).pow(2)
-        / x[0].numel()
-        / (float(own[name].var()) or 1.0)
-        for name, x in there.items()
-    )
-    assert isinstance(cost, Tensor)
+def _pairs(answers: Tensor, there: Tensor) -> Tensor:
+    """For each sample the index of its reconstruction, by the assignment with the least squared error."""
+    cost = torch.cdist(there.float().flatten(1), answers.float().flatten(1)).pow(2)
     from scipy.optimize import linear_sum_assignment  # slow to import
 
     return torch.as_tensor(linear_sum_assignment(cost.cpu().numpy())[1])

@@ -9,7 +9,6 @@ white-box: no training, but min_x |f(x) - f|^2 by L-BFGS, from the linear decode
 mean of its own samples of the class, which is sent in clear, so that no activation is needed.
 A client shares the same samples in every exchange, so one of them discloses all. Of the exchanges that are
 attacked, the one counts in which ridge regression reads the adversary's own samples best.
-Several inputs are decoded one by one, whole numbers as numbers.
 FedMix's averages and FedData's inputs are compared, as sent, with each of their samples.
 Differs from the paper: its linear decoder is a composition of convolutions, which ridge regression contains;
 it is scored on shared samples, not on a test set, and trains on samples of no client, with early stopping.
@@ -19,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge, Le
@@ -29,7 +28,7 @@ from unskew.attacks import decoders, success
 from unskew.attacks.attack import Attack, Outcome, Score
 from unskew.attacks.auxiliary import Samples, unseen
 from unskew.attacks.decoders import Lesson
-from unskew.attacks.inversion import Search, has_slopes, pieces, relax, score_subject, white_box
+from unskew.attacks.inversion import Search, white_box
 from unskew.attacks.payloads import (
     Exchanges,
     Taken,
@@ -41,6 +40,7 @@ from unskew.attacks.payloads import (
     part_of,
 )
 from unskew.attacks.scene import Scene
+from unskew.core import module_inputs
 from unskew.core.keys import numpy_key
 from unskew.formats.ranges import Count
 from unskew.methods.feddata import FedData
@@ -62,7 +62,6 @@ class Reconstruct(Attack):
     steps: Annotated[Count, "steps of 64 samples that a decoder trains at most, and of an inversion"] = 600
     exchanges: Exchanges = "every"
     name: ClassVar[str] = "reconstruct"
-    one_input: ClassVar[bool] = False
     asks: ClassVar[str] = "which images are behind it?"
     adversary: ClassVar[str] = "the server, and every client that is sent the same; all have the model"
     quick: ClassVar[Mapping[str, object]] = {"samples": 100, "own": 500, "steps": 100, "exchanges": "ends"}
@@ -84,57 +83,47 @@ class Reconstruct(Attack):
         own = unseen(scene.federation, every, seed, most=self.own)
         taken = clearest(scene, takens, own, seed)
         rows = torch.as_tensor(numpy_key(seed, "attacked").permutation(len(taken.sent))[: self.samples])
-        layout = scene.federation.layout
-        there = pieces(layout, scene.natural(taken.x[rows]).float())
-        mine = pieces(layout, scene.natural(own.x).float().to(taken.x.device))
-        shown = at_cut(scene, taken, own.x) if taken.cut else taken.sent
-        found = self._found(scene, taken, rows, own, shown) if taken.cut else scene.natural(taken.sent[rows])
-        whole = pieces(layout, found.float()) if found is not None else {}
-        scores, sheets = list[Score](), dict[str, Any]()
-        for name, guess in success.guesses(mine, there).items():
-            x = there[name]
-            if taken.cut:
-                lesson = Lesson(shown, mine[name].to(shown.device), self.steps, seed)
-                means = class_means(mine[name], own.y.to(x.device), scene.run.fed.classes)
-                answers = {
-                    "linear decoder": decoders.linear_decoder(lesson)(taken.sent[rows]),
-                    "deep decoder": decoders.deep_decoder(lesson)(taken.sent[rows]),
-                    **({WHITE_BOX: whole[name]} if whole else {}),
-                    CLASS_MEAN: means[taken.y[rows]],
-                }
-            else:
-                answers = {"as sent": whole[name]}
-            for of, answer in answers.items():
-                subject, main = score_subject(name, of), of != CLASS_MEAN
-                scores += success.likeness_scores(
-                    taken.share, subject, answer, x, guess, taken.client[rows], main
-                )
-            sheet = success.image_sheet(
-                {"there": x, **answers, "mean of the attacker's own": guess.x.expand_as(x)}
+        there, mine = scene.natural(taken.x[rows]).float(), scene.natural(own.x).float().to(taken.x.device)
+        guess, scores = success.guess_of(mine), list[Score]()
+        if taken.cut:
+            answers = self._answers(scene, taken, rows, own, mine, seed)
+        else:
+            answers = {"as sent": scene.natural(taken.sent[rows]).float()}
+        for of, answer in answers.items():
+            scores += success.likeness_scores(
+                taken.share, of, answer, there, guess, taken.client[rows], of != CLASS_MEAN
             )
-            sheets |= {f"{score_subject(name, taken.share)} turned back into images": sheet} if sheet else {}
+        sheet = success.image_sheet(
+            {"there": there, **answers, "mean of the attacker's own": guess.x.expand_as(there)}
+        )
         read = f"{len(own)} {own.name}"
         if taken.cut:
             read += f"; read in {len(takens)} exchanges, best after round {taken.t}"
-        return Outcome(tuple(scores), read, {"images": sheets} if sheets else {})
+        pictures = {"images": {f"{taken.share} turned back into images": sheet}} if sheet else {}
+        return Outcome(tuple(scores), read, pictures)
 
-    def _found(self, scene: Scene, taken: Taken, rows: Tensor, own: Samples, shown: Tensor) -> Tensor | None:
-        """The samples by white-box inversion, in natural units; None for a model without gradients."""
-        net, layout = relax(scene.trainer.net), scene.federation.layout
-        if not has_slopes(net):
-            return None
-        own_x, sent = scene.seen(own.x), taken.sent[rows]
-        start = [
-            decoders.linear_decoder(Lesson(shown, piece, 1, 0))(sent).flatten(1)
-            for piece in pieces(layout, own_x).values()
-        ]
-        first, within = torch.cat(start, 1).reshape(len(rows), *own_x.shape[1:]), Search.like(own_x, layout)
-        with scene.trainer.evaluating(), torch.enable_grad():
-            x = [
-                white_box(map_of(net, taken), aims, begin, within, self.steps)
-                for aims, begin in zip(sent.split(64), first.split(64))
-            ]
-        return scene.natural(scene.unseen_by_model(torch.cat(x)))
+    def _answers(
+        self, scene: Scene, taken: Taken, rows: Tensor, own: Samples, mine: Tensor, seed: int
+    ) -> dict[str, Tensor]:
+        """The samples by each attacker, in natural units. mine: the attacker's own samples in these."""
+        net, sent, shown = scene.trainer.net, taken.sent[rows], at_cut(scene, taken, own.x)
+        lesson = Lesson(shown, mine.to(shown.device), self.steps, seed)
+        means = class_means(mine, own.y.to(mine.device), scene.run.fed.classes)
+        answers = {
+            "linear decoder": decoders.linear_decoder(lesson)(sent),
+            "deep decoder": decoders.deep_decoder(lesson)(sent),
+        }
+        if not module_inputs.has_embedding(net.module):
+            own_x = scene.seen(own.x)
+            first = decoders.linear_decoder(Lesson(shown, own_x, 1, 0))(sent)
+            within = Search.like(own_x)
+            with scene.trainer.evaluating(), torch.enable_grad():
+                x = [
+                    white_box(map_of(net, taken), aims, begin, within, self.steps)
+                    for aims, begin in zip(sent.split(64), first.split(64))
+                ]
+            answers[WHITE_BOX] = scene.natural(scene.unseen_by_model(torch.cat(x))).float()
+        return answers | {CLASS_MEAN: means[taken.y[rows]]}
 
 
 def class_means(x: Tensor, y: Tensor, classes: int) -> Tensor:

@@ -30,15 +30,18 @@ def frame(kind: str, kinds: Mapping[str, Callable[[], Rows]], instead: str) -> A
         import pandas  # pyright: ignore[reportMissingImports]  (optional)
     except ImportError:
         raise MissingPackage("to_frame()", "pandas", instead=instead) from None
-    return pandas.DataFrame([_flat(row) for row in kinds[kind]()])
+    return pandas.DataFrame([flat(row) for row in kinds[kind]()])
 
 
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with entries within entries under names such as last.mean."""
+    entries: dict[str, Any] = {}
     for name, value in row.items():
-        inner = _flat(value) if isinstance(value, Mapping) else None
-        flat |= {name: value} if inner is None else {f"{name}.{key}": entry for key, entry in inner.items()}
-    return flat
+        if isinstance(value, Mapping):
+            entries |= {f"{name}.{key}": entry for key, entry in flat(value).items()}
+        else:
+            entries[name] = value
+    return entries
 
 
 def payload_rows(rows: Rows, clients: int) -> list[dict[str, Any]]:

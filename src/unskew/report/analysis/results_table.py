@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from unskew.report.analysis.frames import flat
 from unskew.report.analysis.numbers import (
     MISSING,
     capitalise,
@@ -215,15 +216,32 @@ def caption(summaries: Summaries) -> str:
     return f"{plural(len(summaries), 'method')}, {what}{' in percent' if kind(metric).share else ''}{led}"
 
 
-def plain(summaries: Summaries) -> str:
-    """The table as aligned columns of text, its note, and whether federating pays."""
-    table = [list(full_columns(summaries)), *map(cells, summaries)]
-    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
-    lines = [
-        "  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(t, widths))) for t in table
-    ]
-    lines = [line.rstrip() for line in lines]
-    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:], _below(summaries)])
+GAP = 2
+"""Characters between two columns of the text table."""
+
+
+def plain(summaries: Summaries, width: int | None = None) -> str:
+    """The table as aligned columns of text, its note, and whether federating pays.
+
+    width: of a terminal, in characters; the columns that do not fit into it are a second table below, with
+    the methods again. None: no limit.
+    """
+    columns = list(zip(full_columns(summaries), *map(cells, summaries)))
+    widths = [max(map(len, column)) for column in columns]
+    blocks = [[0]]
+    for i in range(1, len(columns)):
+        needed = sum(widths[k] + GAP for k in blocks[-1]) + widths[i]
+        if width is not None and needed > width and len(blocks[-1]) > 1:
+            blocks.append([0])
+        blocks[-1].append(i)
+    lines = list[str]()
+    for block in blocks:
+        padded = [
+            [cell.rjust(widths[i]) if i else cell.ljust(widths[i]) for cell in columns[i]] for i in block
+        ]
+        rows = [(" " * GAP).join(row) for row in zip(*padded)]
+        lines += [rows[0], "-" * max(map(len, rows)), *rows[1:]]
+    return "\n".join([*lines, _below(summaries)])
 
 
 def _below(summaries: Summaries) -> str:
@@ -249,38 +267,6 @@ def _extra_lines(summaries: Summaries) -> list[str]:
 def _in_scope(metric: str, scope: str, scoped: ScopedScore) -> str:
     over = f" (mean over {scoped.defined:,} of {scoped.clients:,} clients)" if scoped.clients else ""
     return f"{scope} {digits(scoped.score, metric)}{over}"
-
-
-GAP = 2
-"""Characters between two columns on a terminal."""
-
-
-def rich_table(summaries: Summaries, width: int) -> Any:
-    """A renderable of rich with the best method bold and references dim. width: of the terminal, in
-    characters; the columns that do not fit into it are a second table below, with the methods again."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    titles = [title.replace(" ", "\n", 1) for title in full_columns(summaries)]
-    columns = list(zip(titles, *map(cells, summaries)))
-    widths = [max(len(part) for text in column for part in text.split("\n")) for column in columns]
-    blocks, room = [[0]], width - widths[0]
-    for i, needed in enumerate(widths[1:], 1):
-        if needed + GAP > room and len(blocks[-1]) > 1:
-            blocks, room = [*blocks, [0]], width - widths[0]
-        blocks[-1].append(i)
-        room -= needed + GAP
-    parts = []
-    for block in blocks:
-        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-        for i in block:
-            table.add_column(columns[i][0], justify="right" if i else "left", no_wrap=True, vertical="bottom")
-        for k, s in enumerate(summaries, 1):
-            style = "bold" if s.leads else "dim" if s.reference else None
-            table.add_row(*(Text(columns[i][k]) for i in block), style=style)
-        parts += [table, ""]
-    return Group(*parts[:-1], Text(_below(summaries), style="dim"))
 
 
 def as_json(summaries: Summaries) -> list[dict[str, Any]]:
@@ -320,74 +306,12 @@ def _tex(text: str) -> str:
     return "".join(_TEX.get(c, c) for c in text)
 
 
-SCORES = (
-    "last",
-    "best",
-    "mean10",
-    "stability",
-    "clients",
-    "worst",
-    "spread",
-    "personal",
-    "macro_f1",
-    "worst_class",
-    "dice_both",
-    "to_target",
-    "rounds_to",
-    "mae",
-    "r2",
-)
-
-
 def as_csv(summaries: Summaries) -> str:
-    """A line per method without rounding; scores in [0, 1] or in their own unit, bytes of all clients.
-
-    The last columns are requested metrics by scope: `auroc global@client`, its deviation, the number of
-    clients at which it is defined, and the number of clients.
-    """
+    """A line per method with the values of `as_json` without rounding, in columns such as last.mean."""
+    rows = [flat(row) for row in as_json(summaries)]
+    columns = dict.fromkeys(name for row in rows for name, value in row.items() if value is not None)
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    score_columns = [f"{name}{part}" for name in SCORES for part in ("", "_std")]
-    other_columns = [
-        "bytes_up",
-        "bytes_down",
-        "target",
-        "reached",
-        "behind",
-        "lost",
-        "p",
-        "reference",
-        "leads",
-        "by_last",
-    ]
-    further = list(
-        dict.fromkeys(
-            (metric, scope) for s in summaries for metric, row in s.further.items() for scope in row
-        )
-    )
-    further_columns = [
-        f"{metric} {scope}{part}"
-        for metric, scope in further
-        for part in ("", "_std", "_defined", "_clients")
-    ]
-    writer.writerow(["method", "metric", "n", *score_columns, *other_columns, *further_columns])
-    for s in summaries:
-        scores = [v for name in SCORES for v in (getattr(s, name).mean, getattr(s, name).std)]
-        gap = (s.gap.behind, s.gap.lost, s.gap.p) if s.gap else (None, None, None)
-        others = [s.up, s.down, s.target, s.reached, *gap, s.reference, s.leads, s.by_last]
-        values = [
-            *scores,
-            *others,
-            *(v for metric, scope in further for v in _extra_values(s, metric, scope)),
-        ]
-        writer.writerow([s.method, s.metric, s.n, *("" if v is None or v != v else v for v in values)])
+    writer = csv.DictWriter(out, list(columns), extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return out.getvalue()
-
-
-def _extra_values(summary: MethodSummary, metric: str, scope: str) -> tuple[float | None, ...]:
-    """(mean, deviation, clients at which the metric is defined, clients) of a metric; None if missing."""
-    scoped = summary.further.get(metric, {}).get(scope)
-    if scoped is None:
-        return None, None, None, None
-    clients = (scoped.defined, scoped.clients) if scoped.clients else (None, None)
-    return scoped.score.mean, scoped.score.std, *clients

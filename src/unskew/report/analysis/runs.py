@@ -286,16 +286,6 @@ class RunData:
             total[np.searchsorted(rounds, s.rounds)] += s.bytes
         return rounds, np.cumsum(total)
 
-    @cached_property
-    def bytes_up(self) -> Series:
-        """Bytes that clients sent, by round."""
-        return self.bytes_by_round("up")
-
-    @cached_property
-    def bytes_down(self) -> Series:
-        """Bytes that clients received, by round."""
-        return self.bytes_by_round("down")
-
     @property
     def K(self) -> int:
         """The number of clients in federation.json, or an upper bound if it has none."""
@@ -320,11 +310,6 @@ class RunData:
         method (E128)."""
         texts = {e.get("code"): str(e.get("text", "")) for e in self.events if e["t"]}
         return texts.get(MANY_DROPPED) or events_doubt(self.replies) or texts.get(FIRST_STAGE, "")
-
-    @property
-    def histograms(self) -> dict[str, Any]:
-        """Class histograms, if they were measured: {"buffer": [C], "local": [[C]...], "mixed": [[C]...]}."""
-        return self.measures.get("histograms", {})
 
     @cached_property
     def privacy(self) -> dict[str, Any]:

@@ -84,11 +84,6 @@ def trained_rounds(run: RunData, scope: str = "global", metric: str = "") -> Ser
     return (rounds[later], values[later]) if later.any() or run.evaluated else (rounds, values)
 
 
-def mean10(run: RunData, scope: str = "global", metric: str = "") -> float:
-    """The mean of a score over the last ten rounds; NaN without values. metric: default: the main score."""
-    return last_best_mean10(*trained_rounds(run, scope, metric))[2]
-
-
 def ranks_by_last_round(runs: Sequence[RunData]) -> bool:
     """Whether the last round ranks these runs, because one of them has fewer than 30 rounds.
 

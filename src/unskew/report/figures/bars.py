@@ -1,103 +1,27 @@
-"""Bars: the answers of clients by round, and class shares of a shared buffer."""
+"""Bars: class shares of a shared buffer."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from unskew.report.analysis.numbers import plural
-from unskew.report.analysis.runs import Attendance
 from unskew.report.figures.svg import (
-    NARROW,
-    WIDE,
-    Scale,
+    WIDTH,
     label_stride,
     line,
-    rects,
     shorten,
-    step_of,
     svg,
     text,
     tooltip,
 )
 
-MOST_CLIENTS = 60
-"""The most clients with rows of their own; of more only the number per round is drawn."""
-LEFT, TOP, BARS, ROW = 66, 26, 64, 7
-"""Margins, the height of the bars, and that of a client's row."""
-
-
-def attendance(rounds: Sequence[Attendance], clients: int, *, width: int = WIDE) -> str:
-    """A bar per round (answered, absent) and, for few clients, a row per client; "" if all always answered.
-
-    A client with a dropped reply counts as absent.
-    """
-    if not rounds or all(len(r.asked) == len(r.answered) == clients for r in rounds):
-        return ""
-    x = Scale(0, len(rounds), LEFT, width - 8, least=1)
-    w = (width - 8 - LEFT) / len(rounds)
-    asked, answered = np.array([(len(r.asked), len(r.answered)) for r in rounds]).T
-    dropped = any(r.came > len(r.answered) for r in rounds)
-    used, unused = (
-        ("reply used", "asked, no reply used") if dropped else ("answered", "asked, did not answer")
-    )
-    parts, at = [], float(LEFT)
-    for kind, words in (("answered", used), ("absent", unused)):
-        parts.append(f'<rect class="{kind}" x="{at}" y="3" width="10" height="10" rx="2"/>')
-        parts.append(text(at + 15, 12, words))
-        at += 28 + 6.6 * len(words)
-    parts += _stacked(asked, answered, x, w)
-    y = TOP + BARS + 8
-    if clients <= MOST_CLIENTS:
-        parts += _grid(rounds, clients, x, y, w)
-        parts += [text(LEFT - 8, y + 9, "client 0", anchor="end")]
-        parts += [text(LEFT - 8, y + ROW * clients, f"client {clients - 1}", anchor="end")]
-        y += ROW * clients + 4
-    step = max(1, math.ceil(step_of(len(rounds), 5 if width == NARROW else 10)))
-    ticks = [(i, r.t) for i, r in enumerate(rounds) if r.t % step == 0]
-    parts += [text(float(x(i)) + w / 2, y + 12, str(t), anchor="middle") for i, t in ticks]
-    parts.append(text((LEFT + width) / 2, y + 34, "round", "axis", "middle"))
-    did = "had a reply used in" if dropped else "answered"
-    label = f"On average {answered.mean():.1f} of {plural(clients, 'client')} {did} a round"
-    return svg(width, y + 42, f"{label}, {asked.mean():.1f} were asked", parts)
-
-
-def _stacked(asked: np.ndarray, answered: np.ndarray, x: Scale, w: float) -> list[str]:
-    """A stacked bar per round: the clients that answered, and on top those that were asked and did not."""
-    most, gap = int(asked.max()) or 1, 1.0 if w > 4 else 0.0
-    parts = []
-    for kind, low, high in (("absent", answered, asked), ("answered", 0 * answered, answered)):
-        tops, heights = TOP + BARS * (1 - high / most), BARS * (high - low) / most
-        boxes = [(float(x(i)), y, w - gap, h) for i, (y, h) in enumerate(zip(tops, heights)) if h]
-        parts.append(rects(boxes, kind))
-    parts.append(text(LEFT - 8, TOP + 9, f"{most} asked", anchor="end"))
-    return [*parts, text(LEFT - 8, TOP + BARS, "0", anchor="end")]
-
-
-def _grid(rounds: Sequence[Attendance], clients: int, x: Scale, y: float, w: float) -> list[str]:
-    """A cell per client and round; consecutive rounds of one kind are one box."""
-    state = np.zeros((clients, len(rounds)), dtype=int)
-    for i, r in enumerate(rounds):
-        state[[k for k in r.asked if k < clients], i] = 1
-        state[[k for k in r.answered if k < clients], i] = 2
-    parts = []
-    for value, kind in ((1, "absent"), (2, "answered")):
-        boxes = []
-        for k in range(clients):
-            edges = np.flatnonzero(np.diff(np.concatenate([[0], state[k] == value, [0]]))).reshape(-1, 2)
-            boxes += [(float(x(a)), y + ROW * k, (b - a) * w - (0.6 if w > 3 else 0), 6) for a, b in edges]
-        parts.append(rects(boxes, kind))
-    return parts
-
-
 TALL, STEP = 70, 128
 """Height of a panel, and of a row of panels."""
 
 
-def histograms(shares: Mapping[str, Any], classes: Sequence[str], most: int = 3, *, width: int = WIDE) -> str:
+def histograms(shares: Mapping[str, Any], classes: Sequence[str], most: int = 3) -> str:
     """Class shares (FLea, figure 7): a panel for the buffer, and two for each of the first `most` clients; ""
     without a buffer.
 
@@ -106,23 +30,22 @@ def histograms(shares: Mapping[str, Any], classes: Sequence[str], most: int = 3,
     """
     if not shares.get("buffer"):
         return ""
-    narrow, names = width == NARROW, dict(enumerate(shares.get("names", [])))
+    names = dict(enumerate(shares.get("names", [])))
     panels = [("buffer", shares["buffer"], "q6")]
     for kind, shade, words in (("local", "m1", "own data"), ("mixed", "m2", "mixed")):
         rows = enumerate(shares.get(kind, [])[:most])
         panels += [(f"{names.get(k, f'client {k}')}: {words}", row, shade) for k, row in rows if sum(row)]
-    columns, gap = (2 if narrow else 1 + most), 28
-    w = (width - gap * (columns - 1)) / columns
+    columns, gap = 1 + most, 28
+    w = (WIDTH - gap * (columns - 1)) / columns
     places = [(i % columns, i // columns) for i in range(len(panels))]
-    if len(panels) == 1 + 2 * most:  # the data of each client stand above or left of their mixture
-        pairs = [(kind, i) for kind in (0, 1) for i in range(most)]
-        places = [(0, 0), *((kind, 1 + i) if narrow else (1 + i, kind) for kind, i in pairs)]
+    if len(panels) == 1 + 2 * most:  # the data of each client stand above their mixture
+        places = [(0, 0), *((1 + i, kind) for kind in (0, 1) for i in range(most))]
     parts = [
         _panel(title, values, classes, (column * (w + gap), row * STEP + 20, w), shade)
         for (title, values, shade), (column, row) in zip(panels, places)
     ]
     label = "Class shares: the shared buffer, clients' own data, and the mixture of both"
-    return svg(width, (1 + max(row for _, row in places)) * STEP - 18, label, parts)
+    return svg((1 + max(row for _, row in places)) * STEP - 18, label, parts)
 
 
 def _panel(

@@ -1,4 +1,4 @@
-"""Pictures with two axes: scores over rounds or bytes, values in their own unit, ROC curves, and points.
+"""Pictures with two axes: scores over rounds or bytes, values in their own unit, and ROC curves.
 
 Scores are drawn in percent or in their own unit, with bands over seeds; each curve is named at its end.
 Receiver operating curves have log axes, which show low rates of false positives (Carlini et al., S&P 2022).
@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from unskew.report.figures.svg import (
-    NARROW,
-    WIDE,
+    WIDTH,
     Line,
     Scale,
     data_attribute,
@@ -45,75 +44,42 @@ def curves(
     x_label: str,
     y_label: str,
     *,
-    width: int = WIDE,
     log_x: bool = False,
     unit: Unit = plain_number,
 ) -> str:
-    """SVG text of lines with scores as y; "" without lines."""
+    """SVG text of lines; "" without lines. Shares are drawn in percent."""
     lines = [c for c in (c.thinned() for c in lines) if len(c.x)]
     if not lines:
         return ""
-    narrow, share = width == NARROW, lines[0].share
-    left, right, top, bottom = (40, 124, 26, 48) if narrow else (48, 178, 28, 50)
-    height = max(300 if narrow else 400, top + bottom + 18 * len(lines))
-    x = _x_scale(lines, left, width - right, log_x)
+    share, (left, right, top, bottom) = lines[0].share, (48, 178, 28, 50)
+    height = max(400, top + bottom + 18 * len(lines))
+    x = _x_scale(lines, left, WIDTH - right, log_x)
     low, high, step = score_range(*_ends(lines), share)
     y = Scale(low, high, height - bottom, top)
     parts = [text(left - 34, 12, y_label, "axis"), *_y_axis(y, _score_ticks(y, step, share), x.begin, x.end)]
-    parts.append(x_axis(x, height - bottom, top, x_label, unit, 4 if narrow else 7))
+    parts.append(x_axis(x, height - bottom, top, x_label, unit, 7))
     last = [f"{100 * c.y[-1]:.1f}" if share else significant(float(c.y[-1]), 4) for c in lines]
     written = [f"{value} %" if share else value for value in last]
     parts += [*(_band(c, x, y) for c in lines), *(_curve(c, x, y, v) for c, v in zip(lines, written))]
-    letters = 9 if narrow else 17
-    early = [_has_room(c, lines, x, y, letters) for c in lines]
-    ends = [_End.of(c, x, y, value) for c, value in zip(lines, last)]
-    for end in (end for end, is_early in zip(ends, early) if is_early):
-        name = shorten(end.name, letters)
-        label = label_with_value(end.x + 8, end.y + 4, name, end.value, f"end {end.colour}")
-        parts += [end.dot(), label]
-    late = [end for end, is_early in zip(ends, early) if not is_early]
-    parts.append(_end_labels(late, width - right, (top, height - bottom), letters))
+    ends = [_End(c.name, c.colour, float(x(c.x[-1])), float(y(c.y[-1])), v) for c, v in zip(lines, last)]
+    parts.append(_end_labels(ends, WIDTH - right, (top, height - bottom), 17))
     words = "; ".join(f"{c.name} ends at {value}" for c, value in zip(lines, written))
     data = _for_script(lines, (x, y), (x_label, y_label), unit)
-    return svg(width, height, f"{y_label} against {x_label}. {words}", parts, data)
-
-
-def series(lines: Sequence[Line], y_label: str, *, width: int = WIDE, x_label: str = "round") -> str:
-    """SVG text of lines in their own unit; "" unless some line has two points."""
-    lines = [c for c in (c.thinned() for c in lines) if len(c.x) > 1]
-    if not lines:
-        return ""
-    narrow = width == NARROW
-    left, right, top, bottom = (46, 124, 12, 48) if narrow else (56, 178, 12, 50)
-    height = max(220 if narrow else 240, top + bottom + 18 * len(lines))
-    low, high = _ends(lines)
-    low = 0.0 if 0 <= low < 0.6 * high else low
-    pad = 0.05 * ((high - low) or abs(high) or 1.0)
-    x = _x_scale(lines, left, width - right)
-    y = Scale(low - pad if low else low, high + pad, height - bottom, top)
-    ends = [significant(float(c.y[-1]), 3) for c in lines]
-    parts = _y_axis(y, [(v, plain_number(round(v, 9))) for v in y.ticks(5)], left, width - right)
-    parts.append(x_axis(x, height - bottom, top, x_label, plain_number, 4 if narrow else 7))
-    parts += [*(_band(c, x, y) for c in lines), *(_curve(c, x, y, end) for c, end in zip(lines, ends))]
-    at = [_End.of(c, x, y, end) for c, end in zip(lines, ends)]
-    parts.append(_end_labels(at, width - right, (top, height - bottom), 9 if narrow else 15))
-    words = "; ".join(f"{c.name} ends at {end}" for c, end in zip(lines, ends))
-    return svg(width, height, f"{y_label} against {x_label}. {words}", parts)
+    return svg(height, f"{y_label} against {x_label}. {words}", parts, data)
 
 
 LEAST_SHARE = 1e-3
 """The lower end of both axes."""
 
 
-def roc(curves: Sequence[Mapping[str, Any]], *, width: int = WIDE) -> str:
+def roc(curves: Sequence[Mapping[str, Any]]) -> str:
     """SVG text. curves: {"name", "fpr": [P], "tpr": [P]}, shares of false and of true positives, both
     rising."""
     if not curves:
         return ""
-    narrow = width == NARROW
-    left, right, top, bottom = (52, 130, 12, 48) if narrow else (62, 300, 12, 50)
-    height = 300 if narrow else max(340, top + bottom + 18 * len(curves))
-    x = Scale(LEAST_SHARE, 1.0, left, width - right, log=True)
+    left, right, top, bottom = 62, 300, 12, 50
+    height = max(340, top + bottom + 18 * len(curves))
+    x = Scale(LEAST_SHARE, 1.0, left, WIDTH - right, log=True)
     y = Scale(LEAST_SHARE, 1.0, height - bottom, top, log=True)
     parts = _y_axis(y, [(v, plain_number(v)) for v in y.ticks(5)], x.begin, x.end)
     parts.append(x_axis(x, height - bottom, top, "false positives, share", plain_number, 4))
@@ -125,84 +91,11 @@ def roc(curves: Sequence[Mapping[str, Any]], *, width: int = WIDE) -> str:
         drawn = Line(str(c["name"]), numbered_colour(i), fpr, tpr, np.zeros(len(fpr)))
         value = f"{at_one_percent:.1%} at 1 %"
         parts.append(_curve(drawn, x, y, value))
-        ends.append(_End.of(drawn, x, y, "" if narrow else value))
+        ends.append(_End(drawn.name, drawn.colour, float(x(fpr[-1])), float(y(tpr[-1])), value))
         words.append(f"{drawn.name} catches {value}")
-    parts.append(_end_labels(ends, width - right, (top, height - bottom), 16 if narrow else 34))
-    return svg(
-        width, height, f"True positives against false positives on log axes. {'; '.join(words)}", parts
-    )
-
-
-BEYOND = 40.0
-"""Width in pixels of the lane for points with infinite x."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """One method. x: infinite for a place in a lane of its own; low, high: its interval. y: a score; std: its
-    deviation over seeds. colour: CSS classes. note: a text after the name."""
-
-    name: str
-    colour: str
-    x: float
-    low: float
-    high: float
-    y: float
-    std: float = 0.0
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Axis:
-    """The x axis of points. log: whether it is logarithmic. beyond: the name of the lane for infinite x.
-    share: whether y is in [0, 1] and drawn in percent."""
-
-    label: str
-    unit: Unit = plain_number
-    log: bool = False
-    beyond: str = ""
-    share: bool = True
-
-
-def scatter(points: Sequence[Point], axis: Axis, y_label: str, *, width: int = WIDE) -> str:
-    """SVG text; "" unless some point has a finite x and a score."""
-    points = [p for p in points if not (math.isnan(p.x) or math.isnan(p.y))]
-    if not any(math.isfinite(p.x) for p in points):
-        return ""
-    narrow = width == NARROW
-    left, right, top, bottom = (40, 124, 26, 48) if narrow else (48, 260, 28, 50)
-    height = max(260 if narrow else 320, top + bottom + 18 * len(points))
-    beyond, edge = any(math.isinf(p.x) for p in points), width - right
-    lane = edge - BEYOND / 2
-    x = _across(points, axis, left, edge - (BEYOND if beyond else 0))
-    low, high, step = score_range(*ends_of(v for p in points for v in (p.y - p.std, p.y + p.std)), axis.share)
-    y = Scale(low, high, height - bottom, top)
-    parts = [text(left - 34, 12, y_label, "axis"), *_y_axis(y, _score_ticks(y, step, axis.share), left, edge)]
-    parts.append(x_axis(x, height - bottom, top, axis.label, axis.unit, 4 if narrow else 7))
-    if beyond:
-        parts.append(line(lane, top, lane, height - bottom, "grid"))
-        parts.append(text(lane, height - bottom + 17, axis.beyond, anchor="middle"))
-    ends, words = [], []
-    for p in points:
-        at, level = (float(x(p.x)) if math.isfinite(p.x) else lane), float(y(p.y))
-        if math.isfinite(p.low) and math.isfinite(p.high) and p.high > p.low:
-            parts.append(line(float(x(p.low)), level, float(x(p.high)), level, f"mean {p.colour}"))
-        if p.std > 0:
-            parts.append(line(at, float(y(p.y - p.std)), at, float(y(p.y + p.std)), f"mean {p.colour}"))
-        ends.append(_End(p.name, p.colour, at, level, "" if narrow else p.note))
-        value = f"{100 * p.y:.1f} %" if axis.share else significant(p.y, 4)
-        words.append(f"{p.name}: {axis.unit(p.x) if math.isfinite(p.x) else axis.beyond}, {value}")
-    parts.append(_end_labels(ends, edge, (top, height - bottom), 15 if narrow else 17))
-    return svg(width, height, f"{y_label} against {axis.label}. {'; '.join(words)}", parts)
-
-
-def _across(points: Sequence[Point], axis: Axis, begin: float, end: float) -> Scale:
-    ends = [v for p in points for v in (p.x, p.low, p.high) if math.isfinite(v)]
-    if axis.log:
-        positive = [v for v in ends if v > 0] or [1.0]
-        return Scale(min(positive) / 1.5, max(positive) * 1.5, begin, end, log=True)
-    low, high = min(0.0, *ends), max(0.0, *ends)
-    return Scale(low, high + 0.05 * ((high - low) or 1.0), begin, end)
+    parts.append(_end_labels(ends, WIDTH - right, (top, height - bottom), 34))
+    label = f"True positives against false positives on log axes. {'; '.join(words)}"
+    return svg(height, label, parts)
 
 
 def _ends(lines: Sequence[Line]) -> tuple[float, float]:
@@ -261,34 +154,17 @@ class _End:
     y: float
     value: str
 
-    @staticmethod
-    def of(c: Line, x: Scale, y: Scale, value: str) -> _End:
-        return _End(c.name, c.colour, float(x(c.x[-1])), float(y(c.y[-1])), value)
-
-    def dot(self) -> str:
-        return f'<circle class="stop {self.colour}" cx="{self.x:.1f}" cy="{self.y:.1f}" r="3"/>'
-
 
 def _end_labels(ends: Sequence[_End], edge: float, across: tuple[float, float], letters: int) -> str:
     """The names and last values at the right edge, moved apart within `across`, with leaders to the ends."""
     parts = []
     for end, height in zip(ends, separate_labels([end.y for end in ends], 17, *across)):
         leader = f"M{end.x + 3:.1f} {end.y:.1f}L{edge + 8} {end.y:.1f}L{edge + 16} {height:.1f}"
-        parts += [f'<path class="leader {end.colour}" d="{leader}"/>', end.dot()]
+        dot = f'<circle class="stop {end.colour}" cx="{end.x:.1f}" cy="{end.y:.1f}" r="3"/>'
+        parts += [f'<path class="leader {end.colour}" d="{leader}"/>', dot]
         name = shorten(end.name, letters)
         parts.append(label_with_value(edge + 20, height + 4, name, end.value, f"end {end.colour}"))
     return "".join(parts)
-
-
-def _has_room(c: Line, lines: Sequence[Line], x: Scale, y: Scale, letters: int) -> bool:
-    """Whether the label of a line that ends early covers no other line."""
-    end, height = float(x(c.x[-1])), float(y(c.y[-1]))
-    wide = 7.2 * (min(len(c.name), letters) + 7)
-    if end + wide > x.end:
-        return False
-    below = np.linspace(end, end + wide, 9)
-    others = [np.interp(below, np.atleast_1d(x(o.x)), np.atleast_1d(y(o.y))) for o in lines if o is not c]
-    return not any(np.any(abs(other - height) < 16) for other in others)
 
 
 def _for_script(

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from unskew.report.figures.svg import HUES, NARROW, WIDE, dots, shorten, svg, text
+from unskew.report.figures.svg import HUES, WIDTH, dots, shorten, svg, text
 
 
-def received_inputs(measured: Mapping[str, Any], classes: Sequence[str], *, width: int = WIDE) -> str:
+def received_inputs(measured: Mapping[str, Any], classes: Sequence[str]) -> str:
     """One picture with a row of inputs per class.
 
     measured: {"classes": indices of the rows' classes, "columns": inputs in a row, "png": the picture in
@@ -20,19 +20,19 @@ def received_inputs(measured: Mapping[str, Any], classes: Sequence[str], *, widt
     names = [str(classes[c]) if c < len(classes) else str(c) for c in measured["classes"]]
     label = f"Inputs received from others, of {len(names)} classes"
     rows = [shorten(name, 13) for name in names]
-    return _image_rows(measured, rows, label, (110.0, 44.0), "tick", width)
+    return _image_rows(measured, rows, label, (110.0, 44.0), "tick")
 
 
-def reconstructions(sheet: Mapping[str, Any], *, width: int = WIDE) -> str:
+def reconstructions(sheet: Mapping[str, Any]) -> str:
     """One picture with a row of samples for each of `rows`, such as "there", "linear decoder" and "class
     mean".
 
     sheet: {"rows": names, "columns": samples in a row, "png": the picture in base64}.
     """
-    names, narrow = [str(name) for name in sheet["rows"]], width == NARROW
+    names = [str(name) for name in sheet["rows"]]
     label = f"Samples and what was made of payloads: {', '.join(names)}"
-    rows = [shorten(name, 15 if narrow else 28) for name in names]
-    return _image_rows(sheet, rows, label, (110.0 if narrow else 190.0, 64.0), "label", width)
+    rows = [shorten(name, 28) for name in names]
+    return _image_rows(sheet, rows, label, (190.0, 64.0), "label")
 
 
 def _image_rows(
@@ -41,24 +41,21 @@ def _image_rows(
     label: str,
     places: tuple[float, float],
     kind: str,
-    width: int,
 ) -> str:
     """places: the margin for the names, and the largest side of an image."""
     left, widest = places
-    cell = min(widest, (width - left) / max(1, sheet["columns"]))
+    cell = min(widest, (WIDTH - left) / max(1, sheet["columns"]))
     parts = [text(left - 10, (i + 0.6) * cell, name, kind, "end") for i, name in enumerate(rows)]
     place = f'x="{left}" y="0" width="{sheet["columns"] * cell:.1f}" height="{len(rows) * cell:.1f}"'
     scaled = f'{place} preserveAspectRatio="none" style="image-rendering:pixelated"'
     parts.append(f'<image {scaled} href="data:image/png;base64,{escape(str(sheet["png"]))}"/>')
-    return svg(width, len(rows) * cell + 4, label, parts)
+    return svg(len(rows) * cell + 4, label, parts)
 
 
 TITLES = {"local": "local models, after their last local training", "global": "the global model"}
-GAP = 34.0
-"""The vertical gap between panels, with room for a title."""
 
 
-def tsne(measured: Mapping[str, Any], *, width: int = WIDE) -> str:
+def tsne(measured: Mapping[str, Any]) -> str:
     """Panels of points, coloured by client, for local models and the global model; "" without any.
 
     measured: {"names": clients' names, and per panel {"client": [N], "xy": [N, 2]}}.
@@ -71,7 +68,7 @@ def tsne(measured: Mapping[str, Any], *, width: int = WIDE) -> str:
     parts, x, y = [], 0.0, 14.0
     for k, mark in marks.items():  # the legend
         name = shorten(str(measured["names"][k] if k < len(measured["names"]) else k), 16)
-        if x + 24 + 7 * len(name) > width:
+        if x + 24 + 7 * len(name) > WIDTH:
             x, y = 0.0, y + 18
         if mark >= HUES:
             parts.append(_points([(x + 6, y - 4)], mark))
@@ -79,18 +76,16 @@ def tsne(measured: Mapping[str, Any], *, width: int = WIDE) -> str:
             parts.append(f'<circle class="stop m{mark}" cx="{x + 6:.1f}" cy="{y - 4:.1f}" r="4"/>')
         parts.append(text(x + 15, y, name))
         x += 30 + 7 * len(name)
-    top, horizontal = y + 26, width == WIDE and len(panels) > 1
-    side = (width - 24) / 2 if horizontal else min(float(width), 440.0)
+    top, side = y + 26, (WIDTH - 24) / 2
     for i, (title, panel) in enumerate(panels):
-        x, y = (i * (side + 24), top) if horizontal else (0.0, top + i * (side + GAP))
+        x, y = i * (side + 24), top
         parts.append(text(x, y - 6, title, "label"))
         parts.append(f'<rect class="empty" x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" height="{side:.1f}"/>')
         xy = np.array(panel["xy"], dtype=float).reshape(-1, 2)
         low, span = xy.min(0), float(np.ptp(xy, axis=0).max()) or 1.0  # equal scales in both directions
         places, owner = (xy - low) / span * (side - 20) + 10, np.array(panel["client"])
         parts += [_points([(x + a, y + b) for a, b in places[owner == k]], mark) for k, mark in marks.items()]
-    bottom = top + (side if horizontal or len(panels) == 1 else 2 * side + GAP)
-    return svg(width, bottom + 4, f"Test features of {len(clients)} clients in the plane (t-SNE)", parts)
+    return svg(top + side + 4, f"Test features of {len(clients)} clients in the plane (t-SNE)", parts)
 
 
 def _points(places: Sequence[tuple[float, float]], mark: int) -> str:

@@ -6,16 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
+from unskew.report.figures.svg import SHADES, WIDTH, label_stride, rects, shorten, svg, text
 
-from unskew.report.figures.svg import SHADES, WIDE, label_stride, rects, shorten, svg, text
+LEFT, TOP = 110.0, 42.0
+MOST_CLIENTS = 60
+"""The most clients of which pairs are shown."""
 
-TOP = 42.0
 
-
-def confusion(
-    counts: Sequence[Sequence[int]], classes: Sequence[str], where: str, *, width: int = WIDE
-) -> str:
+def confusion(counts: Sequence[Sequence[int]], classes: Sequence[str], where: str) -> str:
     """Each cell's share of its true class in percent; "" without samples.
 
     counts: [C, C], true classes down. where: the owner of the samples, for the description.
@@ -23,31 +21,14 @@ def confusion(
     totals = [sum(row) for row in counts]
     if not sum(totals):
         return ""
-    left = 110.0
-    w = min(64.0, (width - left - 8) / len(counts))
-    h, gap = min(w, 26.0), (1.0 if w > 5 else 0.15 * w)
-    across, down = label_stride(w, 16), label_stride(h, 11)
     names = [str(classes[c]) if c < len(classes) else str(c) for c in range(len(counts))]
-    parts = [text(left, 12, "taken for →", "axis"), text(left - 10, TOP - 8, "class ↓", "axis", "end")]
-    parts += _column_names(names, left, w, across, max(2, int(across * w // 8)))
-    for i, (row, total) in enumerate(zip(counts, totals)):
-        y = TOP + i * h
-        if i % down == 0:
-            parts.append(text(left - 10, y + 0.5 * h + 4, shorten(names[i], 13), anchor="end"))
-        for j, count in enumerate(row):
-            if not count:
-                continue
-            shade = max(1, math.ceil(SHADES * count / total))
-            parts.append(rects([(left + j * w, y, w - gap, h - gap)], f"q{shade}"))
-            if w >= 27 and h >= 14:
-                middle, percent = left + (j + 0.5) * w, f"{100 * count / total:.0f}"
-                parts.append(text(middle, y + 0.5 * h + 4, percent, f"count on{shade}", "middle"))
+    shares = [[count / total if count else None for count in row] for row, total in zip(counts, totals)]
     right = sum(row[i] for i, row in enumerate(counts))
     label = f"Which class is taken for which, {where}: {right:,} of {sum(totals):,} samples right"
-    return svg(width, TOP + len(counts) * h + 8, label, parts)
+    return _matrix(shares, names, names, ("taken for →", "class ↓"), label, 0)
 
 
-def cross_site(measured: Mapping[str, Any], *, width: int = WIDE) -> str:
+def cross_site(measured: Mapping[str, Any]) -> str:
     """The site that trained down, the site that is tested at across, scores in percent; "" if no site
     trained.
 
@@ -57,62 +38,61 @@ def cross_site(measured: Mapping[str, Any], *, width: int = WIDE) -> str:
     trained = [(n, row) for n, row in zip(names, measured["score"]) if any(v is not None for v in row)]
     if not trained:
         return ""
-    left, h = 96.0, 30.0
-    w = min(92.0, (width - left - 8) / len(names))
-    across, gap = label_stride(w, 22), min(2.0, 0.2 * w)
-    parts = [text(left, 12, "tested at →", "axis"), text(left - 10, TOP - 8, "trained at ↓", "axis", "end")]
-    parts += _column_names(names, left, w, across, max(3, int(across * w // 8)))
-    for i, (name, row) in enumerate(trained):
-        y = TOP + i * h
-        parts.append(text(left - 10, y + 0.6 * h, shorten(name, 12), anchor="end"))
-        for j, value in enumerate(row):
-            if value is None:
-                continue
-            shade = max(1, math.ceil(SHADES * value))
-            parts.append(rects([(left + j * w, y, w - gap, h - 2)], f"q{shade}"))
-            if w >= 27:
-                middle, score = left + (j + 0.5) * w - 1, f"{100 * value:.1f}"
-                parts.append(text(middle, y + 0.5 * h + 3, score, f"count on{shade}", "middle"))
+    owners, scores = zip(*trained)
     label = f"Scores in percent of the models of {len(trained)} sites at each of {len(names)} sites"
-    return svg(width, TOP + len(trained) * h + 8, label, parts)
+    return _matrix(scores, owners, names, ("tested at →", "trained at ↓"), label, 1)
 
 
-def _column_names(names: Sequence[str], left: float, w: float, stride: int, letters: int) -> list[str]:
-    return [
-        text(left + (j + 0.5) * w, TOP - 8, shorten(name, letters), anchor="middle")
-        for j, name in enumerate(names)
-        if j % stride == 0
-    ]
-
-
-MOST_CLIENTS = 60
-"""The most clients that are shown."""
-
-
-def exposure(measured: Mapping[str, Any], rounds: int, *, width: int = WIDE) -> str:
+def exposure(measured: Mapping[str, Any], rounds: int) -> str:
     """Owners down, receivers across; the stronger a cell's colour, the earlier of `rounds` rounds. "" without
     clients.
 
     measured: {"share": of all pairs, "since": [K, K] first round in which the row's client reached the
     column's, 0 for never, "names": [K]}.
     """
-    if not measured["since"]:
+    since = [row[:MOST_CLIENTS] for row in measured["since"][:MOST_CLIENTS]]
+    if not since:
         return ""
-    since = np.array(measured["since"])[:MOST_CLIENTS, :MOST_CLIENTS]
-    K, left, top = len(since), 64.0, 24.0
-    cell = min(14.0, (width - left - 12) / K)
-    side, gap = K * cell, 1.0 if cell > 5 else 0.3
-    level = np.where(since > 0, SHADES - (SHADES * (since - 1) / max(rounds, 1)).astype(int), 0)
-    parts = [f'<rect class="empty" x="{left}" y="{top}" width="{side:.1f}" height="{side:.1f}"/>']
-    for q in range(1, SHADES + 1):
-        cells = np.argwhere(level.clip(0, SHADES) == q)
-        parts.append(
-            rects([(left + j * cell, top + i * cell, cell - gap, cell - gap) for i, j in cells], f"q{q}")
+    early = [[1 - (t - 1) / max(rounds, 1) if t else None for t in row] for row in since]
+    first = "the first " if len(measured["since"]) > len(since) else ""
+    words = f"{100 * measured['share']:.1f} % of pairs; strong: since an early round, faint: since a late one"
+    names = [str(name) for name in measured["names"]]
+    heads = (f"{first}{len(since)} clients: who receives →", "from ↓")
+    return _matrix(early, names, names, heads, f"Exposure: {words}", None)
+
+
+def _matrix(
+    values: Sequence[Sequence[float | None]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    heads: tuple[str, str],
+    label: str,
+    decimals: int | None,
+) -> str:
+    """Cells with values in [0, 1] as shades, and in percent where there is room; None is no cell.
+
+    heads: of the columns and of the rows. decimals: of the percents; None: without.
+    """
+    w = min(64.0, (WIDTH - LEFT - 8) / max(1, len(values[0])))
+    h, gap = min(w, 26.0), (1.0 if w > 5 else 0.15 * w)
+    across, down = label_stride(w, 22), label_stride(h, 11)
+    parts = [text(LEFT, 12, heads[0], "axis"), text(LEFT - 10, TOP - 8, heads[1], "axis", "end")]
+    parts += [
+        text(
+            LEFT + (j + 0.5) * w, TOP - 8, shorten(columns[j], max(2, int(across * w // 8))), anchor="middle"
         )
-    first = "the first " if max(len(measured["names"]), len(measured["since"])) > K else ""
-    parts.append(text(left, 12, f"{first}{K} clients: who receives →", "axis"))
-    parts.append(text(left - 8, top + 10, "whose ↓", "axis", "end"))
-    share = f"{100 * measured['share']:.1f} % of pairs"
-    words = f"{share}; strong: since an early round, faint: since a late one, empty: never"
-    parts.append(text(left, top + side + 18, words if width == WIDE else share))
-    return svg(width, top + side + 28, f"Exposure: {words}", parts)
+        for j in range(0, len(values[0]), across)
+    ]
+    for i, row in enumerate(values):
+        y = TOP + i * h
+        if i % down == 0:
+            parts.append(text(LEFT - 10, y + 0.5 * h + 4, shorten(rows[i], 13), anchor="end"))
+        for j, value in enumerate(row):
+            if value is None:
+                continue
+            shade = min(SHADES, max(1, math.ceil(SHADES * value)))
+            parts.append(rects([(LEFT + j * w, y, w - gap, h - gap)], f"q{shade}"))
+            if decimals is not None and w >= 27 and h >= 14:
+                middle, percent = LEFT + (j + 0.5) * w, f"{100 * value:.{decimals}f}"
+                parts.append(text(middle, y + 0.5 * h + 4, percent, f"count on{shade}", "middle"))
+    return svg(TOP + len(values) * h + 8, label, parts)

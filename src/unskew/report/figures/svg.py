@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-WIDE, NARROW = 940, 380
-"""Widths of the two versions of a picture, for desktop and mobile screens, so that no text is scaled."""
+WIDTH = 940
+"""The width of every picture; a small screen scrolls it, so that no text is scaled."""
 HUES, DASHES = 8, 5
 """Number of colours, and of dash patterns including the solid line, that tell methods apart."""
 SHADES = 8
@@ -248,13 +248,11 @@ def data_attribute(name: str, value: Any) -> str:
     return f" data-{name}='{escape_xml(words, quote=False).replace(chr(39), '&#39;')}'"
 
 
-def svg(width: float, height: float, label: str, parts: Sequence[str], attributes: str = "") -> str:
+def svg(height: float, label: str, parts: Sequence[str], attributes: str = "") -> str:
     """The picture. label: a description for screen readers. attributes: of the element, as text."""
-    size = "narrow" if width == NARROW else "wide"
     return (
-        f'<svg class="{size}" viewBox="0 0 {width:g} {height:.0f}" role="img"'
-        f' aria-label="{escape_xml(label)}"'
-        f"{attributes}>{''.join(parts)}</svg>"
+        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape_xml(label)}"{attributes}>'
+        f"{''.join(parts)}</svg>"
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -22,7 +22,7 @@ from markupsafe import Markup
 from unskew.report.analysis.numbers import capitalise, noun
 from unskew.report.analysis.runs import RunData, by_method, label_runs
 from unskew.report.analysis.summary import MethodSummary, summary_table, target_of
-from unskew.report.figures.svg import NARROW, WIDE, Line, colours, mean_line
+from unskew.report.figures.svg import Line, colours, mean_line
 from unskew.scores import KINDS, kind
 
 
@@ -173,18 +173,9 @@ def render(template: str, **values: Any) -> Markup:
     return Markup(environment.get_template(template).render(**values))
 
 
-def both_widths(draw: Callable[..., str]) -> Markup:
-    """The desktop and the mobile version of one picture; the style sheet shows one of them.
-
-    draw: takes the keyword `width` and returns SVG text with escaped strings.
-    """
-    return Markup(draw(width=WIDE) + draw(width=NARROW))
-
-
-def figure(draw: Callable[..., str]) -> Markup:
-    """Both versions of a picture as a figure; empty if there is nothing to draw."""
-    picture = both_widths(draw)
-    return Markup("<figure>{}</figure>").format(picture) if picture else Markup()
+def figure(picture: str) -> Markup:
+    """A picture, SVG text with escaped strings, as a figure; empty for ""."""
+    return Markup(f"<figure>{picture}</figure>") if picture else Markup()
 
 
 def section_modules() -> list[ModuleType]:

@@ -1,18 +1,33 @@
-"""The score of each client after the last round."""
+"""The score of each client after the last round, as a row of dots for each method."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 
+import numpy as np
 from markupsafe import Markup
 
-from unskew.report.analysis.numbers import noun
+from unskew.report.analysis.numbers import noun, plural
 from unskew.report.analysis.runs import RunData
-from unskew.report.figures.method_rows import Strip, client_scores
-from unskew.report.figures.svg import WIDE
-from unskew.report.sections import AT_CLIENTS, Context, Scope, Section, both_widths, render
-from unskew.scores import kind
+from unskew.report.figures.svg import (
+    WIDTH,
+    Scale,
+    data_attribute,
+    dots,
+    ends_of,
+    group,
+    line,
+    plain_number,
+    score_range,
+    shorten,
+    svg,
+    text,
+    x_axis,
+)
+from unskew.report.sections import AT_CLIENTS, Context, Scope, Section, render
+from unskew.scores import Kind, kind
 
 ORDER = 30
 
@@ -39,13 +54,9 @@ def _panel(context: Context, scope: Scope) -> tuple[str, str, Markup] | None:
     ]
     if not strips:
         return None
-    return scope.title, f"{scope.meaning}.", both_widths(partial(_draw, strips))
-
-
-def _draw(strips: Sequence[Strip], *, width: int) -> str:
-    where = " on the client's own test rows" if width == WIDE else ""
     metric = strips[0].metric
-    return client_scores(strips, kind(metric).of(f"{noun(metric)}{where}, last round"), width=width)
+    label = kind(metric).of(f"{noun(metric)} on the client's own test rows, last round")
+    return scope.title, f"{scope.meaning}.", Markup(client_scores(strips, label))
 
 
 def _strip(method: str, colour: str, group: Sequence[RunData], scope: str) -> Strip:
@@ -59,3 +70,99 @@ def _strip(method: str, colour: str, group: Sequence[RunData], scope: str) -> St
             values.append(value)
             seeds += [run.seed] if len(group) > 1 else []
     return Strip(method, colour, clients, values, group[0].metric, seeds)
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The clients of a method over all seeds: names and scores. colour: CSS classes. metric: the score.
+    seeds: of each client, or empty for one seed."""
+
+    name: str
+    colour: str
+    clients: Sequence[str]
+    values: Sequence[float]
+    metric: str = "accuracy"
+    seeds: Sequence[int] = ()
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of the score."""
+        return kind(self.metric)
+
+    def text(self, value: float) -> str:
+        """A value of the score with its unit."""
+        return f"{self.kind.digits(value)}{self.kind.unit}"
+
+
+def client_scores(strips: Sequence[Strip], x_label: str) -> str:
+    """A row of dots per method, one per client; the bar is the mean, and the ring the worst client."""
+    strips = [s for s in strips if len(s.values)]
+    if not strips:
+        return ""
+    share, (left, row, top, bottom) = strips[0].kind.share, (150, 64, 6, 58)
+    height = top + bottom + row * len(strips)
+    low, high = ends_of(v for s in strips for v in s.values)
+    if share:
+        low, high = (0.0 if low < 0.5 else math.floor(low * 10 - 0.5) / 10), 1.0
+    else:
+        low, high, _ = score_range(low, high, share=False)
+    x = Scale(low, high, left + 8, WIDTH - 18)
+    tick = (lambda v: f"{100 * v:.0f}") if share else plain_number
+    parts = [x_axis(x, height - bottom + 8, top, x_label, tick, 10)]
+    rows, words, names = [], [], list(dict.fromkeys(n for s in strips for n in s.clients))
+    for i, s in enumerate(strips):
+        middle = top + row * (i + 0.5) + 4
+        places = _swarm([float(v) for v in np.atleast_1d(x(np.array(s.values)))], row * 0.21)
+        many = " many" if len(places) > 300 else ""
+        drawn = dots([(a, middle + dy) for a, dy in places], f"{many} {s.colour}", s.seeds)
+        label = text(left - 14, middle, shorten(s.name, 16), "label", "end")
+        count = text(left - 14, middle + 15, plural(len(s.values), "dot"), "tick", "end")
+        parts.append(group(s.colour, [label, count, drawn, _mean_and_worst(s, x, middle, row)]))
+        rows.append({"n": s.name, "c": s.colour, "y": round(middle, 1), "d": _for_script(s, places, names)})
+        mean, worst = float(np.mean(s.values)), s.kind.worst(s.values)
+        words.append(f"{s.name}: mean {s.text(mean)}, worst {s.text(worst)}")
+    script = data_attribute("dots", {"h": row, "k": names, "r": rows, **({} if share else {"u": ""})})
+    return svg(height, f"Every client. {'; '.join(words)}", parts, script)
+
+
+def _swarm(x: Sequence[float], half: float) -> list[tuple[float, float]]:
+    """(x, dy) of dots; overlapping dots are stacked around the row's middle, up to `half` away from it."""
+    columns: dict[int, list[int]] = {}
+    for i in np.argsort(x, kind="stable").tolist():
+        columns.setdefault(round(x[i] / 5.0), []).append(i)
+    places = [(0.0, 0.0)] * len(x)
+    for members in columns.values():
+        gap = min(5.4, 2 * half / max(1, len(members) - 1))
+        for j, i in enumerate(members):
+            places[i] = (x[i], (j // 2 + j % 2) * (1 if j % 2 else -1) * gap)
+    return places
+
+
+def _mean_and_worst(s: Strip, x: Scale, middle: float, row: float) -> str:
+    mean, worst = float(np.mean(s.values)), s.kind.worst(s.values)
+    ring, bar = float(x(worst)), float(x(mean))
+    equal = sum(abs(v - worst) <= 1e-9 for v in s.values)
+    named = s.clients[list(s.values).index(worst)] if equal == 1 else plural(equal, "client")
+    words = f"worst {s.text(worst)}: {shorten(named, 22)}"
+    left_of_ring = ring + 6.2 * len(words) > WIDTH
+    place = ring + (6 if left_of_ring else -6)
+    return "".join(
+        [
+            line(bar, middle - row * 0.32, bar, middle + row * 0.32, f"mean {s.colour}"),
+            f'<circle class="ring {s.colour}" cx="{ring:.1f}" cy="{middle:.1f}" r="6"/>',
+            text(place, middle + row * 0.43, words, "note", "end" if left_of_ring else ""),
+            text(bar + 5, middle - row * 0.3, s.kind.digits(mean), "value"),
+        ]
+    )
+
+
+def _for_script(s: Strip, places: Sequence[tuple[float, float]], names: Sequence[str]) -> list[list[float]]:
+    """The data of the script's tooltip per dot: x, dy, index of the name, score (percent of a share),
+    and the seed if there are several."""
+    factor, digits = (100, 1) if s.kind.share else (1, 6)
+    indices = {n: i for i, n in enumerate(names)}
+    return [
+        [round(x, 1), round(dy, 1), indices[name], round(factor * v, digits), *s.seeds[i : i + 1]]
+        for i, ((x, dy), name, v) in enumerate(zip(places, s.clients, s.values))
+        if math.isfinite(v)  # JSON has no other numbers
+    ]

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from unskew.report.analysis import results_table
 from unskew.report.analysis.numbers import MISSING, digits, with_unit
 from unskew.report.analysis.results_table import note
+from unskew.report.analysis.runs import EVALUATED
 from unskew.report.analysis.stats import Score
-from unskew.report.analysis.summary import MethodSummary
+from unskew.report.analysis.summary import MethodSummary, ScopedScore
 from unskew.report.sections import Context, Section, render
 from unskew.scores import kind
 
@@ -30,7 +31,7 @@ UNITS_OF = {True: "All in %, except rounds.", False: "Scores are in the target's
 
 
 def build(context: Context) -> Section:
-    """The table of all methods, a second table with more numbers, and both as LaTeX and CSV."""
+    """The table of all methods, a second table with more numbers, and all numbers as CSV."""
     summaries = context.summaries
     several = len(summaries) > 1
     columns, groups = results_table.columns(summaries), results_table.column_groups(summaries)
@@ -49,7 +50,6 @@ def build(context: Context) -> Section:
         more=_extra_columns(summaries),
         noun=context.score,
         units=UNITS_OF[kind(context.metric).share],
-        latex=results_table.latex(summaries),
         csv=results_table.as_csv(summaries),
     )
     return Section("Methods compared" if several else "Scores", "table", html, link="Table")
@@ -82,7 +82,25 @@ def _extra_columns(summaries: Sequence[MethodSummary]) -> list[tuple[str, list[s
     if any(s.rounds_to.n and not s.reference for s in summaries):
         target = with_unit(summaries[0].target, summaries[0].metric)
         columns.append((f"rounds to {target}", [_rounds(s) for s in summaries]))
+    for metric in dict.fromkeys(metric for s in summaries for metric in s.further):
+        for scope in EVALUATED:
+            scoped = [s.further.get(metric, {}).get(scope) for s in summaries]
+            if any(scoped):
+                columns.append((_heading(metric, scope), [_scoped(one, metric) for one in scoped]))
     return columns
+
+
+def _heading(metric: str, scope: str) -> str:
+    which = kind(metric)
+    return f"{which.of(which.title)}{' (lower is better)' if which.lower else ''}, {scope}"
+
+
+def _scoped(scored: ScopedScore | None, metric: str) -> str:
+    """Mean and deviation over seeds; for clients also the number at which the metric is defined."""
+    if scored is None:
+        return MISSING
+    text = digits(scored.score, metric)
+    return f"{text} ({scored.defined}/{scored.clients})" if scored.clients else text
 
 
 def _rounds(summary: MethodSummary) -> str:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
 from unskew.attacks.payload_disclosure import NOT_MEASURED, in_clear, readers
-from unskew.core.account import guarantee_text
-from unskew.report.analysis.leakage import extremes, strongest, unmade
+from unskew.core.account import epsilon_text, guarantee_text
+from unskew.report.analysis import leakage
+from unskew.report.analysis.leakage import Leakage, extremes, leakages, strongest, unmade
+from unskew.report.analysis.numbers import MISSING, digits
 from unskew.report.analysis.runs import RunData, Traffic
-from unskew.report.figures.curves import roc, series
+from unskew.report.figures.curves import curves, roc
 from unskew.report.figures.images import reconstructions
 from unskew.report.figures.svg import Line, numbered_colour
 from unskew.report.sections import Context, Section, figure, render
 from unskew.report.sections.disclosure import Item, item
 from unskew.runs.reopen import SITES_FILE
-from unskew.scores import significant
+from unskew.scores import kind, significant
 
 ORDER = 52
 LEAD = (
@@ -55,8 +57,13 @@ def build(context: Context) -> Section | None:
     ]
     if not methods:
         return None
+    rows = leakages(context.competing, context.summaries)
+    if len(rows) < 2 or not any(row.leaks or math.isfinite(row.epsilon) for row in rows):
+        rows = []
     html = render(
         "leakage.html.j2",
+        costs=[(row, _score(row), leakage.cells(row), epsilon_text(row.epsilon)) for row in rows],
+        noun=context.score,
         methods=[(method, payloads(run)) for method, run in methods],
         pictures=[picture for method, run in methods for picture in _pictures(method, run)],
         details=[(method, name, _rows(f), f) for method, run in methods for name, f in run.attacks.items()],
@@ -70,6 +77,12 @@ def build(context: Context) -> Section | None:
         note=NOTE if measured else "",
         link="What could be learned",
     )
+
+
+def _score(row: Leakage) -> str:
+    """`90.2 % ± 0.8`, or `90.2 %` for one seed."""
+    mean, _, std = digits(row.score, row.metric).partition(" ± ")
+    return mean if mean == MISSING else mean + kind(row.metric).unit + (f" ± {std}" if std else "")
 
 
 def payloads(run: RunData) -> list[Payload]:
@@ -160,10 +173,10 @@ def _pictures(method: str, run: RunData) -> list[tuple[str, Markup]]:
     drawn = []
     for name, finding in run.attacks.items():
         shown = finding.get("pictures", {})
-        if curves := shown.get("roc"):
-            drawn.append((f"{method}: {name}, true against false positives", figure(partial(roc, curves))))
+        if receivers := shown.get("roc"):
+            drawn.append((f"{method}: {name}, true against false positives", figure(roc(receivers))))
         for title, sheet in shown.get("images", {}).items():
-            drawn.append((f"{method}: {title}", figure(partial(reconstructions, sheet))))
+            drawn.append((f"{method}: {title}", figure(reconstructions(sheet))))
         if plot := shown.get("lines"):
             lines = [
                 Line(
@@ -171,6 +184,6 @@ def _pictures(method: str, run: RunData) -> list[tuple[str, Markup]]:
                 )
                 for i, c in enumerate(plot["lines"])
             ]
-            picture = figure(partial(series, lines, plot["y"], x_label=plot["x"]))
+            picture = figure(curves(lines, plot["x"], f"{plot['y']}, %"))
             drawn.append((f"{method}: {plot['y']}", picture))
     return [(title, picture) for title, picture in drawn if picture]

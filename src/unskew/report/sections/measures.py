@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from markupsafe import Markup
 
 from unskew.report.analysis.numbers import three_digits
 from unskew.report.analysis.runs import EVALUATED, RunData
 from unskew.report.analysis.stats import NAN, Score
-from unskew.report.figures.curves import series
+from unskew.report.figures.bars import histograms
+from unskew.report.figures.curves import curves
 from unskew.report.figures.images import received_inputs, tsne
-from unskew.report.figures.matrices import cross_site, exposure
+from unskew.report.figures.matrices import confusion, cross_site, exposure
 from unskew.report.sections import Context, Section, figure, render
 
 ORDER = 90
@@ -39,36 +41,29 @@ TITLES = {
     "sites_global": "Separation of sites, test features, global model",
 }
 """Metrics in the order of the table; others follow under their names."""
-PICTURES: tuple[tuple[str, str, Callable[..., Callable[..., str]]], ...] = (
-    ("cross_site", "Local models at other sites, %", lambda m, run: partial(cross_site, m)),
-    ("exposure", "Who has received something from whom", lambda m, run: partial(exposure, m, run.planned)),
-    (
-        "received",
-        "Inputs that clients receive from others",
-        lambda m, run: partial(received_inputs, m, _classes(run)),
-    ),
-    ("tsne", "Test features in the plane (t-SNE)", lambda m, run: partial(tsne, m)),
+NOTE = (
+    "Matrices and pictures are of each method's first seed. Of very many clients those with the most test"
+    " samples are shown."
 )
-"""(measure, title, function from its entry in measures.json and the run to a picture)."""
 
 
 def build(context: Context) -> Section | None:
     """A table of last values, a picture of each series, and each method's matrices; None without any."""
-    metrics = _metrics(context)
-    if not metrics:
+    metrics, pictures = _metrics(context), _pictures(context)
+    if not metrics and not pictures:
         return None
     html = render(
         "measures.html.j2",
         methods=list(context.methods),
         values=[(title, [three_digits(s) for s in scores]) for _, title, scores in metrics],
-        pictures=[*_series(context, metrics), *_pictures(context)],
+        pictures=[*_series(context, metrics), *pictures],
     )
     seeds = ", mean ± standard deviation over seeds" if context.seeds > 1 else ""
     lead = (
         f"Values after the last round{seeds}. Separation is the Davies-Bouldin index, which is small if"
         " groups lie far apart. A larger value of a measure is not better by itself."
     )
-    return Section("Measured", "measured", html, lead=lead, link="Measured")
+    return Section("Measured", "measured", html, lead=lead, note=NOTE, link="Measured")
 
 
 def _metrics(context: Context) -> list[tuple[str, str, list[Score]]]:
@@ -97,22 +92,41 @@ def _series(context: Context, metrics: list[tuple[str, str, list[Score]]]) -> li
     """(title, picture) of each metric with values in more than one round."""
     pictures = []
     for metric, title, _ in metrics:
-        lines = [line for m in context.methods if (line := context.line(m, SCOPE, metric))]
-        if picture := figure(partial(series, lines, title)):
-            pictures.append((f"{title}, over rounds", picture))
+        drawn = [line for m in context.methods if (line := context.line(m, SCOPE, metric))]
+        lines = [replace(line, share=False) for line in drawn]  # each measure has a unit of its own
+        if any(len(line.x) > 1 for line in lines):
+            pictures.append((f"{title}, over rounds", figure(curves(lines, "round", title))))
     return pictures
 
 
 def _pictures(context: Context) -> list[tuple[str, Markup]]:
     """(title, picture) of the entries in measures.json of each method's first seed."""
-    pictures = []
-    for method, group in context.methods.items():
-        run = group[0]
-        for measure, title, draw in PICTURES:
-            if measure in run.measures and (picture := figure(draw(run.measures[measure], run))):
-                pictures.append((f"{method}: {title}", picture))
-    return pictures
+    return [
+        (f"{method}: {title}", figure(picture))
+        for method, group in context.methods.items()
+        for measure, entry in group[0].measures.items()
+        for title, picture in _drawn(measure, entry, group[0])
+        if picture
+    ]
 
 
-def _classes(run: RunData) -> list[str]:
-    return run.federation.get("classes", [])
+def _drawn(measure: str, entry: Mapping[str, Any], run: RunData) -> list[tuple[str, str]]:
+    """(title, picture or "") of an entry in measures.json."""
+    classes = run.federation.get("classes", [])
+    match measure:
+        case "cross_site":
+            return [("Local models at other sites, %", cross_site(entry))]
+        case "exposure":
+            return [("Who has received something from whom", exposure(entry, run.planned))]
+        case "received":
+            return [("Inputs that clients receive from others", received_inputs(entry, classes))]
+        case "tsne":
+            return [("Test features in the plane (t-SNE)", tsne(entry))]
+        case "histograms":
+            title = "Class shares of the shared buffer, of clients’ own data, and of what they train on"
+            return [(title, histograms(entry, classes))]
+        case "confusion":
+            tables = [("all test samples", entry["all"]), *zip(entry["names"], entry["sites"])]
+            title = "Which class the global model takes for which, % of a class"
+            return [(f"{title}, {where}", confusion(counts, classes, where)) for where, counts in tables]
+    return []

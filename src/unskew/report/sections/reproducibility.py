@@ -9,15 +9,11 @@ from typing import Any
 
 import yaml
 
-from unskew.config import FIELDS, OPTIONS
 from unskew.report.analysis.numbers import plural
-from unskew.report.analysis.runs import RunData, read_json, read_yaml
+from unskew.report.analysis.runs import RunData, read_json
 from unskew.report.sections import Context, Section, render
-from unskew.round.run import REFERENCES
 
 ORDER = 100
-NO_OPTIONS = {"method", "seed", "set", "workers", "lanes", "device"}
-"""Settings that a comparison's command omits: they are other arguments, or change no result."""
 ORDER_FILE = "deploy.json"
 """The file in the folder of a run over a network with its order and federation."""
 MOST_EVENTS = 200
@@ -63,34 +59,10 @@ def _values(group: Sequence[RunData], key: str) -> str:
 
 
 def command(context: Context) -> str:
-    """The commands that repeat the runs: one for a comparison with seeds from 0, else one per run."""
-    runs = context.runs
-    from_0 = {r.seed for r in runs} == set(range(context.seeds))  # `--seeds N` names no others
-    if len(runs) == 1 or not from_0 or not (runs[0].path.parent / "compare.yaml").is_file():
-        more = len(runs) - MOST_COMMANDS
-        left_out = [f"# and so on, for {plural(more, 'further run')}"] if more > 0 else []
-        return "\n".join([*(_run_command(r) for r in runs[:MOST_COMMANDS]), *left_out])
-    plan = read_yaml(runs[0].path.parent / "compare.yaml")
-    tuned, shared = plan.get("tune", 0), plan.get("settings") or {}
-    options = [
-        f"--{k.replace('_', '-')} {shlex.quote(str(v))}"
-        if k in OPTIONS
-        else f"--set {shlex.quote(f'{k}={v}')}"
-        for k, v in (
-            context.first.config | ({"lr": shared["lr"]} if tuned and "lr" in shared else {})
-        ).items()
-        if k not in NO_OPTIONS and v is not None and v != (FIELDS[k].default if k in FIELDS else None)
-    ]
-    for part, values in (shared.get("set") or {}).items():
-        options += [f"--set {shlex.quote(f'{part}.{name}={value}')}" for name, value in values.items()]
-    options += [f"--tune {tuned}"] if tuned else []
-    options += [f"--target {plan['target']}"] if plan.get("target") is not None else []
-    options += [f"--seeds {context.seeds}", *["--privacy"] * any(r.attacks for r in runs)]
-    named = [method for method in REFERENCES if method in {str(r.config.get("method")) for r in runs}]
-    if len(named) < len(REFERENCES):  # both are added unless told otherwise
-        options.append("--no-references")
-    methods = [*context.competing, *named * (len(named) < len(REFERENCES))]
-    return " ".join(["unskew compare", *map(shlex.quote, methods), *options])
+    """The commands that repeat the runs, one for each."""
+    more = len(context.runs) - MOST_COMMANDS
+    left_out = [f"# and so on, for {plural(more, 'further run')}"] if more > 0 else []
+    return "\n".join([*map(_run_command, context.runs[:MOST_COMMANDS]), *left_out])
 
 
 def _run_command(run: RunData) -> str:

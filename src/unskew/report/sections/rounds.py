@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from markupsafe import Markup
 
 from unskew.report.analysis.numbers import capitalise, noun
 from unskew.report.figures.curves import curves
-from unskew.report.sections import Context, Scope, Section, both_widths, render, scopes
+from unskew.report.sections import Context, Scope, Section, render, scopes
 from unskew.scores import kind
 
 ORDER = 20
@@ -38,4 +36,4 @@ def _panel(context: Context, scope: Scope) -> tuple[str, str, Markup] | None:
     score = noun(context.runs[0].metric)
     label = kind(context.metric).of(score) + (" (mean over clients)" if scope.metric else "")
     meaning = f"{scope.meaning}; mean over clients." if scope.metric else f"{scope.meaning}."
-    return scope.title, meaning, both_widths(partial(curves, lines, "round", label))
+    return scope.title, meaning, Markup(curves(lines, "round", label))

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-import numpy as np
-
-from unskew.report.analysis.numbers import noun
 from unskew.report.analysis.runs import TUNED, read_json
-from unskew.report.figures.curves import curves
-from unskew.report.figures.svg import Line
-from unskew.report.sections import Context, Section, figure, render
+from unskew.report.sections import Context, Section, render
 from unskew.scores import kind
 
 ORDER = 56
@@ -29,13 +23,7 @@ def build(context: Context) -> Section | None:
     if not methods:
         return None
     each = [_described(method, entry) for method, entry in methods.items()]
-    lines = [line for method, entry in methods.items() if (line := _best_so_far(context, method, entry))]
-    label = f"best {noun(context.metric)} so far, held-out samples"
-    html = render(
-        "tuning.html.j2",
-        picture=figure(partial(curves, lines, "trial", kind(context.metric).of(label))) if lines else "",
-        methods=each,
-    )
+    html = render("tuning.html.j2", methods=each)
     return Section("How the methods were tuned", "tuning", html, lead=_lead(facts), note=NOTE, link="Tuning")
 
 
@@ -45,23 +33,6 @@ def _lead(facts: dict[str, Any]) -> str:
         f" {facts['seed']}, scored on {facts['validation']:.0%} of the training samples, which were held out;"
         " no trial saw a test sample. The first is the settings as they were given; Optuna's tree-structured"
         " Parzen estimator chose the others. All seeds above were run with the best settings."
-    )
-
-
-def _best_so_far(context: Context, method: str, entry: dict[str, Any]) -> Line | None:
-    which, best, x, y = kind(entry["metric"]), None, list[int](), list[float]()
-    for number, trial in enumerate(entry["trials"], 1):
-        score = trial["score"]
-        if score is not None and (best is None or which.ahead(score, best) > 0):
-            best = float(score)
-        if best is not None:
-            x.append(number)
-            y.append(best)
-    if not x:
-        return None
-    dashed = context.methods[method][0].is_reference
-    return Line(
-        method, context.colours[method], np.array(x), np.array(y), np.zeros(len(x)), dashed, which.share
     )
 
 
