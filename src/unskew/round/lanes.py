@@ -171,14 +171,12 @@ def hidden_counts(by: str) -> Tensor:
 def lane_table(clients: Clients, axis: Axis, work: Sequence[Work], private: Sequence[Tree], t: int) -> Tree:
     """The values that differ between the clients of a chunk in round t, stacked over lanes.
 
-    work, private: one entry per lane. The table has id, n, steps [G], and pulled [G] (`Client.pull`) if the
-    learning rate changes within a round; counts [G, C]; rows, rows_weight [G, V, B], each client's samples in
-    V batches, padded with row 0 at weight 0; mine, the Parts' private slices; kept, the weights that stay on
-    the client; round, the results of the hook `begin`, empty before it runs.
+    work, private: one entry per lane. The table has id, n, steps [G]; counts [G, C]; rows, rows_weight [G, V,
+    B], each client's samples in V batches, padded with row 0 at weight 0; mine, the Parts' private slices;
+    kept, the weights that stay on the client; round, the results of the hook `begin`, empty before it runs.
     """
     rows_GVB, weight_GVB = _visits(clients, axis, work)
-    epochs, course = clients.training.recipe_in(t).epochs, clients.training.course
-    rho = clients.fed.momentum if clients.fed.optimiser == "sgd" else 0.0
+    epochs = clients.training.recipe_in(t).epochs
     table = {
         "id": np.array([w.client for w in work]),
         "n": np.array([w.n for w in work], dtype=np.float32),
@@ -187,8 +185,6 @@ def lane_table(clients: Clients, axis: Axis, work: Sequence[Work], private: Sequ
         "rows": rows_GVB,
         "rows_weight": weight_GVB,
     }
-    if not course.is_constant:
-        table["pulled"] = np.array([course.pull(w.steps(epochs), rho) for w in work], dtype=np.float32)
     tensors = {n: axis.fit(on_device(v, clients.device)) for n, v in table.items()}
     mine = {
         p.name: axis.stack([state.get(p.name, {}) for state in private]) for p in clients.hooks["client_init"]
@@ -279,7 +275,7 @@ class LaneViews:
             mine=lane["mine"].get(p.name, {}),
             round=lane["round"].get(p.name, {}),
             noise=noise,
-            **{n: lane[n] for n in ("step", "pulled") if n in lane},
+            **{n: lane[n] for n in ("step",) if n in lane},
             seen={climb: self.seen(p, g) for climb, g in lane.get("seen", {}).items()},
             data=(lambda raw: self._batches(lane, raw)) if with_data else None,
         )

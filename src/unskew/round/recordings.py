@@ -28,7 +28,6 @@ from unskew.round.lanes import LaneViews
 from unskew.round.layers import Kernels, use_kernels
 from unskew.round.noise import PAD_STEPS
 from unskew.round.optimise import Optimiser, optimiser
-from unskew.round.precision import BF16
 from unskew.round.step import Feed, LaneState, LaneStep, Steps
 
 MOST_STAGES = 12
@@ -154,7 +153,7 @@ class Stage:
         )
         self.state.start_optimiser(clients)
         start = replace(steps.start, weights=tree["start"], down=tree["down"])
-        self.kernels = Kernels(steps.axis.folded, steps.frozen, training.precision == BF16)
+        self.kernels = Kernels(steps.axis.folded, steps.frozen)
         views = LaneViews(clients, start, recordings.read)
         self.step = LaneStep(clients, steps.axis, views, self.kernels, self.state)
         self.recorded: dict[object, Recording | None] = {}

@@ -29,7 +29,6 @@ from unskew.round.clients import Broadcast, Clients
 from unskew.round.lanes import LaneViews, ManyLanes, hidden_counts
 from unskew.round.layers import Kernels, use_kernels
 from unskew.round.loss import ClientLoss, StepInputs
-from unskew.round.precision import BF16
 from unskew.round.samples import on_device
 
 HIDDEN_LEAVES = ("rows", "rows_weight", "round")
@@ -51,7 +50,7 @@ class PerSampleGradients:
         assert clients.apart is not None
         self.clients, self.views, self.part = clients, views, clients.apart
         self.laws, self.names = laws, names
-        self.kernels = Kernels(folded=True, rounded=clients.training.precision == BF16)
+        self.kernels = Kernels(folded=True)
         self.loss = ManyLanes().loss(ClientLoss(clients, views, self.kernels))
 
     def __call__(

@@ -307,12 +307,9 @@ class LaneStep:
         w = [first_lanes(state.weights[n], active) for n in learnt]
         groups = [[first_lanes(group[i], active) for i, _ in moving] for group in state.optimiser.state]
         constant = self._held_tensors(step, learnt, [w, *groups], inputs)
-        course, local = self.clients.training.course, feed.local[:active]
-        before = [] if course.is_constant else [t.clone() for t in w]
         if w:
-            state.optimiser.step(w, [first_lanes(g[n], active) for n in learnt], groups, local)
-        if before:
-            course.slow(w, before, local, state.lane_table["steps"].reshape(-1)[:active])
+            gradients = [first_lanes(g[n], active) for n in learnt]
+            state.optimiser.step(w, gradients, groups, feed.local[:active])
         for t, before, stays in constant:
             t.copy_(torch.where(stays, before, t))
         if step.width > active:  # the copies of `_leaves` hold the new running statistics

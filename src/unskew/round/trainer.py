@@ -9,7 +9,7 @@ G lanes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
@@ -34,7 +34,7 @@ from unskew.round.clients import Broadcast, Clients, LocalTraining
 from unskew.round.lanes import Axis, LaneViews, axis_for, lane_table, sent_table
 from unskew.round.layers import DropoutMasks, Kernels, model_draws, use_kernels
 from unskew.round.noise import NoiseTables
-from unskew.round.precision import BF16, device_mode
+from unskew.round.precision import device_mode
 from unskew.round.recordings import StepRecordings
 from unskew.round.sample_privacy import Release, clip_to_bounds, with_sums
 from unskew.round.samples import Samples
@@ -71,7 +71,7 @@ class Update:
             torch.zeros(len(work), device=clients.device),
         )
         self.steps = Steps(clients, axis, start, plan, dropout, chunk.frozen, self.state)
-        self.kernels = Kernels(axis.folded, chunk.frozen, training.precision == BF16)
+        self.kernels = Kernels(axis.folded, chunk.frozen)
         self.views = LaneViews(clients, start)
 
     def _plan(self) -> list[Step]:
@@ -216,19 +216,11 @@ class Trainer(Clients):
         super().__init__(method, fed, samples, training)
         self.lanes, self.axis = lanes, axis_for(lanes)
         self.workers = workers if self.device.type == "cpu" else 1
-        self.replays: StepRecordings | None = self._recordings()
+        recorders = {"cpu": Operators, "cuda": CudaGraphs}
+        kind = recorders.get(self.device.type)
+        self.replays = StepRecordings(kind(), lanes) if kind else None
         self.remote: RemoteTraining | None = None
-        self.largest_chunk = 0
-        """The number of clients in the largest chunk of the last round."""
-        self._pool = self._threads()
-
-    def _recordings(self) -> StepRecordings | None:
-        if self.device.type not in ("cpu", "cuda"):
-            return None
-        return StepRecordings(CudaGraphs() if self.device.type == "cuda" else Operators(), self.lanes)
-
-    def _threads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self.workers, initializer=_prepare_thread, initargs=(self.device,))
+        self._pool = ThreadPoolExecutor(self.workers, initializer=_prepare_thread, initargs=(self.device,))
 
     def close(self) -> None:
         """End the threads and drop the work that waits for them."""
@@ -245,7 +237,6 @@ class Trainer(Clients):
         """One local update of every client in the cohort that has samples; returns replies in the order of
         ids. private: the private state of the clients that have one."""
         plan = chunks(cohort, self.fed.sizes, self.training.recipe, self.lanes, gpu=self.device.type != "cpu")
-        self.largest_chunk = max((len(chunk.work) for chunk in plan), default=0)
         if self.remote:
             by_chunk = self.remote.train(plan, start, private)
         else:
@@ -255,26 +246,6 @@ class Trainer(Clients):
     def update(self, chunk: Chunk, start: Broadcast, private: Mapping[int, Tree]) -> list[Reply]:
         """One local update of the clients of a chunk, on this thread."""
         return Update(self, self.axis, chunk, start, private).run(self.replays)
-
-    def begin(self, chunk: Chunk, start: Broadcast, private: Mapping[int, Tree]) -> Future[list[Reply]]:
-        """Start `update` on a thread of this trainer."""
-        return self._pool.submit(self.update, chunk, start, private)
-
-    def reduce_lanes(self) -> int:
-        """Reduce the lanes after the GPU ran out of memory, to the next power of two below the last round's.
-        Returns the new number, or 0 if clients already train one at a time."""
-        if self.device.type == "cpu" or self.largest_chunk < 2 or self.lanes < 2:
-            return 0
-        self.resize(1 << ((min(self.lanes, self.largest_chunk) - 1).bit_length() - 1))
-        return self.lanes
-
-    def resize(self, lanes: int) -> None:
-        """Set the number of lanes for the next rounds. Recorded steps, which hold memory, are discarded."""
-        self._pool.shutdown(wait=True, cancel_futures=True)  # another chunk may still be training
-        self.lanes, self.axis = lanes, axis_for(lanes)
-        self.replays = self._recordings() if self.replays else None
-        torch.cuda.empty_cache()
-        self._pool = self._threads()
 
     def remarks(self) -> list[tuple[str, str]]:
         """Remarks for the user on training with this device, as (code, text); empty before the first

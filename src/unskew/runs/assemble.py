@@ -15,13 +15,11 @@ from unskew.round.clients import LocalTraining
 from unskew.round.evaluation import Evaluation
 from unskew.round.exchange import SecureSums
 from unskew.round.loop import Loop
-from unskew.round.optimise import RateSchedule
 from unskew.round.probes import Measures
 from unskew.round.run import Run
 from unskew.round.samples import Samples, load_samples
 from unskew.round.trainer import Trainer
 from unskew.runs import hardware
-from unskew.runs.hardware import SeveralGpus
 
 
 def loop_of(run: Run, store: Store | None = None, record: Record | None = None) -> Loop:
@@ -67,13 +65,11 @@ def trainer_of(run: Run) -> Trainer:
             settings.weight_decay,
             settings.precision,
             settings.first_epochs,
-            RateSchedule(settings.lr_course == "cosine", settings.lr_warmup),
         ),
         run.lanes,
         settings.workers or hardware.core_count(),
     )
-    others = hardware.other_gpus(run.device)
-    trainer.remote = run.remote or (SeveralGpus(trainer, others) if others else None)
+    trainer.remote = run.remote
     return trainer
 
 

@@ -1,11 +1,10 @@
-"""The hardware of a run: its device, the number of lanes, and several GPUs.
+"""The hardware of a run: its device and the number of lanes.
 
 The number of clients that fit into a GPU's memory is predicted from the model. On a CPU clients train side by
 side if the steps of one client are small, because kernel calls then take as long as the computation; with
 large steps the activations of several clients would exceed the caches. Both decisions follow from the model
 and the batch size, never from a timing, so that equal settings give equal bits (`benchmarks/own_models.py`
-measures both cases). Several GPUs train the chunks of a cohort in turn; GPUs of one kind compute equal bits,
-so their number does not change results.
+measures both cases).
 Letters: B batch, G lanes.
 """
 
@@ -13,10 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from concurrent.futures import wait
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,99 +25,15 @@ from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.part import Part
-from unskew.core.replies import Reply
-from unskew.core.trees import Tree, Weights, bytes_text, size_in_bytes, tree_map
+from unskew.core.trees import bytes_text, size_in_bytes
 from unskew.data.clients.federation import Federation
 from unskew.errors import UsageError, excerpt, suggestion
-from unskew.round.chunks import Chunk
-from unskew.round.clients import Broadcast
 from unskew.round.lanes import ManyLanes
 from unskew.round.layers import Kernels, use_kernels
-from unskew.round.precision import BF16, TF32, device_mode, has_bf16
-from unskew.round.samples import Samples, StreamedSamples
-from unskew.round.trainer import Trainer
+from unskew.round.precision import TF32, device_mode
 from unskew.runs import model_trial
 from unskew.runs.model_trial import TRIAL_LANES
 from unskew.system.machine import usable_memory
-
-
-class SeveralGpus:
-    """A `RemoteTraining` with a thread for each GPU. first: the trainer on the run's device. others: further
-    GPUs."""
-
-    def __init__(self, first: Trainer, others: Sequence[torch.device]):
-        self.first = first
-        self.twins = [
-            Trainer(first.method, first.fed, samples_on(first.samples, device), first.training, first.lanes)
-            for device in others
-        ]
-
-    def train(
-        self, plan: Sequence[Chunk], start: Broadcast, private: Mapping[int, Tree]
-    ) -> list[list[Reply]]:
-        """The replies of every chunk, in the order of the plan, on the first GPU. An error is raised after
-        all threads have ended, so that a new trial does not compete with them."""
-        first, trainers = self.first, [self.first, *self.twins]
-        for twin in self.twins:
-            twin.chance = first.chance
-            if twin.lanes != first.lanes:
-                twin.resize(first.lanes)
-        starts = [start, *(start_on(start, twin.device) for twin in self.twins)]
-        turns = [number % len(trainers) for number in range(len(plan))]
-        with device_mode(first.device, first.training.precision):
-            futures = [
-                trainers[turn].begin(chunk, starts[turn], private_on(private, chunk, trainers[turn].device))
-                for turn, chunk in zip(turns, plan)
-            ]
-            wait(futures)
-            replies = [[reply_on(reply, first.device) for reply in future.result()] for future in futures]
-        for twin in self.twins:  # one remark for all GPUs
-            if first.replays and twin.replays and not first.replays.refused:
-                first.replays.refused = twin.replays.refused
-        return replies
-
-    def close(self) -> None:
-        for twin in self.twins:
-            twin.close()
-
-
-def samples_on(samples: Samples, device: torch.device) -> Samples:
-    """The samples on another GPU; streamed samples are read for it."""
-    x = samples.x
-    x = StreamedSamples(x.rows, device) if isinstance(x, StreamedSamples) else x.to(device)
-    return replace(samples, x=x, y=samples.y.to(device))
-
-
-def start_on(start: Broadcast, device: torch.device) -> Broadcast:
-    """A broadcast on another GPU; messages to single clients are copied when they are read."""
-    move, own = partial(tree_map, lambda t: t.to(device)), start.own
-
-    def own_on_device(k: int) -> tuple[Weights, dict[str, Tree]]:
-        assert own is not None
-        weights, down = own(k)
-        return move(weights), move(down)
-
-    return replace(
-        start, weights=move(start.weights), down=move(start.down), own=own_on_device if own else None
-    )
-
-
-def private_on(private: Mapping[int, Tree], chunk: Chunk, device: torch.device) -> dict[int, Tree]:
-    """The private state of a chunk's clients on this GPU."""
-    return {
-        w.client: tree_map(lambda t: t.to(device), private[w.client])
-        for w in chunk.work
-        if w.client in private
-    }
-
-
-def reply_on(reply: Reply, device: torch.device) -> Reply:
-    """A reply with all its tensors on this GPU."""
-    move = partial(tree_map, lambda t: t.to(device))
-    loss = reply.loss.to(device) if isinstance(reply.loss, torch.Tensor) else reply.loss
-    return replace(
-        reply, weights=move(reply.weights), shares=move(reply.shares), private=move(reply.private), loss=loss
-    )
 
 
 MEMORY_SHARE = 0.6
@@ -273,23 +184,9 @@ def device_of(settings: Settings) -> str:
     if device != "cpu" and index >= torch.cuda.device_count():
         gpus = f"finds {torch.cuda.device_count() or 'no'} GPUs"
         raise UsageError("E109", f"device is {device}, and torch {torch.__version__} {gpus}; use device=cpu.")
-    kind = {TF32: "GPUs", BF16: "CPUs"}.get(settings.precision)
-    if kind == ("GPUs" if device == "cpu" else "CPUs"):
-        text = (
-            f"precision={settings.precision} is for {kind}, and this run computes on {device}; leave it out"
-        )
-        raise UsageError("E109", f"{text}.")
-    if settings.precision == BF16 and not has_bf16():
-        text = "precision=bf16 needs a processor that computes with bfloat16 numbers, which this one does not"
-        raise UsageError("E109", f"{text}; leave it out.")
+    if settings.precision == TF32 and device == "cpu":
+        raise UsageError("E109", "precision=tf32 is for GPUs, and this run computes on cpu; leave it out.")
     return device
-
-
-def check_bf16(net: Network, precision: str) -> None:
-    """Raises UsageError (E109) for precision bf16 and a model without layers that it would round."""
-    if precision == BF16 and not any(w.ndim in (3, 4) and w.shape[1] > 1 for w in net.initial.values()):
-        text = "precision=bf16 rounds convolutions of several channels in one or two dimensions"
-        raise UsageError("E109", f"{text}, and this model has none; leave it out.")
 
 
 def lanes_of(settings: Settings, net: Network, device: str) -> int:
@@ -300,19 +197,11 @@ def lanes_of(settings: Settings, net: Network, device: str) -> int:
     if device == "cpu":
         pays = is_small(net, settings.batch) if net.folds is None else net.folds
         return MOST_LANES if pays else 1
-    gpus = (torch.device(device), *other_gpus(device))
-    memory = min(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus)
+    memory = torch.cuda.get_device_properties(torch.device(device)).total_memory
     try:
         return lanes_that_fit(memory, net, settings.batch, MOST_LANES_ON_GPU)
     except RuntimeError:  # layers that cannot run under vmap, which the trial of the model reports
         return MOST_LANES
-
-
-def other_gpus(device: str) -> list[torch.device]:
-    """The GPUs that train in addition to the first: all others for `cuda` without a number."""
-    if device != "cuda":
-        return []
-    return [torch.device("cuda", number) for number in range(1, torch.cuda.device_count())]
 
 
 def try_model(

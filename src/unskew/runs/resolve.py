@@ -208,7 +208,6 @@ def run_on(
         natural=federation.natural, seed=settings.seed,
         sampled=settings.attendance.independent,
         first_epochs=settings.first_epochs,
-        even=settings.lr_course == "constant" and not settings.lr_warmup,
     )  # fmt: skip
     for p in method.parts:
         net.add({f"{p.name}.{n}": t for n, t in p.weights(fed).items()})
@@ -223,7 +222,6 @@ def run_on(
     method.check(fed)
     check_secure(settings, method, fed)
     model_trial.check_single_samples(net, task, settings.batch)
-    hardware.check_bf16(net, settings.precision)
     lanes, remarks = hardware.lanes_of(settings, net, device), ()
     if theirs:
         lanes, remarks = hardware.try_model(
