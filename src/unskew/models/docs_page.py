@@ -11,7 +11,7 @@ from unskew.core.modules import children
 from unskew.formats import calls
 from unskew.formats.markdown import arguments_table, table
 from unskew.models.blocks import Example
-from unskew.models.model_size import multiply_adds, parameters, shape_at
+from unskew.models.model_size import parameters, shape_at
 from unskew.models.registry import build, files, maker_of, module_of
 
 _INTRODUCTION = """\
@@ -93,7 +93,6 @@ HEAD = (
         "sample",
         "classes",
         "parameters",
-        "multiply-adds",
         "default cut",
         "numbers there",
         "features",
@@ -122,7 +121,6 @@ def _row(name: str, example: Example) -> tuple[str, ...]:
             _by(shape),
             str(classes),
             f"{parameters(module):,}",
-            f"{multiply_adds(module, shape):,}",
             f"`{cut}` {_by(cut_shape)}",
             f"{math.prod(cut_shape):,}",
             f"{math.prod(shape_at(module, shape, before_head)):,}",

@@ -17,7 +17,7 @@ from unskew.config import TRACKERS, Settings
 from unskew.core import module_inputs
 from unskew.core.client import Batch, Fed
 from unskew.core.keys import key, numpy_key
-from unskew.core.method import Method, method_remarks
+from unskew.core.method import Method, stage_remarks
 from unskew.core.network import Network
 from unskew.core.part import Part, overrides
 from unskew.core.protection import sum_problem, sums_released
@@ -227,7 +227,7 @@ def run_on(
         lanes, remarks = hardware.try_model(
             fed, federation, device, lanes, method.samples_apart, settings.fixed_lanes is None
         )
-    remarks = (*remarks, *noise_remarks(method, fed), *method_remarks(method, fed, settings.patience))
+    remarks = (*remarks, *noise_remarks(method, fed), *stage_remarks(method, fed.rounds, settings.patience))
     remarks = (*remarks, *rate_remarks(settings))
     return Run(settings, method, federation, fed, device, lanes, remarks)
 
