@@ -320,9 +320,17 @@ def _rectified(x: Tensor, out: Tensor) -> Tensor:
     return torch.clamp_min(x, 0, out=out)  # the kernel of relu
 
 
+def _masked_fill(x: Tensor, mask: Tensor, value: Any, out: Tensor) -> Tensor:
+    return torch.where(mask, value, x, out=out)
+
+
+OTHER_FORMS = {"aten::relu": _rectified, "aten::masked_fill": _masked_fill}
+"""By operator without a form of its own that writes into `out`, another function with its bits."""
+
+
 def _writing_form(call: Call) -> Callable[..., Any] | None:
-    if call.name == "aten::relu":
-        return _rectified
+    if call.name in OTHER_FORMS:
+        return OTHER_FORMS[call.name]
     out = call.results[0] if len(call.results) == 1 else tuple(call.results)
     for function in _writing_candidates(call):
         with suppress(TypeError, RuntimeError), torch.no_grad(), _Named(out) as mode:
