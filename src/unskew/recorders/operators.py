@@ -321,11 +321,11 @@ def _rectified(x: Tensor, out: Tensor) -> Tensor:
 
 
 def _masked_fill(x: Tensor, mask: Tensor, value: Any, out: Tensor) -> Tensor:
-    return torch.where(mask, value, x, out=out)
+    return out.copy_(x).masked_fill_(mask, value)
 
 
 OTHER_FORMS = {"aten::relu": _rectified, "aten::masked_fill": _masked_fill}
-"""By operator without a form of its own that writes into `out`, another function with its bits."""
+"""By operator without a form that writes into `out`, another function with its bits."""
 
 
 def _writing_form(call: Call) -> Callable[..., Any] | None:
