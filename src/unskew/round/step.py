@@ -319,10 +319,7 @@ class LaneStep:
             self._carry(p, step, g, inputs)
 
     def _carry(self, p: Part, step: Step, g: Weights, inputs: StepInputs) -> None:
-        """Replace leaves of `c.round` by what the Part's `carry` returns, in the lanes that take the step.
-
-        Raises UsageError (E127) for a leaf that its `begin` did not return in this shape.
-        """
+        """Replace leaves of `c.round` by what the Part's `carry` returns, in the lanes that take the step."""
         first_lanes, state = self.axis.first, self.state
         w = {n: first_lanes(t, step.width) for n, t in state.weights.items()}
         result = self.axis.map(self.views.carry(p), g, w, inputs.lane, inputs.noise.get(p.name, {}))
@@ -330,12 +327,6 @@ class LaneStep:
         values = {path: first_lanes(t, step.active).clone() for path, t in flat_tree(result).items()}
         places = flat_tree(state.lane_table["round"].get(p.name, {}))
         for path, t in values.items():
-            if path not in places or first_lanes(places[path], step.active).shape != t.shape:
-                text = (
-                    f"'{p.name}' carries '{path}' to the next step, which its `begin` did not make in this"
-                    " shape"
-                )
-                raise UsageError("E127", f"{text}; `carry` returns leaves of c.round with other values.")
             first_lanes(places[path], step.active).copy_(t)
 
     def _held_tensors(
