@@ -20,6 +20,7 @@ from unskew.core.shares import Noise, Share
 from unskew.core.trees import flat_tree
 from unskew.errors import suggestion
 
+
 def problem(part: Any, hook: str, args: tuple[Any, ...], result: Any) -> str | None:
     """The problem of a hook's result for these arguments, as the end of a sentence; None if there is none."""
     match hook:

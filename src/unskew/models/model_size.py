@@ -7,6 +7,7 @@ from torch import nn
 
 from unskew.core.modules import children, evaluation_mode
 
+
 def parameters(module: nn.Module) -> int:
     """The number of parameters."""
     return sum(p.numel() for p in module.parameters())

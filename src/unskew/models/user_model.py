@@ -108,7 +108,9 @@ def training_problem(module: nn.Module) -> str:
             return f"'{name}' has a '/' in its name, which separates the parts of names in files; rename it"
     for name, layer in module.named_modules():
         if hasattr(layer, "_orig_mod"):
-            return f"'{name}' is compiled, and holds its weights where no pass can put others; compile nothing"
+            return (
+                f"'{name}' is compiled, and holds its weights where no pass can put others; compile nothing"
+            )
     for name, p in module.named_parameters():
         if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):  # pyright: ignore[reportPrivateUsage]
             return f"'{name}' has a hook on its gradient (register_hook), which clients' copies have not"

@@ -13,6 +13,7 @@ import torch
 
 from unskew.system.python_files import one_line
 
+
 class CudaGraphs:
     """Records kernels as CUDA graphs.
 

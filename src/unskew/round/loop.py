@@ -172,7 +172,9 @@ class Loop:
         try:
             return self.trainer.train(start, cohort, private)
         except torch.OutOfMemoryError as error:
-            text = f"round {start.t}: the GPU has not enough memory ({one_line(error)}). The last checkpoint is"
+            text = (
+                f"round {start.t}: the GPU has not enough memory ({one_line(error)}). The last checkpoint is"
+            )
             fewer = f", or start another run with lanes={self.run.lanes // 2}" if self.run.lanes > 1 else ""
             remedy = f"end other programs on the GPU and resume the run{fewer}."
             raise StateError("E142", f"{text} safe: {remedy}") from error
