@@ -6,12 +6,12 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import nn
 
-from unskew.core.modules import children
+from unskew.core.modules import children, evaluation_mode
 from unskew.formats import calls
 from unskew.formats.markdown import arguments_table, table
 from unskew.models.blocks import Example
-from unskew.models.model_size import parameters, shape_at
 from unskew.models.registry import build, files, maker_of, module_of
 
 _INTRODUCTION = """\
@@ -120,12 +120,24 @@ def _row(name: str, example: Example) -> tuple[str, ...]:
             f"`{calls.call_text(name, example.arguments)}`",
             _by(shape),
             str(classes),
-            f"{parameters(module):,}",
+            f"{sum(p.numel() for p in module.parameters()):,}",
             f"`{cut}` {_by(cut_shape)}",
             f"{math.prod(cut_shape):,}",
             f"{math.prod(shape_at(module, shape, before_head)):,}",
             example.source,
         )
+
+
+def shape_at(module: nn.Module, shape: tuple[int, ...], cut: str) -> tuple[int, ...]:
+    """The shape of one sample's activation after a block. Raises KeyError if there is no such block."""
+    shapes: list[torch.Size] = []
+    hook = dict(children(module))[cut].register_forward_hook(lambda _m, _x, h: shapes.append(h.shape))
+    try:
+        with torch.no_grad(), evaluation_mode(module):
+            module(torch.zeros(2, *shape))
+    finally:
+        hook.remove()
+    return tuple(shapes[0][1:])
 
 
 def _by(shape: tuple[int, ...]) -> str:
