@@ -227,7 +227,7 @@ class Settings:
         str, "how many clients to train side by side on one core: auto, 1 or a larger number"
     ] = "auto"
     workers: Annotated[int, Ge(0), "threads, one core each; 0: all cores"] = 0
-    device: Annotated[str, "auto, cpu, cuda or cuda:1, the second GPU"] = "auto"
+    device: Annotated[str, "auto, cpu, cuda (the first GPU) or cuda:1"] = "auto"
     precision: Annotated[
         Literal["float32", "tf32"],
         "tf32: a GPU's products and convolutions keep 10 of the factors' 23 bits, which is faster on recent"

@@ -1,4 +1,4 @@
-"""The hardware of a run: its device and the number of lanes.
+"""The hardware of a run: its device, and the number of lanes.
 
 The number of clients that fit into a GPU's memory is predicted from the model. On a CPU clients train side by
 side if the steps of one client are small, because kernel calls then take as long as the computation; with
