@@ -3,7 +3,6 @@
 A file holds a docstring whose first line describes the model, and
 
     EXAMPLES = (Example(shape, classes, source), ...)       its lines in the table of docs/models.md
-    ALIASES = ("another_name",)                             if it has other names
 
     def NAME(shape: tuple[int, ...], classes: int, ARGUMENT: Annotated[type, range, "meaning"] = default) ->
     nn.Module
