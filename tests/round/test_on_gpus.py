@@ -15,6 +15,7 @@ from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.errors import StateError, UsageError
 from unskew.methods import registry
+from unskew.methods.flea import FLea
 from unskew.round.trainer import Trainer
 
 LONG = {"feddpms", "fedgen", "fedgen_images", "fedah"}
@@ -144,3 +145,23 @@ def test_a_gpu_that_is_full_ends_the_run_and_says_what_to_do(tmp_path, gpus: Pre
         gone(run_of("fedavg", clients=4, lanes="4"), tmp_path / "run")
     full.clear()
     assert gone(run_of("fedavg", clients=4, lanes="4"), tmp_path / "run").trainer.lanes == 4
+
+
+def test_a_buffer_of_changing_length_is_recorded_once(monkeypatch, gpus: Pretend):  # noqa: F811
+    """FLea's had another length in every round, and steps were recorded for every length."""
+    gpus(1)
+    given = {"lanes": "1", "clients": 6, "rounds": 4, "samples": 10, "availability": "bernoulli:0.5"}
+    lengths = []
+    server = FLea.collect
+    monkeypatch.setattr(
+        FLea,
+        "collect",
+        lambda p, w, s, ups, fed: lengths.append(sum(map(len, ups["labels"]))) or server(p, w, s, ups, fed),
+    )
+    recorded, loop = rounds_of(run_of("flea(alpha=0.1)", **given), 4)
+    assert len(set(lengths)) > 1
+    (stages,) = loop.trainer.replays.stages.values()
+    assert len(stages) == 2  # without a buffer in the first round, and with room for any of these
+    monkeypatch.setattr("unskew.round.trainer.StepRecordings", lambda *_: None)
+    direct, _ = rounds_of(run_of("flea(alpha=0.1)", **given), 4)
+    assert all(torch.equal(t, recorded[n]) for n, t in direct.items())

@@ -43,6 +43,10 @@ class StepHooks:
     each_model: ClassVar[bool] = False
     """`grad` is also called with the gradients of the weights that each other Part keeps at the client in
     addition to the model, one Part after the other (`clip_gradients` bounds the norm for each model)."""
+    read_by_row: ClassVar[tuple[str, ...]] = ()
+    """Leaves of the broadcast slice of which the hooks of a step read single rows, by numbers of `noise`, and
+    otherwise at most whether there are any rows. On a GPU they are padded with rows of zeros, so that one
+    recorded step serves rounds with different numbers of rows (FLea)."""
 
     def starts(self, w: Weights, c: Client) -> Weights:
         """After `begin`, without gradients: returns the weights at which training starts, with the names and

@@ -79,6 +79,7 @@ class FLea(Part):
         " not two",
     ] = False
     name = "flea"
+    read_by_row = ("features", "labels")
     family = "data"
     against = ("labels", "scarcity")
     use_when = (

@@ -195,7 +195,7 @@ class CallbackList:
                 callback.ended(self._view, why)
 
     def _call(self, hook: str, *args: Any) -> list[str]:
-        """Call this hook of every callback. Returns their reasons to end the run, see `Callback.evaluated`."""
+        """Call this hook of every callback. Returns their reasons to end the run."""
         reasons: list[str] = []
         for callback in self.callbacks:
             with self._calling(callback, hook):

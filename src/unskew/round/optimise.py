@@ -11,7 +11,6 @@ Letters: G lanes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 

@@ -300,4 +300,23 @@ def tensors_of(steps: Steps) -> Tree:
     state, start = steps.state, steps.start
     lanes = {n: t for n, t in state.lane_table.items() if n not in NOT_IN_STEPS}
     tree: Tree = {"weights": state.weights, "lanes": lanes, "start": start.weights}
-    return {**tree, "down": start.down, "noise": state.noise.tables}
+    return {**tree, "down": _with_spare_rows(steps), "noise": state.noise.tables}
+
+
+def _with_spare_rows(steps: Steps) -> Tree:
+    """The broadcast slices, padded with zero rows where steps read by row. Otherwise a buffer of varying
+    length would make every round record its steps again."""
+    down = dict(steps.start.down)
+    for p in steps.clients.method.parts:
+        if p.name in down and p.read_by_row:
+            down[p.name] = {n: pad_rows(t) if n in p.read_by_row else t for n, t in down[p.name].items()}
+    return down
+
+
+def pad_rows(rows: torch.Tensor) -> torch.Tensor:
+    """[N, ...] -> [M, ...] with M >= N from a few lengths, at most a quarter or 16 rows more; no rows stay no
+    rows."""
+    N = len(rows)
+    apart = max(16, 1 << max(0, N.bit_length() - 3))
+    more = -N % apart
+    return torch.cat([rows, rows.new_zeros(more, *rows.shape[1:])]) if more else rows

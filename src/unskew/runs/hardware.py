@@ -35,7 +35,6 @@ from unskew.runs import model_trial
 from unskew.runs.model_trial import TRIAL_LANES
 from unskew.system.machine import usable_memory
 
-
 MEMORY_SHARE = 0.6
 """The share of the GPU's memory for lanes; the rest is for Parts' own passes and other programs."""
 PASSES_PER_LANE, COPIES_PER_LANE = 1.5, 8
