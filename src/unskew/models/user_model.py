@@ -237,8 +237,8 @@ def check_module(
         raise UsageError(
             "E123",
             f"a layer of the model ('{layer}') changes its input in place (inplace=True) and the model goes"
-            " on with that input as it then is; clients train with inplace=False, and would train another model:"
-            " set that, and use what the layer returns.",
+            " on with that input as it then is; clients train with inplace=False, and would train another"
+            " model: set that, and use what the layer returns.",
         )
     _mark_head(module, shape, layout, logits.shape[-1 if pixels and len(shape) == 1 else 1])
     return module
