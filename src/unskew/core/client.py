@@ -168,9 +168,9 @@ class Client:
     counts: [C] its samples of each class (with masks: its pixels). steps: its number of local steps in this
     round. lr: this round's learning rate. t: the round. start: the weights with which it began the round.
     fed: facts of the run. net: the model's structure, equal to `fed.net`. down: the Part's slice as the
-    server broadcast it. mine: the Part's private slice. round: the result of the Part's `begin`. noise: this step's draws of the Part's
-    `noise`. step: the number of steps before this one in the round; 0 outside steps.
-    seen: for a Part that climbs, the gradients of the step's earlier passes: "0" is the first.
+    server broadcast it. mine: the Part's private slice. round: the result of the Part's `begin`. noise: this
+    step's draws of the Part's `noise`. step: the number of steps before this one in the round; 0 outside
+    steps. seen: for a Part that climbs, the gradients of the step's earlier passes: "0" is the first.
     inputs: in the hook `scores`, the inputs [B, *shape] of the logits as the model saw them; else empty.
 
     The engine implements `batches`, `sample`, `slope`, `run_training` and `ready` by data, chosen, slopes,
