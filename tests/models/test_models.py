@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,10 +15,10 @@ from unskew import models
 from unskew.core.keys import key
 from unskew.core.network import Network
 from unskew.errors import UsageError
-from unskew.formats import arguments, calls
-from unskew.models import docs_page, networks, registry
+from unskew.formats import arguments
+from unskew.models import networks, registry
 from unskew.models.blocks import Blocks
-from unskew.models.registry import maker_of, module_of
+from unskew.models.registry import maker_of
 from unskew.round.layers import Kernels
 
 SIZES = [
@@ -121,12 +122,13 @@ def test_models_that_do_not_fit_are_refused(act, told):
         act()
 
 
+PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
 SHOWN = [
-    (calls.call_text(name, example.arguments), example.shape, example.classes)
-    for name in registry.files()
-    for example in module_of(name).EXAMPLES
-    if not example.masks
+    [cell.strip("` ") for cell in line.split("|")[1:6]]
+    for line in PAGE.partition("## Models by name")[2].partition("## Arguments")[0].splitlines()
+    if line.startswith("| `")
 ]
+"""(model, sample, classes, parameters, default cut) of each row of the page."""
 FOLDING = {"vae_fmnist", "vae_cifar", "mlp", "cnn_small", "rebafl_fmnist", "rebafl_cifar"}
 SMALL = [
     ("mlp(hidden=())", (5,)),
@@ -145,19 +147,35 @@ def made(name, shape, classes=3, what="m"):
     return module
 
 
-@pytest.mark.parametrize(("name", "shape", "classes"), SHOWN)
-def test_blocks_end_in_a_head_that_gets_a_vector(name, shape, classes):
+@pytest.mark.parametrize(("name", "sample", "classes", "parameters", "cut"), SHOWN)
+def test_a_model_is_as_the_page_says_and_blocks_end_in_a_head_that_gets_a_vector(
+    name, sample, classes, parameters, cut
+):
+    shape = tuple(map(int, sample.split("×")))
     with torch.device("meta"):
-        module = models.build(name, shape, classes)
-        *blocks, last = [n for n, _ in module.named_children()]
-        assert isinstance(module, Blocks)
-        assert type(module).forward is nn.Sequential.forward
-        assert last == "head"
-        assert type(module.head) is nn.Linear
-        assert module.cut in blocks
-        assert module.folds is (name.split("(")[0] in FOLDING)
-        assert docs_page.shape_at(module, shape, blocks[-1]) == (module.head.in_features,)
-        assert docs_page.shape_at(module, shape, "head") == (classes,)
+        module = models.build(name, shape, int(classes), shape[1:] if name == "unet" else ())
+        assert f"{size_of(module):,}" == parameters
+        block, h = cut.split("` ")
+        assert module.cut == block
+    if name == "unet":
+        return
+    last = [n for n, _ in module.named_children()][-1]
+    assert isinstance(module, Blocks)
+    assert type(module).forward is nn.Sequential.forward
+    assert last == "head"
+    assert type(module.head) is nn.Linear
+    assert module.folds is (name.split("(")[0] in FOLDING)
+    with torch.device("meta"):
+        net = Network(module, shape)
+        assert net.shape_at(block) == tuple(map(int, h.split("×")))
+        assert net.features == module.head.in_features
+
+
+def test_the_page_names_every_model_and_argument():
+    for name in registry.files():
+        assert f"`{name}`" in PAGE
+        for argument in [*inspect.signature(maker_of(name)).parameters][2:]:
+            assert f"| `{name}` | `{argument}` |" in PAGE
 
 
 @pytest.mark.parametrize(("name", "shape"), SMALL)
@@ -211,8 +229,6 @@ def test_a_new_model_is_one_file(tmp_path, monkeypatch):
     try:
         assert models.describe()["mine"] == "A dense network for samples of any shape; hidden=(128,)"
         assert models.build("mine(hidden=(3,))", (4,), 2).fc1[0].out_features == 3
-        assert "| `mine` | 1×28×28 | 10 | 101,770 |" in docs_page.page()
-        assert "| `mine` | `hidden` | list of whole numbers |" in docs_page.page()
     finally:
         registry.files.cache_clear()
         sys.modules.pop("unskew.models.networks.mine", None)
