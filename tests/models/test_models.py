@@ -168,7 +168,7 @@ def test_a_model_is_as_the_page_says_and_blocks_end_in_a_head_that_gets_a_vector
     with torch.device("meta"):
         net = Network(module, shape)
         assert net.shape_at(block) == tuple(map(int, h.split("×")))
-        assert net.features == module.head.in_features
+        assert net.shape_at("features") == (module.head.in_features,)
 
 
 def test_the_page_names_every_model_and_argument():
