@@ -189,15 +189,8 @@ def plain(model: nn.Module, by_itself: bool, data: list = DATA) -> dict[str, Ten
 
 
 def trained(model: nn.Module, data: list = DATA, **options) -> unskew.Result:
-    settings = {
-        "rounds": 1,
-        "epochs": 2,
-        "batch": BATCH,
-        "lr": RATE,
-        "normalise": "none",
-        "device": "cpu",
-        "workers": 1,
-    }
+    settings = {"rounds": 1, "epochs": 2, "batch": BATCH, "lr": RATE, "normalise": "none"}
+    settings |= {"device": "cpu", "workers": 1}
     clients = {str(k): (x, y, x[:1], y[:1]) for k, (x, y) in enumerate(data)}
     return unskew.run("fedavg", clients, model=copy.deepcopy(model), **(settings | options))
 
@@ -229,7 +222,7 @@ def test_a_round_is_that_of_a_plain_loop(made, side_by_side):
       nothing."""
     model = made()
     expected = plain(model, by_itself=made in (WeightsDropped, OneMask))
-    for lanes in ("1", "16"):
+    for lanes in ("1", "16") if side_by_side else ("16",):
         result = trained(model, lanes=lanes)
         assert result.run.lanes == (16 if side_by_side and lanes != "1" else 1), lanes
         for name, t in result.model.state_dict().items():

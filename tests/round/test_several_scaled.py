@@ -156,15 +156,3 @@ def test_predictions_take_samples_as_they_were_given(result):
     assert (result.predict(new) == Y[TRAIN:]).mean() == pytest.approx(result.scores()["last"])
     again = unskew.load(result.path, model=Mixed())
     assert np.array_equal(again.predict_proba(new), result.predict_proba(new))
-
-
-def test_a_run_goes_on_to_the_same_bits(tmp_path, result):
-    class Stop(Exception):
-        pass
-
-    def stop(_: object, summary: Any) -> None:
-        raise Stop
-
-    with pytest.raises(Stop):
-        trained(folder=tmp_path, name="r", shown=stop)
-    assert trained(folder=tmp_path, name="r").digest == result.digest
