@@ -83,11 +83,6 @@ class NoRunning(Model):
         return F.batch_norm(h, None, None, training=True)
 
 
-class Groups(Model):
-    def between(self, h):
-        return F.group_norm(h, num_groups=2)
-
-
 class Viewed(Model):
     def between(self, h):
         return F.relu(h).view(h.size(0), -1).view_as(h).view(h.shape[0], C, 64)
@@ -118,20 +113,10 @@ class PooledAsOneImage(Model):
         return F.adaptive_avg_pool2d(rows, (8, 8)).unflatten(0, (len(h), C))
 
 
-class NamedInput(Model):
-    def forward(self, x):
-        return self.head(input=self.conv(x).flatten(1))
-
-
 class ThrownAway(Model):
     def between(self, h):
         F.dropout(h, 0.5, self.training, inplace=True)
         return h
-
-
-class AllDropped(Model):
-    def between(self, h):
-        return h + F.dropout(h, 1.0, self.training)
 
 
 class WeightsDropped(Model):
@@ -203,14 +188,11 @@ def trained(model: nn.Module, data: list = DATA, **options) -> unskew.Result:
         (OwnRunning, False),
         (TorchNorm, False),
         (NoRunning, True),
-        (Groups, True),
         (Viewed, True),
         (Standardised, True),
         (Fourier, True),
         (PooledAsOneImage, True),
-        (NamedInput, True),
         (ThrownAway, True),
-        (AllDropped, True),
         (WeightsDropped, False),
         (OneMask, False),
     ],
