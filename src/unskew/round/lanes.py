@@ -283,21 +283,15 @@ class LaneViews:
             return replace_fields(c, prepare=lambda x: clients.prepared(x, c, start))
         return c
 
-    def begin(self, p: Part) -> Callable[[Weights, Tree], Tree]:
-        """The Part's hook `begin` as a function of one lane's weights and table."""
-        return lambda w, lane: p.begin(self.seen(p, self.whole(w)), self.client(p, lane, {}, with_data=True))
+    def reading(self, p: Part, hook: Callable[[Weights, Client], Any]) -> Callable[[Weights, Tree], Any]:
+        """The Part's hook `begin` or `finish` as a function of one lane's weights and table."""
+        return lambda w, lane: hook(self.seen(p, self.whole(w)), self.client(p, lane, {}, with_data=True))
 
-    def starts(self, p: Part) -> Callable[[Weights, Tree], Weights]:
-        """The Part's hook `starts` as a function of one lane's weights and table."""
-        return lambda w, lane: self._changed(p, w, p.starts, self.client(p, lane, {}, with_data=True))
-
-    def finish(self, p: Part) -> Callable[[Weights, Tree], tuple[Tree, Tree]]:
-        """The Part's hook `finish` as a function of one lane's weights and table."""
-        return lambda w, lane: p.finish(self.seen(p, self.whole(w)), self.client(p, lane, {}, with_data=True))
-
-    def sends(self, p: Part) -> Callable[[Weights, Tree], Weights]:
-        """The Part's hook `sends` as a function of one lane's weights and table."""
-        return lambda w, lane: self._changed(p, w, p.sends, self.client(p, lane, {}))
+    def changing(
+        self, p: Part, hook: Callable[[Weights, Client], Weights], with_data: bool = False
+    ) -> Callable[[Weights, Tree], Weights]:
+        """The Part's hook `starts` or `sends` as a function of one lane's weights and table."""
+        return lambda w, lane: self._changed(p, w, hook, self.client(p, lane, {}, with_data))
 
     def grad(self, p: Part) -> Callable[[Weights, Weights, Tree, dict[str, Tensor]], Weights]:
         """The Part's hook `grad` as a function of one lane's gradients, weights, table and noise."""

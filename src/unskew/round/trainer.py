@@ -94,13 +94,16 @@ class Update:
         with use_kernels(self.clients.net, self.kernels):
             with torch.no_grad():
                 by_part = {
-                    p.name: axis.map(views.begin(p), state.weights, state.lane_table) for p in hooks["begin"]
+                    p.name: axis.map(views.reading(p, p.begin), state.weights, state.lane_table)
+                    for p in hooks["begin"]
                 }
                 for p in hooks["carry"]:  # steps change these in place, so they must not alias other tensors
                     by_part[p.name] = tree_map(torch.clone, by_part.get(p.name, {}))
                 state.lane_table["round"] = by_part
                 for p in hooks["starts"]:
-                    self._start_at(axis.map(views.starts(p), state.weights, state.lane_table))
+                    self._start_at(
+                        axis.map(views.changing(p, p.starts, True), state.weights, state.lane_table)
+                    )
                     if p.chooses:
                         received = {n: state.weights[n].clone() for n in fed.shared}
                         state.lane_table["sent"] = state.lane_table["sent"] | {"weights": received}
@@ -115,7 +118,7 @@ class Update:
                 results = {p.name: self._finish(p) for p in hooks["finish"]}
                 sent = state.weights
                 for p in hooks["sends"]:
-                    sent = axis.map(views.sends(p), sent, state.lane_table)
+                    sent = axis.map(views.changing(p, p.sends), sent, state.lane_table)
         return [self._reply(g, results, sent) for g in range(len(self.chunk.work))]
 
     def _start_at(self, weights: Weights) -> None:
@@ -131,7 +134,7 @@ class Update:
         """
         clients, views, axis, state = self.clients, self.views, self.axis, self.state
         if clients.apart is None:
-            return axis.map(views.finish(p), state.weights, state.lane_table)
+            return axis.map(views.reading(p, p.finish), state.weights, state.lane_table)
         release = Release(p.name, "finish", p.totals["finish"])
         shared, kept = [], []
         for g, work in enumerate(self.chunk.work):
