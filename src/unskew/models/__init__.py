@@ -9,7 +9,11 @@ from unskew.models.registry import build, check_text, default_for, describe, nam
 
 if TYPE_CHECKING:
     from unskew.models.blocks import initialise
-    from unskew.models.user_model import ModelFunction, check_module, from_file, from_function, model_object
+    from unskew.models.user_model import ModelFunction as ModelFunction
+    from unskew.models.user_model import check_module as check_module
+    from unskew.models.user_model import from_file as from_file
+    from unskew.models.user_model import from_function as from_function
+    from unskew.models.user_model import model_object as model_object
 
 _OF_USERS = ("ModelFunction", "check_module", "from_file", "from_function", "model_object")
 __all__ = ["build", "check_text", "default_for", "describe", "initialise", "names", *_OF_USERS]
