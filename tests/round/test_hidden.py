@@ -11,18 +11,11 @@ from unskew.errors import UsageError
 from unskew.round.lanes import hidden_counts
 
 WAYS = {
-    "torch's functions": lambda h: torch.log(h),
-    "in a list": lambda h: torch.stack([torch.ones(3), h]),
-    "by keyword": lambda h: torch.where(condition=torch.ones(3) > 0, input=h, other=torch.ones(3)),
-    "a tensor first": lambda h: torch.ones(3) * h,
+    "torch's functions": lambda h: torch.stack([torch.ones(3), h]),
     "a number first": lambda h: 1.0 / h,
     "NumPy": lambda h: np.asarray(h),
     "equal": lambda h: h == 0,
-    "at least": lambda h: h >= 1,
     "truth": lambda h: 1 if h else 0,
-    "a number": lambda h: float(h),
-    "a power": lambda h: h**0.5,
-    "a method": lambda h: h.sum(),
     "a part": lambda h: h[0],
 }
 

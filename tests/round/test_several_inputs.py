@@ -14,7 +14,6 @@ import unskew
 from tests.cli.calling import call
 from tests.samples import a_part_of
 from unskew.core.network import Network
-from unskew.data import prediction_inputs
 from unskew.errors import StateError, UnskewError, UsageError
 from unskew.methods.catalogue import entries
 
@@ -168,21 +167,6 @@ def test_a_run_goes_on_to_the_same_bits_and_only_with_the_same_inputs(tmp_path):
         trained(given={"scan": SCANS, "years": AGES}, model=Younger(), folder=tmp_path / "b", name="r")
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> unskew.Result:
-    levels = (SCANS / SCANS.max() * 255).astype(np.uint8)
-    return trained(
-        given={"scan": levels, "age": AGES},
-        folder=tmp_path_factory.mktemp("runs"),
-        name="r",
-        method="unskew(statistics=False)",
-    )
-
-
-def new(n: int = 9) -> dict[str, Any]:
-    return {"scan": (SCANS[:n] / SCANS.max() * 255).astype(np.uint8), "age": AGES[:n]}
-
-
 @pytest.mark.parametrize("lanes", ["1", "4"])
 def test_a_whole_number_that_the_model_has_no_row_for_is_a_sentence(lanes):
     beyond = IDS.copy()
@@ -282,22 +266,3 @@ class Counts(nn.Module):
 def test_a_model_that_does_not_take_the_inputs_is_refused(given, model, text):
     with pytest.raises(UsageError, match=text):
         unskew.run("fedavg", (given, Y), model=model, **SETTINGS)
-
-
-def kept(path: Any, **arrays: Any) -> Any:
-    np.savez(path, **arrays)
-    return path
-
-
-def test_an_archive_as_training_reads_it_is_predicted_from(finished, tmp_path):
-    """With labels and columns beside it, by the command's reader and in Python."""
-    plain = kept(tmp_path / "plain.npz", **new())
-    dotted = {f"x.{n}": v for n, v in new().items()}
-    trained_as = kept(tmp_path / "a.npz", **dotted, y=Y[:9], site=np.arange(9))
-    tested = kept(tmp_path / "t.npz", **{f"x_test.{n}": v for n, v in new().items()}, y_test=Y[:9])
-    layout, ours = finished.federation.layout, finished.predict_proba(new())
-    for path in (plain, trained_as, tested):
-        names, x = prediction_inputs.read_inputs(path, {}, layout)
-        assert names == [str(i) for i in range(9)]
-        assert np.array_equal(finished.predict_proba(x), ours)
-        assert np.array_equal(finished.predict_proba(np.load(path)), ours)
