@@ -2,8 +2,7 @@
 GPU's.
 
 Operations on tensors of two devices raise, as torch's do; what would make the host wait for the GPU is noted,
-or raises; a recorded step is replayed as a CUDA graph is: kernel by kernel on the same memory, without
-Python. Nothing here says how fast a GPU is, or which last bits its kernels have.
+or raises in a recorded step. Nothing here says how fast a GPU is, or which last bits its kernels have.
 
 torch without CUDA cannot take gradients of tensors that say they are on `cuda`, its own FakeTensorMode's
 neither: it ends the process. So to torch these lie on `meta:N`, whose kernels are never called, while the
@@ -17,7 +16,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -66,7 +64,7 @@ class Waits(RuntimeError):
 @dataclass
 class Notes:
     """What happened on the pretended GPUs. waits: where the host waited. unpinned: copies that did not wait,
-    from memory that is not pinned. thread: of each thread, its current GPU and the recording in progress."""
+    from memory that is not pinned. thread: of each thread, its current GPU and whether a recorded step runs."""
 
     waits: list[str] = field(default_factory=list)
     unpinned: list[str] = field(default_factory=list)
@@ -84,7 +82,7 @@ class Notes:
 
     def wait(self, what: str) -> None:
         at = place()
-        if getattr(self.thread, "tape", None) is not None:
+        if getattr(self.thread, "captures", False):
             raise Waits(f"operation not permitted when stream is capturing: {what} at {at}")
         self.waits.append(f"{at}: {what}")
 
@@ -111,76 +109,31 @@ def tensors(value: Any) -> list[Tensor]:
     return [t for v in value for t in tensors(v)]
 
 
-@cache
-def written(func: Any) -> list[int]:
-    """The places of the arguments that a kernel writes to."""
-    arguments = enumerate(func._schema.arguments)
-    return [place for place, a in arguments if a.alias_info is not None and a.alias_info.is_write]
-
-
-@cache
-def is_fresh(func: Any) -> bool:
-    """Whether a kernel makes memory for something that it returns."""
-    return any(r.alias_info is None for r in func._schema.returns)
-
-
-class Tape:
-    """The kernels of a step in order. Recording leaves memory as it was, as on a GPU, where nothing is
-    computed meanwhile."""
-
-    def __init__(self) -> None:
-        self.kernels: list[tuple[Any, Any, Any, list[Tensor]]] = []
-        self.before: dict[int, tuple[Any, Any]] = {}
-
-    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        for t in (t for place in written(func) if place < len(args) for t in tensors(args[place])):
-            storage = t.untyped_storage()
-            if storage.data_ptr() not in self.before:
-                self.before[storage.data_ptr()] = (storage, storage.clone())
-        result = func(*args, **kwargs)
-        self.kernels.append((func, args, kwargs, tensors(result) if is_fresh(func) else []))
-        return result
-
-    def end(self) -> None:
-        for storage, copy in self.before.values():
-            storage.copy_(copy)
-
-    def replay(self) -> None:
-        for func, args, kwargs, made in self.kernels:
-            result = func(*args, **kwargs)
-            for place, t in zip(made, tensors(result) if made else ()):
-                place.untyped_storage().copy_(t.untyped_storage())
-
-
-class Taped:
-    """In place of `CudaGraphs`: it records what a GPU would be asked to compute, and computes that again."""
+class Recorder:
+    """In place of `CudaGraphs`: a recorded step is computed again, and may not wait."""
 
     calls_before, exact = 1, False
 
     def __init__(self) -> None:
-        self.watched = self.recorded = self.replayed = 0
+        self.recorded = self.replayed = 0
 
     def watch(self, function: Callable[[], None]) -> str:
-        self.watched += 1
         before = len(NOTES.waits)
         function()
         waits = NOTES.waits[before:]
         return f"{waits[0]} waits for the GPU" if waits else ""
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
-        tape = NOTES.thread.tape = Tape()
-        try:
-            function()
-        finally:
-            NOTES.thread.tape = None
-            tape.end()
-        self.recorded += 1
-
         def replay() -> None:
             self.replayed += 1
-            tape.replay()
+            NOTES.thread.captures = True
+            try:
+                function()
+            finally:
+                NOTES.thread.captures = False
 
         replay()
+        self.recorded, self.replayed = self.recorded + 1, self.replayed - 1
         return replay
 
 
@@ -268,10 +221,9 @@ def _here(func: Any, args: Any, kwargs: dict[str, Any], number: int) -> Any:
         kwargs = {**kwargs, "device": CPU}
     theirs: dict[int, Card] = {id(t.held): t for t in tensors((args, kwargs)) if isinstance(t, Card)}
     inside = _each(lambda t: t.held if isinstance(t, Card) else t, (args, kwargs))
-    tape = getattr(NOTES.thread, "tape", None)
-    if tape is not None and number != getattr(NOTES.thread, "current", 0):
+    if getattr(NOTES.thread, "captures", False) and number != getattr(NOTES.thread, "current", 0):
         raise Waits(f"cuda:{number} computes, and the recording is of another GPU's stream, at {place()}")
-    result = func(*inside[0], **inside[1]) if tape is None else tape.run(func, *inside)
+    result = func(*inside[0], **inside[1])
     if torch.Tag.inplace_view in func.tags:  # the outside changes its shape, too
         with no_dispatch():
             func(*args, **kwargs)
@@ -405,7 +357,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Notes]]:
             monkeypatch.setattr(
                 torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=MEMORY)
             )
-            monkeypatch.setattr("unskew.round.trainer.CudaGraphs", Taped)
+            monkeypatch.setattr("unskew.round.trainer.CudaGraphs", Recorder)
             monkeypatch.setattr(trainer, "_prepare_thread", _settle)
             stack.enter_context(looking())
             return NOTES

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import torch
 
-from tests.round.pretended import Pretend, Stopped, Taped, gone, gpus, rounds_of, run_of, weights  # noqa: F401
+from tests.round.pretended import Pretend, Stopped, gone, gpus, rounds_of, run_of, weights  # noqa: F401
 from tests.samples import EVERYTHING, a_part_of
 from unskew.core.method import Method
 from unskew.core.part import Part
@@ -112,23 +111,6 @@ def test_any_gpu_records_its_own_steps(device, tmp_path, gpus: Pretend):  # noqa
     assert notes.used == {int(device[-1])}
     assert loop.trainer.replays.recorder.replayed > loop.trainer.replays.recorder.recorded > 0
     assert not loop.trainer.remarks()
-
-
-def test_a_recorded_step_reads_memory_and_runs_no_python(gpus: Pretend):  # noqa: F811
-    gpus(1)
-    x, y, calls = torch.ones(3, device="cuda:0"), torch.zeros(3, device="cuda:0"), []
-
-    def step() -> None:
-        calls.append(1)
-        y.add_((x * 2).exp())
-
-    replay = Taped().record(step)
-    x.fill_(0.5)
-    y.zero_()
-    replay()
-    replay()
-    torch.testing.assert_close(y.cpu(), torch.full((3,), 2 * np.exp(1.0), dtype=torch.float32))
-    assert len(calls) == 1
 
 
 def test_a_gpu_that_is_full_ends_the_run_and_says_what_to_do(tmp_path, gpus: Pretend, monkeypatch):  # noqa: F811
