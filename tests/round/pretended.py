@@ -133,7 +133,7 @@ class Recorder:
                 NOTES.thread.captures = False
 
         replay()
-        self.recorded, self.replayed = self.recorded + 1, self.replayed - 1
+        self.recorded += 1
         return replay
 
 
