@@ -83,6 +83,11 @@ class NoRunning(Model):
         return F.batch_norm(h, None, None, training=True)
 
 
+class Groups(Model):
+    def between(self, h):
+        return F.group_norm(h, num_groups=2)
+
+
 class Viewed(Model):
     def between(self, h):
         return F.relu(h).view(h.size(0), -1).view_as(h).view(h.shape[0], C, 64)
@@ -188,6 +193,7 @@ def trained(model: nn.Module, data: list = DATA, **options) -> unskew.Result:
         (OwnRunning, False),
         (TorchNorm, False),
         (NoRunning, True),
+        (Groups, True),
         (Viewed, True),
         (Standardised, True),
         (Fourier, True),
