@@ -300,23 +300,11 @@ class Kernels(TorchFunctionMode):
             return FoldedGroupNorm.apply(x, num_groups, weight, bias, eps)  # type: ignore[return-value]
         return F.group_norm(x, num_groups, weight, bias, eps)
 
-    def edged_norm_relu(
-        self,
-        inside: Tensor,
-        edge: Tensor,
-        mean: Tensor,
-        var: Tensor,
-        w: Tensor,
-        b: Tensor,
-        training: bool,
-        momentum: float,
-        eps: float,
-    ) -> Any:
+    def edged_norm_relu(self, *args: Any) -> Any:
+        *tensors, training, momentum, eps = args
         record = not self._differentiating
-        training, fast = training and not self.frozen, record and not self.folded
-        return edged_norm_relu(
-            inside, edge, mean, var, w, b, training, momentum, eps, self._weight_B, fast, record
-        )
+        ways = training and not self.frozen, momentum, eps, self._weight_B, record and not self.folded, record
+        return edged_norm_relu(*tensors, *ways)
 
     def dropout(self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         if not training or p == 0:
