@@ -100,7 +100,7 @@ def test_a_resumed_run_sends_nothing_again(tmp_path):
         if summary.t == 3:
             raise KeyboardInterrupt
 
-    settings = {"clients": 6, "samples": 40, "rounds": 5, "epochs": 1, "model": "cnn_small", "seed": 2}
+    settings = {"clients": 6, "samples": 20, "rounds": 5, "epochs": 1, "model": "mlp", "seed": 2}
     settings |= {"availability": "bernoulli:0.6", "workers": 1, "folder": tmp_path, "data": "digits"}
     unskew.run(method, name="whole", **settings)
     with pytest.raises(KeyboardInterrupt):

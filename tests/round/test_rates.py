@@ -18,7 +18,7 @@ from unskew.core.client import Client
 from unskew.runs import conformance
 from unskew.runs.resolve import rate_remarks
 
-FAST = {"epochs": 4, "batch": 8, "workers": 1, "device": "cpu"}
+FAST = {"epochs": 2, "batch": 8, "workers": 1, "device": "cpu"}
 K = int((conformance.small_federation().sizes > 0).sum())
 
 
