@@ -31,7 +31,7 @@ FIRST = ("fedavg", "scaffold", "fedbn", "flea", "apple", "fedmix", "moon", "dpsg
 """Methods between them with private state on a disk, buffers of changing size, tensors of a dispatch, and
 second derivatives."""
 REHEARSED = {"methods": ("fedavg", "scaffold"), "models": ("rebafl_fmnist", "transformer")}
-KINDS = ("run", "peak", "round", "spread", "lanes")
+KINDS = ("run", "peak", "round")
 """The first words of the rows' names."""
 Row = dict[str, Any]
 Job = tuple[str, Callable[[], Row]]
@@ -56,9 +56,6 @@ def jobs(options: argparse.Namespace) -> Iterator[Job]:
     yield "peak", lambda: {name: gpu_round.peak(name) for name in ("float32", "tf32")}
     clients = options.clients or ([2, 3] if rehearse else [50, 10, 200])
     yield from rounds(clients[0], True)
-    if rehearse or torch.cuda.device_count() > 1:
-        yield "spread", lambda: gpu_runs.spread(rehearse)
-    yield "lanes", lambda: gpu_runs.too_many_lanes(device, rehearse)
     yield from checks([m for m in methods if m not in FIRST])
     for fewer_or_more in clients[1:]:
         yield from rounds(fewer_or_more, False)

@@ -4,20 +4,17 @@ a resume, and whether its steps are recorded."""
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from unskew import config
 from unskew.records import checkpoints
 from unskew.round import run
 from unskew.round.loop import Loop, RoundSummary
-from unskew.runs import hardware, resolve
+from unskew.runs import resolve
 from unskew.runs.run_folder import RunFolder
 
 SHAPE, CLASSES = (3, 8, 8), 5
@@ -82,49 +79,3 @@ def checked(method: str, device: str, rehearse: bool) -> dict[str, object]:
             "apart_resumed": apart(there / "gpu", there / "resumed"),
             "remarks": [text for _, text in loop.trainer.remarks()],
         }
-
-
-def spread(rehearse: bool) -> dict[str, object]:
-    """A round of many clients on all GPUs beside the same on the first: seconds, and how far apart they
-    end."""
-    sizes = TINY if rehearse else {**FULL, "clients": 64, "samples": 128, "lanes": "8"}
-    first, all_of_them = ("cpu", "cpu") if rehearse else ("cuda:0", "cuda")
-    with tempfile.TemporaryDirectory() as folder:
-        one, many = Path(folder) / "one", Path(folder) / "many"
-        _, alone = gone(run_of("scaffold", first, sizes), one)
-        _, together = gone(run_of("scaffold", all_of_them, sizes), many)
-        return {"gpus": torch.cuda.device_count(), "one": alone, "all": together, "apart": apart(one, many)}
-
-
-def too_many_lanes(device: str, rehearse: bool) -> dict[str, object]:
-    """What `lanes: auto` does where memory is smaller than predicted: a GPU of which this process may use
-    less than half of what its clients side by side are predicted to take."""
-    sizes = {**(TINY if rehearse else {**FULL, "clients": 64, "samples": 128}), "lanes": "auto"}
-    run = run_of("fedavg", device, sizes)
-    with tempfile.TemporaryDirectory() as folder, less_memory(run):
-        loop, taken = gone(run, Path(folder) / "run")
-        events = (Path(folder) / "run" / "events.jsonl").read_text()
-    return {
-        "predicted": run.lanes,
-        "used": loop.lane_retry.lanes,
-        "gave_way": events.count("E128"),
-        "seconds_a_round": taken,
-    }
-
-
-@contextmanager
-def less_memory(run: run.Run) -> Iterator[None]:
-    """Within it this process may use so little of the GPU; on a CPU there is no such limit."""
-    if run.device == "cpu":
-        yield
-        return
-    needed = hardware.lane_bytes(run.fed.net, run.settings.batch) * run.federation.clients
-    torch.cuda.empty_cache()
-    total = torch.cuda.get_device_properties(run.device).total_memory
-    torch.cuda.set_per_process_memory_fraction(
-        (torch.cuda.memory_reserved(run.device) + 0.4 * needed) / total, run.device
-    )
-    try:
-        yield
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, run.device)

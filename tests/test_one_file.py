@@ -145,9 +145,7 @@ from typing import Annotated
 from annotated_types import Gt
 from torch import nn
 
-from unskew.models.blocks import Blocks, Example, seq
-
-EXAMPLES = (Example((1, 8, 8), 10, "ours"),)
+from unskew.models.blocks import Blocks, seq
 
 
 def narrow(shape: tuple[int, ...], classes: int, width: Annotated[int, Gt(0), "units"] = 6) -> Blocks:

@@ -1,5 +1,5 @@
 """Write the pages that are made from the code: all methods, settings, commands, attacks and error codes, the
-models, the data sets, the evidence.
+data sets, the evidence.
 
 python tools/docs.py            write them
 python tools/docs.py --check    exit with code 1 if any page differs from what would be written
@@ -25,7 +25,6 @@ from unskew.core.part import Part
 from unskew.data.docs_page import page as data_page
 from unskew.diagnosis.docs_page import page as evidence_page
 from unskew.methods import catalogue, registry
-from unskew.models.docs_page import page as models_page
 from unskew.report.method_pages import method_page
 from unskew.report.method_pages import overview_page as overview
 from unskew.runs.resolve import resolve
@@ -74,7 +73,6 @@ def pages(site: bool = False) -> dict[Path, str]:
     texts[DOCS / "settings.md"] = reference.settings()
     texts[DOCS / "commands.md"] = reference.commands()
     texts[DOCS / "attacks.md"] = reference.attacks()
-    texts[DOCS / "models.md"] = models_page()
     texts[DOCS / "evidence.md"] = evidence_page()
     texts[DOCS / "data-sets.md"] = data_page()
     return texts

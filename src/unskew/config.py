@@ -151,16 +151,6 @@ class Settings:
         "rounds in which the learning rate falls evenly from lr to lr_min, instead of by lr_decay; 0: by"
         " lr_decay",
     ] = 0.0
-    lr_course: Annotated[
-        Literal["constant", "cosine"],
-        "course of the learning rate over a client's steps of each round; cosine: it falls from lr to near 0",
-    ] = "constant"
-    lr_warmup: Annotated[
-        float,
-        Ge(0),
-        Le(1),
-        "share of a client's steps of each round in which the learning rate rises evenly to lr",
-    ] = 0.0
     momentum: Annotated[float, Ge(0), Le(0.9999), "momentum of local SGD; other optimisers have none"] = 0.0
     weight_decay: Annotated[
         float, Ge(0), "L2 penalty, added to the gradient (adamw: weights shrink by the rate times this)"
@@ -237,10 +227,9 @@ class Settings:
     workers: Annotated[int, Ge(0), "threads, one core each; 0: all cores"] = 0
     device: Annotated[str, "auto, cpu, cuda (the first GPU) or cuda:1"] = "auto"
     precision: Annotated[
-        Literal["float32", "tf32", "bf16"],
+        Literal["float32", "tf32"],
         "tf32: a GPU's products and convolutions keep 10 of the factors' 23 bits, which is faster on recent"
-        " ones. bf16: a CPU's convolutions keep 7 of them while clients train, which is faster on processors"
-        " that have units for it",
+        " ones",
     ] = "float32"
     set: Annotated[dict[str, dict[str, Any]], "arguments of Parts, such as {flea: {alpha: 0.1}}"] = field(
         default_factory=dict
@@ -381,8 +370,6 @@ class CompareOptions(TypedDict, total=False):
     lr_decay: float
     lr_min: float
     lr_rounds: float
-    lr_course: Literal["constant", "cosine"]
-    lr_warmup: float
     momentum: float
     weight_decay: float
     class_weights: str | Sequence[float]
@@ -401,7 +388,7 @@ class CompareOptions(TypedDict, total=False):
     lanes: str | int
     workers: int
     device: str
-    precision: Literal["float32", "tf32", "bf16"]
+    precision: Literal["float32", "tf32"]
     set: dict[str, dict[str, Any]]
 
 
@@ -424,8 +411,6 @@ LATER = (
     "lr_rounds",
     "patience",
     "metrics",
-    "lr_course",
-    "lr_warmup",
     "class_weights",
 )
 """Settings that were added later; their defaults change nothing."""

@@ -91,8 +91,6 @@ def trained(model: str, method: str = "fedavg", **options) -> unskew.Result:
         ),
         ({"model_type": "bert"}, {}, "has no model.safetensors; save the model with save_pretrained"),
         ([1], {"model_safetensors": b""}, "cannot be read as JSON .ValueError: it holds no keys"),
-        ({"quantization_config": {"quant_method": "x"}}, {}, "holds a quantised model"),
-        ({"is_encoder_decoder": True}, {}, "with encoder and decoder"),
     ],
 )
 def test_a_folder_that_holds_no_model_is_refused_before_any_library_is_asked(tmp_path, config, files, words):
@@ -335,22 +333,3 @@ def test_a_run_is_kept_resumed_and_loaded(folders, tmp_path):
     assert trained(text, **kept).digest == whole.digest
     guess = unskew.load(tmp_path / "tiny").predict(X)
     assert np.array_equal(guess, whole.predict(X))
-
-
-@pytest.mark.usefixtures("folders")
-def test_the_example_of_roles_trains_on_a_text_with_their_names(tmp_path, monkeypatch, capsys):
-    """It asked for a file that no command makes."""
-    where = Path(__file__).parents[2] / "examples" / "shakespeare.py"
-    example = importlib.util.module_from_spec(importlib.util.spec_from_file_location("shakespeare", where))
-    example.__loader__.exec_module(example)
-    monkeypatch.chdir(tmp_path)
-    for name, value in (("TOKENS", 16), ("ROLES", 2), ("STEPS", 2)):
-        monkeypatch.setattr(example, name, value)
-    speech = "To be, or not to be: that is the question.\n" * 8
-    text = "\n\n".join(
-        f"{role}:\n{speech}" for role in ["First Citizen", "ANNA", "BEN", "A Page"] * 4 + ["ALL"]
-    )
-    example.main(text, str(tmp_path / "model"))
-    said = example.roles_of(text, sorted(set(text)))
-    assert list(said) == ["First Citizen", "ANNA", "BEN", "A Page"]  # ALL says too little
-    assert "round 4: perplexity" in capsys.readouterr().out

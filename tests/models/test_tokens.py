@@ -44,7 +44,7 @@ def trained(x: np.ndarray, **options) -> unskew.Result:
 
 
 @LANES
-@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.uint16, np.float32])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_tokens_of_any_type_are_looked_up_as_they_are(lanes, dtype):
     """Uint8 was divided by 255 and every token became 0; others were float32, which no embedding
     takes."""
@@ -97,8 +97,7 @@ def test_methods_that_compute_with_inputs_are_refused(method):
         resolve(settings(method), data.arrays(X, Y, X, Y), model=Words())
 
 
-@LANES
-def test_what_words_are_numbered_changes_nothing_flea_trains_or_measures(lanes):
+def test_what_words_are_numbered_changes_nothing_flea_trains_or_measures():
     """The distance of two words was that of their numbers."""
     numbers = torch.as_tensor(np.random.default_rng(5).permutation(WORDS))
 
@@ -110,7 +109,7 @@ def test_what_words_are_numbered_changes_nothing_flea_trains_or_measures(lanes):
 
     def of(x: np.ndarray, model: nn.Module) -> unskew.Result:
         given = {"rounds": 3, "clients": 3, "epochs": 2, "batch": 8, "lr": 0.5, "device": "cpu", "workers": 1}
-        given |= {"measure": "correlation", "eval_every": 1, "lanes": lanes}
+        given |= {"measure": "correlation", "eval_every": 1, "lanes": "16"}
         return unskew.run("flea(lambda2=10)", (x, Y, x, Y), model=model, **given)
 
     one, other = of(X, Words()), of(numbers[torch.as_tensor(X)].numpy(), Renumbered())

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 from unskew import models
 from unskew.core.keys import key
 from unskew.core.network import Network
 from unskew.errors import UsageError
-from unskew.models import model_size
 from unskew.round.layers import Kernels, use_kernels
 
 SMALL, SHAPE = "unet(base=4, levels=3)", (1, 16, 12)
@@ -20,11 +18,6 @@ def made(text=SMALL, shape=SHAPE, what="u"):
     module = models.build(text, shape, 2, shape[1:])
     assert models.initialise(module, key(what)) == []
     return module
-
-
-def test_multiply_adds_count_what_comes_up():
-    """A 1x1 image of 2 channels to 3 channels of 2x2: every input number meets 3 x 2 x 2 weights."""
-    assert model_size.multiply_adds(nn.ConvTranspose2d(2, 3, 2, 2), (2, 1, 1)) == 2 * 12
 
 
 def test_cuts():

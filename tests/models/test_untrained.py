@@ -97,8 +97,8 @@ TOLD = {
         " nn.ModuleList, or freeze"
     ),
     NoParameter: "it keeps a tensor that requires gradients in 'scale', .*; make it nn.Parameter",
-    Hooked: "its weight 'body.weight' has a hook on its gradient",
-    Compiled: "its layer 'more' is compiled",
+    Hooked: "'body.weight' has a hook on its gradient",
+    Compiled: "'more' is compiled",
     Counting: "it changes its buffer 'mean' in evaluation mode, so that scoring would change the model",
     Again: "the model cannot be trained: ",
     Auxiliary: "in training it returns its answer as tuple, and a round takes logits alone",

@@ -86,20 +86,6 @@ def test_only_what_reaches_older_tensors_is_repeated():
     assert len(replay.runs) == 4  # two sums, a product, the copy
 
 
-def test_memory_of_results_that_are_not_read_any_more_is_used_again():
-    x = torch.rand(1000)
-
-    def function() -> None:
-        h = x
-        for _ in range(20):
-            h = h.sin()
-        x.copy_(h)
-
-    replay = Operators().record(function)
-    assert isinstance(replay, operators.Replay)
-    assert replay.places.nbytes <= 3 * 4032
-
-
 @pytest.mark.parametrize(
     ("function", "reason"),
     [

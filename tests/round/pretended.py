@@ -2,8 +2,7 @@
 GPU's.
 
 Operations on tensors of two devices raise, as torch's do; what would make the host wait for the GPU is noted,
-or raises; a recorded step is replayed as a CUDA graph is: kernel by kernel on the same memory, without
-Python. Nothing here says how fast a GPU is, or which last bits its kernels have.
+or raises in a recorded step. Nothing here says how fast a GPU is, or which last bits its kernels have.
 
 torch without CUDA cannot take gradients of tensors that say they are on `cuda`, its own FakeTensorMode's
 neither: it ends the process. So to torch these lie on `meta:N`, whose kernels are never called, while the
@@ -12,8 +11,12 @@ package sees `cuda:N`.
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,9 +28,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.round.gpu_notes import NOTES, Mixed, Notes, Waits, place
-from tests.round.taped import Taped, tensors
-from unskew.round import trainer
+from unskew import config, data
+from unskew.core.method import Method
+from unskew.records import checkpoints
+from unskew.round import run, trainer
+from unskew.round.loop import Loop
+from unskew.runs import assemble, resolve
+from unskew.runs.run_folder import RunFolder
 
 aten = torch.ops.aten
 MEMORY = 8 << 30
@@ -44,6 +51,90 @@ READS = {
     ),
 }
 """Operations whose result depends on values in a way that the host has to wait for."""
+
+
+class Mixed(RuntimeError):
+    """What torch says of tensors on two devices."""
+
+
+class Waits(RuntimeError):
+    """What torch says of an operation that waits, where none may."""
+
+
+@dataclass
+class Notes:
+    """What happened on the pretended GPUs. waits: where the host waited. unpinned: copies that did not wait,
+    from memory that is not pinned. thread: of each thread, its current GPU and whether a recorded step runs."""
+
+    waits: list[str] = field(default_factory=list)
+    unpinned: list[str] = field(default_factory=list)
+    used: set[int] = field(default_factory=set)
+    thread: threading.local = field(default_factory=threading.local)
+
+    @contextmanager
+    def on(self, number: int) -> Iterator[None]:
+        """In place of `torch.cuda.device`."""
+        before, self.thread.current = getattr(self.thread, "current", 0), number
+        try:
+            yield
+        finally:
+            self.thread.current = before
+
+    def wait(self, what: str) -> None:
+        at = place()
+        if getattr(self.thread, "captures", False):
+            raise Waits(f"operation not permitted when stream is capturing: {what} at {at}")
+        self.waits.append(f"{at}: {what}")
+
+
+NOTES = Notes()
+
+
+def place() -> str:
+    """The line of the package that is being run."""
+    frame = sys._getframe(1)
+    while frame.f_back and "/unskew/" not in frame.f_code.co_filename:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename.rpartition('/unskew/')[2]}:{frame.f_lineno}"
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """Those in arguments or results of a kernel, in order."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (tuple, list)):
+        return []
+    return [t for v in value for t in tensors(v)]
+
+
+class Recorder:
+    """In place of `CudaGraphs`: a recorded step is computed again, and may not wait."""
+
+    calls_before, exact = 1, False
+
+    def __init__(self) -> None:
+        self.recorded = self.replayed = 0
+
+    def watch(self, function: Callable[[], None]) -> str:
+        before = len(NOTES.waits)
+        function()
+        waits = NOTES.waits[before:]
+        return f"{waits[0]} waits for the GPU" if waits else ""
+
+    def record(self, function: Callable[[], None]) -> Callable[[], None]:
+        def replay() -> None:
+            self.replayed += 1
+            NOTES.thread.captures = True
+            try:
+                function()
+            finally:
+                NOTES.thread.captures = False
+
+        replay()
+        self.recorded += 1
+        return replay
 
 
 class Card(Tensor):
@@ -130,10 +221,9 @@ def _here(func: Any, args: Any, kwargs: dict[str, Any], number: int) -> Any:
         kwargs = {**kwargs, "device": CPU}
     theirs: dict[int, Card] = {id(t.held): t for t in tensors((args, kwargs)) if isinstance(t, Card)}
     inside = _each(lambda t: t.held if isinstance(t, Card) else t, (args, kwargs))
-    tape = getattr(NOTES.thread, "tape", None)
-    if tape is not None and number != getattr(NOTES.thread, "current", 0):
+    if getattr(NOTES.thread, "captures", False) and number != getattr(NOTES.thread, "current", 0):
         raise Waits(f"cuda:{number} computes, and the recording is of another GPU's stream, at {place()}")
-    result = func(*inside[0], **inside[1]) if tape is None else tape.run(func, *inside)
+    result = func(*inside[0], **inside[1])
     if torch.Tag.inplace_view in func.tags:  # the outside changes its shape, too
         with no_dispatch():
             func(*args, **kwargs)
@@ -143,7 +233,6 @@ def _here(func: Any, args: Any, kwargs: dict[str, Any], number: int) -> Any:
             return t
         if id(t) in theirs:
             return theirs[id(t)]
-        NOTES.allocates(t.numel())
         return Card(t, number)
 
     return _each(placed, result)
@@ -180,8 +269,6 @@ def _copied(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         NOTES.wait("a copy from the host")
     elif ends is None:
         NOTES.wait("a copy to the host")
-    elif getattr(NOTES.thread, "tape", None) is not None:
-        NOTES.wait("a copy to another GPU")
     held = source.held if isinstance(source, Card) else source
     if func is aten.copy_.default:
         (args[0].held if isinstance(args[0], Card) else args[0]).copy_(held)
@@ -270,7 +357,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Notes]]:
             monkeypatch.setattr(
                 torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=MEMORY)
             )
-            monkeypatch.setattr("unskew.round.trainer.CudaGraphs", Taped)
+            monkeypatch.setattr("unskew.round.trainer.CudaGraphs", Recorder)
             monkeypatch.setattr(trainer, "_prepare_thread", _settle)
             stack.enter_context(looking())
             return NOTES
@@ -278,3 +365,49 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Notes]]:
         for name, value in vars(Notes()).items():
             setattr(NOTES, name, value)
         yield pretend
+
+
+Pretend = Callable[[int], Notes]
+SHAPE = (3, 8, 8)
+TINY: dict[str, Any] = {
+    **{"rounds": 2, "epochs": 1, "batch": 4, "clients": 3, "samples": 10, "workers": 1, "lanes": "2"},
+    **{"model": "cnn_small", "device": "cuda"},
+}
+
+
+class Stopped(Exception):
+    """A run that is killed after a round."""
+
+
+def run_of(method: str | Method, **given: Any) -> run.Run:
+    rng = np.random.default_rng(3)
+    y, y_test = rng.integers(0, 3, 120), rng.integers(0, 3, 12)
+    x, x_test = rng.random((120, *SHAPE), np.float32), rng.random((12, *SHAPE), np.float32)
+    model = "cnn_small(batch_norm=True)" if method == "fedbn" else TINY["model"]
+    named = {"method": method} if isinstance(method, str) else {}
+    settings = config.build({**TINY, "model": model, **named, **given})
+    return resolve.resolve(settings, data.arrays(x, y, x_test, y_test), None if named else method)
+
+
+def gone(run: run.Run, path: Path, until: int = 99) -> Loop:
+    """The run in its folder, begun or resumed; killed after round `until`."""
+
+    def shown(now: checkpoints.State, _: object) -> None:
+        if now.t == until:
+            raise Stopped
+
+    return RunFolder(path, run).go(lambda _: None, shown)[0]
+
+
+def weights(path: Path) -> dict[str, Tensor]:
+    return checkpoints.read(path / "state.safetensors")[0]["w"]
+
+
+def rounds_of(run: run.Run, rounds: int = 2) -> tuple[dict[str, Tensor], Loop]:
+    """(weights after some rounds in memory, the loop)."""
+    loop = assemble.loop_of(run)
+    now = loop.begin()
+    for t in range(1, rounds + 1):
+        now, _ = loop.round(now, t)
+    loop.trainer.close()
+    return {n: t.cpu() for n, t in now.weights.items()}, loop

@@ -19,9 +19,7 @@ RNG = np.random.default_rng(0)
 DATA = (RNG.normal(size=(90, 7)).astype(np.float32), np.arange(90) % 3)
 
 
-@pytest.mark.parametrize(
-    ("method", "lanes"), [("fedper", "4"), ("ditto", "4"), ("local", "4"), ("fedamp", "1")]
-)
+@pytest.mark.parametrize(("method", "lanes"), [("fedper", "4"), ("ditto", "4"), ("fedamp", "1")])
 def test_weights_are_scored_where_a_site_has_them(method, lanes, monkeypatch):
     """Clients that train side by side kept views of one stack, whose biases of three numbers lie at odd
     addresses; so did weights that the server mixes for each client."""

@@ -118,20 +118,10 @@ class PooledAsOneImage(Model):
         return F.adaptive_avg_pool2d(rows, (8, 8)).unflatten(0, (len(h), C))
 
 
-class NamedInput(Model):
-    def forward(self, x):
-        return self.head(input=self.conv(x).flatten(1))
-
-
 class ThrownAway(Model):
     def between(self, h):
         F.dropout(h, 0.5, self.training, inplace=True)
         return h
-
-
-class AllDropped(Model):
-    def between(self, h):
-        return h + F.dropout(h, 1.0, self.training)
 
 
 class WeightsDropped(Model):
@@ -189,15 +179,8 @@ def plain(model: nn.Module, by_itself: bool, data: list = DATA) -> dict[str, Ten
 
 
 def trained(model: nn.Module, data: list = DATA, **options) -> unskew.Result:
-    settings = {
-        "rounds": 1,
-        "epochs": 2,
-        "batch": BATCH,
-        "lr": RATE,
-        "normalise": "none",
-        "device": "cpu",
-        "workers": 1,
-    }
+    settings = {"rounds": 1, "epochs": 2, "batch": BATCH, "lr": RATE, "normalise": "none"}
+    settings |= {"device": "cpu", "workers": 1}
     clients = {str(k): (x, y, x[:1], y[:1]) for k, (x, y) in enumerate(data)}
     return unskew.run("fedavg", clients, model=copy.deepcopy(model), **(settings | options))
 
@@ -215,9 +198,7 @@ def trained(model: nn.Module, data: list = DATA, **options) -> unskew.Result:
         (Standardised, True),
         (Fourier, True),
         (PooledAsOneImage, True),
-        (NamedInput, True),
         (ThrownAway, True),
-        (AllDropped, True),
         (WeightsDropped, False),
         (OneMask, False),
     ],
@@ -229,7 +210,7 @@ def test_a_round_is_that_of_a_plain_loop(made, side_by_side):
       nothing."""
     model = made()
     expected = plain(model, by_itself=made in (WeightsDropped, OneMask))
-    for lanes in ("1", "16", "auto"):
+    for lanes in ("1", "16") if side_by_side else ("16",):
         result = trained(model, lanes=lanes)
         assert result.run.lanes == (16 if side_by_side and lanes != "1" else 1), lanes
         for name, t in result.model.state_dict().items():
@@ -268,27 +249,6 @@ class SwitchedOff(Model):
         return self.relu(h) + self.gain**2 * h.mean()
 
 
-class OnlyLearns(Model):
-    """What the layer changes adds 0 to every answer, and to gradients what it is."""
-
-    def __init__(self):
-        super().__init__()
-        self.relu = nn.ReLU(inplace=True)
-
-    def between(self, h):
-        return self.relu(h) + (h - h.detach()).sum()
-
-
-class SeesNegatives(Model):
-    def __init__(self):
-        super().__init__()
-        self.conv, self.relu = nn.Conv2d(2, C, 3, padding=1, bias=False), nn.ReLU(inplace=True)
-
-    def forward(self, x):
-        h = self.conv(F.relu(-x))
-        return self.head((self.relu(h) + h).flatten(1))
-
-
 class PythonsOwn(Model):
     def between(self, h):
         return h * (random.random() < 0.5)
@@ -307,14 +267,11 @@ class DroppedAlways(Model):
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (
-            PreActivated,
-            r"the model's 'relu' changes its input in place \(inplace=True\) and the model goes on with",
+        *(
+            (kind, r"a layer of the model \('relu'\) changes its input")
+            for kind in (PreActivated, SwitchedOff)
         ),
-        (LayerThrownAway, r"the model's 'drop' changes its input in place"),
-        (SwitchedOff, r"the model's 'relu' changes its input in place"),
-        (SeesNegatives, r"the model's 'relu' changes its input in place"),
-        (OnlyLearns, r"the model's 'relu' changes its input in place"),
+        (LayerThrownAway, r"a layer of the model \('drop'\) changes its input in place"),
         (PythonsOwn, r"the model's forward draws from Python's `random`, which no seed of a run reaches"),
         (
             DroppedAlways,

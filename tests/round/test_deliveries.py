@@ -93,13 +93,14 @@ def test_equal_numbers_in_a_new_tensor_are_not_sent_and_a_zero_of_another_sign_i
     assert sent(deliveries, minus) == {k: ["plain"] for k in ALL}
 
 
-@pytest.mark.parametrize("method", ["fedmix", "fedmix+feddpms(alpha=5, width=8)"])
-def test_a_resumed_run_sends_nothing_again(tmp_path, method):
+def test_a_resumed_run_sends_nothing_again(tmp_path):
+    method = "fedmix+feddpms(alpha=5, width=8)"
+
     def stop(state, summary):
         if summary.t == 3:
             raise KeyboardInterrupt
 
-    settings = {"clients": 6, "samples": 40, "rounds": 5, "epochs": 1, "model": "cnn_small", "seed": 2}
+    settings = {"clients": 6, "samples": 20, "rounds": 5, "epochs": 1, "model": "mlp", "seed": 2}
     settings |= {"availability": "bernoulli:0.6", "workers": 1, "folder": tmp_path, "data": "digits"}
     unskew.run(method, name="whole", **settings)
     with pytest.raises(KeyboardInterrupt):
@@ -126,7 +127,7 @@ def test_an_exchange_that_reads_no_weights_sends_none():
     }
 
 
-@pytest.mark.parametrize("method", ["fedrdn", "fedmix", "feddata", "standardise"])
+@pytest.mark.parametrize("method", ["fedrdn", "feddata"])
 def test_what_is_shared_before_training_comes_from_every_client_whoever_trains_first(method):
     result = unskew.run(method, "digits", clients=5, rounds=1, availability="sample:0.4", model="mlp")
     shared = [row["clients"] for row in result.record.rows["ledger"] if row["t"] == 0 and row["way"] == "up"]

@@ -146,19 +146,6 @@ def test_both_scopes_come_from_one_pass():
     assert mean == pytest.approx(result.scores("global")["last"], abs=1e-5)
 
 
-def test_adding_a_client_changes_nobody_else():
-    """The others' own updates have the same bits."""
-    fed = conformance.small_federation()
-    made = conformance.loop_for(registry.parse("fedprox"))
-    start = made.down(made.begin(), 1)
-    all_, fewer = (made.trainer.train(start, ids, {}) for ids in (range(8), (0, 4, 7)))
-    made.trainer.close()
-    by_id = {r.client: r for r in all_}
-    assert fed.clients == 8
-    for r in fewer:
-        assert all(torch.equal(t, by_id[r.client].weights[n]) for n, t in r.weights.items())
-
-
 def test_the_first_round_may_have_epochs_of_its_own():
     """FedNova reads the number of steps, so that a wrong one shows in the merge."""
 

@@ -108,7 +108,7 @@ def test_the_three_scopes_are_dice_of_images():
     )
 
 
-FIRST = ("fedavg", "fedbn", "norm", "local", "fedfa", "apfl")
+FIRST = ("fedbn", "norm", "local", "fedfa")
 """Tried always: they differ most."""
 BOTH = [n for n in names() if n == "fedavg" or "segmentation" in type(registry.parse(n).parts[0]).tasks]
 
@@ -122,15 +122,14 @@ NORMALISED = {
 
 
 @pytest.mark.parametrize(
-    "name", [*a_part_of((n for n in BOTH if n not in NORMALISED), 3, FIRST), "dp(delta=0.1)+fedbn"]
+    "name", [*a_part_of((n for n in BOTH if n not in NORMALISED), 6, FIRST), "dp(delta=0.1)+fedbn"]
 )
 def test_methods_that_serve_masks_train_on_them(name):
     text = "norm(mean=(0.2,), std=(0.2,))" if name == "norm" else name
     optimiser = {"optimiser": "sgd", "lr": 0.05} if name in ("scaffold", "fedcm", "mofedsam", "apple") else {}
-    for lanes in ("1", "4"):
-        made, state = trained(text, lanes=lanes, **optimiser)
-        assert all(bool(torch.isfinite(t).all()) for t in state.weights.values())
-        scope = "personal@client" if name == "local" else "global"
-        _, values = made.record.series(scope, "mean" if name == "local" else "dice")
-        assert values
-        assert all(0 <= v <= 1 for v in values)
+    made, state = trained(text, lanes="4", **optimiser)
+    assert all(bool(torch.isfinite(t).all()) for t in state.weights.values())
+    scope = "personal@client" if name == "local" else "global"
+    _, values = made.record.series(scope, "mean" if name == "local" else "dice")
+    assert values
+    assert all(0 <= v <= 1 for v in values)

@@ -16,14 +16,13 @@ import unskew
 from unskew.core.client import Client
 from unskew.runs import conformance
 
-FAST = {"epochs": 4, "batch": 8, "workers": 1, "device": "cpu"}
+FAST = {"epochs": 2, "batch": 8, "workers": 1, "device": "cpu"}
 K = int((conformance.small_federation().sizes > 0).sum())
 
 
 def pull(rho: float, steps: int) -> float:
-    client = SimpleNamespace(
-        pulled=None, fed=SimpleNamespace(momentum=rho, optimiser="sgd"), steps=torch.tensor(float(steps))
-    )
+    fed = SimpleNamespace(momentum=rho, optimiser="sgd")
+    client = SimpleNamespace(fed=fed, steps=torch.tensor(float(steps)))
     return float(Client.pull.fget(client))  # type: ignore[attr-defined]
 
 
@@ -36,8 +35,14 @@ def test_what_steps_add_up_to_is_exact_up_to_the_largest_momentum(rho, steps):
 
 
 @pytest.mark.parametrize("lanes", ["1", "4"])
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "apple"])
-@pytest.mark.parametrize("falling", [{"lr_rounds": 2}, {"lr": 1e30, "lr_decay": 1e-31}])
+@pytest.mark.parametrize(
+    ("method", "falling"),
+    [
+        ("fedavg", {"lr": 1e30, "lr_decay": 1e-31}),
+        ("scaffold", {"lr_rounds": 2}),
+        ("apple", {"lr_rounds": 2}),
+    ],
+)
 def test_a_round_whose_learning_rate_is_nothing_moves_nothing_and_drops_nobody(method, lanes, falling):
     """SCAFFOLD divided 0 by 0, so that all replies were dropped and `lr` was called too high; APPLE ended in
     a traceback."""

@@ -94,21 +94,24 @@ def test_a_module_that_computes_something_else_while_recorded_trains_as_without_
     assert all(torch.equal(expected[n], t) for n, t in result.items())
 
 
+def test_a_model_that_draws_for_itself_is_not_recorded(replays):
+    """A recording would repeat what was drawn when it was made."""
+    module = network()
+    made, start = trainer(module, SHAPE, lanes=1)
+    made.fed.net.draws = True
+    for t in (1, 2, 3):
+        made.train(replace(start, t=t), [0, 1], {})
+    made.close()
+    assert not replays
+
+
 def a_run(method: Any, **given: Any) -> Run:
     rng = np.random.default_rng(3)
     y = rng.integers(0, 5, 280)
     x, x_test = rng.random((240, *SHAPE), np.float32), rng.random((40, *SHAPE), np.float32)
     samples = data.arrays(x, y[:240], x_test, y[240:])
-    settings = {
-        "rounds": 4,
-        "epochs": 3,
-        "batch": 8,
-        "clients": 4,
-        "samples": 16,
-        "workers": 1,
-        "lr_decay": 0.5,
-    }
-    settings |= {"model": "cnn_small", "lanes": "1", **given}
+    settings = {"rounds": 4, "epochs": 3, "batch": 8, "clients": 4, "samples": 16, "workers": 1}
+    settings |= {"lr_decay": 0.5, "model": "cnn_small", "lanes": "1", **given}
     if isinstance(method, str):
         return resolve(config.build({**settings, "method": method}), samples)
     return resolve(config.build(settings), samples, method)

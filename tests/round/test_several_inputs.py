@@ -12,10 +12,8 @@ from torch import Tensor, nn
 
 import unskew
 from tests.cli.calling import call
-from tests.round.test_gpu_path import Plain, on_shapes, rate_as_tensor, weights_of  # noqa: F401
 from tests.samples import a_part_of
 from unskew.core.network import Network
-from unskew.data import prediction_inputs
 from unskew.errors import StateError, UnskewError, UsageError
 from unskew.methods.catalogue import entries
 
@@ -114,23 +112,10 @@ OTHERWISE = {
 }
 
 
-FIRST = (
-    "fedavg",
-    "scaffold",
-    "rebafl",
-    "feddpms",
-    "fedproto",
-    "moon",
-    "fedbn",
-    "dpsgd",
-    "ccvr",
-    "fedgen",
-    "ditto",
-    "fedbabu",
-)
+FIRST = ("fedavg", "scaffold", "rebafl", "feddpms", "fedmix", "dpsgd")
 
 
-@pytest.mark.parametrize("method", a_part_of(sorted(entries().keys() - OTHERWISE.keys()), 3, FIRST))
+@pytest.mark.parametrize("method", a_part_of(sorted(entries().keys() - OTHERWISE.keys()), 6, FIRST))
 def test_every_method_has_the_bits_of_one_row_or_refuses_both(method):
     few = slice(0, 36)
     row = np.concatenate([AGES[few, None], SCANS[few].reshape(36, -1)], 1)
@@ -142,28 +127,6 @@ def test_every_method_has_the_bits_of_one_row_or_refuses_both(method):
         except UnskewError as error:
             said.append(error.code)
     assert said[0] == said[1]
-
-
-@pytest.mark.parametrize(
-    "method", ["fedavg", "unskew(statistics=False)", "scaffold", "fedmix", "feddata", "fedala", "fedrep"]
-)
-@pytest.mark.parametrize("lanes", ["1"])
-def test_packed_inputs_train_to_the_bits_of_one_row(method, lanes):
-    x = np.concatenate([AGES[:, None], SCANS.reshape(N, -1)], 1)
-    row = unskew.run(method, unskew.data.arrays(x, Y), model=Row(), lanes=lanes, normalise="none", **SETTINGS)
-    federation = row.federation
-    several = unskew.data.Federation(
-        **{
-            n: getattr(federation, n)
-            for n in ("name", "x", "y", "x_test", "y_test", "classes", "train", "test", "skew")
-        },
-        layout=unskew.data.arrays(BY_NAME, Y).layout,
-    )
-    by_name = unskew.run(
-        method, several, model=Scans(), lanes=lanes, **{n: v for n, v in SETTINGS.items() if n != "skew"}
-    )
-    assert by_name.digest == row.digest
-    assert by_name.scores() == row.scores()
 
 
 def test_a_module_sees_whole_numbers_and_truth_values_as_they_came():
@@ -202,21 +165,6 @@ def test_a_run_goes_on_to_the_same_bits_and_only_with_the_same_inputs(tmp_path):
 
     with pytest.raises(StateError, match="E112"):
         trained(given={"scan": SCANS, "years": AGES}, model=Younger(), folder=tmp_path / "b", name="r")
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> unskew.Result:
-    levels = (SCANS / SCANS.max() * 255).astype(np.uint8)
-    return trained(
-        given={"scan": levels, "age": AGES},
-        folder=tmp_path_factory.mktemp("runs"),
-        name="r",
-        method="unskew(statistics=False)",
-    )
-
-
-def new(n: int = 9) -> dict[str, Any]:
-    return {"scan": (SCANS[:n] / SCANS.max() * 255).astype(np.uint8), "age": AGES[:n]}
 
 
 @pytest.mark.parametrize("lanes", ["1", "4"])
@@ -280,11 +228,6 @@ def test_the_command_line_trains_and_predicts(tmp_path, monkeypatch):
     assert "| one sample | age float32 number, scan float32 [1, 8, 8] |" in card
 
 
-class TakesOne(Scans):
-    def forward(self, batch: Tensor) -> Tensor:
-        return super().forward(batch["scan"], batch["age"])  # type: ignore[call-overload]
-
-
 class Renamed(Scans):
     def forward(self, image: Tensor, age: Tensor) -> Tensor:
         return super().forward(image, age)
@@ -304,64 +247,22 @@ class Counts(nn.Module):
 @pytest.mark.parametrize(
     ("given", "model", "text"),
     [
-        (
-            BY_NAME,
-            TakesOne(),
-            r"E123 the model's forward takes \(batch: .*, and the inputs .* as keywords age, scan: ",
-        ),
-        (BY_NAME, Renamed(), r"E123 the model's forward takes \(image: .* as keywords age, scan: "),
+        (BY_NAME, Renamed(), "E123 the model fails on two samples of age float32 .* keyword argument 'scan'"),
         (
             (SCANS, AGES, AGES),
             Scans(),
-            "E123 the model's forward takes .* come as 3 positional arguments: too many",
-        ),
-        (
-            BY_NAME,
-            nn.Sequential(nn.Flatten(), nn.Linear(65, 3)),
-            "E123 samples have several inputs .*nn.Sequential takes one",
+            "E123 the model fails .* takes 3 positional arguments but 4 were given",
         ),
         (
             WORDS,
             Counts(),
             "E123 the model fails on two samples of attention_mask bool .*Whole numbers come as int64",
         ),
-        (
-            BY_NAME,
-            "mlp",
-            "E123 samples have several inputs .*the model 'mlp' takes one; give a module of your own",
-        ),
-        (
-            BY_NAME,
-            "auto",
-            "E123 samples have several inputs .*the model 'auto' takes one; give a module of your own",
-        ),
-        (
-            SCANS,
-            Scans(),
-            r"E123 the model takes 2 inputs \('scan', 'age'\), but a sample is one array; give samples whose x",
-        ),
+        (BY_NAME, "mlp", "E123 samples have several inputs .*the model 'mlp' takes one; give a module"),
+        (SCANS, Scans(), "E123 the model fails on two samples of .*missing 1 required positional argument"),
     ],
-    ids=range(8),
+    ids=range(5),
 )
 def test_a_model_that_does_not_take_the_inputs_is_refused(given, model, text):
     with pytest.raises(UsageError, match=text):
         unskew.run("fedavg", (given, Y), model=model, **SETTINGS)
-
-
-def kept(path: Any, **arrays: Any) -> Any:
-    np.savez(path, **arrays)
-    return path
-
-
-def test_an_archive_as_training_reads_it_is_predicted_from(finished, tmp_path):
-    """With labels and columns beside it, by the command's reader and in Python."""
-    plain = kept(tmp_path / "plain.npz", **new())
-    dotted = {f"x.{n}": v for n, v in new().items()}
-    trained_as = kept(tmp_path / "a.npz", **dotted, y=Y[:9], site=np.arange(9))
-    tested = kept(tmp_path / "t.npz", **{f"x_test.{n}": v for n, v in new().items()}, y_test=Y[:9])
-    layout, ours = finished.federation.layout, finished.predict_proba(new())
-    for path in (plain, trained_as, tested):
-        names, x = prediction_inputs.read_inputs(path, {}, layout)
-        assert names == [str(i) for i in range(9)]
-        assert np.array_equal(finished.predict_proba(x), ours)
-        assert np.array_equal(finished.predict_proba(np.load(path)), ours)

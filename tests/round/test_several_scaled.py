@@ -112,38 +112,16 @@ class Placed(Mixed):
         return super().forward(scan, age, ids)
 
 
-WITH_WHOLE_NUMBERS_REFUSED = {
-    "augment",
-    "fedbn",
-    "fedbr",
-    "feddpms",
-    "fedfa",
-    "fedfed",
-    "fedgen_images",
-    "fedmix",
-} | {
-    "naivemix",
-    "norm",
-    "fedavg_ft",
-}
-
-
-FIRST = (
-    "fedavg",
-    "scaffold",
-    "rebafl",
-    "fedrdn",
-    "standardise",
-    "fedproto",
-    "flea",
-    "fedbn",
-    "dpsgd",
-    "augment",
-    "fedmix",
+WITH_WHOLE_NUMBERS_REFUSED = (
+    *("augment", "fedbn", "fedbr", "feddpms", "fedfa", "fedfed", "fedgen_images", "fedmix"),
+    *("naivemix", "norm", "fedavg_ft"),
 )
 
 
-@pytest.mark.parametrize("method", a_part_of(sorted(entries()), 3, FIRST))
+FIRST = ("fedavg", "rebafl", "fedrdn", "standardise", "flea", "dpsgd", "fedmix")
+
+
+@pytest.mark.parametrize("method", a_part_of(sorted(entries()), 6, FIRST))
 def test_every_method_learns_from_scaled_inputs_alike_in_lanes_by_name_and_by_place_or_says_why_not(method):
     """One client after another by name, side by side by place. Ages and scans are far from 0, so unscaled
     they train apart."""
@@ -178,15 +156,3 @@ def test_predictions_take_samples_as_they_were_given(result):
     assert (result.predict(new) == Y[TRAIN:]).mean() == pytest.approx(result.scores()["last"])
     again = unskew.load(result.path, model=Mixed())
     assert np.array_equal(again.predict_proba(new), result.predict_proba(new))
-
-
-def test_a_run_goes_on_to_the_same_bits(tmp_path, result):
-    class Stop(Exception):
-        pass
-
-    def stop(_: object, summary: Any) -> None:
-        raise Stop
-
-    with pytest.raises(Stop):
-        trained(folder=tmp_path, name="r", shown=stop)
-    assert trained(folder=tmp_path, name="r").digest == result.digest

@@ -82,16 +82,13 @@ def test_all_inputs_meet_at_the_first_block_that_nothing_passes_by():
     assert net_of(Words(), unskew.data.arrays(WORDS, Y).layout).goes_on("table") is False
 
 
-@pytest.mark.parametrize("lanes", ["1", "4"])
-def test_flea_mixes_where_all_inputs_meet(lanes):
+def test_flea_mixes_where_all_inputs_meet():
     few = slice(0, 36)
     row = np.concatenate([AGES[few, None], SCANS[few].reshape(36, -1)], 1)
     several = {"scan": SCANS[few], "age": AGES[few]}
 
     def run(given: Any, model: nn.Module, method: str) -> unskew.Result:
-        return unskew.run(
-            method, (given, Y[few], given, Y[few]), model=model, **{**FEW, "rounds": 3, "lanes": lanes}
-        )
+        return unskew.run(method, (given, Y[few], given, Y[few]), model=model, **{**FEW, "rounds": 3})
 
     plain = run(several, Scans(), "flea(lambda2=0)")
     assert plain.digest == run(row, Row(), "flea(cut=body,lambda2=0)").digest

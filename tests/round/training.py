@@ -17,14 +17,12 @@ from unskew.core.network import Network
 from unskew.methods import registry
 from unskew.round.chunks import Recipe
 from unskew.round.clients import Broadcast, LocalTraining
-from unskew.round.optimise import RateSchedule
 from unskew.round.samples import Samples
 from unskew.round.trainer import Trainer
 from unskew.tasks.task import Classification
 
 SIZES = (40, 33, 1, 2, 64, 7, 18, 0)
 CLASSES, SEED, LR = 4, 3, 0.05
-EVEN = RateSchedule()
 
 
 def trainer(
@@ -41,7 +39,6 @@ def trainer(
     optimiser: str = "sgd",
     momentum: float = 0.0,
     weight_decay: float = 0.0,
-    course: RateSchedule = EVEN,
 ) -> tuple[Trainer, Broadcast]:
     """(a trainer of these clients, what round 1 sends them). The trainer must be closed."""
     g = torch.Generator().manual_seed(5)
@@ -64,9 +61,7 @@ def trainer(
         optimiser=optimiser,
         seed=SEED,
     )
-    training = LocalTraining(
-        Recipe(batch, epochs, bool(net.norms)), optimiser, momentum, weight_decay, course=course
-    )
+    training = LocalTraining(Recipe(batch, epochs, bool(net.norms)), optimiser, momentum, weight_decay)
     chosen = registry.parse(method) if isinstance(method, str) else method
     samples = Samples(x, F.one_hot(y, CLASSES).float(), rows, counts)
     down = {p.name: p.server_init(net.weights(), fed) for p in chosen.parts}

@@ -100,18 +100,6 @@ def test_scores_of_numbers_by_hand():
     assert median_error(y, np.array([1.0, 4.0, 60.0])) == 2
 
 
-@pytest.mark.slow
-def test_scikit_learn_says_the_same():
-    sk = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
-    y, p = RNG.integers(0, 4, 60), RNG.dirichlet(np.ones(4), 60).round(1)  # with many ties
-    p += 1e-9 - (p.sum(1, keepdims=True) - 1) / 4
-    one = np.eye(4)[y]
-    assert class_auroc(y, p) == pytest.approx(sk.roc_auc_score(one, p, average="macro"))
-    assert class_average_precision(y, p) == pytest.approx(sk.average_precision_score(one, p, average="macro"))
-    assert balanced_accuracy(y, p.argmax(1)) == pytest.approx(sk.balanced_accuracy_score(y, p.argmax(1)))
-    assert class_macro_f1(y, p.argmax(1)) == pytest.approx(sk.f1_score(y, p.argmax(1), average="macro"))
-
-
 def test_every_name_is_computed_for_some_task_and_has_a_kind():
     computed = set(itertools.chain(*(group for pair in METRICS_OF_TASK.values() for group in pair)))
     assert computed == set(scores.METRICS)

@@ -102,20 +102,3 @@ def test_labels_choose_the_task():
         task_of(np.zeros(3, int), "dice")
     with pytest.raises(ValueError, match="kind must be one of"):
         Segmentation("focal")
-
-
-def test_dice_equals_monais():
-    """The oracle: MONAI's DiceLoss (whose constants are ours) and DiceMetric with empty masks counted."""
-    losses = pytest.importorskip("monai.losses", reason="MONAI is not installed: pip install unskew[medical]")
-    metrics = pytest.importorskip("monai.metrics")
-    g = torch.Generator().manual_seed(3)
-    z, y = torch.randn(5, 2, 8, 8, generator=g), torch.randint(0, 2, (5, 8, 8), generator=g)
-    y[0] = 0
-    theirs = losses.DiceLoss(softmax=True, include_background=True, reduction="none")
-    hot = Segmentation().targets(y, 2)
-    torch.testing.assert_close(Segmentation("dice").loss(z, hot), theirs(z, hot).flatten(1).mean(1))
-    z[0, 0] += 100  # image 0: nothing there and nothing found
-    guess = Segmentation().predictions(z)
-    metric = metrics.DiceMetric(include_background=True, ignore_empty=False)
-    expected = metric(Segmentation().targets(guess, 2), hot)
-    np.testing.assert_allclose(dice(guess.numpy(), y.numpy(), 2), expected.numpy(), atol=1e-6)

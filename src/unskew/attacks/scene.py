@@ -175,10 +175,6 @@ class RecordingExchange:
         """Nothing, because the run has made its remarks already."""
         return []
 
-    def reduce_lanes(self) -> int:
-        """0, because the round keeps its recorded lanes to reproduce its bits."""
-        return 0
-
     def close(self) -> None:
         """End the trainer's threads."""
         self.trainer.close()

@@ -106,9 +106,8 @@ class Fed:
     (`Part.reserve`). shared: names of the trained weights that leave a client, neither kept nor frozen. kept:
     names of those that stay with it. sampled: the probability with which each client takes part in a round,
     independently of other clients and rounds; None if clients are chosen in another way. metrics: the
-    requested scores in addition to the task's own. even: whether all steps of a round have one learning rate.
-    sums: if a Part protects single samples, the number of sums over its samples that a client releases if it
-    takes part in every round, in addition to its updates.
+    requested scores in addition to the task's own. sums: if a Part protects single samples, the number of
+    sums over its samples that a client releases if it takes part in every round, in addition to its updates.
     """
 
     clients: int
@@ -131,7 +130,6 @@ class Fed:
     sampled: float | None = None
     first_epochs: int = 0
     metrics: tuple[Metric, ...] = ()
-    even: bool = True
     sums: int = 0
     kept: tuple[str, ...] = ()
 
@@ -168,13 +166,11 @@ class Client:
 
     id: its number, 0 to K-1; -1 for samples that belong to no client. n: the number of its training samples.
     counts: [C] its samples of each class (with masks: its pixels). steps: its number of local steps in this
-    round. lr: this round's learning rate; the settings lr_course and lr_warmup multiply it at each step.
-    t: the round. start: the weights with which it began the round. fed: facts of the run.
-    net: the model's structure, equal to `fed.net`. down: the Part's slice as the server broadcast it. mine:
-    the Part's private slice. round: the result of the Part's `begin`. noise: this step's draws of the Part's
-    `noise`. step: the number of steps before this one in the round; 0 outside steps.
-    seen: for a Part that climbs, the gradients of the step's earlier passes: "0" is the first.
-    pulled: the value of `pull` if the learning rate changes within the round.
+    round. lr: this round's learning rate. t: the round. start: the weights with which it began the round.
+    fed: facts of the run. net: the model's structure, equal to `fed.net`. down: the Part's slice as the
+    server broadcast it. mine: the Part's private slice. round: the result of the Part's `begin`. noise: this
+    step's draws of the Part's `noise`. step: the number of steps before this one in the round; 0 outside
+    steps. seen: for a Part that climbs, the gradients of the step's earlier passes: "0" is the first.
     inputs: in the hook `scores`, the inputs [B, *shape] of the logits as the model saw them; else empty.
 
     The engine implements `batches`, `sample`, `slope`, `run_training` and `ready` by data, chosen, slopes,
@@ -197,7 +193,6 @@ class Client:
     noise: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     step: Tensor = field(default_factory=lambda: torch.zeros(()))
     seen: Tree = field(default_factory=dict[str, Any])
-    pulled: Tensor | None = None
     inputs: Tensor = field(default_factory=lambda: torch.zeros(0))
     data: Callable[[bool], Iterator[Batch]] | None = None
     chosen: Callable[[int, str, bool, bool], Batch] | None = None
@@ -212,10 +207,8 @@ class Client:
         """The sum of the coefficients of this round's gradients in w_t - w_S, in units of the learning rate.
 
         S for plain SGD; (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho) with momentum rho; S for Adam, which
-        has no closed form; `pulled` if the learning rate changes within the round.
+        has no closed form.
         """
-        if self.pulled is not None:
-            return self.pulled
         rho, S = self.fed.momentum, self.steps
         if self.fed.optimiser != "sgd" or not rho:
             return S

@@ -9,25 +9,61 @@ noticed rounds later. Each check returns the end of a sentence that begins "the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from unskew.core.client import Batch
+from unskew.core.client import Batch, Client
 from unskew.core.shares import Noise, Share
 from unskew.core.trees import flat_tree
 from unskew.errors import suggestion
 
-Args = tuple[Any, ...]
-Check = Callable[[Any, Args, Any], str | None]
-"""From a Part, a hook's arguments and its result to the problem."""
 
-
-def problem(part: Any, hook: str, args: Args, result: Any) -> str | None:
+def problem(part: Any, hook: str, args: tuple[Any, ...], result: Any) -> str | None:
     """The problem of a hook's result for these arguments, as the end of a sentence; None if there is none."""
-    return CHECKS[hook](part, args, result) if hook in CHECKS else None
+    match hook:
+        case "model":
+            return _not_a(nn.Module, result, "a torch.nn.Module")
+        case "refuse":
+            return _not_a(str | None, result, "a reason or None")
+        case "weights":
+            return _weights_problem(result)
+        case "shares" | "encoded":
+            return _dictionary_problem(Share, result, "Shares")
+        case "noise":
+            return _dictionary_problem(Noise, result, "Noise")
+        case "server_init" | "client_init" | "begin":
+            return tree_problem(result)
+        case "carry":
+            return tree_problem(result) or mismatch(flat_tree(args[2].round), flat_tree(result), whole=False)
+        case "starts" | "perturb":
+            return mismatch(args[hook == "perturb"], result, whole=False)
+        case "sends" | "grad" | "sample_grad" | "logits":
+            return _unlike(args[0], result)
+        case "personalise" | "evaluate_with" | "scores":
+            return _unlike(args[0], result) or _nan_problem(args[0], result)
+        case "batch":
+            return _batch_problem(args[0], result)
+        case "tap":
+            return _tap_problem(args[1], args[2], result)
+        case "loss":
+            return _loss_problem(args[0], result)
+        case "finish":
+            return _finish_problem(part, args[1], result)
+        case "holds":
+            truths = dict.fromkeys(args[0].net.learnable, torch.zeros((), dtype=torch.bool))
+            return mismatch(truths, result, whole=False, placed=False)
+        case "server":
+            return tree_problem(result) or _lost_leaf(args[0], result)
+        case "dispatch":
+            text = _pair_problem(result, "the client's weights", "what it finds in c.down")
+            return text or mismatch(args[0], result[0], whole=False, placed=False) or tree_problem(result[1])
+        case "merge" | "refine":
+            return merge_problem(args[0], result)
+        case _:
+            return None
 
 
 def describe(value: Any) -> str:
@@ -112,7 +148,7 @@ def merge_problem(w: Mapping[str, Tensor], result: Any) -> str | None:
     return text or mismatch(w, result[0]) or tree_problem(result[1])
 
 
-def _loss(_part: Any, args: Args, result: Any) -> str | None:
+def _loss_problem(w: Mapping[str, Tensor], result: Any) -> str | None:
     if not isinstance(result, Tensor):
         number = isinstance(result, int | float) and not isinstance(result, bool)
         return None if number else f"{describe(result)}; expected one number of Python's or a tensor's"
@@ -120,7 +156,7 @@ def _loss(_part: Any, args: Args, result: Any) -> str | None:
         return f"many numbers ({list(result.shape)}); expected one number, such as b.mean(...)"
     if result.device.type != "cpu" or not torch.is_grad_enabled():
         return None  # to look at the value would stop a GPU in every step
-    inner, learns = below_vmap(result), any(below_vmap(t).requires_grad for t in args[0].values())
+    inner, learns = below_vmap(result), any(below_vmap(t).requires_grad for t in w.values())
     if not learns or inner.requires_grad or not inner.any():  # all zeros mean that nothing is added
         return None
     return (
@@ -146,42 +182,32 @@ def _batch_problem(given: Batch, result: Any) -> str | None:
     return None
 
 
-def _tap(_part: Any, args: Args, result: Any) -> str | None:
+def _tap_problem(given: Tensor, batch: Batch, result: Any) -> str | None:
     if text := _pair_problem(result, "the activation", "the batch to go on with"):
         return text
     h, b = result
     if not isinstance(b, Batch):
         return f"{describe(b)} for a batch"
-    if text := _tensor_mismatch(args[1], h, shape=(len(b.weight), *args[1].shape[1:])):
+    if text := _tensor_mismatch(given, h, shape=(len(b.weight), *given.shape[1:])):
         return f"{text}, a row for each row of the batch"
-    return None if len(b.x) != len(b.weight) else _batch_problem(args[2], b)
+    return None if len(b.x) != len(b.weight) else _batch_problem(batch, b)
 
 
-def _like_argument(place: int, whole: bool = True) -> Check:
-    """A check that the result matches the argument at this position."""
-
-    def check(_part: Any, args: Args, result: Any) -> str | None:
-        given = args[place]
-        if isinstance(given, Tensor):
-            return _tensor_mismatch(given, result)
-        return mismatch(given, result, whole)
-
-    return check
+def _unlike(given: Any, result: Any) -> str | None:
+    """The difference between a result and a tensor, or tensors by name."""
+    return _tensor_mismatch(given, result) if isinstance(given, Tensor) else mismatch(given, result)
 
 
-def _at_test_time(part: Any, args: Args, result: Any) -> str | None:
-    """Check that the result matches the argument, and is finite where the argument is. Elsewhere the gate
-    checks this, but results at test time do not pass it, and a NaN would count as a wrong answer."""
-    if text := _like_argument(0)(part, args, result):
-        return text
-    before, after = (tree if isinstance(tree, Mapping) else {"": tree} for tree in (args[0], result))
+def _nan_problem(given: Any, result: Any) -> str | None:
+    """Whether the result has NaN where the argument has none. Elsewhere the gate finds this, but results at
+    test time do not pass it, and a NaN would count as a wrong answer."""
+    before, after = (tree if isinstance(tree, Mapping) else {"": tree} for tree in (given, result))
     if any(below_vmap(after[n]).isnan().any() and not below_vmap(before[n]).isnan().any() for n in after):
         return "values that are no numbers (the logarithm or the root of 0, say), though it was given numbers"
     return None
 
 
-def _finish(part: Any, args: Args, result: Any) -> str | None:
-    c = args[1]
+def _finish_problem(part: Any, c: Client, result: Any) -> str | None:
     text = _pair_problem(
         result, "what to share ({} if nothing)", "the next private tree (c.mine if unchanged)"
     )
@@ -197,77 +223,24 @@ def _private_problem(before: Mapping[str, Any], after: Mapping[str, Any]) -> str
     )
 
 
-def _server(_part: Any, args: Args, result: Any) -> str | None:
-    if text := tree_problem(result):
-        return text
-    gone = [n for n in flat_tree(args[0]) if n not in flat_tree(result)]
+def _lost_leaf(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+    gone = [n for n in flat_tree(before) if n not in flat_tree(after)]
     return f"no '{gone[0]}', which the slice had; return all of it, such as {{**s, ...}}" if gone else None
 
 
-def _dispatch(_part: Any, args: Args, result: Any) -> str | None:
-    text = _pair_problem(result, "the client's weights", "what it finds in c.down")
-    return text or mismatch(args[0], result[0], whole=False, placed=False) or tree_problem(result[1])
+def _dictionary_problem(kind: type, result: Any, word: str) -> str | None:
+    if not isinstance(result, Mapping):
+        return f"{describe(result)}; expected a dictionary of {word}"
+    odd = [n for n, v in result.items() if not isinstance(v, kind)]
+    return f"'{odd[0]}' as {describe(result[odd[0]])}; expected {word}" if odd else None
 
 
-def _holds(_part: Any, args: Args, result: Any) -> str | None:
-    truths = dict.fromkeys(args[0].net.learnable, torch.zeros((), dtype=torch.bool))
-    return mismatch(truths, result, whole=False, placed=False)
+def _not_a(kind: Any, result: Any, word: str) -> str | None:
+    return None if isinstance(result, kind) else f"{describe(result)}; expected {word}"
 
 
-def _dictionary_of(of: type, word: str) -> Check:
-    def check(_part: Any, _args: Args, result: Any) -> str | None:
-        if not isinstance(result, Mapping):
-            return f"{describe(result)}; expected a dictionary of {word}"
-        odd = [n for n, v in result.items() if not isinstance(v, of)]
-        return f"'{odd[0]}' as {describe(result[odd[0]])}; expected {word}" if odd else None
-
-    return check
-
-
-def _instance_of(kinds: Any, word: str) -> Check:
-    return lambda _part, _args, result: (
-        None if isinstance(result, kinds) else f"{describe(result)}; expected {word}"
-    )
-
-
-def _weights(_part: Any, _args: Args, result: Any) -> str | None:
+def _weights_problem(result: Any) -> str | None:
     if text := tree_problem(result):
         return text
     odd = [n for n, t in result.items() if isinstance(t, Mapping) or t.dtype != torch.float32]
     return f"'{odd[0]}', which is no tensor of torch.float32" if odd else None
-
-
-def _tree(_part: Any, _args: Args, result: Any) -> str | None:
-    return tree_problem(result)
-
-
-def _merge(_part: Any, args: Args, result: Any) -> str | None:
-    return merge_problem(args[0], result)
-
-
-def _batch(_part: Any, args: Args, result: Any) -> str | None:
-    return _batch_problem(args[0], result)
-
-
-CHECKS: dict[str, Check] = {
-    "model": _instance_of(nn.Module, "a torch.nn.Module"),
-    "weights": _weights,
-    "refuse": _instance_of(str | None, "a reason or None"),
-    "shares": _dictionary_of(Share, "Shares"),
-    "encoded": _dictionary_of(Share, "Shares"),
-    "noise": _dictionary_of(Noise, "Noise"),
-    **dict.fromkeys(("server_init", "client_init", "begin", "carry"), _tree),
-    "starts": _like_argument(0, whole=False),
-    "perturb": _like_argument(1, whole=False),
-    **dict.fromkeys(("sends", "grad", "sample_grad", "logits"), _like_argument(0)),
-    **dict.fromkeys(("personalise", "evaluate_with", "scores"), _at_test_time),
-    "batch": _batch,
-    "tap": _tap,
-    "loss": _loss,
-    "finish": _finish,
-    "holds": _holds,
-    "server": _server,
-    "dispatch": _dispatch,
-    **dict.fromkeys(("merge", "refine"), _merge),
-}
-"""Maps each hook to the check of its result."""

@@ -13,7 +13,7 @@ from unskew.core.client import Fed
 from unskew.core.part import HOOKS, Part, overrides
 from unskew.core.protection import protection_problem, sample_problem
 from unskew.core.shares import Share
-from unskew.core.user_parts import check_part, is_own
+from unskew.core.user_parts import check_part
 from unskew.errors import UsageError, excerpt
 
 
@@ -242,11 +242,6 @@ class Method:
         return hash(self.parts)
 
 
-def method_remarks(method: Method, fed: Fed, patience: int) -> tuple[tuple[str, str], ...]:
-    """Remarks for the user of this method and model before round 1, as (code, text)."""
-    return (*division_remarks(method, fed), *stage_remarks(method, fed.rounds, patience))
-
-
 def stage_remarks(method: Method, rounds: int, patience: int) -> tuple[tuple[str, str], ...]:
     """A remark (E139) on each Part that may not reach its second stage, because the run has too few rounds or
     early stopping may end it before. patience: of early stopping; 0 without."""
@@ -292,19 +287,6 @@ def _first_stages(method: Method, rounds: int) -> Iterator[tuple[Part, float, in
         last = p.first_rounds(rounds)
         if last and not (first == 1.0 and isinstance(first, float) and last == rounds):
             yield p, first, last
-
-
-def division_remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
-    """A remark (E121) on each of a user's own Parts whose `keeps` or `freezes` selects no weight of this
-    model: most likely it looks for names of another model."""
-    names = (*fed.net.learnable, *fed.net.statistics)
-    remarks: list[tuple[str, str]] = []
-    for p in filter(is_own, method.parts if names else ()):
-        for hook in ("keeps", "freezes"):
-            if overrides(p, hook) and not any(getattr(p, hook)(n, fed) for n in names):
-                text = f"`{hook}` of '{p.name}' holds none of this model's {len(names)} weights, called like"
-                remarks.append(("E121", f"{text} '{names[0]}' and '{names[-1]}'; it has no effect."))
-    return tuple(remarks)
 
 
 def _share_problem(p: Part, fed: Fed) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
-from inspect import signature
 from typing import Any, Literal
 
 import numpy as np
@@ -173,19 +172,3 @@ def detach_layout(module: nn.Module) -> None:
     for number in [n for n, hook in module._forward_pre_hooks.items() if isinstance(hook, InputSplit)]:
         del module._forward_pre_hooks[number]
         module._forward_pre_hooks_with_kwargs.pop(number, None)
-
-
-def check_signature(module: nn.Module, layout: Layout) -> None:
-    """Raises UsageError (E123) unless the module's forward can be called with these inputs."""
-    inputs = [each.name for each in layout.inputs]
-    args, kwargs = ([], dict.fromkeys(inputs)) if layout.named else (inputs, {})
-    taken = signature(module.forward)
-    how = f"keywords {', '.join(inputs)}" if layout.named else f"{len(inputs)} positional arguments"
-    text = f"the model's forward takes {taken}, and the inputs of samples come as {how}"
-    if isinstance(module, nn.Sequential):
-        text = f"samples have several inputs ({layout}), and an nn.Sequential takes one"
-        raise UsageError("E123", f"{text}; give a module with a forward that takes each.")
-    try:
-        taken.bind(*args, **kwargs)
-    except TypeError as error:
-        raise UsageError("E123", f"{text}: {error}.") from None

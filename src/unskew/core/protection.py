@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from unskew.core.client import Fed
 from unskew.core.part import HOOKS, Part, overrides
 from unskew.core.replies import Reply
 from unskew.core.trees import hidden_tensor
-from unskew.errors import UsageError
 
 UNSEEN_HOOKS = (
     *(
@@ -53,7 +51,7 @@ def protection_problem(part: Part, fed: Fed) -> str | None:
     if reason := _reserves(part):
         return reason
     if part.trips:
-        return f"it exchanges more than training, and what it exchanges gets no noise{_without_trips(part)}"
+        return "it exchanges more than training, and what it exchanges gets no noise"
     return _no_sum(part, fed, "noisy sums are there", "to which noise could be added")
 
 
@@ -66,10 +64,7 @@ def sum_problem(part: Part, fed: Fed) -> str | None:
         return "it reads each client's weights, and only their sum is there"
     if exchanged := [trip.shares(fed) for trip in part.trips]:
         leaf = next((f"'{part.name}/{leaf}'" for shares in exchanged for leaf in shares), "messages")
-        return (
-            f"it exchanges {leaf} beside training, and only what comes with training is"
-            f" summed{_without_trips(part)}"
-        )
+        return f"it exchanges {leaf} beside training, and only what comes with training is summed"
     return _no_sum(part, fed, "sums are there", "that could be summed")
 
 
@@ -82,16 +77,6 @@ def _no_sum(part: Part, fed: Fed, there: str, vector: str) -> str | None:
         if not share.dtype.is_floating_point or None in share.shape:
             return f"'{part.name}/{leaf}' is no vector of fixed length {vector}"
     return None
-
-
-def _without_trips(part: Part) -> str:
-    """The setting that switches a Part's trips off, as the end of a sentence; "" if it has none."""
-    for field in fields(part):  # type: ignore[arg-type]  # every Part is a dataclass
-        if field.init and getattr(part, field.name) is True:
-            with suppress(UsageError):  # it cannot be switched off alone
-                if not replace(part, **{field.name: False}).trips:  # type: ignore[type-var]
-                    return f"; {part.name}({field.name}=False) does without"
-    return ""
 
 
 def sample_problem(part: Part, by: Part) -> str | None:

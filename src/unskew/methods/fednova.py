@@ -36,11 +36,6 @@ class FedNova(Part):
     def refuse(self, fed: Fed) -> str | None:
         if fed.proximal and fed.momentum and fed.optimiser == "sgd":
             return "it has no closed form for FedProx with momentum; set momentum=0, or leave FedProx out"
-        if fed.proximal and not fed.even and fed.optimiser == "sgd":
-            return (
-                "it has no closed form for FedProx at a rate that changes within a round; leave FedProx out,"
-                " or lr_course and lr_warmup"
-            )
         return None
 
     def shares(self, fed: Fed) -> dict[str, Share]:

@@ -9,34 +9,19 @@ from unskew.models.registry import build, check_text, default_for, describe, nam
 
 if TYPE_CHECKING:
     from unskew.models.blocks import initialise
-    from unskew.models.user_model import ModelFunction, check_module, from_file, from_function, model_object
+    from unskew.models.user_model import ModelFunction as ModelFunction
+    from unskew.models.user_model import check_module as check_module
+    from unskew.models.user_model import from_file as from_file
+    from unskew.models.user_model import from_function as from_function
+    from unskew.models.user_model import model_object as model_object
 
-__all__ = [
-    "ModelFunction",
-    "build",
-    "check_module",
-    "check_text",
-    "default_for",
-    "describe",
-    "from_file",
-    "from_function",
-    "initialise",
-    "model_object",
-    "names",
-]
-
-_HOMES = {
-    "ModelFunction": "user_model",
-    "check_module": "user_model",
-    "from_file": "user_model",
-    "from_function": "user_model",
-    "initialise": "blocks",
-    "model_object": "user_model",
-}
-"""Where to find the names that need torch: `unskew list models` must answer before it is loaded."""
+_OF_USERS = ("ModelFunction", "check_module", "from_file", "from_function", "model_object")
+__all__ = ["build", "check_text", "default_for", "describe", "initialise", "names", *_OF_USERS]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"unskew.models.{_HOMES[name]}"), name)
+    """Names that need torch: `unskew list models` must answer before it is loaded."""
+    if name in _OF_USERS or name == "initialise":
+        home = "blocks" if name == "initialise" else "user_model"
+        return getattr(importlib.import_module(f"unskew.models.{home}"), name)
     raise AttributeError(f"module 'unskew.models' has no attribute '{name}'")

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import nn
@@ -18,20 +16,6 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 from unskew.errors import UsageError
-
-
-@dataclass(frozen=True)
-class Example:
-    """A row of the table in docs/models.md: a model for one shape of samples.
-
-    shape: the shape of one sample. source: the origin of the architecture. masks: whether samples have masks.
-    """
-
-    shape: tuple[int, ...]
-    classes: int
-    source: str
-    arguments: dict[str, Any] = field(default_factory=dict)
-    masks: bool = False
 
 
 class Blocks(nn.Sequential):

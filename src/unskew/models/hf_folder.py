@@ -68,21 +68,7 @@ def config(path: str) -> dict[str, Any]:
     folder = Path(path).expanduser()
     if not path or not folder.is_dir():
         raise UsageError("E104", f"there is no folder {path or '(none given)'}; write {NAME}(path='FOLDER').")
-    if (folder / "adapter_config.json").exists() and not (folder / CONFIG).exists():
-        raise UsageError(
-            "E104", f"{path} holds an adapter, not a model; merge it into its model, and give that folder."
-        )
     facts = _json(folder / CONFIG, path)
-    if "quantization_config" in facts:
-        raise UsageError(
-            "E104",
-            f"{path} holds a quantised model, which cannot be trained here; give the folder of the whole"
-            " one.",
-        )
-    if facts.get("is_encoder_decoder"):
-        raise UsageError(
-            "E104", f"{path} holds a model with encoder and decoder; give one that has only either."
-        )
     return {key: value for key, value in facts.items() if key not in IGNORED_KEYS}
 
 

@@ -30,24 +30,14 @@ def files() -> dict[str, Path]:
     return {path.stem: path for path in python_files.module_files(FOLDER)}
 
 
-@cache
-def aliases() -> dict[str, str]:
-    """The name of the model for each alias."""
-    return {
-        alias: name for name, path in files().items() for alias in python_files.constant(path, "ALIASES", ())
-    }
-
-
 def names() -> tuple[str, ...]:
-    """The names and aliases of all models, in alphabetical order."""
-    return tuple(sorted([*files(), *aliases()]))
+    """The names of all models, in alphabetical order."""
+    return tuple(files())
 
 
 def describe() -> dict[str, str]:
     """A line with the description and arguments of each model, by name."""
-    lines = {name: _described(name, path) for name, path in files().items()}
-    lines |= {alias: f"another name for {name}" for alias, name in aliases().items()}
-    return dict(sorted(lines.items()))
+    return {name: _described(name, path) for name, path in files().items()}
 
 
 def _described(name: str, path: Path) -> str:
@@ -87,13 +77,13 @@ def module_of(name: str) -> ModuleType:
         raise UsageError(
             "E104", f"unknown model '{name}'.{suggestion(name, names())} `unskew list models` shows all."
         )
-    return importlib.import_module(f"unskew.models.networks.{aliases().get(name, name)}")
+    return importlib.import_module(f"unskew.models.networks.{name}")
 
 
 def maker_of(name: str) -> Callable[..., nn.Module]:
     """The function `(shape, classes, **arguments)` of a model. Raises UsageError (E104) for an unknown
     name."""
-    return getattr(module_of(name), aliases().get(name, name))
+    return getattr(module_of(name), name)
 
 
 def check_text(text: str) -> None:

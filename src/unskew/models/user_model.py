@@ -11,7 +11,6 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from inspect import Parameter, signature
 from itertools import chain
 from types import FunctionType
 from typing import Any, TypeAlias
@@ -81,23 +80,6 @@ def _keeps(what: str, place: str, how: str) -> None:
 _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
 
-def check_trainable(module: nn.Module) -> None:
-    """Raises UsageError (E123) for a compiled layer, and for a weight with a torch hook that changes its
-    gradient."""
-    for path, layer in module.named_modules():
-        if hasattr(layer, "_orig_mod") and path:
-            _refuse(
-                f"its layer '{path}' is compiled, and holds its weights where no pass can put others; compile"
-                " nothing"
-            )
-    for name, p in module.named_parameters():
-        if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):  # pyright: ignore[reportPrivateUsage]
-            _refuse(
-                f"its weight '{name}' has a hook on its gradient (register_hook), which clients' own copies"
-                " have not"
-            )
-
-
 @contextmanager
 def forbid_changes(module: nn.Module) -> Iterator[None]:
     """A context in which the module is in evaluation mode. On exit, raises UsageError (E123) for a buffer
@@ -124,6 +106,14 @@ def training_problem(module: nn.Module) -> str:
     for name, _ in chain(*named):
         if "/" in name:
             return f"'{name}' has a '/' in its name, which separates the parts of names in files; rename it"
+    for name, layer in module.named_modules():
+        if hasattr(layer, "_orig_mod"):
+            return (
+                f"'{name}' is compiled, and holds its weights where no pass can put others; compile nothing"
+            )
+    for name, p in module.named_parameters():
+        if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):  # pyright: ignore[reportPrivateUsage]
+            return f"'{name}' has a hook on its gradient (register_hook), which clients' copies have not"
     fixed = tensor_roles(module).fixed
     for name, layer in batch_norms(module):
         if isinstance(layer, nn.SyncBatchNorm):
@@ -149,9 +139,6 @@ def training_problem(module: nn.Module) -> str:
 
 def _refuse(text: str) -> None:
     raise UsageError("E123", f"the model cannot be trained among clients: {text}.")
-
-
-_MODEL_ATTRIBUTES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def from_file(
@@ -225,7 +212,8 @@ def check_module(
     (E123) otherwise, and for layers and names that federated training cannot support.
     """
     module = unwrapped(module)
-    check_trainable(module)
+    if problem := training_problem(module):
+        _refuse(problem)
     logits = _answers(module, shape, layout)
     expected = [2, *outputs(shape, classes, pixels)]
     if not isinstance(logits, torch.Tensor) or list(logits.shape) != expected:
@@ -241,8 +229,6 @@ def check_module(
             + ("" if is_tensor else " Return the logits alone."),
         )
     check_attributes(module)
-    if problem := training_problem(module):
-        raise UsageError("E123", f"the model cannot be trained among clients: {problem}.")
     try:
         copied = copy.deepcopy(module)
     except Exception as error:
@@ -250,13 +236,9 @@ def check_module(
     if layer := _changed_input_layer(copied, shape, layout):
         raise UsageError(
             "E123",
-            f"the model's '{layer}' changes its input in place (inplace=True) and the model goes on with that"
-            " input as it then is; clients train with inplace=False, and would train another model: set"
-            " that, and use what the layer returns.",
-        )
-    if changed := _in_place_child(copied, shape, layout):
-        raise UsageError(
-            "E123", f"{changed} changes its input in place, which others still read; return a new tensor."
+            f"a layer of the model ('{layer}') changes its input in place (inplace=True) and the model goes"
+            " on with that input as it then is; clients train with inplace=False, and would train another"
+            " model: set that, and use what the layer returns.",
         )
     _mark_head(module, shape, layout, logits.shape[-1 if pixels and len(shape) == 1 else 1])
     return module
@@ -293,11 +275,8 @@ def unwrapped(model: object) -> nn.Module:
 
 
 def _answers(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> object:
-    """The module's output for two samples. Raises UsageError (E123) if it fails."""
-    if layout:
-        module_inputs.check_signature(module, layout)
-    else:
-        _check_takes_one(module)
+    """The module's output for two samples. Raises UsageError (E123) if it fails or changes them."""
+    x = torch.zeros(2, *shape)
     try:
         with (
             _prepared(module, layout),
@@ -309,7 +288,7 @@ def _answers(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -
                 module(torch.zeros(2, *shape))
             before = torch.get_rng_state()
             with forbid_changes(module):
-                logits, draws = module(torch.zeros(2, *shape)), not torch.equal(before, torch.get_rng_state())
+                logits, draws = module(x), not torch.equal(before, torch.get_rng_state())
     except UnskewError:
         raise
     except Exception as error:
@@ -336,23 +315,9 @@ def _answers(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -
             " each time; write F.dropout(h, p, training=self.training), and draw nothing where self.training"
             " is False.",
         )
+    if x._version:
+        raise UsageError("E123", "the model changes its input in place; return a new tensor.")
     return logits
-
-
-def _check_takes_one(module: nn.Module) -> None:
-    """Raises UsageError (E123) for a module with a forward of several inputs."""
-    required = [
-        p
-        for p in signature(module.forward).parameters.values()
-        if p.default is p.empty and p.kind in _MODEL_ATTRIBUTES
-    ]
-    if len(required) > 1:
-        names = ", ".join(f"'{p.name}'" for p in required)
-        raise UsageError(
-            "E123",
-            f"the model takes {len(required)} inputs ({names}), but a sample is one array; give samples whose"
-            " x is a dictionary or a tuple of as many.",
-        )
 
 
 @contextmanager
@@ -367,32 +332,6 @@ def _prepared(module: nn.Module, layout: Layout | None) -> Iterator[None]:
         module_inputs.detach_layout(module)
 
 
-def _in_place_child(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> str:
-    """The module or its direct child that changes its input in place, in words; "" if none does."""
-    # by id: a hook that held its layer would keep the whole model until the next collection of garbage
-    names = {id(child): name for name, child in module.named_children()}
-    before: dict[int, int] = {}
-    changed: list[str] = []
-
-    def note(child: nn.Module, args: tuple[object, ...]) -> None:
-        if args and isinstance(args[0], Tensor):
-            before[id(child)] = args[0]._version
-
-    def compare(child: nn.Module, args: tuple[object, ...], _output: object) -> None:
-        if args and isinstance(args[0], Tensor) and args[0]._version != before[id(child)]:
-            changed.append(names[id(child)])
-
-    for child in module.children():
-        child.register_forward_pre_hook(note)
-        child.register_forward_hook(compare)
-    x = torch.zeros(2, *shape)
-    with _prepared(module, layout), torch.no_grad(), evaluation_mode(module):
-        module(x)
-    if x._version:
-        return "the model"
-    return f"the model's '{changed[0]}'" if changed else ""
-
-
 def _mark_head(module: nn.Module, shape: tuple[int, ...], layout: Layout | None, classes: int) -> None:
     """Set the attribute that names the module's head; for a Sequential it is the last block, if that has
     weights."""
@@ -405,28 +344,25 @@ def _mark_head(module: nn.Module, shape: tuple[int, ...], layout: Layout | None,
 
 
 def _changed_input_layer(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> str:
-    """The name of the layer that changes its input in place, with an effect on the model's answers or
-    gradients; "" if there is none.
+    """The first layer that works in place, if the model's outputs or gradients depend on that; else "".
 
-    The search perturbs the weights, because initial ones and zeros (a normalisation's scale, a last layer of
-    zeros) hide effects. Afterwards the weights are changed, and no layer works in place.
+    The weights are perturbed, because initial ones and zeros (a normalisation's scale, a last layer of zeros)
+    hide effects. Afterwards no layer of the module works in place.
     """
-    layers = {n: layer for n, layer in module.named_modules() if getattr(layer, "inplace", False) is True}
+    layers = [n for n, layer in module.named_modules() if getattr(layer, "inplace", False) is True]
     if not layers:
         return ""
     module_inputs.attach_lookup(module)
     module_inputs.attach_layout(module, layout)
     generator = torch.Generator().manual_seed(0)
-    size = (8, *shape)
-    x = torch.rand(size, generator=generator)
+    x = torch.rand((8, *shape), generator=generator)
     # Numbers of both signs activate more units, but cannot be indices.
     if not module_inputs.has_embedding(module) and not layout:
-        x = torch.cat([x, 2 * torch.randn(size, generator=generator)])
+        x = torch.cat([x, 2 * torch.randn(x.shape, generator=generator)])
     with torch.no_grad():
-        for p in module.parameters():
-            if p.is_floating_point():
-                scaled, moved = torch.randn((2, *p.shape), generator=generator)
-                p.mul_(1 + 0.1 * scaled).add_(0.05 * moved)
+        for p in filter(torch.is_floating_point, module.parameters()):
+            scaled, moved = torch.randn((2, *p.shape), generator=generator)
+            p.mul_(1 + 0.1 * scaled).add_(0.05 * moved)
     try:
         as_written = _step(module, x)
         without_inplace(module)
@@ -434,41 +370,24 @@ def _changed_input_layer(module: nn.Module, shape: tuple[int, ...], layout: Layo
     except Exception:  # the trial of a training step reports the reason
         without_inplace(module)
         return ""
-    if _equal(as_written, returned):
-        return ""
-    for name, layer in layers.items():
-        layer.inplace = True  # type: ignore[assignment]
-        alone = _step(module, x)
-        layer.inplace = False  # type: ignore[assignment]
-        if not _equal(alone, returned):
-            return name
-    return next(iter(layers))
+    return "" if all(map(_equal, as_written, returned)) else layers[0]
 
 
-def _step(module: nn.Module, x: torch.Tensor) -> list[torch.Tensor | None]:
-    """A module's answers in training mode and, if autograd can compute them, the gradients of their sum."""
+def _step(module: nn.Module, x: Tensor) -> list[Tensor | None]:
+    """A module's outputs in training mode and, if autograd can compute them, the gradients of their sum."""
     with torch.random.fork_rng(devices=[]):
         # Dropout is one of the layers that work in place.
         torch.set_rng_state(torch.Generator().manual_seed(0).get_state())
         z = module.train()(x.clone())
-        if not isinstance(z, torch.Tensor):
-            return []
         weights = 0.5 + torch.rand(z.shape)
     learnt = [p for p in module.parameters() if p.requires_grad]
-    try:
-        gradients = torch.autograd.grad((z * weights).sum(), learnt, allow_unused=True)
-    except RuntimeError:  # autograd needs a tensor that was changed in place, so the model cannot be trained
-        gradients = ()
-    return [z.detach(), *gradients]
+    with suppress(RuntimeError):  # autograd needs a tensor that was changed in place, so it cannot be trained
+        return [z.detach(), *torch.autograd.grad((z * weights).sum(), learnt, allow_unused=True)]
+    return [z.detach()]
 
 
-def _equal(some: list[torch.Tensor | None], others: list[torch.Tensor | None]) -> bool:
-    """Whether tensors are equal except for rounding, as far as both lists have them."""
-    for a, b in zip(some, others):
-        if (a is None) != (b is None):
-            return False
-        if a is None or b is None or not a.numel():
-            continue
-        if not torch.allclose(a, b, rtol=1e-5, atol=1e-5 * float(a.abs().max()), equal_nan=True):
-            return False
-    return True
+def _equal(a: Tensor | None, b: Tensor | None) -> bool:
+    """Whether two tensors are equal except for rounding."""
+    if a is None or b is None or not a.numel():
+        return (a is None) == (b is None)
+    return torch.allclose(a, b, rtol=1e-5, atol=1e-5 * float(a.abs().max()), equal_nan=True)

@@ -4,7 +4,6 @@ launches."""
 from __future__ import annotations
 
 import gc
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,9 +12,6 @@ from typing import Any
 import torch
 
 from unskew.system.python_files import one_line
-
-_RECORDING_LOCK = threading.Lock()
-"""A lock for watching and recording, because warnings and garbage collection belong to the process."""
 
 
 class CudaGraphs:
@@ -33,14 +29,13 @@ class CudaGraphs:
     def watch(self, function: Callable[[], None]) -> str:
         """Call the function. A function that waits for the GPU, to read or copy a value, cannot be
         recorded."""
-        here, waits = threading.get_ident(), list[str]()
+        waits = list[str]()
 
         def note(message: Any, category: Any, filename: str, line: int, *_: Any) -> None:
-            # Other threads serve other GPUs.
-            if threading.get_ident() == here and "called a synchronizing" in str(message):
+            if "called a synchronizing" in str(message):
                 waits.append(f"{filename}, line {line} waits for the GPU")
 
-        with _RECORDING_LOCK, warnings.catch_warnings():
+        with warnings.catch_warnings():
             before = torch.cuda.get_sync_debug_mode()
             warnings.simplefilter("always")
             warnings.showwarning = note
@@ -54,9 +49,9 @@ class CudaGraphs:
     def record(self, function: Callable[[], None]) -> Callable[[], None] | str:
         graph = torch.cuda.CUDAGraph()
         try:
-            with _RECORDING_LOCK, self._recording(graph):
+            with self._recording(graph):
                 function()
-        except torch.OutOfMemoryError:  # fewer clients may be recorded, see `LaneRetry`
+        except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             function()  # a failed recording has computed nothing

@@ -5,8 +5,7 @@ in memory, like those of a CUDA graph, so that views and casts without effect ne
 operators write into their place (`out=`). Operators without effect and those of constants alone are left out.
 The kernels and their order are those of the function itself, and so are all bits.
 
-Memory of results that are no longer read is used again (`Places`). One operator in the list may be a Python
-function, see `Operators.untraced`.
+One operator in the list may be a Python function, see `Operators.untraced`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -29,9 +28,9 @@ ALIGNMENT = 64
 """The addresses of torch's tensors are multiples of this number of bytes; last bits depend on it."""
 COPIED_BYTES = 1 << 16
 """A result without a place of its own is copied to one up to this size; a larger one keeps its memory."""
-MOST_BYTES = 1 << 26
-"""Recordings of functions with more bytes of results at a time are not worth their memory: Python's part in
-such a function is small."""
+MOST_BYTES = 1 << 27
+"""Recordings of functions with more bytes of results are not worth their memory: Python's part in such a
+function is small."""
 READERS = {Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__, Tensor.data_ptr}
 """Ways from a tensor to its values that no operator sees."""
 FILLED = {f"aten::{n}" for n in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")}
@@ -69,6 +68,15 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
 def address(t: Tensor) -> int:
     """The address of a tensor's storage; 0 for an empty one."""
     return t.untyped_storage().data_ptr()
+
+
+Geometry = tuple[tuple[int, ...], tuple[int, ...], int]
+"""The shape, strides and offset of a tensor in its storage."""
+
+
+def geometry(t: Tensor) -> Geometry:
+    """How a tensor lies in its storage."""
+    return tuple(t.shape), t.stride(), int(t.storage_offset())
 
 
 @cache
@@ -255,8 +263,8 @@ def essential_calls(calls: Sequence[Call]) -> list[Call]:
 class Places:
     """Places for the storages that calls make, in one piece of memory. nbytes: its size.
 
-    A storage has its place from the first call that uses it to the last. loose: storages without a place,
-    because their operators return memory of their own and copying it would take long.
+    loose: storages without a place, because their operators return memory of their own and copying it would
+    take long. last: by storage, the last call that uses it.
     """
 
     def __init__(self, calls: Sequence[Call]):
@@ -274,52 +282,12 @@ class Places:
             for c in calls
             for t in (*tensors(c.args), *tensors(c.kwargs), *c.results)
         }
-        self.offsets = dict[int, int]()
         self.last = {p: i for i, c in enumerate(calls) for p in (*c.reads, *c.writes, *c.makes)}
-        ends: dict[int, list[int]] = {}
-        for pointer, i in self.last.items():
-            ends.setdefault(i, []).append(pointer)
-        free, self.nbytes = _FreeMemory(), 0
-        for i, call in enumerate(calls):
-            for pointer in call.makes - self.loose:
-                if pointer and pointer not in self.offsets:
-                    self.offsets[pointer] = free.take(_aligned(sizes[pointer]))
-            for pointer in ends.get(i, ()):
-                if pointer in self.offsets:
-                    free.give(self.offsets[pointer], _aligned(sizes[pointer]))
-        self.nbytes = free.end
-
-
-def _aligned(nbytes: int) -> int:
-    return math.ceil(nbytes / ALIGNMENT) * ALIGNMENT
-
-
-class _FreeMemory:
-    """Free pieces below `end`, as {offset: bytes}; the smallest that fits is taken."""
-
-    def __init__(self) -> None:
-        self.pieces: dict[int, int] = {}
-        self.end = 0
-
-    def take(self, nbytes: int) -> int:
-        fitting = [(size, at) for at, size in self.pieces.items() if size >= nbytes]
-        if not fitting:
-            self.end += nbytes
-            return self.end - nbytes
-        size, at = min(fitting)
-        del self.pieces[at]
-        if size > nbytes:
-            self.pieces[at + nbytes] = size - nbytes
-        return at
-
-    def give(self, at: int, nbytes: int) -> None:
-        if after := self.pieces.pop(at + nbytes, 0):
-            nbytes += after
-        before = next((b for b, size in self.pieces.items() if b + size == at), None)
-        if before is None:
-            self.pieces[at] = nbytes
-        else:
-            self.pieces[before] += nbytes
+        self.offsets, self.nbytes = dict[int, int](), 0
+        for pointer in (p for call in calls for p in call.makes - self.loose if p):
+            if pointer not in self.offsets:
+                self.offsets[pointer] = self.nbytes
+                self.nbytes += math.ceil(sizes[pointer] / ALIGNMENT) * ALIGNMENT
 
 
 class _Named(_Mode):
@@ -332,12 +300,6 @@ class _Named(_Mode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.funcs.append(func)
         return self.results
-
-
-@contextmanager
-def _named(results: Any) -> Iterator[_Named]:
-    with torch.no_grad(), _Named(results) as mode:
-        yield mode
 
 
 def writing_form(call: Call) -> Callable[..., Any] | None:
@@ -358,12 +320,20 @@ def _rectified(x: Tensor, out: Tensor) -> Tensor:
     return torch.clamp_min(x, 0, out=out)  # the kernel of relu
 
 
+def _masked_fill(x: Tensor, mask: Tensor, value: Any, out: Tensor) -> Tensor:
+    return out.copy_(x).masked_fill_(mask, value)
+
+
+OTHER_FORMS = {"aten::relu": _rectified, "aten::masked_fill": _masked_fill}
+"""By operator without a form that writes into `out`, another function with its bits."""
+
+
 def _writing_form(call: Call) -> Callable[..., Any] | None:
-    if call.name == "aten::relu":
-        return _rectified
+    if call.name in OTHER_FORMS:
+        return OTHER_FORMS[call.name]
     out = call.results[0] if len(call.results) == 1 else tuple(call.results)
     for function in _writing_candidates(call):
-        with suppress(TypeError, RuntimeError), _named(out) as mode:
+        with suppress(TypeError, RuntimeError), torch.no_grad(), _Named(out) as mode:
             function(*call.args, **call.kwargs, out=out)
             same = len(mode.funcs) == 1 and mode.funcs[0]._schema.name == call.name
             if same and torch.Tag.generated not in mode.funcs[0].tags:
@@ -400,7 +370,7 @@ def _method_form(call: Call) -> Callable[..., Any] | None:
     if function is None:
         return None
     try:
-        with _named(call.args[0]) as mode:
+        with torch.no_grad(), _Named(call.args[0]) as mode:
             function(*call.args, **call.kwargs)
     except (TypeError, RuntimeError):
         return None
@@ -412,19 +382,16 @@ class Replay:
 
     def __init__(self, calls: Sequence[Call], places: Places, memory: Tensor):
         self.places, self.storage = places, memory.untyped_storage()
-        self.loose: dict[object, Tensor] = {}
-        self.views: dict[int, list[tuple[object, Any]]] = {}
+        self.loose: dict[int, dict[Geometry, Tensor]] = {}
+        self.views: dict[int, set[Geometry]] = {}
         self.cache: dict[object, Tensor] = {}
         for call in calls:
-            for t in (*tensors(call.args), *tensors(call.kwargs), *call.results):
+            for t in tensors([call.args, call.kwargs, call.results]):
                 if address(t) in places.loose:
-                    geometry = (tuple(t.shape), t.stride(), t.storage_offset())
-                    views = self.views.setdefault(address(t), [])
-                    if ((address(t), geometry)) not in [v for v, _ in views]:
-                        views.append(((address(t), geometry), geometry))
-        ends: dict[int, list[object]] = {}
-        for pointer, views in self.views.items():
-            ends.setdefault(places.last[pointer], []).extend(v for v, _ in views)
+                    self.views.setdefault(address(t), set()).add(geometry(t))
+        ends: dict[int, list[int]] = {}
+        for pointer in self.views:
+            ends.setdefault(places.last[pointer], []).append(pointer)
         self.runs = [
             self._run(call, ends.get(i, [])) for i, call in enumerate(calls) if call.name not in EMPTY
         ]
@@ -436,32 +403,30 @@ class Replay:
                 run()
 
     def _placed(self, t: Tensor) -> Any:
-        """The tensor at its place; for a loose one its key."""
+        """The tensor at its place; for a loose one how to find it."""
         pointer = address(t)
         if pointer in self.places.loose:
-            return _Loose((pointer, (tuple(t.shape), t.stride(), t.storage_offset())))
+            return _Loose(pointer, geometry(t))
         if pointer not in self.places.offsets:
             return t
-        key = (pointer, t.dtype, t.storage_offset(), tuple(t.shape), t.stride())
+        key = (pointer, t.dtype, geometry(t))
         if key not in self.cache:
             start = self.places.offsets[pointer] // t.element_size() + t.storage_offset()
             placed = torch.empty(0, dtype=t.dtype)
             self.cache[key] = placed.set_(self.storage, start, t.shape, t.stride())  # type: ignore[call-overload]
         return self.cache[key]
 
-    def _run(self, call: Call, ends: Sequence[object]) -> Callable[[], Any]:
+    def _run(self, call: Call, ends: Sequence[int]) -> Callable[[], Any]:
         """A function that makes the call."""
         args, kwargs = (map_tensors(self._placed, v) for v in (call.args, call.kwargs))
         results: list[Any] = [self._placed(t) if address(t) in call.makes else None for t in call.results]
-        fixed = not any(isinstance(v, _Loose) for v in _flat((args, kwargs)))
+        fixed = not any(address(t) in self.places.loose for t in tensors([call.args, call.kwargs]))
         if not call.makes:
             run = self._bound((method_form(call) if call.name else None) or call.func, args, kwargs, fixed)
         elif call.writes or any(isinstance(r, _Loose) for r in results):
             run = partial(self._keep, self._bound(call.func, args, kwargs, fixed), results)
         elif call.name in COPIES:
             run = self._bound(results[0].copy_, args[:1], {}, fixed)
-        elif call.name == "aten::masked_fill":
-            run = partial(_masked_fill, results[0], self._bound(_as_list, args, {}, fixed))
         elif function := writing_form(call):
             out = results[0] if len(results) == 1 else tuple(results)
             run = self._bound(function, args, {**kwargs, "out": out}, fixed)
@@ -476,27 +441,26 @@ class Replay:
 
     def _found(self, value: Any) -> Any:
         if isinstance(value, _Loose):
-            return self.loose[value.key]
+            return self.loose[value.pointer][value.geometry]
         if isinstance(value, list):
             return [self._found(v) for v in value]
         return {n: self._found(v) for n, v in value.items()} if isinstance(value, dict) else value
 
-    def _and_drop(self, run: Callable[[], Any], ends: Sequence[object]) -> None:
+    def _and_drop(self, run: Callable[[], Any], ends: Sequence[int]) -> None:
         run()
-        for key in ends:
-            self.loose.pop(key, None)
+        for pointer in ends:
+            self.loose.pop(pointer, None)
 
     def _keep(self, run: Callable[[], Any], results: Sequence[Any]) -> None:
         """Keep the results of a call, and all views of them that later calls read."""
         for place, value in zip(results, tensors(run())):
-            if place is None:
-                continue
-            if not isinstance(place, _Loose):
+            if isinstance(place, _Loose):
+                views = self.views[place.pointer]
+                self.loose[place.pointer] = {
+                    g: value if g == place.geometry else value.as_strided(*g) for g in views
+                }
+            elif place is not None:
                 place.copy_(value)
-                continue
-            for key, (shape, strides, offset) in self.views[place.key[0]]:
-                same = key == place.key
-                self.loose[key] = value if same else value.as_strided(shape, strides, offset)
 
     @staticmethod
     def _copy(run: Callable[[], Any], results: Sequence[Tensor]) -> None:
@@ -506,26 +470,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class _Loose:
-    """In place of a tensor, its key in `Replay.loose`."""
+    """In place of a tensor, where it is in `Replay.loose`."""
 
-    key: Any
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    if isinstance(value, list | tuple):
-        for v in value:
-            yield from _flat(v)
-    elif isinstance(value, dict):
-        yield from _flat(list(value.values()))
-    else:
-        yield value
-
-
-def _as_list(*args: Any) -> list[Any]:
-    return list(args)
-
-
-def _masked_fill(place: Tensor, arguments: Callable[[], list[Any]]) -> None:
-    x, mask, value = arguments()
-    place.copy_(x)
-    place.masked_fill_(mask, value)
+    pointer: int
+    geometry: Geometry

@@ -155,16 +155,12 @@ class CallbackList:
         """Call `begun`. t: the last finished round. rounds: the number of planned rounds."""
         self._view._moved(t)
         self._view.rounds = rounds
-        for callback in self.callbacks:
-            with self._calling(callback, "begun"):
-                callback.begun(self._view)
+        self._call("begun")
 
     def round_begun(self, t: int, asked: Sequence[int]) -> None:
         """Call every callback's `round_begun`."""
         self._view._moved(t)
-        for callback in self.callbacks:
-            with self._calling(callback, "round_begun"):
-                callback.round_begun(self._view, tuple(asked))
+        self._call("round_begun", tuple(asked))
 
     def replied(self, replies: Sequence[Reply], good: Sequence[Reply], withheld: bool) -> None:
         """Call `replied`. withheld: whether clients do not report their losses."""
@@ -176,28 +172,20 @@ class CallbackList:
             Replied(r.client, names(r.client), float(r.size), value, r.client in used)
             for r, value in zip(replies, loss)
         )
-        for callback in self.callbacks:
-            with self._calling(callback, "replied"):
-                callback.replied(self._view, news)
+        self._call("replied", news)
 
     def merged(self, now: State) -> None:
         """Call every callback's `merged`."""
         self._view._moved(now.t, now)
-        for callback in self.callbacks:
-            with self._calling(callback, "merged"):
-                callback.merged(self._view)
+        self._call("merged")
 
     def evaluated(self, now: State) -> str:
         """Call `evaluated`. Returns the first callback's reason to end the run, "" to continue."""
         if not self.callbacks:
             return ""
         self._view._moved(now.t, now)
-        why, rows = "", self._record.take_new()
-        for callback in self.callbacks:
-            with self._calling(callback, "evaluated"):
-                reason = _stop_reason(callback.evaluated(self._view, [dict(row) for row in rows]))
-                why = why or (f"{callback.name}: {reason}" if reason else "")
-        return why
+        reasons = self._call("evaluated", [dict(row) for row in self._record.take_new()])
+        return next((f"{c.name}: {reason}" for c, reason in zip(self.callbacks, reasons) if reason), "")
 
     def ended(self, why: str) -> None:
         """Call `ended` of every callback, even if one fails. After an error of the run, errors of callbacks
@@ -205,6 +193,15 @@ class CallbackList:
         for callback in self.callbacks:
             with suppress(Exception) if why != "done" else self._calling(callback, "ended"):
                 callback.ended(self._view, why)
+
+    def _call(self, hook: str, *args: Any) -> list[str]:
+        """Call this hook of every callback. Returns their reasons to end the run."""
+        reasons: list[str] = []
+        for callback in self.callbacks:
+            with self._calling(callback, hook):
+                answer = getattr(callback, hook)(self._view, *copy.deepcopy(args))
+                reasons.append(_stop_reason(answer) if hook == "evaluated" else "")
+        return reasons
 
     @contextmanager
     def _calling(self, callback: Callback, hook: str) -> Iterator[None]:

@@ -24,7 +24,6 @@ from unskew.core.trees import Tree, Weights, align_tree, sorted_tree, tree_map
 from unskew.core.trip import Trip
 from unskew.round.chunks import Recipe, Work, poisson_rows
 from unskew.round.layers import Kernels, mask_shapes, use_kernels
-from unskew.round.optimise import RateSchedule
 from unskew.round.precision import FLOAT32
 from unskew.round.randomness import RandomSource, SeededSource
 from unskew.round.samples import Samples, on_device
@@ -35,9 +34,8 @@ class LocalTraining:
     """How every client trains: the division of its epochs into steps, and its optimiser.
 
     recipe: epochs and batches. optimiser: "sgd", "adam", "adamw" or "sign". momentum: of SGD, in [0, 1).
-    weight_decay: the L2 coefficient. precision: "float32", "tf32" or "bf16", see `precision.py`.
-    first_epochs: the epochs of round 1, 0 if they do not differ. course: the schedule of the learning rate
-    over a client's steps of a round.
+    weight_decay: the L2 coefficient. precision: "float32" or "tf32", see `precision.py`.
+    first_epochs: the epochs of round 1, 0 if they do not differ.
     """
 
     recipe: Recipe
@@ -46,7 +44,6 @@ class LocalTraining:
     weight_decay: float = 0.0
     precision: str = FLOAT32
     first_epochs: int = 0
-    course: RateSchedule = RateSchedule()
 
     def recipe_in(self, t: int) -> Recipe:
         """The recipe of round t."""

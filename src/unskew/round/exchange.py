@@ -1,14 +1,13 @@
 """`Exchange`, the loop's interface to the clients: the trainer of this process, or a network of sites.
 
-`LaneRetry` trains a cohort again with fewer clients side by side if a GPU's memory is full. `SecureSums`
-simulates secure aggregation: the server sees the sum of all replies and no single reply. Masks cancel
-exactly, so none are drawn: the sum equals the sum over a network to the bit.
+`SecureSums` simulates secure aggregation: the server sees the sum of all replies and no single reply. Masks
+cancel exactly, so none are drawn: the sum equals the sum over a network to the bit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,7 +20,6 @@ from unskew.core.method import Method
 from unskew.core.part import Part, Trip
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree
-from unskew.errors import StateError
 from unskew.privacy.fixed_point import FixedPoint, shares_of_weight
 from unskew.privacy.secure_aggregation import LEAST_SITES, SecureAggregation
 from unskew.records.private_state import Store
@@ -30,7 +28,6 @@ from unskew.round.clients import Broadcast
 from unskew.round.randomness import RandomSource
 from unskew.round.run import Run
 from unskew.round.trainer import Trainer
-from unskew.system.python_files import one_line
 
 
 class Exchange(Protocol):
@@ -61,11 +58,6 @@ class Exchange(Protocol):
         """Remarks for the user on how clients train, as (code, text), known after the first round."""
         ...
 
-    def reduce_lanes(self) -> int:
-        """Let fewer clients train side by side after the device ran out of memory. Returns the new number, 0
-        if there can be no fewer."""
-        ...
-
     def close(self) -> None:
         """End the exchange and its threads or processes."""
         ...
@@ -77,46 +69,6 @@ class Scoring(Protocol):
     def rows(self, t: int, start: Broadcast, store: Store, last: bool) -> list[dict[str, Any]]:
         """The metric rows of a state, from what it broadcasts. last: include a row for every client."""
         ...
-
-
-Tell = Callable[[int, str, str], None]
-"""Records an event: (round, code, text)."""
-
-
-class LaneRetry:
-    """Trains cohorts through an exchange. lanes: the most clients that train side by side.
-
-    The number that fits into memory is predicted from the model (`runs.hardware`). If the prediction was too
-    high and the user did not set the number, the first round is trained again with fewer. The number does not
-    change after it, because another one may change last bits.
-    """
-
-    def __init__(self, trainer: Exchange, lanes: int, is_auto: bool, tell: Tell):
-        self.trainer, self.lanes, self.is_auto, self.tell = trainer, lanes, is_auto, tell
-
-    def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
-        """As `Exchange.train`. Raises StateError (E142) if a GPU's memory is full in a later round, or with a
-        number of lanes that the user set."""
-        while True:
-            try:
-                return self.trainer.train(start, cohort, private)
-            except torch.OutOfMemoryError as error:
-                if self.trainer.device.type == "cpu":
-                    raise
-                why = one_line(error)
-            # only here, after the error and its frames, which refer to tensors on the GPU, are deleted
-            fewer = self.trainer.reduce_lanes() if self.is_auto and start.t == 1 else 0
-            if not fewer:
-                raise StateError("E142", self._advice(start.t, why))
-            text = "the GPU's memory is full with the clients that were predicted to fit, so at most"
-            text = f"{text} {fewer} train side by side from round 1 on; a resumed run keeps this number."
-            self.tell(start.t, "E128", text)
-            self.lanes = fewer
-
-    def _advice(self, t: int, why: str) -> str:
-        text = f"round {t}: the GPU has not enough memory ({why}). The last checkpoint is safe: end other"
-        lower = f", or start another run with lanes={max(1, self.lanes // 2)}" if self.lanes > 1 else ""
-        return f"{text} programs on the GPU and resume the run{lower}."
 
 
 MOST_LOSS = 1e12
@@ -140,9 +92,6 @@ class SecureSums:
 
     def remarks(self) -> list[tuple[str, str]]:
         return self.inner.remarks()
-
-    def reduce_lanes(self) -> int:
-        return self.inner.reduce_lanes()
 
     def close(self) -> None:
         self.inner.close()

@@ -171,14 +171,12 @@ def hidden_counts(by: str) -> Tensor:
 def lane_table(clients: Clients, axis: Axis, work: Sequence[Work], private: Sequence[Tree], t: int) -> Tree:
     """The values that differ between the clients of a chunk in round t, stacked over lanes.
 
-    work, private: one entry per lane. The table has id, n, steps [G], and pulled [G] (`Client.pull`) if the
-    learning rate changes within a round; counts [G, C]; rows, rows_weight [G, V, B], each client's samples in
-    V batches, padded with row 0 at weight 0; mine, the Parts' private slices; kept, the weights that stay on
-    the client; round, the results of the hook `begin`, empty before it runs.
+    work, private: one entry per lane. The table has id, n, steps [G]; counts [G, C]; rows, rows_weight [G, V,
+    B], each client's samples in V batches, padded with row 0 at weight 0; mine, the Parts' private slices;
+    kept, the weights that stay on the client; round, the results of the hook `begin`, empty before it runs.
     """
     rows_GVB, weight_GVB = _visits(clients, axis, work)
-    epochs, course = clients.training.recipe_in(t).epochs, clients.training.course
-    rho = clients.fed.momentum if clients.fed.optimiser == "sgd" else 0.0
+    epochs = clients.training.recipe_in(t).epochs
     table = {
         "id": np.array([w.client for w in work]),
         "n": np.array([w.n for w in work], dtype=np.float32),
@@ -187,8 +185,6 @@ def lane_table(clients: Clients, axis: Axis, work: Sequence[Work], private: Sequ
         "rows": rows_GVB,
         "rows_weight": weight_GVB,
     }
-    if not course.is_constant:
-        table["pulled"] = np.array([course.pull(w.steps(epochs), rho) for w in work], dtype=np.float32)
     tensors = {n: axis.fit(on_device(v, clients.device)) for n, v in table.items()}
     mine = {
         p.name: axis.stack([state.get(p.name, {}) for state in private]) for p in clients.hooks["client_init"]
@@ -279,7 +275,7 @@ class LaneViews:
             mine=lane["mine"].get(p.name, {}),
             round=lane["round"].get(p.name, {}),
             noise=noise,
-            **{n: lane[n] for n in ("step", "pulled") if n in lane},
+            **{n: lane[n] for n in ("step",) if n in lane},
             seen={climb: self.seen(p, g) for climb, g in lane.get("seen", {}).items()},
             data=(lambda raw: self._batches(lane, raw)) if with_data else None,
         )
@@ -287,21 +283,15 @@ class LaneViews:
             return replace_fields(c, prepare=lambda x: clients.prepared(x, c, start))
         return c
 
-    def begin(self, p: Part) -> Callable[[Weights, Tree], Tree]:
-        """The Part's hook `begin` as a function of one lane's weights and table."""
-        return lambda w, lane: p.begin(self.seen(p, self.whole(w)), self.client(p, lane, {}, with_data=True))
+    def reading(self, p: Part, hook: Callable[[Weights, Client], Any]) -> Callable[[Weights, Tree], Any]:
+        """The Part's hook `begin` or `finish` as a function of one lane's weights and table."""
+        return lambda w, lane: hook(self.seen(p, self.whole(w)), self.client(p, lane, {}, with_data=True))
 
-    def starts(self, p: Part) -> Callable[[Weights, Tree], Weights]:
-        """The Part's hook `starts` as a function of one lane's weights and table."""
-        return lambda w, lane: self._changed(p, w, p.starts, self.client(p, lane, {}, with_data=True))
-
-    def finish(self, p: Part) -> Callable[[Weights, Tree], tuple[Tree, Tree]]:
-        """The Part's hook `finish` as a function of one lane's weights and table."""
-        return lambda w, lane: p.finish(self.seen(p, self.whole(w)), self.client(p, lane, {}, with_data=True))
-
-    def sends(self, p: Part) -> Callable[[Weights, Tree], Weights]:
-        """The Part's hook `sends` as a function of one lane's weights and table."""
-        return lambda w, lane: self._changed(p, w, p.sends, self.client(p, lane, {}))
+    def changing(
+        self, p: Part, hook: Callable[[Weights, Client], Weights], with_data: bool = False
+    ) -> Callable[[Weights, Tree], Weights]:
+        """The Part's hook `starts` or `sends` as a function of one lane's weights and table."""
+        return lambda w, lane: self._changed(p, w, hook, self.client(p, lane, {}, with_data))
 
     def grad(self, p: Part) -> Callable[[Weights, Weights, Tree, dict[str, Tensor]], Weights]:
         """The Part's hook `grad` as a function of one lane's gradients, weights, table and noise."""

@@ -110,15 +110,14 @@ class Kernels(TorchFunctionMode):
     """The mode around a model's blocks that replaces layers' kernels, see `use_kernels`.
 
     folded: layers run inside vmap, with all clients in one tensor. frozen: batch normalisation uses running
-    statistics also in training (for a client with one sample). rounded: convolutions except depthwise ones
-    round their factors to bfloat16, which is faster on some processors. padded: batches end in padding, which
+    statistics also in training (for a client with one sample). padded: batches end in padding, which
     statistics must ignore. mask_shapes: a list to which every dropout layer appends the shape of its mask, or
     None.
     """
 
-    def __init__(self, folded: bool, frozen: bool = False, rounded: bool = False):
+    def __init__(self, folded: bool, frozen: bool = False):
         super().__init__()
-        self.folded, self.frozen, self.rounded, self.padded = folded, frozen, rounded, False
+        self.folded, self.frozen, self.padded = folded, frozen, False
         self.mask_shapes: list[tuple[int, ...]] | None = None
         self._weight_B: Tensor | None = None
         self._dropout: Iterator[Tensor] | None = None
@@ -174,11 +173,7 @@ class Kernels(TorchFunctionMode):
 
         def run(x: Tensor, w: Tensor, b: Tensor | None, groups: int) -> Tensor:
             x = x.contiguous(memory_format=CHANNELS_LAST)
-            ways = stride, padding, dilation, groups
-            if not self.rounded or w.shape[1] == 1 or w.dtype != torch.float32:
-                return F.conv2d(x, w, b, *ways)  # type: ignore[arg-type]
-            bias = None if b is None else b.bfloat16()
-            return F.conv2d(x.bfloat16(), w.bfloat16(), bias, *ways).float()  # type: ignore[arg-type]
+            return F.conv2d(x, w, b, stride, padding, dilation, groups)  # type: ignore[arg-type]
 
         if isinstance(padding, str) and padding != "valid":
             return self._convolution(Convolution(run), x, weight, bias, groups)
@@ -305,24 +300,11 @@ class Kernels(TorchFunctionMode):
             return FoldedGroupNorm.apply(x, num_groups, weight, bias, eps)  # type: ignore[return-value]
         return F.group_norm(x, num_groups, weight, bias, eps)
 
-    def edged_norm_relu(
-        self,
-        inside: Tensor,
-        edge: Tensor,
-        mean: Tensor,
-        var: Tensor,
-        w: Tensor,
-        b: Tensor,
-        training: bool,
-        momentum: float,
-        eps: float,
-        *_: object,
-    ) -> Any:
+    def edged_norm_relu(self, *args: Any) -> Any:
+        *tensors, training, momentum, eps = args[:9]
         record = not self._differentiating
-        training, fast = training and not self.frozen, record and not self.folded
-        return edged_norm_relu(
-            inside, edge, mean, var, w, b, training, momentum, eps, self._weight_B, fast, record
-        )
+        ways = training and not self.frozen, momentum, eps, self._weight_B, record and not self.folded, record
+        return edged_norm_relu(*tensors, *ways)
 
     def dropout(self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         if not training or p == 0:

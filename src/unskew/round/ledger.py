@@ -53,7 +53,8 @@ class Ledger:
     def _weights_down(self, t: int, clients: list[int], start: Broadcast) -> None:
         own = start.own is not None and any(_differ(start.own(k)[0], start.weights) for k in clients)
         row = {"t": t, "way": "down", "share": "w", **(self.handed_on if own else {})}
-        self._add(row, clients, self._size_of_weights(start), self.down)
+        sent = {n: start.weights[n] for n in self.sent if n in start.weights}
+        self._add(row, clients, size_in_bytes(sent), self.down)
 
     def trained(self, t: int, replies: Sequence[Reply], start: Broadcast) -> None:
         """Add a row for the weights in the replies of training."""
@@ -74,12 +75,10 @@ class Ledger:
         """
         for part, shares in declared.items():
             for leaf, share in {path.split("/", 1)[0]: share for path, share in shares.items()}.items():
-                sizes = [wire_bytes(self.secure, _single_leaf(r.shares.get(part, {}), leaf)) for r in replies]
+                trees = [r.shares.get(part, {}) for r in replies]
+                sizes = [wire_bytes(self.secure, {leaf: t[leaf]} if leaf in t else {}) for t in trees]
                 row = {"t": t, "way": "up", "share": f"{part}/{leaf}"}
                 self._add(row, [r.client for r in replies], sizes, share, shaped=leaf in shares)
-
-    def _size_of_weights(self, start: Broadcast) -> int:
-        return size_in_bytes({n: start.weights[n] for n in self.sent if n in start.weights})
 
     def _add(
         self,
@@ -111,10 +110,6 @@ class Ledger:
 def wire_bytes(secure: SecureAggregation | None, tree: Tree) -> int:
     """The bytes of a tree in a client's message, plain or as masked numbers."""
     return sum(t.numel() for _, t in leaves(tree)) * secure.bits // 8 if secure else size_in_bytes(tree)
-
-
-def _single_leaf(tree: Tree, leaf: str) -> Tree:
-    return {leaf: tree[leaf]} if leaf in tree else {}
 
 
 def _differ(w: Weights, common: Weights) -> bool:

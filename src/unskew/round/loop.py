@@ -23,7 +23,7 @@ from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, Weights, align, sorted_tree, tree_map
 from unskew.core.user_parts import trip_result
 from unskew.data.clients import availability
-from unskew.errors import printable
+from unskew.errors import StateError, printable
 from unskew.merge.mean import weighted_mean
 from unskew.records import client_lists
 from unskew.records.checkpoints import State
@@ -33,13 +33,14 @@ from unskew.records.rows import Row, scope_row
 from unskew.round.callback import CallbackList
 from unskew.round.clients import Broadcast
 from unskew.round.deliveries import Deliveries
-from unskew.round.exchange import Exchange, LaneRetry, Scoring
+from unskew.round.exchange import Exchange, Scoring
 from unskew.round.ledger import Ledger
 from unskew.round.precision import device_mode
 from unskew.round.probes import Measures
 from unskew.round.randomness import SeededSource
 from unskew.round.run import Run
 from unskew.system.machine import one_core
+from unskew.system.python_files import one_line
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,6 @@ class Loop:
         self.last = self.affordable
         self.ends: int | None = None
         self.remarked: set[str] = set()
-        self.lane_retry = LaneRetry(trainer, run.lanes, run.settings.fixed_lanes is None, self._event)
         self.audience = CallbackList((), run, record)
         guarded = self.protector or run.method.samples_apart
         self.chance = trainer.chance if guarded else SeededSource(run.settings.seed)
@@ -136,7 +136,7 @@ class Loop:
         self.audience.round_begun(t, asked)
         start = self.down(state, t)
         private = self.store.fetch(answered)
-        replies = self.lane_retry.train(start, answered, private)
+        replies = self._train(start, answered, private)
         for code, text in self.trainer.remarks():
             if code not in self.remarked:
                 self.remarked.add(code)
@@ -166,6 +166,18 @@ class Loop:
             loss = float(np.mean(torch.stack([torch.as_tensor(r.loss) for r in good]).tolist()))
         seconds = time.perf_counter() - began
         return state, RoundSummary(t, len(asked), len(good), len(replies) - len(good), seconds, loss)
+
+    def _train(self, start: Broadcast, cohort: list[int], private: dict[int, Tree]) -> list[Reply]:
+        """As `Exchange.train`. Raises StateError (E142) if a GPU's memory is full."""
+        try:
+            return self.trainer.train(start, cohort, private)
+        except torch.OutOfMemoryError as error:
+            text = (
+                f"round {start.t}: the GPU has not enough memory ({one_line(error)}). The last checkpoint is"
+            )
+            fewer = f", or start another run with lanes={self.run.lanes // 2}" if self.run.lanes > 1 else ""
+            remedy = f"end other programs on the GPU and resume the run{fewer}."
+            raise StateError("E142", f"{text} safe: {remedy}") from error
 
     def attendance(self, t: int) -> availability.Attendance:
         """The clients that are asked and that answer in round t. Absences that no privacy guarantee relies on

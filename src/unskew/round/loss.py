@@ -70,13 +70,8 @@ class ForwardPass:
     def __init__(
         self, clients: Clients, kernels: Kernels, views: dict[str, Client], batch: Batch, inputs: StepInputs
     ):
-        self.clients, self.kernels, self.views, self.batch, self.inputs = (
-            clients,
-            kernels,
-            views,
-            batch,
-            inputs,
-        )
+        self.clients, self.kernels, self.views = clients, kernels, views
+        self.batch, self.inputs = batch, inputs
         self.before: dict[str, Tensor] = {}
         self.after: dict[str, Tensor] = {}
         self.relabelled: dict[str, str] = {}
@@ -105,12 +100,9 @@ class ForwardPass:
         """Raises UsageError (E108) if a Part changed labels at a cut that some path of the model avoids."""
         for cut, name in self.relabelled.items():
             if not self.clients.net.goes_on(cut):
-                text = (
-                    f"it changes labels with what lies at '{cut}', and a part of every sample passes that by"
-                )
-                raise UsageError(
-                    "E108", f"'{name}' cannot run here: {text}; cut the model where all of it meets."
-                )
+                text = f"'{name}' cannot run here: it changes labels with what lies at '{cut}', and a part of"
+                text = f"{text} every sample passes that by; cut the model where all of it meets."
+                raise UsageError("E108", text)
 
     def again(self, w: Weights, x: Tensor, since: str | None, until: str | None) -> Tensor:
         """The output of a further pass in training mode, from the input or a cut to the logits, a cut or

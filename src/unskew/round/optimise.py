@@ -1,16 +1,9 @@
-"""Local optimisers on stacked weights, and the learning rate over a client's local steps of one round.
+"""Local optimisers on stacked weights.
 
 The optimisers compute as torch.optim's SGD, Adam and AdamW; `Sign` is an Adam that is created anew at every
 step. Each local update begins with a new state, so no momentum crosses rounds. The learning rate is a number,
-or on a GPU a tensor, which recorded steps read. Within a round of S steps, s = 0, 1, ..., it has a factor:
-
-    warm-up    (s + 1) / W                              for s < W = round(warmup S)
-    constant   1                                        after it
-    cosine     (1 + cos(pi (s - W) / (S - W))) / 2      after it (Loshchilov and Hutter, ICLR 2017)
-
-Every optimiser here changes the weights in proportion to its learning rate, so the factor is applied to the
-change.
-Letters: G lanes, S steps.
+or on a GPU a tensor, which recorded steps read.
+Letters: G lanes.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -18,12 +11,9 @@ Letters: G lanes, S steps.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -149,48 +139,3 @@ def per_lane(values_G: Tensor, like: Tensor) -> Tensor:
     """The values as [G, 1, ...] with as many axes as `like`; as a scalar if `like` is one, without lanes."""
     shape = (-1, *[1] * (like.dim() - 1)) if like.dim() else ()
     return values_G.to(like.dtype).reshape(shape)
-
-
-@dataclass(frozen=True)
-class RateSchedule:
-    """The learning rate's factor over a client's steps of a round.
-
-    falls: whether it decreases by a cosine after the warm-up. warmup: the share of the steps in it, in [0,
-    1].
-    """
-
-    falls: bool = False
-    warmup: float = 0.0
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether every step has the same learning rate."""
-        return not self.falls and not self.warmup
-
-    def at(self, local_G: Tensor, steps_G: Tensor) -> Tensor:
-        """The factor of each lane's next step, float64 [G]. local_G: the number of steps before it; steps_G:
-        the number of all its steps."""
-        s, S = local_G.double(), steps_G.double()
-        W = (self.warmup * S).round()
-        fall = (
-            (1 + torch.cos(math.pi * (s - W) / (S - W).clamp(min=1))) / 2
-            if self.falls
-            else torch.ones_like(s)
-        )
-        return torch.where(s < W, (s + 1) / W.clamp(min=1), fall)
-
-    def slow(self, w: Sequence[Tensor], before: Sequence[Tensor], local_G: Tensor, steps_G: Tensor) -> None:
-        """Multiply the change of each lane from the weights `before` to w by the factor, in place."""
-        factor_G = self.at(local_G, steps_G)
-        for t, old in zip(w, before):
-            t.copy_(torch.lerp(old, t, per_lane(factor_G, t)))
-
-    def pull(self, steps: int, rho: float) -> float:
-        """The sum of the coefficients of this number of gradients in w_t - w_S, in units of the rate.
-
-        rho: the momentum of SGD; 0 without. The coefficient of gradient j is the sum of rho^(s - j) f_s over
-        s >= j.
-        """
-        local = torch.arange(steps)
-        factors = self.at(local, torch.full_like(local, steps)).numpy()
-        return float((factors * (1 - rho ** np.arange(1, steps + 1)) / (1 - rho)).sum())

@@ -25,17 +25,7 @@ import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-FLOAT32, TF32, BF16 = "float32", "tf32", "bf16"
-"""tf32 applies to GPUs. bf16 applies to CPUs, for the convolutions of training steps, see `Kernels`; all
-other computation is float32."""
-
-
-def has_bf16() -> bool:
-    """Whether this processor computes with bfloat16 in hardware; emulation would be slow."""
-    try:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    except (AttributeError, RuntimeError):  # torch is built without oneDNN for some processors
-        return False
+FLOAT32, TF32 = "float32", "tf32"
 
 
 @contextmanager

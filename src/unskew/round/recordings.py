@@ -28,15 +28,12 @@ from unskew.round.lanes import LaneViews
 from unskew.round.layers import Kernels, use_kernels
 from unskew.round.noise import PAD_STEPS
 from unskew.round.optimise import Optimiser, optimiser
-from unskew.round.precision import BF16
 from unskew.round.step import Feed, LaneState, LaneStep, Steps
 
 MOST_STAGES = 12
 """Maximum number of stages in memory; the least recently used stage is dropped first."""
 STAGE_BYTES = 1 << 24
 """The most bytes of a stage on a CPU. Steps with larger weights take so long that Python does not matter."""
-MOST_VALUES = 2
-"""The most values of a number that hooks read; on a CPU recordings with more do not pay."""
 NOT_IN_STEPS = ("rows", "rows_weight")
 """Leaves of the lane table that steps do not read."""
 DIFFERS = "a replayed step gave other numbers than an ordinary one: a hook reads a value that changes"
@@ -59,7 +56,6 @@ class StepRecordings:
         self.recorder, self.lanes, self.refused = recorder, lanes, ""
         self.on_cpu = isinstance(recorder, Operators)
         self.read: set[str] = set()
-        self._values: dict[str, set[float]] = {"t": set(), "lr": set()}
         self._asked: set[int] = set()
         self.stages: dict[int, OrderedDict[object, Stage]] = {}
 
@@ -67,8 +63,8 @@ class StepRecordings:
         """Run all steps of an update and change its state, as `Update` would without recordings. Returns
         False, and computes nothing, where a recording does not pay: on a CPU for large models, for steps that
         no earlier update resembled, and if hooks read a number that differs from round to round."""
-        if self.on_cpu and not self._may_repeat(steps):
-            return False
+        if self.on_cpu and (self.refused or not isinstance(steps.start.weights, dict)):
+            return False  # weights that are not in a dict are on a disk
         known, tensors = len(self.read), flat_tree(tensors_of(steps))
         shapes = self._shapes(steps, tensors)
         key = self._key(steps, tensors, shapes)
@@ -84,14 +80,6 @@ class StepRecordings:
             stages[self._key(steps, tensors, shapes)] = stage
         stage.unload(steps.state)
         return True
-
-    def _may_repeat(self, steps: Steps) -> bool:
-        """Whether later steps may equal these but for their tensors."""
-        if self.refused or not isinstance(steps.start.weights, dict):
-            return False
-        for fact in self.read:
-            self._values[fact].add(getattr(steps.start, fact))
-        return all(len(self._values[fact]) <= MOST_VALUES for fact in self.read)
 
     def _pays(self, key: object, tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]) -> bool:
         seen = hash(key) in self._asked
@@ -154,7 +142,7 @@ class Stage:
         )
         self.state.start_optimiser(clients)
         start = replace(steps.start, weights=tree["start"], down=tree["down"])
-        self.kernels = Kernels(steps.axis.folded, steps.frozen, training.precision == BF16)
+        self.kernels = Kernels(steps.axis.folded, steps.frozen)
         views = LaneViews(clients, start, recordings.read)
         self.step = LaneStep(clients, steps.axis, views, self.kernels, self.state)
         self.recorded: dict[object, Recording | None] = {}

@@ -29,7 +29,7 @@ from unskew.round.clients import Broadcast, Clients
 from unskew.round.lanes import LaneViews, ManyLanes, hidden_counts
 from unskew.round.layers import Kernels, use_kernels
 from unskew.round.loss import ClientLoss, StepInputs
-from unskew.round.precision import BF16
+from unskew.round.optimise import per_lane
 from unskew.round.samples import on_device
 
 HIDDEN_LEAVES = ("rows", "rows_weight", "round")
@@ -51,7 +51,7 @@ class PerSampleGradients:
         assert clients.apart is not None
         self.clients, self.views, self.part = clients, views, clients.apart
         self.laws, self.names = laws, names
-        self.kernels = Kernels(folded=True, rounded=clients.training.precision == BF16)
+        self.kernels = Kernels(folded=True)
         self.loss = ManyLanes().loss(ClientLoss(clients, views, self.kernels))
 
     def __call__(
@@ -94,10 +94,11 @@ class PerSampleGradients:
         grads = torch.autograd.grad(loss_S.sum(), [w[n] for n in learnt], allow_unused=True)
         g = {n: torch.zeros_like(w[n]) if v is None else v for n, v in zip(learnt, grads)}
         with torch.no_grad():
-            g = torch.func.vmap(self._sample_grad)(g, lane)
+            views, part = self.views, self.part
+            g = torch.func.vmap(lambda g, lane: part.sample_grad(g, views.client(part, lane, {})))(g, lane)
             expected_G = spread(inputs.lane["n"])[:G].clamp(max=self.clients.training.recipe.batch)
             means = {
-                n: self._noisy(n, self._sum(t, weight_S, B, G), step) / _per_lane(expected_G, t)
+                n: self._noisy(n, self._sum(t, weight_S, B, G), step) / per_lane(expected_G, t)
                 for n, t in g.items()
             }
             loss_G = (loss_S.detach() * weight_S[:, 0]).reshape(B, G).sum(0)
@@ -110,18 +111,11 @@ class PerSampleGradients:
         drawn = [normal(shape, f"{client} {local} {name}") for client, local in zip(self.names, step.local_G)]
         return add_noise(total, self.part.step_noise, on_device(torch.stack(drawn), total.device))
 
-    def _sample_grad(self, g: Weights, lane: Tree) -> Weights:
-        return self.part.sample_grad(g, self.views.client(self.part, lane, {}))
-
     @staticmethod
     def _sum(t: Tensor, weight_S: Tensor, B: int, G: int) -> Tensor:
         """The sums over samples without padding, from [S, ...] to [G, ...], float64."""
         counted = torch.where(weight_S.reshape(-1, *[1] * (t.dim() - 1)) > 0, t, 0.0)
         return counted.reshape(B, G, *t.shape[1:]).sum(0, dtype=torch.float64)
-
-
-def _per_lane(values_G: Tensor, like: Tensor) -> Tensor:
-    return values_G.reshape(-1, *[1] * (like.dim() - 1))
 
 
 NUMBERS_AT_ONCE = 1 << 24

@@ -307,12 +307,9 @@ class LaneStep:
         w = [first_lanes(state.weights[n], active) for n in learnt]
         groups = [[first_lanes(group[i], active) for i, _ in moving] for group in state.optimiser.state]
         constant = self._held_tensors(step, learnt, [w, *groups], inputs)
-        course, local = self.clients.training.course, feed.local[:active]
-        before = [] if course.is_constant else [t.clone() for t in w]
         if w:
-            state.optimiser.step(w, [first_lanes(g[n], active) for n in learnt], groups, local)
-        if before:
-            course.slow(w, before, local, state.lane_table["steps"].reshape(-1)[:active])
+            gradients = [first_lanes(g[n], active) for n in learnt]
+            state.optimiser.step(w, gradients, groups, feed.local[:active])
         for t, before, stays in constant:
             t.copy_(torch.where(stays, before, t))
         if step.width > active:  # the copies of `_leaves` hold the new running statistics
@@ -322,10 +319,7 @@ class LaneStep:
             self._carry(p, step, g, inputs)
 
     def _carry(self, p: Part, step: Step, g: Weights, inputs: StepInputs) -> None:
-        """Replace leaves of `c.round` by what the Part's `carry` returns, in the lanes that take the step.
-
-        Raises UsageError (E127) for a leaf that its `begin` did not return in this shape.
-        """
+        """Replace leaves of `c.round` by what the Part's `carry` returns, in the lanes that take the step."""
         first_lanes, state = self.axis.first, self.state
         w = {n: first_lanes(t, step.width) for n, t in state.weights.items()}
         result = self.axis.map(self.views.carry(p), g, w, inputs.lane, inputs.noise.get(p.name, {}))
@@ -333,12 +327,6 @@ class LaneStep:
         values = {path: first_lanes(t, step.active).clone() for path, t in flat_tree(result).items()}
         places = flat_tree(state.lane_table["round"].get(p.name, {}))
         for path, t in values.items():
-            if path not in places or first_lanes(places[path], step.active).shape != t.shape:
-                text = (
-                    f"'{p.name}' carries '{path}' to the next step, which its `begin` did not make in this"
-                    " shape"
-                )
-                raise UsageError("E127", f"{text}; `carry` returns leaves of c.round with other values.")
             first_lanes(places[path], step.active).copy_(t)
 
     def _held_tensors(

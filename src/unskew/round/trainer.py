@@ -34,7 +34,7 @@ from unskew.round.clients import Broadcast, Clients, LocalTraining
 from unskew.round.lanes import Axis, LaneViews, axis_for, lane_table, sent_table
 from unskew.round.layers import DropoutMasks, Kernels, model_draws, use_kernels
 from unskew.round.noise import NoiseTables
-from unskew.round.precision import BF16, device_mode
+from unskew.round.precision import device_mode
 from unskew.round.recordings import StepRecordings
 from unskew.round.sample_privacy import Release, clip_to_bounds, with_sums
 from unskew.round.samples import Samples
@@ -71,7 +71,7 @@ class Update:
             torch.zeros(len(work), device=clients.device),
         )
         self.steps = Steps(clients, axis, start, plan, dropout, chunk.frozen, self.state)
-        self.kernels = Kernels(axis.folded, chunk.frozen, training.precision == BF16)
+        self.kernels = Kernels(axis.folded, chunk.frozen)
         self.views = LaneViews(clients, start)
 
     def _plan(self) -> list[Step]:
@@ -94,13 +94,16 @@ class Update:
         with use_kernels(self.clients.net, self.kernels):
             with torch.no_grad():
                 by_part = {
-                    p.name: axis.map(views.begin(p), state.weights, state.lane_table) for p in hooks["begin"]
+                    p.name: axis.map(views.reading(p, p.begin), state.weights, state.lane_table)
+                    for p in hooks["begin"]
                 }
                 for p in hooks["carry"]:  # steps change these in place, so they must not alias other tensors
                     by_part[p.name] = tree_map(torch.clone, by_part.get(p.name, {}))
                 state.lane_table["round"] = by_part
                 for p in hooks["starts"]:
-                    self._start_at(axis.map(views.starts(p), state.weights, state.lane_table))
+                    self._start_at(
+                        axis.map(views.changing(p, p.starts, True), state.weights, state.lane_table)
+                    )
                     if p.chooses:
                         received = {n: state.weights[n].clone() for n in fed.shared}
                         state.lane_table["sent"] = state.lane_table["sent"] | {"weights": received}
@@ -115,7 +118,7 @@ class Update:
                 results = {p.name: self._finish(p) for p in hooks["finish"]}
                 sent = state.weights
                 for p in hooks["sends"]:
-                    sent = axis.map(views.sends(p), sent, state.lane_table)
+                    sent = axis.map(views.changing(p, p.sends), sent, state.lane_table)
         return [self._reply(g, results, sent) for g in range(len(self.chunk.work))]
 
     def _start_at(self, weights: Weights) -> None:
@@ -131,7 +134,7 @@ class Update:
         """
         clients, views, axis, state = self.clients, self.views, self.axis, self.state
         if clients.apart is None:
-            return axis.map(views.finish(p), state.weights, state.lane_table)
+            return axis.map(views.reading(p, p.finish), state.weights, state.lane_table)
         release = Release(p.name, "finish", p.totals["finish"])
         shared, kept = [], []
         for g, work in enumerate(self.chunk.work):
@@ -202,18 +205,10 @@ class Trainer(Clients):
         super().__init__(method, fed, samples, training)
         self.lanes, self.axis = lanes, axis_for(lanes)
         self.workers = workers if self.device.type == "cpu" else 1
-        self.replays: StepRecordings | None = self._recordings()
-        self.largest_chunk = 0
-        """The number of clients in the largest chunk of the last round."""
-        self._pool = self._threads()
-
-    def _recordings(self) -> StepRecordings | None:
-        if self.device.type not in ("cpu", "cuda"):
-            return None
-        return StepRecordings(CudaGraphs() if self.device.type == "cuda" else Operators(), self.lanes)
-
-    def _threads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self.workers, initializer=_prepare_thread, initargs=(self.device,))
+        recorders = {"cpu": Operators, "cuda": CudaGraphs}
+        kind = recorders.get(self.device.type)
+        self.replays = StepRecordings(kind(), lanes) if kind else None
+        self._pool = ThreadPoolExecutor(self.workers, initializer=_prepare_thread, initargs=(self.device,))
 
     def close(self) -> None:
         """End the threads and drop the work that waits for them."""
@@ -228,29 +223,12 @@ class Trainer(Clients):
         """One local update of every client in the cohort that has samples; returns replies in the order of
         ids. private: the private state of the clients that have one."""
         plan = chunks(cohort, self.fed.sizes, self.training.recipe, self.lanes, gpu=self.device.type != "cpu")
-        self.largest_chunk = max((len(chunk.work) for chunk in plan), default=0)
         by_chunk = self.each(lambda chunk: self.update(chunk, start, private), plan)
         return sorted((reply for replies in by_chunk for reply in replies), key=lambda r: r.client)
 
     def update(self, chunk: Chunk, start: Broadcast, private: Mapping[int, Tree]) -> list[Reply]:
         """One local update of the clients of a chunk, on this thread."""
         return Update(self, self.axis, chunk, start, private).run(self.replays)
-
-    def reduce_lanes(self) -> int:
-        """Reduce the lanes after the GPU ran out of memory, to the next power of two below the last round's.
-        Returns the new number, or 0 if clients already train one at a time."""
-        if self.device.type == "cpu" or self.largest_chunk < 2 or self.lanes < 2:
-            return 0
-        self.resize(1 << ((min(self.lanes, self.largest_chunk) - 1).bit_length() - 1))
-        return self.lanes
-
-    def resize(self, lanes: int) -> None:
-        """Set the number of lanes for the next rounds. Recorded steps, which hold memory, are discarded."""
-        self._pool.shutdown(wait=True, cancel_futures=True)  # another chunk may still be training
-        self.lanes, self.axis = lanes, axis_for(lanes)
-        self.replays = self._recordings() if self.replays else None
-        torch.cuda.empty_cache()
-        self._pool = self._threads()
 
     def remarks(self) -> list[tuple[str, str]]:
         """Remarks for the user on training with this device, as (code, text); empty before the first

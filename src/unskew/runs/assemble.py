@@ -15,7 +15,6 @@ from unskew.round.clients import LocalTraining
 from unskew.round.evaluation import Evaluation
 from unskew.round.exchange import SecureSums
 from unskew.round.loop import Loop
-from unskew.round.optimise import RateSchedule
 from unskew.round.probes import Measures
 from unskew.round.run import Run
 from unskew.round.samples import Samples, load_samples
@@ -66,7 +65,6 @@ def trainer_of(run: Run) -> Trainer:
             settings.weight_decay,
             settings.precision,
             settings.first_epochs,
-            RateSchedule(settings.lr_course == "cosine", settings.lr_warmup),
         ),
         run.lanes,
         settings.workers or hardware.core_count(),

@@ -30,7 +30,7 @@ from unskew.data.clients.federation import Federation
 from unskew.errors import UsageError, excerpt, suggestion
 from unskew.round.lanes import ManyLanes
 from unskew.round.layers import Kernels, use_kernels
-from unskew.round.precision import BF16, TF32, device_mode, has_bf16
+from unskew.round.precision import TF32, device_mode
 from unskew.runs import model_trial
 from unskew.runs.model_trial import TRIAL_LANES
 from unskew.system.machine import usable_memory
@@ -183,23 +183,9 @@ def device_of(settings: Settings) -> str:
     if device != "cpu" and index >= torch.cuda.device_count():
         gpus = f"finds {torch.cuda.device_count() or 'no'} GPUs"
         raise UsageError("E109", f"device is {device}, and torch {torch.__version__} {gpus}; use device=cpu.")
-    kind = {TF32: "GPUs", BF16: "CPUs"}.get(settings.precision)
-    if kind == ("GPUs" if device == "cpu" else "CPUs"):
-        text = (
-            f"precision={settings.precision} is for {kind}, and this run computes on {device}; leave it out"
-        )
-        raise UsageError("E109", f"{text}.")
-    if settings.precision == BF16 and not has_bf16():
-        text = "precision=bf16 needs a processor that computes with bfloat16 numbers, which this one does not"
-        raise UsageError("E109", f"{text}; leave it out.")
+    if settings.precision == TF32 and device == "cpu":
+        raise UsageError("E109", "precision=tf32 is for GPUs, and this run computes on cpu; leave it out.")
     return device
-
-
-def check_bf16(net: Network, precision: str) -> None:
-    """Raises UsageError (E109) for precision bf16 and a model without layers that it would round."""
-    if precision == BF16 and not any(w.ndim in (3, 4) and w.shape[1] > 1 for w in net.initial.values()):
-        text = "precision=bf16 rounds convolutions of several channels in one or two dimensions"
-        raise UsageError("E109", f"{text}, and this model has none; leave it out.")
 
 
 def lanes_of(settings: Settings, net: Network, device: str) -> int:

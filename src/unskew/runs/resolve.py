@@ -17,7 +17,7 @@ from unskew.config import TRACKERS, Settings
 from unskew.core import module_inputs
 from unskew.core.client import Batch, Fed
 from unskew.core.keys import key, numpy_key
-from unskew.core.method import Method, method_remarks
+from unskew.core.method import Method, stage_remarks
 from unskew.core.network import Network
 from unskew.core.part import Part, overrides
 from unskew.core.protection import sum_problem, sums_released
@@ -191,7 +191,6 @@ def run_on(
         natural=federation.natural, seed=settings.seed,
         sampled=settings.attendance.independent,
         first_epochs=settings.first_epochs,
-        even=settings.lr_course == "constant" and not settings.lr_warmup,
     )  # fmt: skip
     for p in method.parts:
         net.add({f"{p.name}.{n}": t for n, t in p.weights(fed).items()})
@@ -206,13 +205,12 @@ def run_on(
     method.check(fed)
     check_secure(settings, method, fed)
     model_trial.check_single_samples(net, task, settings.batch)
-    hardware.check_bf16(net, settings.precision)
     lanes, remarks = hardware.lanes_of(settings, net, device), ()
     if theirs:
         lanes, remarks = hardware.try_model(
             fed, federation, device, lanes, method.samples_apart, settings.fixed_lanes is None
         )
-    remarks = (*remarks, *noise_remarks(method, fed), *method_remarks(method, fed, settings.patience))
+    remarks = (*remarks, *noise_remarks(method, fed), *stage_remarks(method, fed.rounds, settings.patience))
     return Run(settings, method, federation, fed, device, lanes, remarks)
 
 

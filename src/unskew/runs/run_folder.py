@@ -381,7 +381,7 @@ class RunFolder:
             **({"given": dict(self.run.given)} if self.run.given else {}),
             "data": self.data,
             "inputs": predictions.input_facts(self.run.federation),
-            **({} if self.run.device == "cpu" else {"lanes": loop.lane_retry.lanes}),
+            **({} if self.run.device == "cpu" else {"lanes": self.run.lanes}),
         }
         checkpoints.write(self.path / checkpoints.LATEST, tree, meta, keep=self.path / checkpoints.PREVIOUS)
         self.unsaved, self.saved_s = None, time.monotonic()

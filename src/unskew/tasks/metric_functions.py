@@ -50,21 +50,18 @@ def auroc(positive_N: np.ndarray, score_N: np.ndarray) -> float | None:
     positives, negatives = int(positive_N.sum()), int((~positive_N).sum())
     if not positives or not negatives:
         return None
-    _, place_N, count = np.unique(score_N, return_inverse=True, return_counts=True)
-    rank = np.cumsum(count) - (count - 1) / 2  # ranks from 1; equal scores share their mean rank
-    above = rank[place_N][positive_N].sum() - positives * (positives + 1) / 2
-    return float(above / (positives * negatives))
+    from sklearn.metrics import roc_auc_score  # slow to import
+
+    return float(roc_auc_score(positive_N, score_N))
 
 
 def average_precision(positive_N: np.ndarray, score_N: np.ndarray) -> float | None:
     """Average precision, in [0, 1]; None (undefined) without a positive."""
     if not positive_N.any():
         return None
-    order = np.argsort(-score_N, kind="stable")
-    hits, falling = np.cumsum(positive_N[order]), score_N[order]
-    last = np.flatnonzero(np.append(falling[1:] != falling[:-1], True))
-    precision, recall = hits[last] / (last + 1), hits[last] / hits[-1]
-    return float((np.diff(recall, prepend=0.0) * precision).sum())
+    from sklearn.metrics import average_precision_score  # slow to import
+
+    return float(average_precision_score(positive_N, score_N))
 
 
 def class_auroc(y_N: np.ndarray, p_NC: np.ndarray) -> float | None:

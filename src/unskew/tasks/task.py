@@ -46,14 +46,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unskew.data.samples.dataset import NO_LABEL
+from unskew.data.samples.dataset import NO_LABEL, Target
 from unskew.errors import UsageError
 from unskew.tasks.own_loss import LossFunction
 
@@ -132,18 +132,9 @@ class Classification(Task):
         """The most likely class of each sample, int64 [B]."""
         return z_BC.argmax(-1)
 
-    def metrics(self, confusion_CC: np.ndarray, loss_sum: float | None = None) -> dict[str, float]:
-        """accuracy, macro_f1 and worst_class from a confusion matrix [true, predicted]; {} if it is empty.
-
-        Confusion matrices of parts of a test set may be added up first. The means leave out classes without
-        a sample. loss_sum: the summed loss of these samples; with it the result has `loss`, the mean in nats.
-        """
-        counted = _class_scores(np.diag(confusion_CC), confusion_CC.sum(1), confusion_CC.sum(0))
-        loss = {"loss": float(loss_sum / confusion_CC.sum())} if counted and loss_sum is not None else {}
-        return counted | loss
-
     def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """`metrics` from predicted and true classes, both [N]."""
+        """accuracy, macro_f1 and worst_class of predicted and true classes, both [N]; the means leave out
+        classes without a sample. {} for no samples."""
         right, *both = (
             np.bincount(labels, minlength=classes) for labels in (true[true == guess], true, guess)
         )
@@ -394,20 +385,6 @@ def _of_labels(values_BTC: Tensor, y_BT: Tensor) -> Tensor:
     return values_BTC.gather(-1, y_BT.clamp(min=0)[..., None])[..., 0]
 
 
-class TargetScale(Protocol):
-    """What is learnt, as a target of numbers says: (y - center) / scale."""
-
-    @property
-    def center(self) -> float:
-        """The value that is subtracted from targets."""
-        ...
-
-    @property
-    def scale(self) -> float:
-        """The value by which targets are then divided."""
-        ...
-
-
 def class_weights(text: str, counts_C: np.ndarray) -> Tensor:
     """The setting `class_weights`, balanced or numbers, as float32 [C]. counts_C: training samples of each
     class; a class without any has the balanced weight 1.
@@ -431,7 +408,7 @@ def class_weights(text: str, counts_C: np.ndarray) -> Tensor:
 def task_of(
     y: np.ndarray,
     loss: str = "auto",
-    target: TargetScale | None = None,
+    target: Target | None = None,
     shape: tuple[int, ...] = (),
     weights_C: Tensor | None = None,
     own: LossFunction | None = None,

@@ -211,10 +211,6 @@ class SiteExchange:
         """None, because each site trains on a device of its own and reports its own remarks."""
         return []
 
-    def reduce_lanes(self) -> int:
-        """0, because sites train one client each."""
-        return 0
-
     def close(self) -> None:
         self.sites.local.close()
 

@@ -45,7 +45,7 @@ from unskew.federation.site.site_ledger import RunLedger, policy_refusal
 from unskew.federation.site_data import load
 from unskew.methods import registry
 from unskew.methods.shared import sample_images
-from unskew.models import hf_folder, model_size
+from unskew.models import hf_folder
 from unskew.privacy.secure_aggregation import LEAST_SITES, SecureAggregation
 from unskew.round.ledger import wire_bytes
 from unskew.round.trainer import Trainer
@@ -330,7 +330,7 @@ def check_model(settings: Settings, data: Dataset, memory_bytes: int | None = No
     with torch.device("meta"), _limited_layers(settings.model):  # shapes alone
         pixels = task_of(data.y, settings.loss, data.target, shape).pixels(shape)
         module = models.build(settings.model, shape, len(data.classes), pixels, data.layout)
-    weights = 4 * model_size.parameters(module)
+    weights = 4 * sum(p.numel() for p in module.parameters())
     if COPIES * weights > memory_bytes:
         text = f"the study's model '{settings.model}' has {bytes_text(weights)} of weights, of which training"
         memory = bytes_text(memory_bytes)

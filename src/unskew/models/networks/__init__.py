@@ -1,9 +1,6 @@
 """One file per model: the file's name is the model's name, and its function of that name makes the model.
 
-A file holds a docstring whose first line describes the model, and
-
-    EXAMPLES = (Example(shape, classes, source), ...)       its lines in the table of docs/models.md
-    ALIASES = ("another_name",)                             if it has other names
+A file holds a docstring with a first line that describes the model, and
 
     def NAME(shape: tuple[int, ...], classes: int, ARGUMENT: Annotated[type, range, "meaning"] = default) ->
     nn.Module

@@ -10,13 +10,7 @@ from typing import Annotated, Literal
 from annotated_types import Gt
 from torch import nn
 
-from unskew.models.blocks import Blocks, Example, is_image, require, seq
-
-EXAMPLES = (
-    Example((3, 256, 256), 10, "FedRDN: 4096 units"),
-    Example((3, 256, 256), 10, "FedFA, public code: 1024 units", {"width": 1024}),
-    Example((3, 64, 64), 10, "our fit: a smaller stem, average to 4x4", {"width": 1024}),
-)
+from unskew.models.blocks import Blocks, is_image, require, seq
 
 
 def alexnet_bn(

@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from unskew.models.blocks import Blocks, Example, is_image, require, seq
-
-EXAMPLES = (Example((2, 64, 344), 10, "Xia et al., KDD 2024 (FLea), public code"),)
+from unskew.models.blocks import Blocks, is_image, require, seq
 
 
 def _conv(i: int, o: int, kernel: int) -> nn.Sequential:

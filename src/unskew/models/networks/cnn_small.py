@@ -6,9 +6,7 @@ from typing import Annotated
 
 from torch import nn
 
-from unskew.models.blocks import Blocks, Example, is_image, require, seq
-
-EXAMPLES = (Example((1, 8, 8), 10, "ours"),)
+from unskew.models.blocks import Blocks, is_image, require, seq
 
 
 def cnn_small(

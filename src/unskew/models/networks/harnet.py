@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from unskew.models.blocks import Blocks, Example, require
+from unskew.models.blocks import Blocks, require
 from unskew.models.time_convolution import TimeConv
-
-EXAMPLES = (Example((1, 128, 3), 6, "Xia et al., KDD 2024 (FLea), public code"),)
 
 
 def harnet(shape: tuple[int, ...], classes: int) -> Blocks:

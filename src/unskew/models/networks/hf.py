@@ -9,10 +9,8 @@ from torch import nn
 
 from unskew.errors import UsageError
 from unskew.models import pretrained
-from unskew.models.blocks import Example, require
+from unskew.models.blocks import require
 from unskew.models.pretrained import LastToken, MeanPooling, SequenceModel
-
-EXAMPLES: tuple[Example, ...] = ()
 
 
 def hf(

@@ -9,9 +9,7 @@ from typing import Annotated
 from annotated_types import Gt
 from torch import nn
 
-from unskew.models.blocks import Blocks, Example, seq
-
-EXAMPLES = (Example((1, 28, 28), 10, "ours"),)
+from unskew.models.blocks import Blocks, seq
 
 
 def mlp(

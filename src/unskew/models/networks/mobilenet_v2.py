@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from unskew.models.blocks import Blocks, Example, is_image, require, seq
-
-EXAMPLES = (Example((3, 32, 32), 10, "Xia et al., KDD 2024 (FLea), public code"),)
+from unskew.models.blocks import Blocks, is_image, require, seq
 
 # expansion, channels, blocks, stride of the first
 _PLAN = (

@@ -6,9 +6,7 @@ from typing import Annotated
 
 from torch import nn
 
-from unskew.models.blocks import Blocks, Example, require, seq
-
-EXAMPLES = (Example((3, 32, 32), 10, "Xu et al., arXiv 2303.06314 (ReBaFL), public code"),)
+from unskew.models.blocks import Blocks, require, seq
 
 
 def rebafl_cifar(

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from unskew.models.blocks import Blocks, Example, require, seq
-
-EXAMPLES = (Example((1, 28, 28), 10, "Xu et al., arXiv 2303.06314 (ReBaFL), public code"),)
-ALIASES = ("lenet",)
+from unskew.models.blocks import Blocks, require, seq
 
 
 def rebafl_fmnist(shape: tuple[int, ...], classes: int) -> Blocks:

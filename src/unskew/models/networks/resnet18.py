@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from unskew.models.blocks import Blocks, Example, is_image, require, seq
-
-EXAMPLES = (
-    Example((3, 32, 32), 10, "He et al., CVPR 2016, CIFAR form"),
-    Example((3, 64, 64), 10, "He et al., CVPR 2016, ImageNet stem"),
-)
+from unskew.models.blocks import Blocks, is_image, require, seq
 
 
 class Basic(nn.Module):

@@ -15,11 +15,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
-from unskew.models.blocks import Example, is_image, require, seq
-
-EXAMPLES = (
-    Example((3, 384, 384), 2, "Ronneberger et al., MICCAI 2015; base 32: FedFA, public code", masks=True),
-)
+from unskew.models.blocks import is_image, require, seq
 
 
 class UNet(nn.Module):

@@ -11,10 +11,8 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Lt
 from torch import nn
 
-from unskew.models.blocks import Blocks, Example, require, seq
+from unskew.models.blocks import Blocks, require, seq
 from unskew.models.networks.vae_fmnist import conv_prelu_norm
-
-EXAMPLES = (Example((3, 32, 32), 10, "Chen & Vikalo, CVPRW 2023 (FedDPMS), public code"),)
 
 
 def vae_cifar(

@@ -12,9 +12,7 @@ from typing import Annotated
 from annotated_types import Gt
 from torch import nn
 
-from unskew.models.blocks import Blocks, Example, require, seq
-
-EXAMPLES = (Example((1, 28, 28), 10, "Chen & Vikalo, CVPRW 2023 (FedDPMS), public code"),)
+from unskew.models.blocks import Blocks, require, seq
 
 
 def conv_prelu_norm(i: int, o: int, bias: bool = True) -> tuple[nn.Module, ...]:
