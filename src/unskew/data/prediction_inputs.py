@@ -33,6 +33,7 @@ from unskew.data.files.tree import (
     read_tree,
 )
 from unskew.data.kinds.column_roles import column_named
+from unskew.data.kinds.dicom import find_series, holds_dicom
 from unskew.data.kinds.features import encode_as, encode_inputs_as
 from unskew.data.kinds.images import read_each, read_image
 from unskew.data.kinds.missing_values import fill_as
@@ -49,10 +50,10 @@ from unskew.data.parquet.table import (
 from unskew.data.readers.from_folder import find_listing
 from unskew.data.readers.from_tables import CSV_ENDINGS, table_ending
 from unskew.data.readers.from_volumes import prediction_slices
+from unskew.data.readers.scans import is_in_mask_folder, is_mask_name
 from unskew.data.samples.conversion import map_npy
 from unskew.data.samples.packing import archive_inputs, archive_inputs_for, pack_to_layout
 from unskew.data.samples.reading_notes import abbreviate
-from unskew.data.volumes.scans import find_series, holds_dicom, is_in_mask_folder, is_mask_name
 from unskew.errors import DataError, excerpt
 from unskew.formats.input_layout import Layout
 
@@ -224,7 +225,7 @@ def _read_volumes(path: Path, form: Mapping[str, Any]) -> NamedSamples:
     dicom = file_ending(path) not in VOLUME_ENDINGS and not (
         path.is_dir() and read_tree(path, VOLUME_ENDINGS, validation=True).files
     )
-    series = [place.series for place in find_series(path)[0]] if dicom else []
+    series = [*find_series(path)[0]] if dicom else []
     sources, labels = (series, list(map(str, series))) if dicom else _files_below(path, VOLUME_ENDINGS)
     read = read_each(
         sources, lambda i: prediction_slices(sources[i], labels[i], form["axis"], int(form["size"]))

@@ -13,33 +13,23 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from unskew.data.files.tree import IMAGE_ENDINGS, SOUND_ENDINGS, VOLUME_ENDINGS, file_ending, read_tree
+from unskew.data.kinds.dicom import DICOM, Series, holds_dicom, stack_series
 from unskew.data.kinds.groups import INDEPENDENT
 from unskew.data.kinds.images import read_each
 from unskew.data.kinds.masks import MaskOrigin, as_masks
+from unskew.data.kinds.volume import Axis, Volume, check_fits, cut_mask, cut_slices, read_nifti
 from unskew.data.readers.from_arrays import arrays
-from unskew.data.samples.dataset import Dataset
-from unskew.data.samples.reading_notes import Intake, Note, quantity
-from unskew.data.volumes.scans import (
+from unskew.data.readers.scans import (
     Scan,
     ScanLayout,
     add_participants,
     are_test_scans,
-    holds_dicom,
     number_patients,
     read_dicom_scans,
     read_scans,
 )
-from unskew.data.volumes.volume import (
-    DICOM,
-    Axis,
-    Series,
-    Volume,
-    check_fits,
-    cut_mask,
-    cut_slices,
-    read_nifti,
-    stack_series,
-)
+from unskew.data.samples.dataset import Dataset
+from unskew.data.samples.reading_notes import Intake, Note, quantity
 from unskew.errors import DataError
 
 LARGEST_SLICES = 4 << 30
@@ -78,7 +68,7 @@ def volumes(
     """The slices of all volumes (.nii, .nii.gz, or DICOM) below `path/`: float32 [N, 1, size, size], in the
     order of the files.
 
-    unskew.data.volumes.scans lists the layouts that are read. Columns: `patient`, and `site` if folders or a
+    unskew.data.readers.scans lists the layouts that are read. Columns: `patient`, and `site` if folders or a
     table name it. Without a folder test/, a fifth of the patients of every site is held out; no patient is on
     both sides.
     Raises DataError: E404 for other layouts and for masks that do not fit, E401 and E403 for files that are

@@ -13,13 +13,11 @@ sub-01/anat/sub-01_T1w.nii.gz + derivatives/.../sub-01_dseg.nii.gz
 
 A patient is what `sub-` names, else the folder of a volume and its mask, else the file.
 
-DICOM: every file of an export is examined under any name; directories (DICOMDIR), reports, segmentations
-and files of other kinds are left out, with a note, and links are not followed. Files of one SeriesInstanceUID
-are a volume, and those of one PatientID are of one patient. Folders mean what they mean for NIfTI; a series
-has the name of the folder that holds it alone, or of its file:
+DICOM: files of one SeriesInstanceUID are a volume, and those of one PatientID are of one patient. Directories
+(DICOMDIR), reports, segmentations and files of other kinds are left out, with a note, and links are not
+followed. Masks are read from NIfTI alone.
 
-images/NAME/... + masks/NAME/...      [site/] patient/NAME/... + patient/NAME_seg/...
-CLASS/...                             SITE/CLASS/..., if classes recur below sites and hold several patients
+CLASS/...                SITE/CLASS/..., if classes recur below sites and hold several patients
 
 Folders are often named after patients. One that holds a single patient is therefore taken neither for a site
 nor for a class, and patients are called by numbers, in the order of paths.
@@ -30,7 +28,6 @@ All volumes of a patient, and so all slices, are on one side of a split.
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -43,29 +40,22 @@ from unskew.data.files import cells
 from unskew.data.files.sheets import Sheet, read_csv
 from unskew.data.files.tree import (
     CHANNEL_SUFFIX,
-    IMAGE_ENDINGS,
-    IMAGE_FOLDERS,
     MASK_FOLDERS,
     MASK_SUFFIXES,
-    SOUND_ENDINGS,
     File,
     FolderTree,
-    file_ending,
     has_mask_folders,
-    is_system_file,
     pair_masks,
     plain_name,
     split_part,
 )
 from unskew.data.kinds.class_folders import files_by_class
 from unskew.data.kinds.column_roles import column_named
+from unskew.data.kinds.dicom import DICOM, Series, find_series
 from unskew.data.samples.dataset import largest_remainder
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
-from unskew.data.volumes.volume import DICOM, Series, is_dicom, read_head
 from unskew.errors import DataError
 
-DICOM_ENDINGS = frozenset((".dcm", ".dicom"))
-"""Endings of DICOM files; a file with one of them that is not DICOM counts as damaged."""
 MASK_ENDINGS = (*MASK_SUFFIXES, "_dseg", "-label", "_labels")
 """The suffixes of a mask's name, after the name of its image."""
 PATIENT_TABLES = ("participants.tsv", "patients.csv", "patients.tsv")
@@ -87,7 +77,7 @@ class Scan:
     patient: str
     site: str
     part: str
-    mask: Path | Series | None = None
+    mask: Path | None = None
     label: int = -1
     person: str = ""
 
@@ -195,121 +185,32 @@ def _patient_of(file: File) -> str:
     return subject[1] if subject else file.stem.removesuffix(CHANNEL_SUFFIX)
 
 
-@dataclass(frozen=True)
-class SeriesPlace:
-    """A series.
-
-    folder: names from the root to the folder that contains all its files. place: the path of the series as if
-    it were one file, which is the last name. title: its SeriesDescription. Only the patient and the title
-    come from tags.
-    """
-
-    series: Series
-    patient: str
-    title: str
-    folder: tuple[str, ...]
-    place: tuple[str, ...]
-
-
-def holds_dicom(path: Path) -> bool:
-    """Whether a path is a DICOM file, or a folder with DICOM files, at least as many as pictures and
-    sounds."""
-    if path.is_file():
-        return is_dicom(path)
-    files = _regular_files(path)
-    candidates = [file for file in files if file_ending(file) not in IMAGE_ENDINGS | SOUND_ENDINGS]
-    return sum(map(is_dicom, candidates)) >= max(1, len(files) - len(candidates))
-
-
-def find_series(root: Path) -> tuple[list[SeriesPlace], list[Note]]:
-    """(the series in or below a file or folder, in the order of paths; notes on omissions).
-
-    Raises DataError: E401 for damaged files, E404 for a folder without images, and for a series of two
-    patients.
-    """
-    files = _regular_files(root) if root.is_dir() else [root]
-    members: dict[str, list[tuple[Path, str, str]]] = {}
-    omissions: Counter[str] = Counter()
-    for i, path in enumerate(files):
-        name = f"{DICOM}, file {i + 1:,} of {len(files):,}"
-        if any(is_system_file(part) for part in path.relative_to(root).parts):
-            omissions["hidden or system file"] += 1
-        elif not os.access(path, os.R_OK):
-            raise DataError("E401", f"{name} may not be read; let this user read it, or take it away.")
-        elif not is_dicom(path):
-            if file_ending(path) in DICOM_ENDINGS:
-                raise DataError("E401", f"{name} is called .dcm and is not DICOM; export it again.")
-            omissions["non-DICOM file"] += file_ending(path) not in (".csv", ".tsv")
-        elif (tags := read_head(path, name)) is None:
-            omissions["imageless DICOM object"] += 1
-        else:
-            patient, title = (str(tags.get(k) or "").strip() for k in ("PatientID", "SeriesDescription"))
-            members.setdefault(str(tags.SeriesInstanceUID), []).append((path, patient, title))
-    if not members:
-        raise DataError("E404", f"{DICOM} holds no image of DICOM; reports and segmentations are none.")
-    notes: list[Note] = [("left out", quantity(n, noun)) for noun, n in omissions.items() if n]
-    return _place_series(root, list(members.values())), notes
-
-
-def _regular_files(root: Path) -> list[Path]:
-    """All regular files below a folder, in the order of `find -type f | LC_ALL=C sort`."""
-    paths = (Path(place) / name for place, _, names in os.walk(root) for name in names)
-    return sorted((p for p in paths if p.is_file() and not p.is_symlink()), key=os.fsencode)
-
-
-def _place_series(root: Path, members: list[list[tuple[Path, str, str]]]) -> list[SeriesPlace]:
-    """Each series with its patient and its place. Raises DataError (E404) for a series of two patients."""
-    root = root if root.is_dir() else root.parent
-    within: dict[tuple[str, ...], set[int]] = {}
-    for number, items in enumerate(members):
-        for path, _, _ in items:
-            parts = path.relative_to(root).parts[:-1]
-            for depth in range(len(parts) + 1):
-                within.setdefault(parts[:depth], set()).add(number)
-    series: list[SeriesPlace] = []
-    for number, items in enumerate(members):
-        name = f"{DICOM}, series {number + 1:,} of {len(members):,}"
-        paths, (_, patient, title) = [path for path, _, _ in items], items[0]
-        if any(other != patient for _, other, _ in items):
-            raise DataError("E404", f"{name} is of several patients, by its PatientID; export it again.")
-        folder = Path(os.path.commonpath([path.parent.relative_to(root) for path in paths])).parts
-        place = (*folder, f"series {number + 1:06}")
-        if folder and len(within[folder]) == 1 and plain_name(folder[-1]) not in IMAGE_FOLDERS | MASK_FOLDERS:
-            place = folder
-        elif len(paths) == 1:
-            file = paths[0]
-            place = (*folder, file.stem if file_ending(file) in DICOM_ENDINGS else file.name)
-        series.append(SeriesPlace(Series(name, tuple(paths)), patient, title, folder, place))
-    return series
-
-
 def read_dicom_scans(root: Path, image: str = "", labelled: bool = False) -> ScanLayout:
-    """The volumes below a folder of DICOM.
+    """The volumes below a folder of DICOM, each with a class.
 
-    image: suffix of the names or descriptions of the series to take if a patient has several, "" to take
+    image: suffix of the folders or descriptions of the series to take if a patient has several, "" to take
     each. labelled: whether a table has the classes of the volumes, instead of folders.
     Patients still have their PatientID, which a table may use; `number_patients` removes it. Raises DataError
-    as `find_series` does, and E404 for images without one mask, series without a PatientID and folders that
-    name no classes.
+    as `find_series` does, and E404 for series without a PatientID and folders that name no classes.
     """
     series, notes = find_series(root)
     if lacking := sum(not item.patient for item in series):
         text = f"{lacking:,} of {len(series):,} series have no PatientID; write a pseudonym for each patient"
         raise DataError("E404", f"{DICOM}: {text}.")
+    if any(plain_name(n) in MASK_FOLDERS or n.lower().endswith(MASK_ENDINGS) for s in series for n in s.folder):
+        text = "masks are read from NIfTI alone; convert images and masks, as dcm2niix does"
+        raise DataError("E404", f"{DICOM}: {text}.")
     split = any(split_part(item.folder)[0] == "train" for item in series)
-    files = [_series_file(root, item, split) for item in series]
-    folders = frozenset(f.folders[:i] for f in files for i in range(1, len(f.folders) + 1))
-    tree = FolderTree(root, tuple(files), folders, ())
-    if has_mask_folders(tree) or any(is_mask_name(f) for f in files):
-        return _match_series(tree, series, image, notes)
-    matches = [item for item in series if item.place[-1].endswith(image) or item.title.endswith(image)]
+    matches = [s for s in series if "/".join(s.folder).endswith(image) or s.title.endswith(image)]
     if not matches:
-        raise DataError("E404", f"{DICOM}: no name or description of a series ends in image={image}.")
+        raise DataError("E404", f"{DICOM}: no folder or description of a series ends in image={image}.")
     if n := len(series) - len(matches):
         notes.append(("left out", f"{n:,} series of other kinds (image={image})"))
+    parts = [split_part(s.folder) if split else ("train", s.folder) for s in matches]
+    scans = [Scan(s, s.patient, "", part or "train") for s, (part, _) in zip(matches, parts)]
     if labelled:
-        return ScanLayout(tuple(_scan_of(item, split) for item in matches), (), tuple(notes), private=True)
-    return _scans_by_class(matches, split, notes)
+        return ScanLayout(tuple(scans), (), tuple(notes), private=True)
+    return _scans_by_class(scans, [folder for _, folder in parts], notes)
 
 
 def number_patients(layout: ScanLayout) -> ScanLayout:
@@ -320,79 +221,39 @@ def number_patients(layout: ScanLayout) -> ScanLayout:
     return replace(layout, scans=tuple(scans))
 
 
-def _series_file(root: Path, place: SeriesPlace, split: bool) -> File:
-    """A series as a single file."""
-    part, folders = split_part(place.place[:-1]) if split else ("", place.place[:-1])
-    return File(root.joinpath(*place.place[:-1], f"{place.place[-1]}.dcm"), part or "train", folders)
-
-
-def _scan_of(place: SeriesPlace, split: bool, site: str = "", label: int = -1) -> Scan:
-    part = split_part(place.folder)[0] if split else ""
-    return Scan(place.series, place.patient, site, part or "train", None, label)
-
-
-def _match_series(
-    tree: FolderTree, series: Sequence[SeriesPlace], image: str, notes: list[Note]
-) -> ScanLayout:
-    """Images with masks."""
-    try:
-        layout = read_scans(tree, image)
-    except DataError:  # its text names folders
-        text = "not every series of images has one mask, which is called like it; put them into"
-        remedy = "images/NAME/ and masks/NAME/, or into NAME/ and NAME_seg/ side by side"
-        raise DataError("E404", f"{DICOM}: {text} {remedy}.") from None
-    by_path = {file.path: one for file, one in zip(tree.files, series)}
-    scans: list[Scan] = []
-    for scan in layout.scans:
-        picture, mask = (by_path[Path(str(p))] for p in (scan.path, scan.mask))
-        if picture.patient != mask.patient:
-            raise DataError(
-                "E404", f"{mask.series} is of another PatientID than its image, {picture.series}."
-            )
-        scans.append(replace(scan, path=picture.series, mask=mask.series, patient=picture.patient))
-    if n := len(series) - 2 * len(scans):
-        notes.append(("left out", f"{n:,} series without a mask or an image of their name"))
-    return ScanLayout(_drop_patient_folders(scans, notes), (), tuple(notes), private=True)
-
-
-def _drop_patient_folders(scans: Sequence[Scan], notes: list[Note]) -> tuple[Scan, ...]:
-    """The scans with sites that hold several patients each; a folder with one patient is not a site."""
-    sites = [scan.site for scan in scans]
-    while any(sites) and _are_patients(sites, [scan.patient for scan in scans]):
-        sites = [site.rpartition("/")[0] for site in sites]
-    if not any(sites) and any(scan.site for scan in scans):
-        notes.append(("sites", "folders that hold one patient each were not taken for sites"))
-    return tuple(replace(scan, site=site) for scan, site in zip(scans, sites))
-
-
 def _are_patients(names: Sequence[str], patients: Sequence[str]) -> bool:
     """Whether most of these names, one for each volume, belong to a single patient each."""
     counts = Counter(name for name, _ in set(zip(names, patients)))
     return 2 * sum(n == 1 for n in counts.values()) > len(counts)
 
 
-def _scans_by_class(series: Sequence[SeriesPlace], split: bool, notes: list[Note]) -> ScanLayout:
+def _scans_by_class(
+    scans: Sequence[Scan], folders: Sequence[tuple[str, ...]], notes: list[Note]
+) -> ScanLayout:
     """Volumes with the class, and the site, of their outermost folders."""
-    folders = [split_part(one.folder)[1] if split else one.folder for one in series]
     if not all(folders):
         raise DataError(
             "E404", f"{DICOM}: a series lies in no folder of a class; use CLASS/, or {TABLE_HINT}."
         )
-    inner = _recurs_below(folders)
+    inner, patients = _recurs_below(folders), [scan.patient for scan in scans]
     labels = [f[1] if inner else f[0] for f in folders]
     classes = tuple(sorted(set(labels)))
     places = ["/".join(f[:2]) if inner else f[0] for f in folders]
-    if len(classes) < 2 or _are_patients(places, [one.patient for one in series]):
+    if len(classes) < 2 or _are_patients(places, patients):
         text = f"it has {len(classes):,}, and those of one patient each are patients'"
-        remedy = f"use CLASS/, at least two, or images/ and masks/, or {TABLE_HINT}"
-        raise DataError("E404", f"{DICOM} holds no folders of classes: {text}; {remedy}.")
+        raise DataError(
+            "E404", f"{DICOM} holds no folders of classes: {text}; use CLASS/, at least two, or {TABLE_HINT}."
+        )
     topic = "site/class" if inner else "class"
     notes.append(("sites" if inner else "labels", f"folders were read as {topic}"))
-    scans = [
-        _scan_of(one, split, folder[0] if inner else "", classes.index(label))
-        for one, folder, label in zip(series, folders, labels)
+    sites = [folder[0] if inner else "" for folder in folders]
+    if inner and _are_patients(sites, patients):
+        sites = [""] * len(sites)
+        notes.append(("sites", "folders that hold one patient each were not taken for sites"))
+    labelled = [
+        replace(scan, site=site, label=classes.index(label)) for scan, site, label in zip(scans, sites, labels)
     ]
-    return ScanLayout(_drop_patient_folders(scans, notes), classes, tuple(notes), private=True)
+    return ScanLayout(tuple(labelled), classes, tuple(notes), private=True)
 
 
 def _recurs_below(folders: Sequence[tuple[str, ...]]) -> bool:
