@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from unskew.data.downloads.named_archives import archive_path, recipes
+from unskew.data.files.parquet import holds_parquet, is_pattern, is_saved_set
 from unskew.data.kinds.column_roles import column_named
-from unskew.data.parquet.saved_sets import is_saved_set
-from unskew.data.parquet.table import holds_parquet, is_pattern
 from unskew.data.readers.from_folder import folder
 from unskew.data.readers.from_npz import is_npy_folder, npy, npz
 from unskew.data.readers.from_parquet import parquet, saved

@@ -36,6 +36,12 @@ Kinds: TypeAlias = dict[str, list[str]]
 """For each column of features, the words that each became a column of 0 and 1; [] for numbers."""
 
 
+def column_width(kinds: Sequence[str]) -> int:
+    """How many numbers a column of a table becomes. kinds: its words, empty for numbers; two words make
+    one number."""
+    return 1 if len(kinds) in (0, 2) else len(kinds)
+
+
 class ColumnFault(DataError):
     """A column that cannot be read (E405). fault: without the name of the column. remedy: how to mend it."""
 

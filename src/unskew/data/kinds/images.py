@@ -52,6 +52,15 @@ COLOUR_MODES = ("P", "PA", "CMYK", "YCbCr", "HSV", "LAB")
 
 
 @dataclass(frozen=True)
+class ImageSettings:
+    """The conversion of image files, with the arguments of `folder`."""
+
+    size: int
+    fit: Fit
+    bits: int
+
+
+@dataclass(frozen=True)
 class ImageInfo:
     """The format of an image file. shape: (width, height). depth: "8 bit", "16 bit" or "float"."""
 

@@ -33,7 +33,7 @@ from unskew.data.samples.conversion import (
 from unskew.data.samples.dataset import Dataset, Target, with_test_set
 from unskew.data.samples.packing import are_inputs, input_column, layout_difference, pack
 from unskew.data.samples.reading_notes import Intake, Note, quantity
-from unskew.data.storage.duplicates import are_among, first_duplicates
+from unskew.data.storage.sample_rows import first_duplicates, row_digests
 from unskew.errors import DataError
 from unskew.formats.input_layout import Layout
 
@@ -240,7 +240,7 @@ def _duplicate_notes(x: np.ndarray, x_test: np.ndarray) -> list[Note]:
     """A note on test samples that also occur in training."""
     if not len(x_test) or x.shape[1:] != x_test.shape[1:]:
         return []
-    twice = int(are_among(x_test, x).sum())
+    twice = int(np.isin(row_digests(x_test), row_digests(x)).sum())
     text = f"{quantity(twice, 'test sample')} of {len(x_test):,} also among the training samples"
     return [("note", text)] if twice else []
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
@@ -21,15 +21,18 @@ import numpy as np
 from unskew.data.files import cells
 from unskew.data.files.sheets import Sheet, read_csv
 from unskew.data.files.tree import (
+    MASK_FOLDERS,
+    MASK_SUFFIXES,
     SOUND_ENDINGS,
     File,
     FolderTree,
+    are_classes_below,
     empty_folder_notes,
     has_mask_folders,
     pair_masks,
+    plain_name,
     read_tree,
 )
-from unskew.data.kinds.class_folders import LabelledFiles, files_by_class
 from unskew.data.kinds.column_roles import (
     column_named,
     label_column_in,
@@ -37,7 +40,7 @@ from unskew.data.kinds.column_roles import (
     site_column_in,
     site_column_of,
 )
-from unskew.data.kinds.features import encode_inputs, is_row_number
+from unskew.data.kinds.features import Kinds, encode_inputs, is_row_number
 from unskew.data.kinds.groups import (
     GROUP_COLUMN,
     INDEPENDENT,
@@ -51,6 +54,7 @@ from unskew.data.kinds.images import (
     BitsSetting,
     FitSetting,
     ImageInfo,
+    ImageSettings,
     SizeSetting,
     depth_warnings,
     read_each,
@@ -58,23 +62,18 @@ from unskew.data.kinds.images import (
     size_notes,
 )
 from unskew.data.kinds.labels import label_names, sort_classes
-from unskew.data.kinds.masks import MaskOrigin, as_masks, mask_classes, read_mask
-from unskew.data.kinds.sounds import (
-    AudioInfo,
-    format_of,
-    read_sound,
-    sound_notes,
-    spectrogram_shape,
-)
-from unskew.data.parquet.row_decoding import ImageSettings
-from unskew.data.readers.from_arrays import arrays
+from unskew.data.kinds.masks import MaskOrigin, as_masks, check_palettes, read_mask
+from unskew.data.kinds.sounds import AudioInfo, format_of, read_sound, sound_notes, spectrogram_shape
 from unskew.data.readers.from_tables import check_sites, read_label_columns, target_of
+from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.dataset import Dataset, Target
-from unskew.data.samples.reading_notes import Intake, Note, abbreviate, quantity
-from unskew.data.storage.sample_rows import select_samples
-from unskew.data.storage.scratch import ScratchFile, fits_memory, scratch_note
+from unskew.data.samples.reading_notes import Note, abbreviate, quantity
+from unskew.data.storage.scratch import SampleSink
 from unskew.errors import DataError, excerpt
 
+MASK_FOLDERS_HINT = (
+    "put images into images/ and their masks into masks/ beside it (or SITE/images/ and SITE/masks/)"
+)
 S = TypeVar("S")
 Decode = Callable[[Path], tuple[np.ndarray, S]]
 """A function from a file to its sample and what else was noticed about it. Raises DataError for a file
@@ -90,24 +89,15 @@ def decode_files(
     name: name of the set. All files are decoded here, and a note says where the samples are kept. Raises the
     DataError of `decode`, with all files that cannot be read.
     """
-    if fits_memory(len(files), shape):
-        x = np.empty((len(files), *shape), np.float32)
+    sink = SampleSink(name, (len(files), *shape))
 
-        def decode_to_memory(i: int) -> S:
-            x[i], info = decode(files[i])
-            return info
-
-        return x, read_each(files, decode_to_memory)
-    scratch = ScratchFile(name, (len(files), *shape))
-
-    def decode_to_disk(i: int) -> S:
+    def decode_one(i: int) -> S:
         sample, info = decode(files[i])
-        scratch.put(i, sample[None])
+        sink.put(i, sample[None])
         return info
 
-    infos = read_each(files, decode_to_disk)
-    notes.append(scratch_note(scratch.shape))
-    return scratch.samples(), infos
+    infos = read_each(files, decode_one)
+    return sink.samples(notes), infos
 
 
 def folder(
@@ -220,13 +210,35 @@ def _read_masks(tree: FolderTree, images: ImageSettings, group: str) -> Dataset:
     paths, mask_files = [p.image.path for p in pairs], [p.mask.path for p in pairs]
     x, forms, image_notes = _read_images(tree, paths, images, sites)
     masks = read_each(mask_files, lambda i: read_mask(mask_files[i], images.size, images.fit, forms[i]))
-    notes = [*tree.notes, *empty_folder_notes(tree), *left_out, *image_notes]
-    values, colour_notes = mask_classes(masks, mask_files, tree.root.name)
-    notes += colour_notes
+    notes = [*tree.notes, *empty_folder_notes(tree), *left_out, *image_notes, *check_palettes(masks, mask_files)]
     origin = MaskOrigin(None if sites is None else np.array(sites), lambda i: str(mask_files[i]))
-    (y,), classes = as_masks(tree.root.name, [np.stack(values)], None, notes, [origin])
+    values = np.stack([mask.values for mask in masks])
+    (y,), classes = as_masks(tree.root.name, [values], None, notes, [origin])
     labelled = LabelledFiles(tuple(p.image for p in pairs), classes, y, sites, group=group)
     return _dataset_of(tree, labelled, x, notes, {"kind": "images", **asdict(images)})
+
+
+@dataclass(frozen=True)
+class LabelledFiles:
+    """Files with a label each.
+
+    classes: names in order, () if labels are no classes. labels: the label of every file, [N]. sites: None
+    without sites. facts: further columns by which clients can be formed, [N] each. target: set if labels are
+    numbers, or several a file.
+    group: the setting that says which files belong together.
+    beside: further inputs of every sample, by name. used: the encoding of the columns from which these come.
+    """
+
+    files: tuple[File, ...]
+    classes: tuple[str, ...]
+    labels: np.ndarray
+    sites: tuple[str, ...] | None
+    notes: tuple[Note, ...] = ()
+    facts: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    target: Target | None = None
+    beside: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    used: Kinds = field(default_factory=dict[str, list[str]])
+    group: str = ""
 
 
 def _dataset_of(
@@ -244,31 +256,75 @@ def _dataset_of(
         if labelled.sites is not None:
             questions = questions or folder_question(labelled.sites, labelled.labels, tested)
         notes += questions or file_question(names, labelled.labels, tested)
-        group = INDEPENDENT
     elif group not in columns and group != INDEPENDENT:
         columns[GROUP_COLUMN], group = file_groups(names, group, str(tree.root)), GROUP_COLUMN
-
-    def part(rows: np.ndarray) -> tuple[Any, np.ndarray]:
-        inputs = {file_input(labelled.files): x, **labelled.beside}
-        if not rows.all():
-            inputs = {name: select_samples(values, rows) for name, values in inputs.items()}
-        return (inputs if labelled.beside else next(iter(inputs.values()))), labelled.labels[rows]
-
-    beside = {"beside": [[column, kinds] for column, kinds in labelled.used.items()]}
-    dataset = arrays(
-        *part(~test),
-        *(part(test) if tested is not None else ()),
+    beside = {"beside": [[column, kinds] for column, kinds in labelled.used.items()]} if labelled.used else {}
+    raw = RawSamples(
+        {file_input(labelled.files): x, **labelled.beside} if labelled.beside else x,
+        labelled.labels,
         classes=labelled.classes or None,
-        columns={n: v[~test] for n, v in columns.items()},
-        test_columns={n: v[test] for n, v in columns.items()} if tested is not None else None,
-        name=tree.root.resolve().name,
-        notes=notes,
-        layout="channels first",
+        columns=columns,
+        notes=tuple(notes),
         target=labelled.target,
         group=group,
+        form={**form, **beside},
+        layout="channels first",
     )
-    form = {**form, **(beside if labelled.used else {})}
-    return replace(dataset, intake=replace(dataset.intake or Intake(), form=form))
+    return raw.divided(tested).dataset(tree.root.resolve().name)
+
+
+def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
+    """Files sorted by the folders that name their class, and those that name their site.
+
+    Raises DataError (E404) for fewer than two classes, for files at different depths and for masks among the
+    files.
+    """
+    remedy = "put all files into CLASS/, or into SITE/CLASS/"
+    depths = {len(f.folders): f for f in files}
+    if len(depths) > 1:
+        first, second = (f.path for f in list(depths.values())[:2])
+        raise DataError("E404", f"{tree.root}: {first} and {second} lie at different depths; {remedy}.")
+    depth = next(iter(depths), 1)
+    if depth == 0 or depth > 2:
+        position = "directly in it" if depth == 0 else f"{depth} folders deep, such as {files[0].path}"
+        raise DataError("E404", f"{tree.root} holds its files {position}; {remedy}.")
+    inner = depth == 2 and (len({f.folders[0] for f in files}) == 1 or are_classes_below([f.folders for f in files]))
+    place = 1 if inner else 0
+    names = {f.folders[place] for f in files} | {d[place] for d in tree.folders if len(d) == depth}
+    classes = tuple(sorted(names))
+    if len(classes) < 2:
+        fault = f"{tree.root} holds {quantity(len(classes), 'class folder')}"
+        remedy = f"put files into {tree.root}/CLASS/, at least two"
+        remedy += " (an empty folder for one of which there are no samples)"
+        masks = f"images with masks into {tree.root}/images/ and {tree.root}/masks/"
+        raise DataError("E404", f"{fault}; {remedy}, and {masks}.")
+    _check_no_masks(files, place)
+    number = {name: i for i, name in enumerate(classes)}
+    sorted_files = sorted(files, key=lambda f: (number[f.folders[place]], f.path))
+    labels = np.array([number[f.folders[place]] for f in sorted_files], dtype=np.int64)
+    if depth == 1:
+        return LabelledFiles(tuple(sorted_files), classes, labels, None)
+    note: Note = ("sites", f"folders were read as {'site/class' if inner else 'class/site'}")
+    sites = tuple(f.folders[1 - place] for f in sorted_files)
+    return LabelledFiles(tuple(sorted_files), classes, labels, sites, (note, *empty_folder_notes(tree, 1)))
+
+
+def _check_no_masks(files: Sequence[File], place: int) -> None:
+    """Raises DataError (E404) for files that are called like masks of others: x_mask.png next to x.png, or a
+    folder of masks with the file names of another. A model that is trained on masks as on images learns
+    nothing and scores well. place: position of the class among a file's folders."""
+    of_class = defaultdict[str, dict[str, File]](dict)
+    for file in files:
+        of_class[file.folders[place]][file.stem.lower()] = file
+    for name, members in of_class.items():
+        word = plain_name(name)
+        are_masks = word in MASK_FOLDERS or word.endswith(MASK_SUFFIXES)
+        others = {stem: f for c, more in of_class.items() if are_masks and c != name for stem, f in more.items()}
+        for stem, file in members.items():
+            base = next((stem.removesuffix(s) for s in MASK_SUFFIXES if stem.endswith(s)), "")
+            if image := others.get(stem) or others.get(base) or members.get(base):
+                text = f"{file.path} looks like the mask of {image.path}"
+                raise DataError("E404", f"{text}; {MASK_FOLDERS_HINT}.")
 
 
 LISTED_SHARE = 0.5

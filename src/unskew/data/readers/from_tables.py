@@ -37,7 +37,6 @@ from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.conversion import array_of
 from unskew.data.samples.dataset import Dataset, Target
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate, quantity
-from unskew.data.storage.sample_rows import select_samples
 from unskew.errors import DataError, excerpt
 
 SITE_COLUMN = "site"
@@ -314,7 +313,7 @@ def sheet_raw(
         x, y, classes=None if classes is None else tuple(classes), columns=places, notes=tuple(notes),
         target=target, group=group, form=form, gaps=filled.gaps if filled else {},
     )  # fmt: skip
-    return divide_by_part(raw, sheet)
+    return raw.divided(sheet.test, sheet.unused)
 
 
 def group_column(sheet: Sheet, columns: Sequence[str], group: str, notes: list[Note]) -> str:
@@ -362,24 +361,6 @@ def read_label_columns(
         return multilabel_columns(sheet, target.name)
     column, y = target_column(sheet, target) if target else label_column(sheet, label, classes, notes)
     return (column,), y
-
-
-def divide_by_part(raw: RawSamples, sheet: Sheet) -> RawSamples:
-    """A sheet's samples divided into its parts, without rows that are in no part."""
-    unused = np.zeros(len(raw.y), bool) if sheet.unused is None else sheet.unused
-    test = np.zeros(len(raw.y), bool) if sheet.test is None else sheet.test
-
-    def part(rows: np.ndarray) -> tuple[Any, Any, dict[str, Any]]:
-        return select_samples(raw.x, rows), raw.y[rows], {c: v[rows] for c, v in raw.columns.items()}
-
-    if not unused.any() and not test.any():
-        return raw
-    x, y, columns = part(~test & ~unused)
-    divided = replace(raw, x=x, y=y, columns=columns)
-    if not test.any():
-        return divided
-    x_test, y_test, test_columns = part(test & ~unused)
-    return replace(divided, x_test=x_test, y_test=y_test, test_columns=test_columns)
 
 
 def check_sites(sheet: Sheet, site: str) -> np.ndarray:

@@ -44,14 +44,15 @@ from unskew.data.files.tree import (
     MASK_SUFFIXES,
     File,
     FolderTree,
+    are_classes_below,
     has_mask_folders,
     pair_masks,
     plain_name,
     split_part,
 )
-from unskew.data.kinds.class_folders import files_by_class
 from unskew.data.kinds.column_roles import column_named
 from unskew.data.kinds.dicom import DICOM, Series, find_series
+from unskew.data.readers.from_folder import files_by_class
 from unskew.data.samples.dataset import largest_remainder
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
 from unskew.errors import DataError
@@ -235,7 +236,9 @@ def _scans_by_class(
         raise DataError(
             "E404", f"{DICOM}: a series lies in no folder of a class; use CLASS/, or {TABLE_HINT}."
         )
-    inner, patients = _recurs_below(folders), [scan.patient for scan in scans]
+    inner = len({f[:1] for f in folders}) > 1 and len({f[1:2] for f in folders}) > 1
+    inner = inner and all(f[1:] for f in folders) and are_classes_below(folders)
+    patients = [scan.patient for scan in scans]
     labels = [f[1] if inner else f[0] for f in folders]
     classes = tuple(sorted(set(labels)))
     places = ["/".join(f[:2]) if inner else f[0] for f in folders]
@@ -254,15 +257,6 @@ def _scans_by_class(
         replace(scan, site=site, label=classes.index(label)) for scan, site, label in zip(scans, sites, labels)
     ]
     return ScanLayout(tuple(labelled), classes, tuple(notes), private=True)
-
-
-def _recurs_below(folders: Sequence[tuple[str, ...]]) -> bool:
-    """Whether b is the class in paths a/b/...: its names then recur below most of a."""
-    if any(len(f) < 2 for f in folders):
-        return False
-    below = {f[0]: {g[1] for g in folders if g[0] == f[0]} for f in folders}
-    total, names = sum(map(len, below.values())), set().union(*below.values())
-    return len(below) > 1 and len(names) > 1 and 2 * (total - len(names)) >= total / len(below)
 
 
 def add_participants(layout: ScanLayout, root: Path, site: str, label: str) -> ScanLayout:

@@ -6,8 +6,8 @@ import numpy as np
 
 from unskew.data.downloads.original_files import OriginalFiles, OriginalSamples, Recipe
 from unskew.data.files.tree import IMAGE_ENDINGS, read_tree
-from unskew.data.kinds.class_folders import files_by_class
 from unskew.data.kinds.images import read_each, read_image
+from unskew.data.readers.from_folder import files_by_class
 from unskew.errors import DataError
 
 LARGEST_SET = 4 << 30
