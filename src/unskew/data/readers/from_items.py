@@ -22,7 +22,7 @@ from unskew.data.readers.raw_samples import RawSamples, class_names_of
 from unskew.data.samples.conversion import array_of, depth_of
 from unskew.data.samples.packing import PackedSamples, pack, pack_to_layout
 from unskew.data.samples.reading_notes import Note, quantity
-from unskew.data.storage.scratch import ScratchFile, fits_memory, scratch_note
+from unskew.data.storage.scratch import SampleSink, fits_memory
 from unskew.errors import DataError, excerpt
 
 
@@ -161,22 +161,22 @@ def _copied_items(
     notes: list[Note],
 ) -> tuple[np.ndarray, list[Any]]:
     """(samples in a scratch file, labels) of a set that does not fit into memory."""
-    labels, like, scratch, full = list[Any](), np.zeros(0), None, 1
+    labels, like, sink, full = list[Any](), np.zeros(0), None, 1
     for i, (item, y) in enumerate(pairs):
         x = form(item, i)
-        if scratch is None:
-            like, scratch = x, ScratchFile(name, (count, *x.shape))
+        if sink is None:
+            like, sink = x, SampleSink(name, (count, *x.shape), in_memory=False)
             bits = depth_of(x.dtype) if x.ndim > 1 else None
             full = (1 << bits) - 1 if bits else 1
         if x.shape != like.shape or x.dtype != like.dtype:
             raise _unequal(name, f"{like.dtype} {list(like.shape)}", i, f"{x.dtype} {list(x.shape)}")
-        scratch.put(i, x[None].astype(np.float32) / np.float32(full))
+        sink.put(i, x[None].astype(np.float32) / np.float32(full))
         labels.append(y)
-    assert scratch is not None
-    notes.append(scratch_note(scratch.shape))
+    assert sink is not None
+    samples = sink.samples(notes)
     if full > 1:
         notes.append(("scaled", f"{full.bit_length()}-bit whole numbers were divided by {full:,}"))
-    return scratch.samples(), labels
+    return samples, labels
 
 
 def _unequal(name: str, first: str, i: int, other: str) -> DataError:
