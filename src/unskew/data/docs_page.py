@@ -65,7 +65,7 @@ def page() -> str:
         ),
         (
             "Tables are .csv and .tsv files, and folders with train.csv; folders hold images or sounds; saved"
-            " sets are those of Hugging Face Datasets; volumes are NIfTI or DICOM."
+            " sets are those of Hugging Face Datasets; volumes are NIfTI."
         ),
         _reader_arguments(),
         "## Partitions: `--skew`",

@@ -33,7 +33,6 @@ from unskew.data.files.tree import (
     has_mask_folders,
     read_tree,
 )
-from unskew.data.kinds.dicom import find_series, holds_dicom
 from unskew.data.kinds.features import encode_as, encode_inputs_as
 from unskew.data.kinds.images import read_each, read_image
 from unskew.data.kinds.missing_values import fill_as
@@ -93,8 +92,6 @@ def _kind_of(path: Path) -> str:
         return "table"
     elif suffixes & {".npy", ".npz"}:
         return "arrays"
-    if not suffixes & VOLUME_ENDINGS and holds_dicom(path):
-        return "volumes"
     kinds = {"sounds": SOUND_ENDINGS, "images": IMAGE_ENDINGS, "volumes": VOLUME_ENDINGS}
     return next((kind for kind, endings in kinds.items() if suffixes & endings), "")
 
@@ -178,14 +175,9 @@ def _decode(files: list[Path], form: Mapping[str, Any]) -> np.ndarray:
 
 
 def _read_volumes(path: Path, form: Mapping[str, Any]) -> NamedSamples:
-    dicom = file_ending(path) not in VOLUME_ENDINGS and not (
-        path.is_dir() and read_tree(path, VOLUME_ENDINGS, validation=True).files
-    )
-    series = find_series(path)[0] if dicom else []
-    sources, labels = (series, list(map(str, series))) if dicom else _files_below(path, VOLUME_ENDINGS)
-    read = read_each(
-        sources, lambda i: prediction_slices(sources[i], labels[i], form["axis"], int(form["size"]))
-    )
+    files, names = _files_below(path, VOLUME_ENDINGS)
+    axis, size = form["axis"], int(form["size"])
+    read = read_each(files, lambda i: prediction_slices(files[i], names[i], axis, size))
     return [name for names, _ in read for name in names], np.concatenate([x for _, x in read])
 
 

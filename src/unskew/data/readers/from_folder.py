@@ -146,7 +146,8 @@ def folder(
     tree, group = read_tree(Path(path)), group_setting(group, site)
     if not tree.files:
         left_out = "".join(f" Left out: {text}." for topic, text in tree.notes if topic == "left out")
-        raise DataError("E404", f"{tree.root} holds no images and no sounds.{left_out}")
+        hint = " DICOM is read as NIfTI, into which dcm2niix converts it." if ".dcm" in left_out else ""
+        raise DataError("E404", f"{tree.root} holds no images and no sounds.{left_out}{hint}")
     images = ImageSettings(size, fit, bits)
     if has_mask_folders(tree):
         if columns:

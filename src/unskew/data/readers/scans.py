@@ -1,6 +1,5 @@
-"""The volumes of a folder: patient, site, mask or class of each, and which patients are held out.
-
-NIfTI files:
+"""The volumes of a folder of NIfTI files: patient, site, mask or class of each, and which patients are held
+out.
 
 imagesTr/case.nii.gz + labelsTr/case.nii.gz
     images and masks in folders side by side (unskew.data.files.tree)
@@ -13,15 +12,6 @@ sub-01/anat/sub-01_T1w.nii.gz + derivatives/.../sub-01_dseg.nii.gz
 
 A patient is what `sub-` names, else the folder of a volume and its mask, else the file.
 
-DICOM: files of one SeriesInstanceUID are a volume, and those of one PatientID are of one patient. Directories
-(DICOMDIR), reports, segmentations and files of other kinds are left out, with a note, and links are not
-followed. Masks are read from NIfTI alone.
-
-CLASS/...                SITE/CLASS/..., if classes recur below sites and hold several patients
-
-Folders are often named after patients. One that holds a single patient is therefore taken neither for a site
-nor for a class, and patients are called by numbers, in the order of paths.
-
 A table of patients (participants.tsv as BIDS has it, patients.csv or patients.tsv) may add sites and classes.
 All volumes of a patient, and so all slices, are on one side of a split.
 """
@@ -29,7 +19,6 @@ All volumes of a patient, and so all slices, are on one side of a split.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,59 +33,49 @@ from unskew.data.files.tree import (
     MASK_SUFFIXES,
     File,
     FolderTree,
-    are_classes_below,
     has_mask_folders,
     pair_masks,
     plain_name,
-    split_part,
 )
 from unskew.data.kinds.column_roles import column_named
-from unskew.data.kinds.dicom import DICOM, Series, find_series
 from unskew.data.readers.from_folder import files_by_class
 from unskew.data.samples.dataset import largest_remainder
-from unskew.data.samples.reading_notes import Note, abbreviate, quantity
+from unskew.data.samples.reading_notes import Note, abbreviate
 from unskew.errors import DataError
 
 MASK_ENDINGS = (*MASK_SUFFIXES, "_dseg", "-label", "_labels")
 """The suffixes of a mask's name, after the name of its image."""
 PATIENT_TABLES = ("participants.tsv", "patients.csv", "patients.tsv")
 """The names of tables of patients; the first column names patients."""
-TABLE_HINT = "name classes in a table (label=COLUMN of participants.tsv)"
 _SUBJECT = re.compile(r"(?:^|_)(sub-[A-Za-z0-9]+)")
 _SESSION = re.compile(r"(?:^|_)(ses-[A-Za-z0-9]+)")
 
 
 @dataclass(frozen=True)
 class Scan:
-    """A volume, in a file or a series. mask: its mask, None if volumes have classes. label: its class, -1 if
-    volumes have masks.
+    """A volume. mask: its mask, None if volumes have classes. label: its class, -1 if volumes have masks. Equal
+    names of patients at two sites are two people."""
 
-    person: the patient's name across sites; "" if equal names at two sites are two people.
-    """
-
-    path: Path | Series
+    path: Path
     patient: str
     site: str
     part: str
     mask: Path | None = None
     label: int = -1
-    person: str = ""
 
     @property
     def owner(self) -> str:
         """The key of the patient; no split may separate the scans of one key."""
-        return self.person or f"{self.site}/{self.patient}"
+        return f"{self.site}/{self.patient}"
 
 
 @dataclass(frozen=True)
 class ScanLayout:
-    """The volumes of a folder. scans: in the order of paths. classes: () if volumes have masks. private:
-    whether patients have the names in their files, which no message may contain."""
+    """The volumes of a folder. scans: in the order of paths. classes: () if volumes have masks."""
 
     scans: tuple[Scan, ...]
     classes: tuple[str, ...]
     notes: tuple[Note, ...]
-    private: bool = False
 
 
 def read_scans(tree: FolderTree, image: str = "", labelled: bool = False) -> ScanLayout:
@@ -186,79 +165,6 @@ def _patient_of(file: File) -> str:
     return subject[1] if subject else file.stem.removesuffix(CHANNEL_SUFFIX)
 
 
-def read_dicom_scans(root: Path, image: str = "", labelled: bool = False) -> ScanLayout:
-    """The volumes below a folder of DICOM, each with a class.
-
-    image: suffix of the folders or descriptions of the series to take if a patient has several, "" to take
-    each. labelled: whether a table has the classes of the volumes, instead of folders.
-    Patients still have their PatientID, which a table may use; `number_patients` removes it. Raises DataError
-    as `find_series` does, and E404 for series without a PatientID and folders that name no classes.
-    """
-    series, notes = find_series(root)
-    if lacking := sum(not item.patient for item in series):
-        text = f"{lacking:,} of {len(series):,} series have no PatientID; write a pseudonym for each patient"
-        raise DataError("E404", f"{DICOM}: {text}.")
-    if any(plain_name(n) in MASK_FOLDERS or n.lower().endswith(MASK_ENDINGS) for s in series for n in s.folder):
-        text = "masks are read from NIfTI alone; convert images and masks, as dcm2niix does"
-        raise DataError("E404", f"{DICOM}: {text}.")
-    split = any(split_part(item.folder)[0] == "train" for item in series)
-    matches = [s for s in series if "/".join(s.folder).endswith(image) or s.title.endswith(image)]
-    if not matches:
-        raise DataError("E404", f"{DICOM}: no folder or description of a series ends in image={image}.")
-    if n := len(series) - len(matches):
-        notes.append(("left out", f"{n:,} series of other kinds (image={image})"))
-    parts = [split_part(s.folder) if split else ("train", s.folder) for s in matches]
-    scans = [Scan(s, s.patient, "", part or "train") for s, (part, _) in zip(matches, parts)]
-    if labelled:
-        return ScanLayout(tuple(scans), (), tuple(notes), private=True)
-    return _scans_by_class(scans, [folder for _, folder in parts], notes)
-
-
-def number_patients(layout: ScanLayout) -> ScanLayout:
-    """The layout with numbers in place of patients' names, in the order of paths."""
-    people = dict.fromkeys(s.patient for s in layout.scans)
-    numbers = {person: f"patient {i + 1}" for i, person in enumerate(people)}
-    scans = [replace(s, patient=numbers[s.patient], person=numbers[s.patient]) for s in layout.scans]
-    return replace(layout, scans=tuple(scans))
-
-
-def _are_patients(names: Sequence[str], patients: Sequence[str]) -> bool:
-    """Whether most of these names, one for each volume, belong to a single patient each."""
-    counts = Counter(name for name, _ in set(zip(names, patients)))
-    return 2 * sum(n == 1 for n in counts.values()) > len(counts)
-
-
-def _scans_by_class(
-    scans: Sequence[Scan], folders: Sequence[tuple[str, ...]], notes: list[Note]
-) -> ScanLayout:
-    """Volumes with the class, and the site, of their outermost folders."""
-    if not all(folders):
-        raise DataError(
-            "E404", f"{DICOM}: a series lies in no folder of a class; use CLASS/, or {TABLE_HINT}."
-        )
-    inner = len({f[:1] for f in folders}) > 1 and len({f[1:2] for f in folders}) > 1
-    inner = inner and all(f[1:] for f in folders) and are_classes_below(folders)
-    patients = [scan.patient for scan in scans]
-    labels = [f[1] if inner else f[0] for f in folders]
-    classes = tuple(sorted(set(labels)))
-    places = ["/".join(f[:2]) if inner else f[0] for f in folders]
-    if len(classes) < 2 or _are_patients(places, patients):
-        text = f"it has {len(classes):,}, and those of one patient each are patients'"
-        raise DataError(
-            "E404", f"{DICOM} holds no folders of classes: {text}; use CLASS/, at least two, or {TABLE_HINT}."
-        )
-    topic = "site/class" if inner else "class"
-    notes.append(("sites" if inner else "labels", f"folders were read as {topic}"))
-    sites = [folder[0] if inner else "" for folder in folders]
-    if inner and _are_patients(sites, patients):
-        sites = [""] * len(sites)
-        notes.append(("sites", "folders that hold one patient each were not taken for sites"))
-    labelled = [
-        replace(scan, site=site, label=classes.index(label)) for scan, site, label in zip(scans, sites, labels)
-    ]
-    return ScanLayout(tuple(labelled), classes, tuple(notes), private=True)
-
-
 def add_participants(layout: ScanLayout, root: Path, site: str, label: str) -> ScanLayout:
     """The layout with sites and classes from these columns of the patients' table; "" for none.
 
@@ -276,8 +182,8 @@ def add_participants(layout: ScanLayout, root: Path, site: str, label: str) -> S
     sheet = read_csv(path)
     rows = {str(v): i for i, v in reversed(list(enumerate(next(iter(sheet.columns.values())))))}
     if lacking := {scan.patient: None for scan in layout.scans if scan.patient not in rows}:
-        text = f"{len(lacking):,} of the patients, by PatientID" if layout.private else abbreviate([*lacking])
-        raise DataError("E403", f"{path} has no line for {text}; its first column names patients.")
+        text = f"{path} has no line for {abbreviate([*lacking])}"
+        raise DataError("E403", f"{text}; its first column names patients.")
     scans = list(layout.scans)
     if site:
         values = _patient_column(sheet, site, path)
