@@ -59,7 +59,7 @@ FROZEN = {
     "serve": "name --folder --bind --metrics --log-format",
     "join": "ticket --folder --coordinator --json",
     "data": "",
-    "data check": "data --label --site --target --group --json",
+    "data check": "data --label --site --target --group",
     "data get": "name --from --out --size",
     "federation": "",
     "federation init": "name --host --sites --folder --no-tls --json",

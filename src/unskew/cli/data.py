@@ -30,13 +30,11 @@ def check(
     group: Annotated[
         str, "samples that no split separates: a column, such as patient, or a pattern of files"
     ] = "",
-    as_json: Json = False,
 ) -> None:
     """Print how unskew reads the data: samples, values, classes, sites, and what it would change or leave
     out."""
-    from unskew.cli.screen import json_of
     from unskew.data import read
-    from unskew.data.data_overview import facts, table
+    from unskew.data.data_overview import table
     from unskew.data.standardisation import standardise
 
     roles = {"label": label, "site": site, "target": target, "group": group}
@@ -44,7 +42,7 @@ def check(
     scaled = standardise(dataset, always=False)
     if scaled.intake and dataset.intake and scaled.intake != dataset.intake:
         dataset = dataset.with_notes(*scaled.intake.notes)
-    print(json_of(facts(dataset)) if as_json else table(dataset))
+    print(table(dataset))
 
 
 def get(

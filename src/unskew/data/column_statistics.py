@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from unskew.data.clients.federation import Federation
-from unskew.data.data_warnings import column_width, rows_of_sites
+from unskew.data.kinds.column_roles import site_column_in
+from unskew.data.kinds.features import column_width
 from unskew.data.samples.dataset import Dataset
 from unskew.data.samples.reading_notes import abbreviate
 from unskew.errors import excerpt, printable
@@ -79,6 +80,28 @@ class ColumnStatistics:
         )
 
 
+def site_column(dataset: Dataset | Federation) -> str:
+    """The column by which the set was divided, else the first with a usual name for sites; "" without
+    either."""
+    column = dataset.intake.divided if dataset.intake else ""
+    others = {name: values for name, values in dataset.columns.items() if name != dataset.group_column}
+    return column if column in dataset.columns else site_column_in(others)
+
+
+def rows_of_sites(data: Dataset | Federation) -> list[tuple[str, np.ndarray]]:
+    """(name, training rows) of each site of a set with a column of sites, or of a federation with clients
+    that are sites; else none."""
+    if isinstance(data, Federation):
+        clients = enumerate(data.train) if data.natural else ()
+        return [(data.name_of(k), rows) for k, rows in clients]
+    column = site_column(data)
+    if not column:
+        return []
+    values, names = data.columns[column], data.labels.get(column)
+    distinct = np.unique(values).tolist()
+    return [(names[int(v)] if names else str(v), np.flatnonzero(values == v)) for v in distinct]
+
+
 def numbers_of_rows(data: Dataset | Federation) -> list[tuple[str, tuple[str, ...], int, int]]:
     """(name of a column, its words, the first and last position of its numbers in a row) of each column; ()
     for samples that are no rows of a table."""
@@ -93,6 +116,11 @@ def numbers_of_rows(data: Dataset | Federation) -> list[tuple[str, tuple[str, ..
         places.append((name, tuple(kinds), start, end))
         start = end
     return places
+
+
+def quoted(name: str) -> str:
+    """The name of a column in a sentence: `'age'`, or `3` for the position in an array."""
+    return name if name.isdecimal() else excerpt(name, 40)
 
 
 def columns_of(data: Dataset | Federation) -> list[Column]:

@@ -7,22 +7,20 @@ are.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from unskew.data.clients.federation import Federation
-from unskew.data.data_warnings import column_width
+from unskew.data.column_statistics import numbers_of_rows, quoted
 from unskew.data.samples.conversion import DEPTHS, LARGE
 from unskew.data.samples.dataset import Dataset
 from unskew.data.samples.packing import input_column
 from unskew.data.samples.reading_notes import Note
 from unskew.data.storage.sample_rows import map_samples, moments, select_samples
-from unskew.errors import UsageError, excerpt
+from unskew.errors import UsageError
 
 UNSCALED_ABOVE = 5.0
 """A channel with a mean or standard deviation above this counts as unscaled; images and standardised
@@ -149,11 +147,7 @@ def has_columns(dataset: Dataset | Federation) -> bool:
 
 def column_name(dataset: Dataset | Federation, c: int) -> str:
     """The name of a row's number c: that of the table's column, else its position."""
-    form = dataset.intake.form if dataset.intake else {}
-    columns: Sequence[Any] = form["columns"] if form.get("kind") == "table" else ()
-    ends = itertools.accumulate(column_width(kinds) for _, kinds in columns)
-    names = (excerpt(column, 40) for (column, _), end in zip(columns, ends) if c < end)
-    return next(names, str(c))
+    return next((quoted(name) for name, _, _, end in numbers_of_rows(dataset) if c < end), str(c))
 
 
 def _reason(rows: np.ndarray, column: Callable[[int], str] | None = None) -> str:
