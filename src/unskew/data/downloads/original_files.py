@@ -109,12 +109,10 @@ def _damage_error(place: str, error: Exception) -> DataError:
 
 @dataclass(frozen=True)
 class OriginalFiles:
-    """The files that the user has downloaded. name: name of the requested set. size: side of resized
-    images, in pixels."""
+    """The files that the user has downloaded. name: name of the requested set."""
 
     path: Path
     name: str
-    size: int = 64
 
     @property
     def files(self) -> Files:
@@ -148,8 +146,7 @@ class Recipe:
     read: makes the samples from the files; raises DataError (E401, E402). sizes: published numbers of
     training and test samples, None if there are several. files: published SHA-256 of original files by name,
     or `md5:...`, which is compared after a download alone, because other versions have the same name.
-    takes_size: whether images are resized. addresses: of all files, if they can be downloaded; each has a
-    digest in `files`.
+    addresses: of all files, if they can be downloaded; each has a digest in `files`.
     """
 
     what: str
@@ -159,5 +156,4 @@ class Recipe:
     read: Callable[[OriginalFiles], OriginalSamples]
     sizes: tuple[int, int] | None = None
     files: Mapping[str, str] = field(default_factory=dict)
-    takes_size: bool = False
     addresses: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ import numpy as np
 
 from unskew.data.files import cells
 from unskew.data.files.cells import DecimalSetting, NumberFormat, ThousandsSetting
-from unskew.data.files.sheets import ColumnSubset, Sheet, check_points, join_sheets, read_sheet
+from unskew.data.files.sheets import ColumnSubset, Sheet, join_sheets, read_sheet
 from unskew.data.files.tree import IMAGE_ENDINGS, PART_NAMES, SOUND_ENDINGS, VOLUME_ENDINGS, file_ending
 from unskew.data.kinds.column_roles import (
     column_named,
@@ -124,24 +124,17 @@ def _join_sites(sheets: Mapping[str, Sheet], site: str, notes: list[Note]) -> Sh
     if not common:
         names = abbreviate(list(sheets), 5)
         raise DataError("E403", f"the tables {names} have no column in common; give them one header.")
-    check_points(list(sheets.values()), common)
     for column in others:
         owners = [name for name, sheet in sheets.items() if column in sheet.columns]
         notes.append(("left out", f"column '{column}', only in the tables of {abbreviate(owners, 5)}"))
-    columns = {c: np.concatenate([sheet.columns[c] for sheet in sheets.values()]) for c in common}
-    if not site:
-        names = np.repeat(list(sheets), [len(sheet.places) for sheet in sheets.values()])
-        if (stated := site_column_in(columns)) and not np.array_equal(columns.pop(stated), names):
-            notes.append(("left out", f"column '{stated}', because the names of files are the sites"))
-        columns[SITE_COLUMN] = names
-    return Sheet(
-        "the tables of sites",
-        columns,
-        tuple(f"{place} of {sheet.name}" for sheet in sheets.values() for place in sheet.places),
-        any(sheet.decimal_commas for sheet in sheets.values()),
-        semicolons=any(sheet.semicolons for sheet in sheets.values()),
-        numbers=first.numbers,
-    )
+    sheet = join_sheets("the tables of sites", list(sheets.values()), common)
+    if site:
+        return sheet
+    columns = dict(sheet.columns)
+    names = np.repeat(list(sheets), [len(sheet.places) for sheet in sheets.values()])
+    if (stated := site_column_in(columns)) and not np.array_equal(columns.pop(stated), names):
+        notes.append(("left out", f"column '{stated}', because the names of files are the sites"))
+    return replace(sheet, columns={**columns, SITE_COLUMN: names})
 
 
 def _read_parts(folder: Path, numbers: NumberFormat | None, notes: list[Note]) -> Sheet:
@@ -159,7 +152,11 @@ def _read_parts(folder: Path, numbers: NumberFormat | None, notes: list[Note]) -
     test = read_sheet(files["test"], numbers)
     if more := [c for c in test.columns if c not in train.columns]:
         notes.append(("left out", f"column '{more[0]}', which only {test.name} has"))
-    return join_sheets(train, test)
+    if lacking := [c for c in train.columns if c not in test.columns]:
+        fault = f"{test.name} has no column '{lacking[0]}', which {train.name} has"
+        raise DataError("E403", f"{fault}; it has: {abbreviate(list(test.columns), 12)}.")
+    joined = join_sheets(train.name, [train, test], list(train.columns))
+    return replace(joined, test=np.arange(len(joined.places)) >= len(train.places))
 
 
 def is_csv_pair(path: Path) -> bool:
@@ -485,16 +482,11 @@ def encode_frame(frame: Any, form: Mapping[str, Any], name: str) -> np.ndarray:
 
 def _join_tables(sheets: Mapping[str, Sheet]) -> Sheet:
     """The rows of all tables, with the columns of the first."""
-    (name, first), columns = next(iter(sheets.items())), dict[str, np.ndarray]()
+    name, first = next(iter(sheets.items()))
     for column in first.columns:
         if lacks := next((other for other, sheet in sheets.items() if column not in sheet.columns), ""):
             fault = f"{excerpt(lacks)} has no column '{column}', which {excerpt(name)} has"
             names = abbreviate(list(sheets[lacks].columns), 12)
             raise DataError("E403", f"{fault}; it has: {names}.")
-        parts = [sheet.columns[column] for sheet in sheets.values()]
-        kinds = {part.dtype.kind for part in parts}
-        alike = kinds <= {*"biuf"} or len(kinds) == 1
-        columns[column] = np.concatenate(parts if alike else [part.astype(object) for part in parts])
-    counts = {name: len(next(iter(sheet.columns.values()), ())) for name, sheet in sheets.items()}
-    places = [f"row {i} of {excerpt(name)}" for name, count in counts.items() for i in range(count)]
-    return Sheet("table" if len(sheets) < 2 else f"the tables of {abbreviate(list(sheets))}", columns, places)
+    title = "table" if len(sheets) < 2 else f"the tables of {abbreviate(list(sheets))}"
+    return join_sheets(title, list(sheets.values()), list(first.columns))
