@@ -70,11 +70,6 @@ class Shift:
     def check(self, shape: tuple[int, ...], unit: bool) -> None:
         """Raises UsageError (E103) if the shift does not apply to samples of this shape and range."""
 
-    def require_images(self, shape: tuple[int, ...]) -> None:
-        """Raises UsageError (E103) for samples of this shape if they are no images."""
-        if len(shape) != 3:
-            raise UsageError("E103", f"feature skew '+{self.name}' needs images; samples are {list(shape)}.")
-
 
 @dataclass(frozen=True)
 class Brightness(Shift):
@@ -145,15 +140,12 @@ class Rotate90(Shift):
         return np.ascontiguousarray(np.rot90(x, client.id % 4, axes=(-2, -1)))
 
     def check(self, shape: tuple[int, ...], unit: bool) -> None:
-        self.require_images(shape)
-        if shape[-1] != shape[-2]:
+        if len(shape) != 3 or shape[-1] != shape[-2]:
             text = f"feature skew '+rotate90' needs square images; samples are {list(shape)}"
             raise UsageError("E103", f"{text}.")
 
 
-SHIFTS: dict[str, type[Shift]] = {
-    kind.name: kind for kind in (Brightness, Contrast, Gamma, Noise, Rotate90)
-}
+SHIFTS: dict[str, type[Shift]] = {kind.name: kind for kind in (Brightness, Contrast, Gamma, Noise, Rotate90)}
 """The kinds by name."""
 
 

@@ -251,7 +251,9 @@ def _schema_facts(path: Path, schema: Any) -> tuple[dict[str, Column], dict[str,
     columns = {one.name: column_of(one) for one in schema}
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"].items()
-        lists = {str(column): feature.get("names") for column, feature in features if isinstance(feature, dict)}
+        lists = {
+            str(column): feature.get("names") for column, feature in features if isinstance(feature, dict)
+        }
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return columns, {}
     return columns, {
@@ -464,7 +466,9 @@ def _files_at(path: Path) -> list[Path]:
     files: list[Path] = []
     for place, folders, names in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith(HIDDEN_PREFIXES))
-        shards = (n for n in names if n.lower().endswith(PARQUET_ENDING) and not n.startswith(HIDDEN_PREFIXES))
+        shards = (
+            n for n in names if n.lower().endswith(PARQUET_ENDING) and not n.startswith(HIDDEN_PREFIXES)
+        )
         files += [Path(place, name) for name in shards]
     return sorted(files)
 
@@ -567,7 +571,9 @@ def read_saved_table(path: Path, split: str) -> ShardTable:
     elif len(parts["train"]) != 1 or len(parts["test"]) > 1:
         text = f"{path} holds the splits {abbreviate(splits, 8)}, none or several of which are called train"
         raise DataError("E403", f"{text}: name the one to train on, such as split={splits[0]}.")
-    train, test = ([shard for name in names for shard in _arrow_files(path / name)] for names in parts.values())
+    train, test = (
+        [shard for name in names for shard in _arrow_files(path / name)] for names in parts.values()
+    )
     used = {*parts["train"], *parts["test"]}
     omissions = [f"split '{excerpt(name, 40)[1:-1]}'" for name in splits if name not in used]
     return _join_shards(path, train, test, omissions)

@@ -269,7 +269,11 @@ def check_palettes(masks: Sequence[MaskFile], files: Sequence[Path]) -> list[Not
         text = f"masks such as {files[0]} have {colours[0]} as their background and {colours[1]} on it"
         raise DataError("E404", f"{text}, which may be the other way round; {REMEDY}.")
     texts = [f"{number} is {known[number][0]}" for number in sorted(known)]
-    return [("labels", f"masks have a palette, whose numbers were read: {', '.join(texts[:4])}")] if texts else []
+    return (
+        [("labels", f"masks have a palette, whose numbers were read: {', '.join(texts[:4])}")]
+        if texts
+        else []
+    )
 
 
 def _check_fits(file: Path, image: Any, form: ImageInfo) -> None:

@@ -211,7 +211,13 @@ def _read_masks(tree: FolderTree, images: ImageSettings, group: str) -> Dataset:
     paths, mask_files = [p.image.path for p in pairs], [p.mask.path for p in pairs]
     x, forms, image_notes = _read_images(tree, paths, images, sites)
     masks = read_each(mask_files, lambda i: read_mask(mask_files[i], images.size, images.fit, forms[i]))
-    notes = [*tree.notes, *empty_folder_notes(tree), *left_out, *image_notes, *check_palettes(masks, mask_files)]
+    notes = [
+        *tree.notes,
+        *empty_folder_notes(tree),
+        *left_out,
+        *image_notes,
+        *check_palettes(masks, mask_files),
+    ]
     origin = MaskOrigin(None if sites is None else np.array(sites), lambda i: str(mask_files[i]))
     values = np.stack([mask.values for mask in masks])
     (y,), classes = as_masks(tree.root.name, [values], None, notes, [origin])
@@ -289,7 +295,9 @@ def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
     if depth == 0 or depth > 2:
         position = "directly in it" if depth == 0 else f"{depth} folders deep, such as {files[0].path}"
         raise DataError("E404", f"{tree.root} holds its files {position}; {remedy}.")
-    inner = depth == 2 and (len({f.folders[0] for f in files}) == 1 or are_classes_below([f.folders for f in files]))
+    inner = depth == 2 and (
+        len({f.folders[0] for f in files}) == 1 or are_classes_below([f.folders for f in files])
+    )
     place = 1 if inner else 0
     names = {f.folders[place] for f in files} | {d[place] for d in tree.folders if len(d) == depth}
     classes = tuple(sorted(names))
@@ -320,7 +328,9 @@ def _check_no_masks(files: Sequence[File], place: int) -> None:
     for name, members in of_class.items():
         word = plain_name(name)
         are_masks = word in MASK_FOLDERS or word.endswith(MASK_SUFFIXES)
-        others = {stem: f for c, more in of_class.items() if are_masks and c != name for stem, f in more.items()}
+        others = {
+            stem: f for c, more in of_class.items() if are_masks and c != name for stem, f in more.items()
+        }
         for stem, file in members.items():
             base = next((stem.removesuffix(s) for s in MASK_SUFFIXES if stem.endswith(s)), "")
             if image := others.get(stem) or others.get(base) or members.get(base):

@@ -309,7 +309,8 @@ def encode_table(
     sink = SampleSink(table.name, (len(table), sum(map(column_width, used.values()))))
     for begin, batch in table.batches(list(used)):
         values = {
-            name: table.convert_part(values_of, batch.column(table.columns[name].name), begin) for name in used
+            name: table.convert_part(values_of, batch.column(table.columns[name].name), begin)
+            for name in used
         }
         sink.put(begin, encode_as(Sheet(table.name, values, RowNames(table, begin)), used))
     return sink.samples(notes), used
@@ -369,7 +370,9 @@ class ListColumn:
         """All lists in the file's type. Raises DataError (E142) for more than memory holds."""
         count = len(self.table)
         if not fits_memory(count, self.shape):
-            text = f"column '{self.column}' takes {float32_bytes(count, self.shape) / 2**30:,.1f} GiB of memory"
+            text = (
+                f"column '{self.column}' takes {float32_bytes(count, self.shape) / 2**30:,.1f} GiB of memory"
+            )
             raise DataError("E142", f"{self.table.name}: {text}; give fewer rows at once.")
         return np.concatenate([values for _, values in self.parts()])
 
@@ -442,7 +445,11 @@ def read_file_column(
     """
     settings = {name: value for name, value in into.items() if name != "kind"}
     images = into["kind"] == "images"
-    shape = (3, settings["size"], settings["size"]) if images else (1, *spectrogram_shape(SoundFormat(**settings)))
+    shape = (
+        (3, settings["size"], settings["size"])
+        if images
+        else (1, *spectrogram_shape(SoundFormat(**settings)))
+    )
     sink, rows = SampleSink(table.name, (len(table), *shape), in_memory), iter(range(len(table)))
 
     def decode_row(file: io.BytesIO, place: str) -> Any:

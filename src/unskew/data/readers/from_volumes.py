@@ -230,9 +230,7 @@ def holds_volumes(path: Path) -> bool:
     return False
 
 
-def prediction_slices(
-    path: Path, name: str, axis: Axis, size: int
-) -> tuple[list[str], np.ndarray]:
+def prediction_slices(path: Path, name: str, axis: Axis, size: int) -> tuple[list[str], np.ndarray]:
     """(name of each slice, the slices [N, 1, size, size]) of a volume from which a model predicts."""
     x = cut_slices(read_nifti(path), axis, size)
     return [f"{name} slice {i}" for i in range(len(x))], x[:, None]
@@ -271,9 +269,7 @@ def _cut_volume(scan: Scan, axis: Axis, size: int, drop: bool) -> _Slices:
 def _patients(scans: Sequence[Scan]) -> list[str]:
     """The patient of each volume, with the site if several sites have patients of one name."""
     sites = {name: {s.site for s in scans if s.patient == name} for name in {s.patient for s in scans}}
-    return [
-        f"{s.site}/{s.patient}" if len(sites[s.patient]) > 1 else s.patient for s in scans
-    ]
+    return [f"{s.site}/{s.patient}" if len(sites[s.patient]) > 1 else s.patient for s in scans]
 
 
 def _slice_labels(
