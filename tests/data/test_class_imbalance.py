@@ -6,8 +6,7 @@ import pytest
 
 import unskew
 from unskew import data
-from unskew.data.data_overview import facts, table
-from unskew.data.data_warnings import class_imbalance
+from unskew.data.data_overview import class_imbalance, table
 
 X = np.random.default_rng(0).normal(size=(500, 3)).astype(np.float32)
 
@@ -25,7 +24,6 @@ def test_a_class_that_nearly_all_samples_have_is_told():
     rare = of_shares(5)
     assert class_imbalance(rare) == text
     assert f"warning  {text}" in table(rare)
-    assert {"about": "warning", "text": text} in facts(rare)["notes"]
 
 
 @pytest.mark.parametrize(("rare", "told"), [(0, False), (1, True), (50, True), (51, False), (250, False)])

@@ -3,8 +3,6 @@ unit."""
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
@@ -112,10 +110,6 @@ def test_the_check_shows_each_column_and_where_values_are_missing(tmp_path):
     assert ", 3 missing (2 at n)" in shown
     assert "sex f " in shown
     assert "sites differ most in age: " in shown
-    age, sex = json.loads(call("data", "check", place, "--site", "site", "--json").out)["features"]
-    assert age["missing"] == {"n": 2, "s": 1}
-    assert {*age["sites"]} == {"n", "s", "w"}
-    assert {*sex["words"]} == {"f", "m"}
 
 
 def test_a_diagnosis_and_a_run_point_it_out_too():

@@ -12,7 +12,7 @@ from PIL import Image
 
 import unskew
 from unskew import data
-from unskew.data import data_overview, data_warnings
+from unskew.data import data_overview
 from unskew.data.clients.availability import Availability
 from unskew.data.clients.partition import Index
 from unskew.data.samples.dataset import Dataset, validation_of
@@ -128,7 +128,7 @@ def test_a_federation_names_classes_that_no_client_holds_and_clients_without_sam
     fed = data.build(made, "pathological:2", 2, rng(), rng())
     lacking = sorted(set(range(10)) - set(fed.y[fed.train.rows].tolist()))
     assert len(lacking) == 6
-    texts = data_warnings.partition_warnings(fed)
+    texts = data_overview.partition_warnings(fed)
     assert f"no client holds class '{lacking[0]}', " in texts[0]
     assert "and 3 more: 60 of 100 training samples are left out" in texts[0]
     assert "has 6 samples of them" in texts[0]
@@ -136,9 +136,9 @@ def test_a_federation_names_classes_that_no_client_holds_and_clients_without_sam
     with pytest.warns(UserWarning, match="no client holds class"):
         unskew.run("fedavg", fed, rounds=1, model="mlp")
     whole = data.build(made, "pathological:2", 5, rng(), rng(), validation=0.1)
-    assert not data_warnings.partition_warnings(whole)
+    assert not data_overview.partition_warnings(whole)
     rows = [*(whole.train[k] for k in range(4)), np.zeros(0, np.int64)]
-    (text,) = data_warnings.partition_warnings(dataclasses.replace(whole, train=Index.of(rows)))
+    (text,) = data_overview.partition_warnings(dataclasses.replace(whole, train=Index.of(rows)))
     assert text == "1 client without samples: they receive the model and send nothing"
 
 

@@ -16,8 +16,6 @@ import torch
 from torch import Tensor, nn
 
 import unskew
-from tests.data import arrow
-from tests.data.test_parquet import FILE, png
 from unskew import data
 from unskew.data.readers import from_npz
 from unskew.data.storage.sample_rows import is_streamed
@@ -112,32 +110,6 @@ def test_constants_and_what_is_told_are_those_of_samples_in_memory(tmp_path, lit
         {note for note in run.federation.intake.notes if "wanted" not in note[1]} for run in (ours, theirs)
     ]
     assert both[0] == both[1]
-
-
-def test_columns_of_parquet_are_unpacked_once_and_stay_there(tmp_path, little, monkeypatch):
-    """Lists, numbers and images."""
-    numbers = "list<element: list<element: list<element: uint8>>>"
-    rows = {
-        "scan": (numbers, SCANS.tolist()),
-        "age": ("float", AGES.tolist()),
-        "ids": ("list<element: int64>", IDS.tolist()),
-        "photo": (FILE, [{"bytes": png(i), "path": None} for i in range(N)]),
-        "ill": ("int64", Y.tolist()),
-    }
-    arrow.write(tmp_path / "p.parquet", rows)
-    text = f"{tmp_path}/p.parquet(x='scan,age,ids,photo', label=ill, size=8)"
-    whole = data.read(text)
-    little(400_000)
-    monkeypatch.setattr("unskew.data.storage.scratch.MEMORY_SHARE", 0.01)
-    monkeypatch.setenv("UNSKEW_SCRATCH", str(tmp_path))
-    read = data.read(text)
-    assert is_streamed(read.x)
-    assert read.layout == whole.layout
-    assert np.array_equal(read.x[:], whole.x)
-    told = [t for _, t in read.intake.notes]
-    assert any(t.startswith("column 'photo': samples are read when they are wanted") for t in told)
-    (tmp_path / "p.parquet").unlink()
-    assert np.array_equal(read.x[:], whole.x)
 
 
 def test_clients_may_have_too_many_together(little):

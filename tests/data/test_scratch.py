@@ -23,7 +23,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_samples_are_read_back_in_whatever_order_they_were_written(tmp_path):
     """The file has no name, and only its user may read it."""
-    file = scratch.ScratchFile("x", X.shape)
+    file = scratch.SampleSink("x", X.shape, in_memory=False)
     for begin in (40, 0, 20):
         file.put(begin, X[begin : begin + 20])
     rows = file.samples()

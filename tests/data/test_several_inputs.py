@@ -18,7 +18,7 @@ from unskew.data.samples import packing
 from unskew.data.samples.dataset import Dataset
 from unskew.data.samples.packing import input_column
 from unskew.data.standardisation import standardise
-from unskew.errors import DataError
+from unskew.errors import DataError, UsageError
 from unskew.formats.input_layout import Input, Layout
 from unskew.runs.run_folder import fingerprint
 
@@ -264,21 +264,9 @@ def test_inputs_are_not_scaled_by_each_other_and_it_is_told():
     assert standardise(data.arrays(BY_NAME, Y), always=False).intake == data.arrays(BY_NAME, Y).intake
 
 
-@pytest.mark.parametrize("skew", ["iid+gamma:0.5", "iid+contrast:1+noise:0.2", "iid+rotate90", "iid+blur:1"])
-def test_a_device_sees_images_alone(skew):
-    """As where the image is the only input; noise of a second image is another."""
-
-    def built(x):
-        return data.build(data.arrays(x, Y), skew, 4, np.random.default_rng(0), np.random.default_rng(0))
-
-    alone, beside, two = built(SCANS), built(BY_NAME), built({"a": SCANS, "b": SCANS})
-    for part in ("x", "x_test"):
-        rows, images = getattr(beside, part), getattr(alone, part)
-        assert np.array_equal(input_column(beside.layout, rows, 1), images.reshape(len(images), -1))
-        assert {r.tobytes() for r in input_column(beside.layout, rows, 0)} <= {age.tobytes() for age in AGES}
-        first, second = (input_column(two.layout, getattr(two, part), i) for i in range(2))
-        assert np.array_equal(first, images.reshape(len(images), -1))
-        assert np.array_equal(first, second) == ("noise" not in skew)
+def test_a_feature_skew_changes_samples_with_one_input():
+    with pytest.raises(UsageError, match=r"E103 feature skew '\+gamma' changes samples with one input"):
+        data.build(data.arrays(BY_NAME, Y), "iid+gamma:0.5", 4, RNG, RNG)
 
 
 def dealt(layout: Layout | None, x: np.ndarray) -> Federation:
@@ -300,9 +288,3 @@ def test_equal_rows_of_other_inputs_have_another_digest():
         Layout((Input("1", (2,)), Input("2", (2,))), False),
     ]
     assert len({fingerprint(dealt(layout, x)) for layout in layouts}) == len(layouts)
-
-
-LAYOUT = Layout(
-    (Input("age", ()), Input("image", (1, 8, 8), "float32", 255), Input("ids", (6,), "int64")), True
-)
-LAYOUT = Layout(tuple(sorted(LAYOUT.inputs, key=lambda each: each.name)), True)

@@ -15,8 +15,8 @@ from tests.data.test_volumes import volume
 from unskew.data import registry
 from unskew.data.files.archives import Archive
 from unskew.data.files.tree import VOLUME_ENDINGS, read_tree
-from unskew.data.volumes.scans import read_scans
-from unskew.data.volumes.volume import cut_mask, cut_slices
+from unskew.data.readers.from_volumes import cut_mask, cut_slices
+from unskew.data.readers.scans import read_scans
 from unskew.errors import DataError
 
 

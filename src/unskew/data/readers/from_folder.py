@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import partial
-from itertools import takewhile
+from itertools import permutations, takewhile
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
 
@@ -21,6 +21,7 @@ import numpy as np
 from unskew.data.files import cells
 from unskew.data.files.sheets import Sheet, read_csv
 from unskew.data.files.tree import (
+    IMAGE_FOLDERS,
     MASK_FOLDERS,
     MASK_SUFFIXES,
     SOUND_ENDINGS,
@@ -30,7 +31,6 @@ from unskew.data.files.tree import (
     empty_folder_notes,
     has_mask_folders,
     pair_masks,
-    plain_name,
     read_tree,
 )
 from unskew.data.kinds.column_roles import (
@@ -62,7 +62,14 @@ from unskew.data.kinds.images import (
     size_notes,
 )
 from unskew.data.kinds.labels import label_names, sort_classes
-from unskew.data.kinds.masks import MaskOrigin, as_masks, check_palettes, read_mask
+from unskew.data.kinds.masks import (
+    UNNAMED_CLASSES,
+    MaskOrigin,
+    are_black_and_white,
+    as_masks,
+    check_palettes,
+    read_mask,
+)
 from unskew.data.kinds.sounds import AudioInfo, format_of, read_sound, sound_notes, spectrogram_shape
 from unskew.data.readers.from_tables import check_sites, read_label_columns, target_of
 from unskew.data.readers.raw_samples import RawSamples
@@ -74,6 +81,8 @@ from unskew.errors import DataError, excerpt
 MASK_FOLDERS_HINT = (
     "put images into images/ and their masks into masks/ beside it (or SITE/images/ and SITE/masks/)"
 )
+FILES_PROBED = 5
+"""Number of files of one name by which a folder is judged."""
 S = TypeVar("S")
 Decode = Callable[[Path], tuple[np.ndarray, S]]
 """A function from a file to its sample and what else was noticed about it. Raises DataError for a file
@@ -319,23 +328,39 @@ def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
 
 
 def _check_no_masks(files: Sequence[File], place: int) -> None:
-    """Raises DataError (E404) for files that are called like masks of others: x_mask.png next to x.png, or a
-    folder of masks with the file names of another. A model that is trained on masks as on images learns
-    nothing and scores well. place: position of the class among a file's folders."""
-    of_class = defaultdict[str, dict[str, File]](dict)
+    """Raises DataError (E404) for files that look like masks of others of their name: a model that is trained
+    on masks as on images learns nothing and scores well. place: position of the class among a file's
+    folders."""
+    named_alike = defaultdict[tuple[str, ...], list[Path]](list)
     for file in files:
-        of_class[file.folders[place]][file.stem.lower()] = file
-    for name, members in of_class.items():
-        word = plain_name(name)
-        are_masks = word in MASK_FOLDERS or word.endswith(MASK_SUFFIXES)
-        others = {
-            stem: f for c, more in of_class.items() if are_masks and c != name for stem, f in more.items()
-        }
-        for stem, file in members.items():
-            base = next((stem.removesuffix(s) for s in MASK_SUFFIXES if stem.endswith(s)), "")
-            if image := others.get(stem) or others.get(base) or members.get(base):
-                text = f"{file.path} looks like the mask of {image.path}"
-                raise DataError("E404", f"{text}; {MASK_FOLDERS_HINT}.")
+        stem = file.stem.lower()
+        stem = next((stem.removesuffix(s) for s in MASK_SUFFIXES if stem.endswith(s)), stem)
+        stem = "" if stem in IMAGE_FOLDERS | MASK_FOLDERS else stem
+        named_alike[file.part, *file.folders[:place], *file.folders[place + 1 :], stem].append(file.path)
+    probed = [paths for paths in named_alike.values() if len(paths) > 1][:FILES_PROBED]
+    pairs = [next(filter(_is_mask_of, permutations(paths, 2)), None) for paths in probed]
+    if pairs and all(pairs) and (pair := pairs[0]):
+        raise DataError("E404", f"{pair[0]} looks like the mask of {pair[1]}; {MASK_FOLDERS_HINT}.")
+
+
+def _is_mask_of(pair: tuple[Path, Path]) -> bool:
+    """Whether the first of two image files of one size looks like a mask, and the other does not: it holds few
+    values, or black and white with blurred edges."""
+    from PIL import Image
+
+    looks, sizes = list[bool](), set[tuple[int, int]]()
+    for path in pair:
+        try:
+            with Image.open(path) as file:
+                plain = file.mode in ("L", "P", "1") or file.mode[0] in "IF"
+                values = np.asarray(file if plain else file.convert("L"))
+                sizes.add(file.size)
+        except Exception:  # damaged files are refused where they are read
+            return False
+        kinds = len(np.unique(values))
+        blurred = values.dtype == np.uint8 and are_black_and_white([values[None]])
+        looks.append(1 < kinds and (kinds <= UNNAMED_CLASSES or blurred))
+    return looks == [True, False] and len(sizes) == 1
 
 
 LISTED_SHARE = 0.5
