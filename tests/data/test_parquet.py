@@ -191,7 +191,7 @@ def test_labels_may_be_lists_too(tmp_path, little):
     arrow.write(tmp_path / "x.parquet", given)
     with pytest.raises(
         DataError,
-        match=r"E403 x\.parquet has several columns of samples, input_ids, mask: name one, x=input_ids, or",
+        match=r"E403 x\.parquet has several columns of samples, input_ids, mask: name one, x=input_ids;",
     ):
         data.read(tmp_path / "x.parquet")
     for _ in range(2):
