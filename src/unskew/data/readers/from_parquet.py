@@ -30,13 +30,9 @@ from unskew.data.files.parquet import (
 from unskew.data.files.sheets import Sheet
 from unskew.data.kinds.column_roles import column_named, label_column_in, site_column_of
 from unskew.data.kinds.features import (
-    Encoding,
     Kinds,
     column_width,
     encode_as,
-    encode_column,
-    encode_features,
-    encodings_of,
     is_row_number,
 )
 from unskew.data.kinds.groups import INDEPENDENT, group_setting
@@ -168,17 +164,16 @@ def dataset_of_table(
     target = label_names(aim.name if aim else "")
     column = _sample_column(table, x, {roles[0], *target})
     heavy = [n for n in table.columns if table.is_heavy(n) and n not in {*roles, *target, column}]
-    names = [
-        n
-        for n, c in table.columns.items()
-        if n not in (*heavy, column) and (not column or c.kind in TABLE_KINDS)
-    ]
+    names = [n for n, c in table.columns.items() if n not in (*heavy, column) and c.kind in TABLE_KINDS]
     sheet = Sheet(table.name, LazyColumns(table, names), RowNames(table), test=table.test())
     left_out = [*table.omissions, *(f"column '{n}', whose words take too much memory" for n in heavy)]
+    if not column:
+        others = [(n, c.form) for n, c in table.columns.items() if n not in heavy and n not in names]
+        left_out += [f"column '{n}' of {form}" for n, form in others]
     notes: list[Note] = [("left out", abbreviate(left_out))] if left_out else []
     if not column:
-        features = partial(encode_table, table) if choice.missing == "refuse" else encode_features
-        return sheet_set(sheet, roles, None, aim, features=features, choice=choice).with_notes(*notes)
+        encode = partial(encode_table, table, notes) if choice.missing == "refuse" else encode_as
+        return sheet_set(sheet, roles, None, aim, choice=choice, encode=encode).with_notes(*notes)
     if choice != ColumnChoice():
         fault = f"the samples are in {excerpt(column, 40)}"
         raise DataError(
@@ -294,18 +289,9 @@ def _check_layout(name: str, column: str, x: np.ndarray) -> None:
 
 
 def encode_table(
-    table: ShardTable, sheet: Sheet, columns: Mapping[str, np.ndarray], notes: list[Note]
-) -> tuple[np.ndarray, Kinds]:
-    """`encode_features` for the columns of a table, which are read one after another to find their encodings
-    and then together, batch by batch."""
-
-    def judge(column: str) -> Encoding:
-        return encode_column(sheet, column, columns[column])[0]
-
-    readable = [c for c in columns if table.columns[c].kind in TABLE_KINDS]
-    if unreadable := [c for c in columns if c not in readable]:
-        notes.append(("left out", f"column '{unreadable[0]}' of {table.columns[unreadable[0]].form}"))
-    used = encodings_of(sheet, readable, judge, notes)
+    table: ShardTable, notes: list[Note], sheet: Sheet, used: Kinds, columns: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """`encode_as` for the columns of a table, which are read together, batch by batch; adds to the notes."""
     sink = SampleSink(table.name, (len(table), sum(map(column_width, used.values()))))
     for begin, batch in table.batches(list(used)):
         values = {
@@ -313,7 +299,7 @@ def encode_table(
             for name in used
         }
         sink.put(begin, encode_as(Sheet(table.name, values, RowNames(table, begin)), used))
-    return sink.samples(notes), used
+    return sink.samples(notes)
 
 
 class ListColumn:

@@ -30,7 +30,7 @@ from unskew.data.kinds.column_roles import (
     site_column_of,
     target_column,
 )
-from unskew.data.kinds.features import Kinds, encode_as, encode_features
+from unskew.data.kinds.features import Kinds, encode_as, find_kinds
 from unskew.data.kinds.groups import INDEPENDENT, column_question, group_setting, is_id_name
 from unskew.data.kinds.missing_values import MissingSetting, fill, fill_as
 from unskew.data.readers.raw_samples import RawSamples
@@ -242,8 +242,8 @@ def names_in(text: str | Sequence[str]) -> tuple[str, ...]:
 
 Roles = tuple[str, str, str]
 """The columns of labels, of sites and of groups; "" to search for one, and `none` for no groups."""
-Features = Callable[[Sheet, Mapping[str, np.ndarray], list[Note]], tuple[np.ndarray, Kinds]]
-"""A function that makes samples of the feature columns; see `encode_features`."""
+Encode = Callable[[Sheet, Kinds, Mapping[str, np.ndarray]], np.ndarray]
+"""A function that makes samples of the feature columns; see `encode_as`."""
 
 
 def sheet_set(
@@ -252,12 +252,12 @@ def sheet_set(
     classes: Sequence[str] | None = None,
     target: Target | None = None,
     *,
-    features: Features = encode_features,
     choice: ColumnChoice | None = None,
+    encode: Encode = encode_as,
 ) -> Dataset:
-    """The set in a sheet; see `read_table`. features: makes samples of the columns that are neither labels
-    nor sites nor groups."""
-    raw = sheet_raw(sheet, roles, classes, target, features, choice)
+    """The set in a sheet; see `read_table`. encode: makes samples of the columns that are neither labels nor
+    sites nor groups."""
+    raw = sheet_raw(sheet, roles, classes, target, choice, encode=encode)
     dataset = raw.dataset(Path(sheet.name.removesuffix(".gz")).stem)
     column = column_named(dict.fromkeys(sheet.columns), roles[1], sheet.name) if roles[1] else ""
     return replace(dataset, intake=replace(dataset.intake or Intake(), divided=column))
@@ -268,10 +268,12 @@ def sheet_raw(
     roles: Roles,
     classes: Sequence[str] | None = None,
     target: Target | None = None,
-    features: Features = encode_features,
     choice: ColumnChoice | None = None,
+    used: Kinds | None = None,
+    encode: Encode = encode_as,
 ) -> RawSamples:
-    """The samples of a sheet, with a test part if it has one."""
+    """The samples of a sheet, with a test part if it has one. used: how columns become numbers, None to find
+    it."""
     if not sheet.columns:
         raise DataError("E403", f"{sheet.name} has no columns.")
     notes, (label, site, group) = list[Note](), roles
@@ -297,7 +299,8 @@ def sheet_raw(
         if choice.missing != "refuse":
             filled = fill(sheet, columns, choice.missing, places.get(site), notes)
             columns = filled.columns
-    x, used = features(sheet, columns, notes)
+    used = find_kinds(sheet, columns, notes) if used is None else used
+    x = encode(sheet, used, columns)
     if site:
         notes.append(("sites", f"from the column '{site}'"))
     # a list, because the order of the columns counts
@@ -447,7 +450,7 @@ def read_frames(
     """
     sheets = {name: Sheet(name, columns) for name, columns in tables.items()}
     joined, notes, aim = _join_tables(sheets), list[Note](), target_of(target, label, None, None)
-    labels, used = [""], Kinds()
+    labels, used = ("",), None
     if len(sheets) > 1:
         split = apply_split(joined, label, [])
         labels = read_label_columns(split, label, None, aim, [])[0]
@@ -455,21 +458,10 @@ def read_frames(
         group = group_column(split, remaining, group, notes) or INDEPENDENT
         remaining = [column for column in remaining if column != group]
         site = site_column_in(dict.fromkeys(remaining))
-        used = encode_features(
-            split, ColumnSubset(split.columns, [c for c in remaining if c != site]), notes
-        )[1]
-
-    def features(
-        sheet: Sheet, columns: Mapping[str, np.ndarray], sheet_notes: list[Note]
-    ) -> tuple[np.ndarray, Kinds]:
-        if len(sheets) < 2:
-            return encode_features(sheet, columns, sheet_notes)
-        sheet_notes += notes
-        return encode_as(sheet, used), used
-
-    label_name = label if aim else label or labels[0]
-    roles = (label_name, "", group)
-    return {name: sheet_raw(sheet, roles, None, aim, features) for name, sheet in sheets.items()}
+        used = find_kinds(split, ColumnSubset(split.columns, [c for c in remaining if c != site]), notes)
+    roles = (label if aim else label or labels[0], "", group)
+    raws = {name: sheet_raw(sheet, roles, None, aim, used=used) for name, sheet in sheets.items()}
+    return {name: replace(raw, notes=(*raw.notes, *notes)) for name, raw in raws.items()}
 
 
 def encode_frame(frame: Any, form: Mapping[str, Any], name: str) -> np.ndarray:
