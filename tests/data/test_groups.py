@@ -225,7 +225,6 @@ FRAME = Frame(label=Y, patient=NAMES, **{name: X[:, i] for i, name in enumerate(
         ({"x": X, "y": Y, "group": NAMES}, ""),
         (Samples(), "patient"),
         (Samples(), NAMES),
-        ([{"x": x, "label": y, "patient": p} for x, y, p in zip(X, Y.tolist(), NAMES.tolist())], "patient"),
         (Frame({k: v for k, v in FRAME.items() if k != "patient"}), NAMES),
         (FRAME, "patient"),
         ((Frame({k: v for k, v in FRAME.items() if k != "label"}), Y), "patient"),

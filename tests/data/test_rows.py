@@ -188,8 +188,3 @@ def test_a_dataset_that_does_not_fit_is_read_once(monkeypatch, tmp_path):
     assert (result.digest, result.scores()) == (whole.digest, whole.scores())
     from_npz.save_dataset(read, tmp_path / "data.npz")
     assert np.array_equal(data.read(tmp_path / "data.npz").x[:], read.x[:])
-    pictures = [(np.zeros((3, 8, 8), np.uint8), 0), (np.zeros((3, 8, 9), np.uint8), 1)] * 2
-    with pytest.raises(
-        DataError, match=r"E403 list: sample 0 is uint8 .3, 8, 8., sample 1 is uint8 .3, 8, 9."
-    ):
-        data.take(pictures)

@@ -33,9 +33,8 @@ from unskew.data.files.tree import (
     has_mask_folders,
     read_tree,
 )
-from unskew.data.kinds.features import encode_as, encode_inputs_as
+from unskew.data.kinds.features import encode_as, encode_inputs_as, fill_as
 from unskew.data.kinds.images import read_each, read_image
-from unskew.data.kinds.missing_values import fill_as
 from unskew.data.kinds.sounds import SoundFormat, spectrogram
 from unskew.data.readers.from_folder import find_listing
 from unskew.data.readers.from_parquet import TABLE_KINDS, ListColumn, read_file_column

@@ -359,7 +359,7 @@ def _is_mask_of(pair: tuple[Path, Path]) -> bool:
             return False
         kinds = len(np.unique(values))
         blurred = values.dtype == np.uint8 and are_black_and_white([values[None]])
-        looks.append(1 < kinds and (kinds <= UNNAMED_CLASSES or blurred))
+        looks.append(kinds > 1 and (kinds <= UNNAMED_CLASSES or blurred))
     return looks == [True, False] and len(sizes) == 1
 
 

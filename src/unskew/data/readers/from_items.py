@@ -1,8 +1,7 @@
 """A data set from an object that returns one sample at a time, such as torch's and Hugging Face's Datasets.
 
-Nothing of these libraries is imported: a sample is a pair (x, y) or a dictionary, an image is what Pillow
-makes, and the parts of a DataLoader are recognised by their names. A loader that changes the samples or their
-selection is refused.
+Nothing of these libraries is imported: a sample is a pair (x, y) or a dictionary, and an image is what Pillow
+makes.
 
 If the samples do not fit into memory, each is read once and goes to a scratch file.
 Letters: N samples, D numbers of a row.
@@ -37,32 +36,6 @@ def _item_inputs(x: Any, name: str) -> Any:
     if isinstance(x, Mapping):
         return {key: channels_first(value)[None] for key, value in x.items()}
     return tuple(channels_first(value)[None] for value in x)
-
-
-def is_loader(data: Any) -> bool:
-    """Whether the object returns batches of another set."""
-    return hasattr(data, "dataset") and hasattr(data, "batch_size")
-
-
-def loader_dataset(loader: Any) -> Any:
-    """The set behind a DataLoader. Raises DataError (E403) if the loader leaves out or repeats samples by its
-    sampler, or changes them by `batch_sampler` or `collate_fn`."""
-    samplers = ("SequentialSampler", "RandomSampler", "_InfiniteConstantSampler")
-    usual = {
-        "batch_sampler": ("BatchSampler",),
-        "sampler": samplers,
-        "collate_fn": ("default_collate", "default_convert"),
-    }
-    for part, names in usual.items():
-        own: Any = getattr(loader, part, None)
-        kind: Any = own if hasattr(own, "__name__") else type(own)
-        plain = kind.__name__ in names and kind.__module__.startswith("torch.utils.data")
-        part_of_set = part == "sampler" and hasattr(own, "__len__") and len(own) != len(loader.dataset)
-        if own is not None and (not plain or part_of_set or getattr(own, "replacement", False)):
-            fault = f"the DataLoader has a {part} of its own ({kind.__name__}), which is not applied here"
-            remedy = "give a dataset of the samples as they are to be used, such as a torch.utils.data.Subset"
-            raise DataError("E403", f"{fault}; {remedy}.")
-    return loader.dataset
 
 
 def has_several_inputs(x: Any) -> bool:

@@ -31,6 +31,7 @@ from unskew.data.files.sheets import Sheet
 from unskew.data.kinds.column_roles import column_named, label_column_in, site_column_of
 from unskew.data.kinds.features import (
     Kinds,
+    MissingSetting,
     column_width,
     encode_as,
     is_row_number,
@@ -47,7 +48,6 @@ from unskew.data.kinds.images import (
     size_notes,
 )
 from unskew.data.kinds.labels import label_names
-from unskew.data.kinds.missing_values import MissingSetting
 from unskew.data.kinds.sounds import (
     RIFF,
     SoundFormat,

@@ -30,9 +30,8 @@ from unskew.data.kinds.column_roles import (
     site_column_of,
     target_column,
 )
-from unskew.data.kinds.features import Kinds, encode_as, find_kinds
+from unskew.data.kinds.features import Kinds, MissingSetting, encode_as, fill, fill_as, find_kinds
 from unskew.data.kinds.groups import INDEPENDENT, column_question, group_setting, is_id_name
-from unskew.data.kinds.missing_values import MissingSetting, fill, fill_as
 from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.conversion import array_of
 from unskew.data.samples.dataset import Dataset, Target

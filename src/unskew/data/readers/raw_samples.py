@@ -39,17 +39,10 @@ def read_class_names(names: Any) -> ClassNames | None:
 
 
 def class_names_of(items: Any) -> Any:
-    """The class names of a set, or of the set below it; of joined sets if all agree; None if there are
-    none."""
+    """The class names of a set, or of the set below it, as below a torch.utils.data.Subset; None without."""
     while items is not None:
         if (names := getattr(items, "classes", None)) is not None:
             return names
-        parts = getattr(items, "datasets", None)
-        if isinstance(parts, list | tuple) and parts:
-            lists = [class_names_of(part) for part in parts]
-            return (
-                lists[0] if all(isinstance(one, list | tuple) and one == lists[0] for one in lists) else None
-            )
         items = getattr(items, "dataset", None)
     return None
 
