@@ -12,8 +12,8 @@ from unskew.data.clients.shifts import Brightness, Client, Contrast, Gamma, Nois
 from unskew.data.samples import dataset
 from unskew.data.samples.dataset import largest_remainder, validation_of, whole_groups, with_test_set
 from unskew.data.skew import deal_tests, largest_remainder_exact, partition
+from unskew.data.skews.classes import wrap_rows
 from unskew.data.skews.dirichlet import repair
-from unskew.data.skews.pathological import wrap_rows
 
 
 def rng(seed=0):

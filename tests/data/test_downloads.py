@@ -22,8 +22,7 @@ import pytest
 import unskew
 from tests.cli.calling import call
 from unskew.data.downloads import get
-from unskew.data.downloads.named_archives import recipes
-from unskew.data.downloads.original_files import OriginalSamples
+from unskew.data.downloads.original_files import OriginalSamples, recipes
 from unskew.data.downloads.recipes import cifar
 from unskew.errors import DataError
 from unskew.system import disk
@@ -331,9 +330,9 @@ def test_the_command_says_what_it_wrote_and_overwrites_nothing(tmp_path, monkeyp
 
 def test_a_set_that_is_not_there_says_how_it_is_made(monkeypatch):
     monkeypatch.delenv("UNSKEW_DATA", raising=False)
-    with pytest.raises(DataError, match=r"E402 .*make the set of it, unskew data get cifar10 --out"):
+    with pytest.raises(DataError, match=r"E402 .*make cifar10.npz of it \(unskew data get"):
         unskew.data.read("cifar10")
     with pytest.raises(
-        DataError, match=r"E402 .*pack it as fsdd.npz \(its arrays: unskew explain docs/data-sets.md\)"
+        DataError, match=r"E402 .*make fsdd.npz of it .*its arrays: unskew explain docs/data-sets.md\)"
     ):
         unskew.data.read("fsdd")

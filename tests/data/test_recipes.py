@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from tests.data.test_downloads import TEN, a_har, folder, leaf
-from unskew.data.downloads.named_archives import recipes
-from unskew.data.downloads.original_files import OriginalFiles, OriginalSamples
+from unskew.data.downloads.original_files import OriginalFiles, OriginalSamples, recipes
 from unskew.errors import DataError
 
 

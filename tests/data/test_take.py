@@ -127,13 +127,15 @@ def test_run_gives_the_same_bits_for_every_form(tmp_path):
 
 
 def test_images_of_a_torch_set_keep_their_classes():
-    """D5: images of Pillow's, of one size as they are and of several brought to one, with the names of their
-    classes."""
+    """D5: images of Pillow's, of one size, with the names of their classes; of several they are refused."""
     d = taken(Pictures())
     assert d.shape == (3, 7, 9)
     assert d.classes == ("cat", "dog")
     assert set(np.unique(d.x[:, 0][d.y == 1])) == {1.0}
-    assert taken(Pictures(((9, 7), (5, 5)))).shape == (3, 64, 64)
+    with pytest.raises(
+        DataError, match=r"E403 Pictures: sample 0 is uint8 \[3, 7, 9\], sample 1 is uint8 \[3, 5, 5\]"
+    ):
+        taken(Pictures(((9, 7), (5, 5))))
 
 
 def test_a_hugging_face_set_is_read_by_its_columns():

@@ -11,7 +11,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from unskew.data.downloads.named_archives import archive_path, recipes
+from unskew.data.downloads.original_files import recipes
+from unskew.data.files.archives import archive_path
 from unskew.data.files.parquet import holds_parquet, is_pattern, is_saved_set
 from unskew.data.kinds.column_roles import column_named
 from unskew.data.readers.from_folder import folder

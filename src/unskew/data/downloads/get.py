@@ -21,8 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from unskew.data.downloads.named_archives import recipe_of
-from unskew.data.downloads.original_files import OriginalFiles, OriginalSamples, Recipe
+from unskew.data.downloads.original_files import OriginalFiles, OriginalSamples, Recipe, recipe_of
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError, UsageError
 from unskew.formats.markdown import escape_markdown, table

@@ -1,5 +1,5 @@
 """The original files of a data set, in a folder, a zip or tar archive or a single file, and the recipe that
-makes samples of them.
+makes samples of them. The recipes are in `recipes/`, one file for each original format.
 
 Files are read into memory one at a time, and nothing is unpacked to disk.
 Letters: N samples.
@@ -8,17 +8,20 @@ Letters: N samples.
 from __future__ import annotations
 
 import gzip
+import importlib
 import io
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from unskew.errors import DataError
+from unskew.errors import DataError, UsageError, excerpt, suggestion
+from unskew.system import python_files
 
 READ_ERRORS = (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, RuntimeError, ValueError)
 """The errors that readers of archives raise for damaged and encrypted ones."""
@@ -157,3 +160,22 @@ class Recipe:
     sizes: tuple[int, int] | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     addresses: tuple[str, ...] = ()
+
+
+@cache
+def recipes() -> dict[str, Recipe]:
+    """The recipe of every set, sorted by name."""
+    rooms = [
+        importlib.import_module(f"unskew.data.downloads.recipes.{path.stem}")
+        for path in python_files.module_files(Path(__file__).parent / "recipes")
+    ]
+    return dict(sorted((name, recipe) for room in rooms for name, recipe in room.SETS.items()))
+
+
+def recipe_of(name: str) -> Recipe:
+    """The recipe of a set. Raises UsageError (E125) for an unknown name."""
+    by_name = recipes()
+    if name not in by_name:
+        near, known = suggestion(name, by_name), ", ".join(by_name)
+        raise UsageError("E125", f"unskew data get knows no {excerpt(name)}.{near} Known: {known}.")
+    return by_name[name]

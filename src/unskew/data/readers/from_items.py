@@ -16,11 +16,11 @@ import numpy as np
 
 from unskew.data.kinds.column_roles import column_named, label_column_in
 from unskew.data.kinds.groups import INDEPENDENT, column_question, is_id_name
-from unskew.data.kinds.images import channels_first, pixels_of
+from unskew.data.kinds.images import channels_first
 from unskew.data.readers.raw_samples import RawSamples, class_names_of
 from unskew.data.samples.conversion import array_of, depth_of
 from unskew.data.samples.packing import PackedSamples, pack, pack_to_layout
-from unskew.data.samples.reading_notes import Note, quantity
+from unskew.data.samples.reading_notes import Note
 from unskew.data.storage.scratch import SampleSink, fits_memory
 from unskew.errors import DataError, excerpt
 
@@ -47,8 +47,6 @@ def has_several_inputs(x: Any) -> bool:
 
 
 INPUT_KEYS = ("x", "image", "img", "pixel_values", "input", "inputs", "features", "audio", "data")
-IMAGE_SIZE = 64
-"""Side to which images of different sizes are resized."""
 
 
 def from_items(items: Any, label: str = "", other_bytes: int = 0, group: str = "") -> RawSamples:
@@ -191,7 +189,7 @@ def _item_pair(item: Any, i: int, name: str, key: Any) -> tuple[Any, Any]:
 
 
 def _stack_samples(xs: list[Any], name: str, notes: list[Note]) -> np.ndarray:
-    """The samples as one array; images of unequal sizes are resized."""
+    """The samples as one array."""
     if all(hasattr(x, "getbands") for x in xs):
         sizes, modes = {x.size for x in xs}, sorted({x.mode for x in xs})
         if len(sizes) == len(modes) == 1:
@@ -199,10 +197,7 @@ def _stack_samples(xs: list[Any], name: str, notes: list[Note]) -> np.ndarray:
         if len(sizes) == 1 and not any(mode[0] in "IF" for mode in modes):
             notes.append(("scaled", f"images of several modes ({', '.join(modes)}) were read in colour"))
             return np.stack([channels_first(x.convert("RGB")) for x in xs])
-        text = f"of unequal sizes were padded and resized to {IMAGE_SIZE} x {IMAGE_SIZE}"
-        notes.append(("scaled", f"{quantity(len(xs), 'image')} {text}"))
-        return np.stack([pixels_of(x, IMAGE_SIZE, "pad", f"image {i}")[0] for i, x in enumerate(xs)])
-    values = [array_of(x) for x in xs]
+    values = [channels_first(x) for x in xs]
     first = values[0]
     for i, v in enumerate(values):
         scaled = v.ndim > 1 and (depth_of(v.dtype) or depth_of(first.dtype))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from unskew.data.downloads.named_archives import open_archive
+from unskew.data.files.archives import open_archive
 from unskew.data.samples.conversion import unit_interval
 from unskew.data.samples.dataset import Dataset
 
