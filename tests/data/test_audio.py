@@ -54,13 +54,10 @@ def test_a_pure_tone_is_loudest_in_its_band(hz):
 
 def test_bands_cover_every_frequency_once():
     """Inside, the falling side of a triangle and the rising side of the next add up to 1."""
-    bands = mel_bands(22050, 1024, 64, 0, 11025)
+    bands = mel_bands(22050, 1024, 64)
     inside = slice(3, 480)  # between the first band's centre and the last one's
     np.testing.assert_allclose(bands.sum(0)[inside], 1, atol=1e-5)
     assert bands.argmax(1)[3:].tolist() == sorted(set(bands.argmax(1)[3:].tolist()))
-    half = mel_bands(22050, 1024, 10, 1000, 2000)
-    f = np.arange(513) * 22050 / 1024
-    assert not half[:, (f < 1000) | (f > 2000)].any()
 
 
 def test_lengths_and_range_are_the_named_sets():

@@ -386,7 +386,7 @@ def test_a_table_of_files_is_read_as_other_tables_are(tmp_path):
         ),
         (
             ["0.png,a", "1.png,b", "0.png,b"],
-            "E404 .*labels.csv lists 0.png at line 2 as 'a' and at line 4 as 'b'; keep one",
+            "E404 .*labels.csv lists 0.png at line 2 and at line 4; keep one",
         ),
     ):
         with pytest.raises(DataError, match=says):

@@ -167,27 +167,6 @@ def _moments(data: Dataset | Federation, rows: np.ndarray, sites: int) -> tuple[
     return mean * scale + center, std * scale
 
 
-def furthest(statistics: ColumnStatistics) -> tuple[str, str] | None:
-    """(the column in which a site differs most from the others, the means and deviations there in words);
-    None if nothing can be compared."""
-    s = statistics.compared()
-    if len(s.sites) < 2:
-        return None
-    apart_KC = np.stack(
-        [_usual(_apart(*_one_and_others(s.mean_KC, s.std_KC, k))[0]) for k in range(len(s.sites))]
-    )
-    k, c = np.unravel_index(int(apart_KC.argmax()), apart_KC.shape)
-    if not apart_KC[k, c]:
-        return None
-    others = np.arange(len(s.sites)) != k
-    other = s.sites[1 - k] if len(s.sites) == 2 else "the other sites"
-    middle = f"{np.median(s.mean_KC[others, c]):.4g} ± {np.median(s.std_KC[others, c]):.3g}"
-    text = (
-        f"{printable(s.sites[k])} {s.mean_KC[k, c]:.4g} ± {s.std_KC[k, c]:.3g}, {printable(other)} {middle}"
-    )
-    return s.names[c], text + (" (median)" if len(s.sites) > 2 else "")
-
-
 def unit_warnings(data: Dataset | Federation) -> list[str]:
     """A warning for each of the first sites at which columns look measured in other units."""
     if not (statistics := statistics_of(data)):

@@ -21,12 +21,10 @@ import numpy as np
 from unskew.data.clients.federation import Federation
 from unskew.data.column_statistics import (
     columns_of,
-    furthest,
     numbers_of_rows,
     quoted,
     rows_of_sites,
     site_column,
-    statistics_of,
     unit_warnings,
 )
 from unskew.data.samples.dataset import Dataset, strata
@@ -73,16 +71,13 @@ def _warnings(dataset: Dataset | Federation) -> list[str]:
 
 
 def _column_rows(dataset: Dataset | Federation) -> list[tuple[str, str]]:
-    """A row for each of the first columns of a table, and one for that in which sites differ most."""
+    """A row for each of the first columns of a table."""
     if isinstance(dataset, Federation):
         return []
     named = bool(dataset.intake and dataset.intake.form.get("kind") == "table")
     lines = [str(column) for column in columns_of(dataset)] if named else []
     if len(lines) > COLUMNS_SHOWN:
         lines[COLUMNS_SHOWN:] = [f"and {len(lines) - COLUMNS_SHOWN} more columns"]
-    statistics = statistics_of(dataset)
-    if statistics and (worst := furthest(statistics)):
-        lines.append(f"sites differ most in {_printable_name(worst[0])}: {worst[1]}")
     return [("" if i else "columns", line) for i, line in enumerate(lines)]
 
 

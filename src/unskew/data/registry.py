@@ -16,8 +16,8 @@ from unskew.data.files.archives import archive_path
 from unskew.data.files.parquet import holds_parquet, is_pattern, is_saved_set
 from unskew.data.kinds.column_roles import column_named
 from unskew.data.readers.from_folder import folder
-from unskew.data.readers.from_npz import is_npy_folder, npy, npz
-from unskew.data.readers.from_parquet import parquet, saved
+from unskew.data.readers.from_npz import is_npy_folder, npz
+from unskew.data.readers.from_parquet import parquet
 from unskew.data.readers.from_tables import (
     SITE_COLUMN,
     are_site_tables,
@@ -187,7 +187,7 @@ def _is_there(text: str) -> bool:
 
 FILE_READERS: dict[str, tuple[Callable[..., Dataset], str]] = {
     ".npz": (npz, "archive"),
-    ".npy": (npy, "file"),
+    ".npy": (npz, "file"),
     ".csv": (csv_set, "table"),
     ".tsv": (csv_set, "table"),
     ".csv.gz": (csv_set, "table"),
@@ -202,9 +202,9 @@ def _reader_of_path(path: Path) -> tuple[Callable[..., Dataset], str]:
     kind."""
     if path.is_dir():
         if is_npy_folder(path):
-            return npy, "folder"
+            return npz, "folder"
         if is_saved_set(path):
-            return saved, "folder"
+            return parquet, "folder"
         if holds_volumes(path):
             return volumes, "folder"
         if is_csv_pair(path):

@@ -495,36 +495,33 @@ def read_listing(
     sites = check_sites(sheet, site).astype(str) if site else None
     further = [column_named(remaining, name, sheet.name) for name in inputs]
     input_values, used = encode_inputs(sheet, further, notes)
-    facts = [
-        y,
-        np.array([f.part for f in files]),
-        *([] if sites is None else [sites]),
-        *input_values.values(),
-    ]
-    rows = _first_rows(listing.path, sheet, files, facts)
-    if n := len(files) - len(rows):
-        notes.append(("left out", f"{quantity(n, 'row')} in {name} that list a file again"))
-    classes, y = (), y[rows]
+    first: dict[Path, int] = {}
+    for row, file in enumerate(files):
+        if (before := first.setdefault(file.path, row)) != row:
+            both = f"{sheet.where(before)} and {sheet.where(row)}"
+            raise DataError("E404", f"{listing.path} lists {file.path.name} {both}; keep one of them.")
+    classes = ()
     if y.dtype.kind in "OUS":
         classes = sort_classes(set(map(str, y.tolist())))
         number = {word: i for i, word in enumerate(classes)}
         y = np.array([number[str(word)] for word in y.tolist()], dtype=np.int64)
-    columns = {column: sheet.columns[column][rows] for column in remaining if column != "site"}
     # clients can be formed by columns that have no missing values and do not number the files
     of_clients = {
         column: values
-        for column, values in columns.items()
-        if column == group or not (cells.missing(values).any() or is_row_number(column, values))
+        for column, values in sheet.columns.items()
+        if column in remaining
+        and column != "site"
+        and (column == group or not (cells.missing(values).any() or is_row_number(column, values)))
     }
     return LabelledFiles(
-        tuple(files[row] for row in rows),
+        tuple(files),
         classes,
         y,
-        None if sites is None else tuple(sites[rows].tolist()),
+        None if sites is None else tuple(sites.tolist()),
         tuple(notes),
         facts=of_clients,
         target=aim,
-        beside={column: values[rows] for column, values in input_values.items()},
+        beside=input_values,
         used=used,
     )
 
@@ -542,18 +539,3 @@ def _drop_validation(listing: Listing, label: str, notes: list[Note]) -> tuple[S
     places = [sheet.places[row] for row in rows]
     remaining = replace(sheet, columns=columns, places=places, test=parts[rows] == "test")
     return remaining, [File(files[row].path, str(parts[row]), files[row].folders) for row in rows]
-
-
-def _first_rows(path: Path, sheet: Sheet, files: Sequence[File], facts: Sequence[np.ndarray]) -> list[int]:
-    """The first row of each file. Raises DataError (E404) for rows of one file that differ in a fact."""
-    first: dict[Path, int] = {}
-    for row, file in enumerate(files):
-        before = first.setdefault(file.path, row)
-        for values in facts:
-            if np.any(values[before] != values[row]):
-                one, other = (
-                    f"{sheet.where(r)} as {excerpt(np.asarray(values[r]).tolist(), 40)}"
-                    for r in (before, row)
-                )
-                raise DataError("E404", f"{path} lists {file.path.name} {one} and {other}; keep one of them.")
-    return list(first.values())

@@ -145,7 +145,8 @@ def npz(
     group: str = "",
 ) -> Dataset:
     """A set from an archive with x and y, or x_train and y_train, and perhaps x_test and y_test; y are labels
-    or masks.
+    or masks. path: the archive; or a folder with an .npy file for each array, which is memory-mapped, or the
+    file of the samples in it.
 
     Samples with several inputs are x.NAME for each. Further arrays of their length are columns: NAME, or
     NAME_train and NAME_test. `classes` names the classes. target: the name of y if it is a number to predict,
@@ -153,7 +154,18 @@ def npz(
     default `group` or `groups`, if there is one; "none" if samples are independent.
     Raises DataError: E401 and E402 for the file, and as `arrays` does.
     """
-    archive = read_archive(Path(path))
+    path = Path(path)
+    aim = Target.from_settings(target, center, scale) if target else None
+    if path.is_dir() or path.suffix == ".npy":
+        root = path if path.is_dir() else path.parent
+        if not is_npy_folder(root) or (path != root and path.stem not in ("x", "x_train")):
+            remedy = f"call it x.npy with y.npy beside it, or unskew.data.arrays('{path.name}', y)"
+            raise DataError("E401", f"{path} holds an array without labels; {remedy}.")
+        files = {file.stem: map_npy(file) for file in sorted(root.glob("*.npy"))}
+        if "classes" in files:
+            files["classes"] = np.asarray(files["classes"])
+        return _dataset_of(files, root, root.resolve().name, aim, group, layout)
+    archive = read_archive(path)
     if FACTS_ARRAY in archive:
         try:
             return load_dataset(archive)
@@ -163,37 +175,7 @@ def npz(
                 f" ({python_files.one_line(error)})"
             )
             raise DataError("E401", f"{text}; write it again.") from error
-    aim = Target.from_settings(target, center, scale) if target else None
-    return _dataset_of(archive, Path(path), Path(path).stem, aim, group, layout)
-
-
-def npy(
-    path: str | Path,
-    *,
-    target: str = "",
-    center: float | None = None,
-    scale: float | None = None,
-    layout: LayoutSetting = "auto",
-    group: str = "",
-) -> Dataset:
-    """A set from .npy files in one folder, with the names that `npz` knows, each memory-mapped.
-
-    path: the folder, or the file of the samples in it. target, center, scale, group: as for `npz`.
-    Raises DataError (E401) if the labels are missing.
-    """
-    root = Path(path)
-    if root.suffix == ".npy":
-        if not root.is_file():
-            raise DataError("E402", f"there is no {root}.")
-        if root.stem not in ("x", "x_train"):
-            remedy = f"call it x.npy with y.npy beside it, or unskew.data.arrays('{root.name}', y)"
-            raise DataError("E401", f"{root} holds an array without labels; {remedy}.")
-        root = root.parent
-    files = {file.stem: map_npy(file) for file in sorted(root.glob("*.npy"))}
-    if "classes" in files:
-        files["classes"] = np.asarray(files["classes"])
-    aim = Target.from_settings(target, center, scale) if target else None
-    return _dataset_of(files, root, root.resolve().name, aim, group, layout)
+    return _dataset_of(archive, path, path.stem, aim, group, layout)
 
 
 def is_npy_folder(path: Path) -> bool:

@@ -22,6 +22,7 @@ from unskew.data.files.parquet import (
     RowNames,
     ShardTable,
     files_of,
+    is_saved_set,
     lists_of,
     read_saved_table,
     read_table,
@@ -99,9 +100,11 @@ def parquet(
     group: str = "",
     drop: str | Sequence[str] = "",
     missing: MissingSetting = "refuse",
+    split: Annotated[str, "of a saved set: the split to train on, if it is not the one called train"] = "",
 ) -> Dataset:
-    """The set in Parquet files. path: a file, a folder with any number of them, or a pattern such as
-    shards/part-*.parquet.
+    """The set in Parquet files, or in a folder that Hugging Face Datasets has saved. path: a file, a folder
+    with any number of them, or a pattern such as shards/part-*.parquet; or the folder of a saved Dataset or
+    DatasetDict.
 
     A column of lists of numbers, or of files {bytes, path} as the hub keeps images and sounds, holds the
     samples, and the other columns facts about them. Without such a column, all columns are features, see
@@ -109,44 +112,14 @@ def parquet(
     folders called train and test hold the training and test rows. Samples that would
     take more than a quarter of the memory are read during training.
     Raises DataError: E401 for files that cannot be read, or without pyarrow, E402 if there are none, E403 for
-    columns and for shapes that differ, E404 for labels, E405 for missing values, E142 for anything that does
+    columns and for shapes that differ, and for a DatasetDict without a split called train, E404 for labels, E405 for missing values, E142 for anything that does
     not fit into memory.
     """
     aim, images = target_of(target, label, center, scale), ImageSettings(size, fit, bits)
-    choice = ColumnChoice((), names_in(drop), missing)
-    return dataset_of_table(read_table(Path(path)), x, (label, site, group), layout, images, aim, choice)
-
-
-def saved(
-    path: str | Path,
-    label: Annotated[str, "the column of labels"] = "",
-    site: Annotated[str, "the column of sites"] = "",
-    x: Annotated[str, "the column of samples, if several hold lists or files"] = "",
-    split: Annotated[str, "the split to train on, if it is not the one called train"] = "",
-    layout: Annotated[
-        AxisOrder, "for lists in lists: 'channels last' for images, 'time first' for series"
-    ] = "auto",
-    *,
-    size: SizeSetting = 64,
-    fit: FitSetting = "pad",
-    bits: BitsSetting = 16,
-    target: str = "",
-    center: float | None = None,
-    scale: float | None = None,
-    group: str = "",
-    drop: str | Sequence[str] = "",
-    missing: MissingSetting = "refuse",
-) -> Dataset:
-    """The set that was saved in a folder, a Dataset or a DatasetDict.
-
-    Columns become samples, labels and facts as those of Parquet files do.
-    Raises DataError: E402 for files that are missing, E401 for damaged ones and without pyarrow, E403 for a
-    DatasetDict without a split called train, for features that are not read, and for columns and shapes that
-    differ, E404 for labels, E405 for missing values, E142 for anything that does not fit into memory.
-    """
-    aim, images = target_of(target, label, center, scale), ImageSettings(size, fit, bits)
-    table = read_saved_table(Path(path), split)
-    choice = ColumnChoice((), names_in(drop), missing)
+    path, choice = Path(path), ColumnChoice((), names_in(drop), missing)
+    if split and not is_saved_set(path):
+        raise DataError("E403", f"{path} is no set that Datasets saved; leave split out.")
+    table = read_saved_table(path, split) if is_saved_set(path) else read_table(path)
     return dataset_of_table(table, x, (label, site, group), layout, images, aim, choice)
 
 
