@@ -3,13 +3,13 @@
 Nothing of these libraries is imported: a sample is a pair (x, y) or a dictionary, and an image is what Pillow
 makes.
 
-If the samples do not fit into memory, each is read once and goes to a scratch file.
+Each sample is read once; if they do not fit into memory together, they go to a scratch file.
 Letters: N samples, D numbers of a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from unskew.data.kinds.column_roles import column_named, label_column_in
 from unskew.data.kinds.groups import INDEPENDENT, column_question, is_id_name
 from unskew.data.kinds.images import channels_first
 from unskew.data.readers.raw_samples import RawSamples, class_names_of
-from unskew.data.samples.conversion import array_of, depth_of
+from unskew.data.samples.conversion import array_of, depth_of, sample_array
 from unskew.data.samples.packing import PackedSamples, pack, pack_to_layout
 from unskew.data.samples.reading_notes import Note
 from unskew.data.storage.scratch import SampleSink, fits_memory
@@ -77,30 +77,43 @@ def from_items(items: Any, label: str = "", other_bytes: int = 0, group: str = "
     packed = pack(_item_inputs(first[0], f"{name}: sample 0"), name) if several else None
 
     def form(x: Any, i: int) -> np.ndarray:
-        """Sample i as an array, several inputs as a row."""
+        """Sample i as an array, several inputs as a row; images of Pillow's as the first one."""
         if packed is None:
-            return channels_first(x)
+            has_modes = hasattr(x, "getbands") and hasattr(first[0], "getbands")
+            return channels_first(x.convert("RGB") if has_modes and first[0].mode == "RGB" else x)
         place = f"{name}: sample {i}"
         return pack_to_layout(packed.layout, _item_inputs(x, place), place)[0]
 
-    pairs = (_item_pair(_get_item(items, i, name), i, name, key) if i else first for i in range(count))
-    if not fits_memory(count, form(first[0], 0).shape, other_bytes):
-        x, ys = _copied_items(pairs, count, name, form, notes)
-    else:
-        xs, labels = zip(*pairs)
-        ys = list(labels)
-        x = (
-            _stack_samples(list(xs), name, notes)
-            if packed is None
-            else np.stack([*map(form, xs, range(count))])
-        )
+    like = form(first[0], 0)
+    sample_array(like[None], name)
+    bits = depth_of(like.dtype) if like.ndim > 1 and packed is None else None
+    full = np.float32((1 << bits) - 1 if bits else 1)
+    shape, ys = (count, *like.shape), list[Any]()
+    sink = SampleSink(name, shape, fits_memory(count, like.shape, other_bytes))
+    for i in range(count):
+        given, y = first if not i else _item_pair(_get_item(items, i, name), i, name, key)
+        x = form(given, i)
+        scaled = depth_of(x.dtype) or depth_of(like.dtype)
+        if x.shape != like.shape or x.dtype.kind not in "biuf" or (scaled and x.dtype != like.dtype):
+            remedy = "cut, pad or resize them to one shape, of one type"
+            fault = f"sample 0 is {like.dtype} {list(like.shape)}, sample {i} is {x.dtype} {list(x.shape)}"
+            raise DataError("E403", f"{name}: {fault}; {remedy}.")
+        with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
+            sink.put(i, x[None].astype(np.float32) / full)
+        ys.append(y)
+    x = sink.samples(notes)
+    if bits:
+        notes.append(("scaled", f"{bits}-bit whole numbers were divided by {int(full):,}"))
     if any(getattr(items, kind, None) is not None for kind in ("transform", "transforms")):
         notes.append(("note", "every sample was read once: what a random transform did to it stays"))
     classes = _item_classes(items, ys, key)
     group, columns = _item_groups(items, item, group, name, notes)
     samples = x if packed is None else PackedSamples(x, packed.layout, packed.notes)
     y = _stack_labels(ys, name)
-    return RawSamples(samples, y, classes=classes, columns=columns, notes=tuple(notes), group=group)
+    dtype = str(like.dtype.newbyteorder("=")) if packed is None else ""
+    return RawSamples(
+        samples, y, classes=classes, columns=columns, notes=tuple(notes), group=group, source_dtype=dtype
+    )
 
 
 def _item_groups(
@@ -122,37 +135,6 @@ def _item_column(items: Any, key: Any, name: str) -> np.ndarray:
     if hasattr(items, "column_names"):
         return np.asarray(items[key][:])
     return np.array([_get_item(items, i, name)[key] for i in range(len(items))])
-
-
-def _copied_items(
-    pairs: Iterable[tuple[Any, Any]],
-    count: int,
-    name: str,
-    form: Callable[[Any, int], np.ndarray],
-    notes: list[Note],
-) -> tuple[np.ndarray, list[Any]]:
-    """(samples in a scratch file, labels) of a set that does not fit into memory."""
-    labels, like, sink, full = list[Any](), np.zeros(0), None, 1
-    for i, (item, y) in enumerate(pairs):
-        x = form(item, i)
-        if sink is None:
-            like, sink = x, SampleSink(name, (count, *x.shape), in_memory=False)
-            bits = depth_of(x.dtype) if x.ndim > 1 else None
-            full = (1 << bits) - 1 if bits else 1
-        if x.shape != like.shape or x.dtype != like.dtype:
-            raise _unequal(name, f"{like.dtype} {list(like.shape)}", i, f"{x.dtype} {list(x.shape)}")
-        sink.put(i, x[None].astype(np.float32) / np.float32(full))
-        labels.append(y)
-    assert sink is not None
-    samples = sink.samples(notes)
-    if full > 1:
-        notes.append(("scaled", f"{full.bit_length()}-bit whole numbers were divided by {full:,}"))
-    return samples, labels
-
-
-def _unequal(name: str, first: str, i: int, other: str) -> DataError:
-    remedy = "cut, pad or resize them to one shape, of one type"
-    return DataError("E403", f"{name}: sample 0 is {first}, sample {i} is {other}; {remedy}.")
 
 
 def _get_item(items: Any, i: int, name: str) -> Any:
@@ -186,24 +168,6 @@ def _item_pair(item: Any, i: int, name: str, key: Any) -> tuple[Any, Any]:
     if x is None:
         raise DataError("E403", f"{name}: sample {i} is None; leave it out.")
     return x, array_of(y) if hasattr(y, "detach") or isinstance(y, np.ndarray) else y
-
-
-def _stack_samples(xs: list[Any], name: str, notes: list[Note]) -> np.ndarray:
-    """The samples as one array."""
-    if all(hasattr(x, "getbands") for x in xs):
-        sizes, modes = {x.size for x in xs}, sorted({x.mode for x in xs})
-        if len(sizes) == len(modes) == 1:
-            return np.stack([channels_first(x) for x in xs])
-        if len(sizes) == 1 and not any(mode[0] in "IF" for mode in modes):
-            notes.append(("scaled", f"images of several modes ({', '.join(modes)}) were read in colour"))
-            return np.stack([channels_first(x.convert("RGB")) for x in xs])
-    values = [channels_first(x) for x in xs]
-    first = values[0]
-    for i, v in enumerate(values):
-        scaled = v.ndim > 1 and (depth_of(v.dtype) or depth_of(first.dtype))
-        if v.shape != first.shape or (scaled and v.dtype != first.dtype):
-            raise _unequal(name, f"{first.dtype} {list(first.shape)}", i, f"{v.dtype} {list(v.shape)}")
-    return np.stack(values)
 
 
 def _stack_labels(ys: list[Any], name: str) -> Any:

@@ -257,7 +257,10 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
     (x, y, owner), *test = parts
     source_dtype, scaling = _common_type(sets)
     notes = [*(note for raw in sets.values() for note in raw.notes), *scaling]
-    classes = _common_classes(sets)
+    classes = next((raw.classes for raw in sets.values() if raw.classes), None)
+    if classes and len({len(raw.classes) for raw in sets.values() if raw.classes}) > 1:
+        remedy = "give every client the same: unskew.data.arrays(..., classes=...)"
+        raise DataError("E404", f"clients' masks have different numbers of classes; {remedy}.")
     if not isinstance(x, PackedSamples) and y.ndim == 3 and x.ndim == 4 and y.dtype.kind in "biuf":
         origins = [MaskOrigin(np.array(names)[of], lambda _: "given as arrays") for _, _, of in parts]
         ys, classes = as_masks("clients", [y for _, y, _ in parts], classes, notes, origins)
@@ -316,19 +319,6 @@ def _common_target(sets: Mapping[str, RawSamples]) -> Target | None:
             remedy = "give all one target, with the same constants"
             raise DataError("E404", f"'{first}' learns {texts[0]}, '{name}' {texts[1]}; {remedy}.")
     return target
-
-
-def _common_classes(sets: Mapping[str, RawSamples]) -> tuple[str, ...] | None:
-    """The names of the classes if some client knows them. Raises DataError (E404) if two clients' masks
-    differ in them."""
-    lists = {name: raw.classes for name, raw in sets.items() if raw.classes}
-    first = next(iter(lists), "")
-    for name, classes in lists.items():
-        if np.ndim(sets[name].y) > 1 and len(classes) != len(lists[first]):
-            fault = f"masks of '{first}' have {len(lists[first])} classes, those of '{name}' {len(classes)}"
-            remedy = "give every client the same classes: unskew.data.arrays(..., classes=...)"
-            raise DataError("E404", f"{fault}; {remedy}.")
-    return lists.get(first)
 
 
 def _join_part(
