@@ -60,7 +60,7 @@ def little(monkeypatch):
 
     def make(memory: int = 1000) -> None:
         monkeypatch.setattr("unskew.data.storage.scratch.usable_memory", lambda: memory)
-        for module in ("samples.conversion", "samples.packing", "readers.from_arrays", "standardisation"):
+        for module in ("samples.conversion", "samples.packing"):
             monkeypatch.setattr(f"unskew.data.{module}.LARGE", 100)
 
     return make

@@ -26,8 +26,7 @@ SETTINGS = {"skew": "dirichlet:0.5", "clients": 3, "rounds": 1, "epochs": 1, "ba
 
 @pytest.fixture(autouse=True)
 def large(monkeypatch):
-    for module in ("samples.conversion", "readers.from_arrays", "standardisation"):
-        monkeypatch.setattr(f"unskew.data.{module}.LARGE", 100)
+    monkeypatch.setattr("unskew.data.samples.conversion.LARGE", 100)
 
 
 def on_disk(path, x=X, y=Y):

@@ -15,7 +15,7 @@ import numpy as np
 
 from unskew.data.clients.federation import Federation
 from unskew.data.column_statistics import numbers_of_rows, quoted
-from unskew.data.samples.conversion import DEPTHS, LARGE
+from unskew.data.samples.conversion import DEPTHS
 from unskew.data.samples.dataset import Dataset
 from unskew.data.samples.packing import input_column
 from unskew.data.samples.reading_notes import Note
@@ -41,21 +41,13 @@ def standardise(dataset: Dataset, always: bool, but_images: bool = False) -> Dat
     several inputs as they are.
     Several inputs are scaled separately, channel by channel, and each only if it needs scaling. Whole numbers
     and truth values stay as they are.
-    Raises UsageError (E109) if constants are asked for and the set is a mapped file too large to be scaled,
-    or none of its several inputs are floats.
+    Raises UsageError (E109) if constants are asked for and none of several inputs are floats.
     """
     if dataset.layout and dataset.mean is None:
         return _standardise_inputs(dataset, always, but_images)
     if dataset.mean is not None:
         return dataset.standardised()
     if dataset.applied is not None or not (always or dataset.intake):
-        return dataset
-    if isinstance(dataset.x, np.memmap) and dataset.x.nbytes > LARGE:
-        if always:
-            text = f"normalise=dataset would copy the {dataset.x.nbytes:,} bytes of {dataset.name}"
-            raise UsageError(
-                "E109", f"{text}; standardise them before they are saved, or give normalise=none."
-            )
         return dataset
     reason = "as normalise=dataset asks" if always else why_standardise(dataset)
     if not reason:

@@ -156,14 +156,14 @@ def apply_shifts(federation: Federation, shifts: Sequence[Shift], dataset: Datas
     Every client then has separate samples: a row that two clients shared becomes two. The server's reserved
     samples do not change.
     dataset: the set from which the federation was made.
-    Raises DataError (E103) for a memory-mapped set, UsageError (E103) for samples with several inputs, or to
+    Raises DataError (E103) for a set that is read from disk, UsageError (E103) for samples with several inputs, or to
     which a shift does not apply.
     """
     f = federation
     if f.layout:
         text = f"feature skew '+{shifts[0].name}' changes samples with one input, and these have {f.layout}"
         raise UsageError("E103", f"{text}; give a skew without it.")
-    if isinstance(dataset.x, np.memmap) or is_streamed(dataset.x) or is_streamed(dataset.x_test):
+    if is_streamed(dataset.x) or is_streamed(dataset.x_test):
         text = "is read from files row by row; a feature skew needs a set that fits into memory"
         raise DataError("E103", f"{f.name} {text}.")
     rows = np.concatenate([f.train.rows, f.val.rows])

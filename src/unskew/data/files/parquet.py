@@ -182,24 +182,17 @@ class Shard:
             yield from file.iter_batches(at_once, columns=list(names), use_threads=False)
 
 
+@dataclass(frozen=True)
 class StreamShard(Shard):
-    """One file that holds an Arrow stream."""
+    """One file that holds an Arrow stream. table: pyarrow's, which is mapped from the file."""
+
+    table: Any
 
     def _batches(self, names: Sequence[str], at_once: int) -> Iterator[Any]:
-        for batch in _stream(self.path, [list(self.columns).index(name) for name in names]):
+        for batch in self.table.select(list(names)).to_batches(at_once):
             batch.validate(full=True)
-            columns = [getattr(column, "storage", column) for column in batch.select(list(names)).columns]
-            plain = type(batch).from_arrays(columns, list(names))
-            for begin in range(0, plain.num_rows, at_once):
-                yield plain.slice(begin, at_once)
-
-
-def _stream(path: Path, fields: Sequence[int]) -> Iterator[Any]:
-    """The batches of an Arrow stream with the columns at these places."""
-    ipc, pyarrow = _pyarrow("pyarrow.ipc", path), importlib.import_module("pyarrow")
-    options = ipc.IpcReadOptions(included_fields=list(fields), use_threads=False)
-    with pyarrow.memory_map(str(path)) as file, ipc.open_stream(file, options=options) as stream:
-        yield from stream
+            columns = [getattr(column, "storage", column) for column in batch.columns]
+            yield type(batch).from_arrays(columns, list(names))
 
 
 def _read_shard(path: Path) -> Shard:
@@ -219,27 +212,25 @@ def _read_shard(path: Path) -> Shard:
 
 
 def _read_stream(path: Path) -> Shard:
-    """The shard in an Arrow stream, whose rows are counted.
+    """The shard in an Arrow stream.
 
     Raises DataError: E402 for a missing file, E401 without pyarrow, and for a file that is truncated or
     damaged.
     """
-    ipc = _pyarrow("pyarrow.ipc", path)
+    ipc, pyarrow = _pyarrow("pyarrow.ipc", path), _pyarrow("pyarrow", path)
     if not path.is_file():
         raise DataError("E402", f"{path} is missing, which state.json lists; copy the whole folder.")
     try:
-        with open(path, "rb") as file:
-            file.seek(max(0, path.stat().st_size - 8))
-            if file.read() != STREAM_END:
+        with pyarrow.memory_map(str(path)) as file:
+            if file.size() < len(STREAM_END) or file.read_at(len(STREAM_END), file.size() - 8) != STREAM_END:
                 raise DataError("E401", f"{path} is cut off or no Arrow stream; copy it again.")
-            file.seek(0)
-            columns, classes = _schema_facts(path, ipc.open_stream(file).schema)
-        rows = sum(batch.num_rows for batch in _stream(path, range(len(columns))))
+            table = ipc.open_stream(file).read_all()
     except DataError:
         raise
     except Exception as error:  # as above
         raise _file_error(path, error) from error
-    return StreamShard(path, rows, columns, path.stat().st_size, classes)
+    columns, classes = _schema_facts(path, table.schema)
+    return StreamShard(path, table.num_rows, columns, path.stat().st_size, classes, table)
 
 
 def _schema_facts(path: Path, schema: Any) -> tuple[dict[str, Column], dict[str, tuple[str, ...]]]:

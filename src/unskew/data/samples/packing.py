@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data.samples.conversion import DEPTHS, LARGE, check_axes, sample_array
+from unskew.data.samples.conversion import DEPTHS, LARGE, check_axes, rows_of_mapping, sample_array
 from unskew.data.samples.reading_notes import Note
 from unskew.data.storage.sample_rows import Rows, is_streamed, row_blocks
-from unskew.data.storage.scratch import SampleSink, mapped_rows, scratch_note
+from unskew.data.storage.scratch import SampleSink, scratch_note
 from unskew.errors import DataError, excerpt
 from unskew.formats.input_layout import (
     KINDS,
@@ -162,12 +162,8 @@ def _input_arrays(x: Any, name: str) -> dict[str, np.ndarray]:
 def _input_array(values: Any, label: str) -> np.ndarray:
     """An input as an array; the rows of a large mapped file are read when they are needed."""
     array = sample_array(values, label)
-    if not isinstance(array, np.memmap) or array.nbytes <= LARGE:
-        return array
-    if (rows := mapped_rows(array, None)) is not None:
-        return rows
-    text = f"{array.nbytes:,} bytes are mapped so that changes stay in memory (mode 'c')"
-    raise DataError("E403", f"{label}: {text}; map the file with mode 'r'.")
+    large = isinstance(array, np.memmap) and array.nbytes > LARGE
+    return rows_of_mapping(array, None, label) if large else array
 
 
 def _input_of(key: str, values: np.ndarray, name: str) -> Input:
