@@ -7,7 +7,7 @@ are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -43,45 +43,25 @@ def standardise(dataset: Dataset, always: bool, but_images: bool = False) -> Dat
     and truth values stay as they are.
     Raises UsageError (E109) if constants are asked for and none of several inputs are floats.
     """
-    if dataset.layout and dataset.mean is None:
-        return _standardise_inputs(dataset, always, but_images)
     if dataset.mean is not None:
         return dataset.standardised()
-    if dataset.applied is not None or not (always or dataset.intake):
-        return dataset
-    reason = "as normalise=dataset asks" if always else why_standardise(dataset)
-    if not reason:
-        return dataset
-    unit = "column" if has_columns(dataset) else "channel"
-    return (
-        dataset.with_constants()
-        .standardised()
-        .with_notes(("scaled", f"standardised {unit} by {unit}: {reason}"))
-    )
-
-
-def _standardise_inputs(dataset: Dataset, always: bool, but_images: bool) -> Dataset:
-    """A set with several inputs, standardised: all floats, or those that need it, images excepted if
-    `but_images`."""
-    assert dataset.layout
-    floats = [item.name for item in dataset.layout.inputs if item.kind == "float32"]
+    floats = [i.name for i in dataset.layout.inputs if i.kind == "float32"] if dataset.layout else [""]
     if always and not floats:
         text = f"none of a sample's inputs are floats ({dataset.layout})"
         raise UsageError("E109", f"normalise=dataset: {text}; give normalise=none.")
     if dataset.applied is not None or not (always or dataset.intake):
         return dataset
-    request = "as normalise=dataset asks"
-    reasons = (
-        dict.fromkeys(floats, request)
-        if always
-        else dict(_inputs_to_scale(dataset, _scale_samples(dataset), but_images))
-    )
+    reasons = dict.fromkeys(floats, "as normalise=dataset asks")
+    reasons = reasons if always else _reasons(dataset, but_images)
     if not reasons:
         return dataset
+    unit = "column by column" if has_columns(dataset) else "channel by channel"
     notes: list[Note] = [
-        ("scaled", f"input {name} standardised channel by channel: {text}") for name, text in reasons.items()
+        ("scaled", f"{f'input {name} ' if name else ''}standardised {unit}: {text}")
+        for name, text in reasons.items()
     ]
-    return dataset.with_constants(list(reasons)).standardised().with_notes(*notes)
+    names = list(reasons) if dataset.layout else None
+    return dataset.with_constants(names).standardised().with_notes(*notes)
 
 
 def undo_scaling(dataset: Dataset) -> Dataset:
@@ -110,26 +90,24 @@ def why_standardise(dataset: Dataset, but_images: bool = False) -> str:
 
     but_images: do not judge images among several inputs.
     """
-    rows = _scale_samples(dataset)
+    reasons = _reasons(dataset, but_images)
+    return "; ".join(f"input {name}: {text}" if name else text for name, text in reasons.items())
+
+
+def _reasons(dataset: Dataset, but_images: bool) -> dict[str, str]:
+    """Why samples, or those of their inputs that are floats, need standardising, by the input's name; {} if none
+    does."""
+    step = max(1, len(dataset.x) // SCALE_SAMPLES)
+    rows = select_samples(dataset.x, np.arange(0, len(dataset.x), step))
     if not dataset.layout:
-        return _reason(rows, partial(column_name, dataset) if has_columns(dataset) else None)
-    return "; ".join(
-        f"input {name}: {reason}" for name, reason in _inputs_to_scale(dataset, rows, but_images)
-    )
-
-
-def _scale_samples(dataset: Dataset) -> np.ndarray:
-    return select_samples(dataset.x, np.arange(0, len(dataset.x), max(1, len(dataset.x) // SCALE_SAMPLES)))
-
-
-def _inputs_to_scale(dataset: Dataset, rows: np.ndarray, but_images: bool) -> Iterator[tuple[str, str]]:
-    """(name, reason) of the float inputs that need standardising."""
-    assert dataset.layout
+        reason = _reason(rows, partial(column_name, dataset) if has_columns(dataset) else None)
+        return {"": reason} if reason else {}
+    reasons = dict[str, str]()
     for i, item in enumerate(dataset.layout.inputs):
-        if item.kind != "float32" or (but_images and item.is_image):
-            continue
-        if reason := _reason(input_column(dataset.layout, rows[:], i).reshape(-1, *(item.shape or (1,)))):
-            yield item.name, reason
+        if item.kind == "float32" and not (but_images and item.is_image):
+            values = input_column(dataset.layout, rows[:], i).reshape(-1, *(item.shape or (1,)))
+            reasons[item.name] = _reason(values)
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def has_columns(dataset: Dataset | Federation) -> bool:

@@ -28,10 +28,6 @@ from unskew.formats.markdown import escape_markdown, table
 from unskew.system import disk
 from unskew.version import revision
 
-MOST_HASHED = 64
-"""Maximal number of files with digests on the card, beside those that are published."""
-
-
 PIECE = 1 << 20
 TIMEOUT_S = 60.0
 Report = Callable[[str, int, int], None]
@@ -111,13 +107,11 @@ def _unwritable(out: Path, error: OSError) -> UsageError:
 
 
 def _digests(origin: Path, recipe: Recipe) -> dict[str, tuple[str, bool]]:
-    """(SHA-256, whether it is the published file) by name; of a folder with many files only those published.
+    """(SHA-256, whether it is the published file) by name; of a folder only those published.
 
     Raises DataError (E401) for a file with a published name and another digest.
     """
-    files = [origin] if origin.is_file() else sorted(p for p in origin.rglob("*") if p.is_file())
-    if len(files) > MOST_HASHED:
-        files = [p for p in files if p.name in recipe.files]
+    files = [origin] if origin.is_file() else sorted(p for p in origin.rglob("*") if p.name in recipe.files)
     digests: dict[str, tuple[str, bool]] = {}
     for path in files:
         published, digest = recipe.files.get(path.name, ""), disk.sha256(path)

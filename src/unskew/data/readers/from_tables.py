@@ -82,8 +82,10 @@ def csv_set(
 
 
 def are_sites(path: Path) -> bool:
-    """Whether a folder or pattern, which `csv_set` reads, holds a table for each site."""
-    return not is_csv_pair(path) if path.is_dir() else not path.exists() and "*" in path.name
+    """Whether a folder or pattern, which `csv_set` reads, holds a table for each site, and not train.csv."""
+    if path.is_dir():
+        return "train" not in map(_part_of, path.iterdir())
+    return not path.exists() and "*" in path.name
 
 
 def _read_sites(path: Path, numbers: NumberFormat | None, site: str, notes: list[Note]) -> Sheet:
@@ -109,10 +111,13 @@ def table_files(path: Path) -> list[Path]:
     )
 
 
-def are_site_tables(path: Path) -> bool:
+def holds_tables(path: Path) -> bool:
     """Whether a folder has CSV files, and neither images, sounds nor volumes that one might list, or a
     pattern matches some."""
-    return bool(table_files(path)) and not _has_endings(path, IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS)
+    others = IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS
+    return bool(table_files(path)) and not any(
+        file_ending(Path(name)) in others for _, _, names in os.walk(path) for name in names
+    )
 
 
 def _join_sites(sheets: Mapping[str, Sheet], site: str, notes: list[Note]) -> Sheet:
@@ -156,17 +161,6 @@ def _read_parts(folder: Path, numbers: NumberFormat | None, notes: list[Note]) -
         raise DataError("E403", f"{fault}; it has: {abbreviate(list(test.columns), 12)}.")
     joined = join_sheets(train.name, [train, test], list(train.columns))
     return replace(joined, test=np.arange(len(joined.places)) >= len(train.places))
-
-
-def is_csv_pair(path: Path) -> bool:
-    """Whether a folder holds train.csv, and neither images nor sounds that it might list."""
-    has_train = "train" in map(_part_of, path.iterdir())
-    return has_train and not _has_endings(path, IMAGE_ENDINGS | SOUND_ENDINGS)
-
-
-def _has_endings(path: Path, endings: frozenset[str]) -> bool:
-    """Whether a file below a folder has one of these endings."""
-    return any(file_ending(Path(name)) in endings for _, _, names in os.walk(path) for name in names)
 
 
 def _part_of(file: Path) -> str:
