@@ -133,7 +133,9 @@ def test_a_file_that_takes_a_quarter_of_the_memory_is_read_row_by_row(tmp_path, 
     assert is_streamed(data.arrays(tmp_path / "x.npy", Y).x)
 
 
-def test_other_processes_find_the_rows_in_their_file_and_changed_ones_in_a_new_one(tmp_path):
+def test_other_processes_find_the_rows_in_files_beside_the_archive_and_no_others(tmp_path):
+    """Facts of an archive said in which file samples lie, so that one from anybody trained on whatever file of
+    this machine it named."""
     read = on_disk(tmp_path)
     for one in (read, read.with_constants().standardised()):
         (tmp_path / "beside").mkdir(exist_ok=True)
@@ -143,10 +145,13 @@ def test_other_processes_find_the_rows_in_their_file_and_changed_ones_in_a_new_o
         assert np.array_equal(again.x_test[:], one.x_test[:])
         assert (again.applied, again.intake) == (one.applied, one.intake)
         assert len(list((tmp_path / "beside").glob("*.npy"))) == 2
-    from_npz.save_dataset(read, tmp_path / "data.npz")
-    (tmp_path / "x.npy").unlink()
-    with pytest.raises(DataError, match=r"E402 there is no .*x\.npy"):
-        data.read(tmp_path / "data.npz")
+    rows = tmp_path / "beside" / "data.x.npy"
+    rows.write_bytes(rows.read_bytes()[:-9])
+    with pytest.raises(DataError, match=r"E401 .*data\.x\.npy is not a whole"):
+        data.read(tmp_path / "beside" / "data.npz")
+    rows.unlink()
+    with pytest.raises(DataError, match=r"E402 there is no .*data\.x\.npy"):
+        data.read(tmp_path / "beside" / "data.npz")
 
 
 def test_what_needs_all_samples_at_once_says_so(tmp_path):

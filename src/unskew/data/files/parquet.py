@@ -309,18 +309,6 @@ class ShardTable:
         name = self.columns[column].name
         return next((shard.classes[name] for shard in self.shards if name in shard.classes), None)
 
-    def is_heavy(self, column: str) -> bool:
-        """Whether the words of a column take too much memory for a whole column."""
-        limit = _words_limit()
-        if self.columns[column].kind != "text" or sum(shard.size for shard in self.shards) <= limit:
-            return False
-        size = 0
-        for _, array in self.parts(column):
-            size += int(array.nbytes)
-            if size > limit:
-                return True
-        return False
-
     def where(self, row: int) -> str:
         """`row 3 of part-1.parquet`, from 0."""
         number = int(np.searchsorted(self.starts, row, "right")) - 1

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import partial
-from itertools import permutations, takewhile
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
 
@@ -62,14 +62,7 @@ from unskew.data.kinds.images import (
     size_notes,
 )
 from unskew.data.kinds.labels import label_names, sort_classes
-from unskew.data.kinds.masks import (
-    UNNAMED_CLASSES,
-    MaskOrigin,
-    are_black_and_white,
-    as_masks,
-    check_palettes,
-    read_mask,
-)
+from unskew.data.kinds.masks import MaskOrigin, as_masks, check_palettes, read_mask
 from unskew.data.kinds.sounds import AudioInfo, format_of, read_sound, sound_notes, spectrogram_shape
 from unskew.data.readers.from_tables import check_sites, read_label_columns, target_of
 from unskew.data.readers.raw_samples import RawSamples
@@ -81,8 +74,6 @@ from unskew.errors import DataError, excerpt
 MASK_FOLDERS_HINT = (
     "put images into images/ and their masks into masks/ beside it (or SITE/images/ and SITE/masks/)"
 )
-FILES_PROBED = 5
-"""Number of files of one name by which a folder is judged."""
 S = TypeVar("S")
 Decode = Callable[[Path], tuple[np.ndarray, S]]
 """A function from a file to its sample and what else was noticed about it. Raises DataError for a file
@@ -316,7 +307,7 @@ def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
         remedy += " (an empty folder for one of which there are no samples)"
         masks = f"images with masks into {tree.root}/images/ and {tree.root}/masks/"
         raise DataError("E404", f"{fault}; {remedy}, and {masks}.")
-    _check_no_masks(files, place)
+    _check_no_masks(files)
     number = {name: i for i, name in enumerate(classes)}
     sorted_files = sorted(files, key=lambda f: (number[f.folders[place]], f.path))
     labels = np.array([number[f.folders[place]] for f in sorted_files], dtype=np.int64)
@@ -327,40 +318,16 @@ def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
     return LabelledFiles(tuple(sorted_files), classes, labels, sites, (note, *empty_folder_notes(tree, 1)))
 
 
-def _check_no_masks(files: Sequence[File], place: int) -> None:
-    """Raises DataError (E404) for files that look like masks of others of their name: a model that is trained
-    on masks as on images learns nothing and scores well. place: position of the class among a file's
-    folders."""
-    named_alike = defaultdict[tuple[str, ...], list[Path]](list)
+def _check_no_masks(files: Sequence[File]) -> None:
+    """Raises DataError (E404) for files called like the masks of others in their folder, x_mask.png next to
+    x.png: a model that is trained on masks as on images learns nothing and scores well."""
+    known = {(file.path.parent, file.stem.lower()): file.path for file in files}
     for file in files:
         stem = file.stem.lower()
-        stem = next((stem.removesuffix(s) for s in MASK_SUFFIXES if stem.endswith(s)), stem)
-        stem = "" if stem in IMAGE_FOLDERS | MASK_FOLDERS else stem
-        named_alike[file.part, *file.folders[:place], *file.folders[place + 1 :], stem].append(file.path)
-    probed = [paths for paths in named_alike.values() if len(paths) > 1][:FILES_PROBED]
-    pairs = [next(filter(_is_mask_of, permutations(paths, 2)), None) for paths in probed]
-    if pairs and all(pairs) and (pair := pairs[0]):
-        raise DataError("E404", f"{pair[0]} looks like the mask of {pair[1]}; {MASK_FOLDERS_HINT}.")
-
-
-def _is_mask_of(pair: tuple[Path, Path]) -> bool:
-    """Whether the first of two image files of one size looks like a mask, and the other does not: it holds few
-    values, or black and white with blurred edges."""
-    from PIL import Image
-
-    looks, sizes = list[bool](), set[tuple[int, int]]()
-    for path in pair:
-        try:
-            with Image.open(path) as file:
-                plain = file.mode in ("L", "P", "1") or file.mode[0] in "IF"
-                values = np.asarray(file if plain else file.convert("L"))
-                sizes.add(file.size)
-        except Exception:  # damaged files are refused where they are read
-            return False
-        kinds = len(np.unique(values))
-        blurred = values.dtype == np.uint8 and are_black_and_white([values[None]])
-        looks.append(kinds > 1 and (kinds <= UNNAMED_CLASSES or blurred))
-    return looks == [True, False] and len(sizes) == 1
+        names = IMAGE_FOLDERS if stem in MASK_FOLDERS else ()
+        names = (*names, *(stem.removesuffix(s) for s in MASK_SUFFIXES if stem.endswith(s)))
+        if image := next((known[file.path.parent, n] for n in names if (file.path.parent, n) in known), None):
+            raise DataError("E404", f"{file.path} looks like the mask of {image}; {MASK_FOLDERS_HINT}.")
 
 
 LISTED_SHARE = 0.5

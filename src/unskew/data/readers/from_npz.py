@@ -21,8 +21,9 @@ from unskew.data.samples.conversion import AxisOrder, map_npy
 from unskew.data.samples.dataset import Dataset, Target
 from unskew.data.samples.packing import archive_inputs
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
-from unskew.data.storage.npy_rows import is_unchanged_file, read_rows, write_rows
+from unskew.data.storage.npy_rows import write_rows
 from unskew.data.storage.sample_rows import Rows, is_streamed
+from unskew.data.storage.scratch import mapped_rows
 from unskew.errors import DataError, UsageError
 from unskew.formats.input_layout import Layout
 from unskew.system import disk, python_files
@@ -65,12 +66,8 @@ def save_dataset(dataset: Dataset, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {name: part for name in _SAMPLE_ARRAYS if not isinstance(part := getattr(dataset, name), Rows)}
     read = {name: part for name in _SAMPLE_ARRAYS if isinstance(part := getattr(dataset, name), Rows)}
-    facts["stored"] = {name: write_rows(part, _rows_path(path, name)) for name, part in read.items()}
-    arrays |= {
-        f"rows {name}": part.rows
-        for name, part in read.items()
-        if part.rows is not None and is_unchanged_file(part)
-    }
+    for name, part in read.items():
+        write_rows(part, _rows_path(path, name))
     arrays |= {f"column {name}": values for name, values in dataset.columns.items()}
     arrays |= {f"test column {name}": values for name, values in dataset.test_columns.items()}
     buffer = io.BytesIO()
@@ -82,12 +79,9 @@ def load_dataset(archive: Archive) -> Dataset:
     """The set that `save_dataset` has written. Only files next to the archive are read, even if its facts
     name others."""
     facts = json.loads(str(archive[FACTS_ARRAY]))
-    rows = {
-        name: read_rows(how, _rows_path(archive.path, name), archive.get(f"rows {name}"))
-        for name, how in facts["stored"].items()
-        if name in _SAMPLE_ARRAYS
-    }
-    x, y, x_test, y_test = (rows[name] if name in rows else archive[name] for name in _SAMPLE_ARRAYS)
+    x, y, x_test, y_test = (
+        archive[name] if name in archive else sample_rows(archive.path, name) for name in _SAMPLE_ARRAYS
+    )
 
     def columns(prefix: str) -> dict[str, np.ndarray]:
         return {n.removeprefix(prefix): v for n, v in archive.items() if n.startswith(prefix)}
@@ -124,6 +118,14 @@ def load_dataset(archive: Archive) -> Dataset:
         if values is not None and len(values) != channels:
             raise ValueError(f"{len(values)} constants for samples of {channels} channels")
     return dataset
+
+
+def sample_rows(path: Path, name: str) -> np.ndarray:
+    """Samples that `save_dataset` has written next to the archive. Raises DataError (E401, E402) for a file
+    that is missing or damaged."""
+    rows = mapped_rows(map_npy(_rows_path(path, name)), None)
+    assert rows is not None
+    return rows
 
 
 def _rows_path(path: Path, name: str) -> Path:

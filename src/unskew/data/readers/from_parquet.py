@@ -136,13 +136,11 @@ def dataset_of_table(
     DataError (E403) for a choice of columns where lists or files are the samples."""
     target = label_names(aim.name if aim else "")
     column = _sample_column(table, x, {roles[0], *target})
-    heavy = [n for n in table.columns if table.is_heavy(n) and n not in {*roles, *target, column}]
-    names = [n for n, c in table.columns.items() if n not in (*heavy, column) and c.kind in TABLE_KINDS]
+    names = [n for n, c in table.columns.items() if n != column and c.kind in TABLE_KINDS]
     sheet = Sheet(table.name, LazyColumns(table, names), RowNames(table), test=table.test())
-    left_out = [*table.omissions, *(f"column '{n}', whose words take too much memory" for n in heavy)]
+    left_out = list(table.omissions)
     if not column:
-        others = [(n, c.form) for n, c in table.columns.items() if n not in heavy and n not in names]
-        left_out += [f"column '{n}' of {form}" for n, form in others]
+        left_out += [f"column '{n}' of {c.form}" for n, c in table.columns.items() if n not in names]
     notes: list[Note] = [("left out", abbreviate(left_out))] if left_out else []
     if not column:
         encode = partial(encode_table, table, notes) if choice.missing == "refuse" else encode_as
@@ -244,7 +242,12 @@ def _fact_column(table: ShardTable, sheet: Sheet, name: str) -> np.ndarray | Non
     """The values of a column by which clients can be formed, [N]; None for any other column."""
     if table.columns[name].kind == "value":
         return None
-    values = sheet.columns[name]
+    try:
+        values = sheet.columns[name]
+    except DataError as error:  # words that take too much memory
+        if error.code != "E142":
+            raise
+        return None
     if values.dtype.kind not in "biuUS" or is_row_number(name, values):
         return None
     return values if values.dtype.kind in "biu" or values.dtype.itemsize <= 4 * LONGEST_WORD else None

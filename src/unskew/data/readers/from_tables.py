@@ -365,20 +365,10 @@ def check_sites(sheet: Sheet, site: str) -> np.ndarray:
     return sheet.columns[site]
 
 
-SCALAR_FEATURES = frozenset(("Value", "ClassLabel"))
-"""Kinds of columns of Hugging Face's Datasets that hold one value a row."""
-
-
 def is_frame(data: Any) -> bool:
-    """Whether this is a table of columns: pandas' and polars' DataFrames, pyarrow's Tables, and Hugging
-    Face's Datasets with one value a row in all columns."""
-    if isinstance(data, type):
-        return False
-    if hasattr(data, "columns") and any(hasattr(data, n) for n in ("iloc", "to_dicts", "to_pydict")):
-        return True
-    kinds = [type(feature).__name__ for feature in _dataset_features(data).values()]
-    is_set = hasattr(data, "column_names") and hasattr(data, "__len__")
-    return is_set and len(kinds) > 1 and set(kinds) <= SCALAR_FEATURES
+    """Whether this is a table of columns: pandas' and polars' DataFrames, and pyarrow's Tables."""
+    known = any(hasattr(data, n) for n in ("iloc", "to_dicts", "to_pydict"))
+    return known and hasattr(data, "columns") and not isinstance(data, type)
 
 
 def frame_columns(frame: Any, name: str = "table") -> dict[str, np.ndarray]:
@@ -386,28 +376,18 @@ def frame_columns(frame: Any, name: str = "table") -> dict[str, np.ndarray]:
 
     Raises DataError (E403) for two columns of one name, and for cells that hold several values.
     """
-    features, columns = _dataset_features(frame), dict[str, np.ndarray]()
+    columns = dict[str, np.ndarray]()
     for column in list(getattr(frame, "column_names", None) or frame.columns):
         word, cells_N = cells.word(column), frame[column]
         values = np.asarray(cells_N.to_numpy() if hasattr(cells_N, "to_numpy") else cells_N)
         if word in columns:
             raise DataError("E403", f"{name} has two columns called {excerpt(word)}; give each another name.")
-        if classes := getattr(features.get(column), "names", None):
-            names = dict(enumerate(classes))
-            words = [None if v is None else names.get(int(v)) for v in values.tolist()]
-            values = np.array(words, dtype=object)
         is_object = values.dtype.kind == "O"
         if is_object and (several := [i for i, v in enumerate(values.tolist()) if np.ndim(v)]):
             fault = f"column '{word}' holds several values in row {several[0]}"
             raise DataError("E403", f"{name}: {fault}; give arrays (x, y), or a column for each.")
         columns[word] = values
     return columns
-
-
-def _dataset_features(data: Any) -> Mapping[str, Any]:
-    """The features of a Hugging Face Dataset by column; {} for anything else."""
-    features = getattr(data, "features", None)
-    return features if isinstance(features, Mapping) else {}
 
 
 def add_labels(x: Any, y: Any, name: str, label: str) -> dict[str, np.ndarray]:
