@@ -117,11 +117,11 @@ def _reader_arguments() -> str:
 
 
 def _partition_rows() -> list[tuple[str, str]]:
-    """The first line of each partition's file as its description; for `domain`, that of the class."""
-    rows = []
+    """The first line of each partition's file as its description; that of the class in a file of several."""
+    rows, modules = [], [kind.__module__ for kind in partitions().values()]
     for kind in partitions().values():
         module = inspect.cleandoc(sys.modules[kind.__module__].__doc__ or "").split("\n")[0]
-        single = kind.__module__.endswith(f".{kind.name}")
+        single = modules.count(kind.__module__) == 1
         rows.append((f"`{kind.example}`", module if single else _first_line(kind)))
     return rows
 

@@ -22,8 +22,9 @@ TRIES = 20
 
 @dataclass(frozen=True)
 class Classes(Partition):
-    """Every client holds a fixed number of classes: client i owns class i mod C and others at random (Qua(Q) of
-    FLea)."""
+    """Every client holds a fixed number of classes: client i owns class i mod C and others at random.
+
+    This is the quantity skew Qua(Q) of FLea."""
 
     count: Annotated[int, Gt(0), "classes per client"]
     name = "classes"
