@@ -344,9 +344,3 @@ def test_commands_and_files_of_settings_name_groups(tmp_path):
         assert done.code == 0, done.err
         assert note in done.out
         assert "if they belong together" not in done.out
-    asked = call("run", "fedavg", "--data", "visits.csv", "--clients", "4", "--dry-run", cwd=tmp_path)
-    assert "80 rows have 20 different values in 'patient'" in asked.out
-    found = call(
-        "diagnose", "visits.csv", "--group", "patient", "--skew", "iid", "--clients", "4", cwd=tmp_path
-    )
-    assert found.code == 0, found.err

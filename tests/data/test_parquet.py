@@ -17,7 +17,6 @@ import unskew
 from tests.data import arrow
 from unskew import data
 from unskew.data import prediction_inputs
-from unskew.data.readers import from_npz
 from unskew.data.readers.from_tables import read_table
 from unskew.data.storage.sample_rows import is_streamed, survey_rows
 from unskew.errors import DataError
@@ -361,14 +360,6 @@ def test_damaged_files_and_a_missing_package_are_one_sentence(tmp_path, monkeypa
         DataError, match=r"E401 reading .*x\.parquet needs pyarrow; pip install 'unskew\[tables\]'"
     ):
         data.read(tmp_path / "x.parquet")
-
-
-def test_other_processes_read_the_rows_in_a_file_of_their_own(tmp_path, little):
-    arrow.write(tmp_path / "x.parquet", columns())
-    little()
-    read = data.read(tmp_path / "x.parquet")
-    from_npz.save_dataset(read, tmp_path / "data.npz")
-    assert np.array_equal(data.read(tmp_path / "data.npz").x[:], read.x[:])
 
 
 def test_new_rows_are_read_as_those_of_training_were(tmp_path):

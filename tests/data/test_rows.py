@@ -44,7 +44,6 @@ def on_disk(path, x=X, y=Y):
         ("fedrdn", {"lanes": "4"}),
         ("flea", {"lanes": "4", "normalise": "dataset"}),
         ("fedproto+fedprox", {"lanes": "4", "validation": 0.2}),
-        ("dpsgd(noise_multiplier=1)", {"lanes": "1"}),
     ],
 )
 def test_rows_that_are_read_train_to_the_same_bits(tmp_path, method, more):
