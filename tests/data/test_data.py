@@ -186,6 +186,24 @@ def test_digits_are_always_there_and_split_the_same():
     assert abs(standard.std() - 1) < 0.01
 
 
+def test_two_digits_joins_digits_of_one_side_and_says_both():
+    single, found = data.read("digits"), data.read("two_digits")
+    for x, y, own, labels in (
+        (found.x, found.y, single.x, single.y),
+        (found.x_test, found.y_test, single.x_test, single.y_test),
+    ):
+        assert x.shape == (len(own), 1, 8, 16)
+        assert np.array_equal(x[..., :8], own)
+        known: dict[bytes, set[int]] = {}
+        for image, label in zip(own, labels):
+            known.setdefault(image.tobytes(), set()).add(int(label))
+        for image, said, left in zip(x[..., 8:], y, labels):
+            right = known[np.ascontiguousarray(image).tobytes()]
+            assert any(set(np.flatnonzero(said).tolist()) == {int(left), one} for one in right)
+    assert (found.mean, found.std) == (single.mean, single.std)
+    assert {int(n) for n in found.y.sum(1)} == {1, 2}
+
+
 def test_a_set_in_the_data_folder():
     if not os.environ.get("UNSKEW_DATA"):
         pytest.skip("UNSKEW_DATA is not set: the real data sets are not at hand")

@@ -153,9 +153,7 @@ def test_what_a_table_must_not_hold_is_named_by_its_row(change, says, tmp_path, 
 @pytest.mark.parametrize(
     ("form", "shape", "options", "turned"),
     [
-        ("list<element: double>", (6,), "", lambda x: x),
         ("fixed_size_list<element: uint8>[4]", (4,), "", lambda x: x),
-        ("list<element: list<element: list<element: uint8>>>", (3, 8, 8), "", lambda x: x),
         (
             "list<element: list<element: list<element: uint16>>>",
             (8, 8, 3),

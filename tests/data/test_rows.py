@@ -9,7 +9,6 @@ import os
 
 import numpy as np
 import pytest
-import torch
 
 import unskew
 from unskew import data
@@ -170,24 +169,3 @@ def test_constants_are_those_of_the_rows_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("unskew.data.storage.sample_rows.SUM_BLOCK", 640)
     assert read.with_constants().mean == data.arrays(X, Y).with_constants().mean
     assert np.allclose(moments(x)[1], std)
-
-
-class Items:
-    """A set that hands out one sample at a time."""
-
-    def __len__(self):
-        return len(X)
-
-    def __getitem__(self, i):
-        return torch.as_tensor(X[i] / np.float32(255)), int(Y[i])
-
-
-def test_a_dataset_that_does_not_fit_is_read_once(monkeypatch, tmp_path):
-    whole = unskew.run("fedavg", Items(), **SETTINGS)
-    monkeypatch.setattr("unskew.data.storage.scratch.usable_memory", lambda: 1000)
-    read = data.take(Items())
-    assert is_streamed(read.x)
-    result = unskew.run("fedavg", read, **SETTINGS)
-    assert (result.digest, result.scores()) == (whole.digest, whole.scores())
-    from_npz.save_dataset(read, tmp_path / "data.npz")
-    assert np.array_equal(data.read(tmp_path / "data.npz").x[:], read.x[:])

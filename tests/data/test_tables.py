@@ -409,10 +409,8 @@ def test_the_home_folder_may_be_named_in_code_in_files_and_in_quotes(hospitals, 
     settings += "availability: trace:~/who.csv\nrounds: 1\n"
     (hospitals.parent / "who.csv").write_text("round,client\n1,0\n")
     (hospitals.parent / "c.yaml").write_text(settings)
-    for config_option in (["--config", "~/c.yaml"], ["--config=~/c.yaml"]):
-        assert (
-            "data    north: 8 training samples of 2 clients" in call("run", "--dry-run", *config_option).out
-        )
+    text = call("run", "--dry-run", "--config=~/c.yaml").out
+    assert "data    north: 8 training samples of 2 clients" in text
     with pytest.raises(DataError, match=r"E402 https://a.org/x.csv is an address.*fetch it"):
         data.read("https://a.org/x.csv(label=y)")
 
