@@ -76,17 +76,11 @@ def read_archive(path: Path) -> Archive:
             "E401", f"{reason}: {error}. Save large arrays as .npy files in a folder, or copy it again."
         ) from error
     except Exception as error:  # NumPy and zipfile raise many kinds of error for damaged or encrypted files
-        size = path.stat().st_size if path.is_file() else 0
-        pickled = "allow_pickle" in str(error)
-        reason = (
-            "it begins like none, so it is perhaps another kind of file"
-            if pickled
-            else str(error).rstrip(".")
-        )
-        raise DataError(
-            "E401",
-            f"{path} ({size:,} bytes) is not a whole NumPy archive: {reason}. Copy it, or save it, again.",
-        ) from error
+        reason = str(error).rstrip(".")
+        if "allow_pickle" in reason:
+            reason = "it begins like none, so it is perhaps another kind of file"
+        text = f"{path} is not a whole NumPy archive: {reason}"
+        raise DataError("E401", f"{text}. Copy it, or save it, again.") from error
 
 
 def _plain_array(z: Any, name: str, path: Path) -> np.ndarray:

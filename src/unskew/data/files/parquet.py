@@ -35,6 +35,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from unskew.data.files import cells
+from unskew.data.files.sheets import ColumnSubset
 from unskew.data.files.tree import IMAGE_ENDINGS, PART_NAMES, SOUND_ENDINGS, VOLUME_ENDINGS
 from unskew.data.samples.reading_notes import abbreviate
 from unskew.data.storage.scratch import MEMORY_SHARE
@@ -357,24 +358,19 @@ class ShardTable:
         return values.astype(str) if 4 * longest * len(values) <= limit else values
 
 
-class LazyColumns(Mapping[str, np.ndarray]):
+class LazyColumns(ColumnSubset):
     """The columns of a table, each read when it is used; the last one is kept."""
 
     def __init__(self, table: ShardTable, names: Sequence[str]):
-        self.table, self.names, self._last = table, list(names), ("", np.zeros(0))
+        super().__init__({}, names)
+        self.table, self._last = table, ("", np.zeros(0))
 
     def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self.names:
+        if name not in list(self):
             raise KeyError(name)
         if self._last[0] != name:
             self._last = (name, self.table.whole_column(name))
         return self._last[1]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
 
 
 class RowNames(Sequence[str]):

@@ -210,16 +210,26 @@ def _dataset_of(
     if single := [n for n in ARRAY_NAMES if n in archive and not np.ndim(archive[n])]:
         raise DataError("E401", f"{path}: the array '{single[0]}' is a single value; give one each sample.")
     y_test = archive.get("y_test")
-    columns, left_out = _fact_columns(archive, part, len(y), y_test is not None)
-    shapes = [f"{k} {list(archive[k].shape)}" for k in left_out]
-    notes: list[Note] = [("left out", f"arrays that are no columns: {abbreviate(shapes)}")] if shapes else []
-    test_columns: dict[str, np.ndarray] | None = None
+    inputs = tuple(f"{name}." for name in ARRAY_NAMES if name not in archive)
+    others = {
+        k: v for k, v in archive.items() if k not in (*ARRAY_NAMES, "classes") and not k.startswith(inputs)
+    }
+
+    def facts(suffix: str, n: int) -> dict[str, np.ndarray]:
+        """The arrays with this ending that have one value for each of n samples."""
+        named = {k.removesuffix(suffix): v for k, v in others.items() if k.endswith(suffix)}
+        return {k: v for k, v in named.items() if v.ndim == 1 and len(v) == n}
+
+    columns, test_columns = facts(part, len(y)), None
     if y_test is not None:
-        test_columns, unlike = _fact_columns(archive, "_test", len(y_test), True)
-        if wrong := [k for k in unlike if k.endswith("_test") and k.removesuffix("_test") in columns]:
-            fault = f"the array '{wrong[0]}' is {list(archive[wrong[0]].shape)}"
+        columns = {k: v for k, v in columns.items() if not k.endswith("_test")}
+        test_columns = {k: v for k, v in facts("_test", len(y_test)).items() if k in columns}
+        if wrong := [k for k in columns if f"{k}_test" in others and k not in test_columns]:
+            fault = f"the array '{wrong[0]}_test' is {list(others[f'{wrong[0]}_test'].shape)}"
             raise DataError("E403", f"{path}: {fault} for {len(y_test)} test samples; give one value each.")
-        test_columns = {n: test_columns[n] for n in columns.keys() & test_columns.keys()}
+    known = {*columns, *(f"{k}{suffix}" for k in columns for suffix in ("_train", "_test"))}
+    shapes = [f"{k} {list(v.shape)}" for k, v in others.items() if k not in known]
+    notes: list[Note] = [("left out", f"arrays that are no columns: {abbreviate(shapes)}")] if shapes else []
     return arrays(
         x,
         y,
@@ -234,24 +244,3 @@ def _dataset_of(
         layout=layout,
         group=group or next((name for name in GROUP_ARRAYS if name in columns), ""),
     )
-
-
-def _fact_columns(
-    archive: Mapping[str, np.ndarray], part: str, n: int, tested: bool
-) -> tuple[dict[str, np.ndarray], list[str]]:
-    """(the columns of a part by name, arrays that are none)."""
-    inputs = (
-        key for key in archive for name in ARRAY_NAMES if name not in archive and key.startswith(f"{name}.")
-    )
-    excluded = {*ARRAY_NAMES, "classes", *inputs}
-    of_test = tested and part != "_test"
-    of_part = {
-        key: values
-        for key, values in archive.items()
-        if key.endswith(part) and key not in excluded and not (of_test and key.endswith("_test"))
-    }
-    columns = {k.removesuffix(part): v for k, v in of_part.items() if v.ndim == 1 and len(v) == n}
-    unused = [
-        k for k in archive if k not in excluded and k not in of_part and not k.endswith(("_train", "_test"))
-    ]
-    return columns, [k for k in of_part if k.removesuffix(part) not in columns] + (unused if part else [])
