@@ -1,7 +1,7 @@
 """The overview of a data set or federation that a run prints before it trains.
 
-`table` gives the lines, of a data set also one for each column of a table; `terminal` those of a federation with
-a map of labels: one row for each client, one column for each class. Warnings are about
+`table` gives the lines, of a data set also one for each column of a table; `terminal` those of a federation
+with a map of labels: one row for each client, one column for each class. Warnings are about
 
 leaks       columns of a table that give the label away: one value for each class, or the target rescaled
 imbalance   nearly all samples are of one class, so that a model that always answers it has a high accuracy

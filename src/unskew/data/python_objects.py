@@ -54,8 +54,8 @@ def take(
 
     data: a name or path, a Federation or Dataset; (x, y), (x, y, x_test, y_test) or ((x, y), (x_test,
     y_test)); a dictionary of such arrays; a pandas DataFrame; a torch or Hugging Face Dataset; a pair (train,
-    test) or a dictionary of train and test. A list or dictionary of these is one set for each client, and so is
-    (clients, test).
+    test) or a dictionary of train and test. A list or dictionary of these is one set for each client, and so
+    is (clients, test).
     label, site: columns of a table. target: the number to predict: a column of a table, or a name for the
     labels.
     layout: the order of the axes of arrays, or of the lists in a file: "channels first", "channels last" for

@@ -95,8 +95,8 @@ def why_standardise(dataset: Dataset, but_images: bool = False) -> str:
 
 
 def _reasons(dataset: Dataset, but_images: bool) -> dict[str, str]:
-    """Why samples, or those of their inputs that are floats, need standardising, by the input's name; {} if none
-    does."""
+    """Why samples, or those of their inputs that are floats, need standardising, by the input's name; {} if
+    none does."""
     step = max(1, len(dataset.x) // SCALE_SAMPLES)
     rows = select_samples(dataset.x, np.arange(0, len(dataset.x), step))
     if not dataset.layout:

@@ -156,8 +156,8 @@ def apply_shifts(federation: Federation, shifts: Sequence[Shift], dataset: Datas
     Every client then has separate samples: a row that two clients shared becomes two. The server's reserved
     samples do not change.
     dataset: the set from which the federation was made.
-    Raises DataError (E103) for a set that is read from disk, UsageError (E103) for samples with several inputs, or to
-    which a shift does not apply.
+    Raises DataError (E103) for a set that is read from disk, UsageError (E103) for samples with several
+    inputs, or to which a shift does not apply.
     """
     f = federation
     if f.layout:

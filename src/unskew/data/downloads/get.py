@@ -1,8 +1,8 @@
 """The command `unskew data get`: original files, downloaded here or by the user, become NAME.npz, and
 NAME.md, its card.
 
-A download is resumed after a cut, and verified: `NAME.part` is what has arrived, and the file gets its name when
-its digest is the published one.
+A download is resumed after a cut, and verified: `NAME.part` is what has arrived, and the file gets its name
+when its digest is the published one.
 
 Letters: N samples, C classes.
 """

@@ -9,8 +9,8 @@ dataset_dict.json, NAME/, NAME/   a DatasetDict of save_to_disk: {"splits": [NAM
 state.json                        a Dataset of save_to_disk: {"_data_files": [{"filename": NAME}], ...}, Arrow
                                   streams in their order; names must be those of entries of the folder
 
-The kind of a column follows from its Arrow type. Column statistics are not used: pyarrow 26 crashes on damaged
-ones instead of raising an error.
+The kind of a column follows from its Arrow type. Column statistics are not used: pyarrow 26 crashes on
+damaged ones instead of raising an error.
 
     number   int64, float, bool ...                    text    string, also as a dictionary
     list     numbers in lists of one shape, nested     packed  struct<bytes: binary, ...>, a file in each row
@@ -235,8 +235,8 @@ def _read_stream(path: Path) -> Shard:
 
 
 def _schema_facts(path: Path, schema: Any) -> tuple[dict[str, Column], dict[str, tuple[str, ...]]]:
-    """(the columns of a schema, the class names that the hub's metadata have). Raises DataError (E401) for two
-    columns of one name."""
+    """(the columns of a schema, the class names that the hub's metadata have). Raises DataError (E401) for
+    two columns of one name."""
     names = [cells.word(one.name) for one in schema]
     if twice := sorted(name for name, times in Counter(names).items() if times > 1):
         raise DataError("E401", f"{path} has two columns called {excerpt(twice[0])}.")
@@ -525,8 +525,8 @@ def is_saved_set(path: Path) -> bool:
 
 
 def read_saved_table(path: Path, split: str) -> ShardTable:
-    """The table in a folder that save_to_disk has written. split: the part of a DatasetDict to train on, "" to
-    choose by name.
+    """The table in a folder that save_to_disk has written. split: the part of a DatasetDict to train on, ""
+    to choose by name.
 
     Raises DataError: E402 for a missing file, E401 for a damaged one, E403 for parts of which none can be
     chosen, and for files with different columns.

@@ -136,8 +136,8 @@ def _unseen_notes(sheet: Sheet, subject: str, values: np.ndarray) -> list[Note]:
 
 
 def encode_as(sheet: Sheet, used: Kinds, columns: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
-    """float32 [N, columns] of a table, with columns found by name and encoded as `used` specifies. columns: in
-    place of the sheet's.
+    """float32 [N, columns] of a table, with columns found by name and encoded as `used` specifies. columns:
+    in place of the sheet's.
 
     Raises DataError: E403 for a column that is missing, E405 for missing values, cells that are no numbers,
     and words that the column did not have in training.
@@ -164,7 +164,8 @@ def encode_as(sheet: Sheet, used: Kinds, columns: Mapping[str, np.ndarray] | Non
 
 
 def _words_in(sheet: Sheet, column: str, values: np.ndarray, kinds: list[str]) -> np.ndarray:
-    """A column of words, [N]. Raises ColumnFault for missing ones, DataError (E405) for others than `kinds`."""
+    """A column of words, [N]. Raises ColumnFault for missing ones, DataError (E405) for others than
+    `kinds`."""
     if (missing := cells.missing(values)).any():
         raise ColumnFault(sheet, column, *_gaps(sheet, missing))
     texts = cells.words(values)

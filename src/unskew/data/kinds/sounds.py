@@ -46,8 +46,8 @@ def log_mel(
 ) -> np.ndarray:
     """The spectrogram of a mono waveform [N], float32 [mels, 1 + N // hop], in decibels from 0 to RANGE_DB.
 
-    0 is RANGE_DB below the loudest value; silence is 0 everywhere. rate: samples per second. window: samples in
-    a frame. hop: samples between frames, by default the window. The bands reach up to half the rate.
+    0 is RANGE_DB below the loudest value; silence is 0 everywhere. rate: samples per second. window: samples
+    in a frame. hop: samples between frames, by default the window. The bands reach up to half the rate.
     Raises DataError (E403) for a waveform shorter than half a window or of another shape.
     """
     import torch  # imported here, so that listing data sets does not load it

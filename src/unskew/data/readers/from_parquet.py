@@ -1,8 +1,8 @@
 """A data set from Parquet files, or from a folder that Hugging Face Datasets has saved.
 
 The columns of a table are features; or one column of lists or files holds the samples, and others the labels
-and facts. A column of files, {bytes, path}, is how the hub stores images and sounds. Samples are decoded in one
-pass, into memory or a scratch file.
+and facts. A column of files, {bytes, path}, is how the hub stores images and sounds. Samples are decoded in
+one pass, into memory or a scratch file.
 Letters: N samples, n rows that are decoded at once.
 """
 
@@ -112,8 +112,8 @@ def parquet(
     folders called train and test hold the training and test rows. Samples that would
     take more than a quarter of the memory are read during training.
     Raises DataError: E401 for files that cannot be read, or without pyarrow, E402 if there are none, E403 for
-    columns and for shapes that differ, and for a DatasetDict without a split called train, E404 for labels, E405 for missing values, E142 for anything that does
-    not fit into memory.
+    columns and for shapes that differ, and for a DatasetDict without a split called train, E404 for labels,
+    E405 for missing values, E142 for anything that does not fit into memory.
     """
     aim, images = target_of(target, label, center, scale), ImageSettings(size, fit, bits)
     path, choice = Path(path), ColumnChoice((), names_in(drop), missing)

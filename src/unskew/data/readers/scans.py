@@ -53,8 +53,8 @@ _SESSION = re.compile(r"(?:^|_)(ses-[A-Za-z0-9]+)")
 
 @dataclass(frozen=True)
 class Scan:
-    """A volume. mask: its mask, None if volumes have classes. label: its class, -1 if volumes have masks. Equal
-    names of patients at two sites are two people."""
+    """A volume. mask: its mask, None if volumes have classes. label: its class, -1 if volumes have masks.
+    Equal names of patients at two sites are two people."""
 
     path: Path
     patient: str

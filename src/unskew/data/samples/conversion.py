@@ -121,8 +121,8 @@ def scale_samples(x: np.ndarray, name: str) -> np.ndarray:
 
 
 def rows_of_mapping(x: np.ndarray, full: int | None, name: str) -> np.ndarray:
-    """The rows of a large mapped file, divided by `full` if it is given. Raises DataError (E403) for a mapping
-    that was changed in memory."""
+    """The rows of a large mapped file, divided by `full` if it is given. Raises DataError (E403) for a
+    mapping that was changed in memory."""
     if (rows := mapped_rows(x, full)) is not None:
         return rows
     text = f"{x.nbytes:,} bytes are mapped so that changes stay in memory (mode 'c')"

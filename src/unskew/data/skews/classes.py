@@ -83,7 +83,8 @@ def _distinct_classes(count: int, clients: int, C: int, rng: np.random.Generator
 class Pathological(Partition):
     """A few random classes per client; with a number of samples, clients may share rows (McMahan 2017).
 
-    `pathological:2` splits every class among its owners; `pathological:2x500` gives 500 samples of each class.
+    `pathological:2` splits every class among its owners; `pathological:2x500` gives 500 samples of each
+    class.
 
     Every class has an owner under `pathological:2`, if there are at least as many places as classes.
     Without a number in the text, the setting `samples` is the number of samples of a client.
