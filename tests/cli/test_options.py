@@ -60,7 +60,7 @@ FROZEN = {
     "join": "ticket --folder --coordinator --json",
     "data": "",
     "data check": "data --label --site --target --group",
-    "data get": "name --from --out --size",
+    "data get": "name --from --out",
     "federation": "",
     "federation init": "name --host --sites --folder --no-tls --json",
     "federation admit": "name keys --site --samples --compared --folder",
