@@ -218,7 +218,7 @@ def _read_stream(path: Path) -> Shard:
     Raises DataError: E402 for a missing file, E401 without pyarrow, and for a file that is truncated or
     damaged.
     """
-    ipc, pyarrow = _pyarrow("pyarrow.ipc", path), _pyarrow("pyarrow", path)
+    ipc, pyarrow = _pyarrow("pyarrow.ipc", path), importlib.import_module("pyarrow")
     if not path.is_file():
         raise DataError("E402", f"{path} is missing, which state.json lists; copy the whole folder.")
     try:

@@ -21,9 +21,8 @@ from unskew.data.samples.conversion import AxisOrder, map_npy
 from unskew.data.samples.dataset import Dataset, Target
 from unskew.data.samples.packing import archive_inputs
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
-from unskew.data.storage.npy_rows import write_rows
+from unskew.data.storage.npy_rows import mapped_rows, write_rows
 from unskew.data.storage.sample_rows import Rows, is_streamed
-from unskew.data.storage.scratch import mapped_rows
 from unskew.errors import DataError, UsageError
 from unskew.formats.input_layout import Layout
 from unskew.system import disk, python_files

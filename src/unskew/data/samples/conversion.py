@@ -17,8 +17,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from unskew.data.storage.npy_rows import mapped_rows
 from unskew.data.storage.sample_rows import is_streamed
-from unskew.data.storage.scratch import fits_memory, mapped_rows
+from unskew.data.storage.scratch import fits_memory
 from unskew.errors import DataError, excerpt
 
 LARGE = 1 << 30
@@ -122,11 +123,11 @@ def scale_samples(x: np.ndarray, name: str) -> np.ndarray:
 
 def rows_of_mapping(x: np.ndarray, full: int | None, name: str) -> np.ndarray:
     """The rows of a large mapped file, divided by `full` if it is given. Raises DataError (E403) for a
-    mapping that was changed in memory."""
+    mapping in another order than the file's, or that was changed in memory."""
     if (rows := mapped_rows(x, full)) is not None:
         return rows
-    text = f"{x.nbytes:,} bytes are mapped so that changes stay in memory (mode 'c')"
-    raise DataError("E403", f"{name}: {text}; map the file with mode 'r'.")
+    text = f"{name}: {x.nbytes:,} bytes are mapped in Fortran order, in steps, or with changes (mode 'c')"
+    raise DataError("E403", f"{text}; save the array in C order, and map it with mode 'r'.")
 
 
 def is_large(x: np.ndarray) -> bool:

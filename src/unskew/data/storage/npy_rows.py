@@ -7,6 +7,7 @@ then an error and does not kill the process, and memory holds only the rows that
 from __future__ import annotations
 
 import io
+import mmap
 import os
 from collections.abc import Iterator
 from itertools import chain
@@ -15,7 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from unskew.data.storage.sample_rows import Rows, Source, changed_error, row_blocks
+from unskew.data.storage.sample_rows import Rows, Source, as_rows, changed_error, row_blocks
 from unskew.errors import DataError
 from unskew.system import disk
 
@@ -115,3 +116,17 @@ def write_rows(x: Rows, path: Path) -> None:
     np.lib.format.write_array_header_1_0(header, form)
     pieces = (x[rows].reshape(-1).astype("<f4").view(np.uint8).data for rows in row_blocks(x.shape))
     disk.replace_piecewise(path, chain([header.getvalue()], pieces), x.nbytes)
+
+
+def mapped_rows(x: np.ndarray, full: int | None) -> np.ndarray | None:
+    """A mapped array as rows of its file; None if these do not follow one another in it, as in Fortran order,
+    or if the array may have been changed in memory only. full: divisor of the numbers, None to leave them
+    unchanged."""
+    if not isinstance(x, np.memmap) or x.mode == "c" or x.filename is None:  # pyright: ignore[reportUnnecessaryComparison]
+        return None
+    if not x.flags.c_contiguous:
+        return None
+    mapping = np.frombuffer(x._mmap, np.uint8)  # type: ignore[attr-defined]
+    begins = x.offset - x.offset % mmap.ALLOCATIONGRANULARITY
+    offset = begins + x.__array_interface__["data"][0] - mapping.__array_interface__["data"][0]
+    return as_rows(NpyRows(Path(x.filename), offset, x.shape, x.dtype, full))

@@ -8,10 +8,9 @@ that is resumed converts its samples again.
 
 from __future__ import annotations
 
-import mmap
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -126,20 +125,6 @@ def scratch_note(shape: tuple[int, ...]) -> StorageNote:
     return "note", f"samples are read when they are wanted: {text}; {place}"
 
 
-def copy_rows(
-    name: str,
-    shape: tuple[int, ...],
-    read: Callable[[np.ndarray], np.ndarray],
-    source_dtype: np.dtype[Any] = Source.source_dtype,
-) -> np.ndarray:
-    """Samples of this shape in a scratch file. read: returns the samples float32 at these numbers. Raises
-    DataError as `ScratchFile` and `read` do."""
-    file = SampleSink(name, shape, False, source_dtype)
-    for rows in row_blocks(shape):
-        file.put(int(rows[0]), read(rows))
-    return file.samples()
-
-
 def concatenate_samples(parts: Sequence[np.ndarray]) -> np.ndarray:
     """All parts, arrays float32 [n, ...] or rows, as one array; if some part is read from disk, as rows of
     its source or of one scratch file."""
@@ -157,27 +142,6 @@ def concatenate_samples(parts: Sequence[np.ndarray]) -> np.ndarray:
             sink.put(begin + int(rows[0]), part[rows])
         begin += len(part)
     return sink.samples()
-
-
-def mapped_rows(x: np.ndarray, full: int | None) -> np.ndarray | None:
-    """A mapped array as rows of its file, or of a scratch file if they are not in C order; None if the array
-    may have been changed in memory only. full: divisor of the numbers, None to leave them unchanged."""
-    if not isinstance(x, np.memmap) or x.mode == "c" or x.filename is None:  # pyright: ignore[reportUnnecessaryComparison]
-        return None
-    path = Path(x.filename)
-    if x.flags.c_contiguous:
-        mapping = np.frombuffer(x._mmap, np.uint8)  # type: ignore[attr-defined]
-        begins = x.offset - x.offset % mmap.ALLOCATIONGRANULARITY
-        offset = begins + x.__array_interface__["data"][0] - mapping.__array_interface__["data"][0]
-        return as_rows(NpyRows(path, offset, x.shape, x.dtype, full))
-
-    def read(rows: np.ndarray) -> np.ndarray:
-        with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
-            block = x[rows].astype(np.float32, order="C")
-        return block if full is None else np.divide(block, np.float32(full), out=block)
-
-    dtype = x.dtype.newbyteorder("=") if full is None else Source.source_dtype
-    return copy_rows(path.name, x.shape, read, dtype)
 
 
 def scratch_folder() -> Path:
