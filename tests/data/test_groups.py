@@ -217,7 +217,6 @@ FRAME = Frame(label=Y, patient=NAMES, **{name: X[:, i] for i, name in enumerate(
     [
         ((X, Y), NAMES),
         ((X, Y), PATIENT.tolist()),
-        ({"x": X, "y": Y, "group": NAMES}, ""),
         (Samples(), "patient"),
         (Samples(), NAMES),
         (Frame({k: v for k, v in FRAME.items() if k != "patient"}), NAMES),

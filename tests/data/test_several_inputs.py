@@ -63,7 +63,6 @@ FORMS = {
     "a torch Dataset": lambda: Samples(by_name),
     "names in another order": lambda: Samples(lambda i: dict(reversed(by_name(i).items()))),
     "arrays": lambda: (BY_NAME, Y),
-    "arrays called x and y": lambda: {"x": BY_NAME, "y": Y},
     "tensors of float64": lambda: (
         {"age": torch.tensor(AGES, dtype=torch.float64), "image": torch.tensor(SCANS)},
         Y,

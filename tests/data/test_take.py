@@ -98,7 +98,6 @@ ONE = taken((X, Y, X_TEST, Y_TEST))
 FORMS = {
     "tensors": (torch.tensor(X), torch.tensor(Y), torch.tensor(X_TEST), torch.tensor(Y_TEST)),
     "lists": (X.tolist(), Y.tolist(), X_TEST.tolist(), Y_TEST.tolist()),
-    "names": {"x_train": X, "y_train": Y, "x_test": X_TEST, "y_test": Y_TEST},
     "torch": {
         "train": TensorDataset(torch.tensor(X), torch.tensor(Y)),
         "test": TensorDataset(torch.tensor(X_TEST), torch.tensor(Y_TEST)),
@@ -238,7 +237,8 @@ TRAIN, TEST = (TensorDataset(torch.tensor(x), torch.tensor(y)) for x, y in ((X, 
     [
         ((TRAIN, TEST, TEST), "3 parts is for cannot be told.*val"),
         (TensorDataset, r"TensorDataset is a class.*TensorDataset\(\.\.\.\)"),
-        ({}, "it has nothing"),
+        ({}, "an empty list was given"),
+        ({"x": X, "y": Y}, r"'x' should be a set.*give arrays as \(x, y\)"),
         (
             (torch.tensor(X).to_sparse(), Y),
             r"sparse_coo tensor cannot be read as plain numbers; give x\.to_dense\(\)",

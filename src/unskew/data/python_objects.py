@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from unskew.data.clients.federation import Federation
 from unskew.data.files.tree import PART_NAMES
 from unskew.data.kinds.column_roles import column_named
@@ -24,7 +22,6 @@ from unskew.data.readers.raw_samples import (
     check_columns,
     from_clients,
     raw_samples_of,
-    read_class_names,
     share_numbering,
     split_parts,
 )
@@ -38,8 +35,6 @@ from unskew.errors import DataError, excerpt
 from unskew.formats import calls
 from unskew.system.python_files import GIVEN_OBJECT
 
-ARRAYS = frozenset(("x", "y", "x_train", "y_train", "x_test", "y_test", "classes", "group", "group_test"))
-
 
 def take(
     data: Any,
@@ -52,10 +47,9 @@ def take(
 ) -> Dataset | Federation:
     """The set or federation in an object.
 
-    data: a name or path, a Federation or Dataset; (x, y), (x, y, x_test, y_test) or ((x, y), (x_test,
-    y_test)); a dictionary of such arrays; a pandas DataFrame; a torch or Hugging Face Dataset; a pair (train,
-    test) or a dictionary of train and test. A list or dictionary of these is one set for each client, and so
-    is (clients, test).
+    data: a name or path, a Federation or Dataset; (x, y) or (x, y, x_test, y_test); a pandas DataFrame; a
+    torch or Hugging Face Dataset; a pair (train, test) or a dictionary of train and test. A list or
+    dictionary of these is one set for each client, and so is (clients, test).
     label, site: columns of a table. target: the number to predict: a column of a table, or a name for the
     labels.
     layout: the order of the axes of arrays, or of the lists in a file: "channels first", "channels last" for
@@ -111,7 +105,7 @@ def _named_sets(data: Any) -> list[tuple[str, Any]]:
         is_named = isinstance(one, tuple | Mapping | Dataset | str | os.PathLike)
         if not (is_named or is_frame(one) or _is_set(one)):
             fault = f"'{name}' should be a set, such as (x, y), and is a {type(one).__name__}"
-            remedy = "arrays by name are called x and y; of scikit-learn's data give (data.data, data.target)"
+            remedy = "give arrays as (x, y), of scikit-learn's data (data.data, data.target)"
             raise DataError("E403", f"{fault}; {remedy}.")
     return [(str(name), one) for name, one in sets.items()]
 
@@ -205,8 +199,6 @@ def _read_set(data: Any, spec: SampleSpec, other_bytes: int) -> RawSamples:
         return data
     if isinstance(data, tuple):
         return _read_tuple(data, spec, other_bytes)
-    if isinstance(data, Mapping) and set(data) <= ARRAYS:
-        return _read_archive(data)
     if isinstance(data, Mapping) and _is_split(data):
         return _read_split(data, spec, other_bytes)
     if isinstance(data, Dataset | str | os.PathLike):
@@ -256,7 +248,7 @@ def _are_clients(data: Any) -> bool:
 
 
 def _names_clients(data: Any) -> bool:
-    return isinstance(data, Mapping) and not set(map(str, data)) <= ARRAYS and not _is_split(data)
+    return isinstance(data, Mapping) and not _is_split(data)
 
 
 def _memory_of(x: Any) -> int:
@@ -302,19 +294,6 @@ def _read_split(data: Mapping[str, Any], spec: SampleSpec, other_bytes: int) -> 
     train = replace(entries["train"], form=check_columns(list(entries.items())))
     train = replace(train, notes=(*train.notes, *(note if validation else ())))
     return train.with_test(entries["test"]) if "test" in entries else train
-
-
-def _read_archive(data: Mapping[str, Any]) -> RawSamples:
-    """The set from arrays with the names of an archive."""
-    x, y = (data.get(n, data.get(f"{n}_train")) for n in ("x", "y"))
-    if x is None or y is None:
-        names = abbreviate(list(data)) or "nothing"
-        raise DataError(
-            "E403", f"a dictionary of arrays needs x and y, or x_train and y_train; it has {names}."
-        )
-    raw = RawSamples(x, y, data.get("x_test"), data.get("y_test"), read_class_names(data.get("classes")))
-    groups = [array_of(data[name]) for name in ("group", "group_test") if name in data]
-    return raw.with_groups(np.concatenate(groups)) if groups else raw
 
 
 def is_pair(data: Any) -> bool:

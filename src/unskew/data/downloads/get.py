@@ -93,10 +93,6 @@ def get(
         which = "these files" if len(digests) != 1 else next(iter(digests))
         text = "is published that we know; the card records it, and it is not compared"
         remarks.append(f"no SHA-256 of {which} {text}")
-    counts = (len(samples.x), 0 if samples.x_test is None else len(samples.x_test))
-    if recipe.sizes and counts != recipe.sizes:
-        text = f"the published set has {recipe.sizes[0]:,} and {recipe.sizes[1]:,}"
-        remarks.append(f"{name} has {counts[0]:,} training and {counts[1]:,} test samples here; {text}")
     return WrittenSet((path, out / f"{name}.md"), samples, (*remarks, *samples.notes))
 
 

@@ -146,10 +146,9 @@ class Recipe:
     """The conversion of a data set. what, source, licence: for its card; licence "" if the source states
     none. expects: the files that --from takes.
 
-    read: makes the samples from the files; raises DataError (E401, E402). sizes: published numbers of
-    training and test samples, None if there are several. files: published SHA-256 of original files by name,
-    or `md5:...`, which is compared after a download alone, because other versions have the same name.
-    addresses: of all files, if they can be downloaded; each has a digest in `files`.
+    read: makes the samples from the files; raises DataError (E401, E402). files: published SHA-256 of
+    original files by name, or `md5:...`, which is compared after a download alone, because other versions
+    have the same name. addresses: of all files, if they can be downloaded; each has a digest in `files`.
     """
 
     what: str
@@ -157,7 +156,6 @@ class Recipe:
     licence: str
     expects: str
     read: Callable[[OriginalFiles], OriginalSamples]
-    sizes: tuple[int, int] | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     addresses: tuple[str, ...] = ()
 

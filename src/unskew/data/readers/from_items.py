@@ -189,4 +189,5 @@ def _item_classes(items: Any, ys: list[Any], key: Any) -> tuple[str, ...] | None
     if not isinstance(names, list | tuple):
         return None
     numbers = all(np.ndim(y) == 0 and np.asarray(y).dtype.kind in "biuf" and np.isfinite(y) for y in ys)
-    return tuple(map(str, names)) if numbers and max(map(int, ys)) < len(names) else None
+    fits = numbers and min(map(int, ys)) >= 0 and max(map(int, ys)) < len(names)
+    return tuple(map(str, names)) if fits else None

@@ -6,7 +6,7 @@ matched by the names of the classes when the sets of several clients become one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, Literal
@@ -25,17 +25,6 @@ from unskew.data.storage.scratch import concatenate_samples
 from unskew.errors import DataError, excerpt
 
 ClassNames = tuple[str, ...]
-
-
-def read_class_names(names: Any) -> ClassNames | None:
-    """The names of all classes from a list, a tuple or an array; None for None.
-
-    Raises DataError (E404) for anything else.
-    """
-    if names is not None and not isinstance(names, Iterable):
-        fault = f"classes lists the names of all classes, such as ['cat', 'dog']; it is {excerpt(names)}"
-        raise DataError("E404", f"{fault}.")
-    return None if names is None else tuple(str(name) for name in names)
 
 
 def class_names_of(items: Any) -> Any:
@@ -219,9 +208,6 @@ def share_numbering(sets: Sequence[tuple[str, RawSamples]]) -> list[RawSamples]:
         if values.ndim > 1 or len({*names}) < len(names):
             text = f"the classes of {excerpt(of)} and of others differ"
             raise DataError("E404", f"{text}; give all sets the same, each name once.")
-        if not np.isin(values, np.arange(len(names))).all():
-            fault = f"{excerpt(of)} has labels beside the numbers of its {len(names)} classes"
-            raise DataError("E404", f"{fault}, 0 to {len(names) - 1}.")
         return np.array(names)[values.astype(np.int64)]
 
     note: Note = ("labels", "classes were matched by their names, because sets number them differently")
