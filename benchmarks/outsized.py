@@ -128,11 +128,11 @@ def dataset_of(folder: Path, kind: str):
         return arrays(x, y, x[:1000].copy(), y[:1000])
     os.environ["UNSKEW_SCRATCH"] = str(folder)
     from unskew.data import read
-    from unskew.data.parquet import table
+    from unskew.data.files import parquet
     from unskew.data.storage import scratch
     from unskew.system import machine
 
-    for module in (machine, scratch, table):
+    for module in (machine, scratch, parquet):
         module.usable_memory = lambda: 2 * x.nbytes
     whole = read(f"{folder}/x.parquet(x=x,label=y)")
     return arrays(whole.x, whole.y, x[:1000].copy(), y[:1000])

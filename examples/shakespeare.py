@@ -37,13 +37,10 @@ def main(text: str, folder: str) -> None:
     for name, words in list(said.items())[: 2 * ROLES : 2]:
         windows = np.lib.stride_tricks.sliding_window_view(words, TOKENS + 1)[::TOKENS]
         held_out = len(windows) // 5
-        clients[name] = {
-            "x_train": windows[:-held_out, :-1],
-            "y_train": windows[:-held_out, 1:],
-            "x_test": windows[-held_out:, :-1],
-            "y_test": windows[-held_out:, 1:],
-            "classes": vocabulary,
-        }
+        x, y = windows[:, :-1], windows[:, 1:]
+        clients[name] = unskew.data.arrays(
+            x[:-held_out], y[:-held_out], x[-held_out:], y[-held_out:], classes=vocabulary
+        )
     result = unskew.run(
         "fedavg", clients, model=f"hf(path={folder!r}, answers='next', lora_rank=4)",
         rounds=4, epochs=1, batch=32, optimiser="adamw", lr=0.003, lanes="10",

@@ -27,7 +27,6 @@ from unskew.config import CompareOptions, RunOptions
 from unskew.core.method import Method, stage_remarks
 from unskew.core.part import Part
 from unskew.data import data_overview
-from unskew.data.data_warnings import partition_warnings
 from unskew.data.python_objects import settings_of
 from unskew.data.samples.reading_notes import Intake
 from unskew.errors import UsageError
@@ -154,7 +153,7 @@ def run(
     resolved = resolve.resolve(settings, *objects)
     if resolved.federation.intake:
         say(data_overview.table(resolved.federation))
-        for text in partition_warnings(resolved.federation):
+        for text in data_overview.partition_warnings(resolved.federation):
             warnings.warn(text, stacklevel=3)
         _warn(resolved.federation.intake)
     resolved = _with_callbacks(resolved, check_callbacks(callbacks))

@@ -8,12 +8,12 @@ import pytest
 from unskew import data
 from unskew.data.clients.availability import Availability
 from unskew.data.clients.partition import Index, Request, draw_rows, split_among_owners
-from unskew.data.clients.shifts import Blur, Brightness, Client, Contrast, Gamma, Noise, Rotate90
+from unskew.data.clients.shifts import Brightness, Client, Contrast, Gamma, Noise, Rotate90
 from unskew.data.samples import dataset
 from unskew.data.samples.dataset import largest_remainder, validation_of, whole_groups, with_test_set
 from unskew.data.skew import deal_tests, largest_remainder_exact, partition
+from unskew.data.skews.classes import wrap_rows
 from unskew.data.skews.dirichlet import repair
-from unskew.data.skews.pathological import wrap_rows
 
 
 def rng(seed=0):
@@ -309,20 +309,6 @@ def test_what_devices_see_by_hand():
         assert np.array_equal(
             Rotate90().apply(flat + np.arange(40), Client(k)), np.rot90(flat + np.arange(40), k, (2, 3))
         )
-
-
-def test_a_blur_is_a_gaussian_that_repeats_the_border():
-    """Of client 1 and s = 2 the deviation is 1.854102 pixels: so it is for a single bright pixel, along both
-    axes."""
-    x = np.zeros((1, 1, 31, 31), np.float32)
-    x[0, 0, 15, 15] = 1
-    seen = Blur(2.0).apply(x, Client(1))[0, 0].astype(float)
-    assert seen.sum() == pytest.approx(1)
-    for along in (seen.sum(0), seen.sum(1)):
-        assert np.sqrt(along @ (np.arange(31) - 15) ** 2) == pytest.approx(1.854102, rel=0.02)
-    x[0, 0], x[..., 16:] = 0, 1
-    ends = Blur(2.0).apply(x, Client(1))[..., [0, 30]]
-    assert ends == pytest.approx(np.broadcast_to([0, 1], ends.shape), abs=1e-6)
 
 
 def test_test_rows_of_an_unknown_site_belong_to_nobody():

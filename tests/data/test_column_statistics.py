@@ -3,15 +3,13 @@ unit."""
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
 import unskew
 from tests.cli.calling import call
 from unskew import data
-from unskew.data.column_statistics import columns_of, furthest, statistics_of, unit_warnings
+from unskew.data.column_statistics import columns_of, statistics_of, unit_warnings
 from unskew.data.readers.from_tables import read_table
 from unskew.data.standardisation import standardise
 
@@ -49,7 +47,6 @@ def test_a_site_in_other_units_is_pointed_out_with_its_column(other, column):
     warnings = unit_warnings(patients(**other))
     assert len(warnings) == 1
     assert warnings[0].startswith(f"west: column '{column}' has a mean ")
-    assert furthest(statistics_of(patients(**other)))[0] == column
 
 
 def test_standardised_columns_are_shown_in_their_own_units():
@@ -111,11 +108,6 @@ def test_the_check_shows_each_column_and_where_values_are_missing(tmp_path):
     assert "columns  age " in shown
     assert ", 3 missing (2 at n)" in shown
     assert "sex f " in shown
-    assert "sites differ most in age: " in shown
-    age, sex = json.loads(call("data", "check", place, "--site", "site", "--json").out)["features"]
-    assert age["missing"] == {"n": 2, "s": 1}
-    assert {*age["sites"]} == {"n", "s", "w"}
-    assert {*sex["words"]} == {"f", "m"}
 
 
 def test_a_diagnosis_and_a_run_point_it_out_too():

@@ -11,8 +11,8 @@ import pytest
 
 from tests.data.test_downloads import a_cifar10, tar
 from unskew.data.downloads import get
-from unskew.data.downloads.download import download, file_of
-from unskew.data.downloads.named_archives import recipes
+from unskew.data.downloads.get import download, file_of
+from unskew.data.downloads.original_files import recipes
 from unskew.errors import DataError
 
 

@@ -98,33 +98,3 @@ def test_all_files_that_cannot_be_read_are_named_before_anything_trains(tmp_path
         (tmp_path / f"set/b/{i}.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"E401 .*2\.png .* 2 of 24 files cannot be read; also .*3\.png"):
         data.read(text)
-
-
-class Items:
-    """A set that hands out one sample at a time."""
-
-    def __init__(self, seed, n):
-        rng = np.random.default_rng(seed)
-        self.x, self.y = rng.random((n, 2, 4, 4), dtype=np.float32), np.arange(n) % 2
-
-    def __len__(self):
-        return len(self.x)
-
-    def __getitem__(self, i):
-        return self.x[i], int(self.y[i])
-
-
-def test_clients_whose_sets_do_not_fit_together_are_read_when_they_are_wanted(monkeypatch):
-    """D8: sets by client were put into one array, E142 where one of them did not fit, and never asked whether
-    all do."""
-    sets = {name: Items(i, n) for i, (name, n) in enumerate({"p": 20, "q": 30, "r": 10}.items())}
-    settings = SETTINGS | {"epochs": 2}
-    whole = unskew.run("fedavg", sets, **settings)
-    monkeypatch.setattr(
-        "unskew.data.storage.scratch.usable_memory", lambda: 4 * 4 * 32 * 31
-    )  # p fits, and beside it r, but not q
-    taken = data.take(sets)
-    assert [is_streamed(part) for part in taken.x.source.parts] == [False, True, False]
-    result = unskew.run("fedavg", taken, skew="column:client", **settings)
-    assert (result.digest, result.scores()) == (whole.digest, whole.scores())
-    assert unskew.run("fedavg", sets, **settings).digest == whole.digest

@@ -9,7 +9,6 @@ from tests.data.test_folders import disc, pictures
 from tests.data.test_masks import two_sites
 from tests.data.test_reading_notes import notes as notes_of
 from unskew import data
-from unskew.data import data_warnings
 from unskew.errors import DataError
 
 N = 40
@@ -45,18 +44,6 @@ def test_sites_whose_backgrounds_differ_are_refused():
     x, y, site = two_sites((40, 255), (0, 255))
     with pytest.raises(DataError, match=r"E404 .*lyon hold 40 and 255 .*which of them mean the same"):
         data.arrays(x, y, columns={"site": site})
-
-
-def test_a_pixel_of_two_classes_is_refused():
-    """One-hot masks of which a pixel has two ones, or none, have no class there."""
-    x = np.zeros((4, 1, 8, 8), np.float32)
-    y = np.zeros((4, 3, 8, 8), np.int64)
-    y[:, 0] = 1
-    for other in (np.array([1, 1, 0]), np.array([0, 0, 0])):
-        spoilt = y.copy()
-        spoilt[2, :, 3, 3] = other
-        with pytest.raises(DataError, match=r"E404 .*not one class per pixel"):
-            data.arrays(x, spoilt)
 
 
 def table(path, rows=N, **columns):
@@ -131,15 +118,3 @@ def test_words_of_columns_have_one_numbering_for_training_and_test():
     assert d.labels["site"] == ("lyon", "oslo", "porto")
     assert d.columns["site"].tolist() == [1, 0, 0, 1]
     assert d.test_columns["site"].tolist() == [2, 0, 1, 2]
-
-
-def test_a_site_is_described_by_all_its_labels_and_its_typical_range():
-    """Labels behind the first two hundred count, and one sample out of range does not stand for all."""
-    n = 500
-    x = np.tile(np.linspace(0, 1, 16, dtype=np.float32).reshape(1, 4, 4), (n, 1, 1, 1))
-    x[0] *= 90
-    y = (np.arange(n) >= 450).astype(np.int64)
-    (site,) = data_warnings.sites_of(data.arrays(x, y, columns={"site": np.zeros(n, np.int64)}, test=0))
-    assert site.samples == n
-    assert site.shares == (0.9, 0.1)
-    assert (site.low, site.high, site.spread) == (0, 90, 1)

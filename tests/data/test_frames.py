@@ -113,20 +113,6 @@ def test_a_set_of_which_a_fifth_was_held_out_is_whole_where_it_is_a_part(tmp_pat
     assert (len(clients.y), len(clients.y_test)) == (2 * N, N)
 
 
-def test_labels_of_clients_in_other_forms():
-    one, other = (A[:, None], (Y * 1.0)), (A[:, None], Y.astype(str))
-    assert data.take({"north": one, "south": other}).classes == ("0", "1")
-    with pytest.raises(
-        DataError,
-        match=r"E404 labels are \[60, 2\] at 'north' and \[60\] at 'south'; give all clients one form",
-    ):
-        data.take({"north": (A[:, None], np.eye(2)[Y]), "south": one})
-    dataset = data.take((A[:, None], Y * 1.0, A[:, None], Y.astype(str)))
-    assert dataset.classes == ("0", "1")
-    assert np.array_equal(dataset.y, dataset.y_test)
-    assert "1, 01 and 1.0, are one class" in told(dataset)
-
-
 class Indexed(Frame):
     """The same with pandas' index."""
 

@@ -16,8 +16,6 @@ import torch
 from torch import Tensor, nn
 
 import unskew
-from tests.data import arrow
-from tests.data.test_parquet import FILE, png
 from unskew import data
 from unskew.data.readers import from_npz
 from unskew.data.storage.sample_rows import is_streamed
@@ -62,7 +60,7 @@ def little(monkeypatch):
 
     def make(memory: int = 1000) -> None:
         monkeypatch.setattr("unskew.data.storage.scratch.usable_memory", lambda: memory)
-        for module in ("samples.conversion", "samples.packing", "readers.from_arrays", "standardisation"):
+        for module in ("samples.conversion", "samples.packing"):
             monkeypatch.setattr(f"unskew.data.{module}.LARGE", 100)
 
     return make
@@ -82,11 +80,15 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("method", ["fedavg", "standardise+scaffold"])
+@pytest.fixture(scope="module")
+def theirs():
+    """A run with all samples in memory."""
+    return unskew.run("standardise+scaffold", data.take((INPUTS, Y)), model=Net(), **SETTINGS)
+
+
 @pytest.mark.parametrize("form", FORMS)
-def test_inputs_that_memory_does_not_hold_train_to_the_same_bits(form, method, tmp_path, little):
+def test_inputs_that_memory_does_not_hold_train_to_the_same_bits(form, theirs, tmp_path, little):
     whole = data.take((INPUTS, Y))
-    theirs = unskew.run(method, whole, model=Net(), **SETTINGS)
     little()
     read = data.take(FORMS[form](tmp_path))
     assert is_streamed(read.x)
@@ -94,7 +96,7 @@ def test_inputs_that_memory_does_not_hold_train_to_the_same_bits(form, method, t
     assert np.array_equal(read.x[:], whole.x)
     assert np.array_equal(read.x_test[:], whole.x_test)
     assert any(text.startswith("samples are read when they are wanted") for _, text in read.intake.notes)
-    ours = unskew.run(method, read, model=Net(), **SETTINGS)
+    ours = unskew.run("standardise+scaffold", read, model=Net(), **SETTINGS)
     assert (ours.digest, ours.scores()) == (theirs.digest, theirs.scores())
     from_npz.save_dataset(read, tmp_path / "data.npz")
     assert np.array_equal(data.read(tmp_path / "data.npz").x[:], whole.x)
@@ -112,32 +114,6 @@ def test_constants_and_what_is_told_are_those_of_samples_in_memory(tmp_path, lit
         {note for note in run.federation.intake.notes if "wanted" not in note[1]} for run in (ours, theirs)
     ]
     assert both[0] == both[1]
-
-
-def test_columns_of_parquet_are_unpacked_once_and_stay_there(tmp_path, little, monkeypatch):
-    """Lists, numbers and images."""
-    numbers = "list<element: list<element: list<element: uint8>>>"
-    rows = {
-        "scan": (numbers, SCANS.tolist()),
-        "age": ("float", AGES.tolist()),
-        "ids": ("list<element: int64>", IDS.tolist()),
-        "photo": (FILE, [{"bytes": png(i), "path": None} for i in range(N)]),
-        "ill": ("int64", Y.tolist()),
-    }
-    arrow.write(tmp_path / "p.parquet", rows)
-    text = f"{tmp_path}/p.parquet(x='scan,age,ids,photo', label=ill, size=8)"
-    whole = data.read(text)
-    little(400_000)
-    monkeypatch.setattr("unskew.data.storage.scratch.MEMORY_SHARE", 0.01)
-    monkeypatch.setenv("UNSKEW_SCRATCH", str(tmp_path))
-    read = data.read(text)
-    assert is_streamed(read.x)
-    assert read.layout == whole.layout
-    assert np.array_equal(read.x[:], whole.x)
-    told = [t for _, t in read.intake.notes]
-    assert any(t.startswith("column 'photo': samples are read when they are wanted") for t in told)
-    (tmp_path / "p.parquet").unlink()
-    assert np.array_equal(read.x[:], whole.x)
 
 
 def test_clients_may_have_too_many_together(little):

@@ -3,7 +3,6 @@ mean."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,6 @@ import pytest
 
 from unskew import data
 from unskew.data import docs_page, registry, skew
-from unskew.data import sets as sets_folder
-from unskew.data import skews as skews_folder
 from unskew.data.clients import availability, shifts
 from unskew.data.clients.availability import Availability, Options
 from unskew.data.skew import Skew
@@ -85,80 +82,6 @@ def test_availabilities_out_of_range_are_refused(text, message):
     with pytest.raises(UsageError) as refused:
         Availability.parse(text)
     assert str(refused.value).startswith(message)
-
-
-@pytest.fixture
-def more(tmp_path, monkeypatch):
-    """A new set and a new partition, each in one file of its folder."""
-    for package, stem, text in (
-        (
-            sets_folder,
-            "mine",
-            (registry.SETS_FOLDER / "digits.py").read_text().replace("def digits(", "def mine("),
-        ),
-        (skews_folder, "all_to_one", ALL_TO_ONE),
-    ):
-        folder = tmp_path / stem
-        folder.mkdir()
-        for path in Path(package.__path__[0]).glob("*.py"):
-            (folder / path.name).write_text(path.read_text())
-        (folder / f"{stem}.py").write_text(text)
-        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
-    monkeypatch.setattr(registry, "SETS_FOLDER", tmp_path / "mine")
-    monkeypatch.setattr(skew, "SKEWS_FOLDER", tmp_path / "all_to_one")
-    registry.files.cache_clear()
-    skew.partitions.cache_clear()
-    yield
-    monkeypatch.undo()
-    registry.files.cache_clear()
-    skew.partitions.cache_clear()
-    for name in ("unskew.data.sets.mine", "unskew.data.skews.all_to_one"):
-        sys.modules.pop(name, None)
-
-
-ALL_TO_ONE = '''"""Everything belongs to one client."""
-
-from dataclasses import dataclass
-from typing import Annotated
-
-import numpy as np
-from annotated_types import Ge
-
-from unskew.data.clients.partition import Index
-from unskew.data.clients.partition import Partition, Request
-
-
-@dataclass(frozen=True)
-class AllToOne(Partition):
-    """One client holds every row."""
-
-    client: Annotated[int, Ge(0), "which client"]
-    name = "all_to_one"
-    value = ("client",)
-    example = "all_to_one:0"
-
-    def deal_all(self, request: Request, rng: np.random.Generator) -> Index:
-        return Index.by_owner(np.full(len(request.y), self.client), request.clients)
-'''
-
-
-@pytest.mark.usefixtures("more")
-def test_a_new_set_and_a_new_partition_are_one_file_each():
-    assert "mine" in data.names()
-    assert data.describe()["mine"].startswith("1,797 handwritten digits")
-    assert data.read("mine").shape == (1, 8, 8)
-    federation = data.build(
-        data.read("mine"), "all_to_one:1", 3, *(np.random.default_rng(0) for _ in range(2))
-    )
-    assert federation.sizes.tolist() == [0, 1437, 0]
-    with pytest.raises(
-        UsageError, match="E103 skew 'all_to_one': client must be a whole number, at least 0; got -1"
-    ):
-        Skew.parse("all_to_one:-1")
-    text = docs_page.page()
-    assert "| `mine` | 1,797 handwritten digits" in text
-    assert "| `all_to_one:0` | Everything belongs to one client. |" in text
-    assert "| `all_to_one` | `client` | whole number | at least 0 | required | which client |" in text
 
 
 def test_the_page_is_what_the_code_says():

@@ -128,15 +128,6 @@ def test_a_saved_set_is_what_parquet_with_its_columns_is(make, options, tmp_path
     assert (again.digest, again.scores()) == (result.digest, result.scores())
 
 
-def test_lists_have_the_bits_that_were_saved(tmp_path):
-    table, features = matrices()
-    read = data.read(save(tmp_path / "set", table, features), x="x", label="y", layout="channels first")
-    order = np.argsort(np.concatenate([read.x, read.x_test])[:, 0, 0])
-    assert np.array_equal(
-        np.concatenate([read.x, read.x_test])[order], MATRICES[np.argsort(MATRICES[:, 0, 0])]
-    )
-
-
 def test_a_dict_is_divided_by_the_names_of_its_splits(tmp_path):
     table, features = images()
     folder = save_dict(

@@ -23,7 +23,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_samples_are_read_back_in_whatever_order_they_were_written(tmp_path):
     """The file has no name, and only its user may read it."""
-    file = scratch.ScratchFile("x", X.shape)
+    file = scratch.SampleSink("x", X.shape, in_memory=False)
     for begin in (40, 0, 20):
         file.put(begin, X[begin : begin + 20])
     rows = file.samples()
@@ -37,7 +37,9 @@ def test_samples_are_read_back_in_whatever_order_they_were_written(tmp_path):
 
 
 def test_a_damaged_file_is_an_error():
-    rows = scratch.copy_rows("x", X.shape, X.__getitem__)
+    sink = scratch.SampleSink("x", X.shape, in_memory=False)
+    sink.put(0, X)
+    rows = sink.samples()
     os.truncate(rows.source._file.fileno(), 100)
     with pytest.raises(DataError, match=r"E413 the copy of x is shorter than when it was checked"):
         rows[:]
@@ -50,7 +52,7 @@ def test_a_disk_without_room_is_an_error_that_says_what_to_set(tmp_path, monkeyp
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
     text = rf"E142 x: samples take 0.0 GiB, .*{tmp_path} cannot store them: No space left on device; set UNSKEW_S"
     with pytest.raises(DataError, match=text):
-        scratch.copy_rows("x", X.shape, X.__getitem__)
+        scratch.SampleSink("x", X.shape, in_memory=False)
 
 
 def test_the_folder_is_the_one_that_is_named(tmp_path, monkeypatch):

@@ -202,33 +202,10 @@ def test_a_site_in_the_text_deals_by_it(tmp_path):
     assert config.build({"data": text}).skew == "column:bank"
     assert config.build({"data": text, "skew": "iid"}).skew == "iid"
     assert config.build({"data": str(path)}).skew == config.Settings().skew
-    done = call(
-        "run",
-        "fedavg",
-        "--data",
-        text,
-        "--rounds",
-        "1",
-        "--epochs",
-        "1",
-        "--dry-run",
-        "--folder",
-        str(tmp_path),
-    )
-    assert done.code == 0, done.err
-    assert "bank 3" in done.out
     (tmp_path / "base.yaml").write_text("rounds: 1\nepochs: 1\n")  # which says nothing of a skew
     for words in (["run", "fedavg"], ["compare", "fedavg", "fedprox", "--seeds", "1"]):
-        more = [
-            "--config",
-            str(tmp_path / "base.yaml"),
-            "--data",
-            text,
-            "--dry-run",
-            "--folder",
-            str(tmp_path),
-        ]
-        assert "bank 3" in call(*words, *more).out
+        base, folder = str(tmp_path / "base.yaml"), str(tmp_path)
+        assert "bank 3" in call(*words, "--config", base, "--data", text, "--dry-run", "--folder", folder).out
     result = unskew.run("fedavg", f"{path}(label=status)", site="bank", rounds=1, epochs=1)
     assert result.settings.data == text
     assert result.federation.clients == 4
@@ -275,10 +252,6 @@ def test_the_last_column_is_told_or_refused(read):
         read(text=lines_of(table))
     copied = read(text=lines_of({**rows(), "label": list("ab" * 20), "class": list("cd" * 20)}))
     assert "column 'class' has a value of its own for each class" in data_overview.table(copied)
-
-
-def dealt(x, **options):
-    return unskew.run("fedavg", (x, Y), rounds=1, epochs=1, skew="iid", clients=2, **options).federation
 
 
 def test_names_in_two_unicode_forms_are_one(read):
@@ -436,10 +409,8 @@ def test_the_home_folder_may_be_named_in_code_in_files_and_in_quotes(hospitals, 
     settings += "availability: trace:~/who.csv\nrounds: 1\n"
     (hospitals.parent / "who.csv").write_text("round,client\n1,0\n")
     (hospitals.parent / "c.yaml").write_text(settings)
-    for config_option in (["--config", "~/c.yaml"], ["--config=~/c.yaml"]):
-        assert (
-            "data    north: 8 training samples of 2 clients" in call("run", "--dry-run", *config_option).out
-        )
+    text = call("run", "--dry-run", "--config=~/c.yaml").out
+    assert "data    north: 8 training samples of 2 clients" in text
     with pytest.raises(DataError, match=r"E402 https://a.org/x.csv is an address.*fetch it"):
         data.read("https://a.org/x.csv(label=y)")
 

@@ -1,5 +1,4 @@
-"""Texts that name data and how they are dealt out, archives of named sets, and which volumes belong
-together."""
+"""Texts that name data and how they are dealt out, and archives of named sets."""
 
 from __future__ import annotations
 
@@ -11,12 +10,8 @@ import pytest
 from PIL import Image
 
 from tests.data.test_folders import pictures
-from tests.data.test_volumes import volume
 from unskew.data import registry
 from unskew.data.files.archives import Archive
-from unskew.data.files.tree import VOLUME_ENDINGS, read_tree
-from unskew.data.volumes.scans import read_scans
-from unskew.data.volumes.volume import cut_mask, cut_slices
 from unskew.errors import DataError
 
 
@@ -61,29 +56,3 @@ def test_pictures_in_strips_keep_their_order():
         archive.labels("y")
     with pytest.raises(DataError, match=r"E401 a\.npz: pictures in 'train_webp' cannot be read"):
         Archive(Path("a.npz"), {"train_webp": buffer, "train_off": offsets + 3}).pictures("train_webp", 4)
-
-
-@pytest.mark.parametrize(
-    ("names", "says"),
-    [
-        (("p1/scan.nii", "p1/scan_seg.nii", "p1/scan-label.nii"), "scan.nii has 2 masks"),
-        (("p1/scan.nii", "p2/scan.nii", "p2/scan_seg.nii"), "p1/scan.nii has no mask"),
-        (("p1/t1.nii", "p1/t2.nii", "p1/mask.nii"), "would share the mask mask.nii"),
-    ],
-)
-def test_an_image_has_one_mask_of_its_own(tmp_path, names, says):
-    for name in names:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(b"")
-    with pytest.raises(DataError, match=rf"E404 .*{says}"):
-        read_scans(read_tree(tmp_path, VOLUME_ENDINGS))
-
-
-def test_what_is_beside_a_slice_is_as_dark_as_its_darkest_pixel():
-    """CT has air at -1,000; zeros beside it would be water."""
-    square = cut_slices(
-        volume(np.full((4, 8, 1), 7.0) - 1000 * (np.arange(8)[None, :, None] == 0)), "axial", 8
-    )[0]
-    assert square.min() == -993
-    assert (square[:, [0, 1, 6, 7]] == -993).all()
-    assert not cut_mask(volume(np.full((4, 8, 1), 2)), "axial", 8)[0][:, [0, 1, 6, 7]].any()

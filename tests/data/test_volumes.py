@@ -17,11 +17,9 @@ from unskew import data
 from unskew.data import prediction_inputs
 from unskew.data.python_objects import take
 from unskew.data.readers import from_volumes
-from unskew.data.readers.from_volumes import volumes
+from unskew.data.readers.from_volumes import Volume, check_fits, cut_mask, cut_slices, read_nifti, volumes
+from unskew.data.readers.scans import hold_out_patients
 from unskew.data.samples.dataset import validation_of
-from unskew.data.volumes import volume as nifti_module
-from unskew.data.volumes.scans import hold_out_patients
-from unskew.data.volumes.volume import Volume, check_fits, cut_mask, cut_slices
 from unskew.errors import DataError
 
 RNG = np.random.default_rng(3)
@@ -224,7 +222,7 @@ def save(path, values, affine=None, slope=None, dtype=np.int16):
 def test_a_file_is_turned_and_its_slope_applied(tmp_path):
     stored = np.arange(24).reshape(2, 3, 4)
     lps = np.diag([-1, -2, 3, 1.0])
-    read = nifti_module.read_nifti(save(tmp_path / "a.nii.gz", stored, lps, (2, -10)))
+    read = read_nifti(save(tmp_path / "a.nii.gz", stored, lps, (2, -10)))
     np.testing.assert_array_equal(read.values, 2.0 * stored[::-1, ::-1] - 10)
     assert (read.stored, read.spacing) == ("LPS", (1, 2, 3))
     names, x = prediction_inputs.read_inputs(
@@ -238,8 +236,8 @@ def test_masks_turned_another_way_than_their_images_meet_them(tmp_path):
     values, lps = np.zeros((4, 4, 4)), np.diag([-1, -1, 1, 1.0])
     values[0, 1, 2] = 1
     lps[:2, 3] = 3
-    image = nifti_module.read_nifti(save(tmp_path / "i.nii", values))
-    mask = nifti_module.read_nifti(save(tmp_path / "m.nii", values[::-1, ::-1], lps))
+    image = read_nifti(save(tmp_path / "i.nii", values))
+    mask = read_nifti(save(tmp_path / "m.nii", values[::-1, ::-1], lps))
     check_fits(image, mask)
     np.testing.assert_array_equal(image.values, mask.values)
 
@@ -247,7 +245,7 @@ def test_masks_turned_another_way_than_their_images_meet_them(tmp_path):
 @pytest.mark.parametrize("shape", [(2, 2, 2, 3), (4, 4)])
 def test_files_that_are_no_single_volume_are_refused(tmp_path, shape):
     with pytest.raises(DataError, match=f"{len(shape)}-D") as caught:
-        nifti_module.read_nifti(save(tmp_path / "a.nii", np.zeros(shape)))
+        read_nifti(save(tmp_path / "a.nii", np.zeros(shape)))
     assert caught.value.code == "E403"
 
 
@@ -270,7 +268,7 @@ def test_hostile_files_end_in_one_sentence(tmp_path, kind):
     path = save(tmp_path / "a.nii", RNG.integers(0, 9, (4, 4, 4)))
     HOSTILE[kind](path)
     with pytest.raises(DataError, match=r"E401 .*cannot be read as NIfTI") as caught:
-        nifti_module.read_nifti(path)
+        read_nifti(path)
     assert "\n" not in str(caught.value)
 
 

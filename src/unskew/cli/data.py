@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Ge, Le
-
 from unskew.cli.options import FromSettings, Json, Option
 from unskew.diagnosis import RELEVANT_SETTINGS
 
@@ -30,13 +28,11 @@ def check(
     group: Annotated[
         str, "samples that no split separates: a column, such as patient, or a pattern of files"
     ] = "",
-    as_json: Json = False,
 ) -> None:
     """Print how unskew reads the data: samples, values, classes, sites, and what it would change or leave
     out."""
-    from unskew.cli.screen import json_of
     from unskew.data import read
-    from unskew.data.data_overview import facts, table
+    from unskew.data.data_overview import table
     from unskew.data.standardisation import standardise
 
     roles = {"label": label, "site": site, "target": target, "group": group}
@@ -44,18 +40,15 @@ def check(
     scaled = standardise(dataset, always=False)
     if scaled.intake and dataset.intake and scaled.intake != dataset.intake:
         dataset = dataset.with_notes(*scaled.intake.notes)
-    print(json_of(facts(dataset)) if as_json else table(dataset))
+    print(table(dataset))
 
 
 def get(
-    name: Annotated[str, "the data set: cifar10, femnist, pacs, ...; a wrong name lists all"],
+    name: Annotated[str, "the data set: cifar10, femnist, ...; a wrong name lists all"],
     origin: Annotated[
         Path | None, Option("--from"), "the archive or folder, if you have downloaded it"
     ] = None,
     out: Annotated[Path | None, "the folder to write to [default: UNSKEW_DATA, or data]"] = None,
-    size: Annotated[
-        int | None, Ge(8), Le(1024), "side of photographs, which are resized, in pixels; 64 if left out"
-    ] = None,
 ) -> None:
     """Build a data set of the field from its original files: NAME.npz, and a card with licence, digests and
     counts.
@@ -69,7 +62,7 @@ def get(
     usual = os.environ.get("UNSKEW_DATA")
     folder = out or Path(usual or "data")
     with _download_progress() as report:
-        got = downloads.get(name, origin, folder, size, report)
+        got = downloads.get(name, origin, folder, report)
     for path in got.files:
         print(path)
     for remark in got.remarks:

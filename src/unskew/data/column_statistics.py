@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from unskew.data.clients.federation import Federation
-from unskew.data.data_warnings import column_width, rows_of_sites
+from unskew.data.kinds.column_roles import site_column_in
+from unskew.data.kinds.features import column_width
 from unskew.data.samples.dataset import Dataset
 from unskew.data.samples.reading_notes import abbreviate
 from unskew.errors import excerpt, printable
@@ -79,6 +80,28 @@ class ColumnStatistics:
         )
 
 
+def site_column(dataset: Dataset | Federation) -> str:
+    """The column by which the set was divided, else the first with a usual name for sites; "" without
+    either."""
+    column = dataset.intake.divided if dataset.intake else ""
+    others = {name: values for name, values in dataset.columns.items() if name != dataset.group_column}
+    return column if column in dataset.columns else site_column_in(others)
+
+
+def rows_of_sites(data: Dataset | Federation) -> list[tuple[str, np.ndarray]]:
+    """(name, training rows) of each site of a set with a column of sites, or of a federation with clients
+    that are sites; else none."""
+    if isinstance(data, Federation):
+        clients = enumerate(data.train) if data.natural else ()
+        return [(data.name_of(k), rows) for k, rows in clients]
+    column = site_column(data)
+    if not column:
+        return []
+    values, names = data.columns[column], data.labels.get(column)
+    distinct = np.unique(values).tolist()
+    return [(names[int(v)] if names else str(v), np.flatnonzero(values == v)) for v in distinct]
+
+
 def numbers_of_rows(data: Dataset | Federation) -> list[tuple[str, tuple[str, ...], int, int]]:
     """(name of a column, its words, the first and last position of its numbers in a row) of each column; ()
     for samples that are no rows of a table."""
@@ -93,6 +116,11 @@ def numbers_of_rows(data: Dataset | Federation) -> list[tuple[str, tuple[str, ..
         places.append((name, tuple(kinds), start, end))
         start = end
     return places
+
+
+def quoted(name: str) -> str:
+    """The name of a column in a sentence: `'age'`, or `3` for the position in an array."""
+    return name if name.isdecimal() else excerpt(name, 40)
 
 
 def columns_of(data: Dataset | Federation) -> list[Column]:
@@ -137,27 +165,6 @@ def _moments(data: Dataset | Federation, rows: np.ndarray, sites: int) -> tuple[
         return mean, std
     center, scale = (np.asarray(part) for part in data.applied)
     return mean * scale + center, std * scale
-
-
-def furthest(statistics: ColumnStatistics) -> tuple[str, str] | None:
-    """(the column in which a site differs most from the others, the means and deviations there in words);
-    None if nothing can be compared."""
-    s = statistics.compared()
-    if len(s.sites) < 2:
-        return None
-    apart_KC = np.stack(
-        [_usual(_apart(*_one_and_others(s.mean_KC, s.std_KC, k))[0]) for k in range(len(s.sites))]
-    )
-    k, c = np.unravel_index(int(apart_KC.argmax()), apart_KC.shape)
-    if not apart_KC[k, c]:
-        return None
-    others = np.arange(len(s.sites)) != k
-    other = s.sites[1 - k] if len(s.sites) == 2 else "the other sites"
-    middle = f"{np.median(s.mean_KC[others, c]):.4g} ± {np.median(s.std_KC[others, c]):.3g}"
-    text = (
-        f"{printable(s.sites[k])} {s.mean_KC[k, c]:.4g} ± {s.std_KC[k, c]:.3g}, {printable(other)} {middle}"
-    )
-    return s.names[c], text + (" (median)" if len(s.sites) > 2 else "")
 
 
 def unit_warnings(data: Dataset | Federation) -> list[str]:

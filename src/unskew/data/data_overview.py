@@ -1,37 +1,46 @@
 """The overview of a data set or federation that a run prints before it trains.
 
-`table` gives the lines for a person, of a data set also one for each column of a table; `facts` the values
-for a program, and `terminal` the facts of a federation with a map of labels: one row for each client, one
-column for each class.
+`table` gives the lines, of a data set also one for each column of a table; `terminal` those of a federation
+with a map of labels: one row for each client, one column for each class. Warnings are about
+
+leaks       columns of a table that give the label away: one value for each class, or the target rescaled
+imbalance   nearly all samples are of one class, so that a model that always answers it has a high accuracy
+sites       two sites whose values lie in very different ranges, or a column that is measured in other units
+partition   classes that no client holds, and clients without samples
+
+A column counts as a leak only if every sample that is examined agrees; a good predictor is none.
+Letters: n samples that are examined, D columns.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
 from unskew.data.clients.federation import Federation
-from unskew.data.column_statistics import columns_of, furthest, statistics_of, unit_warnings
-from unskew.data.data_warnings import (
-    class_imbalance,
-    different_ranges,
-    leaks,
-    partition_warnings,
+from unskew.data.column_statistics import (
+    columns_of,
+    numbers_of_rows,
+    quoted,
+    rows_of_sites,
     site_column,
-    sites_of,
+    unit_warnings,
 )
-from unskew.data.samples.dataset import Dataset
+from unskew.data.samples.dataset import Dataset, strata
 from unskew.data.samples.packing import input_column
 from unskew.data.samples.reading_notes import abbreviate, quantity
-from unskew.data.storage.sample_rows import Rows
+from unskew.data.storage.sample_rows import Rows, is_streamed, select_samples
 from unskew.errors import excerpt
 from unskew.formats.input_layout import Input
 
 TOPICS = ("warning", "sites", "labels", "scaled", "left out", "note")
 CLASSES_SHOWN = 12
 SITES_SHOWN = 8
+SITE_SAMPLES = 200
+"""Number of evenly spaced samples of a site from which its range of values is computed."""
+RANGE_RATIO = 4.0
+"""Ratio of two sites' ranges above which they count as differently scaled."""
 COLUMNS_SHOWN = 40
 RANGE_BLOCK = 1 << 24
 """Number of values of which the range is computed at a time, so that a mapped file is never loaded as a
@@ -57,94 +66,58 @@ def table(dataset: Dataset | Federation) -> str:
     return "\n".join(f"{topic:<9}{text}" for topic, text in rows)
 
 
-def facts(dataset: Dataset) -> dict[str, Any]:
-    """The overview as values for programs: samples, shape, range, shares of classes, sites, columns and
-    notes."""
-    warnings = (("warning", text) for text in _warnings(dataset))
-    notes = (*(dataset.intake.notes if dataset.intake else ()), *warnings)
-    counts = [] if dataset.target else _class_counts(dataset)
-    inputs = [{"name": e.name, "shape": e.shape, "type": e.kind, "values": v} for e, v in _inputs(dataset)]
-    target = {**asdict(dataset.target), "values": _range_of(dataset.y)} if dataset.target else {}
-    return {
-        "data": dataset.name,
-        "samples": {"train": len(dataset.y), "test": len(dataset.y_test)},
-        "shape": dataset.shape,
-        **({"inputs": inputs} if inputs else {}),
-        "values": value_range(dataset),
-        "classes": dataset.classes,
-        "shares": (np.asarray(counts) / max(1, np.sum(counts))).tolist(),
-        **({"target": target} if target else {}),
-        "sites": [
-            {"name": s.name, "samples": s.samples, "values": [s.low, s.high], "shares": list(s.shares)}
-            for s in sites_of(dataset)
-        ],
-        "columns": list(dataset.columns),
-        "features": _feature_facts(dataset),
-        "notes": [{"about": topic, "text": text} for topic, text in notes],
-    }
-
-
 def _warnings(dataset: Dataset | Federation) -> list[str]:
     return [text for text in (*unit_warnings(dataset), leaks(dataset), class_imbalance(dataset)) if text]
 
 
 def _column_rows(dataset: Dataset | Federation) -> list[tuple[str, str]]:
-    """A row for each of the first columns of a table, and one for that in which sites differ most."""
+    """A row for each of the first columns of a table."""
     if isinstance(dataset, Federation):
         return []
     named = bool(dataset.intake and dataset.intake.form.get("kind") == "table")
     lines = [str(column) for column in columns_of(dataset)] if named else []
     if len(lines) > COLUMNS_SHOWN:
         lines[COLUMNS_SHOWN:] = [f"and {len(lines) - COLUMNS_SHOWN} more columns"]
-    statistics = statistics_of(dataset)
-    if statistics and (worst := furthest(statistics)):
-        lines.append(f"sites differ most in {_printable_name(worst[0])}: {worst[1]}")
     return [("" if i else "columns", line) for i, line in enumerate(lines)]
-
-
-def _feature_facts(dataset: Dataset) -> list[dict[str, Any]]:
-    """The columns of a table with the mean and deviation of numbers, also by site, or the shares of words."""
-    sites, s = dict[str, dict[str, list[float]]](), statistics_of(dataset)
-    for c, name in enumerate(s.names if s else ()):
-        assert s
-        sites[name] = dict(zip(s.sites, np.stack([s.mean_KC[:, c], s.std_KC[:, c]], 1).tolist()))
-    return [
-        {
-            "name": column.name,
-            "missing": column.missing,
-            **({"words": dict(column.kinds)} if column.kinds else {"mean": column.mean, "std": column.std}),
-            **({"sites": sites[column.name]} if column.name in sites and not column.kinds else {}),
-        }
-        for column in columns_of(dataset)
-    ]
 
 
 def _site_rows(dataset: Dataset | Federation) -> list[tuple[str, str]]:
     """Rows on sites: their sizes, of images or signals also their values, and a warning if these differ."""
     rows, column = list[tuple[str, str]](), site_column(dataset)
+    remedy = f"--skew column:{column} makes each a client"
     if column and isinstance(dataset, Dataset):
-        values, counts = np.unique(dataset.columns[column], return_counts=True)
-        names = dataset.labels.get(column) or dict(zip(values.tolist(), map(str, values)))
-        texts = [f"{_printable_name(names[v])} {n:,}" for v, n in zip(values.tolist(), counts)]
-        text = f"{len(texts)}: {abbreviate(texts, SITES_SHOWN)}; --skew column:{column} makes each a client"
-        rows.append(("sites", text))
+        texts = [f"{_printable_name(name)} {len(members):,}" for name, members in rows_of_sites(dataset)]
+        rows.append(("sites", f"{len(texts)}: {abbreviate(texts, SITES_SHOWN)}; {remedy}"))
     elif column and isinstance(dataset, Federation) and dataset.intake and not dataset.natural:
         count = len(np.unique(dataset.columns[column]))
         text = f"{count:,} sites of the column '{column}' are mixed among {dataset.clients:,} clients"
-        rows += [("sites", f"{text}; --skew column:{column} makes each a client")] if count > 1 else []
-    sites = sites_of(dataset) if len(dataset.shape) > 1 else []
-    for site in sites[:SITES_SHOWN]:
-        pixels = ""
-        if dataset.masks:
-            shares = zip(dataset.classes[1:], site.shares[1:])
-            pixels = f", {abbreviate([f'{_printable_name(c)} {100 * s:.1f} %' for c, s in shares])}"
-        rows.append(("", f"{_printable_name(site.name)}: values {site.low:.3g} to {site.high:.3g}{pixels}"))
-    if pair := different_ranges(sites):
-        (small, low), (large, high) = ((_printable_name(site.name), site.spread) for site in pair)
+        rows += [("sites", f"{text}; {remedy}")] if count > 1 else []
+    sites = list[tuple[float, str]]()
+    for name, members in rows_of_sites(dataset) if len(dataset.shape) > 1 else ():
+        name, few = _printable_name(name), members[:: max(1, len(members) // SITE_SAMPLES)]
+        values = np.asarray(dataset.x[few]).reshape(len(few), -1) if len(few) else np.zeros((1, 1))
+        low, high = values.min(1), values.max(1)
+        sites.append((float(np.median(high - low)), name))
+        if len(sites) <= SITES_SHOWN:
+            pixels = f", {_pixel_shares(dataset, members)}" if dataset.masks else ""
+            rows.append(("", f"{name}: values {low.min():.3g} to {high.max():.3g}{pixels}"))
+    spreads = sorted(site for site in sites if site[0] > 0)
+    if spreads and spreads[-1][0] > RANGE_RATIO * spreads[0][0]:
+        (low, small), (high, large) = spreads[0], spreads[-1]
         text = f"values of {large} range {high / low:.0f} times as far as those of {small}; if {small} is"
         remedy = "bring both to one scale (image files of 12 bits in 16: bits=12 for that site)"
         rows.append(("warning", f"{text} only stored differently, {remedy}"))
     return rows
+
+
+def _pixel_shares(dataset: Dataset | Federation, rows: np.ndarray) -> str:
+    """The shares of the pixels, or tokens, of some samples in each class but the first."""
+    counts = np.zeros(len(dataset.classes), np.int64)
+    for row in rows:
+        labels = np.asarray(dataset.y[row])
+        counts += np.bincount(labels[labels >= 0], minlength=len(counts))
+    shares = zip(dataset.classes[1:], counts[1:] / max(1, counts.sum()))
+    return abbreviate([f"{_printable_name(c)} {100 * s:.1f} %" for c, s in shares])
 
 
 def _inputs(dataset: Dataset | Federation) -> list[tuple[Input, list[float]]]:
@@ -278,3 +251,128 @@ def _label_map(f: Federation) -> list[str]:
             text = f"{quantity(int(f.sizes[k]), noun)}, {classes} of the {places}"
         lines.append(f"        {f.name_of(k):<{width}} {text}")
     return lines
+
+
+LEAK_SAMPLES, LEAK_VALUES = 5_000, 1 << 22
+"""Maximal number of evenly spaced samples that are examined, and of values in them."""
+LEAK_MINIMUM, MINORITY_MINIMUM = 20, 10
+"""Smallest numbers of samples, or different targets, and of samples outside the most frequent class;
+below, columns may agree by chance."""
+LINE_TOLERANCE = 1e-5
+"""Distance from a line that still counts as linear, as a share of the range; float32 has seven digits."""
+
+
+def leaks(dataset: Dataset | Federation) -> str:
+    """The warning about columns that give the label away; "" if none does, or if samples are not rows of
+    numbers."""
+    if dataset.x.ndim != 2 or dataset.masks or len(dataset.y) < LEAK_MINIMUM:
+        return ""
+    columns = list(_column_spans(dataset))
+    if not columns:
+        return ""
+    limit = min(LEAK_SAMPLES, max(LEAK_MINIMUM, LEAK_VALUES // max(1, dataset.x.shape[1])))
+    rows = np.unique(np.linspace(0, len(dataset.x) - 1, min(limit, len(dataset.x))).astype(np.int64))
+    columns = _leaking(select_samples(dataset.x, rows)[:], dataset.y[rows], columns, bool(dataset.target))
+    if columns and not is_streamed(dataset.x):  # confirm the suspects with all samples
+        columns = _leaking(dataset.x, dataset.y, columns, bool(dataset.target))
+    if not columns:
+        return ""
+    tells = "has a value of its own for each class"
+    if dataset.several or dataset.target:
+        tells = "tells a label by itself" if dataset.several else "is the target in another unit"
+    names = abbreviate([name for name, *_ in columns])
+    text = f"{'each of ' if len(columns) > 1 else ''}{names} {tells} in all training samples"
+    return f"{text}: leave out what was made from the labels, or scores mean nothing"
+
+
+def _column_spans(dataset: Dataset | Federation) -> Iterator[tuple[str, int, int]]:
+    """(name of a column, first and last position of its numbers in a sample)."""
+    if dataset.layout:
+        yield from ((f"input {e.name}", start, end) for e, start, end in dataset.layout.places if e.size == 1)
+    for name, _, start, end in numbers_of_rows(dataset):
+        yield f"column {quoted(name)}", start, end
+
+
+def _column_codes(part: np.ndarray) -> np.ndarray:
+    """One number for each sample, [n]: the column's number, or the index of its word."""
+    return part[:, 0] if part.shape[1] == 1 else part.argmax(1).astype(np.float32)
+
+
+def _leaking(
+    x: np.ndarray, y: np.ndarray, columns: list[tuple[str, int, int]], numbers: bool
+) -> list[tuple[str, int, int]]:
+    """The columns that give the labels away; with several labels a sample, any one of the labels."""
+    x_nD = np.stack([_column_codes(x[:, start:end]) for _, start, end in columns], axis=1)
+    tells = _are_linear(x_nD, y) if numbers else np.zeros(len(columns), bool)
+    for labels in () if numbers else np.atleast_2d(y.T):
+        tells |= _one_value_each(x_nD, labels)
+    return [column for column, flag in zip(columns, tells) if flag]
+
+
+def _one_value_each(x_nD: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Which columns have one value in all samples of a class, and a different value in each class, bool
+    [D]."""
+    _, first, place, count = np.unique(y, return_index=True, return_inverse=True, return_counts=True)
+    if len(count) < 2 or len(y) < LEAK_MINIMUM or len(y) - count.max() < MINORITY_MINIMUM:
+        return np.zeros(x_nD.shape[1], bool)
+    of_class_CD = x_nD[first]
+    tells = (x_nD == of_class_CD[place]).all(0)
+    tells[tells] = [len(np.unique(values)) == len(count) for values in of_class_CD[:, tells].T]
+    return tells
+
+
+def _are_linear(x_nD: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Which columns are a linear function of the target, bool [D]."""
+    if len(np.unique(y)) < LEAK_MINIMUM:
+        return np.zeros(x_nD.shape[1], bool)
+    low, high = int(y.argmin()), int(y.argmax())
+    begin_D = x_nD[low].astype(np.float64)
+    range_D = x_nD[high] - begin_D
+    line_nD = begin_D + range_D * ((y - y[low]) / (y[high] - y[low]))[:, None]
+    return (np.abs(x_nD - line_nD) <= LINE_TOLERANCE * np.abs(range_D)).all(0) & (range_D != 0)
+
+
+MAJORITY_SHARE = 0.9
+"""The share of samples in one class above which a warning is given."""
+IMBALANCE_METRICS = "auroc,balanced_accuracy"
+
+
+def class_imbalance(data: Dataset | Federation) -> str:
+    """The warning about a set with one dominant class; "" for any other set, or without a single class a
+    sample."""
+    if data.target or data.several or data.masks or not len(data.y):
+        return ""
+    counts = np.bincount(data.y, minlength=len(data.classes))
+    share = counts.max() / counts.sum()
+    if not MAJORITY_SHARE <= share < 1:
+        return ""
+    often, present = int(counts.argmax()), np.flatnonzero(counts)
+    rare = int(present[counts[present].argmin()])
+    text = f"{share:.1%} of the training samples are of class {excerpt(data.classes[often], 40)}, so a model"
+    rarest = f"{excerpt(data.classes[rare], 40)} has {counts[rare]:,}"
+    hint = f"Look at --metrics {IMBALANCE_METRICS} as well"
+    return f"{text} that always answers so has that accuracy; {rarest}. {hint}"
+
+
+def partition_warnings(federation: Federation) -> list[str]:
+    """Warnings about classes, or tenths of a target, that no client holds, and about clients without
+    samples."""
+    texts, y, y_test = list[str](), federation.y, federation.y_test
+    held = np.zeros(len(y), bool)
+    for rows in (federation.train.rows, federation.val.rows, federation.reserved):
+        held[rows] = True
+    groups, test_groups = strata(y), strata(y_test, y)
+    counts = np.bincount(groups, minlength=len(federation.groups))
+    absent = np.flatnonzero((counts > 0) & (np.bincount(groups[held], minlength=len(counts)) == 0))
+    if len(absent):
+        names = [*federation.groups, "no label"]
+        noun = "targets" if federation.target else "class"
+        which = f"{noun} {abbreviate([excerpt(names[c], 40) for c in absent])}"
+        tests = int(np.isin(test_groups, absent).sum())
+        more = f", and the common test set has {quantity(tests, 'sample')} of them" if tests else ""
+        lost = f"{counts[absent].sum():,} of {len(y):,} training samples are left out{more}"
+        remedy = "take more clients, more classes for each, or another skew"
+        texts.append(f"no client holds {which}: {lost}; {remedy}")
+    if empty := int((federation.sizes == 0).sum()):
+        texts.append(f"{quantity(empty, 'client')} without samples: they receive the model and send nothing")
+    return texts

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from unskew.data.clients.availability import PRESENCE_KINDS, Options
 from unskew.data.clients.shifts import SHIFTS
 from unskew.data.readers.from_folder import folder
-from unskew.data.readers.from_npz import npy, npz
-from unskew.data.readers.from_parquet import parquet, saved
+from unskew.data.readers.from_npz import npz
+from unskew.data.readers.from_parquet import parquet
 from unskew.data.readers.from_tables import csv_set
 from unskew.data.readers.from_volumes import volumes
 from unskew.data.registry import files, reader_of
@@ -24,10 +24,8 @@ READERS: dict[str, Callable[..., Dataset]] = {
     "tables": csv_set,
     "folders": folder,
     "Parquet": parquet,
-    "saved sets": saved,
     "volumes": volumes,
-    ".npz": npz,
-    ".npy": npy,
+    "arrays": npz,
 }
 """The readers of a user's data by the kind of data."""
 MEANINGS = {
@@ -64,8 +62,9 @@ def page() -> str:
             " own is read, and how."
         ),
         (
-            "Tables are .csv and .tsv files, and folders with train.csv; folders hold images or sounds; saved"
-            " sets are those of Hugging Face Datasets; volumes are NIfTI or DICOM."
+            "Tables are .csv and .tsv files, and folders with train.csv; folders hold images or sounds; Parquet"
+            " also stands for folders that Hugging Face Datasets has saved; volumes are NIfTI; arrays are .npz"
+            " archives and folders of .npy files."
         ),
         _reader_arguments(),
         "## Partitions: `--skew`",
@@ -118,11 +117,11 @@ def _reader_arguments() -> str:
 
 
 def _partition_rows() -> list[tuple[str, str]]:
-    """The first line of each partition's file as its description; for `domain`, that of the class."""
-    rows = []
+    """The first line of each partition's file as its description; that of the class in a file of several."""
+    rows, modules = [], [kind.__module__ for kind in partitions().values()]
     for kind in partitions().values():
         module = inspect.cleandoc(sys.modules[kind.__module__].__doc__ or "").split("\n")[0]
-        single = kind.__module__.endswith(f".{kind.name}")
+        single = modules.count(kind.__module__) == 1
         rows.append((f"`{kind.example}`", module if single else _first_line(kind)))
     return rows
 

@@ -4,7 +4,7 @@ x.npy, or an .npz with x or one array      samples [N, ...] of the kind that the
 a table                                    columns found by name, words encoded as in training
 images, or a folder of them                size and fit as in training; with the columns of a CSV that lists
                                            them if these are further inputs
-a Parquet file, or a folder of them        a table or lists: columns found by name
+a Parquet file, or a folder of them        a table, lists or files: columns found by name
 sounds, or a folder of them                spectrograms with the rate and length of the training files
 a medical volume, or a folder of them      its slices, cut and resized as the training volumes were
 
@@ -21,6 +21,7 @@ import numpy as np
 
 from unskew.data.files.archives import read_archive
 from unskew.data.files.cells import NumberFormat
+from unskew.data.files.parquet import PARQUET_ENDING, LazyColumns, RowNames, holds_parquet, read_table
 from unskew.data.files.sheets import Sheet, read_csv
 from unskew.data.files.tree import (
     IMAGE_ENDINGS,
@@ -32,83 +33,26 @@ from unskew.data.files.tree import (
     has_mask_folders,
     read_tree,
 )
-from unskew.data.kinds.column_roles import column_named
-from unskew.data.kinds.features import encode_as, encode_inputs_as
+from unskew.data.kinds.features import encode_as, encode_inputs_as, fill_as
 from unskew.data.kinds.images import read_each, read_image
-from unskew.data.kinds.missing_values import fill_as
 from unskew.data.kinds.sounds import SoundFormat, spectrogram
-from unskew.data.parquet.row_decoding import raw_inputs, raw_lists, read_file_column
-from unskew.data.parquet.table import (
-    PARQUET_ENDING,
-    LazyColumns,
-    RowNames,
-    ShardTable,
-    holds_parquet,
-    read_table,
-)
 from unskew.data.readers.from_folder import find_listing
+from unskew.data.readers.from_parquet import TABLE_KINDS, ListColumn, read_file_column
 from unskew.data.readers.from_tables import CSV_ENDINGS, table_ending
 from unskew.data.readers.from_volumes import prediction_slices
+from unskew.data.readers.scans import is_in_mask_folder, is_mask_name
 from unskew.data.samples.conversion import map_npy
 from unskew.data.samples.packing import archive_inputs, archive_inputs_for, pack_to_layout
 from unskew.data.samples.reading_notes import abbreviate
-from unskew.data.volumes.scans import find_series, holds_dicom, is_in_mask_folder, is_mask_name
 from unskew.errors import DataError, excerpt
 from unskew.formats.input_layout import Layout
-
-TABLE_KINDS = ("number", "text", "value")
-
-
-def read_parquet(path: Path, form: Mapping[str, Any], layout: Layout | None = None) -> NamedSamples:
-    """(place of each sample, the samples [N, ...], or a dictionary of several inputs).
-
-    form: how the training samples were made (`Intake.form`). layout: of samples with several inputs; columns
-    with their names hold them. Raises DataError: E401 and E402 for files, E403 for columns, E405 for missing
-    values, E142 for more than memory holds.
-    """
-    table = read_table(path)
-    names, axis_order = list(RowNames(table)), form.get("layout", "auto")
-    if layout:
-        if not layout.named:
-            raise DataError("E403", f"{path} names its columns, and this model takes inputs by place.")
-        columns = [column_named(table.columns, item.name, table.name) for item in layout.inputs]
-        words = {column: list(kinds) for column, kinds in form.get("beside", ())}
-        words |= {c: [] for c in columns if table.columns[c].kind == "text" and c not in words}
-        sheet = Sheet(table.name, LazyColumns(table, [c for c in columns if c in words]), RowNames(table))
-        inputs = raw_inputs(table, [c for c in columns if c not in words], axis_order, form.get("files", {}))
-        return names, inputs | encode_inputs_as(sheet, {c: words[c] for c in columns if c in words})
-    kind, trained_column = str(form.get("kind", "arrays")), str(form.get("column", ""))
-    if kind == "table":
-        plain = [n for n, column in table.columns.items() if column.kind in TABLE_KINDS]
-        sheet = Sheet(table.name, LazyColumns(table, plain), RowNames(table))
-        return names, encode_as(fill_as(sheet, form), dict(form["columns"]))
-    packed = kind in ("images", "sounds")
-    usable = [n for n, column in table.columns.items() if column.kind == ("packed" if packed else "list")]
-    if trained_column not in usable and len(usable) != 1:
-        fault = f"has as columns of {'files' if packed else 'lists'} {abbreviate(usable, 8) or 'none'}"
-        remedy = f"the samples of training were in '{trained_column or 'x'}': give that column its name"
-        raise DataError("E403", f"{table.name} {fault}; {remedy}.")
-    column = trained_column if trained_column in usable else usable[0]
-    if not packed:
-        return names, raw_lists(table, column, axis_order)
-    into = {name: value for name, value in form.items() if name != "column"}
-    return names, read_file_column(table, column, into, [], in_memory=True)
-
 
 NamedSamples: TypeAlias = tuple[list[str], Any]
 """(name of each sample, the samples [N, ...], or a dictionary or tuple of them for several inputs)."""
 
 
-def _sample_column(table: ShardTable, trained_column: str, kind: str) -> str:
-    """The column of lists, or of files, that holds the samples: that of training, or the only one."""
-    usable = [n for n, column in table.columns.items() if column.kind == kind]
-    if trained_column in usable:
-        return trained_column
-    if len(usable) != 1:
-        text = f"{abbreviate(usable, 8) or 'none'}; the samples of training were in '{trained_column or 'x'}'"
-        noun = {"list": "lists", "packed": "files"}[kind]
-        raise DataError("E403", f"{table.name} has as columns of {noun} {text}: give that column its name.")
-    return usable[0]
+ENDINGS = {"images": IMAGE_ENDINGS, "sounds": SOUND_ENDINGS}
+"""The endings of files that are a sample each."""
 
 
 def read_inputs(path: Path, form: Mapping[str, Any], layout: Layout | None = None) -> NamedSamples:
@@ -123,21 +67,16 @@ def read_inputs(path: Path, form: Mapping[str, Any], layout: Layout | None = Non
     if not path.exists():
         raise DataError("E402", f"there is no {path}.")
     if layout:
-        return _pack_inputs(path, layout, form)
+        return _read_several(path, layout, form)
     kind, source_kind = str(form.get("kind", "arrays")), _kind_of(path)
     if source_kind not in ("arrays", kind) and (source_kind != "parquet" or kind == "volumes"):
         fault = f"{path} holds {source_kind or 'no samples that are read'}"
         raise DataError("E403", f"{fault}; the model was trained on {kind}, and also reads .npy and .npz.")
-    if source_kind in DECODERS:
-        files, names = _files_below(path, IMAGE_ENDINGS if source_kind == "images" else SOUND_ENDINGS)
-        return names, DECODERS[source_kind](files, form)
-    readers = {
-        "arrays": _read_arrays,
-        "table": _read_table,
-        "parquet": read_parquet,
-        "volumes": _read_volumes,
-    }
-    return readers.get(source_kind, read_parquet)(path, form)
+    if source_kind in ENDINGS:
+        files, names = _files_below(path, ENDINGS[source_kind])
+        return names, _decode(files, form)
+    readers = {"arrays": _read_arrays, "table": _read_table, "volumes": _read_volumes}
+    return readers.get(source_kind, _read_parquet)(path, form)
 
 
 def _kind_of(path: Path) -> str:
@@ -152,8 +91,6 @@ def _kind_of(path: Path) -> str:
         return "table"
     elif suffixes & {".npy", ".npz"}:
         return "arrays"
-    if not suffixes & VOLUME_ENDINGS and holds_dicom(path):
-        return "volumes"
     kinds = {"sounds": SOUND_ENDINGS, "images": IMAGE_ENDINGS, "volumes": VOLUME_ENDINGS}
     return next((kind for kind, endings in kinds.items() if suffixes & endings), "")
 
@@ -174,11 +111,10 @@ def _read_arrays(path: Path, _form: Mapping[str, Any]) -> NamedSamples:
     return [str(i) for i in range(len(x))], x
 
 
-def _pack_inputs(path: Path, layout: Layout, form: Mapping[str, Any]) -> NamedSamples:
-    """Samples with several inputs, by name or place."""
-    if _kind_of(path) == "parquet":
-        return read_parquet(path, form, layout)
-    has_listing = "beside" in form and form["kind"] in DECODERS
+def _read_several(path: Path, layout: Layout, form: Mapping[str, Any]) -> NamedSamples:
+    """Samples with several inputs, by name or place: an archive, or files with the columns of the CSV that
+    lists them."""
+    has_listing = "beside" in form and form["kind"] in ENDINGS
     if path.is_dir() and has_listing:
         return _read_with_columns(path, form)
     if path.suffix.lower() != ".npz":
@@ -191,15 +127,35 @@ def _pack_inputs(path: Path, layout: Layout, form: Mapping[str, Any]) -> NamedSa
 
 def _read_with_columns(path: Path, form: Mapping[str, Any]) -> NamedSamples:
     """Images or sounds with columns of the CSV that lists them, by name."""
-    tree = read_tree(path, SOUND_ENDINGS if form["kind"] == "sounds" else IMAGE_ENDINGS, validation=True)
+    tree = read_tree(path, ENDINGS[form["kind"]], validation=True)
     columns = {column: list(kinds) for column, kinds in form["beside"]}
     listing = find_listing(tree, tree.files, list(columns))
     if listing is None:
         needs = f"the model takes {abbreviate(list(columns), 8)} beside files"
         raise DataError("E403", f"{path} holds no CSV that lists its files, and {needs}; write one.")
     names = [str(file.path.relative_to(path)) for file in listing.files]
-    pixels = DECODERS[form["kind"]]([file.path for file in listing.files], form)
+    pixels = _decode([file.path for file in listing.files], form)
     return names, {form["kind"].removesuffix("s"): pixels, **encode_inputs_as(listing.sheet, columns)}
+
+
+def _read_parquet(path: Path, form: Mapping[str, Any]) -> NamedSamples:
+    table = read_table(path)
+    names, kind = list(RowNames(table)), str(form.get("kind", "arrays"))
+    if kind == "table":
+        plain = [n for n, column in table.columns.items() if column.kind in TABLE_KINDS]
+        sheet = Sheet(table.name, LazyColumns(table, plain), RowNames(table))
+        return names, encode_as(fill_as(sheet, form), dict(form["columns"]))
+    packed, trained_column = kind in ENDINGS, str(form.get("column", ""))
+    usable = [n for n, column in table.columns.items() if column.kind == ("packed" if packed else "list")]
+    if trained_column not in usable and len(usable) != 1:
+        fault = f"has as columns of {'files' if packed else 'lists'} {abbreviate(usable, 8) or 'none'}"
+        remedy = f"the samples of training were in '{trained_column or 'x'}': give that column its name"
+        raise DataError("E403", f"{table.name} {fault}; {remedy}.")
+    column = trained_column if trained_column in usable else usable[0]
+    if not packed:
+        return names, ListColumn(table, column, form.get("layout", "auto")).raw()
+    into = {name: value for name, value in form.items() if name != "column"}
+    return names, read_file_column(table, column, into, [], in_memory=True)
 
 
 def _read_table(path: Path, form: Mapping[str, Any]) -> NamedSamples:
@@ -208,27 +164,19 @@ def _read_table(path: Path, form: Mapping[str, Any]) -> NamedSamples:
     return [place.removeprefix("line ") for place in sheet.places], rows
 
 
-def _decode_images(files: list[Path], form: Mapping[str, Any]) -> np.ndarray:
-    pictures = read_each(
-        files, lambda i: read_image(files[i], int(form["size"]), form["fit"], int(form["bits"]))
-    )
-    return np.stack([pixels for pixels, _ in pictures])
-
-
-def _decode_sounds(files: list[Path], form: Mapping[str, Any]) -> np.ndarray:
-    format = SoundFormat(int(form["rate"]), float(form["seconds"]), int(form["window"]))
-    return np.stack(read_each(files, lambda i: spectrogram(files[i], format)))[:, None]
+def _decode(files: list[Path], form: Mapping[str, Any]) -> np.ndarray:
+    """Images or sounds, as those of training were decoded."""
+    if form["kind"] == "sounds":
+        format = SoundFormat(int(form["rate"]), float(form["seconds"]), int(form["window"]))
+        return np.stack(read_each(files, lambda i: spectrogram(files[i], format)))[:, None]
+    size, fit, bits = int(form["size"]), form["fit"], int(form["bits"])
+    return np.stack(read_each(files, lambda i: read_image(files[i], size, fit, bits)[0]))
 
 
 def _read_volumes(path: Path, form: Mapping[str, Any]) -> NamedSamples:
-    dicom = file_ending(path) not in VOLUME_ENDINGS and not (
-        path.is_dir() and read_tree(path, VOLUME_ENDINGS, validation=True).files
-    )
-    series = [place.series for place in find_series(path)[0]] if dicom else []
-    sources, labels = (series, list(map(str, series))) if dicom else _files_below(path, VOLUME_ENDINGS)
-    read = read_each(
-        sources, lambda i: prediction_slices(sources[i], labels[i], form["axis"], int(form["size"]))
-    )
+    files, names = _files_below(path, VOLUME_ENDINGS)
+    axis, size = form["axis"], int(form["size"])
+    read = read_each(files, lambda i: prediction_slices(files[i], names[i], axis, size))
     return [name for names, _ in read for name in names], np.concatenate([x for _, x in read])
 
 
@@ -252,7 +200,3 @@ def _without_masks(tree: FolderTree) -> Sequence[File]:
         and not (file.kind in VOLUME_ENDINGS and is_mask_name(file))
     ]
     return images or tree.files
-
-
-DECODERS = {"images": _decode_images, "sounds": _decode_sounds}
-"""The decoder of each kind of file."""

@@ -1,8 +1,7 @@
 """Any Python object that holds or names data, as a Dataset or a Federation.
 
 `run`, `compare` and the sites of a deployment all call `take`. It accepts arrays, DataFrames, datasets of
-torch and Hugging Face, DataLoaders, texts that name data, and lists or dictionaries with one of these for
-each client.
+torch and Hugging Face, texts that name data, and lists or dictionaries with one of these for each client.
 """
 
 from __future__ import annotations
@@ -12,20 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from unskew.data.clients.federation import Federation
 from unskew.data.files.tree import PART_NAMES
-from unskew.data.kinds.column_roles import column_named, label_column_in
+from unskew.data.kinds.column_roles import column_named
 from unskew.data.kinds.groups import GROUP_COLUMN, INDEPENDENT
-from unskew.data.readers.from_items import from_items, has_several_inputs, is_loader, loader_dataset
+from unskew.data.readers.from_items import from_items
 from unskew.data.readers.from_tables import add_labels, frame_columns, is_frame, read_frames, read_table
 from unskew.data.readers.raw_samples import (
     RawSamples,
     check_columns,
     from_clients,
     raw_samples_of,
-    read_class_names,
     share_numbering,
     split_parts,
 )
@@ -39,8 +35,6 @@ from unskew.errors import DataError, excerpt
 from unskew.formats import calls
 from unskew.system.python_files import GIVEN_OBJECT
 
-ARRAYS = frozenset(("x", "y", "x_train", "y_train", "x_test", "y_test", "classes", "group", "group_test"))
-
 
 def take(
     data: Any,
@@ -53,11 +47,9 @@ def take(
 ) -> Dataset | Federation:
     """The set or federation in an object.
 
-    data: a name or path, a Federation or Dataset; (x, y), (x, y, x_test, y_test) or ((x, y), (x_test,
-    y_test)); a dictionary of such arrays; a pandas DataFrame; a torch or Hugging Face Dataset, or a
-    DataLoader over one; a list of pairs of a sample and its label, or of dictionaries that name both; a pair
-    (train, test) or a dictionary of train and test. A list or dictionary of these is one set for each client,
-    and so is (clients, test).
+    data: a name or path, a Federation or Dataset; (x, y) or (x, y, x_test, y_test); a pandas DataFrame; a
+    torch or Hugging Face Dataset; a pair (train, test) or a dictionary of train and test. A list or
+    dictionary of these is one set for each client, and so is (clients, test).
     label, site: columns of a table. target: the number to predict: a column of a table, or a name for the
     labels.
     layout: the order of the axes of arrays, or of the lists in a file: "channels first", "channels last" for
@@ -89,8 +81,7 @@ def take(
         )
     spec = SampleSpec(label, target, layout, group if named else INDEPENDENT)
     clients = data[0] if isinstance(data, tuple) and len(data) == 2 and _are_clients(data[0]) else data
-    is_list = isinstance(data, list) and not (data and all(map(is_sample, data)))
-    if clients is not data or _names_clients(data) or is_list:
+    if clients is not data or _names_clients(data) or isinstance(data, list):
         if not named:
             raise DataError(
                 "E403", "group is an array, and each client has samples of its own; name a column."
@@ -114,7 +105,7 @@ def _named_sets(data: Any) -> list[tuple[str, Any]]:
         is_named = isinstance(one, tuple | Mapping | Dataset | str | os.PathLike)
         if not (is_named or is_frame(one) or _is_set(one)):
             fault = f"'{name}' should be a set, such as (x, y), and is a {type(one).__name__}"
-            remedy = "arrays by name are called x and y; of scikit-learn's data give (data.data, data.target)"
+            remedy = "give arrays as (x, y), of scikit-learn's data (data.data, data.target)"
             raise DataError("E403", f"{fault}; {remedy}.")
     return [(str(name), one) for name, one in sets.items()]
 
@@ -167,7 +158,7 @@ def _has_columns(data: Any) -> bool:
         return any(_has_columns(one) for one in data.values())
     if isinstance(data, tuple):
         return any(map(_has_columns, data))
-    return is_frame(data) or _is_set(data) or isinstance(data, list | str | os.PathLike)
+    return is_frame(data) or _is_set(data) or isinstance(data, str | os.PathLike)
 
 
 def _check_named_columns(data: Dataset | Federation, label: str, site: str) -> Dataset | Federation:
@@ -200,24 +191,23 @@ def settings_of(
     return dataset, {"data": GIVEN_OBJECT, **({"skew": f"column:{column}"} if column else {})}
 
 
-def _read_set(source: Any, spec: SampleSpec, other_bytes: int) -> RawSamples:
+def _read_set(data: Any, spec: SampleSpec, other_bytes: int) -> RawSamples:
     """The samples of one set."""
-    data: Any = loader_dataset(source) if is_loader(source) else source
     if isinstance(data, type):
         raise DataError("E403", f"{data.__name__} is a class, not a set; create it: {data.__name__}(...).")
     if isinstance(data, RawSamples):
         return data
     if isinstance(data, tuple):
         return _read_tuple(data, spec, other_bytes)
-    if isinstance(data, Mapping) and set(data) <= ARRAYS:
-        return _read_archive(data)
     if isinstance(data, Mapping) and _is_split(data):
         return _read_split(data, spec, other_bytes)
     if isinstance(data, Dataset | str | os.PathLike):
         dataset = data if isinstance(data, Dataset) else take(data, **spec._asdict())
         assert isinstance(dataset, Dataset)
         return raw_samples_of(dataset)
-    if _is_set(data) or (isinstance(data, list) and data and all(map(is_sample, data))):
+    if hasattr(data, "dataset") and hasattr(data, "batch_size"):
+        raise DataError("E403", f"a {type(data).__name__} returns batches; give its set, loader.dataset.")
+    if _is_set(data):
         return from_items(data, spec.column, other_bytes, spec.group)
     if (shape := getattr(data, "shape", None)) is not None:
         raise DataError("E403", f"an array of {list(shape)} was given without labels; give (x, y).")
@@ -258,7 +248,7 @@ def _are_clients(data: Any) -> bool:
 
 
 def _names_clients(data: Any) -> bool:
-    return isinstance(data, Mapping) and not set(map(str, data)) <= ARRAYS and not _is_split(data)
+    return isinstance(data, Mapping) and not _is_split(data)
 
 
 def _memory_of(x: Any) -> int:
@@ -273,7 +263,7 @@ def _is_set(data: Any) -> bool:
     """Whether an object returns samples: it has items but is neither an array nor a collection of values."""
     is_array = hasattr(data, "shape") and hasattr(data, "dtype")  # a Dataset of Hugging Face has a shape, too
     is_collection = isinstance(data, str | list | tuple | Mapping)
-    return is_loader(data) or (hasattr(data, "__getitem__") and not is_array and not is_collection)
+    return hasattr(data, "__getitem__") and not is_array and not is_collection
 
 
 def _is_split(data: Mapping[str, Any]) -> bool:
@@ -306,19 +296,6 @@ def _read_split(data: Mapping[str, Any], spec: SampleSpec, other_bytes: int) -> 
     return train.with_test(entries["test"]) if "test" in entries else train
 
 
-def _read_archive(data: Mapping[str, Any]) -> RawSamples:
-    """The set from arrays with the names of an archive."""
-    x, y = (data.get(n, data.get(f"{n}_train")) for n in ("x", "y"))
-    if x is None or y is None:
-        names = abbreviate(list(data)) or "nothing"
-        raise DataError(
-            "E403", f"a dictionary of arrays needs x and y, or x_train and y_train; it has {names}."
-        )
-    raw = RawSamples(x, y, data.get("x_test"), data.get("y_test"), read_class_names(data.get("classes")))
-    groups = [array_of(data[name]) for name in ("group", "group_test") if name in data]
-    return raw.with_groups(np.concatenate(groups)) if groups else raw
-
-
 def is_pair(data: Any) -> bool:
     """Whether this is (x, y), arrays with a row for each sample, and not two samples or two rows; x may be
     several inputs."""
@@ -330,14 +307,3 @@ def is_pair(data: Any) -> bool:
         return False
     x, y = (tuple(part.shape) for part in data)
     return len(x) > 1 and bool(y) and x[0] == y[0] and x != y
-
-
-def is_sample(data: Any) -> bool:
-    """Whether this is a sample with its label, one number or word: a pair, or a dictionary that names
-    them."""
-    if isinstance(data, Mapping):
-        label = data.get(label_column_in(data))
-        return len(data) > 1 and label is not None and np.ndim(label) == 0
-    if not (isinstance(data, tuple | list) and len(data) == 2 and np.ndim(data[1]) == 0):
-        return False
-    return hasattr(data[0], "shape") or has_several_inputs(data[0])

@@ -11,19 +11,18 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from unskew.data.downloads.named_archives import archive_path, recipes
+from unskew.data.downloads.original_files import recipes
+from unskew.data.files.archives import archive_path
+from unskew.data.files.parquet import holds_parquet, is_pattern, is_saved_set
 from unskew.data.kinds.column_roles import column_named
-from unskew.data.parquet.saved_sets import is_saved_set
-from unskew.data.parquet.table import holds_parquet, is_pattern
 from unskew.data.readers.from_folder import folder
-from unskew.data.readers.from_npz import is_npy_folder, npy, npz
-from unskew.data.readers.from_parquet import parquet, saved
+from unskew.data.readers.from_npz import is_npy_folder, npz
+from unskew.data.readers.from_parquet import parquet
 from unskew.data.readers.from_tables import (
     SITE_COLUMN,
-    are_site_tables,
     are_sites,
     csv_set,
-    is_csv_pair,
+    holds_tables,
     table_ending,
 )
 from unskew.data.readers.from_volumes import holds_volumes, volumes
@@ -182,12 +181,12 @@ def _split_text(text: str) -> tuple[str, dict[str, object]]:
 def _is_there(text: str) -> bool:
     """Whether a text is the path of an existing file or folder, or a pattern that matches tables."""
     # unlike Path.exists, os.path.exists answers False for a name that is too long
-    return os.path.exists(text) or is_pattern(text) or ("*" in text and are_site_tables(Path(text)))
+    return os.path.exists(text) or is_pattern(text) or ("*" in text and holds_tables(Path(text)))
 
 
 FILE_READERS: dict[str, tuple[Callable[..., Dataset], str]] = {
     ".npz": (npz, "archive"),
-    ".npy": (npy, "file"),
+    ".npy": (npz, "file"),
     ".csv": (csv_set, "table"),
     ".tsv": (csv_set, "table"),
     ".csv.gz": (csv_set, "table"),
@@ -202,17 +201,15 @@ def _reader_of_path(path: Path) -> tuple[Callable[..., Dataset], str]:
     kind."""
     if path.is_dir():
         if is_npy_folder(path):
-            return npy, "folder"
+            return npz, "folder"
         if is_saved_set(path):
-            return saved, "folder"
+            return parquet, "folder"
         if holds_volumes(path):
             return volumes, "folder"
-        if is_csv_pair(path):
-            return csv_set, "folder"
         if holds_parquet(path):
             return parquet, "folder"
-        return csv_set if are_site_tables(path) else folder, "folder"
-    if "*" in path.name and are_site_tables(path):
+        return csv_set if holds_tables(path) else folder, "folder"
+    if "*" in path.name and holds_tables(path):
         return csv_set, "pattern"
     if table_ending(path) in FILE_READERS:
         return FILE_READERS[table_ending(path)]

@@ -7,22 +7,20 @@ are.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from unskew.data.clients.federation import Federation
-from unskew.data.data_warnings import column_width
-from unskew.data.samples.conversion import DEPTHS, LARGE
+from unskew.data.column_statistics import numbers_of_rows, quoted
+from unskew.data.samples.conversion import DEPTHS
 from unskew.data.samples.dataset import Dataset
 from unskew.data.samples.packing import input_column
 from unskew.data.samples.reading_notes import Note
 from unskew.data.storage.sample_rows import map_samples, moments, select_samples
-from unskew.errors import UsageError, excerpt
+from unskew.errors import UsageError
 
 UNSCALED_ABOVE = 5.0
 """A channel with a mean or standard deviation above this counts as unscaled; images and standardised
@@ -43,55 +41,27 @@ def standardise(dataset: Dataset, always: bool, but_images: bool = False) -> Dat
     several inputs as they are.
     Several inputs are scaled separately, channel by channel, and each only if it needs scaling. Whole numbers
     and truth values stay as they are.
-    Raises UsageError (E109) if constants are asked for and the set is a mapped file too large to be scaled,
-    or none of its several inputs are floats.
+    Raises UsageError (E109) if constants are asked for and none of several inputs are floats.
     """
-    if dataset.layout and dataset.mean is None:
-        return _standardise_inputs(dataset, always, but_images)
     if dataset.mean is not None:
         return dataset.standardised()
-    if dataset.applied is not None or not (always or dataset.intake):
-        return dataset
-    if isinstance(dataset.x, np.memmap) and dataset.x.nbytes > LARGE:
-        if always:
-            text = f"normalise=dataset would copy the {dataset.x.nbytes:,} bytes of {dataset.name}"
-            raise UsageError(
-                "E109", f"{text}; standardise them before they are saved, or give normalise=none."
-            )
-        return dataset
-    reason = "as normalise=dataset asks" if always else why_standardise(dataset)
-    if not reason:
-        return dataset
-    unit = "column" if has_columns(dataset) else "channel"
-    return (
-        dataset.with_constants()
-        .standardised()
-        .with_notes(("scaled", f"standardised {unit} by {unit}: {reason}"))
-    )
-
-
-def _standardise_inputs(dataset: Dataset, always: bool, but_images: bool) -> Dataset:
-    """A set with several inputs, standardised: all floats, or those that need it, images excepted if
-    `but_images`."""
-    assert dataset.layout
-    floats = [item.name for item in dataset.layout.inputs if item.kind == "float32"]
+    floats = [i.name for i in dataset.layout.inputs if i.kind == "float32"] if dataset.layout else [""]
     if always and not floats:
         text = f"none of a sample's inputs are floats ({dataset.layout})"
         raise UsageError("E109", f"normalise=dataset: {text}; give normalise=none.")
     if dataset.applied is not None or not (always or dataset.intake):
         return dataset
-    request = "as normalise=dataset asks"
-    reasons = (
-        dict.fromkeys(floats, request)
-        if always
-        else dict(_inputs_to_scale(dataset, _scale_samples(dataset), but_images))
-    )
+    reasons = dict.fromkeys(floats, "as normalise=dataset asks")
+    reasons = reasons if always else _reasons(dataset, but_images)
     if not reasons:
         return dataset
+    unit = "column by column" if has_columns(dataset) else "channel by channel"
     notes: list[Note] = [
-        ("scaled", f"input {name} standardised channel by channel: {text}") for name, text in reasons.items()
+        ("scaled", f"{f'input {name} ' if name else ''}standardised {unit}: {text}")
+        for name, text in reasons.items()
     ]
-    return dataset.with_constants(list(reasons)).standardised().with_notes(*notes)
+    names = list(reasons) if dataset.layout else None
+    return dataset.with_constants(names).standardised().with_notes(*notes)
 
 
 def undo_scaling(dataset: Dataset) -> Dataset:
@@ -120,26 +90,24 @@ def why_standardise(dataset: Dataset, but_images: bool = False) -> str:
 
     but_images: do not judge images among several inputs.
     """
-    rows = _scale_samples(dataset)
+    reasons = _reasons(dataset, but_images)
+    return "; ".join(f"input {name}: {text}" if name else text for name, text in reasons.items())
+
+
+def _reasons(dataset: Dataset, but_images: bool) -> dict[str, str]:
+    """Why samples, or those of their inputs that are floats, need standardising, by the input's name; {} if
+    none does."""
+    step = max(1, len(dataset.x) // SCALE_SAMPLES)
+    rows = select_samples(dataset.x, np.arange(0, len(dataset.x), step))
     if not dataset.layout:
-        return _reason(rows, partial(column_name, dataset) if has_columns(dataset) else None)
-    return "; ".join(
-        f"input {name}: {reason}" for name, reason in _inputs_to_scale(dataset, rows, but_images)
-    )
-
-
-def _scale_samples(dataset: Dataset) -> np.ndarray:
-    return select_samples(dataset.x, np.arange(0, len(dataset.x), max(1, len(dataset.x) // SCALE_SAMPLES)))
-
-
-def _inputs_to_scale(dataset: Dataset, rows: np.ndarray, but_images: bool) -> Iterator[tuple[str, str]]:
-    """(name, reason) of the float inputs that need standardising."""
-    assert dataset.layout
+        reason = _reason(rows, partial(column_name, dataset) if has_columns(dataset) else None)
+        return {"": reason} if reason else {}
+    reasons = dict[str, str]()
     for i, item in enumerate(dataset.layout.inputs):
-        if item.kind != "float32" or (but_images and item.is_image):
-            continue
-        if reason := _reason(input_column(dataset.layout, rows[:], i).reshape(-1, *(item.shape or (1,)))):
-            yield item.name, reason
+        if item.kind == "float32" and not (but_images and item.is_image):
+            values = input_column(dataset.layout, rows[:], i).reshape(-1, *(item.shape or (1,)))
+            reasons[item.name] = _reason(values)
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def has_columns(dataset: Dataset | Federation) -> bool:
@@ -149,11 +117,7 @@ def has_columns(dataset: Dataset | Federation) -> bool:
 
 def column_name(dataset: Dataset | Federation, c: int) -> str:
     """The name of a row's number c: that of the table's column, else its position."""
-    form = dataset.intake.form if dataset.intake else {}
-    columns: Sequence[Any] = form["columns"] if form.get("kind") == "table" else ()
-    ends = itertools.accumulate(column_width(kinds) for _, kinds in columns)
-    names = (excerpt(column, 40) for (column, _), end in zip(columns, ends) if c < end)
-    return next(names, str(c))
+    return next((quoted(name) for name, _, _, end in numbers_of_rows(dataset) if c < end), str(c))
 
 
 def _reason(rows: np.ndarray, column: Callable[[int], str] | None = None) -> str:

@@ -12,7 +12,8 @@ from torch import nn
 from unskew import config, models
 from unskew.data import column_statistics
 from unskew.data.clients.federation import Federation
-from unskew.data.data_warnings import class_imbalance, site_column
+from unskew.data.column_statistics import site_column
+from unskew.data.data_overview import class_imbalance
 from unskew.data.python_objects import settings_of
 from unskew.data.registry import read
 from unskew.data.samples.dataset import Dataset

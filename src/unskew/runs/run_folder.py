@@ -34,7 +34,7 @@ from unskew.core import module_inputs
 from unskew.core.method import more_rounds_problem
 from unskew.core.trees import Tree
 from unskew.data.clients.federation import Federation
-from unskew.data.storage.sample_rows import Rows, checksums
+from unskew.data.storage.sample_rows import Rows, row_digests
 from unskew.errors import Paused, StateError, UsageError
 from unskew.records import checkpoints, record, schema
 from unskew.records.checkpoints import MODEL, Checkpoint, State
@@ -59,7 +59,7 @@ BLOCK_BYTES = 1 << 20
 def fingerprint(federation: Federation, by_sample: bool = False) -> str:
     """SHA-256 of the samples, labels and classes, for training and for the test, and of who holds which.
 
-    Of samples that are read on demand, the checksums of each sample count. by_sample: also of samples in
+    Of samples that are read on demand, the digest of each sample counts. by_sample: also of samples in
     memory, so that it does not depend on how much memory a machine has.
     """
     facts = (federation.classes, federation.names, federation.mean, federation.std)
@@ -73,9 +73,9 @@ def fingerprint(federation: Federation, by_sample: bool = False) -> str:
     samples = (federation.x, federation.y, federation.x_test, federation.y_test)
     for array in (*samples, *indices, federation.reserved):
         sha.update(f"\n{array.dtype} {array.shape}\n".encode())
-        each = array.survey.crc if isinstance(array, Rows) else array
+        each = array.survey.digests if isinstance(array, Rows) else array
         if by_sample and each is array and any(array is x for x in (federation.x, federation.x_test)):
-            each = checksums(array)
+            each = row_digests(array)
         for block in _byte_blocks(each):
             sha.update(block)
         if isinstance(array, Rows) and array.changes:

@@ -89,20 +89,6 @@ def replace(path: Path, data: bytes | str | Sequence[memoryview], keep: Path | N
     replace_piecewise(Path(path), buffers, sum(map(len, buffers)), keep)
 
 
-def link_to(path: Path, target: Path) -> bool:
-    """Make `path` a link to a file. Returns whether it now is a link to it, or the file itself; False without
-    support for links."""
-    if path.resolve() == target.resolve():
-        return True
-    part = _part_of(path)
-    try:
-        part.symlink_to(target.absolute())
-        os.replace(part, path)
-    except OSError:
-        return False
-    return True
-
-
 def write_output(path: Path, data: bytes | str) -> None:
     """Write a file at a place that the user chose, as `replace` does, with missing folders.
 

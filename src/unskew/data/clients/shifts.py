@@ -12,7 +12,7 @@ Letters: n samples of a client.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -69,11 +69,6 @@ class Shift:
 
     def check(self, shape: tuple[int, ...], unit: bool) -> None:
         """Raises UsageError (E103) if the shift does not apply to samples of this shape and range."""
-
-    def require_images(self, shape: tuple[int, ...]) -> None:
-        """Raises UsageError (E103) for samples of this shape if they are no images."""
-        if len(shape) != 3:
-            raise UsageError("E103", f"feature skew '+{self.name}' needs images; samples are {list(shape)}.")
 
 
 @dataclass(frozen=True)
@@ -133,28 +128,6 @@ class Noise(Shift):
 
 
 @dataclass(frozen=True)
-class Blur(Shift):
-    """a Gaussian of s v pixels over images"""
-
-    strength: Annotated[float, Ge(0), "s: the largest standard deviation, in pixels"] = 1.0
-    name = "blur"
-    example = "+blur:1"
-
-    def apply(self, x: np.ndarray, client: Client) -> np.ndarray:
-        width = self.strength * (1 + client.level) / 2
-        if width < 0.05:
-            return x
-        reach = min(math.ceil(3 * width), min(x.shape[-2:]))
-        weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2).astype(np.float32)
-        for axis in (-2, -1):
-            x = _smooth(x, weights / weights.sum(), axis)
-        return x
-
-    def check(self, shape: tuple[int, ...], unit: bool) -> None:
-        self.require_images(shape)
-
-
-@dataclass(frozen=True)
 class Rotate90(Shift):
     """k mod 4 quarter turns of square images"""
 
@@ -167,29 +140,13 @@ class Rotate90(Shift):
         return np.ascontiguousarray(np.rot90(x, client.id % 4, axes=(-2, -1)))
 
     def check(self, shape: tuple[int, ...], unit: bool) -> None:
-        self.require_images(shape)
-        if shape[-1] != shape[-2]:
+        if len(shape) != 3 or shape[-1] != shape[-2]:
             text = f"feature skew '+rotate90' needs square images; samples are {list(shape)}"
             raise UsageError("E103", f"{text}.")
 
 
-def _smooth(x: np.ndarray, weights: np.ndarray, axis: int) -> np.ndarray:
-    """x averaged along one axis with these weights; the pixels at the border are repeated beyond it."""
-    reach, n = len(weights) // 2, x.shape[axis]
-    places = np.clip(np.arange(n)[:, None] + np.arange(-reach, reach + 1), 0, n - 1)
-    mix = np.zeros((n, n), dtype=np.float32)
-    np.add.at(mix, (np.arange(n)[:, None], places), weights)
-    return np.moveaxis(np.moveaxis(x, axis, -1) @ mix.T, -1, axis)
-
-
-SHIFTS: dict[str, type[Shift]] = {
-    kind.name: kind for kind in (Brightness, Contrast, Gamma, Noise, Blur, Rotate90)
-}
+SHIFTS: dict[str, type[Shift]] = {kind.name: kind for kind in (Brightness, Contrast, Gamma, Noise, Rotate90)}
 """The kinds by name."""
-
-
-View = Callable[[np.ndarray], np.ndarray]
-"""A function from samples [n, ...] to a view of a part of each, [n, ...]."""
 
 
 def apply_shifts(federation: Federation, shifts: Sequence[Shift], dataset: Dataset) -> Federation:
@@ -197,31 +154,32 @@ def apply_shifts(federation: Federation, shifts: Sequence[Shift], dataset: Datas
     order.
 
     Every client then has separate samples: a row that two clients shared becomes two. The server's reserved
-    samples do not change. Of several inputs only images of floats are changed.
+    samples do not change.
     dataset: the set from which the federation was made.
-    Raises DataError (E103) for a memory-mapped set, UsageError (E103) for samples to which a shift does not
-    apply, or if none of several inputs is an image.
+    Raises DataError (E103) for a set that is read from disk, UsageError (E103) for samples with several
+    inputs, or to which a shift does not apply.
     """
     f = federation
-    views = _image_views(f, shifts)
-    if isinstance(dataset.x, np.memmap) or is_streamed(dataset.x) or is_streamed(dataset.x_test):
+    if f.layout:
+        text = f"feature skew '+{shifts[0].name}' changes samples with one input, and these have {f.layout}"
+        raise UsageError("E103", f"{text}; give a skew without it.")
+    if is_streamed(dataset.x) or is_streamed(dataset.x_test):
         text = "is read from files row by row; a feature skew needs a set that fits into memory"
         raise DataError("E103", f"{f.name} {text}.")
     rows = np.concatenate([f.train.rows, f.val.rows])
     x, x_test = dataset.to_natural(dataset.x[rows]), dataset.to_natural(dataset.x_test).copy()
     y, y_test = f.y[rows], f.y_test.copy()
-    units = [bool(len(x)) and view(x).min() > -1e-5 and view(x).max() < 1 + 1e-5 for view in views]
+    unit = bool(len(x)) and x.min() > -1e-5 and x.max() < 1 + 1e-5
     n_train = len(f.train.rows)
     train = Index(np.arange(n_train), f.train.offsets)
     val = Index(np.arange(n_train, len(rows)), f.val.offsets)
     for part, (values, labels, index) in enumerate(((x, y, train), (x, y, val), (x_test, y_test, f.test))):
         for k in np.flatnonzero(index.sizes).tolist():
             samples, masks = values[index[k]], labels[index[k]]
-            for j, (view, unit) in enumerate(zip(views, units)):
-                for i, shift in enumerate(shifts):
-                    client = Client(k, stream=3 * (i + j * len(shifts)) + part)
-                    view(samples)[:] = shift.transform(view(samples), client, unit)
-                    masks = shift.apply(masks, client) if f.masks and shift.turns else masks
+            for i, shift in enumerate(shifts):
+                client = Client(k, stream=3 * i + part)
+                samples = shift.transform(samples, client, unit)
+                masks = shift.apply(masks, client) if f.masks and shift.turns else masks
             values[index[k]], labels[index[k]] = samples, masks
     reserved = np.arange(len(rows), len(rows) + len(f.reserved))
     rows = np.concatenate([rows, f.reserved])
@@ -236,19 +194,3 @@ def apply_shifts(federation: Federation, shifts: Sequence[Shift], dataset: Datas
         columns={name: values[rows] for name, values in f.columns.items()},
         reserved=reserved,
     )
-
-
-def _image_views(f: Federation, shifts: Sequence[Shift]) -> list[View]:
-    """Views of the parts of a sample that a device sees: all of it, or each image of several inputs.
-
-    Raises UsageError (E103) if no input is an image.
-    """
-    if not f.layout:
-        return [lambda x: x]
-    images = f.layout.images
-    if not images:
-        text = f"feature skew '+{shifts[0].name}' changes images, and none of a sample's inputs is one"
-        raise UsageError("E103", f"{text}: {f.layout}; give a skew without it.")
-    return [
-        lambda x, image=image, a=a, b=b: x[:, a:b].reshape(len(x), *image.shape) for image, a, b in images
-    ]

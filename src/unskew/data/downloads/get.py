@@ -1,30 +1,37 @@
 """The command `unskew data get`: original files, downloaded here or by the user, become NAME.npz, and
 NAME.md, its card.
 
+A download is resumed after a cut, and verified: `NAME.part` is what has arrived, and the file gets its name
+when its digest is the published one.
+
 Letters: N samples, C classes.
 """
 
 from __future__ import annotations
 
 import hashlib
+import http.client
 import io
-from collections.abc import Mapping
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from unskew.data.downloads.download import Report, digest_as, download
-from unskew.data.downloads.named_archives import recipe_of
-from unskew.data.downloads.original_files import OriginalFiles, OriginalSamples, Recipe
+from unskew.data.downloads.original_files import OriginalFiles, OriginalSamples, Recipe, recipe_of
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError, UsageError
 from unskew.formats.markdown import escape_markdown, table
 from unskew.system import disk
 from unskew.version import revision
 
-MOST_HASHED = 64
-"""Maximal number of files with digests on the card, beside those that are published."""
+PIECE = 1 << 20
+TIMEOUT_S = 60.0
+Report = Callable[[str, int, int], None]
+"""Receives a file's name, the bytes that have arrived, and the bytes that it has, 0 if unknown."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +48,13 @@ def get(
     name: str,
     origin: Path | None,
     out: Path,
-    size: int | None = None,
     report: Report = lambda *_: None,
 ) -> WrittenSet:
     """Write NAME.npz and NAME.md into a folder. origin: the archive or folder; None downloads it to
-    `out/originals`. size: side to which images of different sizes are resized, in pixels (default 64).
+    `out/originals`.
     report: receives the progress of a download.
 
-    Raises UsageError: E109 for a size if images are not resized, E125 for an unknown name, E161 for a file
+    Raises UsageError: E125 for an unknown name, E161 for a file
     that exists or cannot be written; DataError: E402 for a missing origin or a download that fails, E401 for
     a set without an address, another set or a refused archive, E401 for a digest other than the published one
     or a damaged archive, and the errors of the checks of samples.
@@ -60,8 +66,6 @@ def get(
         )
         more = "Sets of torchvision and Hugging Face are also taken in Python as they are"
         raise DataError("E401", f"{text} ({recipe.expects}). {more}.")
-    if size is not None and not recipe.takes_size:
-        raise UsageError("E109", f"the samples of {name} are not resized; leave --size out.")
     path = out / f"{name}.npz"
     if path.exists():
         text = f"{path} exists, and nothing is overwritten; remove it, or name another folder: --out"
@@ -74,7 +78,7 @@ def get(
     if not origin.exists():
         raise DataError("E402", f"there is no {origin}.")
     digests = _digests(origin, recipe)
-    samples = recipe.read(OriginalFiles(origin, name, size or OriginalFiles.size))
+    samples = recipe.read(OriginalFiles(origin, name))
     _check_samples(name, samples)
     content = _archive_bytes(samples)
     card = _card_text(name, recipe, samples, digests, hashlib.sha256(content).hexdigest())
@@ -89,10 +93,6 @@ def get(
         which = "these files" if len(digests) != 1 else next(iter(digests))
         text = "is published that we know; the card records it, and it is not compared"
         remarks.append(f"no SHA-256 of {which} {text}")
-    counts = (len(samples.x), 0 if samples.x_test is None else len(samples.x_test))
-    if recipe.sizes and counts != recipe.sizes:
-        text = f"the published set has {recipe.sizes[0]:,} and {recipe.sizes[1]:,}"
-        remarks.append(f"{name} has {counts[0]:,} training and {counts[1]:,} test samples here; {text}")
     return WrittenSet((path, out / f"{name}.md"), samples, (*remarks, *samples.notes))
 
 
@@ -103,13 +103,11 @@ def _unwritable(out: Path, error: OSError) -> UsageError:
 
 
 def _digests(origin: Path, recipe: Recipe) -> dict[str, tuple[str, bool]]:
-    """(SHA-256, whether it is the published file) by name; of a folder with many files only those published.
+    """(SHA-256, whether it is the published file) by name; of a folder only those published.
 
     Raises DataError (E401) for a file with a published name and another digest.
     """
-    files = [origin] if origin.is_file() else sorted(p for p in origin.rglob("*") if p.is_file())
-    if len(files) > MOST_HASHED:
-        files = [p for p in files if p.name in recipe.files]
+    files = [origin] if origin.is_file() else sorted(p for p in origin.rglob("*") if p.name in recipe.files)
     digests: dict[str, tuple[str, bool]] = {}
     for path in files:
         published, digest = recipe.files.get(path.name, ""), disk.sha256(path)
@@ -179,3 +177,72 @@ def _card_text(
         table(("class", "training", "test"), counts),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def download(name: str, recipe: Recipe, folder: Path, report: Report = lambda *_: None) -> Path:
+    """Download the files of a set that are not in `folder` yet; returns the file, or the folder of several.
+
+    Raises DataError: E402 if a server does not answer or breaks off, E401 for a file with another digest.
+    """
+    several = len(recipe.addresses) > 1
+    place = folder / name if several else folder
+    place.mkdir(parents=True, exist_ok=True)
+    paths = [place / file_of(address) for address in recipe.addresses]
+    for address, path in zip(recipe.addresses, paths):
+        if not path.exists():
+            _fetch(address, path, recipe.files[path.name], report)
+    return place if several else paths[0]
+
+
+def file_of(address: str) -> str:
+    """The name of the file at an address."""
+    return unquote(urlsplit(address).path).rpartition("/")[2]
+
+
+def _fetch(address: str, path: Path, published: str, report: Report) -> None:
+    """Download one file into PATH.part, from where an earlier download ended, and verify it."""
+    part = path.with_name(path.name + ".part")
+    try:
+        _append(address, part, lambda arrived, total: report(path.name, arrived, total))
+    except (OSError, http.client.HTTPException) as error:
+        arrived = part.stat().st_size if part.exists() else 0
+        kept = (
+            f"; {arrived:,} bytes are in {part}, and the same command goes on from there" if arrived else ""
+        )
+        reason = " ".join(str(getattr(error, "reason", error)).split()) or type(error).__name__
+        text = (
+            f"{address} could not be downloaded: {reason}{kept}. Or download it yourself, and name it: --from"
+        )
+        raise DataError("E402", f"{text}.") from error
+    if (digest := digest_as(published, part)) != published:
+        refused = part.replace(path.with_name(path.name + ".refused"))
+        text = f"{address} is not the published file: its digest is {digest}, and {published} is published"
+        raise DataError("E401", f"{text}. It is kept as {refused}; the same command downloads it again.")
+    part.replace(path)
+
+
+def digest_as(published: str, path: Path) -> str:
+    """The digest of a file, of the kind of a published one: SHA-256, or MD5 if it begins with `md5:`."""
+    kind, colon, _ = published.rpartition(":")
+    with open(path, "rb") as file:
+        return kind + colon + hashlib.file_digest(file, kind or "sha256").hexdigest()
+
+
+def _append(address: str, part: Path, report: Callable[[int, int], None]) -> None:
+    """Download what `part` lacks. Raises OSError or HTTPException if the server refuses or breaks off."""
+    begin = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": "unskew", **({"Range": f"bytes={begin}-"} if begin else {})}
+    try:
+        response = urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=TIMEOUT_S)
+    except urllib.error.HTTPError as error:
+        if begin and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return  # all of it has arrived; the digest decides
+        raise
+    with response, open(part, "ab" if response.status == http.client.PARTIAL_CONTENT else "wb") as file:
+        arrived = file.tell()
+        total = arrived + int(response.headers.get("Content-Length", 0))
+        while piece := response.read(PIECE):
+            arrived += file.write(piece)
+            report(arrived, total)
+    if arrived < total:
+        raise ConnectionError(f"the server broke off after {arrived:,} of {total:,} bytes")

@@ -1,5 +1,5 @@
 """The original files of a data set, in a folder, a zip or tar archive or a single file, and the recipe that
-makes samples of them.
+makes samples of them. The recipes are in `recipes/`, one file for each original format.
 
 Files are read into memory one at a time, and nothing is unpacked to disk.
 Letters: N samples.
@@ -8,17 +8,20 @@ Letters: N samples.
 from __future__ import annotations
 
 import gzip
+import importlib
 import io
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from unskew.errors import DataError
+from unskew.errors import DataError, UsageError, excerpt, suggestion
+from unskew.system import python_files
 
 READ_ERRORS = (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, RuntimeError, ValueError)
 """The errors that readers of archives raise for damaged and encrypted ones."""
@@ -109,12 +112,10 @@ def _damage_error(place: str, error: Exception) -> DataError:
 
 @dataclass(frozen=True)
 class OriginalFiles:
-    """The files that the user has downloaded. name: name of the requested set. size: side of resized
-    images, in pixels."""
+    """The files that the user has downloaded. name: name of the requested set."""
 
     path: Path
     name: str
-    size: int = 64
 
     @property
     def files(self) -> Files:
@@ -145,11 +146,9 @@ class Recipe:
     """The conversion of a data set. what, source, licence: for its card; licence "" if the source states
     none. expects: the files that --from takes.
 
-    read: makes the samples from the files; raises DataError (E401, E402). sizes: published numbers of
-    training and test samples, None if there are several. files: published SHA-256 of original files by name,
-    or `md5:...`, which is compared after a download alone, because other versions have the same name.
-    takes_size: whether images are resized. addresses: of all files, if they can be downloaded; each has a
-    digest in `files`.
+    read: makes the samples from the files; raises DataError (E401, E402). files: published SHA-256 of
+    original files by name, or `md5:...`, which is compared after a download alone, because other versions
+    have the same name. addresses: of all files, if they can be downloaded; each has a digest in `files`.
     """
 
     what: str
@@ -157,7 +156,24 @@ class Recipe:
     licence: str
     expects: str
     read: Callable[[OriginalFiles], OriginalSamples]
-    sizes: tuple[int, int] | None = None
     files: Mapping[str, str] = field(default_factory=dict)
-    takes_size: bool = False
     addresses: tuple[str, ...] = ()
+
+
+@cache
+def recipes() -> dict[str, Recipe]:
+    """The recipe of every set, sorted by name."""
+    rooms = [
+        importlib.import_module(f"unskew.data.downloads.recipes.{path.stem}")
+        for path in python_files.module_files(Path(__file__).parent / "recipes")
+    ]
+    return dict(sorted((name, recipe) for room in rooms for name, recipe in room.SETS.items()))
+
+
+def recipe_of(name: str) -> Recipe:
+    """The recipe of a set. Raises UsageError (E125) for an unknown name."""
+    by_name = recipes()
+    if name not in by_name:
+        near, known = suggestion(name, by_name), ", ".join(by_name)
+        raise UsageError("E125", f"unskew data get knows no {excerpt(name)}.{near} Known: {known}.")
+    return by_name[name]

@@ -1,8 +1,12 @@
-"""NumPy archives, and the pictures packed in them, read without pickle; an error names the damaged file."""
+"""NumPy archives, and the pictures packed in them, read without pickle; an error names the damaged file.
+
+The archives of named sets are in the folder that the environment variable UNSKEW_DATA names.
+"""
 
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError
 
 
@@ -71,17 +76,11 @@ def read_archive(path: Path) -> Archive:
             "E401", f"{reason}: {error}. Save large arrays as .npy files in a folder, or copy it again."
         ) from error
     except Exception as error:  # NumPy and zipfile raise many kinds of error for damaged or encrypted files
-        size = path.stat().st_size if path.is_file() else 0
-        pickled = "allow_pickle" in str(error)
-        reason = (
-            "it begins like none, so it is perhaps another kind of file"
-            if pickled
-            else str(error).rstrip(".")
-        )
-        raise DataError(
-            "E401",
-            f"{path} ({size:,} bytes) is not a whole NumPy archive: {reason}. Copy it, or save it, again.",
-        ) from error
+        reason = str(error).rstrip(".")
+        if "allow_pickle" in reason:
+            reason = "it begins like none, so it is perhaps another kind of file"
+        text = f"{path} is not a whole NumPy archive: {reason}"
+        raise DataError("E401", f"{text}. Copy it, or save it, again.") from error
 
 
 def _plain_array(z: Any, name: str, path: Path) -> np.ndarray:
@@ -99,3 +98,54 @@ def _plain_array(z: Any, name: str, path: Path) -> np.ndarray:
     if not isinstance(content, np.ndarray):
         raise DataError("E401", f"{path}: '{name}' in it is no array; take it out, or save it again.")
     return content
+
+
+class NamedArchive(Archive):
+    """The archive of a named set. source: its origin. `more` in both methods: further fields of `Dataset`."""
+
+    def __init__(self, archive: Archive, source: str):
+        super().__init__(archive.path, archive)
+        self.source = source
+
+    def dataset(self, x: np.ndarray, x_test: np.ndarray, **more: Any) -> Dataset:
+        """A set with a test part; labels are `y_train` and `y_test`."""
+        y, y_test = self.labels("y_train"), self.labels("y_test")
+        return Dataset(
+            self.path.stem, x, y, x_test, y_test, self.words("classes"), source=self.source, **more
+        )
+
+    def images(self, part: str, size: int) -> np.ndarray:
+        """The images of a part, uint8, from `x_PART` or the strips `PART_webp`."""
+        return self[f"x_{part}"] if f"x_{part}" in self else self.pictures(f"{part}_webp", size)
+
+    def split(self, x: np.ndarray, test: np.ndarray, columns: tuple[str, ...], **more: Any) -> Dataset:
+        """A set in one piece. test: the test rows, bool [N]. Labels are `y`."""
+        y = self.labels("y")
+        train_columns, test_columns = ({name: self[name][rows] for name in columns} for rows in (~test, test))
+        parts = (x[~test], y[~test], x[test], y[test])
+        classes = self.words("classes")
+        return Dataset(
+            self.path.stem, *parts, classes, train_columns, test_columns, source=self.source, **more
+        )
+
+
+def archive_path(name: str) -> Path | None:
+    """The archive of a named set on this machine, or None."""
+    folder = os.environ.get("UNSKEW_DATA")
+    path = Path(folder) / f"{name}.npz" if folder else None
+    return path if path and path.exists() else None
+
+
+def open_archive(name: str, source: str) -> NamedArchive:
+    """The archive of a named set. Raises DataError: E402, with its origin, if it is missing, E401 if it is
+    damaged."""
+    if path := archive_path(name):
+        return NamedArchive(read_archive(path), source)
+
+    folder = os.environ.get("UNSKEW_DATA")
+    reason = f"'{name}' is looked for in the folder UNSKEW_DATA, which is not set"
+    if folder:
+        reason = f"there is no {Path(folder) / name}.npz"
+    remedy = f"make {name}.npz of it (unskew data get; its arrays: unskew explain docs/data-sets.md)"
+    text = f"{reason}. Get it from {source}, {remedy}, and name its folder: export UNSKEW_DATA=FOLDER."
+    raise DataError("E402", f"{text} The set 'digits' needs no file.")

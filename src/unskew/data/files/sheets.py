@@ -193,22 +193,31 @@ def check_header(name: str, names: list[str]) -> None:
         raise DataError("E401", f"{name}: {fault}; put the names of the columns above it.")
 
 
-def join_sheets(train: Sheet, test: Sheet) -> Sheet:
-    """Training and test rows as one table, with the columns of the training table in its order.
+def join_sheets(name: str, sheets: Sequence[Sheet], columns: Sequence[str]) -> Sheet:
+    """The rows of several tables, one after another, with these columns, which all of them have.
 
-    Raises DataError: E403 for a column that the test part lacks, E405 for a column with decimal commas in one
-    part and ambiguous points in the other.
+    Raises DataError (E405) for a column with decimal commas in one part and ambiguous points in another.
     """
-    if lacking := [c for c in train.columns if c not in test.columns]:
-        names = abbreviate(list(test.columns), 12)
-        fault = f"{test.name} has no column '{lacking[0]}', which {train.name} has"
-        raise DataError("E403", f"{fault}; it has: {names}.")
-    check_points([train, test], train.columns)
-    columns = {c: np.concatenate([v, test.columns[c]]) for c, v in train.columns.items()}
-    places = tuple(f"{place} of {sheet.name}" for sheet in (train, test) for place in sheet.places)
-    is_test = np.arange(len(places)) >= len(train.places)
-    commas, semicolons = train.decimal_commas or test.decimal_commas, train.semicolons or test.semicolons
-    return Sheet(train.name, columns, places, commas, is_test, semicolons=semicolons, numbers=train.numbers)
+    check_points(sheets, columns)
+    joined: dict[str, np.ndarray] = {}
+    for column in columns:
+        parts = [sheet.columns[column] for sheet in sheets]
+        kinds = {part.dtype.kind for part in parts}
+        alike = kinds <= {*"biuf"} or len(kinds) == 1
+        joined[column] = np.concatenate(parts if alike else [part.astype(object) for part in parts])
+    places = list[str]()
+    for sheet in sheets:
+        rows = range(len(next(iter(sheet.columns.values()), ())))
+        places += [f"{place} of {sheet.name}" for place in sheet.places]
+        places += [] if sheet.places else [f"row {i} of {excerpt(sheet.name)}" for i in rows]
+    return Sheet(
+        name,
+        joined,
+        places,
+        any(sheet.decimal_commas for sheet in sheets),
+        semicolons=any(sheet.semicolons for sheet in sheets),
+        numbers=sheets[0].numbers,
+    )
 
 
 def check_points(sheets: Sequence[Sheet], columns: Iterable[str]) -> None:

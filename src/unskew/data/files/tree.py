@@ -159,6 +159,15 @@ def split_part(names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     return "", names
 
 
+def are_classes_below(folders: Sequence[tuple[str, ...]]) -> bool:
+    """Whether b names the class in paths a/b: its names then recur below most of a."""
+    below: dict[str, set[str]] = {}
+    for outer, inner, *_ in folders:
+        below.setdefault(outer, set()).add(inner)
+    total, names = sum(map(len, below.values())), set().union(*below.values())
+    return 2 * (total - len(names)) >= total / len(below)
+
+
 IMAGE_FOLDERS = frozenset(
     (
         *("images", "image", "imgs", "img", "scans", "scan", "slices", "pictures", "photos"),

@@ -137,32 +137,32 @@ def _check_one_hot(sheet: Sheet, label: str) -> None:
     As features, the others would give it away."""
     names = list(sheet.columns)
     place = names.index(label)
-    before = _columns_of_bits(sheet, names[max(place - NEIGHBOURS, 0) : place + 1][::-1])[::-1]
-    if not before:
+    if _bits(sheet.columns[label]) is None:
         return
-    bits = [*before, *_columns_of_bits(sheet, names[place + 1 : place + 1 + NEIGHBOURS])]
-    first, ones = place - len(before) + 1, np.cumsum([np.zeros(len(bits[0]), int), *bits], axis=0)
-    for begin in range(len(before)):
-        for end in range(max(len(before), begin + 2), len(bits) + 1):
-            if (ones[end] - ones[begin] == 1).all():
-                group = abbreviate(names[first + begin : first + end], 4)
+    near = range(max(0, place - NEIGHBOURS), min(len(names), place + NEIGHBOURS + 1))
+    bits = [_bits(sheet.columns[names[i]]) for i in near]
+    for begin in range(place - near[0], -1, -1):
+        ones, total = bits[begin], 0
+        if ones is None:
+            return
+        for end in range(begin, len(bits)):
+            if (ones := bits[end]) is None:
+                break
+            total = total + ones
+            if end > begin and end >= place - near[0] and (total == 1).all():
+                group = abbreviate([names[i] for i in near[begin : end + 1]], 4)
                 fault = f"every row has a single 1 in the columns {group}, so they hold one label together"
                 remedy = "put the name of the class into one column, and remove them"
                 raise DataError("E404", f"{sheet.name}: {fault}; {remedy}.")
 
 
-def _columns_of_bits(sheet: Sheet, names: Sequence[str]) -> list[np.ndarray]:
-    """These columns, int [N] each, up to the first that holds anything but 0 and 1."""
-    columns: list[np.ndarray] = []
-    for name in names:
-        values = sheet.columns[name]
-        is_number = values.dtype.kind in "biuf"
-        values = values if is_number else np.char.lower(cells.words(values))
-        is_one = np.isin(values, (1,) if is_number else ("1", "1.0", "true"))
-        if not (is_one | np.isin(values, (0,) if is_number else ("0", "0.0", "false"))).all():
-            break
-        columns.append(is_one.astype(int))
-    return columns
+def _bits(values: np.ndarray) -> np.ndarray | None:
+    """A column of 0 and 1, int [N]; None for any other column."""
+    is_number = values.dtype.kind in "biuf"
+    values = values if is_number else np.char.lower(cells.words(values))
+    is_one = np.isin(values, (1,) if is_number else ("1", "1.0", "true"))
+    both = is_one | np.isin(values, (0,) if is_number else ("0", "0.0", "false"))
+    return is_one.astype(int) if both.all() else None
 
 
 def label_column(

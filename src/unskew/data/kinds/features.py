@@ -6,15 +6,24 @@
     missing values, and other values in a column of numbers                 refused, with the line; all
                                                                             columns of a table in one error
 
+Cells without a value may be filled where the table is read:
+
+    median       numbers: the median of the training rows of the same site; words: a kind of their own
+    indicator    the same, and for each column of numbers a further one that is 1 where a value is missing
+
+A site fills its cells from its own rows, so no statistic leaves it. A table to be predicted is filled with
+the medians of all training rows that were read together, which `Intake.form` holds; those of a site stay in
+the site's own runs. Rows are for training unless the table says otherwise.
+
 Letters: N rows.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -34,6 +43,12 @@ LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 Kinds: TypeAlias = dict[str, list[str]]
 """For each column of features, the words that each became a column of 0 and 1; [] for numbers."""
+
+
+def column_width(kinds: Sequence[str]) -> int:
+    """How many numbers a column of a table becomes. kinds: its words, empty for numbers; two words make
+    one number."""
+    return 1 if len(kinds) in (0, 2) else len(kinds)
 
 
 class ColumnFault(DataError):
@@ -67,59 +82,31 @@ def check_faults(sheet: Sheet, faults: Sequence[ColumnFault]) -> None:
     raise DataError("E405", f"{text}.{advice}")
 
 
-@dataclass(frozen=True)
-class Encoding:
-    """The encoding of a column. kinds: as in `Kinds`; None if the column numbers the rows. unseen: words
-    that only test rows have."""
+def find_kinds(sheet: Sheet, columns: Mapping[str, np.ndarray], notes: list[Note]) -> Kinds:
+    """The columns of features that are used, and how each becomes numbers; adds to the notes.
 
-    kinds: list[str] | None
-    unseen: tuple[str, ...] = ()
-
-
-def encode_features(
-    sheet: Sheet, columns: Mapping[str, np.ndarray], notes: list[Note]
-) -> tuple[np.ndarray, Kinds]:
-    """(float32 [N, columns], the encoding of each column that is used); adds to the notes.
-
-    columns: the feature columns of the sheet. Raises DataError: E403 if none can be used, E405 for missing
-    values and for other cells than numbers in columns of numbers.
+    columns: the feature columns of the sheet. Raises DataError: E405 that lists the missing values, and other
+    cells than numbers in columns of numbers, of all columns; E403 if none can be used.
     """
-    parts: dict[str, list[np.ndarray]] = {}
-
-    def judge(column: str) -> Encoding:
-        encoding, parts[column] = encode_column(sheet, column, columns[column])
-        return encoding
-
-    used = encodings_of(sheet, columns, judge, notes)
-    return stack_columns([part for column in used for part in parts[column]]), used
-
-
-def encodings_of(
-    sheet: Sheet, columns: Iterable[str], judge: Callable[[str], Encoding], notes: list[Note]
-) -> Kinds:
-    """The encoding of each column that is used; adds to the notes. Raises DataError: E405 that lists the
-    faults of all columns, E403 if none can be used."""
     used: Kinds = {}
-    left_out: list[str] = []
-    spread: list[str] = []
-    faults: list[ColumnFault] = []
+    left_out, spread, faults = list[str](), list[str](), list[ColumnFault]()
     for column in columns:
+        values = columns[column]
+        if numbers_rows(sheet, column, values):
+            left_out.append(f"'{column}' (numbers of rows)")
+            continue
         try:
-            encoding = judge(column)
+            kinds = kinds_of(sheet, column, values)
         except ColumnFault as fault:
             faults.append(fault)
             continue
-        if encoding.kinds is None:
-            left_out.append(f"'{column}' (numbers of rows)")
+        if len(kinds) > MOST_KINDS:
+            left_out.append(f"'{column}' ({len(kinds):,} different words)")
             continue
-        if len(encoding.kinds) > MOST_KINDS:
-            left_out.append(f"'{column}' ({len(encoding.kinds):,} different words)")
-            continue
-        used[column] = encoding.kinds
-        if encoding.kinds:
-            spread.append(f"'{column}' ({len(encoding.kinds)} kinds)")
-        if encoding.unseen:
-            notes.append(_unseen_note(f"column '{column}'", encoding))
+        used[column] = kinds
+        if kinds:
+            spread.append(f"'{column}' ({len(kinds)} kinds)")
+            notes += _unseen_notes(sheet, f"column '{column}'", values)
     check_faults(sheet, faults)
     if left_out:
         notes.append(("left out", f"columns {abbreviate(left_out, 5)}"))
@@ -132,61 +119,56 @@ def encodings_of(
     return used
 
 
-def _unseen_note(subject: str, encoding: Encoding) -> Note:
-    return "note", f"{subject} has {excerpt(abbreviate(list(encoding.unseen)), 60)} only in the test part"
+def kinds_of(sheet: Sheet, column: str, values: np.ndarray) -> list[str]:
+    """The kinds of words in a column, sorted; [] for numbers. Raises DataError (E405) as `column_of_numbers`
+    does."""
+    numbers = column_of_numbers(sheet, column, values)
+    return [] if numbers is not None else sorted(set(cells.words(values).tolist()))
 
 
-def encode_column(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Encoding, list[np.ndarray]]:
-    """(the encoding of a column, the columns of numbers that it becomes, [N] each). Raises DataError
-    (E405) as `column_of_numbers` does."""
-    if numbers_rows(sheet, column, values):
-        return Encoding(None), []
-    return encode_input(sheet, column, values)
+def _unseen_notes(sheet: Sheet, subject: str, values: np.ndarray) -> list[Note]:
+    """A note on words that only test rows have."""
+    if sheet.test is None:
+        return []
+    test, train = (set(cells.words(values[rows]).tolist()) for rows in (sheet.test, ~sheet.test))
+    text = excerpt(abbreviate(sorted(test - train)), 60)
+    return [("note", f"{subject} has {text} only in the test part")] if test - train else []
 
 
-def encode_input(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Encoding, list[np.ndarray]]:
-    """`encode_column` for a column that must be used; without columns if it has too many kinds of words."""
-    if (numbers := column_of_numbers(sheet, column, values)) is not None:
-        return Encoding([]), [numbers]
-    train = values if sheet.test is None else values[~sheet.test]
-    texts = cells.words(values)
-    kinds = sorted(set(texts.tolist()))
-    if len(kinds) > MOST_KINDS:
-        return Encoding(kinds), []
-    return Encoding(kinds, tuple(sorted(set(kinds) - {cells.word(v) for v in train.tolist()}))), _one_hot(
-        texts, kinds
-    )
-
-
-def encode_as(sheet: Sheet, used: Kinds) -> np.ndarray:
-    """float32 [N, columns] of another table, with columns found by name and encoded as `used` specifies.
+def encode_as(sheet: Sheet, used: Kinds, columns: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
+    """float32 [N, columns] of a table, with columns found by name and encoded as `used` specifies. columns:
+    in place of the sheet's.
 
     Raises DataError: E403 for a column that is missing, E405 for missing values, cells that are no numbers,
     and words that the column did not have in training.
     """
     parts: list[np.ndarray] = []
+    columns = sheet.columns if columns is None else columns
     for column, kinds in used.items():
         name = excerpt(column, 40)
-        if column not in sheet.columns:
-            names = abbreviate([excerpt(name, 40) for name in sheet.columns], 12)
+        if column not in columns:
+            names = abbreviate([excerpt(name, 40) for name in columns], 12)
             raise DataError(
                 "E403", f"{sheet.name} has no column {name}, which the model reads; it has {names}."
             )
-        values = sheet.columns[column]
+        values = columns[column]
         if kinds:
-            parts += _one_hot(_words_in(sheet, column, kinds), kinds)
+            texts = _words_in(sheet, column, values, kinds)
+            parts += [texts == kind for kind in (kinds[1:] if len(kinds) == 2 else kinds)]
         elif (numbers := column_of_numbers(sheet, column, values)) is not None:
             parts.append(numbers)
         else:
             fault = f"column {name} holds words such as {excerpt(cells.word(values[0]), 30)}"
             raise DataError("E405", f"{sheet.name}: {fault}; the model was trained on numbers there.")
-    return stack_columns(parts)
+    return np.stack([np.asarray(v, dtype=np.float64) for v in parts], axis=1).astype(np.float32)
 
 
-def _words_in(sheet: Sheet, column: str, kinds: list[str]) -> np.ndarray:
-    """A column of words, [N]."""
-    _check_complete(sheet, column, sheet.columns[column])
-    texts = cells.words(sheet.columns[column])
+def _words_in(sheet: Sheet, column: str, values: np.ndarray, kinds: list[str]) -> np.ndarray:
+    """A column of words, [N]. Raises ColumnFault for missing ones, DataError (E405) for others than
+    `kinds`."""
+    if (missing := cells.missing(values)).any():
+        raise ColumnFault(sheet, column, *_gaps(sheet, missing))
+    texts = cells.words(values)
     unknown = ~np.isin(texts, kinds)
     if unknown.any():
         row = int(np.argmax(unknown))
@@ -196,16 +178,6 @@ def _words_in(sheet: Sheet, column: str, kinds: list[str]) -> np.ndarray:
         remedy = f"({count}), which the model has never seen; it knows {known}"
         raise DataError("E405", f"{sheet.name}: {fault} {remedy}.")
     return texts
-
-
-def _one_hot(texts: np.ndarray, kinds: list[str]) -> list[np.ndarray]:
-    """A column of 0 and 1 for each kind of word; one column for two kinds."""
-    return [texts == kind for kind in (kinds[1:] if len(kinds) == 2 else kinds)]
-
-
-def stack_columns(columns: list[np.ndarray]) -> np.ndarray:
-    """Columns [N] as float32 [N, columns]."""
-    return np.stack([np.asarray(v, dtype=np.float64) for v in columns], axis=1).astype(np.float32)
 
 
 def is_row_number(column: str, values: np.ndarray) -> bool:
@@ -293,12 +265,6 @@ def _gaps(sheet: Sheet, missing: np.ndarray) -> tuple[str, str]:
     return f"has no value {first} ({count:,} are missing)", remedy
 
 
-def _check_complete(sheet: Sheet, column: str, values: np.ndarray) -> None:
-    """Raises ColumnFault for missing values."""
-    if (missing := cells.missing(values)).any():
-        raise ColumnFault(sheet, column, *_gaps(sheet, missing))
-
-
 def _parse_numbers(sheet: Sheet, column: str, values: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
     """The numbers in a column of texts, float64 [n], None for a column of words. rows: their places in the
     sheet, [n]."""
@@ -331,23 +297,122 @@ def encode_inputs(
 
     Raises DataError: E403 for words of too many kinds, E405 for missing values.
     """
-    inputs: dict[str, np.ndarray] = {}
     used: Kinds = {}
     for column in columns:
-        encoding, parts = encode_input(sheet, column, sheet.columns[column])
-        used[column] = encoding.kinds or []
-        if not parts:
-            text = f"column '{column}' holds {len(used[column]):,} different words, too many for an input"
+        values = sheet.columns[column]
+        used[column] = kinds = kinds_of(sheet, column, values)
+        if len(kinds) > MOST_KINDS:
+            text = f"column '{column}' holds {len(kinds):,} different words, too many for an input"
             raise DataError("E403", f"{sheet.name}: {text}; leave it out of x.")
-        inputs[column] = stack_columns(parts)[:, 0] if len(parts) == 1 else stack_columns(parts)
-        if used[column]:
-            notes.append(("note", f"input '{column}': words became 0 and 1 ({len(used[column])} kinds)"))
-        if encoding.unseen:
-            notes.append(_unseen_note(f"input '{column}'", encoding))
-    return inputs, used
+        if kinds:
+            notes.append(("note", f"input '{column}': words became 0 and 1 ({len(kinds)} kinds)"))
+            notes += _unseen_notes(sheet, f"input '{column}'", values)
+    return encode_inputs_as(sheet, used), used
 
 
 def encode_inputs_as(sheet: Sheet, used: Kinds) -> dict[str, np.ndarray]:
     """The inputs from another table, encoded as `used` specifies. Raises DataError as `encode_as` does."""
     values = {column: encode_as(sheet, {column: kinds}) for column, kinds in used.items()}
     return {column: v[:, 0] if v.shape[1] == 1 else v for column, v in values.items()}
+
+
+MissingSetting: TypeAlias = Literal["refuse", "median", "indicator"]
+WORD = "missing"
+"""The word of cells without one."""
+
+
+def indicator_name(column: str) -> str:
+    """The name of the column that marks the missing values of another."""
+    return f"{column} is missing"
+
+
+@dataclass(frozen=True)
+class Filled:
+    """Columns without missing values. medians: of each column of numbers over all training rows. gaps: by
+    column and site, the number of missing values; the site is "" without sites."""
+
+    columns: Mapping[str, np.ndarray]
+    medians: Mapping[str, float]
+    gaps: Mapping[str, Mapping[str, int]]
+
+
+def fill(
+    sheet: Sheet,
+    columns: Mapping[str, np.ndarray],
+    how: MissingSetting,
+    sites: np.ndarray | None,
+    notes: list[Note],
+) -> Filled:
+    """The columns of features, filled; adds to the notes.
+
+    sites: the site of each row, None for one site. Raises DataError (E405) that lists all columns with
+    mistaken numbers.
+    """
+    rows = len(next(iter(columns.values()), ()))
+    train = np.ones(rows, bool)
+    for part in (sheet.test, sheet.unused):
+        train &= True if part is None else ~part
+    site_of = np.full(rows, "") if sites is None else cells.words(sites)
+    filled: dict[str, np.ndarray] = {}
+    medians: dict[str, float] = {}
+    gaps: dict[str, dict[str, int]] = {}
+    faults: list[ColumnFault] = []
+    for column, values in columns.items():
+        if numbers_rows(sheet, column, values):
+            filled[column] = values
+            continue
+        missing = cells.missing(values)
+        try:
+            numbers = numbers_between_gaps(sheet, column, values, missing)
+        except ColumnFault as fault:
+            faults.append(fault)
+            continue
+        if missing.any():
+            names, counts = np.unique(site_of[missing], return_counts=True)
+            gaps[column] = dict(zip(names.tolist(), counts.tolist()))
+        if numbers is None:
+            filled[column] = np.where(missing, WORD, cells.words(values)) if missing.any() else values
+            continue
+        medians[column] = _median(numbers[train])
+        filled[column] = _with_medians(numbers, train, site_of) if missing.any() else numbers
+        if how == "indicator":
+            filled[indicator_name(column)] = missing.astype(np.float64)
+    check_faults(sheet, faults)
+    if gaps:
+        source = "the median" if sites is None else "the median of its site"
+        counts = [f"'{column}' ({sum(of_site.values()):,})" for column, of_site in gaps.items()]
+        notes.append(("note", f"missing numbers with {source}, words as a kind: {abbreviate(counts, 5)}"))
+    return Filled(filled, medians, gaps)
+
+
+def fill_as(sheet: Sheet, form: Mapping[str, Any]) -> Sheet:
+    """A table to be predicted, filled as the training rows of `form` (Intake.form) were; as it is if they
+    were complete."""
+    if "missing" not in form:
+        return sheet
+    filled = dict(sheet.columns)
+    kinds = dict(form["columns"])
+    for column in [c for c in kinds if c in sheet.columns]:
+        values = sheet.columns[column]
+        missing = cells.missing(values)
+        if kinds[column]:
+            filled[column] = np.where(missing, WORD, cells.words(values))
+        elif (numbers := numbers_between_gaps(sheet, column, values, missing)) is not None:
+            filled[column] = np.where(missing, form["missing"].get(column, 0.0), numbers)
+            filled[indicator_name(column)] = missing.astype(np.float64)
+    return replace(sheet, columns=filled)
+
+
+def _with_medians(numbers: np.ndarray, train: np.ndarray, site_of: np.ndarray) -> np.ndarray:
+    """The numbers with the median of the training rows of its site in place of each NaN."""
+    filled = numbers.copy()
+    for site in np.unique(site_of):
+        here = site_of == site
+        filled[here & np.isnan(numbers)] = _median(numbers[here & train])
+    return filled
+
+
+def _median(numbers: np.ndarray) -> float:
+    """The median of the numbers that are there; 0 without any."""
+    known = numbers[~np.isnan(numbers)]
+    return float(np.median(known)) if len(known) else 0.0

@@ -52,6 +52,15 @@ COLOUR_MODES = ("P", "PA", "CMYK", "YCbCr", "HSV", "LAB")
 
 
 @dataclass(frozen=True)
+class ImageSettings:
+    """The conversion of image files, with the arguments of `folder`."""
+
+    size: int
+    fit: Fit
+    bits: int
+
+
+@dataclass(frozen=True)
 class ImageInfo:
     """The format of an image file. shape: (width, height). depth: "8 bit", "16 bit" or "float"."""
 
@@ -78,31 +87,24 @@ def decode_image(
     try:
         with Image.open(file) as image:
             check_depth(image, name)
-            pixels, depth = pixels_of(image, size, fit, name, bits)
-            return pixels, ImageInfo(image.size, depth, getattr(image, "n_frames", 1))
+            frames = getattr(image, "n_frames", 1)
+            if image.mode.startswith("I") or image.mode == "F":
+                values, depth = _deep_grey(image, name, bits)
+                grey = fit_square(Image.fromarray(values), size, fit, Image.Resampling.BICUBIC)
+                pixels = np.asarray(grey, dtype=np.float32)
+                pixels = pixels if depth == "float" else pixels.clip(0, 1)
+                return np.repeat(pixels[None], 3, axis=0), ImageInfo(image.size, depth, frames)
+            shape = image.size
+            # a palette with transparency: Pillow warns unless alpha is requested
+            plain = image.convert("RGBA") if isinstance(image.info.get("transparency"), bytes) else image
+            colours = np.asarray(fit_square(plain.convert("RGB"), size, fit, None)).transpose(2, 0, 1)
+            return np.ascontiguousarray(colours.astype(np.float32) / np.float32(255)), ImageInfo(
+                shape, "8 bit", frames
+            )
     except DataError:
         raise
     except Exception as error:  # Pillow's readers raise many kinds of error for damaged files
         raise image_error(name, error) from error
-
-
-def pixels_of(image: Any, size: int, fit: Fit, name: str, bits: int = 16) -> tuple[np.ndarray, str]:
-    """(pixels, depth) of an image of Pillow's, as `read_image` and `ImageInfo` have them.
-
-    name: for the message. bits: the number of bits that whole numbers of more than 8 bits use. Raises
-    DataError (E401) for whole numbers of more bits.
-    """
-    from PIL import Image
-
-    if image.mode.startswith("I") or image.mode == "F":
-        values, depth = _deep_grey(image, name, bits)
-        grey = fit_square(Image.fromarray(values), size, fit, Image.Resampling.BICUBIC)
-        pixels = np.asarray(grey, dtype=np.float32)
-        return np.repeat((pixels if depth == "float" else pixels.clip(0, 1))[None], 3, axis=0), depth
-    if isinstance(image.info.get("transparency"), bytes):  # a palette: Pillow warns unless alpha is requested
-        image = image.convert("RGBA")
-    colours = np.asarray(fit_square(image.convert("RGB"), size, fit, None))
-    return np.ascontiguousarray(colours.transpose(2, 0, 1).astype(np.float32) / np.float32(255)), "8 bit"
 
 
 def channels_first(x: Any) -> np.ndarray:

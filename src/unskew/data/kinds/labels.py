@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from unskew.data.files import cells
-from unskew.data.kinds.masks import MaskOrigin, as_masks, one_hot_masks
+from unskew.data.kinds.masks import MaskOrigin, as_masks
 from unskew.data.samples.conversion import array_of
 from unskew.data.samples.dataset import NO_LABEL, Target, check_targets
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
@@ -149,9 +149,7 @@ def _are_flags(y: np.ndarray, ndim: int) -> bool:
 
 
 def _without_one_hot(name: str, y: np.ndarray, ndim: int, notes: list[Note]) -> np.ndarray:
-    """One-hot labels [N, C] as [N], and one-hot masks [N, C, H, W] as [N, H, W]."""
-    if y.ndim == ndim and y.ndim > 2 and y.dtype.kind in "biuf":
-        return one_hot_masks(name, y, notes)
+    """One-hot labels [N, C] as [N]."""
     if y.ndim == 1 or (y.ndim == ndim - 1 and ndim > 3):
         return y
     if y.ndim != 2 or ndim == 3:

@@ -12,11 +12,10 @@ others                           refused, unless the classes are named
 Greys count as blurred edges unless a narrow range of them holds a third of all. Image files in colour:
 
 greys                            their numbers, as they are stored
-a palette that all masks share   its numbers, if they are those of classes, as VOC writes them
-two colours in all masks         the darker one, or the transparent one, is 0 and the other 1
+a palette that all masks share   its numbers, as VOC writes them
 others                           refused: different colours may have equal greys, and colours have no order
 
-Letters: N masks, H x W pixels, C colours.
+Letters: N masks, H x W pixels.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 
 from unskew.data.kinds.images import Fit, ImageInfo, check_depth, fit_square, image_error, white_is_zero
-from unskew.data.samples.reading_notes import Note, abbreviate, quantity
+from unskew.data.samples.reading_notes import Note, abbreviate
 from unskew.errors import DataError
 
 EDGE_GREYS = 32
@@ -134,15 +133,6 @@ def as_masks(
     return parts, classes
 
 
-def one_hot_masks(name: str, y: np.ndarray, notes: list[Note]) -> np.ndarray:
-    """One-hot masks [N, C, H, W] as [N, H, W]. Raises DataError (E404) for others."""
-    if not np.isin(y, (0, 1)).all() or not (y.sum(1) == 1).all():
-        fault = f"masks are {list(y.shape)}, but not one class per pixel"
-        raise DataError("E404", f"{name}: {fault}; give masks [N, H, W] of class numbers.")
-    notes.append(("labels", f"one-hot masks of {y.shape[1]} channels were read as class numbers"))
-    return y.argmax(1)
-
-
 def _whole_masks(name: str, y: np.ndarray) -> np.ndarray:
     if y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.round(y)).all():
         return y.astype(np.int64)
@@ -229,91 +219,61 @@ def _value_list(values: np.ndarray) -> str:
     return f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
-Colour: TypeAlias = tuple[int, int, int, int]
-"""Red, green, blue and opacity; all 0 for a transparent pixel."""
-PADDING = -1
-"""The number of the pixels that pad a coloured mask to a square."""
-GREY_TOLERANCE, GREY_BRIGHTNESS = 16, 128
-"""Largest distance of red, green and blue in a grey that was compressed with loss, and the brightness that
-some pixel must then have."""
-MOST_COLOURS = 256
-"""Maximal number of colours of a mask; photographs, and masks compressed with loss, have more."""
-OPAQUE = 255
-FOREGROUND_BRIGHTNESS = (True, 128_000, (0, 0, 0, 0))
-"""The `_brightness` from which on a single colour counts as foreground."""
 REMEDY = "save all masks with the numbers of their classes, in grey (PNG)"
 
 
 @dataclass(frozen=True)
 class MaskFile:
-    """The values of a mask file, [size, size], resized to the nearest pixel. shape: (width, height) of the
-    file.
-
-    colours: the colour of each number, {} for greys. numbered: whether the file has a palette with numbers.
-    """
+    """The values of a mask file, [size, size], resized to the nearest pixel. palette: the colour of each
+    number, {} for greys."""
 
     values: np.ndarray
-    shape: tuple[int, int]
-    colours: Mapping[int, Colour] = field(default_factory=dict[int, Colour])
-    numbered: bool = False
+    palette: Mapping[int, tuple[int, int, int]] = field(default_factory=dict[int, tuple[int, int, int]])
 
 
 def read_mask(file: Path, size: int, fit: Fit, form: ImageInfo) -> MaskFile:
     """The values of a mask file. form: the format of its image.
 
     Raises DataError: E401 for a file that cannot be read, E404 for a mask of another ratio than its image or
-    with other pages, E404 for a photograph.
+    with other pages, and for one in colours without a palette.
     """
     from PIL import Image
 
     try:
         with Image.open(file) as image:
             _check_fits(file, image, form)
-            original = image.size
-            values, colours, numbered = _file_numbers(file, image)
+            values, palette = _file_numbers(file, image)
             if image.mode == "L" and white_is_zero(image):  # Pillow has inverted these
                 values = 255 - values
     except DataError:
         raise
     except Exception as error:  # Pillow's readers raise many kinds of error for damaged files
         raise image_error(file, error) from error
-    shift = -PADDING if colours else 0  # the padding of an image becomes 0
-    plain = Image.fromarray(values.astype(np.float32 if values.dtype.kind == "f" else np.int32) + shift)
-    small = np.asarray(fit_square(plain, size, fit, Image.Resampling.NEAREST)) - shift
-    one_byte = values.dtype.itemsize == 1 and not colours
-    return MaskFile(small.astype(np.uint8) if one_byte else small, original, colours, numbered)
+    plain = Image.fromarray(values.astype(np.float32 if values.dtype.kind == "f" else np.int32))
+    small = np.asarray(fit_square(plain, size, fit, Image.Resampling.NEAREST))
+    return MaskFile(small.astype(np.uint8) if values.dtype.itemsize == 1 else small, palette)
 
 
-def mask_classes(
-    masks: Sequence[MaskFile], files: Sequence[Path], name: str
-) -> tuple[list[np.ndarray], list[Note]]:
-    """(the values of masks, colours as class numbers; notes on colours). name: name of the set, for messages.
-
-    Raises DataError (E404) if the colours do not identify the classes.
-    """
-    coloured = [m for m in masks if m.colours]
-    if not coloured:
-        return [m.values for m in masks], []
-    meanings = sorted({item for m in coloured for item in m.colours.items()})
-    colours = sorted({colour for _, colour in meanings}, key=_brightness)
-    one_palette = all(m.numbered for m in coloured) and len({n for n, _ in meanings}) == len(meanings)
-    ascending = [colour for _, colour in meanings] == colours and (colours[1:] or meanings[0][0] == 0)
-    if one_palette and (len(colours) > 2 or ascending):
-        first = ", ".join(f"{n} is {_colour_name(colour)}" for n, colour in meanings[:4])
-        notes: list[Note] = [("labels", f"masks have a palette, whose numbers were read: {first}")]
-        values = [np.maximum(m.values, 0) if m.colours else m.values for m in masks]
-        return values, notes if len(colours) > 2 else []
-    if len(colours) > 2:
-        example = next(file for m, file in zip(masks, files) if m.colours)
-        hold = f"hold {len(colours):,} colours, such as {abbreviate([*map(_colour_name, colours)], 4)}"
-        fault = f"masks in colour {hold} ({example}), and nothing says which number a class has"
-        raise DataError("E404", f"{name}: {fault}; {REMEDY}.")
-    number = {colour: k for k, colour in enumerate(colours)}
-    if len(colours) == 1:
-        number = {colours[0]: int(_brightness(colours[0]) >= FOREGROUND_BRIGHTNESS)}
-    kinds = [f"{_colour_name(c)} is {('background', 'foreground')[k]}" for c, k in number.items()]
-    note: Note = ("labels", f"{quantity(len(coloured), 'mask')} in colour: {' and '.join(kinds)}")
-    return [_recolour(m, number) if m.colours else m.values for m in masks], [note]
+def check_palettes(masks: Sequence[MaskFile], files: Sequence[Path]) -> list[Note]:
+    """A note on the colours of the numbers in palettes. Raises DataError (E404) for palettes that differ, and
+    for two colours of which the background is the brighter."""
+    known: dict[int, tuple[tuple[int, int, int], Path]] = {}
+    for mask, file in zip(masks, files):
+        for number, colour in mask.palette.items():
+            first, other = known.setdefault(number, (colour, file))
+            if first != colour:
+                text = f"number {number} is the colour {first} in {other} and {colour} in {file}"
+                raise DataError("E404", f"{text}; {REMEDY}.")
+    colours = [known[number][0] for number in sorted(known)]
+    if len(colours) == 2 and sum(colours[0]) > sum(colours[1]):
+        text = f"masks such as {files[0]} have {colours[0]} as their background and {colours[1]} on it"
+        raise DataError("E404", f"{text}, which may be the other way round; {REMEDY}.")
+    texts = [f"{number} is {known[number][0]}" for number in sorted(known)]
+    return (
+        [("labels", f"masks have a palette, whose numbers were read: {', '.join(texts[:4])}")]
+        if texts
+        else []
+    )
 
 
 def _check_fits(file: Path, image: Any, form: ImageInfo) -> None:
@@ -327,62 +287,18 @@ def _check_fits(file: Path, image: Any, form: ImageInfo) -> None:
         raise DataError("E404", f"{file} holds {frames} pages, and its image {form.frames}; {remedy}.")
 
 
-def _file_numbers(file: Path, image: Any) -> tuple[np.ndarray, dict[int, Colour], bool]:
-    """(the numbers in a mask file [H, W], the colours of the numbers, whether the file has a palette)."""
+def _file_numbers(file: Path, image: Any) -> tuple[np.ndarray, dict[int, tuple[int, int, int]]]:
+    """(the numbers in a mask file [H, W], the colours of the numbers if it has a palette of colours)."""
     check_depth(image, str(file))
     if image.mode in ("1", "L", "F") or image.mode.startswith("I"):
-        return np.asarray(image), {}, False
-    seen_HW4 = np.asarray(image.convert("RGBA"))
+        return np.asarray(image), {}
+    rgba_HW4 = np.asarray(image.convert("RGBA"))
+    if not np.ptp(rgba_HW4[..., :3], axis=2).any() and (rgba_HW4[..., 3] == 255).all():
+        return np.asarray(image.convert("L")), {}
     if image.mode != "P":
-        return _colour_numbers(seen_HW4, np.asarray(image.convert("L")), file)
+        fault = "is in colours, or partly transparent, and nothing says which number a class has"
+        raise DataError("E404", f"{file} {fault}; {REMEDY}. Or were images and masks swapped?")
     values = np.asarray(image)
     numbers, first = np.unique(values, return_index=True)
-    colours = {int(n): _colour_of(seen_HW4.reshape(-1, 4)[i]) for n, i in zip(numbers, first)}
-    greys = all(colour == (n, n, n, OPAQUE) for n, colour in colours.items())
-    return values, {} if greys else colours, not greys
-
-
-def _colour_numbers(
-    rgba_HW4: np.ndarray, grey_HW: np.ndarray, file: Path
-) -> tuple[np.ndarray, dict[int, Colour], bool]:
-    """`_file_numbers` for a file of colours: greys if they are grey, else numbers in no order."""
-    clear_HW = rgba_HW4[..., 3] == 0
-    rgba_HW4 = np.where(clear_HW[..., None], 0, rgba_HW4)
-    spread = int((rgba_HW4[..., :3].max(2) - rgba_HW4[..., :3].min(2)).max())
-    brightest, dark_HW = rgba_HW4[..., :3].max(), (rgba_HW4[..., :3].max(2) == 0) & ~clear_HW
-    apart = (clear_HW | (rgba_HW4[..., 3] == OPAQUE)).all() and not (clear_HW.any() and dark_HW.any())
-    if apart and (not spread or (spread <= GREY_TOLERANCE and brightest >= GREY_BRIGHTNESS)):
-        return np.where(clear_HW, 0, grey_HW).astype(grey_HW.dtype), {}, False
-    codes = (rgba_HW4.astype(np.uint64) << np.array([48, 32, 16, 0], np.uint64)).sum(2, dtype=np.uint64)
-    colours_C, first, numbers = np.unique(codes, return_index=True, return_inverse=True)
-    if len(colours_C) > MOST_COLOURS:
-        fault = f"holds {len(colours_C):,} colours, as photographs and masks saved with loss do"
-        raise DataError("E404", f"{file} {fault}; {REMEDY}. Or were images and masks swapped?")
-    colours = {n: _colour_of(pixel) for n, pixel in enumerate(rgba_HW4.reshape(-1, 4)[first])}
-    return numbers.reshape(codes.shape), colours, False
-
-
-def _colour_of(pixel: np.ndarray) -> Colour:
-    red, green, blue, opaque = pixel.tolist()
-    return (red, green, blue, opaque) if opaque else (0, 0, 0, 0)
-
-
-def _recolour(m: MaskFile, number: Mapping[Colour, int]) -> np.ndarray:
-    """The mask with a class number for each colour; the padding is background."""
-    numbers_C = np.zeros(max(m.colours) + 1, np.uint8)
-    for place, colour in m.colours.items():
-        numbers_C[place] = number[colour]
-    return np.where(m.values == PADDING, 0, numbers_C[m.values]).astype(np.uint8)
-
-
-def _brightness(colour: Colour) -> tuple[bool, int, Colour]:
-    """A key that sorts colours from dark to bright, transparent ones first."""
-    red, green, blue, opaque = colour
-    return opaque > 0, 299 * red + 587 * green + 114 * blue, colour
-
-
-def _colour_name(colour: Colour) -> str:
-    red, green, blue, opaque = colour
-    if not opaque:
-        return "transparent"
-    return {(0, 0, 0): "black", (255, 255, 255): "white"}.get((red, green, blue), f"({red}, {green}, {blue})")
+    red, green, blue = rgba_HW4.reshape(-1, 4)[first, :3].T.tolist()
+    return values, dict(zip(numbers.tolist(), zip(red, green, blue)))

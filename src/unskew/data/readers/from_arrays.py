@@ -21,7 +21,6 @@ from unskew.data.kinds.labels import (
 )
 from unskew.data.kinds.masks import MaskOrigin
 from unskew.data.samples.conversion import (
-    LARGE,
     AxisOrder,
     array_of,
     bits_of,
@@ -33,7 +32,7 @@ from unskew.data.samples.conversion import (
 from unskew.data.samples.dataset import Dataset, Target, with_test_set
 from unskew.data.samples.packing import are_inputs, input_column, layout_difference, pack
 from unskew.data.samples.reading_notes import Intake, Note, quantity
-from unskew.data.storage.duplicates import are_among, first_duplicates
+from unskew.data.storage.sample_rows import first_duplicates, row_digests
 from unskew.errors import DataError
 from unskew.formats.input_layout import Layout
 
@@ -106,7 +105,7 @@ def arrays(
     notes += tuple(_group_notes(facts, group, tested=bool(tests)))
     intake = Intake(dtype, notes, form=form, unnamed=labels.unnamed)
     if tests:
-        intake = intake.with_notes(*_duplicate_notes(x, tests[0]), *_scale_notes(x, tests[0], inputs))
+        intake = intake.with_notes(*_duplicate_notes(x, tests[0]), *_scale_notes(x, tests[0]))
     elif len(x) != len(labels.y):
         fault = f"{len(x)} samples but {len(labels.y)} labels"
         raise DataError("E403", f"{name}: {fault}; give one label per sample.")
@@ -197,9 +196,6 @@ def _read_labels(
 def _hold_out(dataset: Dataset, share: float) -> Dataset:
     """The set with a share of it as test set; identical images stay on one side."""
     x = dataset.x
-    if isinstance(x, np.memmap) and x.nbytes > LARGE:
-        fault = f"{x.nbytes:,} bytes are mapped from a file, and holding out a test set would copy them"
-        raise DataError("E403", f"{dataset.name}: {fault}; give x_test and y_test, or test=0.")
     site = site_column_in(c for c in dataset.columns if c != dataset.group_column)
     arrays_within = dataset.layout and any(len(item.shape) > 1 for item in dataset.layout.inputs)
     first = None if x.ndim == 2 and not arrays_within else first_duplicates(x)
@@ -240,30 +236,21 @@ def _duplicate_notes(x: np.ndarray, x_test: np.ndarray) -> list[Note]:
     """A note on test samples that also occur in training."""
     if not len(x_test) or x.shape[1:] != x_test.shape[1:]:
         return []
-    twice = int(are_among(x_test, x).sum())
+    twice = int(np.isin(row_digests(x_test), row_digests(x)).sum())
     text = f"{quantity(twice, 'test sample')} of {len(x_test):,} also among the training samples"
     return [("note", text)] if twice else []
 
 
-def _scale_notes(x: np.ndarray, x_test: np.ndarray, inputs: Layout | None) -> list[Note]:
-    """Notes on test samples, or float inputs, of far larger or smaller numbers than the training samples."""
+def _scale_notes(x: np.ndarray, x_test: np.ndarray) -> list[Note]:
+    """A note on test samples of far larger or smaller numbers than the training samples."""
     if not len(x) or not len(x_test):
         return []
-    pair = [part[:: max(1, len(part) // COMPARED_SCALES)] for part in (x, x_test)]
-    columns: dict[str, Sequence[np.ndarray]] = {"": pair}
-    if inputs:
-        floats = [i for i, item in enumerate(inputs.inputs) if item.kind == "float32"]
-        columns = {
-            f"input {inputs.inputs[i].name}: ": [input_column(inputs, part, i) for part in pair]
-            for i in floats
-        }
-    notes = list[Note]()
-    for name, parts in columns.items():
-        train, test = (float(np.abs(part).mean(dtype=np.float64)) for part in parts)
-        if max(train, test) > SCALE_RATIO * min(train, test):
-            text = f"{name}test samples are {test:.3g} in mean size, training samples {train:.3g}"
-            notes.append(("note", f"{text}: are both scaled alike?"))
-    return notes
+    parts = (part[:: max(1, len(part) // COMPARED_SCALES)] for part in (x, x_test))
+    train, test = (float(np.abs(part).mean(dtype=np.float64)) for part in parts)
+    if max(train, test) <= SCALE_RATIO * min(train, test):
+        return []
+    text = f"test samples are {test:.3g} in mean size, training samples {train:.3g}"
+    return [("note", f"{text}: are both scaled alike?")]
 
 
 SamplesWithLabels = tuple[Any, Any]

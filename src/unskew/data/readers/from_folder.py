@@ -10,7 +10,7 @@ from __future__ import annotations
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
@@ -21,15 +21,18 @@ import numpy as np
 from unskew.data.files import cells
 from unskew.data.files.sheets import Sheet, read_csv
 from unskew.data.files.tree import (
+    IMAGE_FOLDERS,
+    MASK_FOLDERS,
+    MASK_SUFFIXES,
     SOUND_ENDINGS,
     File,
     FolderTree,
+    are_classes_below,
     empty_folder_notes,
     has_mask_folders,
     pair_masks,
     read_tree,
 )
-from unskew.data.kinds.class_folders import LabelledFiles, files_by_class
 from unskew.data.kinds.column_roles import (
     column_named,
     label_column_in,
@@ -37,7 +40,7 @@ from unskew.data.kinds.column_roles import (
     site_column_in,
     site_column_of,
 )
-from unskew.data.kinds.features import encode_inputs, is_row_number
+from unskew.data.kinds.features import Kinds, encode_inputs, is_row_number
 from unskew.data.kinds.groups import (
     GROUP_COLUMN,
     INDEPENDENT,
@@ -51,6 +54,7 @@ from unskew.data.kinds.images import (
     BitsSetting,
     FitSetting,
     ImageInfo,
+    ImageSettings,
     SizeSetting,
     depth_warnings,
     read_each,
@@ -58,23 +62,18 @@ from unskew.data.kinds.images import (
     size_notes,
 )
 from unskew.data.kinds.labels import label_names, sort_classes
-from unskew.data.kinds.masks import MaskOrigin, as_masks, mask_classes, read_mask
-from unskew.data.kinds.sounds import (
-    AudioInfo,
-    format_of,
-    read_sound,
-    sound_notes,
-    spectrogram_shape,
-)
-from unskew.data.parquet.row_decoding import ImageSettings
-from unskew.data.readers.from_arrays import arrays
+from unskew.data.kinds.masks import MaskOrigin, as_masks, check_palettes, read_mask
+from unskew.data.kinds.sounds import AudioInfo, format_of, read_sound, sound_notes, spectrogram_shape
 from unskew.data.readers.from_tables import check_sites, read_label_columns, target_of
+from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.dataset import Dataset, Target
-from unskew.data.samples.reading_notes import Intake, Note, abbreviate, quantity
-from unskew.data.storage.sample_rows import select_samples
-from unskew.data.storage.scratch import ScratchFile, fits_memory, scratch_note
+from unskew.data.samples.reading_notes import Note, abbreviate, quantity
+from unskew.data.storage.scratch import SampleSink
 from unskew.errors import DataError, excerpt
 
+MASK_FOLDERS_HINT = (
+    "put images into images/ and their masks into masks/ beside it (or SITE/images/ and SITE/masks/)"
+)
 S = TypeVar("S")
 Decode = Callable[[Path], tuple[np.ndarray, S]]
 """A function from a file to its sample and what else was noticed about it. Raises DataError for a file
@@ -90,24 +89,15 @@ def decode_files(
     name: name of the set. All files are decoded here, and a note says where the samples are kept. Raises the
     DataError of `decode`, with all files that cannot be read.
     """
-    if fits_memory(len(files), shape):
-        x = np.empty((len(files), *shape), np.float32)
+    sink = SampleSink(name, (len(files), *shape))
 
-        def decode_to_memory(i: int) -> S:
-            x[i], info = decode(files[i])
-            return info
-
-        return x, read_each(files, decode_to_memory)
-    scratch = ScratchFile(name, (len(files), *shape))
-
-    def decode_to_disk(i: int) -> S:
+    def decode_one(i: int) -> S:
         sample, info = decode(files[i])
-        scratch.put(i, sample[None])
+        sink.put(i, sample[None])
         return info
 
-    infos = read_each(files, decode_to_disk)
-    notes.append(scratch_note(scratch.shape))
-    return scratch.samples(), infos
+    infos = read_each(files, decode_one)
+    return sink.samples(notes), infos
 
 
 def folder(
@@ -156,7 +146,8 @@ def folder(
     tree, group = read_tree(Path(path)), group_setting(group, site)
     if not tree.files:
         left_out = "".join(f" Left out: {text}." for topic, text in tree.notes if topic == "left out")
-        raise DataError("E404", f"{tree.root} holds no images and no sounds.{left_out}")
+        hint = " DICOM is read as NIfTI, into which dcm2niix converts it." if ".dcm" in left_out else ""
+        raise DataError("E404", f"{tree.root} holds no images and no sounds.{left_out}{hint}")
     images = ImageSettings(size, fit, bits)
     if has_mask_folders(tree):
         if columns:
@@ -220,13 +211,41 @@ def _read_masks(tree: FolderTree, images: ImageSettings, group: str) -> Dataset:
     paths, mask_files = [p.image.path for p in pairs], [p.mask.path for p in pairs]
     x, forms, image_notes = _read_images(tree, paths, images, sites)
     masks = read_each(mask_files, lambda i: read_mask(mask_files[i], images.size, images.fit, forms[i]))
-    notes = [*tree.notes, *empty_folder_notes(tree), *left_out, *image_notes]
-    values, colour_notes = mask_classes(masks, mask_files, tree.root.name)
-    notes += colour_notes
+    notes = [
+        *tree.notes,
+        *empty_folder_notes(tree),
+        *left_out,
+        *image_notes,
+        *check_palettes(masks, mask_files),
+    ]
     origin = MaskOrigin(None if sites is None else np.array(sites), lambda i: str(mask_files[i]))
-    (y,), classes = as_masks(tree.root.name, [np.stack(values)], None, notes, [origin])
+    values = np.stack([mask.values for mask in masks])
+    (y,), classes = as_masks(tree.root.name, [values], None, notes, [origin])
     labelled = LabelledFiles(tuple(p.image for p in pairs), classes, y, sites, group=group)
     return _dataset_of(tree, labelled, x, notes, {"kind": "images", **asdict(images)})
+
+
+@dataclass(frozen=True)
+class LabelledFiles:
+    """Files with a label each.
+
+    classes: names in order, () if labels are no classes. labels: the label of every file, [N]. sites: None
+    without sites. facts: further columns by which clients can be formed, [N] each. target: set if labels are
+    numbers, or several a file.
+    group: the setting that says which files belong together.
+    beside: further inputs of every sample, by name. used: the encoding of the columns from which these come.
+    """
+
+    files: tuple[File, ...]
+    classes: tuple[str, ...]
+    labels: np.ndarray
+    sites: tuple[str, ...] | None
+    notes: tuple[Note, ...] = ()
+    facts: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    target: Target | None = None
+    beside: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    used: Kinds = field(default_factory=dict[str, list[str]])
+    group: str = ""
 
 
 def _dataset_of(
@@ -244,31 +263,71 @@ def _dataset_of(
         if labelled.sites is not None:
             questions = questions or folder_question(labelled.sites, labelled.labels, tested)
         notes += questions or file_question(names, labelled.labels, tested)
-        group = INDEPENDENT
     elif group not in columns and group != INDEPENDENT:
         columns[GROUP_COLUMN], group = file_groups(names, group, str(tree.root)), GROUP_COLUMN
-
-    def part(rows: np.ndarray) -> tuple[Any, np.ndarray]:
-        inputs = {file_input(labelled.files): x, **labelled.beside}
-        if not rows.all():
-            inputs = {name: select_samples(values, rows) for name, values in inputs.items()}
-        return (inputs if labelled.beside else next(iter(inputs.values()))), labelled.labels[rows]
-
-    beside = {"beside": [[column, kinds] for column, kinds in labelled.used.items()]}
-    dataset = arrays(
-        *part(~test),
-        *(part(test) if tested is not None else ()),
+    beside = {"beside": [[column, kinds] for column, kinds in labelled.used.items()]} if labelled.used else {}
+    raw = RawSamples(
+        {file_input(labelled.files): x, **labelled.beside} if labelled.beside else x,
+        labelled.labels,
         classes=labelled.classes or None,
-        columns={n: v[~test] for n, v in columns.items()},
-        test_columns={n: v[test] for n, v in columns.items()} if tested is not None else None,
-        name=tree.root.resolve().name,
-        notes=notes,
-        layout="channels first",
+        columns=columns,
+        notes=tuple(notes),
         target=labelled.target,
         group=group,
+        form={**form, **beside},
+        layout="channels first",
     )
-    form = {**form, **(beside if labelled.used else {})}
-    return replace(dataset, intake=replace(dataset.intake or Intake(), form=form))
+    return raw.divided(tested).dataset(tree.root.resolve().name)
+
+
+def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
+    """Files sorted by the folders that name their class, and those that name their site.
+
+    Raises DataError (E404) for fewer than two classes, for files at different depths and for masks among the
+    files.
+    """
+    remedy = "put all files into CLASS/, or into SITE/CLASS/"
+    depths = {len(f.folders): f for f in files}
+    if len(depths) > 1:
+        first, second = (f.path for f in list(depths.values())[:2])
+        raise DataError("E404", f"{tree.root}: {first} and {second} lie at different depths; {remedy}.")
+    depth = next(iter(depths), 1)
+    if depth == 0 or depth > 2:
+        position = "directly in it" if depth == 0 else f"{depth} folders deep, such as {files[0].path}"
+        raise DataError("E404", f"{tree.root} holds its files {position}; {remedy}.")
+    inner = depth == 2 and (
+        len({f.folders[0] for f in files}) == 1 or are_classes_below([f.folders for f in files])
+    )
+    place = 1 if inner else 0
+    names = {f.folders[place] for f in files} | {d[place] for d in tree.folders if len(d) == depth}
+    classes = tuple(sorted(names))
+    if len(classes) < 2:
+        fault = f"{tree.root} holds {quantity(len(classes), 'class folder')}"
+        remedy = f"put files into {tree.root}/CLASS/, at least two"
+        remedy += " (an empty folder for one of which there are no samples)"
+        masks = f"images with masks into {tree.root}/images/ and {tree.root}/masks/"
+        raise DataError("E404", f"{fault}; {remedy}, and {masks}.")
+    _check_no_masks(files)
+    number = {name: i for i, name in enumerate(classes)}
+    sorted_files = sorted(files, key=lambda f: (number[f.folders[place]], f.path))
+    labels = np.array([number[f.folders[place]] for f in sorted_files], dtype=np.int64)
+    if depth == 1:
+        return LabelledFiles(tuple(sorted_files), classes, labels, None)
+    note: Note = ("sites", f"folders were read as {'site/class' if inner else 'class/site'}")
+    sites = tuple(f.folders[1 - place] for f in sorted_files)
+    return LabelledFiles(tuple(sorted_files), classes, labels, sites, (note, *empty_folder_notes(tree, 1)))
+
+
+def _check_no_masks(files: Sequence[File]) -> None:
+    """Raises DataError (E404) for files called like the masks of others in their folder, x_mask.png next to
+    x.png: a model that is trained on masks as on images learns nothing and scores well."""
+    known = {(file.path.parent, file.stem.lower()): file.path for file in files}
+    for file in files:
+        stem = file.stem.lower()
+        names = IMAGE_FOLDERS if stem in MASK_FOLDERS else ()
+        names = (*names, *(stem.removesuffix(s) for s in MASK_SUFFIXES if stem.endswith(s)))
+        if image := next((known[file.path.parent, n] for n in names if (file.path.parent, n) in known), None):
+            raise DataError("E404", f"{file.path} looks like the mask of {image}; {MASK_FOLDERS_HINT}.")
 
 
 LISTED_SHARE = 0.5
@@ -403,36 +462,33 @@ def read_listing(
     sites = check_sites(sheet, site).astype(str) if site else None
     further = [column_named(remaining, name, sheet.name) for name in inputs]
     input_values, used = encode_inputs(sheet, further, notes)
-    facts = [
-        y,
-        np.array([f.part for f in files]),
-        *([] if sites is None else [sites]),
-        *input_values.values(),
-    ]
-    rows = _first_rows(listing.path, sheet, files, facts)
-    if n := len(files) - len(rows):
-        notes.append(("left out", f"{quantity(n, 'row')} in {name} that list a file again"))
-    classes, y = (), y[rows]
+    first: dict[Path, int] = {}
+    for row, file in enumerate(files):
+        if (before := first.setdefault(file.path, row)) != row:
+            both = f"{sheet.where(before)} and {sheet.where(row)}"
+            raise DataError("E404", f"{listing.path} lists {file.path.name} {both}; keep one of them.")
+    classes = ()
     if y.dtype.kind in "OUS":
         classes = sort_classes(set(map(str, y.tolist())))
         number = {word: i for i, word in enumerate(classes)}
         y = np.array([number[str(word)] for word in y.tolist()], dtype=np.int64)
-    columns = {column: sheet.columns[column][rows] for column in remaining if column != "site"}
     # clients can be formed by columns that have no missing values and do not number the files
     of_clients = {
         column: values
-        for column, values in columns.items()
-        if column == group or not (cells.missing(values).any() or is_row_number(column, values))
+        for column, values in sheet.columns.items()
+        if column in remaining
+        and column != "site"
+        and (column == group or not (cells.missing(values).any() or is_row_number(column, values)))
     }
     return LabelledFiles(
-        tuple(files[row] for row in rows),
+        tuple(files),
         classes,
         y,
-        None if sites is None else tuple(sites[rows].tolist()),
+        None if sites is None else tuple(sites.tolist()),
         tuple(notes),
         facts=of_clients,
         target=aim,
-        beside={column: values[rows] for column, values in input_values.items()},
+        beside=input_values,
         used=used,
     )
 
@@ -450,18 +506,3 @@ def _drop_validation(listing: Listing, label: str, notes: list[Note]) -> tuple[S
     places = [sheet.places[row] for row in rows]
     remaining = replace(sheet, columns=columns, places=places, test=parts[rows] == "test")
     return remaining, [File(files[row].path, str(parts[row]), files[row].folders) for row in rows]
-
-
-def _first_rows(path: Path, sheet: Sheet, files: Sequence[File], facts: Sequence[np.ndarray]) -> list[int]:
-    """The first row of each file. Raises DataError (E404) for rows of one file that differ in a fact."""
-    first: dict[Path, int] = {}
-    for row, file in enumerate(files):
-        before = first.setdefault(file.path, row)
-        for values in facts:
-            if np.any(values[before] != values[row]):
-                one, other = (
-                    f"{sheet.where(r)} as {excerpt(np.asarray(values[r]).tolist(), 40)}"
-                    for r in (before, row)
-                )
-                raise DataError("E404", f"{path} lists {file.path.name} {one} and {other}; keep one of them.")
-    return list(first.values())

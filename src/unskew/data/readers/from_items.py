@@ -1,28 +1,27 @@
 """A data set from an object that returns one sample at a time, such as torch's and Hugging Face's Datasets.
 
-Nothing of these libraries is imported: a sample is a pair (x, y) or a dictionary, an image is what Pillow
-makes, and the parts of a DataLoader are recognised by their names. A loader that changes the samples or their
-selection is refused.
+Nothing of these libraries is imported: a sample is a pair (x, y) or a dictionary, and an image is what Pillow
+makes.
 
-If the samples do not fit into memory, each is read once and goes to a scratch file.
+Each sample is read once; if they do not fit into memory together, they go to a scratch file.
 Letters: N samples, D numbers of a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from unskew.data.kinds.column_roles import column_named, label_column_in
 from unskew.data.kinds.groups import INDEPENDENT, column_question, is_id_name
-from unskew.data.kinds.images import channels_first, pixels_of
+from unskew.data.kinds.images import channels_first
 from unskew.data.readers.raw_samples import RawSamples, class_names_of
-from unskew.data.samples.conversion import array_of, depth_of
+from unskew.data.samples.conversion import array_of, depth_of, sample_array
 from unskew.data.samples.packing import PackedSamples, pack, pack_to_layout
-from unskew.data.samples.reading_notes import Note, quantity
-from unskew.data.storage.scratch import ScratchFile, fits_memory, scratch_note
+from unskew.data.samples.reading_notes import Note
+from unskew.data.storage.scratch import SampleSink, fits_memory
 from unskew.errors import DataError, excerpt
 
 
@@ -39,32 +38,6 @@ def _item_inputs(x: Any, name: str) -> Any:
     return tuple(channels_first(value)[None] for value in x)
 
 
-def is_loader(data: Any) -> bool:
-    """Whether the object returns batches of another set."""
-    return hasattr(data, "dataset") and hasattr(data, "batch_size")
-
-
-def loader_dataset(loader: Any) -> Any:
-    """The set behind a DataLoader. Raises DataError (E403) if the loader leaves out or repeats samples by its
-    sampler, or changes them by `batch_sampler` or `collate_fn`."""
-    samplers = ("SequentialSampler", "RandomSampler", "_InfiniteConstantSampler")
-    usual = {
-        "batch_sampler": ("BatchSampler",),
-        "sampler": samplers,
-        "collate_fn": ("default_collate", "default_convert"),
-    }
-    for part, names in usual.items():
-        own: Any = getattr(loader, part, None)
-        kind: Any = own if hasattr(own, "__name__") else type(own)
-        plain = kind.__name__ in names and kind.__module__.startswith("torch.utils.data")
-        part_of_set = part == "sampler" and hasattr(own, "__len__") and len(own) != len(loader.dataset)
-        if own is not None and (not plain or part_of_set or getattr(own, "replacement", False)):
-            fault = f"the DataLoader has a {part} of its own ({kind.__name__}), which is not applied here"
-            remedy = "give a dataset of the samples as they are to be used, such as a torch.utils.data.Subset"
-            raise DataError("E403", f"{fault}; {remedy}.")
-    return loader.dataset
-
-
 def has_several_inputs(x: Any) -> bool:
     """Whether a sample's x is several inputs, a dictionary or a tuple of arrays, and not an array or a row
     of numbers."""
@@ -74,8 +47,6 @@ def has_several_inputs(x: Any) -> bool:
 
 
 INPUT_KEYS = ("x", "image", "img", "pixel_values", "input", "inputs", "features", "audio", "data")
-IMAGE_SIZE = 64
-"""Side to which images of different sizes are resized."""
 
 
 def from_items(items: Any, label: str = "", other_bytes: int = 0, group: str = "") -> RawSamples:
@@ -106,30 +77,43 @@ def from_items(items: Any, label: str = "", other_bytes: int = 0, group: str = "
     packed = pack(_item_inputs(first[0], f"{name}: sample 0"), name) if several else None
 
     def form(x: Any, i: int) -> np.ndarray:
-        """Sample i as an array, several inputs as a row."""
+        """Sample i as an array, several inputs as a row; images of Pillow's as the first one."""
         if packed is None:
-            return channels_first(x)
+            has_modes = hasattr(x, "getbands") and hasattr(first[0], "getbands")
+            return channels_first(x.convert("RGB") if has_modes and first[0].mode == "RGB" else x)
         place = f"{name}: sample {i}"
         return pack_to_layout(packed.layout, _item_inputs(x, place), place)[0]
 
-    pairs = (_item_pair(_get_item(items, i, name), i, name, key) if i else first for i in range(count))
-    if not fits_memory(count, form(first[0], 0).shape, other_bytes):
-        x, ys = _copied_items(pairs, count, name, form, notes)
-    else:
-        xs, labels = zip(*pairs)
-        ys = list(labels)
-        x = (
-            _stack_samples(list(xs), name, notes)
-            if packed is None
-            else np.stack([*map(form, xs, range(count))])
-        )
+    like = form(first[0], 0)
+    sample_array(like[None], name)
+    bits = depth_of(like.dtype) if like.ndim > 1 and packed is None else None
+    full = np.float32((1 << bits) - 1 if bits else 1)
+    shape, ys = (count, *like.shape), list[Any]()
+    sink = SampleSink(name, shape, fits_memory(count, like.shape, other_bytes))
+    for i in range(count):
+        given, y = first if not i else _item_pair(_get_item(items, i, name), i, name, key)
+        x = form(given, i)
+        scaled = depth_of(x.dtype) or depth_of(like.dtype)
+        if x.shape != like.shape or x.dtype.kind not in "biuf" or (scaled and x.dtype != like.dtype):
+            remedy = "cut, pad or resize them to one shape, of one type"
+            fault = f"sample 0 is {like.dtype} {list(like.shape)}, sample {i} is {x.dtype} {list(x.shape)}"
+            raise DataError("E403", f"{name}: {fault}; {remedy}.")
+        with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
+            sink.put(i, x[None].astype(np.float32) / full)
+        ys.append(y)
+    x = sink.samples(notes)
+    if bits:
+        notes.append(("scaled", f"{bits}-bit whole numbers were divided by {int(full):,}"))
     if any(getattr(items, kind, None) is not None for kind in ("transform", "transforms")):
         notes.append(("note", "every sample was read once: what a random transform did to it stays"))
     classes = _item_classes(items, ys, key)
     group, columns = _item_groups(items, item, group, name, notes)
     samples = x if packed is None else PackedSamples(x, packed.layout, packed.notes)
     y = _stack_labels(ys, name)
-    return RawSamples(samples, y, classes=classes, columns=columns, notes=tuple(notes), group=group)
+    dtype = str(like.dtype.newbyteorder("=")) if packed is None else ""
+    return RawSamples(
+        samples, y, classes=classes, columns=columns, notes=tuple(notes), group=group, source_dtype=dtype
+    )
 
 
 def _item_groups(
@@ -151,37 +135,6 @@ def _item_column(items: Any, key: Any, name: str) -> np.ndarray:
     if hasattr(items, "column_names"):
         return np.asarray(items[key][:])
     return np.array([_get_item(items, i, name)[key] for i in range(len(items))])
-
-
-def _copied_items(
-    pairs: Iterable[tuple[Any, Any]],
-    count: int,
-    name: str,
-    form: Callable[[Any, int], np.ndarray],
-    notes: list[Note],
-) -> tuple[np.ndarray, list[Any]]:
-    """(samples in a scratch file, labels) of a set that does not fit into memory."""
-    labels, like, scratch, full = list[Any](), np.zeros(0), None, 1
-    for i, (item, y) in enumerate(pairs):
-        x = form(item, i)
-        if scratch is None:
-            like, scratch = x, ScratchFile(name, (count, *x.shape))
-            bits = depth_of(x.dtype) if x.ndim > 1 else None
-            full = (1 << bits) - 1 if bits else 1
-        if x.shape != like.shape or x.dtype != like.dtype:
-            raise _unequal(name, f"{like.dtype} {list(like.shape)}", i, f"{x.dtype} {list(x.shape)}")
-        scratch.put(i, x[None].astype(np.float32) / np.float32(full))
-        labels.append(y)
-    assert scratch is not None
-    notes.append(scratch_note(scratch.shape))
-    if full > 1:
-        notes.append(("scaled", f"{full.bit_length()}-bit whole numbers were divided by {full:,}"))
-    return scratch.samples(), labels
-
-
-def _unequal(name: str, first: str, i: int, other: str) -> DataError:
-    remedy = "cut, pad or resize them to one shape, of one type"
-    return DataError("E403", f"{name}: sample 0 is {first}, sample {i} is {other}; {remedy}.")
 
 
 def _get_item(items: Any, i: int, name: str) -> Any:
@@ -217,27 +170,6 @@ def _item_pair(item: Any, i: int, name: str, key: Any) -> tuple[Any, Any]:
     return x, array_of(y) if hasattr(y, "detach") or isinstance(y, np.ndarray) else y
 
 
-def _stack_samples(xs: list[Any], name: str, notes: list[Note]) -> np.ndarray:
-    """The samples as one array; images of unequal sizes are resized."""
-    if all(hasattr(x, "getbands") for x in xs):
-        sizes, modes = {x.size for x in xs}, sorted({x.mode for x in xs})
-        if len(sizes) == len(modes) == 1:
-            return np.stack([channels_first(x) for x in xs])
-        if len(sizes) == 1 and not any(mode[0] in "IF" for mode in modes):
-            notes.append(("scaled", f"images of several modes ({', '.join(modes)}) were read in colour"))
-            return np.stack([channels_first(x.convert("RGB")) for x in xs])
-        text = f"of unequal sizes were padded and resized to {IMAGE_SIZE} x {IMAGE_SIZE}"
-        notes.append(("scaled", f"{quantity(len(xs), 'image')} {text}"))
-        return np.stack([pixels_of(x, IMAGE_SIZE, "pad", f"image {i}")[0] for i, x in enumerate(xs)])
-    values = [array_of(x) for x in xs]
-    first = values[0]
-    for i, v in enumerate(values):
-        scaled = v.ndim > 1 and (depth_of(v.dtype) or depth_of(first.dtype))
-        if v.shape != first.shape or (scaled and v.dtype != first.dtype):
-            raise _unequal(name, f"{first.dtype} {list(first.shape)}", i, f"{v.dtype} {list(v.shape)}")
-    return np.stack(values)
-
-
 def _stack_labels(ys: list[Any], name: str) -> Any:
     """Labels, stacked if each is an array. Raises DataError (E404) for arrays of unequal shapes."""
     if not any(isinstance(y, np.ndarray) for y in ys):
@@ -257,4 +189,5 @@ def _item_classes(items: Any, ys: list[Any], key: Any) -> tuple[str, ...] | None
     if not isinstance(names, list | tuple):
         return None
     numbers = all(np.ndim(y) == 0 and np.asarray(y).dtype.kind in "biuf" and np.isfinite(y) for y in ys)
-    return tuple(map(str, names)) if numbers and max(map(int, ys)) < len(names) else None
+    fits = numbers and min(map(int, ys)) >= 0 and max(map(int, ys)) < len(names)
+    return tuple(map(str, names)) if fits else None

@@ -21,7 +21,7 @@ from unskew.data.samples.conversion import AxisOrder, map_npy
 from unskew.data.samples.dataset import Dataset, Target
 from unskew.data.samples.packing import archive_inputs
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
-from unskew.data.storage.npy_rows import is_unchanged_file, read_rows, write_rows
+from unskew.data.storage.npy_rows import mapped_rows, write_rows
 from unskew.data.storage.sample_rows import Rows, is_streamed
 from unskew.errors import DataError, UsageError
 from unskew.formats.input_layout import Layout
@@ -65,12 +65,8 @@ def save_dataset(dataset: Dataset, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {name: part for name in _SAMPLE_ARRAYS if not isinstance(part := getattr(dataset, name), Rows)}
     read = {name: part for name in _SAMPLE_ARRAYS if isinstance(part := getattr(dataset, name), Rows)}
-    facts["stored"] = {name: write_rows(part, _rows_path(path, name)) for name, part in read.items()}
-    arrays |= {
-        f"rows {name}": part.rows
-        for name, part in read.items()
-        if part.rows is not None and is_unchanged_file(part)
-    }
+    for name, part in read.items():
+        write_rows(part, _rows_path(path, name))
     arrays |= {f"column {name}": values for name, values in dataset.columns.items()}
     arrays |= {f"test column {name}": values for name, values in dataset.test_columns.items()}
     buffer = io.BytesIO()
@@ -82,12 +78,9 @@ def load_dataset(archive: Archive) -> Dataset:
     """The set that `save_dataset` has written. Only files next to the archive are read, even if its facts
     name others."""
     facts = json.loads(str(archive[FACTS_ARRAY]))
-    rows = {
-        name: read_rows(how, _rows_path(archive.path, name), archive.get(f"rows {name}"))
-        for name, how in facts["stored"].items()
-        if name in _SAMPLE_ARRAYS
-    }
-    x, y, x_test, y_test = (rows[name] if name in rows else archive[name] for name in _SAMPLE_ARRAYS)
+    x, y, x_test, y_test = (
+        archive[name] if name in archive else sample_rows(archive.path, name) for name in _SAMPLE_ARRAYS
+    )
 
     def columns(prefix: str) -> dict[str, np.ndarray]:
         return {n.removeprefix(prefix): v for n, v in archive.items() if n.startswith(prefix)}
@@ -126,6 +119,14 @@ def load_dataset(archive: Archive) -> Dataset:
     return dataset
 
 
+def sample_rows(path: Path, name: str) -> np.ndarray:
+    """Samples that `save_dataset` has written next to the archive. Raises DataError (E401, E402) for a file
+    that is missing or damaged."""
+    rows = mapped_rows(map_npy(_rows_path(path, name)), None)
+    assert rows is not None
+    return rows
+
+
 def _rows_path(path: Path, name: str) -> Path:
     """The file of samples that are not in the archive."""
     return path.with_suffix(f".{name}.npy")
@@ -145,7 +146,8 @@ def npz(
     group: str = "",
 ) -> Dataset:
     """A set from an archive with x and y, or x_train and y_train, and perhaps x_test and y_test; y are labels
-    or masks.
+    or masks. path: the archive; or a folder with an .npy file for each array, which is memory-mapped, or the
+    file of the samples in it.
 
     Samples with several inputs are x.NAME for each. Further arrays of their length are columns: NAME, or
     NAME_train and NAME_test. `classes` names the classes. target: the name of y if it is a number to predict,
@@ -153,7 +155,18 @@ def npz(
     default `group` or `groups`, if there is one; "none" if samples are independent.
     Raises DataError: E401 and E402 for the file, and as `arrays` does.
     """
-    archive = read_archive(Path(path))
+    path = Path(path)
+    aim = Target.from_settings(target, center, scale) if target else None
+    if path.is_dir() or path.suffix == ".npy":
+        root = path if path.is_dir() else path.parent
+        if not is_npy_folder(root) or (path != root and path.stem not in ("x", "x_train")):
+            remedy = f"call it x.npy with y.npy beside it, or unskew.data.arrays('{path.name}', y)"
+            raise DataError("E401", f"{path} holds an array without labels; {remedy}.")
+        files = {file.stem: map_npy(file) for file in sorted(root.glob("*.npy"))}
+        if "classes" in files:
+            files["classes"] = np.asarray(files["classes"])
+        return _dataset_of(files, root, root.resolve().name, aim, group, layout)
+    archive = read_archive(path)
     if FACTS_ARRAY in archive:
         try:
             return load_dataset(archive)
@@ -163,37 +176,7 @@ def npz(
                 f" ({python_files.one_line(error)})"
             )
             raise DataError("E401", f"{text}; write it again.") from error
-    aim = Target.from_settings(target, center, scale) if target else None
-    return _dataset_of(archive, Path(path), Path(path).stem, aim, group, layout)
-
-
-def npy(
-    path: str | Path,
-    *,
-    target: str = "",
-    center: float | None = None,
-    scale: float | None = None,
-    layout: LayoutSetting = "auto",
-    group: str = "",
-) -> Dataset:
-    """A set from .npy files in one folder, with the names that `npz` knows, each memory-mapped.
-
-    path: the folder, or the file of the samples in it. target, center, scale, group: as for `npz`.
-    Raises DataError (E401) if the labels are missing.
-    """
-    root = Path(path)
-    if root.suffix == ".npy":
-        if not root.is_file():
-            raise DataError("E402", f"there is no {root}.")
-        if root.stem not in ("x", "x_train"):
-            remedy = f"call it x.npy with y.npy beside it, or unskew.data.arrays('{root.name}', y)"
-            raise DataError("E401", f"{root} holds an array without labels; {remedy}.")
-        root = root.parent
-    files = {file.stem: map_npy(file) for file in sorted(root.glob("*.npy"))}
-    if "classes" in files:
-        files["classes"] = np.asarray(files["classes"])
-    aim = Target.from_settings(target, center, scale) if target else None
-    return _dataset_of(files, root, root.resolve().name, aim, group, layout)
+    return _dataset_of(archive, path, path.stem, aim, group, layout)
 
 
 def is_npy_folder(path: Path) -> bool:
@@ -226,16 +209,26 @@ def _dataset_of(
     if single := [n for n in ARRAY_NAMES if n in archive and not np.ndim(archive[n])]:
         raise DataError("E401", f"{path}: the array '{single[0]}' is a single value; give one each sample.")
     y_test = archive.get("y_test")
-    columns, left_out = _fact_columns(archive, part, len(y), y_test is not None)
-    shapes = [f"{k} {list(archive[k].shape)}" for k in left_out]
-    notes: list[Note] = [("left out", f"arrays that are no columns: {abbreviate(shapes)}")] if shapes else []
-    test_columns: dict[str, np.ndarray] | None = None
+    inputs = tuple(f"{name}." for name in ARRAY_NAMES if name not in archive)
+    others = {
+        k: v for k, v in archive.items() if k not in (*ARRAY_NAMES, "classes") and not k.startswith(inputs)
+    }
+
+    def facts(suffix: str, n: int) -> dict[str, np.ndarray]:
+        """The arrays with this ending that have one value for each of n samples."""
+        named = {k.removesuffix(suffix): v for k, v in others.items() if k.endswith(suffix)}
+        return {k: v for k, v in named.items() if v.ndim == 1 and len(v) == n}
+
+    columns, test_columns = facts(part, len(y)), None
     if y_test is not None:
-        test_columns, unlike = _fact_columns(archive, "_test", len(y_test), True)
-        if wrong := [k for k in unlike if k.endswith("_test") and k.removesuffix("_test") in columns]:
-            fault = f"the array '{wrong[0]}' is {list(archive[wrong[0]].shape)}"
+        columns = {k: v for k, v in columns.items() if not k.endswith("_test")}
+        test_columns = {k: v for k, v in facts("_test", len(y_test)).items() if k in columns}
+        if wrong := [k for k in columns if f"{k}_test" in others and k not in test_columns]:
+            fault = f"the array '{wrong[0]}_test' is {list(others[f'{wrong[0]}_test'].shape)}"
             raise DataError("E403", f"{path}: {fault} for {len(y_test)} test samples; give one value each.")
-        test_columns = {n: test_columns[n] for n in columns.keys() & test_columns.keys()}
+    known = {*columns, *(f"{k}{suffix}" for k in columns for suffix in ("_train", "_test"))}
+    shapes = [f"{k} {list(v.shape)}" for k, v in others.items() if k not in known]
+    notes: list[Note] = [("left out", f"arrays that are no columns: {abbreviate(shapes)}")] if shapes else []
     return arrays(
         x,
         y,
@@ -250,24 +243,3 @@ def _dataset_of(
         layout=layout,
         group=group or next((name for name in GROUP_ARRAYS if name in columns), ""),
     )
-
-
-def _fact_columns(
-    archive: Mapping[str, np.ndarray], part: str, n: int, tested: bool
-) -> tuple[dict[str, np.ndarray], list[str]]:
-    """(the columns of a part by name, arrays that are none)."""
-    inputs = (
-        key for key in archive for name in ARRAY_NAMES if name not in archive and key.startswith(f"{name}.")
-    )
-    excluded = {*ARRAY_NAMES, "classes", *inputs}
-    of_test = tested and part != "_test"
-    of_part = {
-        key: values
-        for key, values in archive.items()
-        if key.endswith(part) and key not in excluded and not (of_test and key.endswith("_test"))
-    }
-    columns = {k.removesuffix(part): v for k, v in of_part.items() if v.ndim == 1 and len(v) == n}
-    unused = [
-        k for k in archive if k not in excluded and k not in of_part and not k.endswith(("_train", "_test"))
-    ]
-    return columns, [k for k in of_part if k.removesuffix(part) not in columns] + (unused if part else [])

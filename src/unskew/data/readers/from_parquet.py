@@ -1,45 +1,69 @@
 """A data set from Parquet files, or from a folder that Hugging Face Datasets has saved.
 
 The columns of a table are features; or one column of lists or files holds the samples, and others the labels
-and facts.
-Letters: N samples.
+and facts. A column of files, {bytes, path}, is how the hub stores images and sounds. Samples are decoded in
+one pass, into memory or a scratch file.
+Letters: N samples, n rows that are decoded at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
+from unskew.data.files.parquet import (
+    LazyColumns,
+    RowNames,
+    ShardTable,
+    files_of,
+    is_saved_set,
+    lists_of,
+    read_saved_table,
+    read_table,
+    values_of,
+)
 from unskew.data.files.sheets import Sheet
 from unskew.data.kinds.column_roles import column_named, label_column_in, site_column_of
-from unskew.data.kinds.features import encode_features, encode_inputs, is_row_number
-from unskew.data.kinds.groups import INDEPENDENT, group_setting
-from unskew.data.kinds.images import BitsSetting, FitSetting, SizeSetting
-from unskew.data.kinds.labels import label_names
-from unskew.data.kinds.missing_values import MissingSetting
-from unskew.data.parquet import row_decoding
-from unskew.data.parquet.row_decoding import (
-    ImageSettings,
-    ListColumn,
-    encode_table,
-    file_settings,
-    read_file_column,
+from unskew.data.kinds.features import (
+    Kinds,
+    MissingSetting,
+    column_width,
+    encode_as,
+    is_row_number,
 )
-from unskew.data.parquet.saved_sets import read_saved_table
-from unskew.data.parquet.table import LazyColumns, RowNames, ShardTable, read_table
-from unskew.data.readers.from_arrays import arrays
+from unskew.data.kinds.groups import INDEPENDENT, group_setting
+from unskew.data.kinds.images import (
+    BitsSetting,
+    FitSetting,
+    ImageSettings,
+    SizeSetting,
+    decode_image,
+    depth_warnings,
+    read_each,
+    size_notes,
+)
+from unskew.data.kinds.labels import label_names
+from unskew.data.kinds.sounds import (
+    RIFF,
+    SoundFormat,
+    format_for,
+    read_sound,
+    sound_notes,
+    spectrogram_shape,
+    waveform,
+)
 from unskew.data.readers.from_items import INPUT_KEYS
 from unskew.data.readers.from_tables import (
     ColumnChoice,
     Roles,
     apply_split,
     check_sites,
-    divide_by_part,
     group_column,
     names_in,
     read_label_columns,
@@ -47,10 +71,10 @@ from unskew.data.readers.from_tables import (
     target_of,
 )
 from unskew.data.readers.raw_samples import RawSamples
-from unskew.data.samples.conversion import AxisOrder, check_axes
+from unskew.data.samples.conversion import DEPTHS, AxisOrder, channels_first, check_axes
 from unskew.data.samples.dataset import Dataset, Target
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
-from unskew.data.storage.sample_rows import select_samples
+from unskew.data.storage.scratch import SampleSink, fits_memory, float32_bytes
 from unskew.errors import DataError, excerpt
 
 TABLE_KINDS = ("number", "text", "value")
@@ -62,9 +86,7 @@ def parquet(
     path: str | Path,
     label: Annotated[str, "the column of labels"] = "",
     site: Annotated[str, "the column of sites"] = "",
-    x: Annotated[
-        str, "the column of samples, if several hold lists or files; 'scan,age' for several inputs"
-    ] = "",
+    x: Annotated[str, "the column of samples, if several hold lists or files"] = "",
     layout: Annotated[
         AxisOrder, "for lists in lists: 'channels last' for images, 'time first' for series"
     ] = "auto",
@@ -78,9 +100,11 @@ def parquet(
     group: str = "",
     drop: str | Sequence[str] = "",
     missing: MissingSetting = "refuse",
+    split: Annotated[str, "of a saved set: the split to train on, if it is not the one called train"] = "",
 ) -> Dataset:
-    """The set in Parquet files. path: a file, a folder with any number of them, or a pattern such as
-    shards/part-*.parquet.
+    """The set in Parquet files, or in a folder that Hugging Face Datasets has saved. path: a file, a folder
+    with any number of them, or a pattern such as shards/part-*.parquet; or the folder of a saved Dataset or
+    DatasetDict.
 
     A column of lists of numbers, or of files {bytes, path} as the hub keeps images and sounds, holds the
     samples, and the other columns facts about them. Without such a column, all columns are features, see
@@ -88,12 +112,15 @@ def parquet(
     folders called train and test hold the training and test rows. Samples that would
     take more than a quarter of the memory are read during training.
     Raises DataError: E401 for files that cannot be read, or without pyarrow, E402 if there are none, E403 for
-    columns and for shapes that differ, E404 for labels, E405 for missing values, E142 for anything that does
-    not fit into memory.
+    columns and for shapes that differ, and for a DatasetDict without a split called train, E404 for labels,
+    E405 for missing values, E142 for anything that does not fit into memory.
     """
     aim, images = target_of(target, label, center, scale), ImageSettings(size, fit, bits)
-    choice = ColumnChoice((), names_in(drop), missing)
-    return dataset_of_table(read_table(Path(path)), x, (label, site, group), layout, images, aim, choice)
+    path, choice = Path(path), ColumnChoice((), names_in(drop), missing)
+    if split and not is_saved_set(path):
+        raise DataError("E403", f"{path} is no set that Datasets saved; leave split out.")
+    table = read_saved_table(path, split) if is_saved_set(path) else read_table(path)
+    return dataset_of_table(table, x, (label, site, group), layout, images, aim, choice)
 
 
 def dataset_of_table(
@@ -103,38 +130,27 @@ def dataset_of_table(
     layout: AxisOrder,
     images: ImageSettings,
     aim: Target | None,
-    choice: ColumnChoice | None = None,
+    choice: ColumnChoice,
 ) -> Dataset:
-    """The set in a table, as `parquet` describes it. x: the column of samples, or several for several inputs;
-    "" to search for one. Raises DataError (E403) for a choice of columns where lists or files are the
-    samples."""
-    choice = choice or ColumnChoice()
+    """The set in a table, as `parquet` describes it. x: the column of samples, "" to search for one. Raises
+    DataError (E403) for a choice of columns where lists or files are the samples."""
     target = label_names(aim.name if aim else "")
-    inputs = label_names(x)
-    if len(inputs) < 2 or x in table.columns:
-        column = _sample_column(table, x, {roles[0], *target})
-        inputs = (column,) if column else ()
-    heavy = [n for n in table.columns if table.is_heavy(n) and n not in {*roles, *target, *inputs}]
-    names = [
-        n
-        for n, c in table.columns.items()
-        if n not in (*heavy, *inputs) and (not inputs or c.kind in TABLE_KINDS)
-    ]
+    column = _sample_column(table, x, {roles[0], *target})
+    names = [n for n, c in table.columns.items() if n != column and c.kind in TABLE_KINDS]
     sheet = Sheet(table.name, LazyColumns(table, names), RowNames(table), test=table.test())
-    left_out = [*table.omissions, *(f"column '{n}', whose words take too much memory" for n in heavy)]
+    left_out = list(table.omissions)
+    if not column:
+        left_out += [f"column '{n}' of {c.form}" for n, c in table.columns.items() if n not in names]
     notes: list[Note] = [("left out", abbreviate(left_out))] if left_out else []
-    if not inputs:
-        features = partial(encode_table, table) if choice.missing == "refuse" else encode_features
-        return sheet_set(sheet, roles, None, aim, features=features, choice=choice).with_notes(*notes)
+    if not column:
+        encode = partial(encode_table, table, notes) if choice.missing == "refuse" else encode_as
+        return sheet_set(sheet, roles, None, aim, choice=choice, encode=encode).with_notes(*notes)
     if choice != ColumnChoice():
-        fault = f"the samples are in {abbreviate([excerpt(c, 40) for c in inputs])}"
+        fault = f"the samples are in {excerpt(column, 40)}"
         raise DataError(
             "E403", f"{table.name}: {fault}; leave out drop and missing, which are for columns of features."
         )
-    if len(inputs) > 1:
-        return _read_inputs(table, sheet, inputs, roles, layout, images, aim, notes)
-    (column,) = inputs
-    raw, sheet = _read_facts(table, sheet, (column,), roles, aim, notes)
+    raw, sheet = _read_facts(table, sheet, column, roles, aim, notes)
     if table.columns[column].kind == "packed":
         form = file_settings(table, column, images)
         samples, dtype = read_file_column(table, column, form, notes), ""
@@ -143,11 +159,13 @@ def dataset_of_table(
     else:
         lists = ListColumn(table, column, layout)
         samples, form, dtype = lists.samples(notes), {"kind": "arrays", "layout": layout}, str(lists.kind)
-        _check_layout(table.name, layout, {column: samples})
+        if layout == "auto":
+            _check_layout(table.name, column, samples)
         if lists.full:
             kind = f"{lists.kind.itemsize * 8}-bit whole numbers"
             notes.append(("scaled", f"{kind} were divided by {lists.full:,}"))
-    dataset = _dataset_of(table, divide_by_part(replace(raw, x=samples), sheet), notes)
+    raw = replace(raw, x=samples, notes=tuple(notes)).divided(sheet.test, sheet.unused)
+    dataset = raw.dataset(Path(table.name).stem)
     dataset = dataset.with_constants() if form["kind"] == "sounds" else dataset
     intake = dataset.intake or Intake()
     form = {**form, "column": column}
@@ -167,79 +185,15 @@ def _sample_column(table: ShardTable, x: str, labels: set[str]) -> str:
     rich = [n for n, c in table.columns.items() if c.kind in ("list", "packed") and n not in {*labels, label}]
     usual = [n for n in rich if n.lower() in INPUT_KEYS]
     if len(rich) > 1 and len(usual) != 1:
-        remedy = f"name one, x={rich[0]}, or, for several inputs, all of them, x='{rich[0]},{rich[1]}'"
-        raise DataError("E403", f"{table.name} has several columns of samples, {abbreviate(rich)}: {remedy}.")
+        text = f"{table.name} has several columns of samples, {abbreviate(rich)}"
+        raise DataError("E403", f"{text}: name one, x={rich[0]}; give several inputs as arrays or a Dataset.")
     return (usual if len(rich) > 1 else [*rich, ""])[0]
 
 
-def _read_inputs(
-    table: ShardTable,
-    sheet: Sheet,
-    names: tuple[str, ...],
-    roles: Roles,
-    layout: AxisOrder,
-    images: ImageSettings,
-    aim: Target | None,
-    notes: list[Note],
-) -> Dataset:
-    """A set with several inputs a sample, each a column."""
-    columns = tuple(column_named(table.columns, name, table.name) for name in names)
-    if twice := next((column for column in columns if columns.count(column) > 1), ""):
-        raise DataError("E403", f"{table.name}: x names the column '{twice}' twice; name each input once.")
-    labels = {roles[0], *label_names(aim.name if aim else "")} - {""} or {label_column_in(table.columns)}
-    if labels == {""}:
-        fault = f"none of {abbreviate(list(table.columns), 8)} has a usual name of labels"
-        raise DataError("E403", f"{table.name}: {fault}; name it, label=COLUMN.")
-    if overlap := [column for column in columns if column in labels]:
-        raise DataError("E403", f"{table.name}: column '{overlap[0]}' holds the labels; leave it out of x.")
-    raw, sheet = _read_facts(table, sheet, columns, roles, aim, notes)
-    files = {c: file_settings(table, c, images) for c in columns if table.columns[c].kind == "packed"}
-    words = [c for c in columns if table.columns[c].kind == "text"]
-    encodings, used = encode_inputs(replace(sheet, columns=LazyColumns(table, words)), words, notes)
-    arrays = [c for c in columns if c not in words]
-    values = row_decoding.raw_inputs(table, arrays, layout, files, notes) | encodings
-    _check_layout(table.name, layout, {c: values[c] for c in columns if table.columns[c].kind == "list"})
-    split = divide_by_part(replace(raw, x=np.arange(len(table))), sheet)
-
-    def select(rows: np.ndarray | None) -> dict[str, np.ndarray] | None:
-        """The inputs of the samples at these rows; unchanged if these are all rows."""
-        if rows is None or len(rows) == len(table):
-            return None if rows is None else values
-        return {name: select_samples(x, rows) for name, x in values.items()}
-
-    dataset = _dataset_of(table, replace(split, x=select(split.x), x_test=select(split.x_test)), notes)
-    form = {"kind": "arrays", "layout": layout, **({"files": files} if files else {})}
-    form |= {"beside": [[column, kinds] for column, kinds in used.items()]} if used else {}
-    return replace(dataset, intake=replace(dataset.intake or Intake(), form=form, divided=roles[1]))
-
-
-def _dataset_of(table: ShardTable, raw: RawSamples, notes: list[Note]) -> Dataset:
-    tested = raw.x_test is not None
-    return arrays(
-        raw.x,
-        raw.y,
-        raw.x_test,
-        raw.y_test,
-        classes=raw.classes,
-        columns=raw.columns,
-        target=raw.target,
-        notes=notes,
-        test_columns=raw.test_columns if tested else None,
-        name=Path(table.name).stem,
-        layout="channels first",
-        group=raw.group,
-    )
-
-
 def _read_facts(
-    table: ShardTable,
-    sheet: Sheet,
-    sample_columns: tuple[str, ...],
-    roles: Roles,
-    aim: Target | None,
-    notes: list[Note],
+    table: ShardTable, sheet: Sheet, column: str, roles: Roles, aim: Target | None, notes: list[Note]
 ) -> tuple[RawSamples, Sheet]:
-    """(labels and facts besides the samples, the sheet with its parts); adds to the notes."""
+    """(labels and facts besides the samples in `column`, the sheet with its parts); adds to the notes."""
     label, site, group = roles
     lists = label or ("" if aim else label_column_in(table.columns))
     if lists in table.columns and table.columns[lists].kind == "list":
@@ -248,7 +202,7 @@ def _read_facts(
         y = np.concatenate([values for _, values in ListColumn(table, lists, "auto").parts()])
         notes.append(("labels", f"from the column '{lists}'"))
     elif not sheet.columns:
-        raise DataError("E403", f"{table.name} has no column of labels beside '{sample_columns[0]}'.")
+        raise DataError("E403", f"{table.name} has no column of labels beside '{column}'.")
     else:
         sheet = apply_split(sheet, label, notes)
         labels, y = read_label_columns(sheet, label, None, aim, notes)
@@ -258,7 +212,7 @@ def _read_facts(
     remaining = [c for c in sheet.columns if c not in labels]
     group = group_column(sheet, remaining, group_setting(group, site), notes)
     site = site_column_of(sheet, remaining, site, group)
-    known = (*labels, *sample_columns)
+    known = (*labels, column)
     left_out = [n for n, c in table.columns.items() if n not in known and c.kind not in TABLE_KINDS]
     facts: dict[str, np.ndarray] = {}
     for name in remaining:
@@ -272,7 +226,15 @@ def _read_facts(
         notes.append(("left out", f"columns {abbreviate([excerpt(c, 40) for c in left_out], 5)}"))
     if site:
         notes.append(("sites", f"from the column '{site}'"))
-    raw = RawSamples(None, y, classes=classes, columns=facts, target=aim, group=group or INDEPENDENT)
+    raw = RawSamples(
+        None,
+        y,
+        classes=classes,
+        columns=facts,
+        target=aim,
+        group=group or INDEPENDENT,
+        layout="channels first",
+    )
     return raw, sheet
 
 
@@ -280,52 +242,191 @@ def _fact_column(table: ShardTable, sheet: Sheet, name: str) -> np.ndarray | Non
     """The values of a column by which clients can be formed, [N]; None for any other column."""
     if table.columns[name].kind == "value":
         return None
-    values = sheet.columns[name]
+    try:
+        values = sheet.columns[name]
+    except DataError as error:  # words that take too much memory
+        if error.code != "E142":
+            raise
+        return None
     if values.dtype.kind not in "biuUS" or is_row_number(name, values):
         return None
     return values if values.dtype.kind in "biu" or values.dtype.itemsize <= 4 * LONGEST_WORD else None
 
 
-def _check_layout(name: str, layout: AxisOrder, columns: Mapping[str, np.ndarray]) -> None:
+def _check_layout(name: str, column: str, x: np.ndarray) -> None:
     """Raises DataError (E403), with the setting to use, for lists that look like images with channels last
     or without any."""
-    for column, x in columns.items() if layout == "auto" else ():
-        try:
-            check_axes(name, x)
-        except DataError:
-            fault = f"lists in column '{column}' are {list(x.shape[1:])}, whose channels may come last"
-            remedy = "write layout='channels last' for images, 'time first' for series, or 'channels first'"
-            raise DataError("E403", f"{name}: {fault} or be missing; {remedy}.") from None
+    try:
+        check_axes(name, x)
+    except DataError:
+        fault = f"lists in column '{column}' are {list(x.shape[1:])}, whose channels may come last"
+        remedy = "write layout='channels last' for images, 'time first' for series, or 'channels first'"
+        raise DataError("E403", f"{name}: {fault} or be missing; {remedy}.") from None
 
 
-def saved(
-    path: str | Path,
-    label: Annotated[str, "the column of labels"] = "",
-    site: Annotated[str, "the column of sites"] = "",
-    x: Annotated[str, "the column of samples, if several hold lists or files"] = "",
-    split: Annotated[str, "the split to train on, if it is not the one called train"] = "",
-    layout: Annotated[
-        AxisOrder, "for lists in lists: 'channels last' for images, 'time first' for series"
-    ] = "auto",
-    *,
-    size: SizeSetting = 64,
-    fit: FitSetting = "pad",
-    bits: BitsSetting = 16,
-    target: str = "",
-    center: float | None = None,
-    scale: float | None = None,
-    group: str = "",
-    drop: str | Sequence[str] = "",
-    missing: MissingSetting = "refuse",
-) -> Dataset:
-    """The set that was saved in a folder, a Dataset or a DatasetDict.
+def encode_table(
+    table: ShardTable, notes: list[Note], sheet: Sheet, used: Kinds, columns: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """`encode_as` for the columns of a table, which are read together, batch by batch; adds to the notes."""
+    sink = SampleSink(table.name, (len(table), sum(map(column_width, used.values()))))
+    for begin, batch in table.batches(list(used)):
+        values = {
+            name: table.convert_part(values_of, batch.column(table.columns[name].name), begin)
+            for name in used
+        }
+        sink.put(begin, encode_as(Sheet(table.name, values, RowNames(table, begin)), used))
+    return sink.samples(notes)
 
-    Columns become samples, labels and facts as those of Parquet files do (unskew.data.readers.from_parquet).
-    Raises DataError: E402 for files that are missing, E401 for damaged ones and without pyarrow, E403 for a
-    DatasetDict without a split called train, for features that are not read, and for columns and shapes that
-    differ, E404 for labels, E405 for missing values, E142 for anything that does not fit into memory.
+
+class ListColumn:
+    """A column of lists of numbers of one shape.
+
+    kind: type of the numbers. shape: shape of a sample, channels first. full: divisor of unsigned whole
+    numbers of images, as of arrays (unskew.data.samples.conversion), None for other numbers. Raises DataError
+    (E403) if the first row is no list of numbers.
     """
-    aim, images = target_of(target, label, center, scale), ImageSettings(size, fit, bits)
-    table = read_saved_table(Path(path), split)
-    choice = ColumnChoice((), names_in(drop), missing)
-    return dataset_of_table(table, x, (label, site, group), layout, images, aim, choice)
+
+    def __init__(self, table: ShardTable, column: str, layout: AxisOrder):
+        self.table, self.column = table, column
+        self.layout: AxisOrder = layout
+        if not len(table):
+            raise DataError("E403", f"{table.name} has no rows.")
+        _, first = next(table.parts(column, 1))
+        values = table.convert_part(lists_of, first, 0)
+        if values is None or not values.size:
+            raise DataError("E403", f"{table.name}: column '{column}' holds no numbers in {table.where(0)}.")
+        self.inner, self.kind = values.shape[1:], values.dtype
+        self.shape = self._channels_first(values).shape[1:]
+        bits = DEPTHS.get(self.kind) if len(self.shape) > 1 else None
+        self.full = (1 << bits) - 1 if bits else None
+
+    def parts(self) -> Iterator[tuple[int, np.ndarray]]:
+        """(number of the first row, lists [n, ...] in the file's type, channels first) of all rows, in
+        order. Raises DataError (E403) for lists of unequal shapes."""
+        for begin, array in self.table.parts(self.column):
+            values = self.table.convert_part(lists_of, array, begin)
+            if values is None or values.shape[1:] != self.inner:
+                raise self._shape_error(array, begin)
+            yield begin, self._channels_first(values)
+
+    def _shape_error(self, array: Any, begin: int) -> DataError:
+        lists = (lists_of(array.slice(row, 1)) for row in range(len(array)))
+        row, odd = next((i, x) for i, x in enumerate(lists) if x is None or x.shape[1:] != self.inner)
+        fault = "lacks a value" if odd is None else f"is {list(odd.shape[1:])}"
+        text = f"column '{self.column}' is {list(self.inner)} in {self.table.where(0)}"
+        place = self.table.where(begin + row)
+        return DataError(
+            "E403", f"{self.table.name}: {text} and {fault} in {place}; cut or pad lists to one shape."
+        )
+
+    def samples(self, notes: list[Note]) -> np.ndarray:
+        """All samples, float32 [N, ...], scaled; adds to the notes."""
+        sink = SampleSink(self.table.name, (len(self.table), *self.shape))
+        for begin, values in self.parts():
+            with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
+                x = values.astype(np.float32)
+            sink.put(begin, x if self.full is None else x / np.float32(self.full))
+        return sink.samples(notes)
+
+    def raw(self) -> np.ndarray:
+        """All lists in the file's type. Raises DataError (E142) for more than memory holds."""
+        count = len(self.table)
+        if not fits_memory(count, self.shape):
+            text = (
+                f"column '{self.column}' takes {float32_bytes(count, self.shape) / 2**30:,.1f} GiB of memory"
+            )
+            raise DataError("E142", f"{self.table.name}: {text}; give fewer rows at once.")
+        return np.concatenate([values for _, values in self.parts()])
+
+    def _channels_first(self, x: np.ndarray) -> np.ndarray:
+        """Lists with their channels first; columns of single numbers remain."""
+        return channels_first(x, self.layout, self.table.name) if x.ndim > 2 else x
+
+
+FILES_AT_ONCE = 32
+"""Maximal number of files that are in memory at once."""
+SOUND_MARKS = (*RIFF, b"OggS", b"fLaC", b"ID3", b"\xff\xfb", b"\xff\xf3", b"FORM")
+"""The first bytes of sound files."""
+FileSettings = Mapping[str, Any]
+"""The conversion of files, as JSON: `kind`, "images" or "sounds", and the fields of `ImageSettings` or
+`SoundFormat`."""
+
+
+def read_column_files(
+    table: ShardTable, column: str, decode: Callable[[io.BytesIO, str], Any], rows: int | None = None
+) -> list[Any]:
+    """The results of `decode` for the files of a column, of the first `rows` rows.
+
+    Raises DataError (E401), with all files that cannot be read and rows without a file.
+    """
+    damage = list[DataError]()
+
+    def files() -> Iterator[bytes | None]:
+        try:
+            for begin, array in table.parts(column, FILES_AT_ONCE):
+                yield from table.convert_part(files_of, array, begin)
+        except DataError as error:
+            damage.append(error)
+
+    contents = files()
+
+    def read(row: int) -> Any:
+        content, place = next(contents, None), table.where(row)
+        if content is None:
+            raise DataError("E401", f"{place} holds no file of its own in column '{column}'.")
+        return decode(io.BytesIO(content), f"{place[0].upper()}{place[1:]}")
+
+    try:
+        return read_each(RowNames(table) if rows is None else range(rows), read)
+    except DataError as error:
+        raise (damage or [error])[0] from None
+
+
+def file_settings(table: ShardTable, column: str, images: ImageSettings) -> FileSettings:
+    """The conversion of the files of a column: of images as `images` says, of sounds the format that fits the
+    training rows. Raises DataError (E401) for sounds that cannot be read."""
+    first = next((files_of(array)[0] for _, array in table.parts(column, 1)), None)
+    if first is None or not first.startswith(SOUND_MARKS):
+        return {"kind": "images", **asdict(images)}
+
+    def look(file: io.BytesIO, place: str) -> tuple[int, int]:
+        wave, rate = waveform(file, place)
+        return len(wave), rate
+
+    format = format_for(read_column_files(table, column, look, table.train_rows))
+    return {"kind": "sounds", **asdict(format)}
+
+
+def read_file_column(
+    table: ShardTable, column: str, into: FileSettings, notes: list[Note], in_memory: bool | None = None
+) -> np.ndarray:
+    """The samples of a column of files, in memory or as rows; adds to the notes.
+
+    in_memory: whether to keep them in memory; None decides by their size. Raises DataError (E401), with all
+    files that cannot be read.
+    """
+    settings = {name: value for name, value in into.items() if name != "kind"}
+    images = into["kind"] == "images"
+    shape = (
+        (3, settings["size"], settings["size"])
+        if images
+        else (1, *spectrogram_shape(SoundFormat(**settings)))
+    )
+    sink, rows = SampleSink(table.name, (len(table), *shape), in_memory), iter(range(len(table)))
+
+    def decode_row(file: io.BytesIO, place: str) -> Any:
+        if images:
+            sample, info = decode_image(file, place, **settings)
+        else:
+            pixels, info = read_sound(file, SoundFormat(**settings), place)
+            sample = pixels[None]
+        sink.put(next(rows), sample[None])
+        return info
+
+    infos = read_column_files(table, column, decode_row)
+    if images:
+        notes += size_notes(infos, **settings)
+        notes += depth_warnings(infos, None, settings["bits"])
+    else:
+        notes += sound_notes(infos, SoundFormat(**settings))
+    return sink.samples(notes)

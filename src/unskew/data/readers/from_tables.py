@@ -18,7 +18,7 @@ import numpy as np
 
 from unskew.data.files import cells
 from unskew.data.files.cells import DecimalSetting, NumberFormat, ThousandsSetting
-from unskew.data.files.sheets import ColumnSubset, Sheet, check_points, join_sheets, read_sheet
+from unskew.data.files.sheets import ColumnSubset, Sheet, join_sheets, read_sheet
 from unskew.data.files.tree import IMAGE_ENDINGS, PART_NAMES, SOUND_ENDINGS, VOLUME_ENDINGS, file_ending
 from unskew.data.kinds.column_roles import (
     column_named,
@@ -30,14 +30,12 @@ from unskew.data.kinds.column_roles import (
     site_column_of,
     target_column,
 )
-from unskew.data.kinds.features import Kinds, encode_as, encode_features
+from unskew.data.kinds.features import Kinds, MissingSetting, encode_as, fill, fill_as, find_kinds
 from unskew.data.kinds.groups import INDEPENDENT, column_question, group_setting, is_id_name
-from unskew.data.kinds.missing_values import MissingSetting, fill, fill_as
 from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.conversion import array_of
 from unskew.data.samples.dataset import Dataset, Target
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate, quantity
-from unskew.data.storage.sample_rows import select_samples
 from unskew.errors import DataError, excerpt
 
 SITE_COLUMN = "site"
@@ -84,8 +82,10 @@ def csv_set(
 
 
 def are_sites(path: Path) -> bool:
-    """Whether a folder or pattern, which `csv_set` reads, holds a table for each site."""
-    return not is_csv_pair(path) if path.is_dir() else not path.exists() and "*" in path.name
+    """Whether a folder or pattern, which `csv_set` reads, holds a table for each site, and not train.csv."""
+    if path.is_dir():
+        return "train" not in map(_part_of, path.iterdir())
+    return not path.exists() and "*" in path.name
 
 
 def _read_sites(path: Path, numbers: NumberFormat | None, site: str, notes: list[Note]) -> Sheet:
@@ -111,10 +111,13 @@ def table_files(path: Path) -> list[Path]:
     )
 
 
-def are_site_tables(path: Path) -> bool:
+def holds_tables(path: Path) -> bool:
     """Whether a folder has CSV files, and neither images, sounds nor volumes that one might list, or a
     pattern matches some."""
-    return bool(table_files(path)) and not _has_endings(path, IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS)
+    others = IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS
+    return bool(table_files(path)) and not any(
+        file_ending(Path(name)) in others for _, _, names in os.walk(path) for name in names
+    )
 
 
 def _join_sites(sheets: Mapping[str, Sheet], site: str, notes: list[Note]) -> Sheet:
@@ -125,24 +128,17 @@ def _join_sites(sheets: Mapping[str, Sheet], site: str, notes: list[Note]) -> Sh
     if not common:
         names = abbreviate(list(sheets), 5)
         raise DataError("E403", f"the tables {names} have no column in common; give them one header.")
-    check_points(list(sheets.values()), common)
     for column in others:
         owners = [name for name, sheet in sheets.items() if column in sheet.columns]
         notes.append(("left out", f"column '{column}', only in the tables of {abbreviate(owners, 5)}"))
-    columns = {c: np.concatenate([sheet.columns[c] for sheet in sheets.values()]) for c in common}
-    if not site:
-        names = np.repeat(list(sheets), [len(sheet.places) for sheet in sheets.values()])
-        if (stated := site_column_in(columns)) and not np.array_equal(columns.pop(stated), names):
-            notes.append(("left out", f"column '{stated}', because the names of files are the sites"))
-        columns[SITE_COLUMN] = names
-    return Sheet(
-        "the tables of sites",
-        columns,
-        tuple(f"{place} of {sheet.name}" for sheet in sheets.values() for place in sheet.places),
-        any(sheet.decimal_commas for sheet in sheets.values()),
-        semicolons=any(sheet.semicolons for sheet in sheets.values()),
-        numbers=first.numbers,
-    )
+    sheet = join_sheets("the tables of sites", list(sheets.values()), common)
+    if site:
+        return sheet
+    columns = dict(sheet.columns)
+    names = np.repeat(list(sheets), [len(sheet.places) for sheet in sheets.values()])
+    if (stated := site_column_in(columns)) and not np.array_equal(columns.pop(stated), names):
+        notes.append(("left out", f"column '{stated}', because the names of files are the sites"))
+    return replace(sheet, columns={**columns, SITE_COLUMN: names})
 
 
 def _read_parts(folder: Path, numbers: NumberFormat | None, notes: list[Note]) -> Sheet:
@@ -160,18 +156,11 @@ def _read_parts(folder: Path, numbers: NumberFormat | None, notes: list[Note]) -
     test = read_sheet(files["test"], numbers)
     if more := [c for c in test.columns if c not in train.columns]:
         notes.append(("left out", f"column '{more[0]}', which only {test.name} has"))
-    return join_sheets(train, test)
-
-
-def is_csv_pair(path: Path) -> bool:
-    """Whether a folder holds train.csv, and neither images nor sounds that it might list."""
-    has_train = "train" in map(_part_of, path.iterdir())
-    return has_train and not _has_endings(path, IMAGE_ENDINGS | SOUND_ENDINGS)
-
-
-def _has_endings(path: Path, endings: frozenset[str]) -> bool:
-    """Whether a file below a folder has one of these endings."""
-    return any(file_ending(Path(name)) in endings for _, _, names in os.walk(path) for name in names)
+    if lacking := [c for c in train.columns if c not in test.columns]:
+        fault = f"{test.name} has no column '{lacking[0]}', which {train.name} has"
+        raise DataError("E403", f"{fault}; it has: {abbreviate(list(test.columns), 12)}.")
+    joined = join_sheets(train.name, [train, test], list(train.columns))
+    return replace(joined, test=np.arange(len(joined.places)) >= len(train.places))
 
 
 def _part_of(file: Path) -> str:
@@ -246,8 +235,8 @@ def names_in(text: str | Sequence[str]) -> tuple[str, ...]:
 
 Roles = tuple[str, str, str]
 """The columns of labels, of sites and of groups; "" to search for one, and `none` for no groups."""
-Features = Callable[[Sheet, Mapping[str, np.ndarray], list[Note]], tuple[np.ndarray, Kinds]]
-"""A function that makes samples of the feature columns; see `encode_features`."""
+Encode = Callable[[Sheet, Kinds, Mapping[str, np.ndarray]], np.ndarray]
+"""A function that makes samples of the feature columns; see `encode_as`."""
 
 
 def sheet_set(
@@ -256,12 +245,12 @@ def sheet_set(
     classes: Sequence[str] | None = None,
     target: Target | None = None,
     *,
-    features: Features = encode_features,
     choice: ColumnChoice | None = None,
+    encode: Encode = encode_as,
 ) -> Dataset:
-    """The set in a sheet; see `read_table`. features: makes samples of the columns that are neither labels
-    nor sites nor groups."""
-    raw = sheet_raw(sheet, roles, classes, target, features, choice)
+    """The set in a sheet; see `read_table`. encode: makes samples of the columns that are neither labels nor
+    sites nor groups."""
+    raw = sheet_raw(sheet, roles, classes, target, choice, encode=encode)
     dataset = raw.dataset(Path(sheet.name.removesuffix(".gz")).stem)
     column = column_named(dict.fromkeys(sheet.columns), roles[1], sheet.name) if roles[1] else ""
     return replace(dataset, intake=replace(dataset.intake or Intake(), divided=column))
@@ -272,10 +261,12 @@ def sheet_raw(
     roles: Roles,
     classes: Sequence[str] | None = None,
     target: Target | None = None,
-    features: Features = encode_features,
     choice: ColumnChoice | None = None,
+    used: Kinds | None = None,
+    encode: Encode = encode_as,
 ) -> RawSamples:
-    """The samples of a sheet, with a test part if it has one."""
+    """The samples of a sheet, with a test part if it has one. used: how columns become numbers, None to find
+    it."""
     if not sheet.columns:
         raise DataError("E403", f"{sheet.name} has no columns.")
     notes, (label, site, group) = list[Note](), roles
@@ -301,7 +292,8 @@ def sheet_raw(
         if choice.missing != "refuse":
             filled = fill(sheet, columns, choice.missing, places.get(site), notes)
             columns = filled.columns
-    x, used = features(sheet, columns, notes)
+    used = find_kinds(sheet, columns, notes) if used is None else used
+    x = encode(sheet, used, columns)
     if site:
         notes.append(("sites", f"from the column '{site}'"))
     # a list, because the order of the columns counts
@@ -314,7 +306,7 @@ def sheet_raw(
         x, y, classes=None if classes is None else tuple(classes), columns=places, notes=tuple(notes),
         target=target, group=group, form=form, gaps=filled.gaps if filled else {},
     )  # fmt: skip
-    return divide_by_part(raw, sheet)
+    return raw.divided(sheet.test, sheet.unused)
 
 
 def group_column(sheet: Sheet, columns: Sequence[str], group: str, notes: list[Note]) -> str:
@@ -364,24 +356,6 @@ def read_label_columns(
     return (column,), y
 
 
-def divide_by_part(raw: RawSamples, sheet: Sheet) -> RawSamples:
-    """A sheet's samples divided into its parts, without rows that are in no part."""
-    unused = np.zeros(len(raw.y), bool) if sheet.unused is None else sheet.unused
-    test = np.zeros(len(raw.y), bool) if sheet.test is None else sheet.test
-
-    def part(rows: np.ndarray) -> tuple[Any, Any, dict[str, Any]]:
-        return select_samples(raw.x, rows), raw.y[rows], {c: v[rows] for c, v in raw.columns.items()}
-
-    if not unused.any() and not test.any():
-        return raw
-    x, y, columns = part(~test & ~unused)
-    divided = replace(raw, x=x, y=y, columns=columns)
-    if not test.any():
-        return divided
-    x_test, y_test, test_columns = part(test & ~unused)
-    return replace(divided, x_test=x_test, y_test=y_test, test_columns=test_columns)
-
-
 def check_sites(sheet: Sheet, site: str) -> np.ndarray:
     """The column of sites, [N]. Raises DataError (E403) for missing values."""
     if (missing := cells.missing(sheet.columns[site])).any():
@@ -391,20 +365,10 @@ def check_sites(sheet: Sheet, site: str) -> np.ndarray:
     return sheet.columns[site]
 
 
-SCALAR_FEATURES = frozenset(("Value", "ClassLabel"))
-"""Kinds of columns of Hugging Face's Datasets that hold one value a row."""
-
-
 def is_frame(data: Any) -> bool:
-    """Whether this is a table of columns: pandas' and polars' DataFrames, pyarrow's Tables, and Hugging
-    Face's Datasets with one value a row in all columns."""
-    if isinstance(data, type):
-        return False
-    if hasattr(data, "columns") and any(hasattr(data, n) for n in ("iloc", "to_dicts", "to_pydict")):
-        return True
-    kinds = [type(feature).__name__ for feature in _dataset_features(data).values()]
-    is_set = hasattr(data, "column_names") and hasattr(data, "__len__")
-    return is_set and len(kinds) > 1 and set(kinds) <= SCALAR_FEATURES
+    """Whether this is a table of columns: pandas' and polars' DataFrames, and pyarrow's Tables."""
+    known = any(hasattr(data, n) for n in ("iloc", "to_dicts", "to_pydict"))
+    return known and hasattr(data, "columns") and not isinstance(data, type)
 
 
 def frame_columns(frame: Any, name: str = "table") -> dict[str, np.ndarray]:
@@ -412,28 +376,18 @@ def frame_columns(frame: Any, name: str = "table") -> dict[str, np.ndarray]:
 
     Raises DataError (E403) for two columns of one name, and for cells that hold several values.
     """
-    features, columns = _dataset_features(frame), dict[str, np.ndarray]()
+    columns = dict[str, np.ndarray]()
     for column in list(getattr(frame, "column_names", None) or frame.columns):
         word, cells_N = cells.word(column), frame[column]
         values = np.asarray(cells_N.to_numpy() if hasattr(cells_N, "to_numpy") else cells_N)
         if word in columns:
             raise DataError("E403", f"{name} has two columns called {excerpt(word)}; give each another name.")
-        if classes := getattr(features.get(column), "names", None):
-            names = dict(enumerate(classes))
-            words = [None if v is None else names.get(int(v)) for v in values.tolist()]
-            values = np.array(words, dtype=object)
         is_object = values.dtype.kind == "O"
         if is_object and (several := [i for i, v in enumerate(values.tolist()) if np.ndim(v)]):
             fault = f"column '{word}' holds several values in row {several[0]}"
             raise DataError("E403", f"{name}: {fault}; give arrays (x, y), or a column for each.")
         columns[word] = values
     return columns
-
-
-def _dataset_features(data: Any) -> Mapping[str, Any]:
-    """The features of a Hugging Face Dataset by column; {} for anything else."""
-    features = getattr(data, "features", None)
-    return features if isinstance(features, Mapping) else {}
 
 
 def add_labels(x: Any, y: Any, name: str, label: str) -> dict[str, np.ndarray]:
@@ -469,7 +423,7 @@ def read_frames(
     """
     sheets = {name: Sheet(name, columns) for name, columns in tables.items()}
     joined, notes, aim = _join_tables(sheets), list[Note](), target_of(target, label, None, None)
-    labels, used = [""], Kinds()
+    labels, used = ("",), None
     if len(sheets) > 1:
         split = apply_split(joined, label, [])
         labels = read_label_columns(split, label, None, aim, [])[0]
@@ -477,21 +431,10 @@ def read_frames(
         group = group_column(split, remaining, group, notes) or INDEPENDENT
         remaining = [column for column in remaining if column != group]
         site = site_column_in(dict.fromkeys(remaining))
-        used = encode_features(
-            split, ColumnSubset(split.columns, [c for c in remaining if c != site]), notes
-        )[1]
-
-    def features(
-        sheet: Sheet, columns: Mapping[str, np.ndarray], sheet_notes: list[Note]
-    ) -> tuple[np.ndarray, Kinds]:
-        if len(sheets) < 2:
-            return encode_features(sheet, columns, sheet_notes)
-        sheet_notes += notes
-        return encode_as(sheet, used), used
-
-    label_name = label if aim else label or labels[0]
-    roles = (label_name, "", group)
-    return {name: sheet_raw(sheet, roles, None, aim, features) for name, sheet in sheets.items()}
+        used = find_kinds(split, ColumnSubset(split.columns, [c for c in remaining if c != site]), notes)
+    roles = (label if aim else label or labels[0], "", group)
+    raws = {name: sheet_raw(sheet, roles, None, aim, used=used) for name, sheet in sheets.items()}
+    return {name: replace(raw, notes=(*raw.notes, *notes)) for name, raw in raws.items()}
 
 
 def encode_frame(frame: Any, form: Mapping[str, Any], name: str) -> np.ndarray:
@@ -504,16 +447,11 @@ def encode_frame(frame: Any, form: Mapping[str, Any], name: str) -> np.ndarray:
 
 def _join_tables(sheets: Mapping[str, Sheet]) -> Sheet:
     """The rows of all tables, with the columns of the first."""
-    (name, first), columns = next(iter(sheets.items())), dict[str, np.ndarray]()
+    name, first = next(iter(sheets.items()))
     for column in first.columns:
         if lacks := next((other for other, sheet in sheets.items() if column not in sheet.columns), ""):
             fault = f"{excerpt(lacks)} has no column '{column}', which {excerpt(name)} has"
             names = abbreviate(list(sheets[lacks].columns), 12)
             raise DataError("E403", f"{fault}; it has: {names}.")
-        parts = [sheet.columns[column] for sheet in sheets.values()]
-        kinds = {part.dtype.kind for part in parts}
-        alike = kinds <= {*"biuf"} or len(kinds) == 1
-        columns[column] = np.concatenate(parts if alike else [part.astype(object) for part in parts])
-    counts = {name: len(next(iter(sheet.columns.values()), ())) for name, sheet in sheets.items()}
-    places = [f"row {i} of {excerpt(name)}" for name, count in counts.items() for i in range(count)]
-    return Sheet("table" if len(sheets) < 2 else f"the tables of {abbreviate(list(sheets))}", columns, places)
+    title = "table" if len(sheets) < 2 else f"the tables of {abbreviate(list(sheets))}"
+    return join_sheets(title, list(sheets.values()), list(first.columns))

@@ -6,7 +6,7 @@ matched by the names of the classes when the sets of several clients become one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, Literal
@@ -20,75 +20,20 @@ from unskew.data.samples.conversion import AxisOrder, array_of, bits_of, sample_
 from unskew.data.samples.dataset import Dataset, Target
 from unskew.data.samples.packing import PackedSamples, are_inputs, layout_difference, pack
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
-from unskew.data.storage.sample_rows import concatenate_samples
+from unskew.data.storage.sample_rows import select_samples
+from unskew.data.storage.scratch import concatenate_samples
 from unskew.errors import DataError, excerpt
 
 ClassNames = tuple[str, ...]
 
 
-def read_class_names(names: Any) -> ClassNames | None:
-    """The names of all classes from a list, a tuple or an array; None for None.
-
-    Raises DataError (E404) for anything else.
-    """
-    if names is not None and not isinstance(names, Iterable):
-        fault = f"classes lists the names of all classes, such as ['cat', 'dog']; it is {excerpt(names)}"
-        raise DataError("E404", f"{fault}.")
-    return None if names is None else tuple(str(name) for name in names)
-
-
 def class_names_of(items: Any) -> Any:
-    """The class names of a set, or of the set below it; of joined sets if all agree; None if there are
-    none."""
+    """The class names of a set, or of the set below it, as below a torch.utils.data.Subset; None without."""
     while items is not None:
         if (names := getattr(items, "classes", None)) is not None:
             return names
-        parts = getattr(items, "datasets", None)
-        if isinstance(parts, list | tuple) and parts:
-            lists = [class_names_of(part) for part in parts]
-            return (
-                lists[0] if all(isinstance(one, list | tuple) and one == lists[0] for one in lists) else None
-            )
         items = getattr(items, "dataset", None)
     return None
-
-
-def common_names(sets: Sequence[tuple[str, ClassNames]]) -> ClassNames | None:
-    """All names of classes, those of the first set first; None if all sets agree. sets: (set, its names).
-
-    Raises DataError (E404) if a name occurs twice in one of several unequal lists.
-    """
-    lists = list(dict.fromkeys(names for _, names in sets))
-    if len(lists) < 2:
-        return None
-    for of, names in sets:
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            fault = (
-                f"the classes of {excerpt(of)} and of others differ, and two are called {excerpt(twice[0])}"
-            )
-            raise DataError("E404", f"{fault}; give all sets the same classes.")
-    return tuple(dict.fromkeys(name for names in lists for name in names))
-
-
-def renumber(y: Any, names: ClassNames, among: Sequence[str], of: str) -> Any:
-    """Class numbers, or one-hot rows, renumbered by name in a longer list; words are unchanged.
-
-    of: the name of the set, for messages. Raises DataError (E404) for a number without a name.
-    """
-    values = array_of(y)
-    columns = np.array([list(among).index(name) for name in names], np.int64)
-    if values.ndim == 2 and values.shape[1:] == columns.shape and np.isin(values, (0, 1)).all():
-        rows = np.zeros((len(values), len(among)), values.dtype)
-        rows[:, columns] = values
-        return rows
-    if values.ndim > 1:
-        raise DataError("E404", f"the classes of {excerpt(of)} and of others differ; give all sets the same.")
-    if values.dtype.kind not in "biuf" or (values != np.round(values)).any():
-        return y
-    if len(wrong := np.flatnonzero((values < 0) | (values >= len(names)))):
-        fault = f"the label of sample {wrong[0]} of {excerpt(of)} is {values[wrong[0]]:g}"
-        raise DataError("E404", f"{fault}; its {len(names)} classes need labels from 0 to {len(names) - 1}.")
-    return columns[values.astype(np.int64)]
 
 
 CLIENT_COLUMN = "client"
@@ -140,6 +85,29 @@ class RawSamples:
         intake = dataset.intake or Intake()
         form, dtype = {**intake.form, **self.form}, self.source_dtype or intake.dtype
         return replace(dataset, intake=replace(intake, form=form, dtype=dtype, gaps=self.gaps))
+
+    def divided(self, test: np.ndarray | None, unused: np.ndarray | None = None) -> RawSamples:
+        """The samples divided into training and test part, without rows that are in neither. test, unused:
+        which rows these are, bool [N]; None for none."""
+        none = np.zeros(len(self.y), bool)
+        test, unused = none if test is None else test, none if unused is None else unused
+        if not unused.any() and not test.any():
+            return self
+
+        def part(rows: np.ndarray) -> tuple[Any, Any, dict[str, Any]]:
+            x = self.x
+            if isinstance(x, Mapping):
+                x = {name: select_samples(values, rows) for name, values in x.items()}
+            else:
+                x = select_samples(x, rows)
+            return x, self.y[rows], {c: v[rows] for c, v in self.columns.items()}
+
+        x, y, columns = part(~test & ~unused)
+        train = replace(self, x=x, y=y, columns=columns)
+        if not test.any():
+            return train
+        x_test, y_test, test_columns = part(test & ~unused)
+        return replace(train, x_test=x_test, y_test=y_test, test_columns=test_columns)
 
     def with_groups(self, values: Any) -> RawSamples:
         """The set with the group of each training sample, or of each training and then each test sample.
@@ -222,22 +190,34 @@ def check_columns(sets: Sequence[tuple[str, RawSamples]]) -> Mapping[str, Any]:
 
 
 def share_numbering(sets: Sequence[tuple[str, RawSamples]]) -> list[RawSamples]:
-    """The sets with one list of classes; labels that are numbered differently are matched by the classes'
-    names.
+    """The sets with one list of classes. Where sets have other lists, each with its own numbers, labels
+    become the names of the classes, those of the first set first.
 
     sets: the sets, each with its name for messages. Raises DataError (E404) if the names do not identify the
     classes.
     """
-    lists = [(name, raw.classes if raw.classes and array_of(raw.y).ndim < 3 else None) for name, raw in sets]
-    among = common_names([(name, classes) for name, classes in lists if classes])
+    lists = {of: raw.classes for of, raw in sets if raw.classes and array_of(raw.y).ndim < 3}
+    among = tuple(dict.fromkeys(name for names in lists.values() for name in names))
+    if len({*lists.values()}) < 2:
+        return [raw for _, raw in sets]
+
+    def words(y: Any, names: ClassNames, of: str) -> Any:
+        values = None if y is None else array_of(y)
+        if values is None or values.dtype.kind not in "biuf":
+            return y
+        if values.ndim > 1 or len({*names}) < len(names):
+            text = f"the classes of {excerpt(of)} and of others differ"
+            raise DataError("E404", f"{text}; give all sets the same, each name once.")
+        return np.array(names)[values.astype(np.int64)]
+
     note: Note = ("labels", "classes were matched by their names, because sets number them differently")
-    renumbered = []
-    for (of, classes), (_, raw) in zip(lists, sets):
-        if classes and among:
-            ys = [y if y is None else renumber(y, classes, among, of) for y in (raw.y, raw.y_test)]
-            raw = replace(raw, y=ys[0], y_test=ys[1], classes=among, notes=(*raw.notes, note))
-        renumbered.append(raw)
-    return renumbered
+    shared = list[RawSamples]()
+    for of, raw in sets:
+        if names := lists.get(of):
+            y, y_test = (words(labels, names, of) for labels in (raw.y, raw.y_test))
+            raw = replace(raw, y=y, y_test=y_test, classes=among, notes=(*raw.notes, note))
+        shared.append(raw)
+    return shared
 
 
 def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | None = None) -> Dataset:
@@ -263,7 +243,10 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
     (x, y, owner), *test = parts
     source_dtype, scaling = _common_type(sets)
     notes = [*(note for raw in sets.values() for note in raw.notes), *scaling]
-    classes = _common_classes(sets)
+    classes = next((raw.classes for raw in sets.values() if raw.classes), None)
+    if classes and len({len(raw.classes) for raw in sets.values() if raw.classes}) > 1:
+        remedy = "give every client the same: unskew.data.arrays(..., classes=...)"
+        raise DataError("E404", f"clients' masks have different numbers of classes; {remedy}.")
     if not isinstance(x, PackedSamples) and y.ndim == 3 and x.ndim == 4 and y.dtype.kind in "biuf":
         origins = [MaskOrigin(np.array(names)[of], lambda _: "given as arrays") for _, _, of in parts]
         ys, classes = as_masks("clients", [y for _, y, _ in parts], classes, notes, origins)
@@ -322,19 +305,6 @@ def _common_target(sets: Mapping[str, RawSamples]) -> Target | None:
             remedy = "give all one target, with the same constants"
             raise DataError("E404", f"'{first}' learns {texts[0]}, '{name}' {texts[1]}; {remedy}.")
     return target
-
-
-def _common_classes(sets: Mapping[str, RawSamples]) -> tuple[str, ...] | None:
-    """The names of the classes if some client knows them. Raises DataError (E404) if two clients' masks
-    differ in them."""
-    lists = {name: raw.classes for name, raw in sets.items() if raw.classes}
-    first = next(iter(lists), "")
-    for name, classes in lists.items():
-        if np.ndim(sets[name].y) > 1 and len(classes) != len(lists[first]):
-            fault = f"masks of '{first}' have {len(lists[first])} classes, those of '{name}' {len(classes)}"
-            remedy = "give every client the same classes: unskew.data.arrays(..., classes=...)"
-            raise DataError("E404", f"{fault}; {remedy}.")
-    return lists.get(first)
 
 
 def _join_part(

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data.samples.conversion import DEPTHS, LARGE, check_axes, sample_array
+from unskew.data.samples.conversion import DEPTHS, LARGE, check_axes, rows_of_mapping, sample_array
 from unskew.data.samples.reading_notes import Note
 from unskew.data.storage.sample_rows import Rows, is_streamed, row_blocks
-from unskew.data.storage.scratch import copy_rows, fits_memory, mapped_rows, scratch_note
+from unskew.data.storage.scratch import SampleSink, scratch_note
 from unskew.errors import DataError, excerpt
 from unskew.formats.input_layout import (
     KINDS,
@@ -115,30 +115,16 @@ def pack_to_layout(layout: Layout, x: Any, name: str) -> np.ndarray:
     for item in layout.inputs:
         _check_fits(item, inputs[item.name], name)
     count = _sample_count(inputs, name)
-    if not fits_memory(count, (layout.width,)):
-        return _copied_rows(layout, inputs, name, count)
-    arrays = {
-        key: values[np.arange(count)] if is_streamed(values) else values for key, values in inputs.items()
-    }
-    for item in layout.inputs:
-        _check_exact(arrays[item.name].reshape(count, item.size), item, name)
-    rows = pack_rows(layout, arrays, count)
-    for item, start, end in layout.places:
-        _check_finite(rows[:, start:end], item, name)
-    return rows
-
-
-def _copied_rows(layout: Layout, inputs: Mapping[str, np.ndarray], name: str, count: int) -> np.ndarray:
-    """Rows in a scratch file; all of them are checked while they are written."""
-
-    def read(rows: np.ndarray) -> np.ndarray:
-        x = pack_rows(layout, {key: values[rows] for key, values in inputs.items()}, len(rows))
+    sink = SampleSink(name, (count, layout.width))
+    for rows in row_blocks(sink.shape):
+        values = {key: array[rows] for key, array in inputs.items()}
+        for item in layout.inputs:
+            _check_exact(values[item.name].reshape(len(rows), item.size), item, name, int(rows[0]))
+        x = pack_rows(layout, values, len(rows))
         for item, start, end in layout.places:
-            _check_exact(x[:, start:end], item, name, int(rows[0]))
             _check_finite(x[:, start:end], item, name, int(rows[0]))
-        return x
-
-    return copy_rows(name, (count, layout.width), read)
+        sink.put(int(rows[0]), x)
+    return sink.samples()
 
 
 def layout_difference(first: Layout, second: Layout) -> str:
@@ -176,12 +162,8 @@ def _input_arrays(x: Any, name: str) -> dict[str, np.ndarray]:
 def _input_array(values: Any, label: str) -> np.ndarray:
     """An input as an array; the rows of a large mapped file are read when they are needed."""
     array = sample_array(values, label)
-    if not isinstance(array, np.memmap) or array.nbytes <= LARGE:
-        return array
-    if (rows := mapped_rows(array, None)) is not None:
-        return rows
-    text = f"{array.nbytes:,} bytes are mapped so that changes stay in memory (mode 'c')"
-    raise DataError("E403", f"{label}: {text}; map the file with mode 'r'.")
+    large = isinstance(array, np.memmap) and array.nbytes > LARGE
+    return rows_of_mapping(array, None, label) if large else array
 
 
 def _input_of(key: str, values: np.ndarray, name: str) -> Input:

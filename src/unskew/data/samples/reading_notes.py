@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -40,11 +40,6 @@ class Intake:
     def with_notes(self, *notes: Note) -> Intake:
         """This intake with further notes; a note that is there already is not repeated."""
         return replace(self, notes=tuple(dict.fromkeys((*self.notes, *notes))))
-
-
-def prefix_notes(name: str, notes: Iterable[Note]) -> list[Note]:
-    """Notes on one of several inputs or columns, each with its name in front."""
-    return [(topic, f"{name}: {text}") for topic, text in notes]
 
 
 def quantity(n: int, noun: str) -> str:

@@ -6,7 +6,7 @@ place of the images: strips of 100 as lossless WebP bytes, which `train_off` and
 
 from __future__ import annotations
 
-from unskew.data.downloads.named_archives import open_archive
+from unskew.data.files.archives import open_archive
 from unskew.data.samples.conversion import unit_interval
 from unskew.data.samples.dataset import Dataset
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from unskew.data.downloads.named_archives import open_archive
+from unskew.data.files.archives import open_archive
 from unskew.data.samples.conversion import unit_interval
 from unskew.data.samples.dataset import Dataset
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from unskew.data.downloads.named_archives import open_archive
+from unskew.data.files.archives import open_archive
 from unskew.data.kinds.images import resize_images, resize_masks
 from unskew.data.samples.conversion import unit_interval
 from unskew.data.samples.dataset import Dataset

@@ -11,7 +11,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Le
 
-from unskew.data.downloads.named_archives import open_archive
+from unskew.data.files.archives import open_archive
 from unskew.data.samples.dataset import Dataset
 
 SOURCE = "archive.ics.uci.edu/dataset/240 (asks to be cited)"

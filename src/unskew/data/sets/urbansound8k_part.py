@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from unskew.data.downloads.named_archives import open_archive
+from unskew.data.files.archives import open_archive
 from unskew.data.samples.dataset import Dataset
 
 SOURCE = "urbansounddataset.weebly.com (CC BY-NC 3.0)"

@@ -14,8 +14,9 @@ from unskew.errors import DataError, suggestion
 
 @dataclass(frozen=True)
 class Column(Partition):
-    """Natural clients. With the setting `samples`, each keeps at most that many, drawn in proportion to
-    its classes."""
+    """One client for each value of a column of the data: sites, subjects, speakers.
+
+    With the setting `samples`, each keeps at most that many, drawn in proportion to its classes."""
 
     column: Annotated[str, "which column"]
     name = "column"

@@ -1,23 +1,22 @@
 """The samples of a .npy file, row by row.
 
 Rows are read by position rather than through a memory map: a file that is truncated while it is in use is
-then an error and does not kill the process, and memory holds only the rows that are read. `write_rows` and
-`read_rows` pass samples to another process.
+then an error and does not kill the process, and memory holds only the rows that are read.
 """
 
 from __future__ import annotations
 
 import io
-import math
+import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from unskew.data.storage.sample_rows import Rows, Source, as_rows, changed_error, row_blocks, select_samples
+from unskew.data.storage.sample_rows import Rows, Source, as_rows, changed_error, row_blocks
 from unskew.errors import DataError
 from unskew.system import disk
 
@@ -109,58 +108,25 @@ def _aligned_array(shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
     return memory[skip : skip + size].view(kind).reshape(shape)
 
 
-def is_unchanged_file(x: Rows) -> bool:
-    """Whether samples are stored in a file with a name exactly as they are used."""
-    return type(x.source) is NpyRows and x.unchanged
-
-
-def write_rows(x: Rows, path: Path) -> dict[str, Any]:
-    """Put samples at this path, by a link to their file, or written as float32, block by block.
-
-    Returns their form in the file as JSON. It has no file name, because anyone may have written such facts.
-    Raises Paused (E203) on a full disk, and DataError (E413) for rows that cannot be read.
-    """
-    if is_unchanged_file(x):
-        source = x.source
-        assert isinstance(source, NpyRows)
-        if disk.link_to(path, source.path):
-            return {
-                "offset": source.offset,
-                "kind": source.kind.str,
-                "full": source.full,
-                "shape": list(source.shape),
-            }
-        x = Rows(source)  # the reader selects from all rows
+def write_rows(x: Rows, path: Path) -> None:
+    """Write samples as float32 into a .npy file, block by block. Raises Paused (E203) on a full disk, and
+    DataError (E413) for rows that cannot be read."""
     header = io.BytesIO()
     form = {"descr": "<f4", "fortran_order": False, "shape": x.shape}
     np.lib.format.write_array_header_1_0(header, form)
     pieces = (x[rows].reshape(-1).astype("<f4").view(np.uint8).data for rows in row_blocks(x.shape))
     disk.replace_piecewise(path, chain([header.getvalue()], pieces), x.nbytes)
-    return {"offset": header.tell(), "kind": "<f4", "full": None, "shape": list(x.shape)}
 
 
-def read_rows(facts: Mapping[str, Any], path: Path, rows: np.ndarray | None) -> np.ndarray:
-    """The samples at this path, in the form that `write_rows` returned. rows: which of them; None for all.
-
-    Raises DataError (E402) if the file is gone, and KeyError, TypeError or ValueError for facts that
-    `write_rows` does not write.
-    """
-    kind = np.dtype(str(facts["kind"]))
-    shape = tuple(facts["shape"])
-    offset = facts["offset"]
-    full = facts["full"]
-    if kind.kind not in "biuf" or kind.subdtype or not shape:
-        raise ValueError(f"samples of {kind}")
-    if (
-        any(type(n) is not int or n < 0 for n in (*shape, offset))
-        or type(full) not in (int, type(None))
-        or full == 0
-    ):
-        raise ValueError("samples of no shape")
-    place = path.resolve()
-    if place.exists() and (
-        not place.is_file() or offset + math.prod(shape) * kind.itemsize > place.stat().st_size
-    ):
-        raise ValueError(f"{path.name} is shorter than its samples")
-    x = as_rows(NpyRows(place, offset, shape, kind, full))
-    return x if rows is None else select_samples(x, rows)
+def mapped_rows(x: np.ndarray, full: int | None) -> np.ndarray | None:
+    """A mapped array as rows of its file; None if these do not follow one another in it, as in Fortran order,
+    or if the array may have been changed in memory only. full: divisor of the numbers, None to leave them
+    unchanged."""
+    if not isinstance(x, np.memmap) or x.mode == "c" or x.filename is None:  # pyright: ignore[reportUnnecessaryComparison]
+        return None
+    if not x.flags.c_contiguous:
+        return None
+    mapping = np.frombuffer(x._mmap, np.uint8)  # type: ignore[attr-defined]
+    begins = x.offset - x.offset % mmap.ALLOCATIONGRANULARITY
+    offset = begins + x.__array_interface__["data"][0] - mapping.__array_interface__["data"][0]
+    return as_rows(NpyRows(Path(x.filename), offset, x.shape, x.dtype, full))

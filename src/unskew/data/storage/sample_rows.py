@@ -2,17 +2,18 @@
 
 A `Rows` object takes the place of an array of samples: it has a shape, returns an array for every index, and
 records which rows of its source it holds and which functions are applied to them. `select_samples` takes a
-subset without reading. A `Concatenation` joins the samples of several clients, some of which are in memory.
+subset without reading. Samples that are equal byte for byte are known by their digests, of which one pass
+over all samples keeps 8 bytes each.
 Letters: N samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any, cast
-from zlib import crc32
 
 import numpy as np
 
@@ -28,11 +29,11 @@ SUM_BLOCK = 1 << 24
 class Survey:
     """The result of a pass over all rows of a source.
 
-    crc: checksum of each row's bytes, uint32 [N]. low, high: each row's smallest and largest value, float32
-    [N]; NaN for a row that contains one.
+    digests: of each row's bytes, uint64 [N]. low, high: each row's smallest and largest value, float32 [N];
+    NaN for a row that contains one.
     """
 
-    crc: np.ndarray
+    digests: np.ndarray
     low: np.ndarray
     high: np.ndarray
 
@@ -76,15 +77,24 @@ def survey_rows(shape: tuple[int, ...], read: Callable[[np.ndarray], np.ndarray]
     return Survey(*(np.concatenate(values) for values in zip(*parts)))
 
 
-def checksums(x: np.ndarray) -> np.ndarray:
-    """The checksum of each sample's bytes, uint32 [N]; samples with equal ones may still differ."""
-    return np.fromiter((crc32(np.ascontiguousarray(row).data) for row in x), np.uint32, len(x))
+def row_digests(x: np.ndarray) -> np.ndarray:
+    """The digest of each sample's bytes, uint64 [N]."""
+    if isinstance(x, Rows):
+        return x.survey.digests
+    texts = (blake2b(np.ascontiguousarray(row).data, digest_size=8).digest() for row in x)
+    return np.fromiter((int.from_bytes(text, "little") for text in texts), np.uint64, len(x))
+
+
+def first_duplicates(x: np.ndarray) -> np.ndarray:
+    """For each sample the first one that equals it, itself if none does: int64 [N]."""
+    _, first, group = np.unique(row_digests(x), return_index=True, return_inverse=True)
+    return first[group.reshape(-1)]
 
 
 def survey_block(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(crc, low, high) of samples [n, ...], as `Survey` holds them."""
+    """(digests, low, high) of samples [n, ...], as `Survey` holds them."""
     flat = x.reshape(len(x), -1)
-    return checksums(x), flat.min(1), flat.max(1)
+    return row_digests(x), flat.min(1), flat.max(1)
 
 
 def row_blocks(shape: tuple[int, ...]) -> Iterator[np.ndarray]:
@@ -166,7 +176,7 @@ class Rows:
         survey = self.source.survey
         if self.rows is None:
             return survey
-        return Survey(*(values[self.rows] for values in (survey.crc, survey.low, survey.high)))
+        return Survey(*(values[self.rows] for values in (survey.digests, survey.low, survey.high)))
 
 
 def _row_numbers(index: Any, count: int) -> np.ndarray:
@@ -201,48 +211,3 @@ def map_samples(x: np.ndarray, change: Callable[[np.ndarray], np.ndarray]) -> np
     """The samples after a function that acts on each separately; samples on disk are changed when they are
     read."""
     return cast(np.ndarray, replace(x, changes=(*x.changes, change))) if isinstance(x, Rows) else change(x)
-
-
-class Concatenation(Source):
-    """The samples of all parts, in order. parts: at least one array float32 [n, ...], all of one sample
-    shape, in memory or on disk."""
-
-    def __init__(self, parts: Sequence[np.ndarray]):
-        self.parts = parts
-        self.name = next(part.source.name for part in parts if isinstance(part, Rows))
-        self.starts = np.cumsum([0, *map(len, parts)])
-        self.shape = (int(self.starts[-1]), *parts[0].shape[1:])
-
-    def read(self, rows: np.ndarray) -> np.ndarray:
-        x = np.empty((len(rows), *self.shape[1:]), np.float32)
-        owner = np.searchsorted(self.starts, rows, "right") - 1
-        for number in np.unique(owner).tolist():
-            positions = np.flatnonzero(owner == number)
-            x[positions] = self.parts[number][rows[positions] - self.starts[number]]
-        return x
-
-    def prefetch(self, rows: np.ndarray) -> None:
-        for part, start in zip(self.parts, self.starts):
-            if isinstance(part, Rows):
-                part.prefetch(rows[(rows >= start) & (rows < start + len(part))] - start)
-
-    @cached_property
-    def survey(self) -> Survey:
-        surveys = [
-            part.survey
-            if isinstance(part, Rows) and part.unchanged
-            else survey_rows(part.shape, part.__getitem__)
-            for part in self.parts
-        ]
-        return Survey(*(np.concatenate(values) for values in zip(*((s.crc, s.low, s.high) for s in surveys))))
-
-
-def concatenate_samples(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """All parts as one array, or as rows if some part is read from disk."""
-    read = [part for part in parts if isinstance(part, Rows)]
-    if len(read) == len(parts) and all(
-        p.source is read[0].source and p.changes == read[0].changes for p in read
-    ):
-        rows = [np.arange(len(p)) if p.rows is None else p.rows for p in read]
-        return cast(np.ndarray, replace(read[0], rows=np.concatenate(rows)))
-    return as_rows(Concatenation(parts)) if any(map(is_streamed, parts)) else np.concatenate(parts)

@@ -8,18 +8,18 @@ that is resumed converts its samples again.
 
 from __future__ import annotations
 
-import mmap
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
 from unskew.data.storage.npy_rows import NpyRows
-from unskew.data.storage.sample_rows import Source, Survey, as_rows, row_blocks, survey_block
+from unskew.data.storage.sample_rows import Rows, Source, Survey, as_rows, row_blocks, survey_block
 from unskew.errors import DataError, excerpt
 from unskew.system.machine import usable_memory
 
@@ -51,20 +51,29 @@ class ScratchRows(NpyRows):
     """The rows of a scratch file."""
 
 
-class ScratchFile:
-    """A file for the samples of a set, float32 [N, ...], each of which is written once.
+class SampleSink:
+    """The destination of the samples of a set, float32 [N, ...], each of which is written once: memory, or a
+    scratch file.
 
-    source_dtype: as in `Source`. Raises DataError: E402 if the environment names a folder that does not
-    exist, E142 if there is no room in the folder.
+    in_memory: whether to keep them in memory; None decides by their size. source_dtype: as in `Source`.
+    Raises DataError: E402 if the environment names a folder that does not exist, E142 if there is no room in
+    the folder.
     """
 
-    def __init__(self, name: str, shape: tuple[int, ...], source_dtype: np.dtype[Any] = Source.source_dtype):
+    def __init__(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        in_memory: bool | None = None,
+        source_dtype: np.dtype[Any] = Source.source_dtype,
+    ):
         self.name, self.shape, self.source_dtype = name, shape, source_dtype
-        self.folder = scratch_folder()
-        self._survey = Survey(
-            np.empty(shape[0], np.uint32), np.empty(shape[0], np.float32), np.empty(shape[0], np.float32)
-        )
-        self.size = 4 * prod(shape)
+        self._memory: np.ndarray | None = None
+        if fits_memory(shape[0], shape[1:]) if in_memory is None else in_memory:
+            self._memory = np.empty(shape, np.float32)
+            return
+        self.folder, self.size = scratch_folder(), 4 * prod(shape)
+        self._survey = Survey(np.empty(shape[0], np.uint64), *np.empty((2, shape[0]), np.float32))
         try:
             self._file = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115  (closed with this object)
             if self.size and hasattr(os, "posix_fallocate"):
@@ -73,19 +82,23 @@ class ScratchFile:
             raise self._disk_error(error) from error
 
     def put(self, begin: int, x: np.ndarray) -> None:
-        """Write samples, float32 [n, ...], from this number on."""
-        x = np.ascontiguousarray(x, "<f4")
+        """Write samples [n, ...] from this number on."""
         rows = slice(begin, begin + len(x))
-        survey = self._survey
-        survey.crc[rows], survey.low[rows], survey.high[rows] = survey_block(x)
+        if self._memory is not None:
+            self._memory[rows] = x
+            return
+        x, survey = np.ascontiguousarray(x, "<f4"), self._survey
+        survey.digests[rows], survey.low[rows], survey.high[rows] = survey_block(x)
         try:
             self._file.seek(begin * 4 * prod(self.shape[1:]))
             self._file.write(x.reshape(-1).view(np.uint8).data)
         except OSError as error:
             raise self._disk_error(error) from error
 
-    def samples(self) -> np.ndarray:
-        """All samples, as rows of this file."""
+    def samples(self, notes: list[StorageNote] | None = None) -> np.ndarray:
+        """All samples: the array, or rows of the file, of which the notes then say where it is."""
+        if self._memory is not None:
+            return self._memory
         try:
             self._file.flush()
         except OSError as error:
@@ -94,6 +107,8 @@ class ScratchFile:
         source = ScratchRows(path, 0, self.shape, np.dtype("<f4"), None, self._file)
         source.name, source.source_dtype = self.name, self.source_dtype
         source.__dict__["survey"] = self._survey
+        if notes is not None:
+            notes.append(scratch_note(self.shape))
         return as_rows(source)
 
     def _disk_error(self, error: OSError) -> DataError:
@@ -110,39 +125,23 @@ def scratch_note(shape: tuple[int, ...]) -> StorageNote:
     return "note", f"samples are read when they are wanted: {text}; {place}"
 
 
-def copy_rows(
-    name: str,
-    shape: tuple[int, ...],
-    read: Callable[[np.ndarray], np.ndarray],
-    source_dtype: np.dtype[Any] = Source.source_dtype,
-) -> np.ndarray:
-    """Samples of this shape in a scratch file. read: returns the samples float32 at these numbers. Raises
-    DataError as `ScratchFile` and `read` do."""
-    file = ScratchFile(name, shape, source_dtype)
-    for rows in row_blocks(shape):
-        file.put(int(rows[0]), read(rows))
-    return file.samples()
-
-
-def mapped_rows(x: np.ndarray, full: int | None) -> np.ndarray | None:
-    """A mapped array as rows of its file, or of a scratch file if they are not in C order; None if the array
-    may have been changed in memory only. full: divisor of the numbers, None to leave them unchanged."""
-    if not isinstance(x, np.memmap) or x.mode == "c" or x.filename is None:  # pyright: ignore[reportUnnecessaryComparison]
-        return None
-    path = Path(x.filename)
-    if x.flags.c_contiguous:
-        mapping = np.frombuffer(x._mmap, np.uint8)  # type: ignore[attr-defined]
-        begins = x.offset - x.offset % mmap.ALLOCATIONGRANULARITY
-        offset = begins + x.__array_interface__["data"][0] - mapping.__array_interface__["data"][0]
-        return as_rows(NpyRows(path, offset, x.shape, x.dtype, full))
-
-    def read(rows: np.ndarray) -> np.ndarray:
-        with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
-            block = x[rows].astype(np.float32, order="C")
-        return block if full is None else np.divide(block, np.float32(full), out=block)
-
-    dtype = x.dtype.newbyteorder("=") if full is None else Source.source_dtype
-    return copy_rows(path.name, x.shape, read, dtype)
+def concatenate_samples(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """All parts, arrays float32 [n, ...] or rows, as one array; if some part is read from disk, as rows of
+    its source or of one scratch file."""
+    read = [part for part in parts if isinstance(part, Rows)]
+    if not read:
+        return np.concatenate(parts)
+    first = read[0]
+    if len(read) == len(parts) and all(p.source is first.source and p.changes == first.changes for p in read):
+        rows = [np.arange(len(p)) if p.rows is None else p.rows for p in read]
+        return cast(np.ndarray, replace(first, rows=np.concatenate(rows)))
+    sink = SampleSink(first.source.name, (sum(map(len, parts)), *first.shape[1:]), False)
+    begin = 0
+    for part in parts:
+        for rows in row_blocks(part.shape):
+            sink.put(begin + int(rows[0]), part[rows])
+        begin += len(part)
+    return sink.samples()
 
 
 def scratch_folder() -> Path:

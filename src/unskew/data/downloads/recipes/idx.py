@@ -17,13 +17,7 @@ UNSIGNED_BYTES = 8
 FASHION = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
-EMNIST = {
-    "balanced": (112_800, 18_800),
-    "letters": (124_800, 20_800),
-    "digits": (240_000, 40_000),
-    "byclass": (697_932, 116_323),
-}
-"""Published numbers of training and test samples, by split."""
+EMNIST = ("balanced", "letters", "digits", "byclass")
 
 
 def idx(content: bytes, axes: int, place: str) -> np.ndarray:
@@ -111,7 +105,6 @@ SETS = {
         "",
         _IDX,
         mnist,
-        (60_000, 10_000),
         _DIGITS,
         addresses=tuple(f"https://ossci-datasets.s3.amazonaws.com/mnist/{name}" for name in _DIGITS),
     ),
@@ -121,7 +114,6 @@ SETS = {
         "MIT",
         _IDX,
         mnist,
-        (60_000, 10_000),
         _CLOTHES,
         addresses=tuple(f"http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/{n}" for n in _CLOTHES),
     ),
@@ -132,10 +124,9 @@ SETS = {
             "",
             "gzip.zip, or the folder it unpacks to",
             emnist,
-            sizes,
             {"gzip.zip": "md5:58c8d27c78d21e728a6bc7b3cc06412e"},
             addresses=("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",),
         )
-        for split, sizes in EMNIST.items()
+        for split in EMNIST
     },
 }

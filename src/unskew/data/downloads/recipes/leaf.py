@@ -1,13 +1,11 @@
 """LEAF's JSON files: FEMNIST by writer, Shakespeare by role.
 
-Format: `{"users": [...], "user_data": {user: {"x": [...], "y": [...]}}}`. Shakespeare is also read from a
-plain text in which a line `ROLE:` precedes the role's lines.
+Format: `{"users": [...], "user_data": {user: {"x": [...], "y": [...]}}}`.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,9 +18,6 @@ CHARACTERS = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 """FEMNIST's classes, in order."""
 WINDOW = 80
 """Number of characters from which the next one is predicted."""
-ROLE = re.compile(r"\n\n(?=[A-Z][^\n:]{0,40}:\n)")
-TEST_SHARE = 0.2
-"""The share of a role's last characters that are test samples, if the text has no parts."""
 Client = tuple[str, np.ndarray, list[Any]]
 """(name, samples, labels) of a client."""
 
@@ -44,13 +39,7 @@ def shakespeare(origin: OriginalFiles) -> OriginalSamples:
     """Codes of 80 characters, uint8 [N, 80], and the next one; classes are the characters; the column
     `role`."""
     files = origin.files
-    jsons = [name for name in files.reading if name.endswith(".json")]
-    if jsons:
-        texts = _parts(
-            files, lambda text: text if isinstance(text, str) and len(text) == WINDOW else _format_error(text)
-        )
-    else:
-        texts = _windows(files)
+    texts = _parts(files, _window)
     characters = sorted(
         {c for part in texts.values() for _, x, y in part for text in (*x, *y) for c in str(text)}
     )
@@ -68,7 +57,9 @@ def shakespeare(origin: OriginalFiles) -> OriginalSamples:
     return _samples(parts, tuple(characters), lambda label: number[label], "role")
 
 
-def _format_error(text: Any) -> Any:
+def _window(text: Any) -> Any:
+    if isinstance(text, str) and len(text) == WINDOW:
+        return text
     raise ValueError(f"a sample is not a text of {WINDOW} characters")
 
 
@@ -92,31 +83,6 @@ def _clients(files: Files, name: str, read: Callable[[Any], Any]) -> Iterator[Cl
                 yield str(user), np.stack([np.asarray(read(x)) for x in rows["x"]]), list(rows["y"])
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise DataError("E401", f"{files.place}: {name} is no file of LEAF's: {error}.") from error
-
-
-def _windows(files: Files) -> dict[str, list[Client]]:
-    """Consecutive windows of each role's text; the last fifth of the text is the test part."""
-    name = next((n for n in files.reading if n.endswith(".txt")), "input.txt")
-    text = files.read(name).decode("utf-8", "replace")
-    role_texts: dict[str, str] = {}
-    for block in ROLE.split(f"\n\n{text}"):
-        role, colon, words = block.strip("\n").partition(":\n")
-        if colon and len(role) <= 41:
-            role_texts[role] = role_texts.get(role, "") + words + "\n"
-    parts: dict[str, list[Client]] = {"train": [], "test": []}
-    for role, words in role_texts.items():
-        cut = len(words) - int(len(words) * TEST_SHARE)
-        for part, piece in (("train", words[:cut]), ("test", words[cut:])):
-            starts = range(0, len(piece) - WINDOW, WINDOW)
-            if starts:
-                x = np.array([piece[i : i + WINDOW] for i in starts])
-                parts[part].append((role, x, [piece[i + WINDOW] for i in starts]))
-    if not parts["train"]:
-        raise DataError(
-            "E401",
-            f"{files.place}: {name} holds no role with more than {WINDOW} characters, as 'ROLE:' lines.",
-        )
-    return parts
 
 
 def _samples(
@@ -147,9 +113,9 @@ SETS = {
     ),
     "shakespeare": Recipe(
         "lines of Shakespeare's roles, to predict the next character (McMahan et al., 2017; LEAF)",
-        "github.com/TalwalkarLab/leaf, or github.com/karpathy/char-rnn (input.txt)",
+        "github.com/TalwalkarLab/leaf",
         "the text is in the public domain",
-        "the folder data/ that LEAF's preprocess.sh has made (JSON), or a text with lines ROLE:",
+        "the folder data/ that LEAF's preprocess.sh has made (JSON)",
         shakespeare,
     ),
 }

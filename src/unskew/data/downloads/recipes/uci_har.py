@@ -70,7 +70,6 @@ SETS = {
         "",
         "the zip archive, or the folder it unpacks to",
         uci_har,
-        (7_352, 2_947),
         {
             "UCI HAR Dataset.zip": "2045e435c955214b38145fb5fa00776c72814f01b203fec405152dac7d5bfeb0",
             "human+activity+recognition+using+smartphones.zip": "c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",  # noqa: E501

@@ -1,17 +1,16 @@
-"""A column that tells the label by itself is told, and none that only happens to agree, or is a good hint.
+"""A column that tells the label by itself is told, and none that only happens to agree, or is a good hint; and
+so is a class that nearly all samples have, before a model that always guesses it looks good.
 
 Likely mistakes: a label kept under a second name or in other words, a target in euros and in cents.
 """
 
-import json
-
 import numpy as np
 import pytest
 
+import unskew
 from tests.cli.calling import call
 from unskew import data
-from unskew.data.data_overview import table
-from unskew.data.data_warnings import leaks
+from unskew.data.data_overview import class_imbalance, leaks, table
 
 RNG = np.random.default_rng(0)
 N = 120
@@ -60,8 +59,6 @@ def test_words_of_a_table_are_compared_as_one_column(tmp_path):
     path.write_text("\n".join(["a,copy,coarse,label", *lines]) + "\n")
     dataset = data.read(path)
     assert f"warning  column 'copy' {SAYS}" in table(dataset)
-    told = json.loads(call("data", "check", str(path), "--json").out)["notes"]
-    assert {"about": "warning", "text": leaks(dataset)} in told
     assert (
         "column 'copy'"
         in call("run", "fedavg", "--data", str(path), "--rounds", "1", "--clients", "2", "--dry-run").out
@@ -100,3 +97,33 @@ def test_of_several_inputs_those_of_one_number_are_asked():
         "input age has a value of its own"
     )
     assert not leaks(data.arrays({"scan": scans, "other": scans}, Y, test=0))
+
+
+X = RNG.normal(size=(500, 3)).astype(np.float32)
+
+
+def of_shares(rare: int, **more):
+    labels = np.where(np.arange(500) < rare, "ill", "well")
+    return data.arrays(X, labels, X[:10], np.array(["ill", "well"] * 5), **more)
+
+
+def test_a_class_that_nearly_all_samples_have_is_told():
+    text = (
+        "99.0% of the training samples are of class 'well', so a model that always answers so has that"
+        " accuracy; 'ill' has 5. Look at --metrics auroc,balanced_accuracy as well"
+    )
+    rare = of_shares(5)
+    assert class_imbalance(rare) == text
+    assert f"warning  {text}" in table(rare)
+
+
+@pytest.mark.parametrize(("rare", "told"), [(0, False), (1, True), (50, True), (51, False), (250, False)])
+def test_it_is_told_from_nine_tenths_on(rare, told):
+    assert bool(class_imbalance(of_shares(rare))) is told
+
+
+def test_a_diagnosis_says_that_its_evidence_is_of_other_classes():
+    site = np.array(["a", "b"])[np.arange(500) % 2]
+    diagnosis = unskew.diagnose(of_shares(5, columns={"site": site}), skew="column:site")
+    assert "99.0% of the training samples are of class 'well'" in " ".join(diagnosis.cautions)
+    assert diagnosis.pays == "open"

@@ -1,0 +1,593 @@
+"""Parquet files, and folders that Hugging Face Datasets has saved, as one table of all their rows.
+
+x.parquet                         all rows
+a folder with any *.parquet       all rows, the files in the order of their paths
+train-*.parquet, test-*.parquet   training and test rows by the first word of the name, as on the hub
+train/*.parquet, test/*.parquet   training and test rows by folder
+shards/part-*.parquet             the files that the pattern matches
+dataset_dict.json, NAME/, NAME/   a DatasetDict of save_to_disk: {"splits": [NAME, NAME]}
+state.json                        a Dataset of save_to_disk: {"_data_files": [{"filename": NAME}], ...}, Arrow
+                                  streams in their order; names must be those of entries of the folder
+
+The kind of a column follows from its Arrow type. Column statistics are not used: pyarrow 26 crashes on
+damaged ones instead of raising an error.
+
+    number   int64, float, bool ...                    text    string, also as a dictionary
+    list     numbers in lists of one shape, nested     packed  struct<bytes: binary, ...>, a file in each row
+    value    dates, decimals and the like              other   anything else, which is left out
+
+Letters: N rows of all files together.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from unskew.data.files import cells
+from unskew.data.files.sheets import ColumnSubset
+from unskew.data.files.tree import IMAGE_ENDINGS, PART_NAMES, SOUND_ENDINGS, VOLUME_ENDINGS
+from unskew.data.samples.reading_notes import abbreviate
+from unskew.data.storage.scratch import MEMORY_SHARE
+from unskew.errors import DataError, excerpt
+from unskew.system.machine import usable_memory
+
+NUMBER_TYPES = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+NUMBER_TYPES |= {"bool", "halffloat", "float", "double"}
+TEXT_TYPES = {"string", "large_string", "string_view"}
+LIST_TYPE = re.compile(r"(?:large_)?list<[^:]+: (?P<inner>.*)>|fixed_size_list<[^:]+: (?P<fixed>.*)>\[\d+\]")
+FILE_TYPE = re.compile(r"struct<(?:.*, )?bytes: (large_)?binary\b.*>")
+VALUE_TYPES = re.compile(r"date|time|timestamp|decimal|null|duration|month")
+
+
+@dataclass(frozen=True)
+class Column:
+    """kind: number, text, list, packed, value or other, see above. form: name of the Arrow type."""
+
+    name: str
+    kind: str
+    form: str
+
+
+def column_of(field: Any) -> Column:
+    """The column of a field of a schema. An extension type counts as its storage type."""
+    form = str(getattr(field.type, "storage_type", field.type))
+    return Column(field.name, _kind_of(form), form)
+
+
+def _kind_of(form: str) -> str:
+    if form in NUMBER_TYPES:
+        return "number"
+    if form in TEXT_TYPES or form.startswith("dictionary<values=string,"):
+        return "text"
+    if FILE_TYPE.fullmatch(form):
+        return "packed"
+    if (inner := _innermost(form)) != form:
+        return "list" if inner in NUMBER_TYPES else "other"
+    return "value" if VALUE_TYPES.match(form) else "other"
+
+
+def _innermost(form: str) -> str:
+    """The type of what lists of lists hold."""
+    while match := LIST_TYPE.fullmatch(form):
+        form = (match["inner"] or match["fixed"]).removesuffix(" not null")
+    return form
+
+
+def values_of(array: Any) -> np.ndarray:
+    """A column's values, [N]: whole numbers as int64 if they fit, others as float64; words, and columns with
+    missing values, as objects."""
+    form = str(array.type)
+    if form.startswith("dictionary<"):  # equal words share one object
+        words = _objects([*array.dictionary.to_pylist(), None])
+        return words[array.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)]
+    if form in NUMBER_TYPES and not array.null_count:
+        return _widen(array.to_numpy(zero_copy_only=False))
+    return _objects(array.to_pylist())
+
+
+def _widen(values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind == "f":
+        return values.astype(np.float64, copy=False)
+    fits = values.dtype.kind == "u" and (not len(values) or int(values.max()) < 1 << 63)
+    return values.astype(np.int64, copy=False) if values.dtype.kind == "i" or fits else values
+
+
+def lists_of(array: Any) -> np.ndarray | None:
+    """Lists as one array [N, ...]; None if lists differ in length, or if a list or a number in one is
+    missing."""
+    shape: list[int] = [len(array)]
+    while LIST_TYPE.fullmatch(str(array.type)):
+        if array.null_count:
+            return None
+        inner = array.flatten()
+        lengths = (
+            array.value_lengths().to_numpy(zero_copy_only=False) if hasattr(array, "value_lengths") else None
+        )
+        size = len(inner) // len(array) if len(array) else 0
+        if len(inner) != size * len(array) or (lengths is not None and (lengths != size).any()):
+            return None
+        shape.append(size)
+        array = inner
+    if array.null_count:
+        return None
+    return array.to_numpy(zero_copy_only=False).reshape(shape)
+
+
+def files_of(array: Any) -> np.ndarray:
+    """The content of each row's file, objects [N]: bytes, or None for a row without content."""
+    return _objects(array.field("bytes").to_pylist())
+
+
+def _objects(items: list[Any]) -> np.ndarray:
+    values = np.empty(len(items), object)
+    values[:] = items
+    return values
+
+
+READ_BUFFER = 1 << 20
+"""Number of bytes of a column that are read at once; otherwise pyarrow holds the whole column of a row
+group."""
+STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
+"""The last bytes of a whole Arrow stream."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One Parquet file of a table.
+
+    rows: number of rows. columns: by name. size: unpacked size in bytes. classes: class names of columns, as
+    the hub writes them into the schema.
+    """
+
+    path: Path
+    rows: int
+    columns: dict[str, Column]
+    size: int
+    classes: dict[str, tuple[str, ...]]
+
+    def batches(self, names: Sequence[str], at_once: int) -> Iterator[Any]:
+        """The rows in order, in Arrow batches of at most `at_once` rows; `column(name)` returns a column of
+        one. Raises DataError (E401) for a file that is damaged or has other rows than when it was opened."""
+        rows = 0
+        try:
+            for batch in self._batches(names, at_once):
+                rows += batch.num_rows
+                yield batch
+        except DataError:
+            raise
+        except Exception as error:  # pyarrow raises many kinds of error for damaged files
+            raise _file_error(self.path, error) from error
+        if rows != self.rows:
+            text = f"holds {rows:,} rows, and {self.rows:,} when it was opened"
+            raise DataError("E401", f"{self.path} {text}; write it again.")
+
+    def _batches(self, names: Sequence[str], at_once: int) -> Iterator[Any]:
+        with _pyarrow("pyarrow.parquet", self.path).ParquetFile(
+            self.path,
+            read_dictionary=[name for name in names if self.columns[name].kind == "text"],
+            buffer_size=READ_BUFFER,
+            pre_buffer=False,
+            page_checksum_verification=True,
+        ) as file:
+            yield from file.iter_batches(at_once, columns=list(names), use_threads=False)
+
+
+@dataclass(frozen=True)
+class StreamShard(Shard):
+    """One file that holds an Arrow stream. table: pyarrow's, which is mapped from the file."""
+
+    table: Any
+
+    def _batches(self, names: Sequence[str], at_once: int) -> Iterator[Any]:
+        for batch in self.table.select(list(names)).to_batches(at_once):
+            batch.validate(full=True)
+            columns = [getattr(column, "storage", column) for column in batch.columns]
+            yield type(batch).from_arrays(columns, list(names))
+
+
+def _read_shard(path: Path) -> Shard:
+    """The shard that the footer of a Parquet file describes. Raises DataError (E401): without pyarrow, and
+    for a file without a whole footer."""
+    parquet = _pyarrow("pyarrow.parquet", path)
+    try:
+        with parquet.ParquetFile(path, pre_buffer=False) as file:
+            metadata = file.metadata
+            size = sum(int(metadata.row_group(i).total_byte_size) for i in range(metadata.num_row_groups))
+            columns, classes = _schema_facts(path, file.schema_arrow)
+            return Shard(path, metadata.num_rows, columns, size, classes)
+    except DataError:
+        raise
+    except Exception as error:  # as above
+        raise _file_error(path, error) from error
+
+
+def _read_stream(path: Path) -> Shard:
+    """The shard in an Arrow stream.
+
+    Raises DataError: E402 for a missing file, E401 without pyarrow, and for a file that is truncated or
+    damaged.
+    """
+    ipc, pyarrow = _pyarrow("pyarrow.ipc", path), importlib.import_module("pyarrow")
+    if not path.is_file():
+        raise DataError("E402", f"{path} is missing, which state.json lists; copy the whole folder.")
+    try:
+        with pyarrow.memory_map(str(path)) as file:
+            if file.size() < len(STREAM_END) or file.read_at(len(STREAM_END), file.size() - 8) != STREAM_END:
+                raise DataError("E401", f"{path} is cut off or no Arrow stream; copy it again.")
+            table = ipc.open_stream(file).read_all()
+    except DataError:
+        raise
+    except Exception as error:  # as above
+        raise _file_error(path, error) from error
+    columns, classes = _schema_facts(path, table.schema)
+    return StreamShard(path, table.num_rows, columns, path.stat().st_size, classes, table)
+
+
+def _schema_facts(path: Path, schema: Any) -> tuple[dict[str, Column], dict[str, tuple[str, ...]]]:
+    """(the columns of a schema, the class names that the hub's metadata have). Raises DataError (E401) for
+    two columns of one name."""
+    names = [cells.word(one.name) for one in schema]
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
+        raise DataError("E401", f"{path} has two columns called {excerpt(twice[0])}.")
+    columns = {one.name: column_of(one) for one in schema}
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"].items()
+        lists = {
+            str(column): feature.get("names") for column, feature in features if isinstance(feature, dict)
+        }
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return columns, {}
+    return columns, {
+        column: tuple(words)
+        for column, words in lists.items()
+        if isinstance(words, list) and words and all(isinstance(word, str) for word in words)
+    }
+
+
+def _pyarrow(module: str, path: Path) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        text = f"reading {path} needs pyarrow; pip install 'unskew[tables]', or save the table as CSV"
+        raise DataError("E401", f"{text}.") from None
+
+
+def _file_error(path: Path, error: Exception) -> DataError:
+    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return DataError("E401", f"{path} cannot be read by pyarrow: {excerpt(reason, 200)[1:-1]}.")
+
+
+T = TypeVar("T")
+COLUMN_ROWS = 1 << 12
+"""Number of rows that are read at once if a whole column is read."""
+WORDS_SHARE = 0.5
+"""The share of the samples' memory that the words of a single whole column may take."""
+
+
+@dataclass(frozen=True)
+class ShardTable:
+    """Files as one table. name: name of the set. shards: at least one, the training rows first. train_rows:
+    number of training rows.
+
+    omissions: descriptions of what is left out: columns that only some files have, and validation files.
+    """
+
+    name: str
+    shards: tuple[Shard, ...]
+    train_rows: int
+    omissions: tuple[str, ...] = ()
+
+    @cached_property
+    def columns(self) -> dict[str, Column]:
+        """The columns by name, without surrounding spaces."""
+        return {cells.word(name): column for name, column in self.shards[0].columns.items()}
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """The number of the first row of each file, and N at the end, int64 [files + 1]."""
+        return np.cumsum([0, *(shard.rows for shard in self.shards)])
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def test(self) -> np.ndarray | None:
+        """Which rows are test rows, bool [N]; None if the files have no test part."""
+        return np.arange(len(self)) >= self.train_rows if self.train_rows < len(self) else None
+
+    def classes(self, column: str) -> tuple[str, ...] | None:
+        """The class names of a column, if its files have them."""
+        name = self.columns[column].name
+        return next((shard.classes[name] for shard in self.shards if name in shard.classes), None)
+
+    def where(self, row: int) -> str:
+        """`row 3 of part-1.parquet`, from 0."""
+        number = int(np.searchsorted(self.starts, row, "right")) - 1
+        return f"row {row - int(self.starts[number])} of {self.shards[number].path}"
+
+    def batches(self, names: Sequence[str], at_once: int = 0) -> Iterator[tuple[int, Any]]:
+        """(number of the first row, an Arrow batch of rows) of these columns, in order. at_once: most rows of
+        a batch, by default COLUMN_ROWS."""
+        begin = 0
+        raw = [self.columns[name].name for name in names]
+        for shard in self.shards:
+            for batch in shard.batches(raw, at_once or COLUMN_ROWS):
+                yield begin, batch
+                begin += batch.num_rows
+
+    def parts(self, column: str, at_once: int = 0) -> Iterator[tuple[int, Any]]:
+        """(number of the first row, Arrow array) of the parts of a column, in order."""
+        for begin, batch in self.batches([column], at_once):
+            yield begin, batch.column(self.columns[column].name)
+
+    def convert_part(self, convert: Callable[[Any], T], array: Any, begin: int) -> T:
+        """The result of `convert` for a part of a column. begin: number of its first row.
+
+        Raises DataError (E401) for bytes that do not fit the column's type, such as words that are not UTF-8.
+        """
+        try:
+            return convert(array)
+        except Exception as error:  # pyarrow and NumPy raise many kinds of error for damaged values
+            reason = excerpt(" ".join(str(error).split()).rstrip("."), 200)[1:-1]
+            text = f"the {len(array):,} rows from {self.where(begin)} on cannot be read as {array.type}"
+            raise DataError("E401", f"{text}: {reason}.") from error
+
+    def whole_column(self, column: str) -> np.ndarray:
+        """All values of a column, [N]. Raises DataError (E142) for words that take too much memory."""
+        parts, size, limit = list[np.ndarray](), 0, _words_limit()
+        for begin, array in self.parts(column):
+            size += int(array.nbytes)
+            if size > limit:
+                text = f"column {excerpt(column, 40)} takes more than {limit:,.0f} bytes of memory"
+                raise DataError("E142", f"{self.name}: {text}; leave it out, or write less into it.")
+            parts.append(self.convert_part(values_of, array, begin))
+        values = _widen(np.concatenate(parts)) if parts else np.zeros(0)
+        if self.columns[column].kind != "text" or {type(value) for value in values} != {str}:
+            return values
+        longest = max(map(len, values), default=0)
+        return values.astype(str) if 4 * longest * len(values) <= limit else values
+
+
+class LazyColumns(ColumnSubset):
+    """The columns of a table, each read when it is used; the last one is kept."""
+
+    def __init__(self, table: ShardTable, names: Sequence[str]):
+        super().__init__({}, names)
+        self.table, self._last = table, ("", np.zeros(0))
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in list(self):
+            raise KeyError(name)
+        if self._last[0] != name:
+            self._last = (name, self.table.whole_column(name))
+        return self._last[1]
+
+
+class RowNames(Sequence[str]):
+    """The place of each row of a table, in words. begin: the first row."""
+
+    def __init__(self, table: ShardTable, begin: int = 0):
+        self.table, self.begin = table, begin
+
+    def __getitem__(self, row: Any) -> Any:
+        if not 0 <= row < len(self):
+            raise IndexError(row)
+        return self.table.where(self.begin + int(row))
+
+    def __len__(self) -> int:
+        return len(self.table) - self.begin
+
+
+def _words_limit() -> float:
+    """Maximal size of the words of a column, in bytes."""
+    return WORDS_SHARE * MEMORY_SHARE * usable_memory()
+
+
+PARQUET_ENDING = ".parquet"
+HIDDEN_PREFIXES = (".", "_")
+"""The prefixes of hidden files, and of files that engines write next to their shards or are still writing."""
+FIRST_WORD = re.compile(r"[A-Za-z]+")
+
+
+def holds_parquet(path: Path) -> bool:
+    """Whether a folder holds Parquet files, and neither images, sounds nor volumes."""
+    has_parquet = False
+    for _, _, names in os.walk(path):
+        endings = {os.path.splitext(name)[1].lower() for name in names if not name.startswith(".")}
+        if endings & (IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS):
+            return False
+        has_parquet = has_parquet or PARQUET_ENDING in endings
+    return has_parquet
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a text is a pattern that matches Parquet files, such as `shards/part-*.parquet`."""
+    return "*" in text and text.endswith(PARQUET_ENDING) and bool(_files_at(Path(text)))
+
+
+def read_table(path: Path) -> ShardTable:
+    """The table of the files at a path.
+
+    Raises DataError: E402 without files, E401 for damaged ones, E403 for files with different columns, and if
+    the use of some rows is unclear.
+    """
+    parts = _files_by_part(path)
+    omissions = (f"{parts['val'][0].name}: choose settings with validation=0.1",) if "val" in parts else ()
+    folders = sorted({name for file in parts["train"] for name in file.parts[:-1] if "=" in name})
+    if folders:
+        omissions += (f"what names of folders say, such as {folders[0]}: write it into a column",)
+    shards = {part: [_read_shard(file) for file in files] for part, files in parts.items() if part != "val"}
+    return _join_shards(path, shards["train"], shards.get("test", ()), omissions)
+
+
+def _files_at(path: Path) -> list[Path]:
+    """The Parquet file, those of a folder, or those that a pattern matches, without hidden ones."""
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        hidden = () if path.name.startswith(HIDDEN_PREFIXES) else HIDDEN_PREFIXES
+        matches = path.parent.glob(path.name)
+        return sorted(file for file in matches if file.is_file() and not file.name.startswith(hidden))
+    files: list[Path] = []
+    for place, folders, names in os.walk(path):
+        folders[:] = sorted(name for name in folders if not name.startswith(HIDDEN_PREFIXES))
+        shards = (
+            n for n in names if n.lower().endswith(PARQUET_ENDING) and not n.startswith(HIDDEN_PREFIXES)
+        )
+        files += [Path(place, name) for name in shards]
+    return sorted(files)
+
+
+def _files_by_part(path: Path) -> dict[str, list[Path]]:
+    """The files at a path by the use of their rows: "train", and maybe "test" and "val"."""
+    files = _files_at(path)
+    if not files:
+        raise DataError("E402", f"there is no {PARQUET_ENDING} file at {excerpt(str(path))[1:-1]}.")
+    root = path if path.is_dir() else path.parent
+    uses = {file: "" if path.is_file() else _part_of(file.relative_to(root)) for file in files}
+    if not any(uses.values()):
+        return {"train": files}
+    if lacking := next((file for file, part in uses.items() if not part), None):
+        example = next(file for file, part in uses.items() if part)
+        text = f"{example} names what its rows are for, and {lacking} does not"
+        raise DataError("E403", f"{text}; begin every name with train or test, or none.")
+    whole = [f for f in files if not {*map(str.lower, f.relative_to(root).parts[:-1])} & {*PART_NAMES}]
+    if len(folders := sorted({str(file.parent) for file in whole})) > 1:
+        # as the configurations of a hub repository
+        text = f"{root} holds several sets, {folders[0]} and {folders[1]}"
+        raise DataError("E403", f"{text}; name one of these folders.")
+    parts = {part: [file for file in files if uses[file] == part] for part in ("train", "test", "val")}
+    if not parts["train"]:
+        raise DataError("E403", f"{root} holds no training rows; begin the name of a file with train.")
+    return {part: several for part, several in parts.items() if several}
+
+
+def _part_of(file: Path) -> str:
+    """The use of a file's rows, by a folder of that name or by the first word of its name; "" if neither
+    states it."""
+    word = FIRST_WORD.match(file.name)
+    names = [*file.parts[:-1], word[0] if word else ""]
+    return next((PART_NAMES[name.lower()] for name in names if name.lower() in PART_NAMES), "")
+
+
+def _join_shards(
+    path: Path, train: Sequence[Shard], test: Sequence[Shard], omissions: Sequence[str]
+) -> ShardTable:
+    """Files at a path as one table. omissions: descriptions of what is left out.
+
+    Raises DataError (E403) for a column that a file lacks, or has with another type or other classes.
+    """
+    shards, further = (*train, *test), list[str]()
+    first = shards[0]
+    for shard in shards[1:]:
+        for name, column in first.columns.items():
+            match = shard.columns.get(name)
+            if match is None:
+                raise DataError(
+                    "E403", f"{shard.path} has no column {excerpt(name, 40)}, which {first.path} has."
+                )
+            lists = column.kind == "list" and _innermost(match.form) != _innermost(column.form)
+            if match.kind != column.kind or lists:
+                one, other = (excerpt(c.form, 40)[1:-1] for c in (column, match))
+                text = f"column {excerpt(name, 40)} is {one} in {first.path} and {other} in {shard.path}"
+                raise DataError("E403", f"{text}; write one type into all files.")
+        for name, classes in shard.classes.items():
+            if classes != first.classes.get(name, classes):
+                text = f"{first.path} and {shard.path} number the classes of column {excerpt(name, 40)}"
+                raise DataError("E403", f"{text} differently; write one list of names into all files.")
+        if extra := [name for name in shard.columns if name not in first.columns]:
+            further.append(f"column {excerpt(extra[0], 40)}, which only {shard.path.name} has")
+    name = path.resolve().name if path.is_dir() else path.name.replace("*", "").strip("-_.") or "parquet"
+    rows = sum(shard.rows for shard in train)
+    return ShardTable(name, shards, rows, (*dict.fromkeys(further), *omissions))
+
+
+SPLITS_FILE, STATE_FILE, FACTS_FILE = "dataset_dict.json", "state.json", "dataset_info.json"
+
+
+def is_saved_set(path: Path) -> bool:
+    """Whether save_to_disk of Hugging Face Datasets has written a folder."""
+    if (path / SPLITS_FILE).is_file():
+        return True
+    if not (path / STATE_FILE).is_file():
+        return False
+    return (path / FACTS_FILE).is_file() or any(name.endswith(".arrow") for name in os.listdir(path))
+
+
+def read_saved_table(path: Path, split: str) -> ShardTable:
+    """The table in a folder that save_to_disk has written. split: the part of a DatasetDict to train on, ""
+    to choose by name.
+
+    Raises DataError: E402 for a missing file, E401 for a damaged one, E403 for parts of which none can be
+    chosen, and for files with different columns.
+    """
+    if not (path / SPLITS_FILE).is_file():
+        if split:
+            raise DataError("E403", f"{path} is one Dataset without splits; leave split out.")
+        return _join_shards(path, _arrow_files(path), (), ())
+    splits = _entry_names(_read_json(path / SPLITS_FILE).get("splits"), path / SPLITS_FILE)
+    if split and split not in splits:
+        raise DataError("E403", f"{path} has no split {excerpt(split)}; it has {abbreviate(splits, 8)}.")
+    parts = {
+        part: [name for name in splits if PART_NAMES.get(name.lower()) == part] for part in ("train", "test")
+    }
+    if split or len(splits) == 1:
+        parts = {"train": [split or splits[0]], "test": []}
+    elif len(parts["train"]) != 1 or len(parts["test"]) > 1:
+        text = f"{path} holds the splits {abbreviate(splits, 8)}, none or several of which are called train"
+        raise DataError("E403", f"{text}: name the one to train on, such as split={splits[0]}.")
+    train, test = (
+        [shard for name in names for shard in _arrow_files(path / name)] for names in parts.values()
+    )
+    used = {*parts["train"], *parts["test"]}
+    omissions = [f"split '{excerpt(name, 40)[1:-1]}'" for name in splits if name not in used]
+    return _join_shards(path, train, test, omissions)
+
+
+def _arrow_files(folder: Path) -> list[Shard]:
+    """The files of a Dataset, in their order."""
+    state = _read_json(folder / STATE_FILE)
+    if state.get("_indices_data_files"):
+        text = f"{folder} was saved with an order of its rows apart (indices)"
+        raise DataError("E403", f"{text}; save it again with a newer version of Datasets.")
+    entries: Any = state.get("_data_files") or ()
+    files = [entry.get("filename") if isinstance(entry, Mapping) else entry for entry in entries]
+    return [_read_stream(folder / name) for name in _entry_names(files, folder / STATE_FILE)]
+
+
+def _entry_names(names: Any, source: Path) -> list[str]:
+    """Names of entries of a folder. Raises DataError (E401) for anything else, such as a path that leads
+    out of it."""
+    if not isinstance(names, list) or not names:
+        raise DataError("E401", f"{source} lists nothing; save the set again.")
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name or "\\" in name or "\0" in name:
+            text = f"{source} lists {excerpt(name, 60)}, which is no name in this folder"
+            raise DataError("E401", f"{text}; save the set again.")
+        if (source.parent / name).is_symlink():
+            raise DataError("E401", f"{source.parent / name} is a link; copy what it leads to.")
+    return names
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file. Raises DataError: E402 for a missing file, E401 for a damaged one."""
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        text = f"{path} is missing, which save_to_disk writes"
+        raise DataError("E402", f"{text}; copy the whole folder.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError("E401", f"{path} cannot be read; save the set again.") from error
+    if not isinstance(content, dict):
+        raise DataError("E401", f"{path} is damaged; save the set again.")
+    return content
