@@ -1,14 +1,14 @@
-"""`unskew federation init | admit | ticket | revoke | add | remove | renew | show | audit | export-flower`:
-manage the coordinator's folder; `unskew serve`: run the server of a federation until it is stopped."""
+"""`unskew federation init | admit | ticket | revoke | add | remove | renew | show | audit`: manage the
+coordinator's folder; `unskew serve`: run the server of a federation until it is stopped."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,21 +16,11 @@ from unskew.cli.options import POSITIONAL, Json, Option
 from unskew.errors import StateError, UsageError
 
 if TYPE_CHECKING:
-    from unskew.federation.prometheus import Figures
     from unskew.federation.tickets import Coordinator, Ticket
 
 FOLDER = Path("federations")
 Name = Annotated[str, "the federation's name"]
 Where = Annotated[Path, "where federations are kept"]
-Metrics = Annotated[
-    str,
-    "[HOST:]PORT where Prometheus reads figures (/metrics, /healthz); on loopback unless HOST is given;"
-    " nowhere if left out",
-]
-LogFormat = Annotated[
-    Literal["text", "json"],
-    "text, or json: one object a line, also in the log files of the programs it starts",
-]
 
 
 def _open(folder: Path, name: str) -> Coordinator:
@@ -285,13 +275,6 @@ def audit(
         print(f"head  {verdict.head}      {keep}")
 
 
-def export_flower(name: Name, folder: Where = FOLDER) -> None:
-    """Print the Flower commands that `serve`, `site run` and `run --on` start, for a security review."""
-    from unskew.federation.coordinator.server import program_lines
-
-    print(program_lines(_open(folder, name)))
-
-
 def serve(
     name: Name,
     folder: Where = FOLDER,
@@ -299,37 +282,22 @@ def serve(
         str,
         "the address to listen at (default: the host if it is an address, else 0.0.0.0; ::, IPv4 and IPv6)",
     ] = "",
-    metrics: Metrics = "",
-    log_format: LogFormat = "text",
 ) -> None:
     """Run the server that sites connect to. `unskew run --on` starts runs separately."""
     from unskew.federation.addresses import host_port
-    from unskew.federation.programs import Log, stop_at_end
+    from unskew.federation.programs import echo, stop_at_end
 
-    say = Log(log_format, {"program": "serve", "federation": name})
-    with say.to_the_end():
-        home = _open(folder, name)
-        from unskew.federation.coordinator import server as coordinator_server  # needs Flower
+    home = _open(folder, name)
+    from unskew.federation.coordinator.server import start_server  # needs Flower
 
-        server = coordinator_server.start_server(home, bind, say, say.form)
-        if metrics:
-            publish(metrics, server, say)
-        tls = "TLS, for admitted keys only"
-        if not home.tls:
-            tls = "TLS DISABLED, so that anybody on this machine can connect"
-        place = host_port(server.bind, home.port)
-        say(f"{home.name}  {place}  {tls}; requests and replies signed; telemetry disabled")
-        say(f"admitted {len(home.admitted())} of {len(home.sites)} sites")
-        with stop_at_end(server):
-            while True:
-                server.tend()
-                time.sleep(0.3)
-
-
-def publish(where: str, figures: Figures, say: Callable[[str], None]) -> None:
-    """Serve these figures at this address until the program ends. Raises UsageError (E109)."""
-    from unskew.federation.prometheus import Endpoint
-
-    endpoint = Endpoint(where, figures)
-    endpoint.start()
-    say(f"metrics {endpoint.url}{endpoint.warning}")
+    server = start_server(home, bind, echo)
+    tls = "TLS, for admitted keys only"
+    if not home.tls:
+        tls = "TLS DISABLED, so that anybody on this machine can connect"
+    place = host_port(server.bind, home.port)
+    echo(f"{home.name}  {place}  {tls}; requests and replies signed; telemetry disabled")
+    echo(f"admitted {len(home.admitted())} of {len(home.sites)} sites")
+    with stop_at_end(server):
+        while True:
+            server.tend()
+            time.sleep(0.3)

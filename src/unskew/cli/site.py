@@ -6,20 +6,16 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-import threading
-from collections.abc import Callable, Container, Sequence
-from dataclasses import replace
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from unskew.cli.federation import LogFormat, Metrics, publish
 from unskew.cli.options import POSITIONAL, Json, Option
 from unskew.errors import UsageError
 
 if TYPE_CHECKING:
-    from unskew.federation.programs import Log
     from unskew.federation.site.site_checks import Finding
     from unskew.federation.site.site_folder import SiteFolder
 
@@ -67,16 +63,16 @@ def join(
     print(f"next    unskew site check --data PATH --folder {shlex.quote(str(folder))}")
 
 
-def _show_joined(joined: SiteFolder, compared: bool, say: Callable[[str], None] = print) -> None:
+def _show_joined(joined: SiteFolder, compared: bool) -> None:
     """Print what the site has joined, and what the site sends back to the coordinator."""
     ticket = joined.ticket
-    say(f"joined  {ticket.federation} as {ticket.site}; the key was made here and stays here (mode 0600)")
+    print(f"joined  {ticket.federation} as {ticket.site}; the key was made here and stays here (mode 0600)")
     for whose, fingerprint in ticket.fingerprints.items():
-        say(f"check   {whose:<11} {fingerprint}")
+        print(f"check   {whose:<11} {fingerprint}")
     if not compared:
-        say("        Have the coordinator read these out: a ticket that was altered on its way has others.")
+        print("        Have the coordinator read these out: a ticket that was altered on its way has others.")
     public = joined.folder / f"{ticket.site}.pub"
-    say(f"send    {public} to the coordinator, and read out: {joined.key.public.fingerprint}")
+    print(f"send    {public} to the coordinator, and read out: {joined.key.public.fingerprint}")
 
 
 def run(
@@ -91,98 +87,62 @@ def run(
     device: Annotated[str, "where this site trains: cpu, cuda, cuda:1, auto"] = "cpu",
     approve: Annotated[
         Literal["ask", "all"],
-        "ask: a new study waits for the operator, here or by `unskew site approve`; all: what the policy"
-        " allows may begin",
+        "ask: a new study waits for `unskew site approve`; all: what the policy allows may begin",
     ] = "ask",
-    metrics: Metrics = "",
-    log_format: LogFormat = "text",
 ) -> None:
     """Connect to the server and answer its requests until stopped."""
-    from unskew.federation.programs import Log
-    from unskew.federation.site.processes import SiteMetrics, SiteProcesses
+    from unskew.federation.programs import echo_timed
+    from unskew.federation.site.processes import SiteProcesses
     from unskew.federation.site.site_folder import SiteFolder, check_fingerprint, site_lock
 
-    head = Log(log_format, {"program": "site run"})
-    with head.to_the_end():
-        if ticket:
-            joined = _join(folder, ticket, coordinator, data, classes, head)
-        else:
-            joined = SiteFolder.open(folder)
-        if coordinator:
-            check_fingerprint(joined.ticket, coordinator)  # also for a site that joined without this option
-        site = joined.ticket
-        tls = "TLS enabled" if site.authority else "TLS DISABLED"
-        head(f"site {site.site} of {site.federation} → {site.place}  {tls}")
-        head(f"logs    {folder / 'worker.log'}")
-        facts = {"program": "site run", "federation": site.federation, "site": site.site}
-        say = Log(log_format, facts, timed=True)
-        with site_lock(folder, site.site):
-            figures = SiteMetrics(folder)
-            if metrics:
-                publish(metrics, figures, head)
-            _announce_studies(folder, approve, say)
-            SiteProcesses(joined, data, classes, model, device, say, approve, log_format, figures).run()
+    joined = _join(folder, ticket, coordinator, data, classes) if ticket else SiteFolder.open(folder)
+    if coordinator:
+        check_fingerprint(joined.ticket, coordinator)  # also for a site that joined without this option
+    site = joined.ticket
+    tls = "TLS enabled" if site.authority else "TLS DISABLED"
+    how = "new ones wait for `unskew site approve`"
+    if approve == "all":
+        how = "ALL that the policy allows begin without asking"
+    print(f"site {site.site} of {site.federation} → {site.place}  {tls}")
+    print(f"logs    {folder / 'worker.log'}")
+    print(f"studies {how}; policy: {folder / 'policy.yaml'}", flush=True)
+    with site_lock(folder, site.site):
+        SiteProcesses(joined, data, classes, model, device, echo_timed, approve).run()
 
 
-def _join(folder: Path, ticket: Path, coordinator: str, data: str, classes: str, say: Log) -> SiteFolder:
+def _join(folder: Path, ticket: Path, coordinator: str, data: str, classes: str) -> SiteFolder:
     """The site in this folder; it joins first if it has not yet. Raises SystemExit if a check then fails."""
     from unskew.federation.site import site_checks, site_folder
 
-    joined, now = site_folder.join(folder, ticket, fingerprint_source(coordinator, asks=say.form == "text"))
-    _show_joined(joined, now, say)
+    joined, now = site_folder.join(folder, ticket, lambda: coordinator or _ask_fingerprint())
+    _show_joined(joined, now)
     if now:
         findings = site_checks.check_site(folder, data, names(classes))
-        _show_findings(findings, say, LATER_CHECKS)
+        _show_findings(findings, LATER_CHECKS)
         if wrong := [f.what for f in findings if not f.ok and f.what not in LATER_CHECKS]:
-            say("The site has joined and has connected to nobody. Mend this, then repeat the command.")
+            print("The site has joined and has connected to nobody. Mend this, then repeat the command.")
             raise SystemExit(3 if wrong == ["data"] else 2)
     return joined
 
 
-def fingerprint_source(given: str, asks: bool) -> Callable[[], str]:
-    """A function that returns the coordinator's fingerprint: the option's value, or what a person types.
+def _ask_fingerprint() -> str:
+    """The coordinator's fingerprint as a person types it, who is not shown it before.
 
-    The fingerprint is not shown before, so that it cannot be confirmed unread. asks: whether a person may be
-    asked. The function raises UsageError (E503) if there is neither an option nor a person to ask.
+    Raises UsageError (E503) without a terminal.
     """
-
-    def ask() -> str:
-        from unskew.federation.site.approvals import has_terminal
-
-        where = "`unskew federation show` prints it there"
-        if given:
-            return given
-        if not (asks and has_terminal()):
-            text = f"a site joins with the coordinator's fingerprint, and {where}"
-            raise UsageError("E503", f"{text}: add --coordinator FINGERPRINT, or first: unskew join TICKET")
-        print(f"Call the coordinator on a number that you know, and ask for the fingerprint: {where}.")
-        return typer.prompt("The coordinator's fingerprint, or its first 8 pairs")
-
-    return ask
+    where = "`unskew federation show` prints it there"
+    if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
+        text = f"a site joins with the coordinator's fingerprint, and {where}"
+        raise UsageError("E503", f"{text}: add --coordinator FINGERPRINT, or first: unskew join TICKET")
+    print(f"Call the coordinator on a number that you know, and ask for the fingerprint: {where}.")
+    return typer.prompt("The coordinator's fingerprint, or its first 8 pairs")
 
 
-def _announce_studies(folder: Path, approve: str, say: Log) -> None:
-    """Announce studies that wait for approval, and ask about them if a person is at the terminal."""
-    from unskew.federation.site import approvals
-
-    here = approve == "ask" and say.form == "text" and approvals.has_terminal()
-    how = "new ones wait for `unskew site approve`"
-    if here:
-        how = "new ones are asked about here"
-    elif approve == "all":
-        how = "ALL that the policy allows begin without asking"
-    replace(say, timed=False)(f"studies {how}; policy: {folder / 'policy.yaml'}")
-    operator = approvals.Terminal() if here else None
-    threading.Thread(target=approvals.watch, args=(folder, say, operator), daemon=True).start()
-
-
-def _show_findings(
-    findings: Sequence[Finding], say: Callable[[str], None] = print, not_yet: Container[str] = ()
-) -> None:
+def _show_findings(findings: Sequence[Finding], not_yet: Container[str] = ()) -> None:
     """Print one line per check. not_yet: checks that need not pass yet."""
     for f in findings:
         failed = "wait" if f.what in not_yet else "FAIL"
-        say(f"{'ok  ' if f.ok else failed}  {f.what:<12} {f.text}")
+        print(f"{'ok  ' if f.ok else failed}  {f.what:<12} {f.text}")
 
 
 def approve(
@@ -227,20 +187,13 @@ def refuse(number: Number, folder: Folder = SITE) -> None:
     print(f"         to allow it after all: {allow}")
 
 
-def watch(
-    folder: Folder = SITE,
-    port: Annotated[int, "port of the page on this machine; 0: any that is free"] = 0,
-) -> None:
-    """Show in a browser what waits, what runs and what has left this site. Only this machine can open the
-    page; Ctrl-C ends it."""
-    from unskew.federation.local_page import Page
+def watch(folder: Folder = SITE) -> None:
+    """Print what waits, what runs, what has left this site, the last scores, and the last errors that its
+    coordinator was told."""
     from unskew.federation.site.site_folder import SiteFolder
-    from unskew.federation.site.site_page import html
+    from unskew.federation.site.site_state import state_text
 
-    joined = SiteFolder.open(folder)
-    page = Page(lambda: html(joined), port)
-    print(f"open  {page.address}   (Ctrl-C ends the page; the site goes on)", flush=True)
-    page.serve()
+    print(state_text(SiteFolder.open(folder)))
 
 
 def policy(

@@ -214,13 +214,12 @@ class Renewal:
 
     home: Coordinator
     say: Say
-    _serial: int | None = None
     _next: float = 0.0
 
-    def tend(self) -> bool:
-        """Renew the certificate if it is due. True if the certificate has changed since the last check."""
+    def tend(self) -> None:
+        """Renew the certificate if it is due."""
         if not self.home.tls or time.monotonic() < self._next:
-            return False
+            return
         self._next = time.monotonic() + RENEWAL_LOOK_S
         try:
             now = certificates.read(self.home.folder / "server.crt")
@@ -230,6 +229,3 @@ class Renewal:
                 self.say(f"{text}; no site has to join again")
         except UsageError as error:
             self.say(str(error))
-            return False
-        before, self._serial = self._serial, now.serial_number
-        return before not in (None, self._serial)

@@ -40,7 +40,6 @@ from unskew.federation.protocol.hello import (
     Hello,
     data_change,
     largest_group,
-    part_versions,
     version_conflict,
     version_differences,
     versions,
@@ -199,8 +198,7 @@ def conduct(
             settings = study_settings(settings)
             method = registry.parse(settings.method, settings.set)
             notices, run = Notices(say), roster[0] if roster else f"r{secrets.token_hex(8)}"
-            known = versions() | part_versions(method)
-            post = Correspondence(run, contact, terms.deadline_s, notices, journal, path.name, known)
+            post = Correspondence(run, contact, terms.deadline_s, notices, journal, path.name)
             hellos = _participants(post, settings, terms, roster[1] if roster else [], say)
             test = prepare(data.read(terms.test), settings) if terms.test else None
             federation = ServerView.of("sites", hellos, test)

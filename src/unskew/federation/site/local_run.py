@@ -25,7 +25,6 @@ from unskew.core.user_parts import is_own
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import UsageError, printable
 from unskew.federation.protocol.study_rules import SiteView, check_noise, prepare, score_key, score_names
-from unskew.federation.protocol.wire_format import StoredTensors
 from unskew.federation.site.site_ledger import policy_refusal
 from unskew.methods import registry
 from unskew.privacy.secure_aggregation import SecureAggregation
@@ -186,15 +185,13 @@ class SiteRun:
         return part, part.trips[place]
 
     def start(self, t: int, lr: float, tree: Tree) -> Broadcast:
-        """The broadcast of round t from the server's tree. Weights in a file stay there if all were sent."""
+        """The broadcast of round t from the server's tree."""
         sent = tree.get("w", {})
-        if isinstance(sent, StoredTensors) and self.first.keys() <= sent.keys():
-            return Broadcast(t, lr, sent.in_order(self.first), tree.get("down", {}))
         weights = {n: sent[n] if n in sent else self.first[n] for n in self.first}
         return Broadcast(t, lr, weights, tree.get("down", {}))
 
     def to_device(self, tree: Tree) -> Tree:
-        """The tensors on this site's training device; with a CPU, tensors in a file stay there."""
+        """The tensors on this site's training device."""
         device = self.trainer.device
         return tree if device.type == "cpu" else tree_map(lambda t: t.to(device), tree)
 

@@ -29,12 +29,11 @@ from unskew.core.replies import Reply
 from unskew.core.trees import Tree, flat_tree
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import StateError, UsageError
-from unskew.federation.protocol.hello import part_versions, version_change, versions
+from unskew.federation.protocol.hello import version_change, versions
 from unskew.federation.protocol.study_rules import SiteView
 from unskew.federation.protocol.wire_format import Packet
 from unskew.federation.site.local_run import SiteRun
 from unskew.federation.site.site_ledger import KEPT_ROUNDS, AnsweredRequest, policy_refusal
-from unskew.methods import registry
 from unskew.records import checkpoints
 from unskew.round.clients import Broadcast
 from unskew.runs.run_folder import fingerprint
@@ -54,7 +53,7 @@ STATELESS = "stateless"
 SAMPLES = "samples"
 """The fingerprint of the samples at the begin of the run."""
 VERSIONS = "versions.json"
-"""The versions at the begin of the run, including those of Parts from packages."""
+"""The versions at the begin of the run."""
 NOISY_ROUNDS = 2
 """Rounds of stored noisy replies; a coordinator goes back by two rounds at most."""
 IN_USE_S = 3600.0
@@ -91,19 +90,19 @@ class SiteRunFolder:
         """
         (self.path / HELD).unlink(missing_ok=True)
         if not (self.path / SAMPLES).exists():
-            disk.replace(self.path / VERSIONS, json.dumps(_versions(facts)))
+            disk.replace(self.path / VERSIONS, json.dumps(versions()))
             disk.replace(self.path / SAMPLES, _fingerprint(data))
         checkpoints.write(self.path / SETUP, tree, facts)
 
-    def check_same(self, data: Dataset, facts: Mapping[str, Any]) -> None:
-        """Raises UsageError (E504) if the run began here with other samples or other versions.
+    def check_same(self, data: Dataset) -> None:
+        """Raises UsageError (E504) if the run began here with other samples or another version of torch.
 
         Other samples may be equal in number, and the coordinator compares neither if it never lost this
-        site. facts: the run's setup.
+        site.
         """
         known, samples = self.path / VERSIONS, self.path / SAMPLES
         before = json.loads(known.read_bytes()) if known.exists() else None
-        if before is not None and (text := version_change(f"site {self.site}", before, _versions(facts))):
+        if before is not None and (text := version_change(f"site {self.site}", before, versions())):
             raise UsageError("E504", f"{text}; bring that version back, or leave the site out.")
         if samples.exists() and samples.read_text() != _fingerprint(data):
             text = f"site {self.site} holds other samples than when the run began"
@@ -218,10 +217,6 @@ class SiteRunFolder:
 
     def _noisy(self, name: str, t: int) -> Path:
         return self.path / f"{name}-{t}.safetensors"
-
-
-def _versions(facts: Mapping[str, Any]) -> dict[str, str]:
-    return versions() | part_versions(registry.parse(str(facts["settings"]["method"])))
 
 
 def _fingerprint(data: Dataset) -> str:
