@@ -1,4 +1,4 @@
-"""`unskew federation init | admit | ticket | revoke | add | remove | renew | show | audit`: manage the
+"""`unskew federation init | admit | ticket | revoke | add | remove | show | audit`: manage the
 coordinator's folder; `unskew serve`: run the server of a federation until it is stopped."""
 
 from __future__ import annotations
@@ -52,22 +52,19 @@ def init(
         str, Option("--sites"), "the sites' names, separated by commas; their order is the clients' order"
     ],
     folder: Where = FOLDER,
-    no_tls: Annotated[bool, "disable TLS, and with it node authentication"] = False,
     as_json: Json = False,
 ) -> None:
     """Create keys, the server's certificate and one ticket for each site."""
     from unskew.federation.certificates import DAYS
     from unskew.federation.tickets import TICKET_DAYS, Coordinator
 
-    home = Coordinator.make(folder / name, name, host, _texts(sites), not no_tls)
+    home = Coordinator.make(folder / name, name, host, _texts(sites))
     if as_json:
-        facts = {"folder": str(home.folder), "sites": list(home.sites), "tls": home.tls}
+        facts = {"folder": str(home.folder), "sites": list(home.sites)}
         print(json.dumps({**facts, "fingerprints": home.fingerprints}))
         return
-    tls = f"an authority, the server's certificate ({DAYS} days)"
-    if not home.tls:
-        tls = "NO certificate: TLS is DISABLED"
-    print(f"created {tls}, {len(home.sites)} tickets in {home.folder / 'tickets'}")
+    what = f"an authority, the server's certificate ({DAYS} days)"
+    print(f"created {what}, {len(home.sites)} tickets in {home.folder / 'tickets'}")
     print(f"        each is good for one admission within {TICKET_DAYS} days: send it to its site only")
     _print_fingerprints(home.fingerprints)
     print("        read these out to every site, which compares them: a ticket that was altered has others")
@@ -202,22 +199,6 @@ def remove(name: Name, site: Annotated[str, "the site to remove"], folder: Where
     print(f"removed {site} from {name}, with its key; left: {', '.join(home.now().sites)}")
 
 
-def renew(
-    name: Name,
-    also: Annotated[str, "further host names or addresses of the server, separated by commas"] = "",
-    folder: Where = FOLDER,
-) -> None:
-    """Renew the server's certificate; sites need not join again. A running server renews it by itself, 30
-    days in advance."""
-    from unskew.federation.admission import renew_certificate
-
-    home = _open(folder, name)
-    if not home.tls:
-        raise UsageError("E503", f"TLS is disabled in {name}, so that there is no certificate.")
-    certificate = renew_certificate(home, _texts(also))
-    print(f"renewed  valid until {certificate.not_valid_after_utc:%Y-%m-%d}")
-
-
 def show(name: Name, folder: Where = FOLDER, as_json: Json = False) -> None:
     """Print the server's address, the validity of its certificate, and the sites with their keys'
     fingerprints and bounds on samples."""
@@ -226,14 +207,13 @@ def show(name: Name, folder: Where = FOLDER, as_json: Json = False) -> None:
 
     home = _open(folder, name)
     keys, most = home.admitted(), admission.read_bounds(home)
-    days = certificates.days_left(certificates.read(home.folder / "server.crt")) if home.tls else None
+    days = certificates.days_left(certificates.read(home.folder / "server.crt"))
     fingerprints = {site: keys[site].fingerprint if site in keys else None for site in home.sites}
     if as_json:
-        facts = {"host": home.host, "port": home.port, "tls": home.tls, "sites": fingerprints}
+        facts = {"host": home.host, "port": home.port, "sites": fingerprints}
         print(json.dumps({**facts, "samples": most, "days": days, "fingerprints": home.fingerprints}))
         return
-    tls = f"enabled, certificate valid for {days} days" if home.tls else "DISABLED"
-    print(f"{home.name}  {host_port(home.host, home.port)}  TLS {tls}")
+    print(f"{home.name}  {host_port(home.host, home.port)}  certificate valid for {days} days")
     _print_fingerprints(home.fingerprints)
     for site, fingerprint in fingerprints.items():
         bound = f"at most {most[site]:,} samples" if site in most else "no bound on its samples"
@@ -291,11 +271,10 @@ def serve(
     from unskew.federation.coordinator.server import start_server  # needs Flower
 
     server = start_server(home, bind, echo)
-    tls = "TLS, for admitted keys only"
-    if not home.tls:
-        tls = "TLS DISABLED, so that anybody on this machine can connect"
     place = host_port(server.bind, home.port)
-    echo(f"{home.name}  {place}  {tls}; requests and replies signed; telemetry disabled")
+    echo(
+        f"{home.name}  {place}  TLS, for admitted keys only; requests and replies signed; telemetry disabled"
+    )
     echo(f"admitted {len(home.admitted())} of {len(home.sites)} sites")
     with stop_at_end(server):
         while True:

@@ -1,4 +1,4 @@
-"""`unskew site run | approve | refuse | watch | policy | check | clean` and `unskew join`: a site's side of a
+"""`unskew site run | approve | refuse | watch | policy | check` and `unskew join`: a site's side of a
 federation."""
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ Number = Annotated[str, "the run's number, or a question's digest"]
 Fingerprint = Annotated[
     str, "the coordinator's fingerprint as you were told it; a ticket of another one is refused"
 ]
-LATER_CHECKS = ("network", "handshake", "admission")
+INDENT = "\n" + " " * 19
+LATER_CHECKS = ("network", "admission")
 """Checks that a new site need not pass yet: the server may not run, and the site's key is not admitted."""
 
 
@@ -99,11 +100,10 @@ def run(
     if coordinator:
         check_fingerprint(joined.ticket, coordinator)  # also for a site that joined without this option
     site = joined.ticket
-    tls = "TLS enabled" if site.authority else "TLS DISABLED"
     how = "new ones wait for `unskew site approve`"
     if approve == "all":
         how = "ALL that the policy allows begin without asking"
-    print(f"site {site.site} of {site.federation} → {site.place}  {tls}")
+    print(f"site {site.site} of {site.federation} → {site.place}")
     print(f"logs    {folder / 'worker.log'}")
     print(f"studies {how}; policy: {folder / 'policy.yaml'}", flush=True)
     with site_lock(folder, site.site):
@@ -142,7 +142,7 @@ def _show_findings(findings: Sequence[Finding], not_yet: Container[str] = ()) ->
     """Print one line per check. not_yet: checks that need not pass yet."""
     for f in findings:
         failed = "wait" if f.what in not_yet else "FAIL"
-        print(f"{'ok  ' if f.ok else failed}  {f.what:<12} {f.text}")
+        print(f"{'ok  ' if f.ok else failed}  {f.what:<12} {f.text.replace(chr(10), INDENT)}")
 
 
 def approve(
@@ -198,13 +198,10 @@ def watch(folder: Folder = SITE) -> None:
 
 def policy(
     folder: Folder = SITE,
-    changes: Annotated[
-        tuple[str, ...], Option("--set"), "replace the value of one key: shares=weights,sums"
-    ] = (),
     default: Annotated[bool, "write the default policy where there is none"] = False,
     as_json: Json = False,
 ) -> None:
-    """Check, show or change what studies may request from this site."""
+    """Check and show what studies may request from this site; its file `policy.yaml` is edited by hand."""
     from dataclasses import asdict
 
     from unskew.federation.site.policy import POLICY_FILE, Policy
@@ -213,16 +210,9 @@ def policy(
     SiteFolder.open(folder)
     if default:
         if (folder / POLICY_FILE).exists():
-            change = f"unskew site policy --set KEY=VALUE --folder {shlex.quote(str(folder))}"
-            text = f"{folder / POLICY_FILE} exists and is not overwritten; change its keys with: {change}"
-            raise UsageError("E161", text)
+            raise UsageError("E161", f"{folder / POLICY_FILE} exists and is not overwritten; edit it.")
         Policy().write(folder)
     current = Policy.read(folder)
-    if changes:
-        before, current = current, current.changed(changes)
-        current.write(folder)
-        for line in before.changes(current) or ["changed  nothing: the policy says this already"]:
-            print(line, file=sys.stderr if as_json else sys.stdout)
     print(json.dumps(asdict(current)) if as_json else current.text(), end="\n" if as_json else "")
 
 
@@ -267,32 +257,3 @@ def check(
         named = [*(["--classes", classes] if classes else []), *(["--model", model] if model else [])]
         words = ["unskew", "site", "run", "--data", data, *named, "--folder", str(folder)]
         print(f"next  {shlex.join(words)}")
-
-
-def clean(
-    runs: Annotated[tuple[str, ...], POSITIONAL, "runs by number (default: all that are old enough)"] = (),
-    folder: Folder = SITE,
-    older: Annotated[float, "remove what was last used so many days ago, or longer"] = 30.0,
-    dry_run: Annotated[bool, "list what would be removed, and stop"] = False,
-) -> None:
-    """Remove the models and the private state of old runs. The record of what has left this site remains.
-
-    A run that was used within the last hour may still be active and is never removed.
-    """
-    from unskew.federation.site.site_folder import SiteFolder
-    from unskew.federation.site.site_run_folder import removable_runs
-
-    SiteFolder.open(folder)
-    kept, active = removable_runs(folder, list(runs), older)
-    for run in kept:
-        size = f"model and private state, {run.bytes / 1e6:.1f} MB"
-        verb = "would remove" if dry_run else "removed"
-        print(f"{verb}  {run.path.name}  {size}, last used {run.age}")
-        if not dry_run:
-            run.remove()
-    for run in active:
-        text = f"last used {run.age}, so it may be going on; wait until it was quiet for an hour"
-        print(f"kept  {run.path.name}  {text}")
-    if not (kept or active):
-        text = f"nothing to remove: no run was last used {older:g} days ago or longer"
-        print(f"{text}; --older DAYS reaches younger ones")

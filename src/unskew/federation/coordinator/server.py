@@ -14,8 +14,7 @@ from pathlib import Path
 
 from unskew.errors import UnskewError, UsageError
 from unskew.federation import journal, programs
-from unskew.federation.addresses import check_free, default_bind, is_local
-from unskew.federation.admission import Renewal
+from unskew.federation.addresses import check_free, default_bind
 from unskew.federation.coordinator import orders, superlink
 from unskew.federation.coordinator.orders import ENDING
 from unskew.federation.coordinator.superlink import APP_HASH, Refused, SuperLink, Task, Unavailable
@@ -132,8 +131,6 @@ MOST_ENDS, WITHIN_S = 3, 60.0
 class Server:
     """The programs of `unskew serve`. bind: the address to listen on; default: the host if it is an address,
     else 0.0.0.0.
-
-    Raises UsageError (E503) for an address that other machines can reach if TLS is off.
     """
 
     home: Coordinator
@@ -146,12 +143,7 @@ class Server:
     def __post_init__(self) -> None:
         flower = self.home.folder / "flower"
         self.bind = self.bind or default_bind(self.home.host)
-        if not self.home.tls and not is_local(self.bind):
-            raise UsageError(
-                "E503", f"without TLS the server listens on loopback only; got --bind {self.bind}."
-            )
         flower.chmod(0o700)  # Flower's server admits everybody who reaches its socket there
-        self.renewal = Renewal(self.home, self.say)
         self.conductors, self._link = Conductors(self.home, self.say), SuperLink(self.home)
         env = programs.environment(flower)
         link = superlink.superlink_command(self.home, self.conductors.secret_file)
@@ -165,15 +157,13 @@ class Server:
 
         Raises UsageError (E507) if the front or the SuperLink keeps ending.
         """
-        self.renewal.tend()  # the front reads a new certificate by itself
         for program in (self.front, self.program):
             code = program.tend(self.say)
             if code is not None and code >= 0:  # not killed
                 self._has_ended(program)
         self.conductors.tend()
         self.report_refusals()
-        if self.home.tls:  # else Flower authenticates no nodes; requests and replies are signed anyway
-            self._reconcile()
+        self._reconcile()
 
     def stop(self) -> None:
         """End the runs' processes, which print how to resume the runs, then the front and the SuperLink."""

@@ -18,25 +18,23 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import contextlib
 import logging
 import socket
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any
 
 import httpx
-from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
+from flwr.proto.fleet_pb2 import PushMessagesRequest
 from google.protobuf.message import DecodeError
 
 from unskew.errors import UnskewError, UsageError
 from unskew.federation.addresses import socket_address
 from unskew.federation.front.access import Members, RateLimit, Refusals, SiteHolders
-from unskew.federation.front.connections import HEAD_BYTES, NOBODY, Connections, Listener, MessageWait
+from unskew.federation.front.connections import HEAD_BYTES, Connections, Listener, MessageWait
 from unskew.federation.protocol.identity import PublicKey
-from unskew.federation.signals import IDLE_FOLDER, REPLIES, REQUESTS, Bell, IdleNodes
+from unskew.federation.signals import REPLIES, REQUESTS, Bell
 from unskew.federation.tickets import Coordinator
 
 
@@ -73,8 +71,6 @@ CALLS = {
     PUSH_OBJECT: 8 << 20,  # Flower cuts tensors into pieces of 5 MB
     "/v1/fleet/deactivate-node": _SMALL_BODY,
 }
-REGISTER = "/v1/fleet/register-node"
-"""A site's first call where TLS is disabled and Flower therefore knows no keys."""
 BODY_TYPE = b"application/protobuf"
 KEY_HEADER = b"flwr-public-key"
 REQUEST_HEADERS = {b"content-type", b"accept", b"content-length", KEY_HEADER, b"flwr-timestamp"} | {
@@ -111,23 +107,13 @@ class Refused(Exception):
         self.status = status
 
 
-@dataclass(frozen=True)
-class Signals:
-    """news: lets requests for messages wait. answers: rung at a site's answer. idle: nodes without any."""
-
-    news: MessageWait
-    answers: Bell
-    idle: IdleNodes
-
-
 class Proxy:
-    """An ASGI application. server: client of Flower's server; calls: largest body in bytes by path.
-
-    signs: signals between the front and the coordinator's other programs.
+    """An ASGI application. server: client of Flower's server; news: lets requests for messages wait; answers:
+    rung at a site's answer.
     """
 
-    def __init__(self, server: httpx.AsyncClient, calls: dict[str, int], refusals: Refusals, signs: Signals):
-        self.server, self.calls, self.refusals, self.signs = server, calls, refusals, signs
+    def __init__(self, server: httpx.AsyncClient, refusals: Refusals, news: MessageWait, answers: Bell):
+        self.server, self.refusals, self.news, self.answers = server, refusals, news, answers
         self.pace, self.holding = RateLimit(RATE, BURST), SiteHolders()
         self._places = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(MOST_EACH))
 
@@ -161,7 +147,7 @@ class Proxy:
         """The announced bytes of the body. Raises Refused."""
         names, headers = [name for name, _ in scope["headers"]], dict(scope["headers"])
         path = scope["raw_path"].decode("ascii", "replace")
-        if path not in self.calls or scope["query_string"]:
+        if path not in CALLS or scope["query_string"]:
             raise Refused(404, "asked for something that sites may not ask for")
         is_foreign = headers.get(b"content-type") != BODY_TYPE or b"content-encoding" in headers
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES:
@@ -172,9 +158,9 @@ class Proxy:
         length = headers.get(b"content-length", b"")
         if not length.isdigit() or b"transfer-encoding" in headers:
             raise Refused(411, "did not say how long its request is")
-        if int(length) > self.calls[path]:
-            raise Refused(413, f"sent more than {self.calls[path] >> 10} KB to {path}")
-        if scope["state"]["key"] not in (NOBODY, _named_key(headers.get(KEY_HEADER, b""))):
+        if int(length) > CALLS[path]:
+            raise Refused(413, f"sent more than {CALLS[path] >> 10} KB to {path}")
+        if scope["state"]["key"] != _named_key(headers.get(KEY_HEADER, b"")):
             raise Refused(401, "spoke with the key of another site, or of none")
         if not self.holding.may_speak(scope["state"]["site"], scope["state"]["place"]):
             why = "is connected from another place with the same key"
@@ -189,7 +175,7 @@ class Proxy:
             content = b"".join([piece async for piece in content])
         if isinstance(content, bytes) and path == PUSH_MESSAGES and not is_answer(content):
             raise Refused(400, "announced something that is no answer of its own")
-        if path == PULL_MESSAGES and not await self.signs.news.wait(scope["state"]["last_ring"], receive):
+        if path == PULL_MESSAGES and not await self.news.wait(scope["state"]["last_ring"], receive):
             raise SiteLeft
         async with self._places[scope["state"]["site"]]:
             await self._pass_on(scope, size, limit, content, answer)
@@ -204,17 +190,12 @@ class Proxy:
     ) -> None:
         headers = [(name, value) for name, value in scope["headers"] if name in REQUEST_HEADERS]
         path = scope["raw_path"].decode("ascii")
-        asked = IdleNodes.now()
         request = self.server.build_request("POST", path, headers=headers, content=content)
         response = await self.server.send(request, stream=True)
         if path == PUSH_OBJECT:
-            self.signs.answers.ring()
+            self.answers.ring()
         try:
             length = int(response.headers.get("content-length", 0))
-            is_empty = response.status_code == 200 and not length
-            if isinstance(content, bytes) and path == PULL_MESSAGES and is_empty:
-                with contextlib.suppress(DecodeError):
-                    self.signs.idle.note(PullMessagesRequest.FromString(content).node.node_id, asked)
             limit.reschedule(asyncio.get_running_loop().time() + PATIENCE_S + (size + length) / SLOWEST)
             kept = [(n.lower(), v) for n, v in response.headers.raw if n.lower() in RESPONSE_HEADERS]
             await answer.begin(response.status_code, kept)
@@ -283,19 +264,16 @@ async def serve(
     """Serve until cancelled. server: client of Flower's server. say: receives the lines of `Refusals`."""
     refusals, members, flower = Refusals(say), Members(home), home.folder / "flower"
     news, answers = MessageWait(Bell(flower / REQUESTS)), Bell(flower / REPLIES)
-    signs = Signals(news, answers, IdleNodes(flower / IDLE_FOLDER))
-    signs.idle.forget()
-    calls = CALLS if home.tls else {**CALLS, REGISTER: _SMALL_BODY}
-    shared = Connections(members, refusals, Proxy(server, calls, refusals, signs))
+    shared = Connections(members, refusals, Proxy(server, refusals, news, answers))
     accepting, unreadable = asyncio.create_task(Listener(listener, shared).keep_open()), 0
-    bell_task = asyncio.create_task(signs.news.listen())
+    bell_task = asyncio.create_task(news.listen())
     try:
         while not accepting.done():
             try:
                 if members.read():
                     shared.expel()
                 unreadable = 0
-            except (OSError, UnskewError):  # for a moment the certificate may be renewed, and its key not yet
+            except (OSError, UnskewError):  # a command may be writing the folder
                 unreadable += 1
                 if unreadable >= MOST_UNREADABLE:
                     raise

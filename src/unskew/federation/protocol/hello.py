@@ -13,7 +13,6 @@ difference there is reported and not refused.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import math
 import platform
@@ -322,7 +321,8 @@ def _constants(values: Any, channels: int) -> tuple[float, ...]:
 
 def check_compatible(hellos: Sequence[Hello]) -> None:
     """Raises UsageError (E504), which names two sites, unless the data of all sites fit one task."""
-    for one, other in itertools.product(_representatives(hellos), hellos):
+    one = next((h for h in hellos if h.form), hellos[0])
+    for other in hellos:
         if text := data_difference(one, other):
             raise UsageError("E504", f"{text}.")
 
@@ -333,27 +333,16 @@ def largest_group(hellos: Sequence[Hello]) -> tuple[list[Hello], dict[str, str]]
 
     Raises UsageError (E504), which names two sites, if no group is larger than all others.
     """
-    groups: list[list[Hello]] = []
-    for hello in hellos:
-        fitting = (g for g in groups if not any(data_difference(one, hello) for one in _representatives(g)))
-        if group := next(fitting, None):
-            group.append(hello)
-        else:
-            groups.append([hello])
-    groups = sorted(groups, key=len, reverse=True) or [[]]
-    if len(groups) > 1 and len(groups[0]) == len(groups[1]):
-        check_compatible([*groups[0], *groups[1]])
-    misfits = {
-        hello.site: next(t for one in _representatives(groups[0]) if (t := data_difference(one, hello)))
-        for group in groups[1:]
-        for hello in group
-    }
-    return groups[0], misfits
-
-
-def _representatives(group: Sequence[Hello]) -> list[Hello]:
-    """The members with which a site must fit: the first one, and the first one with a known form."""
-    return [*group[:1], *[hello for hello in group[1:] if hello.form and not group[0].form][:1]]
+    candidates = [h for h in hellos if h.form] or list(hellos)  # a site of unknown form fits several groups
+    groups = {h.site: [o for o in hellos if not data_difference(h, o)] for h in candidates}
+    one = max(candidates, key=lambda h: len(groups[h.site]), default=None)
+    if one is None:
+        return [], {}
+    misfits = {h.site: text for h in hellos if (text := data_difference(one, h))}
+    for other in candidates:
+        if other.site in misfits and len(groups[other.site]) == len(groups[one.site]):
+            raise UsageError("E504", f"{misfits[other.site]}.")
+    return groups[one.site], misfits
 
 
 def data_change(before: Hello, now: Hello) -> str:

@@ -100,12 +100,10 @@ class Fleet:
     def __init__(self, joined: SiteFolder):
         ticket, key = joined.ticket, joined.key.key
         context = joined.tls()
-        url = f"{'https' if context else 'http'}://{ticket.place}"
+        url = f"https://{ticket.place}"
         interceptors = [NodeAuthHttpInterceptor(key, key.public_key())]
-        self._client = FleetHttpClient(
-            url, interceptors=interceptors, verify=context or False, timeout=TIMEOUT_S
-        )
-        self._key, self._admits_itself = public_key_to_bytes(key.public_key()), context is None
+        self._client = FleetHttpClient(url, interceptors=interceptors, verify=context, timeout=TIMEOUT_S)
+        self._key = public_key_to_bytes(key.public_key())
         self._number, self._open = joined.folder / "node", joined.folder / "answering"
         self._node = Node(node_id=int(self._number.read_text())) if self._number.exists() else None
         self._left_open = self._open.exists()
@@ -133,9 +131,6 @@ class Fleet:
     def _activate(self) -> None:
         if self._known():
             return
-        if self._admits_itself:  # without TLS Flower does not check keys
-            with contextlib.suppress(httpx.HTTPStatusError):
-                self._client.RegisterNode(fleet_api.RegisterNodeFleetRequest(public_key=self._key))
         request = fleet_api.ActivateNodeRequest(public_key=self._key, heartbeat_interval=LIFE_S)
         self._node = Node(node_id=self._client.ActivateNode(request).node_id)
         disk.replace(self._number, str(self._node.node_id))

@@ -6,7 +6,7 @@ Letters: M metrics.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,6 @@ from unskew.core.part import Part, overrides
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights, flat_tree, tree_map
 from unskew.core.trip import Trip
-from unskew.core.user_parts import is_own
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import UsageError, printable
 from unskew.federation.protocol.study_rules import SiteView, check_noise, prepare, score_key, score_names
@@ -86,35 +85,6 @@ class SiteRun:
                 sent = flat_tree({leaf: t for leaf, t in tree.items() if leaf not in part.keeps_at_server})
                 forms[part.name] = {path: (tuple(t.shape), t.dtype) for path, t in sent.items()}
         return forms
-
-    def check_slices(self, down: Any, header: Mapping[str, Any]) -> None:
-        """Check the slices of Parts in a request, so that a slice made by another version of a Part is
-        reported before it is used.
-
-        The first axis may have another length, such as the number of samples that a method collects; in a
-        user's own Part every axis may. Raises UsageError: E504 for a slice with a missing tensor, or one of
-        another form than at this site, E310 for an unknown trip.
-        """
-        if not isinstance(down, Mapping):
-            raise UsageError("E310", "the request's slices are one tensor, expected some for each Part.")
-        reads: dict[str, Collection[str] | None] = {}
-        if header["kind"] == "visit":
-            part, trip = self._trip(header["part"], header["trip"])
-            reads[part.name] = trip.reads
-        for part in self.method.parts:
-            sent, only = down.get(part.name), reads.get(part.name)
-            leaves = flat_tree(sent) if isinstance(sent, Mapping) else {}
-            for path, (shape, dtype) in self.slice_forms.get(part.name, {}).items() if sent else ():
-                if only is not None and path.partition("/")[0] not in only:
-                    continue
-                t, text = leaves.get(path), f"without '{path}', which it has at this site"
-                if isinstance(t, Tensor):
-                    if is_own(part) or (t.dim(), t.shape[1:], t.dtype) == (len(shape), shape[1:], dtype):
-                        continue
-                    here = f"{list(shape)} of {str(dtype)[6:]}"
-                    text = f"with '{path}' as {form_text(t)}; at this site it is {here}"
-                text = f"the coordinator sends the slice of '{part.name}' {text}"
-                raise UsageError("E504", f"{text}; run the same version of it at both ends.")
 
     @cached_property
     def set_up_with(self) -> str:

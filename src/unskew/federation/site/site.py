@@ -422,7 +422,6 @@ class Site:
         check_rates(request.header, run.settings)
         check_scored(request.header, run.settings, run.method.protector is not None)
         self._held(request).complete(request, run)
-        run.check_slices(request.tree.get("down", {}), request.header)
         tree = run.to_device(request.tree)
         return run, run.start(request.header["t"], request.header["lr"], tree)
 

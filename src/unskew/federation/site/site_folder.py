@@ -49,8 +49,7 @@ class SiteFolder:
         replace(ticket, secret="").write(folder / "ticket.json")
         public = key.public
         disk.replace(folder / f"{ticket.site}.pub", f"{public.text} {PROOF}{ticket.proof(public)}\n")
-        if ticket.authority:
-            disk.replace(folder / "ca.crt", ticket.authority)
+        disk.replace(folder / "ca.crt", ticket.authority)
         # which loads torch, and no other command about tickets needs that
         from unskew.federation.site.policy import Policy
 
@@ -70,10 +69,8 @@ class SiteFolder:
         """The site's key, read from its folder."""
         return PrivateKey.load(self.folder / "site.key")
 
-    def tls(self) -> ssl.SSLContext | None:
-        """The context of connections to the server, with the proof of this site's key; None without TLS."""
-        if not self.ticket.authority:
-            return None
+    def tls(self) -> ssl.SSLContext:
+        """The context of connections to the server, with the proof of this site's key."""
         return client_context(self.ticket.authority, self.ticket.site, self.key, place_of(self.folder))
 
 
