@@ -247,7 +247,7 @@ def fleet_at(tmp_path, port: int) -> Fleet:
     folder = tmp_path / "site"
     if folder.exists():
         return Fleet(SiteFolder.open(folder))
-    home = Coordinator.make(tmp_path / "fed", "lung", f"127.0.0.1:{port}", ["a"], tls=False)
+    home = Coordinator.make(tmp_path / "fed", "lung", f"127.0.0.1:{port}", ["a"])
     return Fleet(SiteFolder.make(folder, Ticket.read(home.folder / "tickets/a.ticket")))
 
 

@@ -85,7 +85,7 @@ def test_a_second_process_for_a_site_is_refused(tmp_path):
 def run(tmp_path):
     """The folder of a run that was started as Flower's number 7, after an earlier process had written a
     line."""
-    home = Coordinator.make(tmp_path / "federations/lung", "lung", "127.0.0.1:9", ["a"], tls=False)
+    home = Coordinator.make(tmp_path / "federations/lung", "lung", "127.0.0.1:9", ["a"])
     run = tmp_path / "runs/r"
     run.mkdir(parents=True)
     (run / ORDER_FILE).write_text(

@@ -284,21 +284,6 @@ def test_the_file_reads_back_what_it_says(tmp_path):
     policy = Policy(("fedavg", "scaffold"), ("weights", "inputs"), 7, 2, 3, 4, 1.5, 0.5, 1e-6, "22:00-06:00")
     policy.write(tmp_path)
     assert Policy.read(tmp_path) == policy
-    assert policy.changed(["shares=weights, sums", "epsilon=none", "least_samples=9"]) == replace(
-        policy, shares=("weights", "sums"), epsilon=None, least_samples=9
-    )
-    with pytest.raises(UsageError, match=r"E521 .*Did you mean 'hours'"):
-        policy.changed(["hour=1"])
-    with pytest.raises(UsageError, match="E521 write KEY=VALUE"):
-        policy.changed(["hours"])
-
-
-def test_a_change_is_shown_with_the_old_and_the_new_value():
-    changed = Policy().changed(["shares=weights,inputs", "epsilon=3", "least_samples=5"])
-    assert Policy().changes(changed) == [
-        "changed  shares: weights, sums, statistics -> weights, inputs",
-        "changed  epsilon: none -> 3.0",
-    ]
 
 
 def test_hours_may_go_over_midnight():

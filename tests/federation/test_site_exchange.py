@@ -212,7 +212,7 @@ def test_every_absence_is_an_event_and_a_site_is_asked_again_in_the_next_round(t
 
 @pytest.fixture
 def home(tmp_path):
-    home = Coordinator.make(tmp_path / "federations/lung", "lung", "127.0.0.1:9", ["a", "b"], tls=False)
+    home = Coordinator.make(tmp_path / "federations/lung", "lung", "127.0.0.1:9", ["a", "b"])
     for site in ("a", "b"):
         home.admit(site, PrivateKey.make().public)
     return home
@@ -226,7 +226,7 @@ def test_resuming_without_a_site_is_checked_and_kept_in_the_order(tmp_path, home
     for site, said in (("c", "is no site of lung"), ("b", "but 0 sites of lung are admitted without a, b")):
         with pytest.raises(UsageError, match=f"E109 .*{said}"):
             remote_run.read_order(run, (site,))
-    wider = Coordinator.make(tmp_path / "federations/more", "more", "127.0.0.1:9", ["a", "b", "c"], tls=False)
+    wider = Coordinator.make(tmp_path / "federations/more", "more", "127.0.0.1:9", ["a", "b", "c"])
     for site in ("a", "b", "c"):
         wider.admit(site, PrivateKey.make().public)
     (run / orders.ORDER_FILE).write_text(json.dumps(replace(order, federation=wider.folder).as_json()))

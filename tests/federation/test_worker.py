@@ -26,7 +26,7 @@ REQUEST, ANSWER = (
 
 @pytest.fixture
 def joined(tmp_path):
-    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:9", ["s1"], tls=False)
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:9", ["s1"])
     return SiteFolder.make(tmp_path / "s1", home.ticket("s1"))
 
 
@@ -34,7 +34,7 @@ def test_a_site_says_every_time_that_it_is_connected_and_repeats_nothing_else(jo
     said: list[str] = []
     site = SiteProcesses(joined, "lungs.csv", say=said.append)
     for text in ("lost", "lost", CONNECTED, "lost", CONNECTED):
-        site.say(text)
+        site._rarely(text)
     assert said == ["lost", CONNECTED, "lost", CONNECTED]
 
 
@@ -91,7 +91,7 @@ def answered(site, tmp_path, *sent: bytes, budget_s: float = 30.0) -> SignedMess
         worker._answer_one(site, there)
         there.shutdown(socket.SHUT_WR)
         try:
-            return SignedMessage.receive(here, tmp_path)
+            return SignedMessage.receive(here)
         except ConnectionError:
             return None
 
@@ -131,9 +131,9 @@ def test_whoever_asks_is_answered_one_after_the_other_also_where_a_worker_was_ki
         raise Over
 
     def ask():
-        came.extend(ask_worker(place, tmp_path, REQUEST, 20.0) for _ in range(2))
+        came.extend(ask_worker(place, REQUEST, 20.0) for _ in range(2))
         with pytest.raises(ConnectionError):
-            ask_worker(place, tmp_path, REQUEST, 20.0)
+            ask_worker(place, REQUEST, 20.0)
 
     asking = threading.Thread(target=ask)
     asking.start()

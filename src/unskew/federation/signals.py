@@ -3,6 +3,11 @@
 A bell is rung when messages were left: requests for sites, or replies for the coordinator. A listener that
 misses the signal only loses time until its next regular request.
 
+For each node the time is stored at which it last asked for messages and received none. Flower's server
+delivers a message once. If the front, the server or the site's machine fails at that moment, the message is
+lost, and its sender would wait for an answer until the deadline. Every message that was sent to a node
+before such a request is lost.
+
 Modification times need no space, so a full disk stops none of these signals.
 """
 
@@ -44,3 +49,49 @@ class Bell:
             return os.stat(self.path).st_mtime_ns
         except OSError:
             return 0
+
+
+IDLE_FOLDER = "idle"
+"""The folder in a federation's folder `flower`."""
+
+
+class IdleNodes:
+    """Times of nodes' last requests without a message.
+
+    folder: contains an empty file per node with that time as modification time. All times are those of
+    `now`.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    @staticmethod
+    def now() -> float:
+        """Seconds on a monotonic clock that all programs of this machine share."""
+        return time.monotonic()
+
+    def note(self, node: int, asked: float) -> None:
+        """Record a node's request, passed on at time `asked`, that brought no message. Never raises."""
+        path, new = self.folder / str(node), self.folder / f".{node}"
+        with suppress(OSError):
+            try:
+                os.utime(path, (asked, asked))
+            except FileNotFoundError:
+                # under its own name no file may have the time of day, which is later than any of `now`
+                self.folder.mkdir(mode=0o700, exist_ok=True)
+                new.touch(mode=0o600)
+                os.utime(new, (asked, asked))
+                new.replace(path)
+
+    def last(self, node: int) -> float:
+        """The time of this node's last request that brought no message; -1 if there was none."""
+        try:
+            return os.stat(self.folder / str(node)).st_mtime
+        except OSError:
+            return -1.0
+
+    def forget(self) -> None:
+        """Remove all times, because the clock restarts with the machine."""
+        for path in self.folder.glob("*"):
+            with suppress(OSError):
+                path.unlink()

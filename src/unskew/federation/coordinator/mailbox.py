@@ -12,13 +12,14 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from unskew.errors import MissingPackage, UnskewError
 from unskew.federation.protocol.signed_messages import SignedMessage
-from unskew.federation.signals import REPLIES, REQUESTS, Bell
+from unskew.federation.signals import IDLE_FOLDER, REPLIES, REQUESTS, Bell, IdleNodes
 
 try:
     import httpx
@@ -62,6 +63,8 @@ _REST_S = 0.025
 """Seconds between two checks of the signal, and the shortest time between requests for answers."""
 _NODES_S = 0.25
 """Seconds for which the list of nodes is cached; a round begins with several requests for it."""
+MOST_AGAIN = 5
+"""How often a lost request is sent again to a node, which may wrongly say that it received none."""
 FETCHERS = 16
 """Messages that are fetched in parallel. Slow nodes delay others only if there are more of them."""
 MOST_REASON = 200
@@ -79,12 +82,15 @@ class Mailbox:
         self._client, self._run = client, run
         self._node, self._fetchers = Node(node_id=SUPERLINK_NODE_ID), ThreadPoolExecutor(FETCHERS)
         self._requests, self._replies = Bell(folder / REQUESTS), Bell(folder / REPLIES)
+        self._idle = IdleNodes(folder / IDLE_FOLDER)
         self._nodes: tuple[list[int], float] = [], -_NODES_S
         """The connected nodes, and the time of the request for them."""
         self._arriving: dict[str, Future[SignedMessage | str]] = {}
         """Answers being fetched, by the number of the request."""
         self._until: dict[str, float] = {}
         """Time until which an answer is useful, by number of the message."""
+        self._sent: dict[str, tuple[int, float]] = {}
+        """(node, time of sending) by number of the message."""
 
     def nodes(self) -> list[int]:
         """See `Channel.nodes`."""
@@ -108,7 +114,7 @@ class Mailbox:
         self.most, until = most, time.monotonic() + deadline_s
         waiting = self._send(requests, kind, t, until)
         replies: dict[int, SignedMessage | str] = {}
-        pause_s = _LOOK_S
+        pause_s, again = _LOOK_S, Counter[int]()
         while len(replies) < len(set(waiting.values())) and time.monotonic() < until:
             self.rest(min(pause_s, until - time.monotonic()))
             asked = [number for number, node in waiting.items() if node not in replies]
@@ -116,20 +122,30 @@ class Mailbox:
                 for number, reply in self.pull_messages(asked).items():
                     if number in waiting:  # else it answers an earlier exchange
                         replies.setdefault(waiting[number], reply)
-                pause_s = _LOOK_S
+                idle = {waiting[number] for number in self.lost(asked)} - replies.keys()
             except HTTPStatusError as error:
                 _raise_unless_transient(error)
                 pause_s = _BUSY_S
+                continue
+            pause_s = _LOOK_S
+            lost = {node: requests[node] for node in idle if again[node] < MOST_AGAIN}
+            again.update(lost.keys())
+            if lost:
+                waiting |= self._send(lost, kind, t, until, again.total())
         return replies
 
-    def _send(self, requests: Mapping[int, SignedMessage], kind: str, t: int, until: float) -> dict[str, int]:
+    def _send(
+        self, requests: Mapping[int, SignedMessage], kind: str, t: int, until: float, again: int = 0
+    ) -> dict[str, int]:
         """Send requests that are useful until a time. Returns the nodes by the numbers of their messages:
         none if the SuperLink was away until then.
+
+        again: number of repetitions so far.
         """
         arrays: dict[int, Array] = {}
         ttl_s, category = max(0.1, until - time.monotonic()), _KINDS.get(kind, "query")
         messages = [
-            Message(pack_message(sealed, arrays), node, category, group_id=str(t), ttl=ttl_s)
+            Message(pack_message(sealed, arrays, again), node, category, group_id=str(t), ttl=ttl_s)
             for node, sealed in requests.items()
         ]
         while True:
@@ -160,11 +176,12 @@ class Mailbox:
                 self._client.PushObject, self._node, self._run, response.session_id
             )
             send_all(objects, response.objects_to_push, push)
-        numbers, now = list(response.message_ids), time.monotonic()
+        numbers, sent, now = list(response.message_ids), IdleNodes.now(), time.monotonic()
         self._until = {number: until for number, until in self._until.items() if until > now}
         for number, message in zip(numbers, messages, strict=True):
             if number:
                 self._until[number] = now + message.metadata.ttl
+                self._sent[number] = message.metadata.dst_node_id, sent
         self._requests.ring()
         return numbers
 
@@ -182,7 +199,20 @@ class Mailbox:
         """The answers to these messages that have arrived since."""
         self._look(numbers)
         there = [number for number, future in self._arriving.items() if future.done()]
+        for number in there:
+            self._sent.pop(number, None)
         return {number: self._arriving.pop(number).result() for number in there}
+
+    def lost(self, numbers: Iterable[str]) -> list[str]:
+        """The messages, each once, to nodes that have since found no message and have sent no answer."""
+        idle = [
+            n for n in numbers if n in self._sent and self._idle.last(self._sent[n][0]) > self._sent[n][1]
+        ]
+        self._look(idle)  # an answer that was sent before such a question is there by now
+        lost = [number for number in idle if number not in self._arriving]
+        for number in lost:
+            del self._sent[number]
+        return lost
 
     def _look(self, numbers: Iterable[str]) -> None:
         """Begin to fetch the available answers to these messages."""

@@ -18,15 +18,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import logging
 import socket
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any
 
 import httpx
-from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
 from google.protobuf.message import DecodeError
 
 from unskew.errors import UnskewError, UsageError
@@ -34,7 +36,7 @@ from unskew.federation.addresses import socket_address
 from unskew.federation.front.access import Members, RateLimit, Refusals, SiteHolders
 from unskew.federation.front.connections import HEAD_BYTES, Connections, Listener, MessageWait
 from unskew.federation.protocol.identity import PublicKey
-from unskew.federation.signals import REPLIES, REQUESTS, Bell
+from unskew.federation.signals import IDLE_FOLDER, REPLIES, REQUESTS, Bell, IdleNodes
 from unskew.federation.tickets import Coordinator
 
 
@@ -107,13 +109,22 @@ class Refused(Exception):
         self.status = status
 
 
+@dataclass(frozen=True)
+class Signals:
+    """news: lets requests for messages wait. answers: rung at a site's answer. idle: nodes without any."""
+
+    news: MessageWait
+    answers: Bell
+    idle: IdleNodes
+
+
 class Proxy:
-    """An ASGI application. server: client of Flower's server; news: lets requests for messages wait; answers:
-    rung at a site's answer.
+    """An ASGI application. server: client of Flower's server; signs: signals between the front and the
+    coordinator's other programs.
     """
 
-    def __init__(self, server: httpx.AsyncClient, refusals: Refusals, news: MessageWait, answers: Bell):
-        self.server, self.refusals, self.news, self.answers = server, refusals, news, answers
+    def __init__(self, server: httpx.AsyncClient, refusals: Refusals, signs: Signals):
+        self.server, self.refusals, self.signs = server, refusals, signs
         self.pace, self.holding = RateLimit(RATE, BURST), SiteHolders()
         self._places = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(MOST_EACH))
 
@@ -175,7 +186,7 @@ class Proxy:
             content = b"".join([piece async for piece in content])
         if isinstance(content, bytes) and path == PUSH_MESSAGES and not is_answer(content):
             raise Refused(400, "announced something that is no answer of its own")
-        if path == PULL_MESSAGES and not await self.news.wait(scope["state"]["last_ring"], receive):
+        if path == PULL_MESSAGES and not await self.signs.news.wait(scope["state"]["last_ring"], receive):
             raise SiteLeft
         async with self._places[scope["state"]["site"]]:
             await self._pass_on(scope, size, limit, content, answer)
@@ -190,12 +201,17 @@ class Proxy:
     ) -> None:
         headers = [(name, value) for name, value in scope["headers"] if name in REQUEST_HEADERS]
         path = scope["raw_path"].decode("ascii")
+        asked = IdleNodes.now()
         request = self.server.build_request("POST", path, headers=headers, content=content)
         response = await self.server.send(request, stream=True)
         if path == PUSH_OBJECT:
-            self.answers.ring()
+            self.signs.answers.ring()
         try:
             length = int(response.headers.get("content-length", 0))
+            is_empty = response.status_code == 200 and not length
+            if isinstance(content, bytes) and path == PULL_MESSAGES and is_empty:
+                with contextlib.suppress(DecodeError):
+                    self.signs.idle.note(PullMessagesRequest.FromString(content).node.node_id, asked)
             limit.reschedule(asyncio.get_running_loop().time() + PATIENCE_S + (size + length) / SLOWEST)
             kept = [(n.lower(), v) for n, v in response.headers.raw if n.lower() in RESPONSE_HEADERS]
             await answer.begin(response.status_code, kept)
@@ -264,9 +280,11 @@ async def serve(
     """Serve until cancelled. server: client of Flower's server. say: receives the lines of `Refusals`."""
     refusals, members, flower = Refusals(say), Members(home), home.folder / "flower"
     news, answers = MessageWait(Bell(flower / REQUESTS)), Bell(flower / REPLIES)
-    shared = Connections(members, refusals, Proxy(server, refusals, news, answers))
+    signs = Signals(news, answers, IdleNodes(flower / IDLE_FOLDER))
+    signs.idle.forget()
+    shared = Connections(members, refusals, Proxy(server, refusals, signs))
     accepting, unreadable = asyncio.create_task(Listener(listener, shared).keep_open()), 0
-    bell_task = asyncio.create_task(news.listen())
+    bell_task = asyncio.create_task(signs.news.listen())
     try:
         while not accepting.done():
             try:

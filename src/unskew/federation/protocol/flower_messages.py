@@ -215,13 +215,16 @@ def _map_in_order(function: Callable[[Item], Answer], items: Sequence[Item]) -> 
                 future.cancel()
 
 
-def pack_message(sealed: SignedMessage, arrays: dict[int, Array] | None = None) -> RecordDict:
+def pack_message(sealed: SignedMessage, arrays: dict[int, Array] | None = None, again: int = 0) -> RecordDict:
     """A sealed message as the content of a Flower message. A small one is a single piece, because each takes
     calls.
 
-    arrays: arrays made so far, by the identity of their bytes, which several messages may share.
+    arrays: arrays made so far, by the identity of their bytes, which several messages may share. again:
+    number of earlier sendings; Flower numbers messages by their content, and delivers none with a known
+    number.
     """
-    head: dict[str, str | bytes] = {"text": sealed.text, "signature": sealed.signature}
+    head: dict[str, str | bytes | int] = {"text": sealed.text, "signature": sealed.signature}
+    head |= {"again": again} if again else {}
     if len(sealed.blob) <= SMALL:
         return RecordDict({HEAD: ConfigRecord(head | {"blob": sealed.blob})})
     arrays = {} if arrays is None else arrays
