@@ -40,7 +40,7 @@ class Listener:
         says: bytes = b"HTTP/1.1 400 Bad Request\r\n\r\n",
     ):
         self.home, self.ahead_s, self.says = home, ahead_s, says
-        self.door = socket.create_server(("127.0.0.1", 0))
+        self.door = socket.create_server(("", 0))
         self.port = self.door.getsockname()[1]
         threading.Thread(target=self.run, daemon=True).start()
 

@@ -257,8 +257,8 @@ def test_a_policy_that_is_missing_or_that_others_may_change_refuses_everything(s
     path.mkdir()
     assert hello(site)["code"] == "E521"
     assert "chmod 600" in said[0]
-    assert "unskew site policy --default" in said[1]
-    assert "cannot read the policy" in said[2]
+    assert "unskew site policy --default" in said[2]
+    assert "cannot read the policy" in said[4]
 
 
 def test_a_damaged_record_of_what_has_left_refuses_everything(site):
