@@ -18,7 +18,7 @@ from tests.federation import (
 from tests.federation.test_policy import allow, answer, begun, hello, weights
 from unskew.config import dump
 from unskew.core.module_inputs import check_vocabulary
-from unskew.errors import Paused, UsageError
+from unskew.errors import UsageError
 from unskew.federation.coordinator import correspondence
 from unskew.federation.coordinator.orders import Order, Terms
 from unskew.federation.protocol.study_rules import study_settings
@@ -254,14 +254,6 @@ def test_the_coordinator_reads_where_a_run_waits_and_goes_on_when_it_is_approved
     assert any(text.startswith("4/5 sites are there; waiting for approval at s1 until") for text in said)
     assert sum("E522 s1: the study waits for the site's operator" in line for line in said) == 1
     assert len(loop.trainer.sites.hellos) == 5
-
-
-def test_a_run_that_nobody_decides_about_pauses(tmp_path):
-    sites = fake.sites(tmp_path / "sites", fake.federation())
-    for site in sites.values():
-        site.guard.approve = "ask"
-    with pytest.raises(Paused, match="E206 0 of 5 sites take part"):
-        fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"), wait_s=1)
 
 
 @pytest.mark.flower

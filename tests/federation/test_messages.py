@@ -82,17 +82,6 @@ def test_an_answer_under_another_sites_name_is_refused():
     assert not told
 
 
-def test_a_node_that_is_no_admitted_site_is_named_and_not_asked_again():
-    post, channel, told = posted(as_site("s7", signer="s7"))
-    post.nodes.clear()
-    assert post.greet({}) == {}
-    assert told == [
-        (0, "E310", "a node (1) says it is 's7', which is not an admitted site; it is not asked again.")
-    ]
-    post.greet({})
-    assert len(channel.requests) == 1
-
-
 def test_serials_grow_over_restarts_whatever_the_clock_says(tmp_path, monkeypatch):
     monkeypatch.setattr(post_module.time, "time", lambda: 0.0)
     monkeypatch.setattr(post_module.time, "time_ns", lambda: 0)

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import math
-import os
 import time
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -69,7 +68,6 @@ def allow(site, **limits) -> None:
             {},
             "'fedmix/x' is of the kind inputs (shares)",
         ),
-        ({"shares": ("weights",)}, "fedbr", {"batch": 1}, "'fedbr/x' is of the kind inputs (shares)"),
         ({"shares": ("sums", "statistics")}, "rebafl", {}, "'the weights' is of the kind weights (shares)"),
         ({"least_samples": 3}, "fedmix(group=2)", {}, "3 samples would stand behind a number of 'fedmix/x'"),
         ({"least_samples": 20}, "rebafl", {}, "20 samples would stand behind a number of 'rebafl/sums'"),
@@ -79,24 +77,11 @@ def allow(site, **limits) -> None:
         ({"most_rounds": 4}, "fedavg", {"rounds": 5}, "5 rounds (most_rounds)"),
         ({"most_megabytes": 0.01}, "fedavg", {}, "more than 0.01 (most_megabytes)"),
         ({"methods": ("fedavg",)}, "scaffold", {}, "'scaffold', which is not among fedavg (methods)"),
-        ({"methods": ("fedavg",)}, "ccvr", {}, "'ccvr', which is not among fedavg (methods)"),
         (
             {"methods": ("dpsgd",)},
             "fedavg",
             {},
             "plain fedavg, in which a site's weights leave as they are, and fedavg is",
-        ),
-        (
-            {"methods": ("dpsgd", "median")},
-            "clip_median",
-            {},
-            "and fedavg is not among dpsgd, median (methods)",
-        ),
-        (
-            {"methods": ("scaffold",)},
-            "scaffold+rebafl",
-            {},
-            "'rebafl', which is not among scaffold (methods)",
         ),
         ({"epsilon": 0.01}, PRIVATE, {}, "of the budget 0.01 is left"),
     ],
@@ -228,10 +213,8 @@ def test_an_epsilon_counts_at_its_delta_which_is_a_budget_too(site):
         ("most_rounds: many", "most_rounds must be"),
         ("least_samples: 0", "least_samples must be"),
         ("hours: 9-17", "hours must be like 22:00-06:00"),
-        ("hours: 22:00-24:30", "hours must be like"),
         ("least_samples: 5\nleast_samples: 1", "stands at line 1 and at line 2"),
         ("- inputs", "must hold keys and values"),
-        ("", "must hold keys and values"),
         ("shares: [weights", "is not YAML"),
     ],
 )
@@ -259,25 +242,6 @@ def test_a_policy_that_is_missing_or_that_others_may_change_refuses_everything(s
     assert "chmod 600" in said[0]
     assert "unskew site policy --default" in said[2]
     assert "cannot read the policy" in said[4]
-
-
-def test_a_damaged_record_of_what_has_left_refuses_everything(site):
-    begun(site)
-    (site.member.folder / "spent.json").write_text("{")
-    assert hello(site)["code"] == "E521"
-
-
-def test_what_the_policy_needs_is_readable_by_its_owner_only(site):
-    old = os.umask(0o022)
-    try:
-        train = begun(site)
-        allow(site)
-        train(1)
-    finally:
-        os.umask(old)
-    assert {(site.member.folder / name).stat().st_mode & 0o777 for name in (POLICY_FILE, "spent.json")} == {
-        0o600
-    }
 
 
 def test_the_file_reads_back_what_it_says(tmp_path):

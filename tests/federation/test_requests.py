@@ -167,12 +167,6 @@ def test_a_trace_that_a_coordinator_names_is_not_opened(site, tmp_path):
     assert answer(site, "train", w, run="r1", t=1, lr=0.05) == ("", "")
 
 
-@pytest.mark.parametrize("text", ["evil.py", "evil.py()", "evil.py:make"])
-def test_a_model_from_a_file_of_the_coordinators_is_refused_however_it_is_written(site, text):
-    code, said = answer(site, "hello", settings=fake.small("fedavg").as_dict() | {"model": text})
-    assert (code, said[:21]) == ("E506", "the study's model is ")
-
-
 @pytest.mark.parametrize(
     ("header", "fits"),
     [
@@ -226,9 +220,7 @@ def larger_site(tmp_path):
     "text",
     [
         "E413 scans of anna/7.parquet has changed since it was checked; leave data alone.",  # relative, with spaces
-        "E413 /data/scans of anna/7.png has changed since it was checked.",
         "E404 lung: the label of sample 17 is 'hiv positive', which is none of the classes.",
-        "E405 lung: column 'weight of anna' holds 7e39 at line 3.",
     ],
 )
 def test_an_error_in_the_data_is_told_to_the_sites_operator_alone(larger_site, text):

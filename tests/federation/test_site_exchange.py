@@ -18,7 +18,6 @@ from unskew.errors import UsageError
 from unskew.federation.coordinator import orders
 from unskew.federation.coordinator.orders import Order, Terms
 from unskew.federation.protocol.identity import PrivateKey
-from unskew.federation.site import local_run
 from unskew.federation.tickets import Coordinator
 from unskew.records.checkpoints import digest
 from unskew.report.page import write_report
@@ -98,32 +97,6 @@ def test_a_site_that_holds_as_many_other_samples_as_before_is_not_used_until_it_
     assert text.startswith("s1: site s1 holds other samples than when the run began; give it those of then")
     rounds = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
     assert [e["answered"] for e in rounds if e["code"] == "round"] == [[0, 1, 2], [0, 2], [0, 1, 2]]
-
-
-def test_too_few_that_fit_together_stop_the_run(tmp_path):
-    sites = sites_of(tmp_path, count=3)
-    other_shape(sites[999])
-    with pytest.raises(UsageError, match=r"E504 .* at s1\. 2 sites would be left, and 3 are needed"):
-        fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg", **THREE), min_sites=3)
-
-
-def test_a_site_that_builds_another_model_is_named_and_the_run_goes_on(tmp_path, monkeypatch):
-    real = local_run.build_run
-
-    def build(site, settings, *rest):
-        if site == "s1":
-            raise UsageError(
-                "E504", f"site {site} builds another model from '{settings.model}' than the server."
-            )
-        return real(site, settings, *rest)
-
-    monkeypatch.setattr("unskew.federation.site.site.build_run", build)
-    loop, _, _ = fake.run(tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small("fedavg"))
-    named = told(tmp_path / "run", "E504")
-    assert [t for t, _ in named] == [1, 2, 3, 3]  # the last time for its scores
-    assert all(text.startswith("s1: site s1 builds another model") for _, text in named)
-    answered = [e["answered"] for e in loop.record.rows["events"] if e["code"] == "round"]
-    assert answered == [[0, 2, 3, 4]] * 3
 
 
 class Stop(Exception):

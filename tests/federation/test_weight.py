@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-import unskew
 from tests.federation import fake
 from tests.federation.test_bad_replies import opened
 from tests.federation.test_bits import problems, simulated
@@ -56,7 +55,7 @@ def test_a_site_that_says_more_than_was_agreed_is_left_out_and_named(tmp_path, m
     ]
 
 
-@pytest.mark.parametrize("name", ["fedavg", "flea", "fedproto"])
+@pytest.mark.parametrize("name", ["flea"])
 def test_a_false_number_without_a_bound_stops_nobody_else(tmp_path, monkeypatch, name):
     """Bounds on what is shared follow the largest number, so all honest sites refused because of one
     liar."""
@@ -120,22 +119,8 @@ def test_a_boast_does_not_decide_the_merge(tmp_path, monkeypatch):
     assert distance_to_bads_reply(tmp_path, "equal", weighting="equal") > 1e-3
 
 
-MERGES = (
-    "fedavg",
-    "fedavg+clip_median",
-    "fednova",
-    "fedavgm",
-    "feddyn",
-    "fedavg+multi_krum",
-    "flea",
-    "scaffold",
-)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"cap": 0.3}, {"weighting": "equal"}, {"cap": 0.2, "weighting": "equal"}]
-)
-@pytest.mark.parametrize("name", MERGES)
+@pytest.mark.parametrize("changes", [{"cap": 0.3}, {"weighting": "equal"}])
+@pytest.mark.parametrize("name", ["fednova", "fedavg+multi_krum", "scaffold"])
 def test_cap_and_equal_weights_end_with_the_simulators_bits(tmp_path, name, changes):
     loop, state, _ = run(tmp_path, fake.small(name, **changes))
     assert digest(state.weights) == simulated(name, **changes).digest
@@ -162,12 +147,3 @@ def test_samples_and_weights_are_shown_before_round_1(tmp_path):
     shown = next(i for i, text in enumerate(said) if text.startswith("weights s0"))
     assert "40 samples" in said[shown]
     assert all("round 1" not in text for text in said[:shown])
-
-
-def test_a_run_on_sites_has_a_cap_unless_another_is_asked_for():
-    from unskew.cli.run import Arguments, _settings
-
-    assert _settings(Arguments("fedavg", on="lung"), {}, sites=True).cap == 0.5
-    assert _settings(Arguments("fedavg", on="lung"), {"cap": 1.0}, sites=True).cap == 1.0
-    assert _settings(Arguments("fedavg"), {}, sites=False).cap == 1.0
-    assert unskew.run("fedavg", fake.federation(), rounds=1, epochs=1, cap=0.5).digest
