@@ -111,17 +111,34 @@ def run(
 
 
 def _join(folder: Path, ticket: Path, coordinator: str, data: str, classes: str) -> SiteFolder:
-    """The site in this folder; it joins first if it has not yet. Raises SystemExit if a check then fails."""
-    from unskew.federation.site import site_checks, site_folder
+    """The site in this folder; it joins first if it has not yet, so that the command can be repeated, then
+    also without the ticket's file.
 
-    joined, now = site_folder.join(folder, ticket, lambda: coordinator or _ask_fingerprint())
-    _show_joined(joined, now)
-    if now:
-        findings = site_checks.check_site(folder, data, names(classes))
-        _show_findings(findings, LATER_CHECKS)
-        if wrong := [f.what for f in findings if not f.ok and f.what not in LATER_CHECKS]:
-            print("The site has joined and has connected to nobody. Mend this, then repeat the command.")
-            raise SystemExit(3 if wrong == ["data"] else 2)
+    Raises UsageError: E161 if the folder belongs to another ticket, E503 for a bad ticket or one of another
+    coordinator; and SystemExit if a check of a new site fails.
+    """
+    from unskew.federation.site import site_checks
+    from unskew.federation.site.site_folder import SiteFolder, check_fingerprint
+    from unskew.federation.tickets import Ticket
+
+    if (folder / "ticket.json").exists():
+        joined = SiteFolder.open(folder)
+        if ticket.exists() and Ticket.read(ticket).signature != joined.ticket.signature:
+            owner = f"site {joined.ticket.site} of {joined.ticket.federation}, by another ticket"
+            text = f"{folder} belongs to {owner}; join with this one in a new folder: --folder NAME"
+            raise UsageError("E161", text)
+        _show_joined(joined, compared=False)
+        return joined
+    given = Ticket.read(ticket)
+    given.check()
+    check_fingerprint(given, coordinator or _ask_fingerprint())
+    joined = SiteFolder.make(folder, given)
+    _show_joined(joined, compared=True)
+    findings = site_checks.check_site(folder, data, names(classes))
+    _show_findings(findings, LATER_CHECKS)
+    if wrong := [f.what for f in findings if not f.ok and f.what not in LATER_CHECKS]:
+        print("The site has joined and has connected to nobody. Mend this, then repeat the command.")
+        raise SystemExit(3 if wrong == ["data"] else 2)
     return joined
 
 

@@ -96,8 +96,7 @@ class Correspondence:
     reported.
 
     run: the run's number; deadline_s: the longest wait of an exchange; nodes: the node of each site that
-    has answered. name: the coordinator's name of the run, for the sites' operators; versions: the
-    coordinator's versions.
+    has answered. name: the coordinator's name of the run, for the sites' operators.
     """
 
     run: str
@@ -106,7 +105,6 @@ class Correspondence:
     tell: Callable[[int, str, str], None] = lambda t, code, text: None
     journal: Journal | None = None
     name: str = ""
-    versions: Mapping[str, str] = field(default_factory=versions)
     nodes: dict[str, int] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
     """Sites that are excluded from the run."""
@@ -185,7 +183,7 @@ class Correspondence:
 
         A known site may answer from a new node.
         """
-        requests, header = {}, {"settings": settings, "name": self.name, "versions": self.versions}
+        requests, header = {}, {"settings": settings, "name": self.name, "versions": versions()}
         for node in self.contact.channel.nodes():
             due, pause_s = self._next_greeting.get(node, (0.0, 1.0))
             if node in self.nodes.values() or node in self._strangers or time.monotonic() < due:

@@ -335,7 +335,7 @@ def _known_sites(
 def _report_versions(post: Correspondence, hellos: Iterable[Hello]) -> None:
     """Report each site with other versions that can change a run's bits."""
     for hello in hellos:
-        if text := version_differences(COORDINATOR, post.versions, hello.site, hello.versions):
+        if text := version_differences(COORDINATOR, versions(), hello.site, hello.versions):
             post.tell(0, "E504", f"{text}.")
 
 

@@ -39,8 +39,7 @@ from unskew.federation.protocol.wire_format import (
 )
 from unskew.federation.site import guard
 from unskew.federation.site.guard import Approve, Guard
-from unskew.federation.site.held_slices import HeldSlices
-from unskew.federation.site.local_run import SiteRun, build_run, form_text
+from unskew.federation.site.local_run import HeldSlices, SiteRun, build_run, form_text
 from unskew.federation.site.site_ledger import (
     NOT_WRITTEN_TEXT,
     AnsweredRequest,

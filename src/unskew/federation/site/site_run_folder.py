@@ -42,7 +42,7 @@ from unskew.system.disk import AT_SITE as SETUP
 RECEIVED = "received.safetensors"
 """The last received weights, with the rest of their request."""
 HELD = "slices.safetensors"
-"""The slices of Parts as they came last (see `held_slices.py`)."""
+"""The slices of Parts as they came last (see `local_run.py`)."""
 PRIVATE = "private-{}.safetensors"
 """The private state after a round."""
 STATELESS = "stateless"
