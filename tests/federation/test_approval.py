@@ -137,8 +137,6 @@ def _of_an_unknown_word(*_):
 
 
 RAW = "feddata(share=1.0)"
-
-
 FACTS = {"k": 0, "clients": 2, "largest": 33}
 
 

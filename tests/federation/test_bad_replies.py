@@ -19,8 +19,6 @@ from unskew.federation.protocol.wire_format import MOST_LEVELS, Limits, Packet, 
 from unskew.records.checkpoints import digest
 
 BAD = "s2"
-
-
 WIDE = Limits(1 << 30, 1 << 20)
 
 

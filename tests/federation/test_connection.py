@@ -36,11 +36,7 @@ from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.tickets import Coordinator, Ticket
 
 pytestmark = pytest.mark.flower
-
-
 REQUEST = SignedMessage("{}", b"signature", b"blob")
-
-
 ANSWER = SignedMessage('{"answer": 1}', b"signature", b"blob")
 
 
@@ -182,8 +178,6 @@ ACTIVATED, BEATEN = (
     ActivateNodeResponse(node_id=12).SerializeToString(),
     SendNodeHeartbeatResponse(success=True),
 )
-
-
 IN_USE = b'{"code": 2004, "detail": "no"}'
 
 

@@ -18,26 +18,12 @@ import yaml
 from unskew import cli
 
 ROOT = Path(__file__).parents[2]
-
-
 DEPLOY = ROOT / "deploy"
-
-
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
-
-
 COMPOSE = sorted((DEPLOY / "docker").glob("*.yaml"))
-
-
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
-
-
 ANALYZE = shutil.which("systemd-analyze") or ""
-
-
 MOST_EXPOSED = 3.0
-
-
 WRITTEN = re.compile(r"(?:^|[\s/])unskew ((?:serve|join|run|site|federation|attach|resume|watch) .*)")
 
 

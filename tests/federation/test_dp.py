@@ -19,8 +19,6 @@ from tests.federation.test_site_exchange import Stop
 from unskew.federation.site.study_review import forecast_settings
 
 QUIET = "dp(epsilon=0, noise_multiplier=0.1, clip=1e-4)"
-
-
 LOUD = "dp(epsilon=0, noise_multiplier=50.0)"
 
 

@@ -43,8 +43,6 @@ from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.tickets import Coordinator, Ticket
 
 pytestmark = pytest.mark.flower
-
-
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
 
 

@@ -18,11 +18,7 @@ from unskew.federation.site.site import Site
 from unskew.federation.site.site_ledger import AnsweredRequest, SiteLedger
 
 ALL_SAMPLES = "feddata(share=1.0)"
-
-
 FACTS = {"k": 0, "clients": 1, "largest": 33}
-
-
 VISIT = {"part": "feddata", "trip": 0, "lr": 0.05}
 
 
@@ -126,11 +122,7 @@ def test_a_method_is_what_the_operator_reads_and_nothing_beside_it(site):
 needs_accounting = pytest.mark.skipif(
     not importlib.util.find_spec("dp_accounting"), reason="the extra [dp] is not installed"
 )
-
-
 NOISY = "dpsgd(noise_multiplier=1.0)"
-
-
 FEATURES = {"part": "flea", "trip": 0, "lr": 0.05}
 
 

@@ -43,8 +43,6 @@ from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.signals import IDLE_FOLDER, REPLIES, REQUESTS, Bell, IdleNodes
 
 pytestmark = pytest.mark.flower
-
-
 LARGE = SignedMessage("{}", b"signature", bytes(SMALL + 1))
 
 
@@ -299,27 +297,6 @@ def test_a_piece_now_and_then_does_not_keep_a_fetcher_beyond_the_deadline(tmp_pa
     box = Mailbox(SuperLink(answered(1)), 1, tmp_path)  # type: ignore[arg-type]
     box._until["m1"] = time.monotonic() - 1
     assert "it came too late to be of use" in pulled(box, ["m1"])["m1"]
-
-
-def test_the_bound_of_an_exchange_reaches_the_mailbox_and_the_coordinator_reads_why(tmp_path):
-    """The bound is what the study's declared Shares and weights have at most."""
-    grid = fake.grid_of({})
-    grid.ask({}, "train", 1, 0.0, 1234)
-    assert grid.most == 1234
-    seen, too_much = [], "E303 too much"
-    sites = fake.sites(Path(tmp_path) / "sites", fake.federation())
-    channel = fake.Direct(
-        sites, lambda site, asked, honest: too_much if site == "s1" and '"train"' in asked.text else honest
-    )
-    honest = channel.ask
-    channel.ask = lambda requests, kind, t, deadline_s, most: [
-        seen.append((kind, most)),
-        honest(requests, kind, t, deadline_s, most),
-    ][1]
-    loop, _, _ = fake.run(tmp_path / "run", channel, fake.small("fedavg", rounds=1))
-    assert any(e["code"] == "E303" and "s1 failed: too much" in e["text"] for e in loop.record.rows["events"])
-    most = dict(seen)
-    assert 0 < most["hello"] < most["train"] < SMALL < flower_messages.MOST_BYTES
 
 
 SMALL_MESSAGE = SignedMessage('{"k": 1}', b"signature", b"blob")

@@ -23,8 +23,6 @@ from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.protocol.wire_format import MOST_HEADER, Limits, WireError, seal, unseal
 
 WIDE = Limits(1 << 20, 100)
-
-
 KEY = fake.KEYS["s0"]
 
 

@@ -30,11 +30,7 @@ from unskew.methods.rebafl import ReBaFL
 from unskew.runs import conformance
 
 NOON, MIDNIGHT = time.strptime("12:00", "%H:%M"), time.strptime("00:30", "%H:%M")
-
-
 PRIVATE = "feddpms(alpha=5, width=8)"
-
-
 SERIAL = itertools.count(1)
 
 

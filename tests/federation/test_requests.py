@@ -28,8 +28,6 @@ from unskew.methods import registry
 from unskew.runs.resolve import run_on
 
 SETUP = {"k": 0, "clients": 5, "largest": 40}
-
-
 SERIALS = itertools.count(1)
 
 
@@ -77,8 +75,6 @@ WRONG = {
     "part": [5],
     "settings": ["x"],
 }
-
-
 BAD = [{name: value} for name, values in WRONG.items() for value in values]
 
 

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from tests.federation.loopback import running, simulated
 
 pytestmark = [pytest.mark.slow, pytest.mark.flower]
-
-
 TWO = "ab"
 
 

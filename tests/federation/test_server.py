@@ -6,14 +6,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
 
-import hashlib
-import importlib
-import io
 import json
 import sys
 import time
-import tomllib
-import zipfile
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
@@ -29,8 +24,6 @@ from unskew.federation.protocol.identity import PrivateKey
 from unskew.federation.tickets import Coordinator
 
 pytestmark = pytest.mark.flower
-
-
 OURS = Task(7, 8, "0a1b2c", superlink.APP_HASH)
 
 
@@ -105,25 +98,6 @@ def office(home, monkeypatch, tmp_path):
     return opened
 
 
-def test_the_archive_of_our_app_holds_no_code_and_is_the_same_each_time():
-    with zipfile.ZipFile(io.BytesIO(superlink.APP)) as archive:
-        assert archive.namelist() == ["pyproject.toml"]
-        (file,) = archive.infolist()
-        app = tomllib.loads(archive.read(file).decode())["tool"]["flwr"]["app"]
-    # neither a time nor a library's way of compressing: `run --on` and `serve` are two processes, perhaps of
-    # two days
-    assert (file.date_time, file.compress_type) == ((1980, 1, 1, 0, 0, 0), zipfile.ZIP_STORED)
-    assert hashlib.sha256(superlink.APP).hexdigest() == superlink.APP_HASH
-    assert app["config"] == {superlink.ORDER: ""}
-    for name in app["components"].values():
-        module, _, function = name.partition(":")
-        assert callable(getattr(importlib.import_module(module), function))
-    assert app["components"] == {
-        "serverapp": "unskew.federation.coordinator.conductor:main",
-        "clientapp": "unskew.federation.site.worker:main",
-    }
-
-
 def test_another_app_than_ours_is_ended_and_nothing_of_it_is_asked_for(office):
     stranger = office([replace(OURS, app_hash="f" * 64)])
     stranger.tend()
@@ -180,16 +154,6 @@ def test_a_superlink_that_is_away_or_refuses_stops_nothing(office):
     ours.tend(lambda: ours.link.finished)
     assert ours.link.finished == [(7, "")]
     assert ours.said[0].startswith("E507 the SuperLink gives no tasks: no;")
-
-
-def test_the_secret_that_takes_tasks_is_the_coordinators_alone(office, home):
-    office([])
-    path = home.folder / "flower" / "tasks.key"
-    assert path.stat().st_mode & 0o777 == 0o600
-    before = path.read_bytes()
-    office([])
-    assert path.read_bytes() == before
-    assert len(before) == 32
 
 
 @pytest.fixture

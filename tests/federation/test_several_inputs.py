@@ -23,8 +23,6 @@ from unskew.federation.site.study_review import forecast_settings
 from unskew.records.checkpoints import digest
 
 pytestmark = pytest.mark.usefixtures("few_attempts")
-
-
 MODULE = """
 import torch
 from torch import nn
@@ -45,29 +43,13 @@ class Renamed(Net):
     def forward(self, image, age):
         return super().forward(image, age)
 """
-
-
 SIZES = (20, 1, 12)
-
-
 N = sum(SIZES)
-
-
 RNG = np.random.default_rng(3)
-
-
 Y = np.arange(N) % 3
-
-
 SCANS = RNG.integers(0, 256, (N, 1, 4, 4), dtype=np.uint8)
-
-
 AGES = (RNG.normal(size=N) + Y).astype(np.float32)
-
-
 BY_NAME = {"scan": SCANS, "age": AGES}
-
-
 ROWS = [np.arange(20), np.arange(20, 21), np.arange(21, 33)]
 
 

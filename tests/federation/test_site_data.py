@@ -46,8 +46,6 @@ def test_a_site_of_one_class_must_name_them_all(tmp_path):
 
 
 X = np.random.default_rng(0).random((30, 3)).astype(np.float32)
-
-
 ABC, NY = ["a", "b", "c"], ["no", "yes"]
 
 

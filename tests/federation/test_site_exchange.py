@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import html
 import json
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-import unskew
 from tests.cli.calling import call
 from tests.federation import fake
 from unskew.cli import remote_run
@@ -20,7 +16,6 @@ from unskew.federation.coordinator.orders import Order, Terms
 from unskew.federation.protocol.identity import PrivateKey
 from unskew.federation.tickets import Coordinator
 from unskew.records.checkpoints import digest
-from unskew.report.page import write_report
 
 THREE = {"clients": 3}
 
@@ -208,31 +203,3 @@ def test_resuming_without_a_site_is_checked_and_kept_in_the_order(tmp_path, home
     (tmp_path / "runs/s").mkdir()
     refused = call("resume", "runs/s", "--without", "a", cwd=tmp_path)
     assert (refused.code, "E109 --without names sites" in refused.err) == (2, True)
-
-
-TESTED = [len(rows) for rows in fake.federation().test]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("counted")
-    channel = fake.Direct(fake.sites(folder / "sites", fake.federation()))
-    fake.run(folder / "run", channel, fake.small("flea", rounds=2))
-    return folder / "run"
-
-
-def page(path: Path) -> str:
-    """Its words, without markup."""
-    return html.unescape(re.sub(r"<[^>]+>", " ", write_report([path], path.parent / "page.html").read_text()))
-
-
-def test_the_folder_says_on_how_many_samples_each_site_scores_itself(run):
-    """It said 0 for each, so that the page named every site as one without test samples, beside its
-    scores."""
-    facts = json.loads((run / "federation.json").read_text())
-    assert facts["sizes"] == {"train": list(fake.SIZES), "val": [], "test": TESTED}
-    assert facts["test"] == 0, "none is at the server"
-    assert [row["test"] for row in unskew.load(run).clients()] == TESTED
-    card = (run / "model.md").read_text()
-    assert f"{sum(fake.SIZES)} for training, {sum(TESTED)} for the scores below" in card
-    assert "Of the last evaluated round, on the clients' own test samples." in card

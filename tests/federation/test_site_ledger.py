@@ -30,8 +30,6 @@ from unskew.federation.site.site_state import state_text
 from unskew.federation.tickets import Coordinator
 
 ALL = Limits(1 << 30, 10_000)
-
-
 OF_EVERY_ANSWER = {"run", "serial", "kind", "t", "re", "site", "sha256", "axes"}
 
 

@@ -18,11 +18,7 @@ from unskew.records import schema
 from unskew.report.page import write_report
 
 pytestmark = pytest.mark.usefixtures("few_attempts")
-
-
 SIZES = (40, 33, 30)
-
-
 QUICK = ("membership", "--set", "clients=1", "--set", "shadows=0", "--samples", "40")
 
 

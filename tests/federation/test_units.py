@@ -16,7 +16,7 @@ from unskew.data.samples.dataset import Dataset
 from unskew.federation import site_data
 from unskew.federation.coordinator.outliers import unit_remarks
 from unskew.federation.protocol.hello import Hello
-from unskew.federation.protocol.study_rules import COMMON_SCALING, scaling_remedy, site_settings
+from unskew.federation.protocol.study_rules import scaling_remedy, site_settings
 from unskew.federation.site.site import Site, SiteIdentity
 from unskew.federation.site.study_review import Study, forecast_settings, looks_unscaled
 
@@ -108,17 +108,9 @@ class Net(nn.Module):
     def forward(self, photo, age):
         return self.head(torch.cat([photo.flatten(1), age[:, None]], 1))
 """
-
-
 RNG = np.random.default_rng(5)
-
-
 Y = np.arange(24) % 3
-
-
 AGES, PHOTOS = RNG.normal(60, 15, 24).astype("f4"), RNG.random((24, 3, 4, 4)).astype("f4")
-
-
 NAMES = ("a", "b", "c")
 
 
@@ -130,11 +122,6 @@ def module(tmp_path) -> str:
 
 def several() -> Dataset:
     x = {"photo": 1000 * PHOTOS, "age": AGES}
-    return unskew.data.arrays(x, Y, x, Y, classes=NAMES)
-
-
-def large_columns() -> Dataset:
-    x = np.stack([AGES, 1000 * AGES], 1)
     return unskew.data.arrays(x, Y, x, Y, classes=NAMES)
 
 
@@ -153,13 +140,3 @@ def test_beside_a_part_that_scales_images_only_the_other_inputs_are_left_to_scal
     )
     assert added == ("+standardise" if alone else "+standardise(images=False)")
     assert looks_unscaled(several(), study_of(f"{method}{added}", several(), module)) == ""
-
-
-@pytest.mark.parametrize(
-    "method", ["dp(clip=1.0,noise_multiplier=1.0)", "dpsgd(clip=1.0,noise_multiplier=1.0)"]
-)
-def test_where_nobody_may_send_statistics_the_sites_have_to_agree_beforehand(method):
-    assert (
-        scaling_remedy(study_of("fedavg", large_columns(), "mlp").method, None, summed=True) == COMMON_SCALING
-    )
-    assert scaling_remedy(unskew.methods.registry.parse(method), None, summed=False) == COMMON_SCALING

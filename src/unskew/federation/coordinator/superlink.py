@@ -80,7 +80,7 @@ def superlink_command(home: Coordinator, secret: Path) -> list[str]:
 
 def front_command(home: Coordinator, bind: str) -> list[str]:
     """The command that starts the front. bind: the address that sites reach."""
-    return [sys.executable, "-P", "-m", "unskew.federation.front", str(home.folder), bind]
+    return [sys.executable, "-P", "-m", "unskew.federation.front.proxy", str(home.folder), bind]
 
 
 try:

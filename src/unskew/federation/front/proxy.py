@@ -1,5 +1,7 @@
-"""The front's proxy: a request is refused by its headers alone, or streamed to Flower's server and the answer
-back.
+"""The front's process: `python -m unskew.federation.front.proxy FOLDER BIND`, run by `unskew serve`.
+
+FOLDER: the federation's folder. BIND: the address to listen on, with the federation's port. A request is
+refused by its headers alone, or streamed to Flower's server and the answer back.
 
 A site may make a few calls of Flower's fleet API, each with a limit on the bytes of its body. All other
 calls of Flower's server are for operators and its own programs. A site fetches no code, so the calls for
@@ -20,11 +22,14 @@ import base64
 import binascii
 import contextlib
 import logging
+import signal
 import socket
+import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from email.utils import formatdate
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -32,9 +37,10 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
 from google.protobuf.message import DecodeError
 
 from unskew.errors import UnskewError, UsageError
-from unskew.federation.addresses import socket_address
+from unskew.federation.addresses import host_port, listen, socket_address
 from unskew.federation.front.access import Members, RateLimit, Refusals, SiteHolders
 from unskew.federation.front.connections import HEAD_BYTES, Connections, Listener, MessageWait
+from unskew.federation.programs import configure_malloc
 from unskew.federation.protocol.identity import PublicKey
 from unskew.federation.signals import IDLE_FOLDER, REPLIES, REQUESTS, Bell, IdleNodes
 from unskew.federation.tickets import Coordinator
@@ -309,3 +315,34 @@ def flower_client(home: Coordinator) -> httpx.AsyncClient:
     limits = httpx.Limits(max_connections=MOST_AT_ONCE, keepalive_expiry=KEEPALIVE_S)
     transport = httpx.AsyncHTTPTransport(uds=socket_address(home.superlink), limits=limits)
     return httpx.AsyncClient(base_url="http://superlink", transport=transport, timeout=60)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+async def main(home: Coordinator, listener: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    async with flower_client(home) as server:
+        task = asyncio.create_task(serve(home, listener, server, _say))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+if __name__ == "__main__":
+    configure_malloc()
+    # `Refusals` reports everything that sites can cause
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
+    folder, bind = sys.argv[1:]
+    federation = Coordinator.open(Path(folder))
+    try:
+        listener_socket = listen(bind, federation.port)
+    except OSError as error:
+        address = host_port(bind, federation.port)
+        sys.exit(f"E507 the server cannot listen at {address}: {error.strerror or error}.")
+    with listener_socket:
+        listener_socket.setblocking(False)
+        _say(f"listening at {host_port(bind, federation.port)}")
+        asyncio.run(main(federation, listener_socket))
