@@ -10,9 +10,7 @@ import torch
 from safetensors.torch import save
 
 from tests.federation import fake
-from unskew.core import gate
 from unskew.errors import Paused, UsageError
-from unskew.federation.coordinator import correspondence, site_exchange
 from unskew.federation.protocol.identity import PrivateKey
 from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.protocol.wire_format import MOST_LEVELS, Limits, Packet, WireError, seal, unseal
@@ -138,23 +136,6 @@ def test_a_bad_reply_is_dropped_and_named_and_the_run_goes_on(tmp_path, change, 
     assert answered == [[0, 1, 2, 3, 4], [0, 1, 3, 4], [0, 1, 2, 3, 4]]
 
 
-def test_a_site_whose_private_state_is_not_finite_answers_nothing_and_keeps_the_one_before(
-    tmp_path, monkeypatch
-):
-
-    def spoilt(private):
-        return (
-            ("E301", "'private state scaffold/c' has 1 non-finite value.") if len(calls) in (4, 5) else None
-        )
-
-    calls: list[int] = []
-    monkeypatch.setattr(gate, "state_problem", lambda private: (calls.append(0), spoilt(private))[1])
-    sites = fake.sites(tmp_path / "sites", fake.federation())
-    loop, _, _ = fake.run(tmp_path / "run", fake.Direct(sites), fake.small("scaffold"))
-    texts = [e["text"] for e in loop.record.rows["events"] if "private state scaffold/c" in e.get("text", "")]
-    assert len(texts) == 2
-
-
 def test_a_million_examples_count_as_those_registered(tmp_path):
     def claim(asked, honest):
         return again(opened(honest), n=1e6)
@@ -275,10 +256,6 @@ def events(tmp_path, change) -> list[tuple[str, str]]:
     return [(e["code"], e["text"]) for e in loop.record.rows["events"] if e["code"] != "round"]
 
 
-def honest_reply(asked, honest):
-    return honest
-
-
 def test_a_name_of_more_levels_than_any_tree_has_is_refused():
     """What walks through a tree calls itself at every level, so that 1,600 slashes ended the run of
     all."""
@@ -287,28 +264,6 @@ def test_a_name_of_more_levels_than_any_tree_has_is_refused():
     for levels in (MOST_LEVELS + 1, 1600):
         with pytest.raises(WireError, match="a tensor's name has more than 16 levels"):
             unseal(seal({}, {"/".join("a" * levels): torch.zeros(1)}, key), key.public, WIDE)
-
-
-@pytest.mark.parametrize("error", [RecursionError, MemoryError])
-def test_whatever_reading_a_reply_raises_concerns_its_site_alone(tmp_path, monkeypatch, error):
-    read, reply_of, bad = correspondence._read_reply, site_exchange.reply_of, int(BAD[1:])
-
-    def failing(site, key, request, reply, limits):
-        if site == BAD and '"kind": "train"' in request.text and '"t": 2' in request.text:
-            raise error
-        return read(site, key, request, reply, limits)
-
-    def failing_later(k, packet, *names):
-        if (k, packet.header["t"]) == (bad, 2):
-            raise error
-        return reply_of(k, packet, *names)
-
-    text = f"its reply cannot be read ({error.__name__}). Reply dropped."
-    with monkeypatch.context() as patched:
-        patched.setattr(correspondence, "_read_reply", failing)
-        assert events(tmp_path / "post", honest_reply) == [("E310", f"{BAD}: {text}")]
-    monkeypatch.setattr(site_exchange, "reply_of", failing_later)
-    assert events(tmp_path / "remote", honest_reply) == [("E310", f"{BAD} round 2: {text}")]
 
 
 @pytest.mark.parametrize("loss", [-1e13, float("nan"), "x"])

@@ -9,7 +9,6 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
 
 import json
-import socket
 
 import numpy as np
 
@@ -216,17 +215,6 @@ def test_an_audit_notices_files_that_were_changed_after_the_run(tmp_path, lung):
         assert (told.code, told.err[:4]) == (2, "E201")
         assert "have changed since the run ended: metrics.jsonl, model.safetensors" in told.err
     assert json.loads(told.out)["changed"] == ["metrics.jsonl", "model.safetensors"]
-
-
-@pytest.mark.flower
-def test_a_second_server_is_refused_before_it_touches_anything(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        call("federation", "init", "lung", "--host", f"127.0.0.1:{port}", "--sites", "a", cwd=tmp_path)
-        done = call("serve", "lung", cwd=tmp_path)
-    assert (done.code, done.err[:4]) == (2, "E507")
-    assert "Does it run already?" in done.err
-    assert not (tmp_path / "federations/lung/flower/tasks.key").exists()
 
 
 @pytest.mark.flower

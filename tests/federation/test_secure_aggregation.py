@@ -150,21 +150,6 @@ def test_nothing_but_the_sum_can_be_read_of_what_sites_send(tmp_path):
     assert "read: only in the sum of 3 or more clients" in next(left).read_text()
 
 
-def test_a_site_that_is_restarted_in_the_middle_is_one_that_left(tmp_path):
-    by_node = fake.sites(tmp_path / "sites", fake.federation())
-
-    def restart(site, asked, honest):
-        head = json.loads(asked.text)
-        if (site, head["kind"], head["t"]) == ("s2", "share", 2):
-            by_node[998] = fake.sites(tmp_path / "sites", fake.federation())[998]
-        return honest
-
-    loop, _, _ = fake.run(tmp_path / "run", fake.Direct(by_node, restart), fake.small("fedavg", **ON))
-    (told,) = problems(loop)
-    assert "E525 s2: the sum is not secure: this site has no numbers of round 2 (it was restarted" in told
-    assert used(loop)[1:] == [[0, 1, 3, 4], [0, 1, 2, 3, 4]]
-
-
 def altered(site: str, kind: str, change, t: int = 2):
     """A site that signs another answer than an honest one would."""
 
