@@ -126,7 +126,7 @@ def test_some_sites_samples_are_told_from_strangers_and_whose_they_are_is_said(r
 
 
 def test_what_reads_single_clients_is_refused_by_name(run, copy):
-    for name in ("gradient", "reconstruct", "statistics", "audit"):
+    for name in ("gradient", "reconstruct", "statistics"):
         done = call("attack", str(copy), name, *given(run)[:2])
         assert (done.code, done.err[:4]) == (2, "E151"), done.err
         assert f"'{name}'" in done.err

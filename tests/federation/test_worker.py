@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from unskew.federation.protocol.signed_messages import BUDGET, SOCKET, SignedMessage, ask_worker
+from unskew.federation.protocol.signed_messages import BUDGET, SignedMessage, ask_worker
 from unskew.federation.site import worker
 from unskew.federation.site.processes import CONNECTED, SiteProcesses
 from unskew.federation.site.site_folder import SiteFolder
@@ -36,22 +34,6 @@ def test_a_site_says_every_time_that_it_is_connected_and_repeats_nothing_else(jo
     for text in ("lost", "lost", CONNECTED, "lost", CONNECTED):
         site._rarely(text)
     assert said == ["lost", CONNECTED, "lost", CONNECTED]
-
-
-def started(monkeypatch, folder: Path, *options: str) -> tuple[SimpleNamespace, list]:
-    """What `main` began to serve with these options, and what it loaded."""
-    served, loaded = [], []
-    data = SimpleNamespace(y=[0, 1, 1], y_test=[0])
-    monkeypatch.setattr(worker, "configure_malloc", lambda: None)  # it is for a process of its own
-    monkeypatch.setattr(worker, "load", lambda data_, classes: loaded.append((data_, classes)) or data)
-    monkeypatch.setattr(worker, "Site", lambda *given: SimpleNamespace(given=given))
-    monkeypatch.setattr(worker, "serve", lambda site, path: served.append((site, path)))
-    monkeypatch.setattr(sys, "argv", ["worker", str(folder), "lungs.csv", *options])
-    monkeypatch.setenv(SOCKET, "place")
-    worker.main()
-    ((site, path),) = served
-    assert path == Path("place")
-    return site, loaded
 
 
 class Watchdog:
