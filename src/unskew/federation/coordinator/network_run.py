@@ -359,12 +359,9 @@ def conduct_order(channel: Channel, order: Order) -> None:
             except (UnskewError, OSError) as error:
                 known = explain(error)
                 code, text = known.exit_code, str(known)
-            except SystemExit:
-                text = "E507 the run's process was told to end; every finished round is saved."
-                raise
-            except KeyboardInterrupt:
-                text = "E507 Flower's server has ended the run: somebody has stopped it, or this machine's"
-                text += " clock has jumped. Every finished round is saved."
+            except (SystemExit, KeyboardInterrupt):
+                text = "E507 the run was told to end, or ended by Flower's server because this machine's clock"
+                text += " has jumped; every finished round is saved."
                 raise
             except BaseException as error:
                 state, code, text = "failed", 1, f"{type(error).__name__}: {error}"

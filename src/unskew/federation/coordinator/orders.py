@@ -12,7 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from shutil import disk_usage
 from typing import Any
@@ -86,13 +86,6 @@ def waiting_orders(federation: Path) -> set[str]:
 def read_order(federation: Path, name: str) -> Order:
     """The order of this name. Raises FileNotFoundError if it was withdrawn."""
     return Order.read(json.loads(_path(federation, name).read_text()))
-
-
-def read_current_order(federation: Path, name: str) -> Order:
-    """An order with the rest of its wait, so that a restarted process does not wait from the beginning."""
-    order, age_s = read_order(federation, name), time.time() - _path(federation, name).stat().st_mtime
-    left_s = order.terms.wait_s - max(0.0, age_s)
-    return replace(order, terms=replace(order.terms, wait_s=max(0.0, left_s)))
 
 
 def withdraw(federation: Path, name: str) -> None:

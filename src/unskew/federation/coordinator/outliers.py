@@ -161,7 +161,6 @@ def _width(encoding: str) -> int:
     return 1 if encoding == NUMBERS or words == 2 else words
 
 
-MOST_LINES = 30
 DECISIVE = 0.5
 """A site with more weight than this dominates the model."""
 MOST_TIMES, LEAST_DOUBTED = 1000, 100_000
@@ -195,13 +194,11 @@ def weight_lines(
     raw_K = [1 / len(training) if equal else h.train / total for h in training]
     weight_K = cap_weights(raw_K, settings.cap)
     lines: list[str] = []
-    for hello, p, raw in zip(training[:MOST_LINES], weight_K, raw_K):
+    for hello, p, raw in zip(training, weight_K, raw_K):
         bound = f"(at most {bounds[hello.site]:,})" if hello.site in bounds else "(no bound)"
         cut = f", cut from {raw:.1%}" if raw > p + 1e-9 else ""
         label = "" if lines else "weights"
         lines.append(f"{label:<7} {hello.site:<20} {hello.train:>13,} samples {bound:<22} {p:>6.1%}{cut}")
-    if len(training) > MOST_LINES:
-        lines.append(f"        and {len(training) - MOST_LINES} more sites")
     largest = max(range(len(training)), key=lambda k: weight_K[k])
     if len(training) > 1 and weight_K[largest] > DECISIVE + 1e-9:
         text = "outweighs all others together; --set cap=0.5 or --set weighting=equal limits it."

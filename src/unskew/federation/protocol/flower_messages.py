@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
 
 from unskew.errors import MissingPackage
 from unskew.federation.protocol.signed_messages import SignedMessage
@@ -30,7 +27,6 @@ try:
     from flwr.proto.message_pb2 import ObjectTree
     from flwr.supercore.inflatable.inflatable_object import (
         InflatableObject,
-        get_all_nested_objects,
         get_object_body,
         get_object_head_values_from_object_content,
     )
@@ -45,8 +41,6 @@ except ImportError as error:  # the extra is not installed, or in a version that
 SMALL = 1 << 22
 """Up to this many bytes of tensors travel with the text; more travel as an array, in Flower's pieces of 5 MB.
 """
-AT_ONCE = 2
-"""Parallel calls for one message."""
 MOST_BYTES = 8 << 30
 """Most bytes of tensors in one message; Flower's own form does not contain their size."""
 MOST_PIECES = 4096
@@ -61,8 +55,6 @@ HEAD = "head"
 """The name of a message's record with everything except large tensors."""
 Pull = Callable[[str], bytes]
 """A piece by its number. Raises ObjectUnavailableError while it is on its way."""
-Item = TypeVar("Item")
-Answer = TypeVar("Answer")
 
 
 def array(content: bytes) -> Array:
@@ -90,11 +82,6 @@ def payload(message: Message) -> InflatableObject:
     return message
 
 
-def send(message: InflatableObject, lacking: Sequence[str], push: Callable[[str, bytes], None]) -> None:
-    """Push the pieces of a message that the other side lacks."""
-    send_all(get_all_nested_objects(message), lacking, push)
-
-
 def send_all(
     objects: Mapping[str, InflatableObject], lacking: Sequence[str], push: Callable[[str, bytes], None]
 ) -> None:
@@ -104,8 +91,8 @@ def send_all(
     """
     missing = set(lacking)
     in_order = sorted((n for n in objects if n in missing), key=lambda n: isinstance(objects[n], ArrayChunk))
-    for _ in _map_in_order(lambda number: push(number, objects[number].deflate()), in_order):
-        pass
+    for number in in_order:
+        push(number, objects[number].deflate())
 
 
 class MessageTooLarge(ValueError):
@@ -165,8 +152,8 @@ class Arrival:
         pieces = [str(children[index]) for index in facts["arraychunk_ids"]]
         if len(pieces) > MOST_PIECES:
             raise MessageTooLarge(f"its tensors are in more than {MOST_PIECES:,} pieces")
-        for piece in _map_in_order(pull, pieces[len(arrived) :]):
-            body = get_object_body(piece, ArrayChunk)
+        for piece in pieces[len(arrived) :]:
+            body = get_object_body(pull(piece), ArrayChunk)
             self._bytes += len(body)
             if self._bytes > self.most:
                 raise MessageTooLarge(f"its tensors have more than the {self.most:,} bytes expected")
@@ -194,25 +181,6 @@ def retry_pull(pull: Pull) -> Pull:
             return content
 
     return pull_with_retries
-
-
-def _map_in_order(function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
-    """The function's results for all items, in order, with AT_ONCE calls in parallel."""
-    if len(items) == 1:
-        yield function(items[0])
-        return
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        waiting: deque[Future[Answer]] = deque()
-        try:
-            for item in items:
-                if len(waiting) == AT_ONCE:
-                    yield waiting.popleft().result()
-                waiting.append(pool.submit(function, item))
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
 
 
 def pack_message(sealed: SignedMessage, arrays: dict[int, Array] | None = None, again: int = 0) -> RecordDict:

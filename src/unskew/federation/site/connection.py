@@ -55,7 +55,7 @@ try:
         Arrival,
         pack_message,
         payload,
-        send,
+        send_all,
         set_number,
         unpack_message,
     )
@@ -218,7 +218,8 @@ class Fleet:
             response = self._client.PushMessages(request)
             run = message.metadata.run_id
             push = make_push_object_fn_protobuf(self._client.PushObject, self._node, run, response.session_id)
-            send(all_of_it, response.objects_to_push, push)
+            objects = inflatable_object.get_all_nested_objects(all_of_it)
+            send_all(objects, response.objects_to_push, push)
 
     def forget(self) -> None:
         """Forget the open message, which was answered."""

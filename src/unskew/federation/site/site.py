@@ -246,7 +246,9 @@ class Site:
             request = unseal(sealed, member.coordinator, REQUESTS)
             self._check(request.header, request.tree)
         except Exception as problem:  # a bad request must not end the site
-            return self.refusal(sealed.digest, problem)
+            error = problem if isinstance(problem, WireError) else guard.answerable(problem, self.say)
+            unread = {"re": sealed.digest, "site": member.name, **self._error(error, {})}
+            return seal(unread, {}, member.key)
         fixed = {n: request.header[n] for n in ("run", "serial", "kind", "t")}
         fixed |= {"re": sealed.digest, "site": member.name}
         try:
@@ -257,11 +259,6 @@ class Site:
             reported = guard.answerable(error, self.say)
             header, tree = self._error(reported, request.header), {}
         return seal(fixed | header, tree, member.key)
-
-    def refusal(self, digest: str, problem: Exception) -> SignedMessage:
-        """The reply to an unreadable request, or one for others. digest: SHA-256 of its text."""
-        error = problem if isinstance(problem, WireError) else guard.answerable(problem, self.say)
-        return seal({"re": digest, "site": self.member.name, **self._error(error, {})}, {}, self.member.key)
 
     def _error(self, error: UnskewError | WireError, asked: Mapping[str, Any]) -> dict[str, Any]:
         """An error's code and redacted text, recorded before it is sent. asked: the request's header."""
