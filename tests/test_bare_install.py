@@ -120,7 +120,7 @@ def test_what_concerns_networks_names_its_extra(tmp_path):
         "federation init x --host h --sites a",
         "join t",
         "attach r",
-        "site clean",
+        "site watch",
     ]
     commands += ["predict site/runs/1 x.npy"]
     for command in commands:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.campaign import cases, cuts, disks, kills, times
-from tests.campaign.attacks import coordinator, sites, strangers, tickets
+from tests.campaign.attacks import coordinator, sites, strangers
 from tests.campaign.cases import RIGHT, Campaign, CannotTry, Case, check
 from tests.campaign.ground import Ground
 from unskew.version import revision
@@ -32,7 +32,6 @@ FAMILIES: dict[str, Family] = {
     cuts.FAMILY: lambda ground, options, rng: cuts.cases(ground, options.cuts, rng),
     disks.FAMILY: lambda ground, options, rng: disks.cases(ground, rng),
     times.FAMILY: lambda ground, options, rng: times.cases(ground, rng),
-    tickets.FAMILY: lambda ground, options, rng: tickets.cases(ground, rng),
     strangers.FAMILY: lambda ground, options, rng: strangers.cases(ground, rng),
     sites.FAMILY: lambda ground, options, rng: sites.cases(ground, rng),
     coordinator.FAMILY: lambda ground, options, rng: coordinator.cases(ground, rng),

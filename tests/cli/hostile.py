@@ -113,7 +113,7 @@ OWN_FILES_ONLY = {
         "federation revoke",
         "federation add",
     ),
-    *("federation remove", "federation renew", "federation show", "federation export-flower", "site clean"),
+    *("federation remove", "federation show"),
     *("site approve", "site policy", "site refuse", "site watch", "site run"),
 }
 """Commands that read nothing but what the user, or another command of the user's, has written. `site run` reads

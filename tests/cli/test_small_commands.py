@@ -32,12 +32,6 @@ def test_the_settings_of_an_attack_are_values_and_samples_is_one_of_them():
     assert settings() == {}
 
 
-@pytest.mark.parametrize("option", ["--pictures", "--merged"])
-def test_what_belongs_to_samples_of_sites_is_refused_without_them(tmp_path, option):
-    done = call("attack", str(fake_run(tmp_path / "r", rounds=2)), option)
-    assert (done.code, done.err.split(",")[0]) == (2, f"E126 {option} belongs to --data")
-
-
 @pytest.fixture
 def attacked(monkeypatch):
     """What `perform` was asked, in place of an attack; it finds an infinite score."""

@@ -22,7 +22,7 @@ from unskew.data.samples.dataset import Dataset
 from unskew.federation.coordinator.correspondence import Contact
 from unskew.federation.coordinator.network_run import conduct
 from unskew.federation.coordinator.orders import Terms
-from unskew.federation.protocol.identity import PrivateKey, PublicKey
+from unskew.federation.protocol.identity import PrivateKey
 from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.site.policy import KINDS, Policy
 from unskew.federation.site.site import Site, SiteIdentity
@@ -39,13 +39,6 @@ OPEN = Policy(shares=KINDS, least_samples=1, least_batch=1, handing_on="allowed"
 """A policy that allows everything."""
 SIZES = (40, 1, 33, 2, 17)
 """The first client has one class, the second a single sample."""
-
-
-def pem(key: PublicKey) -> bytes:
-    """A public key in the form in which Flower logs it."""
-    from cryptography.hazmat.primitives import serialization
-
-    return key.key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def federation() -> Federation:

@@ -7,14 +7,12 @@ import contextlib
 import functools
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -64,12 +62,10 @@ class Loopback:
     """A coordinator and sites that have joined and are admitted, in one folder; `up` starts their
     processes."""
 
-    def __init__(self, root: Path, sites: Sequence[str] = SITES, host: str = "127.0.0.1"):
-        """host: an address of this machine, as it stands before a port."""
+    def __init__(self, root: Path, sites: Sequence[str] = SITES):
         self.root, self.running, self.sites = root, {}, sites
-        self.home = Coordinator.make(
-            root / "federations" / "lung", "lung", f"{host}:{free_port()}", list(sites), True
-        )
+        address = f"127.0.0.1:{free_port()}"
+        self.home = Coordinator.make(root / "federations" / "lung", "lung", address, list(sites))
         for k, site in enumerate(sites):
             self._write_data(site, k)
             joined = SiteFolder.make(
@@ -86,7 +82,7 @@ class Loopback:
         np.savez(self.root / f"{site}.npz", **arrays, classes=np.array(dealt.classes))
 
     def up(self, sites: Sequence[str] = SITES) -> None:
-        self.start("serve", "serve", "lung", "--metrics", "0")
+        self.start("serve", "serve", "lung")
         log = self.root / "serve.log"
         self.until(lambda: log.read_text().count("is admitted") >= len(self.sites), 90)
         for site in sites:
@@ -94,7 +90,7 @@ class Loopback:
 
     def start_site(self, site: str, folder: str = "", approve: str = "all") -> None:
         places = ["--data", f"{site}.npz", "--folder", f"site-{folder or site}"]
-        self.start(folder or site, "site", "run", *places, "--approve", approve, "--metrics", "0")
+        self.start(folder or site, "site", "run", *places, "--approve", approve)
 
     def is_ready(self, site: str) -> bool:
         """Whether a site is connected and has loaded its data."""
@@ -140,12 +136,6 @@ class Loopback:
         facts = json.loads((self.home.folder / "tickets/c.ticket").read_text())
         Ticket(**{**facts, **changes}).signed(self.home.key).write(self.root / f"{name}.ticket")
         return f"{name}.ticket"
-
-    def figures(self, name: str, path: str = "/metrics") -> str:
-        """What a program's last start answers to Prometheus."""
-        address = re.findall(r"metrics (http://\S+)/metrics", self.log(name))[-1]
-        with urllib.request.urlopen(address + path, timeout=10) as answer:
-            return answer.read().decode()
 
     def log(self, name: str) -> str:
         path = self.root / f"{name}.log"
@@ -213,9 +203,9 @@ class Loopback:
 
 
 @contextlib.contextmanager
-def running(root: Path, sites: Sequence[str] = SITES, host: str = "127.0.0.1") -> Iterator[Loopback]:
+def running(root: Path, sites: Sequence[str] = SITES) -> Iterator[Loopback]:
     """A federation whose processes, and those of these sites, are started, and stopped at the end."""
-    federation = Loopback(root, host=host)
+    federation = Loopback(root)
     try:
         federation.up(sites)
         yield federation

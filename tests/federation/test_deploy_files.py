@@ -3,12 +3,10 @@ says."""
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,34 +15,15 @@ import pytest
 import typer
 import yaml
 
-from tests.federation.test_metrics import Simple
 from unskew import cli
-from unskew.federation.prometheus import Endpoint
 
 ROOT = Path(__file__).parents[2]
-
-
 DEPLOY = ROOT / "deploy"
-
-
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
-
-
 COMPOSE = sorted((DEPLOY / "docker").glob("*.yaml"))
-
-
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
-
-
-DOCKERFILE = (DEPLOY / "docker/Dockerfile").read_text()
-
-
 ANALYZE = shutil.which("systemd-analyze") or ""
-
-
 MOST_EXPOSED = 3.0
-
-
 WRITTEN = re.compile(r"(?:^|[\s/])unskew ((?:serve|join|run|site|federation|attach|resume|watch) .*)")
 
 
@@ -132,15 +111,3 @@ def test_systemd_itself_finds_the_units_closed_and_without_a_mistake(path, tmp_p
         [ANALYZE, "verify", "--man=no", str(copied)], capture_output=True, text=True, timeout=60
     )
     assert path.name.partition("@")[0] not in checked.stderr, checked.stderr
-
-
-def test_the_health_check_of_the_image_is_one_that_fails_and_passes():
-    words = ast.literal_eval(re.search(r"HEALTHCHECK .*\\\n\s+CMD (\[.*\])", DOCKERFILE)[1])  # type: ignore[index]
-    figures = Simple()
-    served = Endpoint("0", figures)
-    served.start()
-    check = [sys.executable, *(word.replace("9464", str(served.port)) for word in words[1:])]
-    assert words[0] == "python"
-    assert subprocess.run(check, capture_output=True, timeout=30).returncode == 0
-    figures.wrong = "not running: the front"
-    assert subprocess.run(check, capture_output=True, timeout=30).returncode != 0

@@ -16,12 +16,9 @@ from tests.federation.test_bad_replies import meddling, silence
 from tests.federation.test_outliers import events, run, times
 from tests.federation.test_policy import allow, hello
 from tests.federation.test_site_exchange import Stop
-from unskew.errors import UsageError
 from unskew.federation.site.study_review import forecast_settings
 
 QUIET = "dp(epsilon=0, noise_multiplier=0.1, clip=1e-4)"
-
-
 LOUD = "dp(epsilon=0, noise_multiplier=50.0)"
 
 
@@ -47,12 +44,6 @@ def test_a_reply_out_of_all_proportion_is_clipped_and_nobodys_is_dropped_because
     _, quiet, _ = fake.run(tmp_path / "run2", start, fake.small(QUIET))
     apart = torch.cat([(state.weights[n] - quiet.weights[n]).flatten() for n in state.weights])
     assert float(apart.norm()) < 0.1
-
-
-def test_a_round_that_needs_several_replies_is_refused(tmp_path):
-    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
-    with pytest.raises(UsageError, match=r"E506 'dp' counts every reply"):
-        fake.run(tmp_path / "run", channel, fake.small(QUIET), min_sites=2)
 
 
 def test_noise_on_samples_gradients_is_not_drawn_from_the_studys_seed_and_no_loss_leaves(tmp_path):

@@ -102,7 +102,7 @@ def machine(tmp_path) -> Iterator[tuple[Path, list[Terminal]]]:
             terminal.stop()
 
 
-def test_three_sites_reach_their_first_round_with_seven_commands(machine):
+def test_three_sites_reach_their_first_round_with_the_commands_of_the_page(machine):
     folder, open_ = machine
     typed: list[str] = []
 
@@ -111,7 +111,7 @@ def test_three_sites_reach_their_first_round_with_seven_commands(machine):
         open_.append(Terminal(folder, command))
         return open_[-1]
 
-    init, serve, join, admit, run = documented()
+    init, serve, join, admit, run, approve = documented()
     host = f"127.0.0.1:{free_port()}"
     fingerprint = re.search(r"coordinator +(\S+)", start(init.replace("fl.hospital-a.org:8000", host)).end())
     assert fingerprint
@@ -136,9 +136,8 @@ def test_three_sites_reach_their_first_round_with_seven_commands(machine):
     for terminal in open_[2:5]:
         terminal.until("connected to the server")
     running = start(run)
-    for terminal in open_[2:5]:
-        terminal.until("approve it? type yes or no")
+    for site, terminal in zip(SITES, open_[2:5], strict=True):
+        number = terminal.until("decide: unskew site approve ").split()[0]
         assert "weights" in terminal.text
-        terminal.type("yes")
+        start(approve.replace("RUN", number) + f" --folder site-{site}").end()
     assert "round 1: 3/3 sites" in running.end()
-    assert len(typed) == 7, typed

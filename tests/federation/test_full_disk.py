@@ -4,10 +4,7 @@ or pauses."""
 from __future__ import annotations
 
 import errno
-import json
 import os
-import socket
-import threading
 from pathlib import Path
 
 import pytest
@@ -15,9 +12,6 @@ import pytest
 from tests.federation import fake
 from tests.federation.test_site_exchange import sites_of, told
 from unskew.errors import Paused
-from unskew.federation.protocol import signed_messages
-from unskew.federation.protocol.signed_messages import BUDGET, SMALL, SignedMessage
-from unskew.federation.site import worker
 from unskew.records.checkpoints import digest
 
 
@@ -69,40 +63,3 @@ def test_a_coordinator_with_a_full_disk_pauses_and_ends_with_the_same_bits(tmp_p
     _, state, _ = fake.run(tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small("scaffold"))
     whole = fake.run(tmp_path / "whole", fake.Direct(sites_of(tmp_path, "others")), fake.small("scaffold"))[1]
     assert digest(state.weights) == digest(whole.weights)
-
-
-@pytest.fixture
-def no_room(monkeypatch) -> list[int]:
-    """The disk has room for the first two megabytes of a large message. Returns the bytes of each write it
-    refuses."""
-    written, refused, pwrite = [], [], os.pwrite
-
-    def full(handle: int, data: bytes, place: int) -> int:
-        written.append(len(data))
-        if sum(written) > 2 << 20:
-            refused.append(len(data))
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return pwrite(handle, data, place)
-
-    monkeypatch.setattr(signed_messages.os, "pwrite", full)
-    return refused
-
-
-def test_a_worker_without_room_for_a_large_request_refuses_it_with_its_signature(tmp_path, no_room):
-    site, said = sites_of(tmp_path)[998], []
-    site.say = said.append
-    request = SignedMessage("{}", b"signature", bytes(SMALL + (5 << 20)))
-    here, there = socket.socketpair()
-    with here, there:
-        serving = threading.Thread(target=worker._answer_one, args=(site, there))
-        serving.start()
-        here.sendall(BUDGET.pack(20.0))
-        request.send(here)  # all of it is taken, or nobody could answer
-        answer = SignedMessage.receive(here, tmp_path)
-        serving.join()
-    assert len(no_room) == 1, "once the disk is full, the rest is read and dropped"
-    header = json.loads(answer.text)
-    assert fake.KEYS["s2"].public.signed(answer.text.encode(), answer.signature)
-    assert (header["code"], header["re"]) == ("E203", request.digest)
-    assert header["text"].startswith("disk full: cannot write ")
-    assert any("E203 disk full: cannot write" in text and "large message" in text for text in said)

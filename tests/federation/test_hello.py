@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import wave
 from dataclasses import replace
 
@@ -14,7 +13,6 @@ from tests.federation import fake
 from tests.federation.test_requests import answer
 from unskew.errors import UsageError
 from unskew.federation import site_data
-from unskew.federation.coordinator import network_run
 from unskew.federation.protocol import hello as protocol_hello
 from unskew.federation.protocol import study_rules
 from unskew.federation.protocol.hello import (
@@ -22,12 +20,11 @@ from unskew.federation.protocol.hello import (
     Hello,
     check_compatible,
     data_change,
-    part_versions,
     version_conflict,
     versions,
 )
 from unskew.federation.site import site
-from unskew.methods import catalogue, registry
+from unskew.methods import catalogue
 
 ROWS = [(60 + i % 7, 120 + i % 11, "mf"[i % 2], "no" if i % 3 else "yes") for i in range(40)]
 
@@ -161,22 +158,6 @@ def test_the_first_two_numbers_decide_who_must_upgrade(ours, theirs, who):
     text = version_conflict("a", {"unskew": ours}, "b", {"unskew": theirs} if theirs else {})
     assert text.endswith(who)
     assert bool(text) == bool(who)
-
-
-@pytest.mark.usefixtures("installed")
-def test_a_part_of_an_installed_package_that_differs_is_told_to_the_coordinator(tmp_path, monkeypatch):
-    """Each end runs its own code of it, under one name, and nobody heard of that."""
-    here = part_versions(registry.parse("myproto+scaffold"))
-    assert here.keys() == {"myproto"}
-    assert re.fullmatch(r"1\.0 \([0-9a-f]{8}\)", here["myproto"])
-    at_one_site(monkeypatch, myproto="1.1 (12345678)")
-    sites = fake.sites(tmp_path / "sites", fake.federation())
-    monkeypatch.setattr(network_run, "part_versions", lambda method: {"myproto": "1.2 (87654321)"})
-    fake.run(tmp_path / "run", fake.Direct(sites), fake.small("myproto", rounds=1))
-    assert (
-        f"{COORDINATOR} runs myproto 1.2 (87654321), s1 myproto 1.1 (12345678): the run may differ"
-        in "".join(told(tmp_path, "E504"))
-    )
 
 
 def test_a_site_of_another_minor_is_left_out_and_told_who_must_upgrade(tmp_path, monkeypatch):

@@ -20,32 +20,29 @@ from types import SimpleNamespace
 import httpx
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
+from flwr.app.message.arraychunk import ArrayChunk
 from flwr.common.serde import message_to_proto
-from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.message_pb2 import Message as MessageProto
-from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
 from tests.federation import fake  # skips where cryptography is missing
-from tests.federation.test_front import PULL, PUSH, standing, until
+from tests.federation.test_front import PULL, standing, until
 from unskew.federation.coordinator import mailbox
 from unskew.federation.coordinator.mailbox import Mailbox
 from unskew.federation.front import connections
 from unskew.federation.protocol import flower_messages
 from unskew.federation.protocol.flower_messages import (
     HEAD,
-    Piece,
+    SMALL,
     pack_message,
     payload,
     record,
     unpack_message,
 )
-from unskew.federation.protocol.signed_messages import SMALL, ByteViews, SignedMessage, all_bytes
+from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.signals import IDLE_FOLDER, REPLIES, REQUESTS, Bell, IdleNodes
 
 pytestmark = pytest.mark.flower
-
-
 LARGE = SignedMessage("{}", b"signature", bytes(SMALL + 1))
 
 
@@ -140,7 +137,7 @@ def test_a_reply_answers_the_request_that_the_server_says(tmp_path):
     assert pulled(box, ["m2", "m3"]).keys() == {"m2", "m3"}
 
 
-def transfer(size: int = 7 << 20) -> tuple[Message, dict[str, bytes], bytes]:
+def transfer(size: int = 30 << 20) -> tuple[Message, dict[str, bytes], bytes]:
     """A message with so many random bytes of tensors, its pieces by number, and the bytes."""
     fake.grid_of({})
     blob = random.Random(0).randbytes(size)
@@ -159,12 +156,12 @@ def test_a_transfer_that_is_cut_goes_on_where_it_was(tmp_path):
         pulled.append(number)
         return content[number]
 
-    arrival = flower_messages.Arrival(MessageProto(), get_object_tree(message), tmp_path)
+    arrival = flower_messages.Arrival(MessageProto(), get_object_tree(message))
     with pytest.raises(ConnectionError):
         arrival.go_on(pull)
     good = len(content) + 1
-    assert all_bytes(unpack_message(arrival.go_on(pull).content).blob) == blob
-    assert len(pulled) <= len(content) + flower_messages.AT_ONCE  # those that were on their way come twice
+    assert unpack_message(arrival.go_on(pull).content).blob == blob
+    assert len(pulled) == len(content)
 
 
 ASKED, ANSWER = SignedMessage("asked", b"signature", b"blob"), SignedMessage("answer", b"signature", b"blob")
@@ -224,10 +221,6 @@ class LossySuperLink:
         pass
 
 
-def asked(link: LossySuperLink, folder, deadline_s: float = 5.0) -> dict[int, SignedMessage | str]:
-    return Mailbox(link, 1, folder).ask({7: ASKED}, "train", 1, deadline_s)
-
-
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(mailbox, "_LOOK_S", 0.05)
@@ -236,15 +229,8 @@ def quick(monkeypatch):
 @pytest.mark.parametrize("losing", [0, 1, 2])
 def test_a_message_that_was_lost_on_its_way_is_sent_again_and_answered(tmp_path, losing):
     link = LossySuperLink(tmp_path, losing)
-    assert asked(link, tmp_path)[7].text == "answer"
+    assert Mailbox(link, 1, tmp_path).ask({7: ASKED}, "train", 1, 5.0)[7].text == "answer"
     assert len(link.taken) == losing + 1
-
-
-def test_a_node_that_works_is_asked_once_whatever_it_said_before(tmp_path):
-    link = LossySuperLink(tmp_path, 0, working=True)
-    link.idle.note(7, IdleNodes.now())  # before anything was sent
-    assert asked(link, tmp_path, 0.5) == {}
-    assert len(link.taken) == 1
 
 
 def refusing(status: int):
@@ -257,35 +243,13 @@ def refusing(status: int):
 def test_a_server_that_was_away_until_the_deadline_leaves_everybody_unasked_and_the_run_goes_on(tmp_path):
     """Once it was back it refused messages whose time was over with 500, which ended the run with a
     traceback."""
-    link = LossySuperLink(tmp_path, 0)
+    fake.grid_of({})
+    link = SuperLink()
     link.PushMessages = refusing(500)
-    assert asked(link, tmp_path, 0.3) == {}
+    assert Mailbox(link, 1, tmp_path).ask({7: LARGE}, "train", 1, 0.3) == {}
     link.PushMessages = refusing(400)
     with pytest.raises(httpx.HTTPStatusError):
-        asked(link, tmp_path, 0.3)
-
-
-def question(node: int) -> bytes:
-    return PullMessagesRequest(node=Node(node_id=node)).SerializeToString()
-
-
-def test_the_front_notes_who_was_given_nothing_and_only_that(tmp_path, monkeypatch):
-    monkeypatch.setattr(connections, "HOLD_S", 0.0)
-    with standing(tmp_path) as front:
-        idle = IdleNodes(front.home.folder / "flower" / IDLE_FOLDER)
-        (front.home.folder / "flower").mkdir(exist_ok=True)
-        before = IdleNodes.now()
-        for node, status, body in ((1, 200, b""), (2, 200, b"message"), (3, 401, b"")):
-            front.answer = lambda s=status, b=body: httpx.Response(
-                s, stream=httpx.ByteStream(b), headers={"content-length": str(len(b))}
-            )
-            assert front.post(PULL, content=question(node)) == status
-        front.answer = lambda: httpx.Response(200, headers={"content-length": "0"})
-        assert front.post(PUSH, content=question(4)) == 200
-        assert front.post(PULL, content=b"\xff") == 200, "what Flower's server would not have taken"
-        assert before < idle.last(1) < IdleNodes.now()
-        assert [idle.last(node) for node in (2, 3, 4)] == [-1.0] * 3
-        assert os.stat(idle.folder).st_mode & 0o077 == 0
+        Mailbox(link, 1, tmp_path).ask({7: LARGE}, "train", 1, 0.3)
 
 
 def answer(content: RecordDict) -> Message:
@@ -297,8 +261,8 @@ def answer(content: RecordDict) -> Message:
 
 def repeated(piece: bytes, times: int) -> RecordDict:
     """One piece, of which the list of an array's pieces says that it comes so often."""
-    array = flower_messages.array(ByteViews([memoryview(b"x" * 10)]))
-    one = Piece(ByteViews([memoryview(piece)]), 0)
+    array = flower_messages.array(b"x" * 10)
+    one = ArrayChunk(memoryview(piece))
     array.__dict__["_chunks"] = [(one.object_id, one)] * times
     return RecordDict({HEAD: ConfigRecord({"text": "{}", "signature": b""}), "blob": record({"blob": array})})
 
@@ -311,15 +275,14 @@ def repeated(piece: bytes, times: int) -> RecordDict:
     ],
 )
 def test_one_piece_that_is_named_over_and_over_is_not_fetched_over_and_over(tmp_path, piece, times, why):
-    """8 MB that were sent once became 8 GB on the coordinator's disk, which is full then; pieces of nothing
-    never ended."""
+    """8 MB that were sent once became 8 GB at the coordinator; pieces of nothing never ended."""
     link = SuperLink(answer(repeated(piece, times)))
     box, calls = Mailbox(link, 1, tmp_path), []  # type: ignore[arg-type]
     pull, box.most = link.PullObject, 3 << 20
     link.PullObject = lambda request: [calls.append(request.object_id), pull(request)][1]
     assert pulled(box, ["m1"]) == {"m1": why}
     # what names the pieces, those up to one too many, and those on their way
-    assert len(calls) <= 5 + 4 + flower_messages.AT_ONCE
+    assert len(calls) <= 5 + 4
 
 
 def test_a_message_is_held_in_memory_only_as_far_as_an_honest_one_goes(tmp_path, monkeypatch):
@@ -334,27 +297,6 @@ def test_a_piece_now_and_then_does_not_keep_a_fetcher_beyond_the_deadline(tmp_pa
     box = Mailbox(SuperLink(answered(1)), 1, tmp_path)  # type: ignore[arg-type]
     box._until["m1"] = time.monotonic() - 1
     assert "it came too late to be of use" in pulled(box, ["m1"])["m1"]
-
-
-def test_the_bound_of_an_exchange_reaches_the_mailbox_and_the_coordinator_reads_why(tmp_path):
-    """The bound is what the study's declared Shares and weights have at most."""
-    grid = fake.grid_of({})
-    grid.ask({}, "train", 1, 0.0, 1234)
-    assert grid.most == 1234
-    seen, too_much = [], "E303 too much"
-    sites = fake.sites(Path(tmp_path) / "sites", fake.federation())
-    channel = fake.Direct(
-        sites, lambda site, asked, honest: too_much if site == "s1" and '"train"' in asked.text else honest
-    )
-    honest = channel.ask
-    channel.ask = lambda requests, kind, t, deadline_s, most: [
-        seen.append((kind, most)),
-        honest(requests, kind, t, deadline_s, most),
-    ][1]
-    loop, _, _ = fake.run(tmp_path / "run", channel, fake.small("fedavg", rounds=1))
-    assert any(e["code"] == "E303" and "s1 failed: too much" in e["text"] for e in loop.record.rows["events"])
-    most = dict(seen)
-    assert 0 < most["hello"] < most["train"] < SMALL < flower_messages.MOST_BYTES
 
 
 SMALL_MESSAGE = SignedMessage('{"k": 1}', b"signature", b"blob")
@@ -437,16 +379,3 @@ def test_a_small_message_is_one_piece_each_way_and_a_large_one_keeps_its_form(tm
     link = SuperLink(Message(pack_message(SMALL_MESSAGE), reply_to=asked))
     box = Mailbox(link, 1, tmp_path)
     assert pulled(box, ["m7"]) == {"m7": SMALL_MESSAGE}
-
-
-def test_the_time_of_the_last_question_is_read_by_another_process_until_the_clock_begins_anew(tmp_path):
-    noted = IdleNodes(tmp_path / "idle")
-    assert noted.last(7) == -1.0
-    noted.note(7, 12.5)
-    noted.note(8, 3.0)
-    noted.note(7, 13.25)
-    assert [IdleNodes(tmp_path / "idle").last(node) for node in (7, 8, 9)] == [13.25, 3.0, -1.0]
-    assert sorted(os.listdir(tmp_path / "idle")) == ["7", "8"]
-    noted.forget()
-    noted.note(7, 2.0)
-    assert [noted.last(node) for node in (7, 8)] == [2.0, -1.0]

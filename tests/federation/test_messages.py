@@ -1,4 +1,4 @@
-"""Messages: sizes, names, serial numbers, and large ones whose tensors stay on the disk."""
+"""Messages: sizes, names, serial numbers, and tensors with their axes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256 as sha256_of
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load
 
 from tests.federation import fake  # skips where cryptography is missing
 from unskew.core.trees import flat_tree
@@ -22,20 +19,10 @@ from unskew.federation.coordinator import correspondence as post_module
 from unskew.federation.coordinator.correspondence import Contact, Correspondence
 from unskew.federation.journal import Journal
 from unskew.federation.protocol.hello import Hello
-from unskew.federation.protocol.signed_messages import (
-    SMALL,
-    ByteViews,
-    SignedMessage,
-    StoredBytes,
-    all_bytes,
-    blocks,
-)
+from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.protocol.wire_format import MOST_HEADER, Limits, WireError, seal, unseal
-from unskew.records.checkpoints import file_buffers
 
 WIDE = Limits(1 << 20, 100)
-
-
 KEY = fake.KEYS["s0"]
 
 
@@ -91,17 +78,6 @@ def test_an_answer_under_another_sites_name_is_refused():
     post, _, told = posted(as_site("s0"))
     assert list(post.ask("train", 1, {"s0": ({}, {})}, WIDE)) == ["s0"]
     assert not told
-
-
-def test_a_node_that_is_no_admitted_site_is_named_and_not_asked_again():
-    post, channel, told = posted(as_site("s7", signer="s7"))
-    post.nodes.clear()
-    assert post.greet({}) == {}
-    assert told == [
-        (0, "E310", "a node (1) says it is 's7', which is not an admitted site; it is not asked again.")
-    ]
-    post.greet({})
-    assert len(channel.requests) == 1
 
 
 def test_serials_grow_over_restarts_whatever_the_clock_says(tmp_path, monkeypatch):
@@ -192,50 +168,19 @@ def tree() -> dict:
     return {"w": w, "shares": {"p": {"sums": torch.randn(5)}}}
 
 
-def stored(folder: Path, content: bytes) -> StoredBytes:
-    file = StoredBytes(folder)
-    for piece in blocks(content, 1 << 20):
-        file.add(piece)
-    return file
-
-
-def arrived(folder: Path, sealed: SignedMessage) -> SignedMessage:
-    return SignedMessage(sealed.text, sealed.signature, stored(folder, all_bytes(sealed.blob)))
-
-
-def forged(folder: Path, blob: bytes, **facts: object) -> SignedMessage:
-    """Signed by the site, as whoever has stolen its key can do."""
-    text = json.dumps({"sha256": sha256_of(blob).hexdigest(), **facts})
-    return SignedMessage(text, KEY.sign(text.encode()), stored(folder, blob))
-
-
-def test_a_layout_is_what_safetensors_reads(tmp_path):
-    tensors = flat_tree(tree()) | {"empty": torch.zeros(0, 3), 'ä"/\\': torch.ones(2, dtype=torch.bfloat16)}
-    tensors |= {"odd": torch.ones(3, dtype=torch.uint8), "even": torch.ones(64, dtype=torch.uint8)}
-    tensors = {n: t.contiguous() for n, t in tensors.items()}
-    for facts in (None, {"unskew": '["é\n", 1]'}):
-        content = b"".join(file_buffers(tensors, facts))
-        read = load(content)
-        assert set(read) == set(tensors)
-        assert all(read[n].dtype == t.dtype and torch.equal(read[n], t) for n, t in tensors.items())
-        (tmp_path / "file").write_bytes(content)
-        with safe_open(str(tmp_path / "file"), "pt") as file:
-            assert file.metadata() == facts
-            whole_lines = [n for n, t in tensors.items() if t.nbytes % 64 == 0]
-            assert not any(file.get_tensor(n).data_ptr() % 64 for n in whole_lines)
-    with pytest.raises(ValueError, match=r"'x' is torch.complex128, which safetensors cannot hold"):
-        file_buffers({"x": torch.zeros(1, dtype=torch.complex128)})
-
-
-def test_a_large_message_is_the_same_from_memory_and_from_the_disk(tmp_path):
+def test_a_message_goes_through_a_socket_with_its_tensors_as_they_were():
     sent = seal({"run": "r"}, tree(), KEY)
-    assert isinstance(sent.blob, ByteViews)
-    for sealed in (sent, arrived(tmp_path, sent)):
-        packet = unseal(sealed, KEY.public, BULK_LIMITS)
-        assert packet.header["run"] == "r"
-        expected, got = flat_tree(tree()), flat_tree(packet.tree)
-        assert list(got) == list(expected)
-        assert all(torch.equal(got[n], t) and got[n].stride() == t.stride() for n, t in expected.items())
+    here, there = socket.socketpair()
+    with here, there:
+        sender = threading.Thread(target=sent.send, args=(here,))
+        sender.start()
+        received = SignedMessage.receive(there)
+        sender.join()
+    packet = unseal(received, KEY.public, BULK_LIMITS)
+    assert packet.header["run"] == "r"
+    expected, got = flat_tree(tree()), flat_tree(packet.tree)
+    assert list(got) == list(expected)
+    assert all(torch.equal(got[n], t) and got[n].stride() == t.stride() for n, t in expected.items())
 
 
 @pytest.mark.parametrize(
@@ -250,33 +195,17 @@ def test_a_large_message_is_the_same_from_memory_and_from_the_disk(tmp_path):
         (lambda blob: blob.replace(b'"w/a"', b'"w"  ', 1), "E310"),
     ],
 )
-def test_what_a_liar_puts_into_a_file_is_refused_before_anything_is_read_from_it(tmp_path, change, code):
-    """A file is read by pages, so that a header that lies about places could show others' bytes or end the
-    process."""
-    honest = all_bytes(seal({}, tree(), KEY).blob)
+def test_tensors_that_a_liar_has_signed_are_refused(change, code):
+    blob = change(seal({}, tree(), KEY).blob)
+    text = json.dumps({"sha256": sha256_of(blob).hexdigest()})
     with pytest.raises(WireError) as refused:
-        unseal(forged(tmp_path, change(honest)), KEY.public, BULK_LIMITS)
+        unseal(SignedMessage(text, KEY.sign(text.encode()), blob), KEY.public, BULK_LIMITS)
     assert refused.value.code == code
 
 
-def test_a_file_that_is_not_what_was_signed_is_refused(tmp_path):
-    sent = arrived(tmp_path, seal({}, tree(), KEY))
-    sent.blob.add(b"more")  # type: ignore[union-attr]
-    with pytest.raises(WireError, match="SHA-256"):
-        unseal(sent, KEY.public, BULK_LIMITS)
-    with pytest.raises(WireError, match="at most 1,003,072 and"):
-        unseal(arrived(tmp_path, seal({}, tree(), KEY)), KEY.public, Limits(1_000_000, 5))
-
-
-def test_a_large_message_goes_through_a_socket_to_a_file(tmp_path):
+def test_tensors_that_are_not_what_was_signed_or_too_many_are_refused():
     sent = seal({}, tree(), KEY)
-    here, there = socket.socketpair()
-    with here, there:
-        sender = threading.Thread(target=sent.send, args=(here,))
-        sender.start()
-        received = SignedMessage.receive(there, tmp_path)
-        sender.join()
-    assert isinstance(received.blob, StoredBytes)
-    assert len(sent.blob) > SMALL
-    assert all_bytes(received.blob) == all_bytes(sent.blob)
-    assert load(all_bytes(received.blob))["w/b"].equal(tree()["w"]["b"])
+    with pytest.raises(WireError, match="SHA-256"):
+        unseal(replace(sent, blob=sent.blob + b"more"), KEY.public, BULK_LIMITS)
+    with pytest.raises(WireError, match="at most 1,003,072 and"):
+        unseal(sent, KEY.public, Limits(1_000_000, 5))

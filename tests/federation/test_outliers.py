@@ -1,4 +1,4 @@
-"""Whoever wrecks the model is named, and never the honest sites that could not train on it afterwards."""
+"""Replies out of all proportion are dropped, and their sites named."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tests.federation import fake
 from tests.federation.test_bad_replies import BAD, again, meddling, opened, silence
 from unskew.core.replies import Reply
 from unskew.core.trees import tree_map
-from unskew.errors import UsageError
 from unskew.federation.coordinator.outliers import NormOutliers
 from unskew.records.checkpoints import digest
 
@@ -40,7 +39,7 @@ def run(tmp_path, meddle, settings, nodes=None):
     return fake.run(tmp_path / "run", channel, settings)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fednova", "fedbn", "scaffold", "fedavgm", "flea"])
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "flea"])
 def test_weights_of_1e12_are_dropped_and_only_their_sender_is_named(tmp_path, name):
     _, state, _ = run(tmp_path, meddling(times(1e12)), fake.small(name))
     ((code, text),) = events(tmp_path / "run")
@@ -54,30 +53,6 @@ def test_what_a_part_shares_is_compared_as_well(tmp_path):
     run(tmp_path, meddling(times(1e12, "shares")), fake.small("scaffold+clip_median"))
     ((code, text),) = events(tmp_path / "run")
     assert (code, text[:40]) == ("E318", "s2 round 2: it changes what 'scaffold' s")
-
-
-@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
-def test_whoever_spoilt_the_model_unnoticed_is_named_once_training_fails(tmp_path, name, monkeypatch):
-    real = NormOutliers._changes
-    monkeypatch.setattr(
-        NormOutliers,
-        "_changes",
-        lambda *args: [
-            c.__class__(c.client, c.ratio, False, c.text) for c in real(*args)
-        ],  # it slips through
-    )
-    with pytest.raises(
-        UsageError, match=r"E318 round 3: training fails at . of 5 sites.*Most likely s2 spoilt it in"
-    ):
-        run(tmp_path, meddling(times(1e30)), fake.small(name))
-    assert "E301" not in {code for code, _ in events(tmp_path / "run")}
-
-
-def test_where_training_diverges_everywhere_nobody_is_singled_out(tmp_path):
-    run(tmp_path, None, fake.small("fedavg", lr=1e30))
-    codes = {code for code, _ in events(tmp_path / "run")}
-    assert "E301" in codes
-    assert not codes & {"E318"}
 
 
 def replies(*moves: float, shares: dict[int, float] | None = None) -> list[Reply]:
@@ -108,30 +83,18 @@ START = {"w": torch.tensor([1.0])}
     ],
 )
 def test_worked_by_hand(moves, steps, refused):
-    checked = NormOutliers(("w",), dict(enumerate(steps))).check(1, START, replies(*moves))
+    checked = NormOutliers(("w",), dict(enumerate(steps))).check(START, replies(*moves))
     assert [c.client for c in checked] == refused
 
 
 def test_shared_values_worked_by_hand():
     proportions = NormOutliers(("w",), {0: 1, 1: 1, 2: 1})
-    assert not proportions.check(1, START, replies(0, 0, 0, shares={2: 1e5}))  # sums grow with the samples
-    (change,) = proportions.check(2, START, replies(0, 0, 0, shares={2: 1e7}))
+    assert not proportions.check(START, replies(0, 0, 0, shares={2: 1e5}))  # sums grow with the samples
+    (change,) = proportions.check(START, replies(0, 0, 0, shares={2: 1e7}))
     assert (change.client, change.text) == (
         2,
         "it changes what 'p' shares by 1e+07, the other sites by 1 (median of norms)",
     )
-
-
-def test_the_suspect_is_the_one_furthest_out_of_proportion_in_the_last_rounds():
-    proportions = NormOutliers(("w",), {0: 1, 1: 1, 2: 1})
-    proportions.check(1, START, replies(0.1, 0.1, 0.2))
-    assert proportions.suspect() is None
-    proportions.check(2, START, replies(0.01, 0.9, 0.01))
-    t, change = proportions.suspect()
-    assert (t, change.client) == (2, 1)
-    for t in range(3, 8):
-        proportions.check(t, START, replies(0.1, 0.1, 0.2))
-    assert proportions.suspect() is None
 
 
 def earlier(factor: float):

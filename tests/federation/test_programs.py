@@ -9,9 +9,7 @@ pytest.importorskip(
 )
 
 
-import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -20,7 +18,7 @@ from pathlib import Path
 
 from unskew.federation import programs
 from unskew.federation import programs as federation_programs
-from unskew.federation.programs import Log, Program
+from unskew.federation.programs import Program
 
 
 def seen(program: programs.Program, there, seconds: float = 20.0) -> list[str]:
@@ -107,13 +105,11 @@ def small(monkeypatch):
     federation_programs.log_file.cache_clear()
 
 
-def ran(
-    tmp_path, code: str, form: federation_programs.LogForm = "text", heard: list[str] | None = None
-) -> Path:
+def ran(tmp_path, code: str, heard: list[str] | None = None) -> Path:
     """The log file of a program that has run to its end."""
     path = tmp_path / "it.log"
     lines: list[str] = [] if heard is None else heard
-    program = Program("it", [sys.executable, "-c", code], dict(os.environ), path, form, lines.append)
+    program = Program("it", [sys.executable, "-c", code], dict(os.environ), path, lines.append)
     program.tend(lambda _: None)
     assert program.process is not None
     program.process.wait(30)
@@ -137,30 +133,6 @@ def test_a_log_is_rotated_by_size_and_every_line_is_heard_once(tmp_path):
     assert not path.with_name(f"{path.name}.{federation_programs.OLD_FILES + 1}").exists()
 
 
-def test_a_child_that_prints_anything_has_one_object_a_line(tmp_path):
-    odd = r"""
-import sys
-sys.stdout.buffer.write(b'plain\n\xff\xfe\x1b[2J\rx\n{"is": "json"}\nE401 the data\nare bad\n\nno end')
-"""
-    text = ran(tmp_path, odd, "json").read_text()
-    rows = [json.loads(line) for line in text.splitlines()]
-    assert [row["text"] for row in rows] == [
-        "plain", "��\\x1b[2J\\rx", '{"is": "json"}', "the data", "are bad", "", "no end"
-    ]  # fmt: skip
-    assert [row.get("code") for row in rows] == [None, None, None, "E401", None, None, None]
-    assert {row["program"] for row in rows} == {"it"}
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", row["time"]) for row in rows)
-    assert "\x1b" not in text
-
-
 def test_the_log_of_a_child_holds_no_control_characters(tmp_path):
     """It is read at a terminal, and quotes what a coordinator or a site wrote."""
     assert ran(tmp_path, r"print('a\x1b[2J\rb')").read_text() == "a\\x1b[2J\\rb\n"
-
-
-def test_an_object_holds_the_code_the_facts_and_the_whole_sentence_on_one_line(capsys):
-    Log("json", {"program": "site run", "site": "b"})("E520 the policy\ndoes not allow it")
-    row = json.loads(capsys.readouterr().out)
-    row.pop("time")
-    text = "the policy\ndoes not allow it"
-    assert row == {"level": "warning", "program": "site run", "site": "b", "code": "E520", "text": text}

@@ -10,14 +10,12 @@ import json
 import os
 import re
 import signal
-import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.federation.loopback import Cable, Loopback, running, simulated
-from tests.federation.test_metrics import parsed as metrics_parsed
 from unskew.federation.tickets import Coordinator, Ticket
 
 pytestmark = [pytest.mark.slow, pytest.mark.flower]
@@ -31,16 +29,16 @@ def federation(tmp_path_factory):
 
 @dataclass
 class Peace:
-    """A run that nobody disturbs. refused: what `site run` said and how long it took, by the site's folder."""
+    """A run that nobody disturbs. refused: what `site run` said with a ticket of another authority."""
 
     result: dict
     second_start: str
-    refused: dict[str, tuple[str, float]]
+    refused: str
 
 
 @pytest.fixture(scope="module")
 def peace(federation) -> Peace:
-    """While it goes on, somebody resumes it, and three sites knock that must not be let in.
+    """While it goes on, somebody resumes it, and two sites knock that must not be let in.
 
     A site stands still meanwhile: somebody who starts a second time may be slower than two rounds.
     """
@@ -52,12 +50,10 @@ def peace(federation) -> Peace:
     os.kill(worker, signal.SIGSTOP)
     second_start = federation.do("resume", "runs/peace", code=2)
     os.kill(worker, signal.SIGCONT)
-    refused = {}
-    for name, authority in (("other", another_authority(federation)), ("open", "")):
-        federation.do("join", federation.ticket(name, authority=authority), "--folder", f"site-{name}")
-        began = time.monotonic()
-        text = federation.do("site", "run", "--data", "c.npz", "--folder", f"site-{name}", code=2)
-        refused[name] = text, time.monotonic() - began
+    federation.do(
+        "join", federation.ticket("other", authority=another_authority(federation)), "--folder", "other"
+    )
+    refused = federation.do("site", "run", "--data", "c.npz", "--folder", "other", code=2)
     result = json.loads(federation.end("run"))
     federation.until(lambda: "Is c.pub admitted?" in federation.log("stranger"), 60)
     federation.stop("stranger")
@@ -66,7 +62,7 @@ def peace(federation) -> Peace:
 
 def another_authority(federation: Loopback) -> str:
     """The certificate of a federation that has nothing to do with this one."""
-    Coordinator.make(federation.root / "elsewhere", "elsewhere", "127.0.0.1:9", ["c"], True)
+    Coordinator.make(federation.root / "elsewhere", "elsewhere", "127.0.0.1:9", ["c"])
     return Ticket.read(federation.root / "elsewhere" / "tickets" / "c.ticket").authority
 
 
@@ -77,29 +73,6 @@ def test_three_sites_end_with_the_simulators_weights(federation, peace):
     assert "round    2/2" in watched
     assert "3/3 answered" in watched
     assert "signed by" in federation.do("federation", "audit", "lung", "runs/peace")
-
-
-def test_both_ends_have_figures_of_the_run(federation, peace):
-    """And of the strangers that knocked meanwhile."""
-    ours, site = (metrics_parsed(federation.figures(name)) for name in ("serve", "a"))
-    assert ours["unskew_rounds_total"][""] == site["unskew_rounds_total"][""] == 2
-    assert ours["unskew_runs_ended_total"] == {"done": 1, "stopped": 0, "failed": 0}
-    assert ours["unskew_round_seconds_total"][""] > 0
-    assert ours["unskew_sites_admitted"][""] == 3
-    assert ours["unskew_refusals_total"][""] >= 1
-    assert ours["unskew_payload_bytes_total"]["in"] > 3 * 2 * 10_000
-    assert site["unskew_message_bytes_total"]["out"] > 2 * 10_000
-    assert site["unskew_connected"][""] == 1
-    assert federation.figures("serve", "/healthz") == federation.figures("a", "/healthz") == "ok\n"
-
-
-def test_an_exchange_of_a_small_model_costs_little(federation, peace):
-    federation.start_run("quick", "--min-sites", "3", "--rounds", "6", deadline="120s")
-    federation.end("run")
-    rows = map(json.loads, (federation.root / "runs/quick/metrics.jsonl").read_text().splitlines())
-    seconds = [row["value"] for row in rows if row["metric"] == "seconds"]
-    assert len(seconds) == 6
-    assert statistics.median(seconds) < 1.5 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def test_a_sites_own_process_holds_no_torch_beside_its_workers(federation, peace):
@@ -113,22 +86,13 @@ def test_a_second_start_of_a_run_that_is_going_on_is_refused(peace):
     assert "E110" in peace.second_start
 
 
-@pytest.mark.parametrize("name", ["other", "open"])
-def test_a_site_with_another_authority_or_without_tls_stops_at_once(peace, name):
-    text, seconds = peace.refused[name]
-    assert "E503" in text
-    assert seconds < 30  # of which most is a start of Python beside a federation at work
+def test_a_site_with_another_authority_stops_at_once(peace):
+    assert "E503" in peace.refused
 
 
 def test_a_site_whose_key_was_not_admitted_is_not_let_in_and_is_told_why(federation, peace):
     assert "Is c.pub admitted?" in federation.log("stranger")
     assert "refused 127.0.0.1: its certificate is not of an admitted key" in federation.log("serve")
-
-
-def test_site_check_finds_nothing_wrong(federation):
-    checked = federation.do("site", "check", "--data", "a.npz", "--folder", "site-a")
-    assert "FAIL" not in checked
-    assert "signed by the federation's authority" in checked
 
 
 def test_a_site_never_asks_the_server_for_code(federation, peace):

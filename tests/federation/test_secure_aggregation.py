@@ -19,11 +19,8 @@ from tests.federation.test_bits import simulated
 from unskew.core.trees import nested_tree, tree_map
 from unskew.errors import Paused, UsageError
 from unskew.federation.coordinator.correspondence import Correspondence
-from unskew.federation.protocol.signed_messages import all_bytes
 from unskew.federation.protocol.wire_format import pack, seal, unseal
-from unskew.federation.site import site_page
 from unskew.federation.site.site import REQUESTS
-from unskew.federation.site.site_ledger import SiteLedger
 from unskew.records.checkpoints import digest
 from unskew.report.analysis.runs import traffic_of
 from unskew.report.sections.leakage import payloads
@@ -48,9 +45,7 @@ def problems(loop) -> list[str]:
     ("method", "changes"),
     [
         ("fedavg", {}),
-        ("scaffold", {}),
-        ("rebafl+fedprox", {}),
-        ("fedbn", {}),
+        ("rebafl+scaffold", {}),
         ("fedavg", {"secure_aggregation": "on,bits=32,clip=8", "cap": 0.4}),
     ],
 )
@@ -101,7 +96,7 @@ def test_a_site_may_be_lost_in_every_phase(tmp_path, kind):
     assert max(float((plain.weights[n] - w).abs().max()) for n, w in state.weights.items()) < 1e-6
 
 
-@pytest.mark.parametrize("kind", PHASES)
+@pytest.mark.parametrize("kind", ["train", "open"])
 def test_below_the_threshold_nothing_is_opened_and_the_round_is_skipped(tmp_path, kind):
     """Of five sites four are needed. Three that trained are a sum of their own; later on, three are too
     few."""
@@ -118,17 +113,6 @@ def test_below_the_threshold_nothing_is_opened_and_the_round_is_skipped(tmp_path
     unopened = [r for r in loop.record.rows["ledger"] if r.get("dropped")]
     assert {(r["t"], r["share"], r["reads"], r["kind"]) for r in unopened} <= {(2, "sum", "sum", "weights")}
     assert bool(unopened) is (kind in ("mask", "open"))
-
-
-def test_who_has_left_is_signed_before_the_sum_is_opened(tmp_path):
-    """Only then: a round that nobody leaves has four exchanges. Who is lost here, or signs nonsense, costs
-    nothing."""
-    nonsense = altered("s1", "agree", lambda h, tree: ({**h, "signature": 1}, tree))
-    meddle = both(lost("s2", "mask"), nonsense, lost("s2", "mask", 3), lost("s3", "agree", 3))
-    channel, loop, _, _ = run(tmp_path, meddle=meddle, secure_aggregation="on,threshold=0.51")
-    assert used(loop) == [[0, 1, 2, 3, 4], [0, 1, 3, 4], [0, 1, 3, 4]]
-    agreed = {(s, t) for s, kind, t in channel.asked if kind == "agree"}
-    assert agreed == {(f"s{k}", t) for k in (0, 1, 3, 4) for t in (2, 3)}
 
 
 def test_nothing_but_the_sum_can_be_read_of_what_sites_send(tmp_path):
@@ -162,31 +146,8 @@ def test_nothing_but_the_sum_can_be_read_of_what_sites_send(tmp_path):
     (weights,) = {r["bytes"] for r in rows if r["share"] == "weights"}
     assert weights == next(r["bytes"] for r in up if r["share"] == "w")
     assert {r["asked"] for r in rows if r["share"] != "said"} == {"mask", "train", "score"}
-    ((number, of_run),) = SiteLedger.read(tmp_path / "run-sites/s0").runs.items()
-    shown = {
-        row["share"]: row["kind"]
-        for row in site_page.disclosure_rows(tmp_path / "run-sites/s0", number, of_run)
-    }
-    assert shown["weights"] == "weights, only in a sum"
-    assert shown["rebafl/counts"] == "statistics, only in a sum"
-    assert shown["score/global"] == "statistics"
     left = (tmp_path / "run-sites/s0/runs").glob("*/leaves.txt")
     assert "read: only in the sum of 3 or more clients" in next(left).read_text()
-
-
-def test_a_site_that_is_restarted_in_the_middle_is_one_that_left(tmp_path):
-    by_node = fake.sites(tmp_path / "sites", fake.federation())
-
-    def restart(site, asked, honest):
-        head = json.loads(asked.text)
-        if (site, head["kind"], head["t"]) == ("s2", "share", 2):
-            by_node[998] = fake.sites(tmp_path / "sites", fake.federation())[998]
-        return honest
-
-    loop, _, _ = fake.run(tmp_path / "run", fake.Direct(by_node, restart), fake.small("fedavg", **ON))
-    (told,) = problems(loop)
-    assert "E525 s2: the sum is not secure: this site has no numbers of round 2 (it was restarted" in told
-    assert used(loop)[1:] == [[0, 1, 3, 4], [0, 1, 2, 3, 4]]
 
 
 def altered(site: str, kind: str, change, t: int = 2):
@@ -287,7 +248,6 @@ def test_a_round_is_not_summed_a_second_time_over_other_sites(tmp_path, other):
 @pytest.mark.parametrize(
     ("limits", "gone", "counted"),
     [
-        ({"peers": ("s3",)}, None, [5, 5, 5]),
         ({"peers": ("s3",)}, "train", [5, 3, 5]),
         ({"peers": ("s3",)}, "mask", [5, 0, 5]),  # of the other three none signs alone that s3 has left
         ({"least_sites": 4}, None, [5, 5, 5]),
@@ -328,7 +288,7 @@ def told_otherwise(monkeypatch, change):
 
     def other(self, site, kind, t, header, tree):
         if (site, kind) == ("s1", "setup"):
-            header, tensors = change(dict(header), load(all_bytes(tree.blob)))
+            header, tensors = change(dict(header), load(tree.blob))
             tree = pack(nested_tree(tensors))
         return honest(self, site, kind, t, header, tree)
 
@@ -339,11 +299,9 @@ def told_otherwise(monkeypatch, change):
     "change",
     [
         lambda h, w: ({**h, "clients": 10_000}, w),
-        lambda h, w: ({**h, "largest": h["largest"] + 1}, w),
-        lambda h, w: ({**h, "settings": {**h["settings"], "workers": 7}}, w),
         lambda h, w: (h, {path: value + 1 for path, value in w.items()}),
     ],
-    ids=["clients", "largest", "settings", "weights"],
+    ids=["clients", "weights"],
 )
 def test_a_site_that_is_set_up_otherwise_is_in_no_sum(tmp_path, monkeypatch, change):
     """With 32 bits one site among 10,000 counts 4,096 times less than one of three, so that a coordinator

@@ -6,20 +6,14 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
 
-import hashlib
-import importlib
-import io
 import json
 import sys
 import time
-import tomllib
-import zipfile
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
-from tests.federation.test_metrics import parsed
 from unskew.errors import UsageError
-from unskew.federation import journal, programs, prometheus
+from unskew.federation import journal, programs
 from unskew.federation.coordinator import orders, server, superlink
 from unskew.federation.coordinator import server as coordinator_server
 from unskew.federation.coordinator.orders import Order, Terms
@@ -27,12 +21,9 @@ from unskew.federation.coordinator.server import MOST_STARTS, TASK, Conductors
 from unskew.federation.coordinator.superlink import Refused, Task, Unavailable
 from unskew.federation.front import access
 from unskew.federation.protocol.identity import PrivateKey
-from unskew.federation.site.site_folder import SiteFolder
-from unskew.federation.tickets import Coordinator, Ticket
+from unskew.federation.tickets import Coordinator
 
 pytestmark = pytest.mark.flower
-
-
 OURS = Task(7, 8, "0a1b2c", superlink.APP_HASH)
 
 
@@ -107,25 +98,6 @@ def office(home, monkeypatch, tmp_path):
     return opened
 
 
-def test_the_archive_of_our_app_holds_no_code_and_is_the_same_each_time():
-    with zipfile.ZipFile(io.BytesIO(superlink.APP)) as archive:
-        assert archive.namelist() == ["pyproject.toml"]
-        (file,) = archive.infolist()
-        app = tomllib.loads(archive.read(file).decode())["tool"]["flwr"]["app"]
-    # neither a time nor a library's way of compressing: `run --on` and `serve` are two processes, perhaps of
-    # two days
-    assert (file.date_time, file.compress_type) == ((1980, 1, 1, 0, 0, 0), zipfile.ZIP_STORED)
-    assert hashlib.sha256(superlink.APP).hexdigest() == superlink.APP_HASH
-    assert app["config"] == {superlink.ORDER: ""}
-    for name in app["components"].values():
-        module, _, function = name.partition(":")
-        assert callable(getattr(importlib.import_module(module), function))
-    assert app["components"] == {
-        "serverapp": "unskew.federation.coordinator.conductor:main",
-        "clientapp": "unskew.federation.site.worker:main",
-    }
-
-
 def test_another_app_than_ours_is_ended_and_nothing_of_it_is_asked_for(office):
     stranger = office([replace(OURS, app_hash="f" * 64)])
     stranger.tend()
@@ -165,7 +137,6 @@ def test_a_conductor_that_is_killed_is_started_again_and_at_last_given_up(office
     assert killed.link.finished == [(7, "the run's process ended with code -9")]
     assert len([text for text in killed.said if "will be restarted" in text]) == MOST_STARTS - 1
     assert f"was killed {MOST_STARTS} times and is given up" in killed.said[-2]
-    assert (killed.conductors.restarts, killed.conductors.active) == (MOST_STARTS - 1, [])
 
 
 def test_the_token_is_not_on_the_command_line(office):
@@ -183,16 +154,6 @@ def test_a_superlink_that_is_away_or_refuses_stops_nothing(office):
     ours.tend(lambda: ours.link.finished)
     assert ours.link.finished == [(7, "")]
     assert ours.said[0].startswith("E507 the SuperLink gives no tasks: no;")
-
-
-def test_the_secret_that_takes_tasks_is_the_coordinators_alone(office, home):
-    office([])
-    path = home.folder / "flower" / "tasks.key"
-    assert path.stat().st_mode & 0o777 == 0o600
-    before = path.read_bytes()
-    office([])
-    assert path.read_bytes() == before
-    assert len(before) == 32
 
 
 @pytest.fixture
@@ -217,23 +178,6 @@ def test_the_server_tells_whom_the_front_refused(two_sites):
         ("refused", "198.51.100.7", t) for t in (1, 7)
     ]
     assert not journal.verify(two_sites.folder / journal.JOURNAL_FILE, two_sites.key.public).wrong
-
-
-def test_the_servers_figures_say_what_runs_and_who_was_refused(two_sites, tmp_path):
-    joined = SiteFolder.make(tmp_path / "site", Ticket.read(two_sites.ticket_file("a")))
-    two_sites.admit("a", joined.key.public)
-    server = coordinator_server.Server(two_sites, say=lambda _: None)
-    server.front.seen(f'{access.MARK}{{"who": "198.51.100.7", "why": "offers no certificate", "times": 7}}')
-    server.report_refusals()
-    server.front.starts, server.conductors.restarts = 3, 4
-    page = prometheus.exposition(server.metrics())
-    values = parsed(page)
-    assert (values["unskew_sites"][""], values["unskew_sites_admitted"][""]) == (2, 1)
-    assert values["unskew_refusals_total"][""] == 7
-    assert values["unskew_restarts_total"] == {"front": 2, "superlink": 0, "run": 4}
-    assert 364 < (values["unskew_certificate_expiry_timestamp_seconds"][""] - time.time()) / 86400 < 366
-    assert server.problem() == "not running: the front, the SuperLink"
-    assert "198.51" not in page
 
 
 def test_flower_tells_nobody_of_a_federation_whatever_the_shell_says(tmp_path, monkeypatch):

@@ -23,8 +23,6 @@ from unskew.federation.site.study_review import forecast_settings
 from unskew.records.checkpoints import digest
 
 pytestmark = pytest.mark.usefixtures("few_attempts")
-
-
 MODULE = """
 import torch
 from torch import nn
@@ -45,29 +43,13 @@ class Renamed(Net):
     def forward(self, image, age):
         return super().forward(image, age)
 """
-
-
 SIZES = (20, 1, 12)
-
-
 N = sum(SIZES)
-
-
 RNG = np.random.default_rng(3)
-
-
 Y = np.arange(N) % 3
-
-
 SCANS = RNG.integers(0, 256, (N, 1, 4, 4), dtype=np.uint8)
-
-
 AGES = (RNG.normal(size=N) + Y).astype(np.float32)
-
-
 BY_NAME = {"scan": SCANS, "age": AGES}
-
-
 ROWS = [np.arange(20), np.arange(20, 21), np.arange(21, 33)]
 
 
@@ -118,18 +100,7 @@ def simulated(given: Any, settings: Any, model: str) -> unskew.Result:
 
 @pytest.mark.parametrize(
     "method",
-    [
-        "fedavg",
-        "scaffold",
-        "fedmix",
-        "fedrep",
-        "unskew",
-        "fedproto",
-        "flea",
-        "fedavg+standardise",
-        "fedrdn",
-        "fedrdn+standardise(images=False)",
-    ],
+    ["scaffold", "flea", "fedrdn+standardise(images=False)"],
 )
 def test_inputs_by_name_end_with_the_bits_of_the_simulator(tmp_path, module, method):
     settings = fake.small(method, clients=len(SIZES), model=f"{module}:Net")
@@ -152,19 +123,13 @@ def hello(site: str, given: Any) -> Hello:
             {"scan": SCANS, "years": AGES},
             "inputs: 'age' is at north and not at south; 'years' is at south and not at north",
         ),
-        (BY_NAME | {"sex": Y}, "inputs: 'sex' is at south and not at north"),
         (
             BY_NAME | {"scan": SCANS / 255.0},
             "inputs: 'scan' is uint8 [1, 4, 4] at north and float32 [1, 4, 4] at south",
         ),
-        (BY_NAME | {"age": Y}, "inputs: 'age' is float32 number at north and int64 number at south"),
-        (
-            BY_NAME | {"scan": SCANS[:, :, :2]},
-            "inputs: 'scan' is uint8 [1, 4, 4] at north and uint8 [1, 2, 4] at south",
-        ),
         (SCANS, "samples have several inputs at north and one at south"),
     ],
-    ids=range(6),
+    ids=range(3),
 )
 def test_sites_of_other_inputs_cannot_take_part_together(other, text):
     north, south = hello("north", BY_NAME), hello("south", other)
@@ -175,15 +140,6 @@ def test_sites_of_other_inputs_cannot_take_part_together(other, text):
         data_change(north, Hello.of("north", held(other), {}))
         == "north has other data than when the run began"
     )
-
-
-def test_a_site_of_other_inputs_is_left_out_and_named(tmp_path, module):
-    sets = [held(rows=ROWS[0]), held(BY_NAME | {"scan": SCANS / 255.0}, ROWS[1]), held(rows=ROWS[2])]
-    channel = fake.Direct(sites(tmp_path / "sites", f"{module}:Net", sets))
-    settings = fake.small("fedavg", clients=len(SIZES), model=f"{module}:Net")
-    loop, _, said = fake.run(tmp_path / "run", channel, settings)
-    assert [h.site for h in loop.trainer.sites.hellos] == ["s0", "s2"]
-    assert any("'scan' is uint8 [1, 4, 4] at s0 and float32 [1, 4, 4] at s1" in line for line in said)
 
 
 def test_a_model_that_does_not_take_the_inputs_is_refused_at_either_end(tmp_path, module):
@@ -214,23 +170,16 @@ def inputs(*each: Any) -> dict[str, Any]:
     "claimed",
     [
         inputs(["age", [1_000_000_000], "float32", 1]) | {"shape": [1_000_000_000]},
-        inputs(*([f"a{i:02}", [1 << 28], "float32", 1] for i in range(4))) | {"shape": [1 << 30]},
         inputs(*([f"a{i:03}", [], "float32", 1] for i in range(101))) | {"shape": [101]},
-        inputs(["age", [1] * 9, "float32", 1]) | {"shape": [1]},
-        inputs(["class", [17], "float32", 1]),
         inputs(["a\n", [17], "float32", 1]),
         inputs(["age", [], "float32", 1], ["age", [16], "float32", 1]),
         inputs(["age", [-17], "float32", 1]),
-        inputs(["age", [True, 17], "float32", 1]),
-        inputs(["age", [17], "float64", 1]),
         inputs("abcd"),
-        {"layout": layout(named=1)},
         {"layout": {}},
         {"shape": [18]},
-        {"pixels": [4, 4]},
         inputs(["ids", [17], "int64", 1]) | {"pixels": [16]},
     ],
-    ids=range(16),
+    ids=range(9),
 )
 def test_what_a_site_makes_up_of_its_inputs_is_one_line_and_leaves_the_site_out(claimed):
     facts = {"shape": [17], "layout": layout(), **claimed}

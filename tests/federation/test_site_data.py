@@ -46,8 +46,6 @@ def test_a_site_of_one_class_must_name_them_all(tmp_path):
 
 
 X = np.random.default_rng(0).random((30, 3)).astype(np.float32)
-
-
 ABC, NY = ["a", "b", "c"], ["no", "yes"]
 
 
@@ -81,13 +79,13 @@ CERTAIN = [
 """(labels, all classes, those that the site holds)"""
 
 
-@pytest.mark.parametrize("kind", ["csv", "int64", "float64", "U1"])
+@pytest.mark.parametrize("kind", ["csv", "int64"])
 @pytest.mark.parametrize(("labels", "classes", "held"), CERTAIN)
 def test_numbers_that_can_mean_one_thing_mean_it(tmp_path, labels, classes, held, kind):
     assert loaded(tmp_path, labels, classes, kind) == held
 
 
-@pytest.mark.parametrize("kind", ["csv", "int64", "float64", "U1"])
+@pytest.mark.parametrize("kind", ["csv", "int64"])
 @pytest.mark.parametrize(("labels", "classes"), [([1], NY), ([1, 2], ABC), ([2], ABC), ([1], ABC)])
 def test_numbers_that_can_mean_two_things_are_refused(tmp_path, labels, classes, kind):
     """A site that holds no sample of class 0 was trained on each label as the class before it, without a

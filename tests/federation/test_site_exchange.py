@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import html
 import json
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-import unskew
 from tests.cli.calling import call
 from tests.federation import fake
 from unskew.cli import remote_run
@@ -18,10 +14,8 @@ from unskew.errors import UsageError
 from unskew.federation.coordinator import orders
 from unskew.federation.coordinator.orders import Order, Terms
 from unskew.federation.protocol.identity import PrivateKey
-from unskew.federation.site import local_run
 from unskew.federation.tickets import Coordinator
 from unskew.records.checkpoints import digest
-from unskew.report.page import write_report
 
 THREE = {"clients": 3}
 
@@ -98,32 +92,6 @@ def test_a_site_that_holds_as_many_other_samples_as_before_is_not_used_until_it_
     assert text.startswith("s1: site s1 holds other samples than when the run began; give it those of then")
     rounds = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
     assert [e["answered"] for e in rounds if e["code"] == "round"] == [[0, 1, 2], [0, 2], [0, 1, 2]]
-
-
-def test_too_few_that_fit_together_stop_the_run(tmp_path):
-    sites = sites_of(tmp_path, count=3)
-    other_shape(sites[999])
-    with pytest.raises(UsageError, match=r"E504 .* at s1\. 2 sites would be left, and 3 are needed"):
-        fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg", **THREE), min_sites=3)
-
-
-def test_a_site_that_builds_another_model_is_named_and_the_run_goes_on(tmp_path, monkeypatch):
-    real = local_run.build_run
-
-    def build(site, settings, *rest):
-        if site == "s1":
-            raise UsageError(
-                "E504", f"site {site} builds another model from '{settings.model}' than the server."
-            )
-        return real(site, settings, *rest)
-
-    monkeypatch.setattr("unskew.federation.site.site.build_run", build)
-    loop, _, _ = fake.run(tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small("fedavg"))
-    named = told(tmp_path / "run", "E504")
-    assert [t for t, _ in named] == [1, 2, 3, 3]  # the last time for its scores
-    assert all(text.startswith("s1: site s1 builds another model") for _, text in named)
-    answered = [e["answered"] for e in loop.record.rows["events"] if e["code"] == "round"]
-    assert answered == [[0, 2, 3, 4]] * 3
 
 
 class Stop(Exception):
@@ -212,7 +180,7 @@ def test_every_absence_is_an_event_and_a_site_is_asked_again_in_the_next_round(t
 
 @pytest.fixture
 def home(tmp_path):
-    home = Coordinator.make(tmp_path / "federations/lung", "lung", "127.0.0.1:9", ["a", "b"], tls=False)
+    home = Coordinator.make(tmp_path / "federations/lung", "lung", "127.0.0.1:9", ["a", "b"])
     for site in ("a", "b"):
         home.admit(site, PrivateKey.make().public)
     return home
@@ -226,7 +194,7 @@ def test_resuming_without_a_site_is_checked_and_kept_in_the_order(tmp_path, home
     for site, said in (("c", "is no site of lung"), ("b", "but 0 sites of lung are admitted without a, b")):
         with pytest.raises(UsageError, match=f"E109 .*{said}"):
             remote_run.read_order(run, (site,))
-    wider = Coordinator.make(tmp_path / "federations/more", "more", "127.0.0.1:9", ["a", "b", "c"], tls=False)
+    wider = Coordinator.make(tmp_path / "federations/more", "more", "127.0.0.1:9", ["a", "b", "c"])
     for site in ("a", "b", "c"):
         wider.admit(site, PrivateKey.make().public)
     (run / orders.ORDER_FILE).write_text(json.dumps(replace(order, federation=wider.folder).as_json()))
@@ -235,31 +203,3 @@ def test_resuming_without_a_site_is_checked_and_kept_in_the_order(tmp_path, home
     (tmp_path / "runs/s").mkdir()
     refused = call("resume", "runs/s", "--without", "a", cwd=tmp_path)
     assert (refused.code, "E109 --without names sites" in refused.err) == (2, True)
-
-
-TESTED = [len(rows) for rows in fake.federation().test]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("counted")
-    channel = fake.Direct(fake.sites(folder / "sites", fake.federation()))
-    fake.run(folder / "run", channel, fake.small("flea", rounds=2))
-    return folder / "run"
-
-
-def page(path: Path) -> str:
-    """Its words, without markup."""
-    return html.unescape(re.sub(r"<[^>]+>", " ", write_report([path], path.parent / "page.html").read_text()))
-
-
-def test_the_folder_says_on_how_many_samples_each_site_scores_itself(run):
-    """It said 0 for each, so that the page named every site as one without test samples, beside its
-    scores."""
-    facts = json.loads((run / "federation.json").read_text())
-    assert facts["sizes"] == {"train": list(fake.SIZES), "val": [], "test": TESTED}
-    assert facts["test"] == 0, "none is at the server"
-    assert [row["test"] for row in unskew.load(run).clients()] == TESTED
-    card = (run / "model.md").read_text()
-    assert f"{sum(fake.SIZES)} for training, {sum(TESTED)} for the scores below" in card
-    assert "Of the last evaluated round, on the clients' own test samples." in card

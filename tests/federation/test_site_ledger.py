@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.federation import fake  # skips where cryptography is missing
+from tests.federation import fake, test_policy  # skips where cryptography is missing
 from unskew.core.trees import size_in_bytes
 from unskew.errors import UsageError
 from unskew.federation.protocol.wire_format import Limits, Packet, seal, unseal
 from unskew.federation.site import site_ledger
+from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.site.site_ledger import (
     HEADER_SHARE,
     KEPT_ROUNDS,
@@ -25,10 +26,10 @@ from unskew.federation.site.site_ledger import (
     RunLedger,
     SiteLedger,
 )
+from unskew.federation.site.site_state import state_text
+from unskew.federation.tickets import Coordinator
 
 ALL = Limits(1 << 30, 10_000)
-
-
 OF_EVERY_ANSWER = {"run", "serial", "kind", "t", "re", "site", "sha256", "axes"}
 
 
@@ -192,16 +193,25 @@ def test_a_share_of_a_round_is_sent_for_few_orders_and_old_rounds_are_forgotten(
     assert set(run.orders) == {str(run.t)}
 
 
-def test_the_last_fifty_troubles_are_kept_and_a_repeated_one_is_counted(tmp_path):
-    for n in range(60):
-        site_ledger.note_trouble(tmp_path, "r1", "train", "E520", f"text {n}")
-    for _ in range(2):
-        site_ledger.note_trouble(tmp_path, "r1", "train", "E520", "text 59")
-    kept = site_ledger.latest_troubles(tmp_path)
-    assert [row["text"] for row in kept] == [f"text {n}" for n in range(10, 60)]
-    assert [row["times"] for row in kept[-2:]] == [1, 3]
-    site_ledger.note_trouble(tmp_path, "r2", "train", "E520", "text 59")  # of another run
-    assert [row["times"] for row in site_ledger.latest_troubles(tmp_path)[-2:]] == [3, 1]
-    site_ledger.note_trouble(tmp_path, "r2", "train", "E520", "x" * 900)
-    assert len(site_ledger.latest_troubles(tmp_path)[-1]["text"]) == 500
-    assert (tmp_path / site_ledger.TROUBLES_FILE).stat().st_mode & 0o077 == 0
+def test_the_state_of_a_site_is_shown_with_what_waits_what_has_left_and_what_was_refused(tmp_path):
+    site = fake.sites(tmp_path / "sites", fake.federation())[998]
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["s2"])
+    joined = SiteFolder(site.member.folder, home.ticket("s2"))
+    train = test_policy.begun(site, rounds=3)
+    train(1)
+    train(2)
+    assert test_policy.answer(site, "score", 2, {"w": test_policy.weights(site)}, lr=0.05)["n"] == 12
+    test_policy.allow(site, epsilon=4.0, methods=("fedavg",))
+    test_policy.hello(site, "scaffold")
+    site.guard.approve = "ask"
+    test_policy.hello(site, "fedavg+clip_median", run="r2")
+    text = state_text(joined)
+    for line in (
+        "epsilon 0 of 4",
+        "r1  fedavg  running, round 2 of 3",
+        "  weights (weights)  2 times, ",
+        "  last score, global: accuracy 0.",
+        "r1  E520 the site's policy does not allow it: the study uses 'scaffold'",
+        f"unskew site approve r2 --folder {site.member.folder}",
+    ):
+        assert line in text

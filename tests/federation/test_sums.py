@@ -215,16 +215,12 @@ def test_sites_that_were_told_different_things_add_up_to_nothing(told, read, mon
         (lambda rows, own: rows[:2], "2 sites are on the list, and 3 are needed"),
         (lambda rows, own: rows[1:], "this site is not on the list"),
         (lambda rows, own: [*rows, rows[1]], "names one twice"),
-        (lambda rows, own: [["a", 10.0, rows[1][2], *own[3:]], *rows[2:]], "other keys or another number"),
-        (lambda rows, own: [[*own[:1], 11.0, *own[2:]], *rows[1:]], "other keys or another number"),
         (lambda rows, own: [[*own[:1], 1e-9, *own[2:]], *rows[1:]], "other keys or another number"),
-        (lambda rows, own: [own, [*rows[1][:2], "no key", *rows[1][3:]], *rows[2:]], None),
         (
             lambda rows, own: [own, [*rows[1][:3], "no key", rows[1][4]], *rows[2:]],
             "'b': a public key cannot be used",
         ),
         (lambda rows, own: [own, ["b", -1, "x", "y"]], "cannot be read"),
-        (lambda rows, own: [own, ["b" * 65, *rows[1][1:]], *rows[2:]], "cannot be read"),
         (lambda rows, own: [own, ["b\n\x1b[2J", *rows[1][1:]], *rows[2:]], "cannot be read"),
         (lambda rows, own: {"a": own}, "cannot be read"),
     ],
@@ -232,10 +228,6 @@ def test_sites_that_were_told_different_things_add_up_to_nothing(told, read, mon
 def test_a_list_that_no_honest_coordinator_sends_is_refused(change, why):
     one = Sum()
     rows = change(one.rows, one.rows[0])
-    if why is None:  # the masking key is used a phase later
-        one.rows = rows
-        one.members["a"].deal(rows)
-        return
     with pytest.raises(UsageError, match="E525") as refused:
         one.members["a"].deal(rows)
     assert why in str(refused.value)

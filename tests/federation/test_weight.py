@@ -8,15 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-import unskew
 from tests.federation import fake
-from tests.federation.test_bad_replies import opened
 from tests.federation.test_bits import problems, simulated
 from unskew.errors import UsageError
 from unskew.federation.coordinator.outliers import doubtful_counts, weight_lines
 from unskew.federation.protocol import hello
 from unskew.federation.protocol.hello import Hello
-from unskew.federation.protocol.wire_format import seal
 from unskew.methods import registry
 from unskew.records.checkpoints import digest
 
@@ -56,7 +53,7 @@ def test_a_site_that_says_more_than_was_agreed_is_left_out_and_named(tmp_path, m
     ]
 
 
-@pytest.mark.parametrize("name", ["fedavg", "flea", "fedproto"])
+@pytest.mark.parametrize("name", ["flea"])
 def test_a_false_number_without_a_bound_stops_nobody_else(tmp_path, monkeypatch, name):
     """Bounds on what is shared follow the largest number, so all honest sites refused because of one
     liar."""
@@ -95,47 +92,8 @@ def test_only_numbers_out_of_all_proportion_are_doubted():
     assert doubted((1 << 39, 10)) == set(), "nobody to compare with"
 
 
-def distance_to_bads_reply(tmp_path, name, **changes) -> float:
-    """How far the weights after round 1 are from those that BAD sent."""
-    sent = {}
-
-    def listen(site, asked, honest):
-        if (site, json.loads(asked.text)["kind"]) == (BAD, "train"):
-            packet = opened(honest, BAD)
-            sent.update(packet.tree["w"])
-            header = {n: v for n, v in packet.header.items() if n not in ("sha256", "axes")}
-            return seal(header | {"n": 1 << 39}, packet.tree, fake.KEYS[BAD])
-        return honest
-
-    channel = fake.Direct(fake.sites(tmp_path / f"sites-{name}", fake.federation()), listen)
-    agreed = {BAD: 1 << 40}
-    _, state, _ = fake.run(tmp_path / name, channel, fake.small("fedavg", rounds=1, **changes), bounds=agreed)
-    return max(float((state.weights[n] - w).abs().max()) for n, w in sent.items())
-
-
-def test_a_boast_does_not_decide_the_merge(tmp_path, monkeypatch):
-    boasting(monkeypatch)
-    assert distance_to_bads_reply(tmp_path, "plain") < 1e-6  # what the guards are for
-    assert distance_to_bads_reply(tmp_path, "capped", cap=0.3) > 1e-3
-    assert distance_to_bads_reply(tmp_path, "equal", weighting="equal") > 1e-3
-
-
-MERGES = (
-    "fedavg",
-    "fedavg+clip_median",
-    "fednova",
-    "fedavgm",
-    "feddyn",
-    "fedavg+multi_krum",
-    "flea",
-    "scaffold",
-)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"cap": 0.3}, {"weighting": "equal"}, {"cap": 0.2, "weighting": "equal"}]
-)
-@pytest.mark.parametrize("name", MERGES)
+@pytest.mark.parametrize("changes", [{"cap": 0.3}, {"weighting": "equal"}])
+@pytest.mark.parametrize("name", ["fednova", "fedavg+multi_krum", "scaffold"])
 def test_cap_and_equal_weights_end_with_the_simulators_bits(tmp_path, name, changes):
     loop, state, _ = run(tmp_path, fake.small(name, **changes))
     assert digest(state.weights) == simulated(name, **changes).digest
@@ -162,12 +120,3 @@ def test_samples_and_weights_are_shown_before_round_1(tmp_path):
     shown = next(i for i, text in enumerate(said) if text.startswith("weights s0"))
     assert "40 samples" in said[shown]
     assert all("round 1" not in text for text in said[:shown])
-
-
-def test_a_run_on_sites_has_a_cap_unless_another_is_asked_for():
-    from unskew.cli.run import Arguments, _settings
-
-    assert _settings(Arguments("fedavg", on="lung"), {}, sites=True).cap == 0.5
-    assert _settings(Arguments("fedavg", on="lung"), {"cap": 1.0}, sites=True).cap == 1.0
-    assert _settings(Arguments("fedavg"), {}, sites=False).cap == 1.0
-    assert unskew.run("fedavg", fake.federation(), rounds=1, epochs=1, cap=0.5).digest

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from unskew.federation.protocol.signed_messages import BUDGET, SOCKET, SignedMessage, ask_worker
+from unskew.federation.protocol.signed_messages import BUDGET, SignedMessage, ask_worker
 from unskew.federation.site import worker
 from unskew.federation.site.processes import CONNECTED, SiteProcesses
 from unskew.federation.site.site_folder import SiteFolder
@@ -26,7 +24,7 @@ REQUEST, ANSWER = (
 
 @pytest.fixture
 def joined(tmp_path):
-    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:9", ["s1"], tls=False)
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:9", ["s1"])
     return SiteFolder.make(tmp_path / "s1", home.ticket("s1"))
 
 
@@ -34,24 +32,8 @@ def test_a_site_says_every_time_that_it_is_connected_and_repeats_nothing_else(jo
     said: list[str] = []
     site = SiteProcesses(joined, "lungs.csv", say=said.append)
     for text in ("lost", "lost", CONNECTED, "lost", CONNECTED):
-        site.say(text)
+        site._rarely(text)
     assert said == ["lost", CONNECTED, "lost", CONNECTED]
-
-
-def started(monkeypatch, folder: Path, *options: str) -> tuple[SimpleNamespace, list]:
-    """What `main` began to serve with these options, and what it loaded."""
-    served, loaded = [], []
-    data = SimpleNamespace(y=[0, 1, 1], y_test=[0])
-    monkeypatch.setattr(worker, "configure_malloc", lambda: None)  # it is for a process of its own
-    monkeypatch.setattr(worker, "load", lambda data_, classes: loaded.append((data_, classes)) or data)
-    monkeypatch.setattr(worker, "Site", lambda *given: SimpleNamespace(given=given))
-    monkeypatch.setattr(worker, "serve", lambda site, path: served.append((site, path)))
-    monkeypatch.setattr(sys, "argv", ["worker", str(folder), "lungs.csv", *options])
-    monkeypatch.setenv(SOCKET, "place")
-    worker.main()
-    ((site, path),) = served
-    assert path == Path("place")
-    return site, loaded
 
 
 class Watchdog:
@@ -91,7 +73,7 @@ def answered(site, tmp_path, *sent: bytes, budget_s: float = 30.0) -> SignedMess
         worker._answer_one(site, there)
         there.shutdown(socket.SHUT_WR)
         try:
-            return SignedMessage.receive(here, tmp_path)
+            return SignedMessage.receive(here)
         except ConnectionError:
             return None
 
@@ -131,9 +113,9 @@ def test_whoever_asks_is_answered_one_after_the_other_also_where_a_worker_was_ki
         raise Over
 
     def ask():
-        came.extend(ask_worker(place, tmp_path, REQUEST, 20.0) for _ in range(2))
+        came.extend(ask_worker(place, REQUEST, 20.0) for _ in range(2))
         with pytest.raises(ConnectionError):
-            ask_worker(place, tmp_path, REQUEST, 20.0)
+            ask_worker(place, REQUEST, 20.0)
 
     asking = threading.Thread(target=ask)
     asking.start()

@@ -109,10 +109,6 @@ def _finding(scene: Scene, attack: Attack, seeds: int, say: Say) -> dict[str, An
     with one_core():
         attempts = [attack.attempt(scene, seed) for seed in range(seeds)]
     finding = finding_of(attack, attempts, command_of(scene.words(), attack, seeds))
-    if not scene.pictures and finding["pictures"].pop("images", None):
-        finding["doubts"].append(
-            "pictures that stand beside samples of the sites are not kept (--pictures keeps them)"
-        )
     finding |= {"only": scene.told} if scene.told else {}
     finding["seconds"] = round(time.monotonic() - began, 1)
     say(finding_text(attack, finding))

@@ -209,8 +209,6 @@ class Scene:
     samples.
     """
 
-    pictures = True
-    """Whether pictures of samples may be written to the run's folder."""
     no_anew = ""
     """Why attacks that repeat the training are not possible; "" if they are."""
     merged_only = ""
@@ -291,10 +289,6 @@ class Scene:
                 "E112", f"the data of {self.path} have changed since it ran, so nothing can be scored."
             )
 
-    def heard_by(self) -> RecordingExchange:
-        """An exchange for a round that is repeated."""
-        return RecordingExchange(self.trainer)
-
     def words(self) -> list[str]:
         """The words that name the run in a command."""
         return [str(self.path), *self.named]
@@ -305,7 +299,7 @@ class Scene:
         return f"only the merged model was attacked, because {self.merged_only}" if self.merged_only else ""
 
     def _loop(self, store: Store) -> tuple[Loop, RecordingExchange]:
-        listener = self.heard_by()
+        listener = RecordingExchange(self.trainer)
         scoring = scoring_of(self.trainer, self.federation)
         loop = Loop(self.run, listener, scoring, store, Record())
         if ends := self.last[1].get("ends"):

@@ -69,10 +69,10 @@ def _panels() -> dict[str, list[Any]]:
     about_federation = "Create a federation, admit its sites, inspect it."
     federation_commands = [
         *(federation.admit, federation.init, federation.ticket, federation.revoke, federation.add),
-        *(federation.remove, federation.renew, federation.show, federation.audit, federation.export_flower),
+        *(federation.remove, federation.show, federation.audit),
     ]
     about_site = "Take part in a federation with data that stay here."
-    site_commands = [site.run, site.approve, site.refuse, site.watch, site.policy, site.check, site.clean]
+    site_commands = [site.run, site.approve, site.refuse, site.watch, site.policy, site.check]
     return {
         "Train": [run.run, compare.compare, run.resume, watch.watch, reproduce.reproduce],
         "Look at data and methods": [

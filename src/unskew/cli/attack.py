@@ -36,15 +36,8 @@ class Arguments:
     seeds: Annotated[Seeds, "how often the attack is made, each time with another seed"] = 1
     data: Annotated[
         tuple[str, ...],
-        "SITE=PATH: a site's samples, to attack a run of sites; of all sites, to attack their replies, too"
-        " (repeatable)",
+        "SITE=PATH: a site's samples, to attack the merged model of a run of sites (repeatable)",
     ] = ()
-    pictures: Annotated[bool, "keep pictures beside samples of the sites in privacy.json and the report"] = (
-        False
-    )
-    merged: Annotated[
-        bool, "with --data: attack the merged model alone, although rounds could be computed again"
-    ] = False
     method: OwnMethod = None
     model: OwnModel = None
     loss: OwnLoss = None
@@ -86,21 +79,15 @@ def audit(
 
 
 def _scene(arguments: Arguments) -> Scene:
-    """The scene of the attack: the run, and with `--data` also the samples of the sites.
-
-    Raises UsageError (E126) for --pictures or --merged without --data.
-    """
+    """The scene of the attack: the run, and with `--data` also the samples of the sites."""
     from unskew.attacks.scene import Scene
     from unskew.runs.reopen import UserCode
 
     code = UserCode(arguments.method, arguments.model, arguments.loss)
     if arguments.data:
-        from unskew.federation.network_replay import open_replay
+        from unskew.federation.site_scene import open_sites
 
-        return open_replay(arguments.run, arguments.data, arguments.pictures, code, arguments.merged)
-    for name in ("pictures", "merged"):
-        if getattr(arguments, name):
-            raise UsageError("E126", f"--{name} belongs to --data, the samples of a run of sites.")
+        return open_sites(arguments.run, arguments.data, code)
     return Scene(arguments.run, code=code)
 
 

@@ -1,14 +1,14 @@
-"""`unskew federation init | admit | ticket | revoke | add | remove | renew | show | audit | export-flower`:
-manage the coordinator's folder; `unskew serve`: run the server of a federation until it is stopped."""
+"""`unskew federation init | admit | ticket | revoke | add | remove | show | audit`: manage the
+coordinator's folder; `unskew serve`: run the server of a federation until it is stopped."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,21 +16,11 @@ from unskew.cli.options import POSITIONAL, Json, Option
 from unskew.errors import StateError, UsageError
 
 if TYPE_CHECKING:
-    from unskew.federation.prometheus import Figures
     from unskew.federation.tickets import Coordinator, Ticket
 
 FOLDER = Path("federations")
 Name = Annotated[str, "the federation's name"]
 Where = Annotated[Path, "where federations are kept"]
-Metrics = Annotated[
-    str,
-    "[HOST:]PORT where Prometheus reads figures (/metrics, /healthz); on loopback unless HOST is given;"
-    " nowhere if left out",
-]
-LogFormat = Annotated[
-    Literal["text", "json"],
-    "text, or json: one object a line, also in the log files of the programs it starts",
-]
 
 
 def _open(folder: Path, name: str) -> Coordinator:
@@ -62,22 +52,19 @@ def init(
         str, Option("--sites"), "the sites' names, separated by commas; their order is the clients' order"
     ],
     folder: Where = FOLDER,
-    no_tls: Annotated[bool, "disable TLS, and with it node authentication"] = False,
     as_json: Json = False,
 ) -> None:
     """Create keys, the server's certificate and one ticket for each site."""
     from unskew.federation.certificates import DAYS
     from unskew.federation.tickets import TICKET_DAYS, Coordinator
 
-    home = Coordinator.make(folder / name, name, host, _texts(sites), not no_tls)
+    home = Coordinator.make(folder / name, name, host, _texts(sites))
     if as_json:
-        facts = {"folder": str(home.folder), "sites": list(home.sites), "tls": home.tls}
+        facts = {"folder": str(home.folder), "sites": list(home.sites)}
         print(json.dumps({**facts, "fingerprints": home.fingerprints}))
         return
-    tls = f"an authority, the server's certificate ({DAYS} days)"
-    if not home.tls:
-        tls = "NO certificate: TLS is DISABLED"
-    print(f"created {tls}, {len(home.sites)} tickets in {home.folder / 'tickets'}")
+    what = f"an authority, the server's certificate ({DAYS} days)"
+    print(f"created {what}, {len(home.sites)} tickets in {home.folder / 'tickets'}")
     print(f"        each is good for one admission within {TICKET_DAYS} days: send it to its site only")
     _print_fingerprints(home.fingerprints)
     print("        read these out to every site, which compares them: a ticket that was altered has others")
@@ -212,22 +199,6 @@ def remove(name: Name, site: Annotated[str, "the site to remove"], folder: Where
     print(f"removed {site} from {name}, with its key; left: {', '.join(home.now().sites)}")
 
 
-def renew(
-    name: Name,
-    also: Annotated[str, "further host names or addresses of the server, separated by commas"] = "",
-    folder: Where = FOLDER,
-) -> None:
-    """Renew the server's certificate; sites need not join again. A running server renews it by itself, 30
-    days in advance."""
-    from unskew.federation.admission import renew_certificate
-
-    home = _open(folder, name)
-    if not home.tls:
-        raise UsageError("E503", f"TLS is disabled in {name}, so that there is no certificate.")
-    certificate = renew_certificate(home, _texts(also))
-    print(f"renewed  valid until {certificate.not_valid_after_utc:%Y-%m-%d}")
-
-
 def show(name: Name, folder: Where = FOLDER, as_json: Json = False) -> None:
     """Print the server's address, the validity of its certificate, and the sites with their keys'
     fingerprints and bounds on samples."""
@@ -236,14 +207,13 @@ def show(name: Name, folder: Where = FOLDER, as_json: Json = False) -> None:
 
     home = _open(folder, name)
     keys, most = home.admitted(), admission.read_bounds(home)
-    days = certificates.days_left(certificates.read(home.folder / "server.crt")) if home.tls else None
+    days = certificates.days_left(certificates.read(home.folder / "server.crt"))
     fingerprints = {site: keys[site].fingerprint if site in keys else None for site in home.sites}
     if as_json:
-        facts = {"host": home.host, "port": home.port, "tls": home.tls, "sites": fingerprints}
+        facts = {"host": home.host, "port": home.port, "sites": fingerprints}
         print(json.dumps({**facts, "samples": most, "days": days, "fingerprints": home.fingerprints}))
         return
-    tls = f"enabled, certificate valid for {days} days" if home.tls else "DISABLED"
-    print(f"{home.name}  {host_port(home.host, home.port)}  TLS {tls}")
+    print(f"{home.name}  {host_port(home.host, home.port)}  certificate valid for {days} days")
     _print_fingerprints(home.fingerprints)
     for site, fingerprint in fingerprints.items():
         bound = f"at most {most[site]:,} samples" if site in most else "no bound on its samples"
@@ -285,13 +255,6 @@ def audit(
         print(f"head  {verdict.head}      {keep}")
 
 
-def export_flower(name: Name, folder: Where = FOLDER) -> None:
-    """Print the Flower commands that `serve`, `site run` and `run --on` start, for a security review."""
-    from unskew.federation.coordinator.server import program_lines
-
-    print(program_lines(_open(folder, name)))
-
-
 def serve(
     name: Name,
     folder: Where = FOLDER,
@@ -299,37 +262,21 @@ def serve(
         str,
         "the address to listen at (default: the host if it is an address, else 0.0.0.0; ::, IPv4 and IPv6)",
     ] = "",
-    metrics: Metrics = "",
-    log_format: LogFormat = "text",
 ) -> None:
     """Run the server that sites connect to. `unskew run --on` starts runs separately."""
     from unskew.federation.addresses import host_port
-    from unskew.federation.programs import Log, stop_at_end
+    from unskew.federation.programs import echo, stop_at_end
 
-    say = Log(log_format, {"program": "serve", "federation": name})
-    with say.to_the_end():
-        home = _open(folder, name)
-        from unskew.federation.coordinator import server as coordinator_server  # needs Flower
+    home = _open(folder, name)
+    from unskew.federation.coordinator.server import start_server  # needs Flower
 
-        server = coordinator_server.start_server(home, bind, say, say.form)
-        if metrics:
-            publish(metrics, server, say)
-        tls = "TLS, for admitted keys only"
-        if not home.tls:
-            tls = "TLS DISABLED, so that anybody on this machine can connect"
-        place = host_port(server.bind, home.port)
-        say(f"{home.name}  {place}  {tls}; requests and replies signed; telemetry disabled")
-        say(f"admitted {len(home.admitted())} of {len(home.sites)} sites")
-        with stop_at_end(server):
-            while True:
-                server.tend()
-                time.sleep(0.3)
-
-
-def publish(where: str, figures: Figures, say: Callable[[str], None]) -> None:
-    """Serve these figures at this address until the program ends. Raises UsageError (E109)."""
-    from unskew.federation.prometheus import Endpoint
-
-    endpoint = Endpoint(where, figures)
-    endpoint.start()
-    say(f"metrics {endpoint.url}{endpoint.warning}")
+    server = start_server(home, bind, echo)
+    place = host_port(server.bind, home.port)
+    echo(
+        f"{home.name}  {place}  TLS, for admitted keys only; requests and replies signed; telemetry disabled"
+    )
+    echo(f"admitted {len(home.admitted())} of {len(home.sites)} sites")
+    with stop_at_end(server):
+        while True:
+            server.tend()
+            time.sleep(0.3)

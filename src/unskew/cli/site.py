@@ -1,4 +1,4 @@
-"""`unskew site run | approve | refuse | watch | policy | check | clean` and `unskew join`: a site's side of a
+"""`unskew site run | approve | refuse | watch | policy | check` and `unskew join`: a site's side of a
 federation."""
 
 from __future__ import annotations
@@ -6,20 +6,16 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-import threading
-from collections.abc import Callable, Container, Sequence
-from dataclasses import replace
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from unskew.cli.federation import LogFormat, Metrics, publish
 from unskew.cli.options import POSITIONAL, Json, Option
 from unskew.errors import UsageError
 
 if TYPE_CHECKING:
-    from unskew.federation.programs import Log
     from unskew.federation.site.site_checks import Finding
     from unskew.federation.site.site_folder import SiteFolder
 
@@ -36,7 +32,8 @@ Number = Annotated[str, "the run's number, or a question's digest"]
 Fingerprint = Annotated[
     str, "the coordinator's fingerprint as you were told it; a ticket of another one is refused"
 ]
-LATER_CHECKS = ("network", "handshake", "admission")
+INDENT = "\n" + " " * 19
+LATER_CHECKS = ("network", "admission")
 """Checks that a new site need not pass yet: the server may not run, and the site's key is not admitted."""
 
 
@@ -67,16 +64,16 @@ def join(
     print(f"next    unskew site check --data PATH --folder {shlex.quote(str(folder))}")
 
 
-def _show_joined(joined: SiteFolder, compared: bool, say: Callable[[str], None] = print) -> None:
+def _show_joined(joined: SiteFolder, compared: bool) -> None:
     """Print what the site has joined, and what the site sends back to the coordinator."""
     ticket = joined.ticket
-    say(f"joined  {ticket.federation} as {ticket.site}; the key was made here and stays here (mode 0600)")
+    print(f"joined  {ticket.federation} as {ticket.site}; the key was made here and stays here (mode 0600)")
     for whose, fingerprint in ticket.fingerprints.items():
-        say(f"check   {whose:<11} {fingerprint}")
+        print(f"check   {whose:<11} {fingerprint}")
     if not compared:
-        say("        Have the coordinator read these out: a ticket that was altered on its way has others.")
+        print("        Have the coordinator read these out: a ticket that was altered on its way has others.")
     public = joined.folder / f"{ticket.site}.pub"
-    say(f"send    {public} to the coordinator, and read out: {joined.key.public.fingerprint}")
+    print(f"send    {public} to the coordinator, and read out: {joined.key.public.fingerprint}")
 
 
 def run(
@@ -91,98 +88,78 @@ def run(
     device: Annotated[str, "where this site trains: cpu, cuda, cuda:1, auto"] = "cpu",
     approve: Annotated[
         Literal["ask", "all"],
-        "ask: a new study waits for the operator, here or by `unskew site approve`; all: what the policy"
-        " allows may begin",
+        "ask: a new study waits for `unskew site approve`; all: what the policy allows may begin",
     ] = "ask",
-    metrics: Metrics = "",
-    log_format: LogFormat = "text",
 ) -> None:
     """Connect to the server and answer its requests until stopped."""
-    from unskew.federation.programs import Log
-    from unskew.federation.site.processes import SiteMetrics, SiteProcesses
+    from unskew.federation.programs import echo_timed
+    from unskew.federation.site.processes import SiteProcesses
     from unskew.federation.site.site_folder import SiteFolder, check_fingerprint, site_lock
 
-    head = Log(log_format, {"program": "site run"})
-    with head.to_the_end():
-        if ticket:
-            joined = _join(folder, ticket, coordinator, data, classes, head)
-        else:
-            joined = SiteFolder.open(folder)
-        if coordinator:
-            check_fingerprint(joined.ticket, coordinator)  # also for a site that joined without this option
-        site = joined.ticket
-        tls = "TLS enabled" if site.authority else "TLS DISABLED"
-        head(f"site {site.site} of {site.federation} → {site.place}  {tls}")
-        head(f"logs    {folder / 'worker.log'}")
-        facts = {"program": "site run", "federation": site.federation, "site": site.site}
-        say = Log(log_format, facts, timed=True)
-        with site_lock(folder, site.site):
-            figures = SiteMetrics(folder)
-            if metrics:
-                publish(metrics, figures, head)
-            _announce_studies(folder, approve, say)
-            SiteProcesses(joined, data, classes, model, device, say, approve, log_format, figures).run()
+    joined = _join(folder, ticket, coordinator, data, classes) if ticket else SiteFolder.open(folder)
+    if coordinator:
+        check_fingerprint(joined.ticket, coordinator)  # also for a site that joined without this option
+    site = joined.ticket
+    how = "new ones wait for `unskew site approve`"
+    if approve == "all":
+        how = "ALL that the policy allows begin without asking"
+    print(f"site {site.site} of {site.federation} → {site.place}")
+    print(f"logs    {folder / 'worker.log'}")
+    print(f"studies {how}; policy: {folder / 'policy.yaml'}", flush=True)
+    with site_lock(folder, site.site):
+        SiteProcesses(joined, data, classes, model, device, echo_timed, approve).run()
 
 
-def _join(folder: Path, ticket: Path, coordinator: str, data: str, classes: str, say: Log) -> SiteFolder:
-    """The site in this folder; it joins first if it has not yet. Raises SystemExit if a check then fails."""
-    from unskew.federation.site import site_checks, site_folder
+def _join(folder: Path, ticket: Path, coordinator: str, data: str, classes: str) -> SiteFolder:
+    """The site in this folder; it joins first if it has not yet, so that the command can be repeated, then
+    also without the ticket's file.
 
-    joined, now = site_folder.join(folder, ticket, fingerprint_source(coordinator, asks=say.form == "text"))
-    _show_joined(joined, now, say)
-    if now:
-        findings = site_checks.check_site(folder, data, names(classes))
-        _show_findings(findings, say, LATER_CHECKS)
-        if wrong := [f.what for f in findings if not f.ok and f.what not in LATER_CHECKS]:
-            say("The site has joined and has connected to nobody. Mend this, then repeat the command.")
-            raise SystemExit(3 if wrong == ["data"] else 2)
+    Raises UsageError: E161 if the folder belongs to another ticket, E503 for a bad ticket or one of another
+    coordinator; and SystemExit if a check of a new site fails.
+    """
+    from unskew.federation.site import site_checks
+    from unskew.federation.site.site_folder import SiteFolder, check_fingerprint
+    from unskew.federation.tickets import Ticket
+
+    if (folder / "ticket.json").exists():
+        joined = SiteFolder.open(folder)
+        if ticket.exists() and Ticket.read(ticket).signature != joined.ticket.signature:
+            owner = f"site {joined.ticket.site} of {joined.ticket.federation}, by another ticket"
+            text = f"{folder} belongs to {owner}; join with this one in a new folder: --folder NAME"
+            raise UsageError("E161", text)
+        _show_joined(joined, compared=False)
+        return joined
+    given = Ticket.read(ticket)
+    given.check()
+    check_fingerprint(given, coordinator or _ask_fingerprint())
+    joined = SiteFolder.make(folder, given)
+    _show_joined(joined, compared=True)
+    findings = site_checks.check_site(folder, data, names(classes))
+    _show_findings(findings, LATER_CHECKS)
+    if wrong := [f.what for f in findings if not f.ok and f.what not in LATER_CHECKS]:
+        print("The site has joined and has connected to nobody. Mend this, then repeat the command.")
+        raise SystemExit(3 if wrong == ["data"] else 2)
     return joined
 
 
-def fingerprint_source(given: str, asks: bool) -> Callable[[], str]:
-    """A function that returns the coordinator's fingerprint: the option's value, or what a person types.
+def _ask_fingerprint() -> str:
+    """The coordinator's fingerprint as a person types it, who is not shown it before.
 
-    The fingerprint is not shown before, so that it cannot be confirmed unread. asks: whether a person may be
-    asked. The function raises UsageError (E503) if there is neither an option nor a person to ask.
+    Raises UsageError (E503) without a terminal.
     """
-
-    def ask() -> str:
-        from unskew.federation.site.approvals import has_terminal
-
-        where = "`unskew federation show` prints it there"
-        if given:
-            return given
-        if not (asks and has_terminal()):
-            text = f"a site joins with the coordinator's fingerprint, and {where}"
-            raise UsageError("E503", f"{text}: add --coordinator FINGERPRINT, or first: unskew join TICKET")
-        print(f"Call the coordinator on a number that you know, and ask for the fingerprint: {where}.")
-        return typer.prompt("The coordinator's fingerprint, or its first 8 pairs")
-
-    return ask
+    where = "`unskew federation show` prints it there"
+    if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
+        text = f"a site joins with the coordinator's fingerprint, and {where}"
+        raise UsageError("E503", f"{text}: add --coordinator FINGERPRINT, or first: unskew join TICKET")
+    print(f"Call the coordinator on a number that you know, and ask for the fingerprint: {where}.")
+    return typer.prompt("The coordinator's fingerprint, or its first 8 pairs")
 
 
-def _announce_studies(folder: Path, approve: str, say: Log) -> None:
-    """Announce studies that wait for approval, and ask about them if a person is at the terminal."""
-    from unskew.federation.site import approvals
-
-    here = approve == "ask" and say.form == "text" and approvals.has_terminal()
-    how = "new ones wait for `unskew site approve`"
-    if here:
-        how = "new ones are asked about here"
-    elif approve == "all":
-        how = "ALL that the policy allows begin without asking"
-    replace(say, timed=False)(f"studies {how}; policy: {folder / 'policy.yaml'}")
-    operator = approvals.Terminal() if here else None
-    threading.Thread(target=approvals.watch, args=(folder, say, operator), daemon=True).start()
-
-
-def _show_findings(
-    findings: Sequence[Finding], say: Callable[[str], None] = print, not_yet: Container[str] = ()
-) -> None:
+def _show_findings(findings: Sequence[Finding], not_yet: Container[str] = ()) -> None:
     """Print one line per check. not_yet: checks that need not pass yet."""
     for f in findings:
         failed = "wait" if f.what in not_yet else "FAIL"
-        say(f"{'ok  ' if f.ok else failed}  {f.what:<12} {f.text}")
+        print(f"{'ok  ' if f.ok else failed}  {f.what:<12} {f.text.replace(chr(10), INDENT)}")
 
 
 def approve(
@@ -227,31 +204,21 @@ def refuse(number: Number, folder: Folder = SITE) -> None:
     print(f"         to allow it after all: {allow}")
 
 
-def watch(
-    folder: Folder = SITE,
-    port: Annotated[int, "port of the page on this machine; 0: any that is free"] = 0,
-) -> None:
-    """Show in a browser what waits, what runs and what has left this site. Only this machine can open the
-    page; Ctrl-C ends it."""
-    from unskew.federation.local_page import Page
+def watch(folder: Folder = SITE) -> None:
+    """Print what waits, what runs, what has left this site, the last scores, and the last errors that its
+    coordinator was told."""
     from unskew.federation.site.site_folder import SiteFolder
-    from unskew.federation.site.site_page import html
+    from unskew.federation.site.site_state import state_text
 
-    joined = SiteFolder.open(folder)
-    page = Page(lambda: html(joined), port)
-    print(f"open  {page.address}   (Ctrl-C ends the page; the site goes on)", flush=True)
-    page.serve()
+    print(state_text(SiteFolder.open(folder)))
 
 
 def policy(
     folder: Folder = SITE,
-    changes: Annotated[
-        tuple[str, ...], Option("--set"), "replace the value of one key: shares=weights,sums"
-    ] = (),
     default: Annotated[bool, "write the default policy where there is none"] = False,
     as_json: Json = False,
 ) -> None:
-    """Check, show or change what studies may request from this site."""
+    """Check and show what studies may request from this site; its file `policy.yaml` is edited by hand."""
     from dataclasses import asdict
 
     from unskew.federation.site.policy import POLICY_FILE, Policy
@@ -260,16 +227,9 @@ def policy(
     SiteFolder.open(folder)
     if default:
         if (folder / POLICY_FILE).exists():
-            change = f"unskew site policy --set KEY=VALUE --folder {shlex.quote(str(folder))}"
-            text = f"{folder / POLICY_FILE} exists and is not overwritten; change its keys with: {change}"
-            raise UsageError("E161", text)
+            raise UsageError("E161", f"{folder / POLICY_FILE} exists and is not overwritten; edit it.")
         Policy().write(folder)
     current = Policy.read(folder)
-    if changes:
-        before, current = current, current.changed(changes)
-        current.write(folder)
-        for line in before.changes(current) or ["changed  nothing: the policy says this already"]:
-            print(line, file=sys.stderr if as_json else sys.stdout)
     print(json.dumps(asdict(current)) if as_json else current.text(), end="\n" if as_json else "")
 
 
@@ -314,32 +274,3 @@ def check(
         named = [*(["--classes", classes] if classes else []), *(["--model", model] if model else [])]
         words = ["unskew", "site", "run", "--data", data, *named, "--folder", str(folder)]
         print(f"next  {shlex.join(words)}")
-
-
-def clean(
-    runs: Annotated[tuple[str, ...], POSITIONAL, "runs by number (default: all that are old enough)"] = (),
-    folder: Folder = SITE,
-    older: Annotated[float, "remove what was last used so many days ago, or longer"] = 30.0,
-    dry_run: Annotated[bool, "list what would be removed, and stop"] = False,
-) -> None:
-    """Remove the models and the private state of old runs. The record of what has left this site remains.
-
-    A run that was used within the last hour may still be active and is never removed.
-    """
-    from unskew.federation.site.site_folder import SiteFolder
-    from unskew.federation.site.site_run_folder import removable_runs
-
-    SiteFolder.open(folder)
-    kept, active = removable_runs(folder, list(runs), older)
-    for run in kept:
-        size = f"model and private state, {run.bytes / 1e6:.1f} MB"
-        verb = "would remove" if dry_run else "removed"
-        print(f"{verb}  {run.path.name}  {size}, last used {run.age}")
-        if not dry_run:
-            run.remove()
-    for run in active:
-        text = f"last used {run.age}, so it may be going on; wait until it was quiet for an hour"
-        print(f"kept  {run.path.name}  {text}")
-    if not (kept or active):
-        text = f"nothing to remove: no run was last used {older:g} days ago or longer"
-        print(f"{text}; --older DAYS reaches younger ones")

@@ -21,7 +21,6 @@ MOST_NAMES = 6
 def watch(
     run: Annotated[Path, "the folder of a run (here or over a network) or a comparison, or runs/reproduce"],
     once: Annotated[bool, "print the progress once and exit"] = False,
-    page: Annotated[bool, "show a run in a browser instead, on this machine only"] = False,
 ) -> None:
     """Follow a run: its scores, and which clients answered, were late or were dropped. Ctrl-C does not stop
     the run itself."""
@@ -30,9 +29,7 @@ def watch(
     from unskew.comparison.progress import announced_cells
     from unskew.system.disk import no_run
 
-    if page:
-        _serve(run)
-    elif (run / "compare.yaml").exists():
+    if (run / "compare.yaml").exists():
         plan = read_plan(run)
         while plan.tune and (run / "now.json").exists() and tuning.Tuning(run, plan).missing():
             _watch_many(announced_cells(run), run / "report.html", once)
@@ -46,17 +43,6 @@ def watch(
         _watch_one(run, once)
     else:
         raise no_run(run, "config.yaml")
-
-
-def _serve(run: Path) -> None:
-    """Serve the page of one run until Ctrl-C."""
-    from unskew.federation.coordinator.run_page import html
-    from unskew.federation.local_page import Page
-
-    html(run)  # raises an error for a folder without a run
-    served = Page(lambda: html(run))
-    print(f"open  {served.address}   (Ctrl-C ends the page; the run goes on)", flush=True)
-    served.serve()
 
 
 def _watch_one(run: Path, once: bool) -> None:

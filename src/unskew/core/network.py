@@ -141,10 +141,6 @@ class Network:
         """An ordinary module with these weights, in evaluation mode, for users and files."""
         return self._holding({n: w[n].detach().clone() for n in self._start if n in w}).eval()
 
-    def hold(self, w: Mapping[str, Tensor]) -> None:
-        """Read the initial weights from `w` from now on: equal weights that may be on a disk."""
-        self._start = {n: w[n].detach() for n in self._start} if isinstance(w, dict) else w
-
     def _holding(self, w: Mapping[str, Tensor]) -> nn.Module:
         """A copy of the module that holds these tensors without copying them."""
         module = copy.deepcopy(self.module)

@@ -8,6 +8,6 @@ the messages.
   sums          secure aggregation: the coordinator reads only sums of replies
 
 The files next to these folders are used by several of them: addresses, certificates, tickets and admission,
-the journal, supervised programs, Prometheus metrics, local web pages, a site's data, the replay of a run for
-attacks, and the changes to Flower. The folders `site` and `coordinator` do not import each other.
+the journal, supervised programs, a site's data, the scene of attacks on a run, and the changes to Flower. The
+folders `site` and `coordinator` do not import each other.
 """

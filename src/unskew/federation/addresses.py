@@ -1,8 +1,4 @@
-"""Addresses to listen on and to connect to, in IPv4 and in IPv6, which is written in brackets before a port.
-
-Connections to a server use the proxy in HTTPS_PROXY if there is one. `unskew site run` uses it too, because
-its libraries read the same variables.
-"""
+"""Addresses to listen on, in IPv4 and in IPv6, which is written in brackets before a port."""
 
 from __future__ import annotations
 
@@ -13,15 +9,10 @@ import os
 import re
 import socket
 import sys
-import urllib.request
-from base64 import b64encode
-from http.client import HTTPConnection
 from pathlib import Path
-from urllib.parse import SplitResult, unquote, urlsplit
 
 from unskew.errors import UsageError
 
-LOOPBACK = "127.0.0.1"
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 _PLACE = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:]+))(?::(?P<port>[0-9]{1,5}))?")
 
@@ -37,11 +28,6 @@ def is_address(host: str) -> bool:
 def is_host(host: str) -> bool:
     """True for an address or a valid host name."""
     return is_address(host) or _NAME.fullmatch(host) is not None
-
-
-def is_local(host: str) -> bool:
-    """True if only programs of this machine can reach this host."""
-    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 def host_port(host: str, port: int) -> str:
@@ -126,32 +112,3 @@ def socket_address(path: Path) -> str:
 def _descriptor(folder: Path) -> int:
     """A descriptor of a folder, which stays open."""
     return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-
-
-def proxy_for(host: str) -> SplitResult | None:
-    """The proxy for TLS connections to a host; None for a direct connection (no HTTPS_PROXY, or NO_PROXY)."""
-    text = urllib.request.getproxies().get("https", "")
-    if not text or urllib.request.proxy_bypass(host):
-        return None
-    return urlsplit(text if "://" in text else f"http://{text}")
-
-
-def connect(host: str, port: int, tls: bool, timeout_s: float) -> socket.socket:
-    """An open connection. Raises OSError if the server or its proxy cannot be reached or refuses."""
-    proxy = proxy_for(host) if tls else None
-    if proxy is None:
-        return socket.create_connection((host, port), timeout_s)
-    headers: dict[str, str] = {}
-    if proxy.username:
-        pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-        headers["Proxy-Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
-    connection = HTTPConnection(str(proxy.hostname), proxy.port or 80, timeout=timeout_s)
-    connection.set_tunnel(host, port, headers)
-    try:
-        connection.connect()
-        line = connection.sock
-        assert isinstance(line, socket.socket)
-        return line
-    except (OSError, AssertionError) as error:
-        connection.close()
-        raise OSError(f"by the proxy {proxy.hostname}:{proxy.port or 80}: {error}") from error

@@ -14,16 +14,11 @@ from __future__ import annotations
 
 import hmac
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography import x509
-
 from unskew.errors import UsageError, suggestion
-from unskew.federation import certificates, journal
-from unskew.federation.programs import Say
+from unskew.federation import journal
 from unskew.federation.protocol.identity import PublicKey
 from unskew.federation.tickets import PROOF, TICKET_DAYS, Coordinator, Ticket
 from unskew.system import disk
@@ -194,42 +189,3 @@ def _write_sites(home: Coordinator, sites: tuple[str, ...]) -> Coordinator:
     facts = json.loads(path.read_text())
     disk.replace(path, json.dumps({**facts, "sites": list(sites)}, indent=1))
     return home.now()
-
-
-RENEW_DAYS = 30
-RENEWAL_LOOK_S = 3600.0
-
-
-def renew_certificate(home: Coordinator, hosts: Sequence[str] = ()) -> x509.Certificate:
-    """Renew a federation's certificate; the journal says so. Raises as `certificates.renew`."""
-    now = certificates.renew(home.folder, hosts)
-    facts = {"certificate": f"{now.serial_number:x}", "hosts": list(hosts)}
-    journal.record_events(home, [("renewed", facts)])
-    return now
-
-
-@dataclass
-class Renewal:
-    """Checks a server's certificate once an hour."""
-
-    home: Coordinator
-    say: Say
-    _serial: int | None = None
-    _next: float = 0.0
-
-    def tend(self) -> bool:
-        """Renew the certificate if it is due. True if the certificate has changed since the last check."""
-        if not self.home.tls or time.monotonic() < self._next:
-            return False
-        self._next = time.monotonic() + RENEWAL_LOOK_S
-        try:
-            now = certificates.read(self.home.folder / "server.crt")
-            if certificates.days_left(now) < RENEW_DAYS:
-                now = renew_certificate(self.home)
-                text = f"the server's certificate was renewed for {certificates.days_left(now)} days"
-                self.say(f"{text}; no site has to join again")
-        except UsageError as error:
-            self.say(str(error))
-            return False
-        before, self._serial = self._serial, now.serial_number
-        return before not in (None, self._serial)

@@ -1,7 +1,7 @@
 """The TLS certificates of a federation, and a site's proof of its key in a connection.
 
-A federation has its own authority, which signs the certificate of one server. Sites trust the authority, so
-the server's certificate can be renewed without any site joining again.
+A federation has its own authority, which signs the certificate of one server. Its key is then discarded, so
+that nobody can have it sign another one. Both certificates are valid for ten years.
 
 A site proves its key by mutual TLS with a self-signed certificate that names the fingerprint of the site's
 key as its issuer. The server makes an anchor for every admitted key: a certificate for the key under that
@@ -17,7 +17,7 @@ import os
 import ssl
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,50 +27,25 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from unskew.errors import UsageError
-from unskew.federation.addresses import is_host
 from unskew.federation.protocol.identity import PrivateKey, PublicKey, write_secret
 from unskew.system import disk
 
-DAYS = 365
-AUTHORITY_DAYS = 3650
-"""Days for which the authority's certificate, and with it the federation, is valid."""
-AUTHORITY_KEY = "authority.key"
+DAYS = 3650
+"""Days for which certificates are valid. Whether a site may connect depends on its admission."""
 _PEM = serialization.Encoding.PEM
 AUTHORITY = x509.BasicConstraints(ca=True, path_length=0)
 LEAF = x509.BasicConstraints(ca=False, path_length=None)
 
 
 def certify(folder: Path, name: str, host: str) -> None:
-    """Write ca.crt, server.crt, authority.key and server.key (mode 0600) for a server at `host`."""
+    """Write ca.crt, server.crt and server.key (mode 0600) for a server at `host`."""
     key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    authority = Issuer(x509_name(f"unskew federation {name}"), key, AUTHORITY_DAYS)
+    authority = Issuer(x509_name(f"unskew federation {name}"), key)
     root = authority.certificate(authority.name, authority.key.public_key(), AUTHORITY)
-    signer = Issuer(authority.name, authority.key)
-    server = signer.certificate(x509_name(host), server_key.public_key(), LEAF, _addresses(host))
+    server = authority.certificate(x509_name(host), server_key.public_key(), LEAF, _addresses(host))
     disk.replace(folder / "ca.crt", root.public_bytes(_PEM))
     disk.replace(folder / "server.crt", server.public_bytes(_PEM))
-    write_secret(folder / AUTHORITY_KEY, _private_bytes(key))
     write_secret(folder / "server.key", _private_bytes(server_key))
-
-
-def renew(folder: Path, hosts: Sequence[str] = ()) -> x509.Certificate:
-    """Replace server.crt by a new one with its key, for its hosts and for `hosts`.
-
-    Raises UsageError (E503) for an invalid host, or if the authority's key is missing or wrong.
-    """
-    if wrong := [host for host in hosts if not is_host(host)]:
-        raise UsageError("E503", f"a certificate names hosts and addresses; got '{wrong[0]}'.")
-    old, root = read(folder / "server.crt"), read(folder / "ca.crt")
-    key = _read_authority(folder / AUTHORITY_KEY)
-    if key.public_key() != root.public_key():
-        raise UsageError("E503", f"{folder / AUTHORITY_KEY} is not the key of {folder / 'ca.crt'}.")
-    names = list(old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
-    names += [name for host in hosts if (name := _address(host)) not in names]
-    public = old.public_key()
-    assert isinstance(public, ec.EllipticCurvePublicKey)
-    server = Issuer(root.subject, key).certificate(old.subject, public, LEAF, tuple(names))
-    disk.replace(folder / "server.crt", server.public_bytes(_PEM))
-    return server
 
 
 def read(path: Path) -> x509.Certificate:
@@ -86,24 +61,12 @@ def days_left(certificate: x509.Certificate) -> int:
     return (certificate.not_valid_after_utc - dt.datetime.now(dt.UTC)).days
 
 
-def _read_authority(path: Path) -> ec.EllipticCurvePrivateKey:
-    try:
-        key = serialization.load_pem_private_key(path.read_bytes(), None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
-        return key
-    except (OSError, ValueError, TypeError, AssertionError) as error:
-        text = f"the authority's key {path} cannot be read ({type(error).__name__}), so nothing can be"
-        remedy = "restore it from a backup, or create a new federation"
-        raise UsageError("E503", f"{text} renewed; {remedy}.") from error
-
-
 @dataclass(frozen=True)
 class Issuer:
-    """An authority that signs certificates, which are valid for `days` days."""
+    """An authority that signs certificates."""
 
     name: x509.Name
     key: ec.EllipticCurvePrivateKey
-    days: int = DAYS
 
     def certificate(
         self,
@@ -123,7 +86,7 @@ class Issuer:
             .public_key(key)
             .serial_number(serial or x509.random_serial_number())
             .not_valid_before(now - dt.timedelta(days=1))
-            .not_valid_after(now + dt.timedelta(days=self.days))
+            .not_valid_after(now + dt.timedelta(days=DAYS))
             .add_extension(role, critical=True)
             .add_extension(_usage(role.ca), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
@@ -162,11 +125,6 @@ def _usage(authority: bool) -> x509.KeyUsage:
     )
 
 
-SITE_DAYS = 3650
-"""How long these certificates are valid. Whether a site may connect depends on whether its key is
-admitted."""
-
-
 def client_context(authority: str, site: str, key: PrivateKey, place: int | None = None) -> ssl.SSLContext:
     """The TLS context of a site. authority: PEM certificate that must have signed the server's certificate.
 
@@ -175,7 +133,7 @@ def client_context(authority: str, site: str, key: PrivateKey, place: int | None
     """
     context = ssl.create_default_context(cadata=authority)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # which Python sets from 3.13 on
-    issuer = Issuer(_issuer(key.public), key.key, SITE_DAYS)
+    issuer = Issuer(_issuer(key.public), key.key)
     certificate = issuer.certificate(x509_name(site), key.public.key, LEAF, serial=place)
     _load(context, certificate.public_bytes(_PEM) + _private_bytes(key.key))
     return context
@@ -194,7 +152,7 @@ def server_context(certificate: Path, private: Path, admitted: Iterable[PublicKe
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an anchor is trusted with any signature
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
-    signer = Issuer(x509_name("unskew"), ec.generate_private_key(ec.SECP384R1()), SITE_DAYS)
+    signer = Issuer(x509_name("unskew"), ec.generate_private_key(ec.SECP384R1()))
     for key in admitted:
         anchor = signer.certificate(_issuer(key), key.key, AUTHORITY)
         context.load_verify_locations(cadata=anchor.public_bytes(_PEM).decode())

@@ -1,8 +1,8 @@
 """Programs that are started and restarted: their logs, environment, and use of memory.
 
-A log contains lines of text, or one JSON object per line, in files of bounded size. The output of a program
-goes through a pipe to its supervisor, because a file that another process has open cannot be rotated
-without losing lines. Journals are never written here, so no evidence about a run is rotated away.
+The output of a program goes through a pipe to its supervisor, because a file that another process has open
+cannot be rotated without losing lines. Journals are never written here, so no evidence about a run is rotated
+away.
 
 In the environment Flower's telemetry, its update check and its installation of packages at run time are
 disabled, and it writes only below the federation's or the site's folder.
@@ -11,9 +11,7 @@ disabled, and it writes only below the federation's or the site's folder.
 from __future__ import annotations
 
 import ctypes
-import datetime as dt
 import functools
-import json
 import logging
 import os
 import platform
@@ -28,12 +26,11 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from typing import IO, Any, Protocol
 
 from unskew.errors import printable
-from unskew.system.failures import explain
 
-LogForm = Literal["text", "json"]
+Say = Callable[[str], None]
 MOST_BYTES, OLD_FILES = 10 << 20, 4
 """Largest size of a log file in bytes, and the number of older files: NAME.1 is the youngest of
 them."""
@@ -42,43 +39,15 @@ MOST_LINE = 64 << 10
 CODE = re.compile(r"(E\d{3}) (.*)", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Log:
-    """Prints sentences. facts: fields of every JSON object, such as the program's name.
+def echo(text: str) -> None:
+    """Print a sentence at once. A full disk under the output does not end the program."""
+    with suppress(OSError):
+        print(text, flush=True)
 
-    timed: a line of text begins with the time; JSON always contains it, in UTC.
-    """
 
-    form: LogForm
-    facts: Mapping[str, str]
-    timed: bool = False
-
-    def __call__(self, text: str) -> None:
-        with suppress(OSError):  # a full disk under a log must not end its program
-            print(self.line_of(text), flush=True)
-
-    def line_of(self, text: str) -> str:
-        """The line, or in the text form the lines, for a sentence."""
-        if self.form == "text":
-            return f"{time.strftime('%H:%M:%S')} {text}" if self.timed else text
-        now = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        row = {"time": now, "level": "info", **self.facts}
-        if coded := CODE.match(text):
-            row |= {"level": "warning", "code": coded[1]}
-        return json.dumps({**row, "text": coded[2] if coded else text})
-
-    @contextmanager
-    def to_the_end(self) -> Iterator[None]:
-        """Within it, an error that ends the program is an object of the log, too. Raises SystemExit with its
-        exit code."""
-        try:
-            yield
-        except Exception as error:
-            if self.form == "text":
-                raise
-            known_error = explain(error)
-            self(str(known_error))
-            raise SystemExit(known_error.exit_code) from error
+def echo_timed(text: str) -> None:
+    """Print a sentence after the time of day."""
+    echo(f"{time.strftime('%H:%M:%S')} {text}")
 
 
 class LogFile(RotatingFileHandler):
@@ -103,28 +72,21 @@ def log_file(path: Path) -> LogFile:
     return LogFile(path)
 
 
-def keep_output(pipe: IO[bytes], path: Path, log: Log, seen: Callable[[str], None]) -> None:
+def keep_output(pipe: IO[bytes], path: Path, seen: Callable[[str], None]) -> None:
     """Write a child's output to a log file until it closes it. seen: receives each line as it was written."""
     file = log_file(path)
     with pipe, closing(file):  # the shared file opens again for the next line
         for piece in iter(functools.partial(pipe.readline, MOST_LINE), b""):
             line = piece.decode(errors="replace").rstrip("\n")
-            text = log.line_of(printable(line))  # it may quote what a coordinator or a site wrote
-            file.handle(logging.makeLogRecord({"msg": text}))
+            # it may quote what a coordinator or a site wrote
+            file.handle(logging.makeLogRecord({"msg": printable(line)}))
             seen(line)
 
 
 def last_error(path: Path) -> tuple[str, str] | None:
-    """Code and sentence of the last error in a program's log, in either form."""
+    """Code and sentence of the last error in a program's log."""
     lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-    for line in reversed(lines):
-        if line.startswith("{"):
-            with suppress(ValueError, KeyError):
-                facts = json.loads(line)
-                return facts["code"], facts["text"]
-        elif coded := CODE.match(line):
-            return coded[1], coded[2]
-    return None
+    return next(((m[1], m[2]) for line in reversed(lines) if (m := CODE.match(line))), None)
 
 
 BACK_OFF_S = 0.5
@@ -137,7 +99,6 @@ OUTPUT_WAIT_S = 2.0
 """Longest wait in seconds for the last output of an ended program."""
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
-Say = Callable[[str], None]
 
 
 @dataclass
@@ -151,7 +112,6 @@ class Program:
     command: list[str]
     env: Mapping[str, str]
     log: Path
-    form: LogForm = "text"
     seen: Callable[[str], None] = lambda line: None
     hopeless: tuple[int, ...] = ()
     process: subprocess.Popen[bytes] | None = None
@@ -161,16 +121,6 @@ class Program:
     _keeper: threading.Thread | None = None
     _quick: int = 0
     """Number of quick ends in a row."""
-
-    @property
-    def is_running(self) -> bool:
-        """True if there is a process that has not ended."""
-        return self.process is not None and self.process.poll() is None
-
-    @property
-    def restarts(self) -> int:
-        """Number of restarts."""
-        return max(0, self.starts - 1)
 
     @property
     def code(self) -> int | None:
@@ -203,9 +153,8 @@ class Program:
             start_new_session=True,
             preexec_fn=_end_with_parent,
         )
-        log = Log(self.form, {"program": self.name})
         self._keeper = threading.Thread(
-            target=keep_output, args=(self.process.stdout, self.log, log, self.seen), daemon=True
+            target=keep_output, args=(self.process.stdout, self.log, self.seen), daemon=True
         )
         self._keeper.start()
         self.starts += 1

@@ -23,7 +23,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from unskew.errors import UsageError
-from unskew.federation.addresses import LOOPBACK, host_port, is_host, is_local, parse_address
+from unskew.federation.addresses import host_port, is_host, parse_address
 from unskew.federation.certificates import certify
 from unskew.federation.protocol.identity import PrivateKey, PublicKey, fingerprint
 from unskew.system import disk
@@ -36,10 +36,9 @@ PROOF = "unskew-ticket="
 class Ticket:
     """A site's information about its coordinator.
 
-    coordinator: the public key that signs requests. authority: the authority's certificate as PEM; ""
-    without TLS. secret: identifies the ticket that a key was created with; "" once the site has joined.
-    expires: the last moment of its use (UTC). signature: the coordinator's signature of all other fields,
-    in hexadecimal digits.
+    coordinator: the public key that signs requests. authority: the authority's certificate as PEM. secret:
+    identifies the ticket that a key was created with; "" once the site has joined. expires: the last moment
+    of its use (UTC). signature: the coordinator's signature of all other fields, in hexadecimal digits.
     """
 
     federation: str
@@ -59,16 +58,14 @@ class Ticket:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """The fingerprints of the coordinator's key and, with TLS, of the authority's certificate.
+        """The fingerprints of the coordinator's key and of the authority's certificate.
 
         An attacker who alters a ticket in transit can insert other keys, but cannot preserve these
         fingerprints.
         """
-        known = {"coordinator": PublicKey.parse(self.coordinator).fingerprint}
-        if self.authority:
-            root = x509.load_pem_x509_certificate(self.authority.encode())
-            known["authority"] = fingerprint(root.public_bytes(serialization.Encoding.DER))
-        return known
+        root = x509.load_pem_x509_certificate(self.authority.encode())
+        authority = fingerprint(root.public_bytes(serialization.Encoding.DER))
+        return {"coordinator": PublicKey.parse(self.coordinator).fingerprint, "authority": authority}
 
     def signed(self, key: PrivateKey) -> Ticket:
         """This ticket with the signature of the coordinator's key."""
@@ -108,8 +105,7 @@ class Ticket:
             PublicKey.parse(ticket.coordinator)
             for name in (ticket.federation, ticket.site):
                 disk.check_name(name)
-            if ticket.authority:
-                x509.load_pem_x509_certificate(ticket.authority.encode())
+            x509.load_pem_x509_certificate(ticket.authority.encode())
             if not (is_host(ticket.host) and isinstance(ticket.port, int) and 0 < ticket.port < 1 << 16):
                 raise ValueError("neither a host nor a port")
             if not isinstance(ticket.secret, str):
@@ -133,7 +129,7 @@ TICKET_DAYS = 14
 class Coordinator:
     """The coordinator's folder: federation.json, keys and certificates, tickets, and admitted public keys.
 
-    sites: the names of all sites, in the order of client ids. tls: connections are encrypted.
+    sites: the names of all sites, in the order of client ids.
     """
 
     folder: Path
@@ -141,10 +137,9 @@ class Coordinator:
     host: str
     port: int
     sites: tuple[str, ...]
-    tls: bool = True
 
     @staticmethod
-    def make(folder: Path, name: str, address: str, sites: list[str], tls: bool = True) -> Coordinator:
+    def make(folder: Path, name: str, address: str, sites: list[str]) -> Coordinator:
         """Create a federation. address: HOST or HOST:PORT at which sites reach the server.
 
         Raises UsageError: E161 if the folder already contains one, E503 or E109 for an invalid address or
@@ -157,16 +152,12 @@ class Coordinator:
             disk.check_name(site)
         if (folder / "federation.json").exists():
             raise UsageError("E161", f"{folder} already holds a federation.")
-        if not tls and not is_local(host):
-            text = "without TLS a federation stays on one machine"
-            raise UsageError("E503", f"{text}: --no-tls needs a --host like {LOOPBACK}.")
-        home = Coordinator(folder, name, host, port, tuple(sites), tls)
+        home = Coordinator(folder, name, host, port, tuple(sites))
         for part in (folder, folder / "tickets", folder / "admitted", folder / "flower"):
             part.mkdir(parents=True, exist_ok=True, mode=0o700)
         PrivateKey.make().save(folder / "coordinator.key")
-        if tls:
-            certify(folder, name, host)
-        facts = {"name": name, "host": host, "port": port, "sites": sites, "tls": tls}
+        certify(folder, name, host)
+        facts = {"name": name, "host": host, "port": port, "sites": sites}
         disk.replace(folder / "federation.json", json.dumps(facts, indent=1))
         for site in sites:
             home.ticket(site).write(home.ticket_file(site))
@@ -201,7 +192,7 @@ class Coordinator:
 
     def ticket(self, site: str, days: int = TICKET_DAYS) -> Ticket:
         """A new signed ticket with a new secret. It becomes valid when it is written to `ticket_file`."""
-        authority, key = (self.folder / "ca.crt").read_text() if self.tls else "", self.key
+        authority, key = (self.folder / "ca.crt").read_text(), self.key
         expires = (dt.datetime.now(dt.UTC) + dt.timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
         facts = self.name, self.host, self.port, site, key.public.text, authority
         return Ticket(*facts, secret=secrets.token_urlsafe(24), expires=expires).signed(key)

@@ -112,14 +112,10 @@ def _json_lines(rows: Iterable[Row]) -> str:
 
 class Tail:
     """Reads the new complete lines of a file that another process extends, and truncates when a run is
-    resumed.
+    resumed."""
 
-    from_now: leave out the present content of the file.
-    """
-
-    def __init__(self, path: Path, from_now: bool = False):
-        self._path = path
-        self._position = path.stat().st_size if from_now and path.exists() else 0
+    def __init__(self, path: Path):
+        self._path, self._position = path, 0
         self._number = 0  # the number of lines read so far
 
     def read(self) -> Iterator[dict[str, Any]]:

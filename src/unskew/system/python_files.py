@@ -145,19 +145,13 @@ def digests_with_imports(*texts: str) -> dict[str, str]:
     }
 
 
-def imported_files(file: Path, within: str = "") -> set[Path]:
-    """The files of the user's modules that a file imports, directly or through another module.
-
-    within: the name of the installed package of the file; then only modules of this package count.
-    """
+def imported_files(file: Path) -> set[Path]:
+    """The files of the user's modules that a file imports, directly or through another module."""
     modules, waiting = set[Path](), [file]
     while waiting:
         importing = waiting.pop()
         imported = _imported_names(importing.read_bytes())
-        if within:
-            new = {m for names in imported for m in _of_package(names, importing, within)} - modules
-        else:
-            new = {m for names in imported for m in _import_places(names, importing, file)} - modules
+        new = {m for names in imported for m in _import_places(names, importing, file)} - modules
         modules |= new - {file}
         waiting += new
     return modules
@@ -216,16 +210,6 @@ def _import_places(imported: tuple[int, tuple[str, ...]], importing: Path, file:
         if modules:
             yield from modules
             return
-
-
-def _of_package(imported: tuple[int, tuple[str, ...]], importing: Path, package: str) -> Iterator[Path]:
-    """The files of this package that an import in one of them runs."""
-    level, names = imported
-    folder = next((f for f in importing.parents if f.name == package), None)
-    if folder is None or not (level or names[0] == package):
-        return
-    root = importing.parents[level - 1] if level else folder.parent
-    yield from (m for end in range(1, len(names) + 1) if (m := _module(root.joinpath(*names[:end]))))
 
 
 def _module(place: Path) -> Path | None:

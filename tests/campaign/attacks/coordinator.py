@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -18,7 +17,6 @@ from tests.campaign.attacks.liar import PICKLED
 from tests.campaign.attacks.victim import NAME, PLACE, SITE, Victim, refused, settings
 from tests.campaign.cases import CannotTry, Case, check, until
 from tests.campaign.ground import Ground, alive
-from unskew.core.trees import tree_map
 from unskew.federation.protocol.identity import PrivateKey
 from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.protocol.wire_format import seal
@@ -96,14 +94,6 @@ def swapped(v: Victim) -> str:
     return text
 
 
-def placed_anew(v: Victim) -> str:
-    """The same study, set up as another client among others."""
-    run, w = v.begun(settings())
-    return v.refuses(
-        "E520", "setup", run, tree={"w": w}, settings=settings().as_dict(), k=1, clients=2, largest=5000
-    )
-
-
 def averages(v: Victim) -> str:
     """Averages of inputs of another seed are other averages: two of them can be solved for samples."""
     v.allow(shares=("weights", "sums", "statistics", "inputs", "labels"), least_samples=1)
@@ -111,37 +101,6 @@ def averages(v: Victim) -> str:
     again = settings("fedmix(group=8)", seed=2)
     v.refuses("E520", "hello", run, settings=again.as_dict())
     return refused(v.hello(v.new_run(), again), "E522")
-
-
-def method(v: Victim) -> str:
-    """A method that the policy does not name, though its operator would approve everything."""
-    v.allow(methods=("fedavg",))
-    return refused(v.hello(v.new_run(), settings("scaffold")), "E520")
-
-
-def share(v: Victim) -> str:
-    """Inputs and features, which the default policy keeps."""
-    return " | ".join(
-        refused(v.hello(v.new_run(), settings(name)), "E520")
-        for name in ("feddata(share=1.0)", "fedmix(group=8)")
-    )
-
-
-def shapes(v: Victim) -> str:
-    """Weights of other shapes, types and names, at setup and in training."""
-    s = settings()
-    run, w = v.begun(s)
-    wrong = tree_map(lambda t: torch.zeros(3), w)
-    text = v.refuses("E504", "setup", v.new_run(), tree={"w": wrong}, settings=s.as_dict(), **PLACE)
-    codes = []
-    for tree in (
-        wrong,
-        tree_map(lambda t: t.to(torch.int8), w),
-        {"head": {"more": torch.zeros(1)}},
-        torch.zeros(3),
-    ):
-        codes.append(v.refuses("E310", "train", run, 1, {"w": tree}, lr=0.05))
-    return " | ".join([text, *codes])
 
 
 def model_file(v: Victim) -> str:
@@ -191,14 +150,6 @@ def replayed(v: Victim) -> str:
     return refused(v.send(request), "E307")
 
 
-def paths(v: Victim) -> str:
-    """Numbers of runs that lead elsewhere."""
-    s = settings().as_dict()
-    return " | ".join(
-        v.refuses("E109", "hello", run, settings=s) for run in ("../../etc", "..", "", "a/b", "/etc/x")
-    )
-
-
 def longer(v: Victim) -> str:
     """More rounds than were approved, and the same round again and again."""
     run, w = v.begun(settings())
@@ -209,43 +160,6 @@ def longer(v: Victim) -> str:
         f"asked 12 times for round 1: {answers[-1].get('text', 'answered')}",
     )
     return " | ".join([*texts, answers[-1]["text"]])
-
-
-def nonsense(v: Victim) -> str:
-    """Values that no honest request has."""
-    run, w = v.begun(settings())
-    odd: list[dict[str, Any]] = [
-        {"lr": None},
-        {"lr": float("nan")},
-        {"lr": "x"},
-        {"lr": 0.1, "base": "../../x"},
-        {"lr": 0.1, "base": 10**300},
-        {"lr": 0.1, "early": {"a": 1}},
-        {"lr": 0.1, "score": "x"},
-        {"lr": 0.1, "early": "ab"},
-        {"lr": 10**400},
-    ]
-    for header in odd:
-        v.refuses("E310", "train", run, 1, {"w": w}, **header)
-    for t in (-5, True, 10**300, "1"):
-        v.refuses("E310", "train", run, t, {"w": w}, lr=0.05)  # pyright: ignore[reportArgumentType]
-    for place in ({"k": -1}, {"k": 5}, {"k": "a"}, {"largest": 2**62}, {"clients": 3 * 10**7}):
-        v.refuses(
-            "E310", "setup", v.new_run(), tree={"w": w}, settings=settings().as_dict(), **(PLACE | place)
-        )
-    return f"{len(odd) + 9} requests, each E310"
-
-
-def deep(v: Victim) -> str:
-    """Names of 3,000 levels, and a header of 100,000."""
-    run, w = v.begun(settings())
-    text = v.refuses(
-        "E310", "train", run, 1, {"w": w, "down": {"/".join("a" * 3000): torch.zeros(1)}}, lr=0.05
-    )
-    header = json.dumps({"run": run, "serial": next(v.serial), "site": SITE, "kind": "train", "t": 1})
-    nested = header[:-1] + ', "q":' + "[" * 10**5 + "]" * 10**5 + "}"
-    refused(v.send(SignedMessage(nested, v.key.sign(nested.encode()), b"")), "E310")
-    return text
 
 
 def guarantee(v: Victim) -> str:
@@ -260,18 +174,11 @@ def guarantee(v: Victim) -> str:
 ATTACKS: dict[str, Callable[[Victim], str]] = {
     "a study that nobody has approved": unapproved,
     "another study under an approved number": swapped,
-    "an approved study set up as another client": placed_anew,
     "other averages of inputs": averages,
-    "a method that the policy does not name": method,
-    "Shares that the policy does not name": share,
-    "weights of other shapes": shapes,
     "Python files as model and method": model_file,
     "a pickle": pickled,
     "a forged signature": forged,
     "a request sent twice": replayed,
-    "runs whose numbers are paths": paths,
     "more rounds than were approved": longer,
-    "values that no honest request has": nonsense,
-    "messages of many levels": deep,
     "a guarantee that would be false": guarantee,
 }

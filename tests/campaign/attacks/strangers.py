@@ -6,7 +6,6 @@ Each attacks from an address of loopback of its own, as the front rations addres
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import socket
 import ssl
@@ -20,7 +19,6 @@ import httpx
 from tests.campaign.cases import Case, check, check_within
 from tests.campaign.ground import Ground, Programs, check_unharmed
 from tests.campaign.ongoing import Ongoing, runs
-from tests.federation.wild import run_of_a_stranger
 from unskew.federation import flower_patches
 from unskew.federation.addresses import socket_address
 from unskew.federation.front.proxy import CALLS
@@ -87,7 +85,7 @@ def cases(ground: Ground, rng: random.Random) -> Iterator[Case]:
     """Every attack by every kind of stranger, in an order of its own."""
     shown: Shown = {}
     yield Case(FAMILY, "strangers arrive", lambda: arrive(ground, shown), 120, counts=False)
-    made: list[tuple[str, Callable[[Ongoing], str]]] = [("`flwr run` of an app that writes a file", own_app)]
+    made: list[tuple[str, Callable[[Ongoing], str]]] = []
     made.append(("raw HTTP on every path", lambda run: every_path(run, shown)))
     for who in shown:
         made.append((f"400 MB, {who}", lambda run, who=who: pour(run, shown[who])))
@@ -196,13 +194,6 @@ def refused(ground: Ground, attacks: dict[str, Attack]) -> float:
         check_within(AT_ONCE_S, seconds, name)
         longest = max(longest, seconds)
     return longest
-
-
-def own_app(run: Ongoing) -> str:
-    ground = run.ground
-    answer = json.loads(run_of_a_stranger(ground, f"127.0.0.1:{ground.home.port}"))
-    check(not answer["success"], f"the server took it: {answer}")
-    return "refused"
 
 
 def every_path(run: Ongoing, shown: Shown) -> str:

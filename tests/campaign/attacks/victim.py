@@ -53,9 +53,7 @@ class Victim:
         return self.send(seal(fixed | header, tree or {}, self.key))
 
     def send(self, request: SignedMessage) -> Packet:
-        return unseal(
-            ask_worker(self.socket, self.joined.folder, request, ANSWERS_S), self.joined.key.public, WIDE
-        )
+        return unseal(ask_worker(self.socket, request, ANSWERS_S), self.joined.key.public, WIDE)
 
     def refuses(
         self, code: str, kind: str, run: str, t: int = 0, tree: Tree | None = None, **header: Any

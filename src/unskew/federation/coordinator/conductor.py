@@ -46,7 +46,7 @@ def main() -> None:
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = int(run), SUPERLINK_NODE_ID, int(task)
     mailbox = Mailbox(superlink.runtime_client(home, proof, retry=retry), int(run), home.folder / "flower")
     try:
-        conduct_order(mailbox, orders.read_current_order(home.folder, order))
+        conduct_order(mailbox, orders.read_order(home.folder, order))
     except KeyboardInterrupt:  # no process with this token can go on, so none is to be started again
         raise SystemExit(1) from None
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -30,7 +29,6 @@ from unskew.federation.protocol.wire_format import (
     WireError,
     pack,
     seal,
-    store_if_large,
     unseal,
 )
 from unskew.records.private_state import DiskStore
@@ -52,8 +50,6 @@ MOST_TEXT = 500
 RequestContent = tuple[dict[str, Any], Tree]
 """Fields of a request's header in addition to run, serial, site, kind and t; and its tensors."""
 NodeAnswers = dict[int, SignedMessage | str]
-Event = tuple[int, str, str]
-"""(round, code, sentence)"""
 
 
 class Channel(Protocol):
@@ -100,8 +96,7 @@ class Correspondence:
     reported.
 
     run: the run's number; deadline_s: the longest wait of an exchange; nodes: the node of each site that
-    has answered. name: the coordinator's name of the run, for the sites' operators; versions: the
-    coordinator's versions.
+    has answered. name: the coordinator's name of the run, for the sites' operators.
     """
 
     run: str
@@ -110,7 +105,6 @@ class Correspondence:
     tell: Callable[[int, str, str], None] = lambda t, code, text: None
     journal: Journal | None = None
     name: str = ""
-    versions: Mapping[str, str] = field(default_factory=versions)
     nodes: dict[str, int] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
     """Sites that are excluded from the run."""
@@ -129,16 +123,6 @@ class Correspondence:
     def __post_init__(self) -> None:
         if self.journal:  # it grows with every process and request, so no number comes twice
             self._serial = self.journal.count << 20
-
-    @contextmanager
-    def holding(self, code: str) -> Iterator[list[Event]]:
-        """Collect the reports with this code inside the block, until it is known which site caused them."""
-        tell, held = self.tell, list[Event]()
-        self.tell = lambda t, c, text: held.append((t, c, text)) if c == code else tell(t, c, text)
-        try:
-            yield held
-        finally:
-            self.tell = tell
 
     def connected(self) -> set[str]:
         """The sites with a connected node."""
@@ -163,7 +147,7 @@ class Correspondence:
         by_node, packets = {self.nodes[site]: request for site, request in sealed.items()}, {}
         replies = self.contact.channel.ask(by_node, kind, t, self.deadline_s, limits.blob) if by_node else {}
         for site, request in sealed.items():
-            reply = replies.get(self.nodes[site])
+            reply = replies.pop(self.nodes[site], None)  # its bytes can be freed once it is read
             if packet := self._check_reply(site, t, request, reply, limits):
                 packets[site] = packet
                 assert isinstance(reply, SignedMessage)
@@ -199,7 +183,7 @@ class Correspondence:
 
         A known site may answer from a new node.
         """
-        requests, header = {}, {"settings": settings, "name": self.name, "versions": self.versions}
+        requests, header = {}, {"settings": settings, "name": self.name, "versions": versions()}
         for node in self.contact.channel.nodes():
             due, pause_s = self._next_greeting.get(node, (0.0, 1.0))
             if node in self.nodes.values() or node in self._strangers or time.monotonic() < due:
@@ -239,7 +223,7 @@ class Correspondence:
             text = f"{site} did not answer within {self.deadline_s:g} s; the round goes on without it."
             return self._refuse(site, t, "E311", text)
         if isinstance(reply, str):
-            code, text = (reply[:4], reply[5:]) if reply.startswith(("E203 ", "E303 ")) else ("E311", reply)
+            code, text = (reply[:4], reply[5:]) if reply.startswith("E303 ") else ("E311", reply)
             return self._refuse(site, t, code, f"{site} failed: {printable(text[:MOST_TEXT])}.")
         try:
             if site not in self.contact.keys:
@@ -346,10 +330,8 @@ class Attendance:
     def __post_init__(self) -> None:
         self.deliveries = Deliveries(self.local.method, len(self.hellos))
         """What the sites hold of the slices, which the loop counts by, too."""
-        net = self.local.fed.net
-        self.first: Weights = store_if_large(net.weights(), self.store.folder.parent)
+        self.first: Weights = dict(self.local.fed.net.initial)
         """The weights before round 1, of which a site is sent all when it is set up."""
-        net.hold(self.first)
 
     def tell(self, t: int, k: int, code: str, text: str) -> None:
         """Report an event of round t at client k."""

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from unskew.errors import MissingPackage, Paused, UnskewError
+from unskew.errors import MissingPackage, UnskewError
 from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.signals import IDLE_FOLDER, REPLIES, REQUESTS, Bell, IdleNodes
 
@@ -78,10 +78,8 @@ class Mailbox:
     """Most bytes of tensors in an answer."""
 
     def __init__(self, client: RuntimeHttpClient, run: int, folder: Path):
-        """client: connection of the run; run: its number. folder: for signals, and for large replies while
-        they are needed.
-        """
-        self._client, self._run, self._folder = client, run, folder
+        """client: connection of the run; run: its number. folder: for signals."""
+        self._client, self._run = client, run
         self._node, self._fetchers = Node(node_id=SUPERLINK_NODE_ID), ThreadPoolExecutor(FETCHERS)
         self._requests, self._replies = Bell(folder / REQUESTS), Bell(folder / REPLIES)
         self._idle = IdleNodes(folder / IDLE_FOLDER)
@@ -198,7 +196,7 @@ class Mailbox:
                 return
 
     def pull_messages(self, numbers: Iterable[str]) -> dict[str, SignedMessage | str]:
-        """The answers to these messages that have arrived since. Raises Paused (E203) if the disk is full."""
+        """The answers to these messages that have arrived since."""
         self._look(numbers)
         there = [number for number, future in self._arriving.items() if future.done()]
         for number in there:
@@ -243,12 +241,10 @@ class Mailbox:
             return pull(number)
 
         try:
-            reply = Arrival(head, tree, self._folder, self.most).go_on(timely)
+            reply = Arrival(head, tree, self.most).go_on(timely)
             if reply.has_error():
                 return f"{reply.error.reason or 'no reason given'} (Flower's code {reply.error.code})"
             return unpack_message(reply.content)
-        except Paused:
-            raise  # this machine's disk is full, which is no fault of the site's
         except Exception as error:  # an error in Flower's parsers concerns one reply only
             reason = (str(error) or type(error).__name__)[:MOST_REASON]
             return f"E303 {reason}" if isinstance(error, MessageTooLarge) else reason

@@ -40,7 +40,6 @@ from unskew.federation.protocol.hello import (
     Hello,
     data_change,
     largest_group,
-    part_versions,
     version_conflict,
     version_differences,
     versions,
@@ -199,8 +198,7 @@ def conduct(
             settings = study_settings(settings)
             method = registry.parse(settings.method, settings.set)
             notices, run = Notices(say), roster[0] if roster else f"r{secrets.token_hex(8)}"
-            known = versions() | part_versions(method)
-            post = Correspondence(run, contact, terms.deadline_s, notices, journal, path.name, known)
+            post = Correspondence(run, contact, terms.deadline_s, notices, journal, path.name)
             hellos = _participants(post, settings, terms, roster[1] if roster else [], say)
             test = prepare(data.read(terms.test), settings) if terms.test else None
             federation = ServerView.of("sites", hellos, test)
@@ -337,7 +335,7 @@ def _known_sites(
 def _report_versions(post: Correspondence, hellos: Iterable[Hello]) -> None:
     """Report each site with other versions that can change a run's bits."""
     for hello in hellos:
-        if text := version_differences(COORDINATOR, post.versions, hello.site, hello.versions):
+        if text := version_differences(COORDINATOR, versions(), hello.site, hello.versions):
             post.tell(0, "E504", f"{text}.")
 
 
@@ -361,12 +359,9 @@ def conduct_order(channel: Channel, order: Order) -> None:
             except (UnskewError, OSError) as error:
                 known = explain(error)
                 code, text = known.exit_code, str(known)
-            except SystemExit:
-                text = "E507 the run's process was told to end; every finished round is saved."
-                raise
-            except KeyboardInterrupt:
-                text = "E507 Flower's server has ended the run: somebody has stopped it, or this machine's"
-                text += " clock has jumped. Every finished round is saved."
+            except (SystemExit, KeyboardInterrupt):
+                text = "E507 the run was told to end, or ended by Flower's server, where the clock has jumped; every"
+                text += " finished round is saved."
                 raise
             except BaseException as error:
                 state, code, text = "failed", 1, f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Runs over a network as files: orders, the log by which a command follows a run, and counts for Prometheus.
+"""Runs over a network as files: orders, and the log by which a command follows a run.
 
 `unskew run --on` writes an order for the process that conducts the run, as a file of the federation's
 folder with a secret name. Flower carries only this name, so that a stranger who reaches the SuperLink
@@ -7,22 +7,17 @@ cannot order anything.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import secrets
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from shutil import disk_usage
 from typing import Any
 
-from unskew.errors import Paused, StateError, UnskewError, UsageError, code_pages
-from unskew.federation.prometheus import Metric, counter, gauge
-from unskew.records import client_lists
-from unskew.records.rows import Tail
+from unskew.errors import Paused, StateError, UnskewError, UsageError
 from unskew.records.run_lock import RunLock
 from unskew.system import disk
 
@@ -91,13 +86,6 @@ def waiting_orders(federation: Path) -> set[str]:
 def read_order(federation: Path, name: str) -> Order:
     """The order of this name. Raises FileNotFoundError if it was withdrawn."""
     return Order.read(json.loads(_path(federation, name).read_text()))
-
-
-def read_current_order(federation: Path, name: str) -> Order:
-    """An order with the rest of its wait, so that a restarted process does not wait from the beginning."""
-    order, age_s = read_order(federation, name), time.time() - _path(federation, name).stat().st_mtime
-    left_s = order.terms.wait_s - max(0.0, age_s)
-    return replace(order, terms=replace(order.terms, wait_s=max(0.0, left_s)))
 
 
 def withdraw(federation: Path, name: str) -> None:
@@ -201,81 +189,3 @@ def check_alone(run: Path) -> None:
             pass
     except StateError as error:
         raise StateError(error.code, f"{error.text} To follow it: unskew attach {run}") from None
-
-
-COUNT_S = 1.0
-ENDINGS = ("done", "stopped", "failed")
-OTHER = "other"
-"""Label for an unknown code or ending, so that the number of labels is limited."""
-
-
-@dataclass
-class RunMetrics:
-    """Counts over all runs since the server started. last: end of the last round, by the clock; 0: never."""
-
-    rounds: int = 0
-    seconds: float = 0.0
-    last: float = 0.0
-    bytes: Counter[str] = field(default_factory=lambda: Counter({"in": 0, "out": 0}))
-    absences: Counter[str] = field(default_factory=Counter[str])
-    events: Counter[str] = field(default_factory=Counter[str])
-    ended: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(ENDINGS, 0)))
-    _tails: dict[Path, dict[str, Tail]] = field(default_factory=dict)
-    """The new lines of the records of each run in progress, by name of the record."""
-    _next: float = 0.0
-
-    def tend(self, active: Iterable[Path]) -> None:
-        """Read new lines, once a second. active: the folders of the runs in progress."""
-        current = set(active)
-        if time.monotonic() < self._next and current == self._tails.keys():
-            return
-        self._next = time.monotonic() + COUNT_S
-        for path in current - self._tails.keys():
-            names = ("events", "metrics", "ledger")
-            self._tails[path] = {name: Tail(path / f"{name}.jsonl", from_now=True) for name in names}
-        for path, tails in list(self._tails.items()):
-            with contextlib.suppress(OSError, ValueError, KeyError, IndexError, TypeError, StateError):
-                self._read(path, tails)  # a damaged record must not end the server
-            if path not in current:
-                self.ended[_ending(path)] += 1
-                del self._tails[path]
-
-    def metrics(self) -> list[Metric]:
-        """The metrics for Prometheus."""
-        sent = "Bytes of payloads by the runs' ledgers: in from sites, out to sites."
-        absent = "Rounds in which a site was asked and no answer of it was used."
-        last = "When the last round ended; 0 before the first."
-        return [
-            gauge("runs_active", "Runs that go on.", len(self._tails)),
-            counter("runs_ended", "Runs that have ended, by how.", self.ended, "state"),
-            counter("rounds", "Rounds that have ended.", self.rounds),
-            counter("round_seconds", "Seconds that these rounds took.", self.seconds),
-            gauge("last_round_timestamp_seconds", last, self.last),
-            counter("payload_bytes", sent, self.bytes, "direction"),
-            counter("absences", absent, self.absences, "site"),
-            counter("events", "Events of runs by code.", self.events, "code"),
-        ]
-
-    def _read(self, path: Path, tails: Mapping[str, Tail]) -> None:
-        for row in tails["metrics"].read():
-            if (row["scope"], row["metric"]) == ("train", "seconds"):
-                self.rounds, self.seconds = self.rounds + 1, self.seconds + row["value"]
-                self.last = time.time()
-        for row in tails["ledger"].read():
-            self.bytes["in" if row["way"] == "up" else "out"] += client_lists.total_bytes(row)
-        for event in tails["events"].read():
-            if event["code"] != "round":
-                self.events[event["code"] if event["code"] in code_pages() else OTHER] += 1
-                continue
-            there = set(client_lists.clients_in(event["answered"]))
-            if absent := [k for k in client_lists.clients_in(event["asked"]) if k not in there]:
-                sites = json.loads((path / "sites.json").read_text())["sites"]
-                self.absences.update(sites[k]["site"] for k in absent)
-
-
-def _ending(path: Path) -> str:
-    try:
-        state = json.loads((path / ENDING).read_text())["state"]
-        return state if state in ENDINGS else OTHER
-    except (OSError, ValueError, KeyError, TypeError):
-        return OTHER

@@ -22,9 +22,8 @@ Letters: K replies or sites, J those other than one, C channels.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
@@ -43,37 +42,31 @@ MOST_STEPS = 1000
 """Largest credible ratio of a site's local steps to the others'."""
 PAIR_FACTOR = 100.0
 """Largest change by one of two sites, as a multiple of the model's norm."""
-ROUNDS_KEPT = 5
-"""Rounds that are searched for the site that spoilt the model."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """The effect of one client's reply. ratio: r_k. text: the change and the others', for a sentence."""
+    """A refused reply. text: its change of the model and the others', for a sentence."""
 
     client: int
-    ratio: float
-    refused: bool
     text: str
 
 
 @dataclass
 class NormOutliers:
-    """Changes of the last rounds. shared: names of the trained weights; steps: local steps, by client."""
+    """shared: names of the trained weights; steps: local steps, by client."""
 
     shared: Sequence[str]
     steps: Mapping[int, int]
-    _rounds: deque[tuple[int, Change]] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
 
     def check(
         self,
-        t: int,
         start: Weights,
         replies: Sequence[Reply],
         received: Callable[[int], Weights] | None = None,
         of_samples: Collection[str] = (),
     ) -> list[Change]:
-        """The replies to refuse. The largest change among the others is remembered.
+        """The replies to refuse.
 
         start: the global model. replies: those that passed the gate. received: the weights sent to a
         client, if they differ from the global model. of_samples: Parts that share inputs or features of
@@ -98,20 +91,12 @@ class NormOutliers:
             d_K = [_share_size(r, part, values) for r in replies]
             most = MOST_VALUES if values else MOST_SHARED
             changes += self._changes(replies, f"what '{part}' shares", d_K, most, 1.0)
-        refused = {c.client: c for c in changes if c.refused}
-        if merged := [c for c in changes if c.client not in refused]:
-            self._rounds.append((t, max(merged, key=lambda c: c.ratio)))
-        return list(refused.values())
-
-    def suspect(self) -> tuple[int, Change] | None:
-        """(round, change) of the last rounds' largest outlier; None if there was none."""
-        t, change = max(self._rounds, key=lambda entry: entry[1].ratio, default=(0, None))
-        return (t, change) if change and change.ratio > MOST_RATIO else None
+        return list({change.client: change for change in changes}.values())
 
     def _changes(
         self, replies: Sequence[Reply], what: str, d_K: list[float], most: float, least: float
     ) -> list[Change]:
-        """The change by each reply, refused above the ratio `most` and the norm `least`."""
+        """The changes above the ratio `most` and the norm `least`."""
         values = most == MOST_VALUES
         steps_K = [max(1, self.steps[r.client]) for r in replies]
         changes: list[Change] = []
@@ -124,7 +109,8 @@ class NormOutliers:
                 ratio = min(ratio, _ratio(d_K[k] / steps, median(d_K[j] / steps_K[j] for j in others)))
             measured = "root mean squares" if values else "norms"
             text = f"it changes {what} by {d_K[k]:.3g}, the other sites by {usual:.3g} (median of {measured})"
-            changes.append(Change(reply.client, ratio, ratio > most and d_K[k] > least, text))
+            if ratio > most and d_K[k] > least:
+                changes.append(Change(reply.client, text))
         return changes
 
 
@@ -175,7 +161,6 @@ def _width(encoding: str) -> int:
     return 1 if encoding == NUMBERS or words == 2 else words
 
 
-MOST_LINES = 30
 DECISIVE = 0.5
 """A site with more weight than this dominates the model."""
 MOST_TIMES, LEAST_DOUBTED = 1000, 100_000
@@ -209,13 +194,11 @@ def weight_lines(
     raw_K = [1 / len(training) if equal else h.train / total for h in training]
     weight_K = cap_weights(raw_K, settings.cap)
     lines: list[str] = []
-    for hello, p, raw in zip(training[:MOST_LINES], weight_K, raw_K):
+    for hello, p, raw in zip(training, weight_K, raw_K):
         bound = f"(at most {bounds[hello.site]:,})" if hello.site in bounds else "(no bound)"
         cut = f", cut from {raw:.1%}" if raw > p + 1e-9 else ""
         label = "" if lines else "weights"
         lines.append(f"{label:<7} {hello.site:<20} {hello.train:>13,} samples {bound:<22} {p:>6.1%}{cut}")
-    if len(training) > MOST_LINES:
-        lines.append(f"        and {len(training) - MOST_LINES} more sites")
     largest = max(range(len(training)), key=lambda k: weight_K[k])
     if len(training) > 1 and weight_K[largest] > DECISIVE + 1e-9:
         text = "outweighs all others together; --set cap=0.5 or --set weighting=equal limits it."

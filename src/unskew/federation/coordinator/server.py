@@ -2,12 +2,10 @@
 process per run.
 
 The server takes the tasks of ordered runs and ends every other run before any code of it is executed.
-`program_lines` prints all programs that unskew starts as shell lines for a security review.
 """
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections import deque
@@ -15,19 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from unskew.errors import UnskewError, UsageError
-from unskew.federation import certificates, journal, programs
-from unskew.federation.addresses import check_free, default_bind, is_local
-from unskew.federation.admission import Renewal
+from unskew.federation import journal, programs
+from unskew.federation.addresses import check_free, default_bind
 from unskew.federation.coordinator import orders, superlink
-from unskew.federation.coordinator.orders import ENDING, RunMetrics
+from unskew.federation.coordinator.orders import ENDING
 from unskew.federation.coordinator.superlink import APP_HASH, Refused, SuperLink, Task, Unavailable
 from unskew.federation.front import access
 from unskew.federation.programs import Program, RareSay, Say
-from unskew.federation.prometheus import Metric, counter, gauge
 from unskew.federation.protocol.identity import persistent_secret
-from unskew.federation.protocol.signed_messages import SOCKET
 from unskew.federation.tickets import Coordinator
-from unskew.version import __version__
 
 TASK = "UNSKEW_TASK"
 """The environment variable that holds a conductor's run, task and token."""
@@ -57,8 +51,6 @@ class Conductors:
 
     home: Coordinator
     say: Say
-    form: programs.LogForm = "text"
-    restarts: int = 0
     _runs: list[_Run] = field(default_factory=list)
     _request_time: float = -TAKE_S
     """Time of the last request for tasks."""
@@ -82,11 +74,6 @@ class Conductors:
                 self._rarely(f"E507 the SuperLink gives no tasks: {error}; it is asked again until it does.")
         self._runs = [run for run in self._runs if not self._has_ended(run)]
 
-    @property
-    def active(self) -> list[Path]:
-        """The folders of the runs in progress."""
-        return [run.path for run in self._runs]
-
     def stop(self) -> None:
         """End all processes. Each run prints how to resume it."""
         for run in self._runs:
@@ -105,7 +92,7 @@ class Conductors:
         command = [sys.executable, "-P", "-m", CONDUCTOR, str(self.home.folder), name]
         env = programs.environment(flower, **{TASK: f"{task.run} {task.number} {task.token}"})
         path = orders.read_order(self.home.folder, name).path
-        program = Program(f"the process of {path}", command, env, flower / "conductor.log", self.form)
+        program = Program(f"the process of {path}", command, env, flower / "conductor.log")
         self._runs.append(_Run(task, name, path, program))
         self.say(f"the run in {path} begins, or goes on")
 
@@ -117,8 +104,7 @@ class Conductors:
         """Whether the process has ended by itself, or has been killed too often."""
         code = run.program.code
         if code is None or (code < 0 and run.program.starts < MOST_STARTS):
-            if run.program.tend(self.say) is not None:
-                self.restarts += 1
+            run.program.tend(self.say)
             return False
         problem = "" if code == 0 else f"the run's process ended with code {code}"
         if code < 0:
@@ -145,16 +131,11 @@ MOST_ENDS, WITHIN_S = 3, 60.0
 class Server:
     """The programs of `unskew serve`. bind: the address to listen on; default: the host if it is an address,
     else 0.0.0.0.
-
-    Raises UsageError (E503) for an address that other machines can reach if TLS is off.
     """
 
     home: Coordinator
     bind: str = ""
     say: Say = print
-    form: programs.LogForm = "text"
-    refused: int = 0
-    """Attempts refused by the front."""
     _front_lines: deque[str] = field(default_factory=deque[str])
     """Lines of the front that have not been processed yet."""
     _ends: list[tuple[float, str]] = field(default_factory=list)
@@ -162,20 +143,13 @@ class Server:
     def __post_init__(self) -> None:
         flower = self.home.folder / "flower"
         self.bind = self.bind or default_bind(self.home.host)
-        if not self.home.tls and not is_local(self.bind):
-            raise UsageError(
-                "E503", f"without TLS the server listens on loopback only; got --bind {self.bind}."
-            )
         flower.chmod(0o700)  # Flower's server admits everybody who reaches its socket there
-        self.renewal, self.runs = Renewal(self.home, self.say), RunMetrics()
-        self.conductors, self._link = Conductors(self.home, self.say, self.form), SuperLink(self.home)
+        self.conductors, self._link = Conductors(self.home, self.say), SuperLink(self.home)
         env = programs.environment(flower)
         link = superlink.superlink_command(self.home, self.conductors.secret_file)
-        self.program = Program("the SuperLink", link, env, flower / "superlink.log", self.form)
+        self.program = Program("the SuperLink", link, env, flower / "superlink.log")
         front = superlink.front_command(self.home, self.bind)
-        self.front = Program(
-            "the front", front, env, flower / "front.log", self.form, self._front_lines.append
-        )
+        self.front = Program("the front", front, env, flower / "front.log", self._front_lines.append)
         self._registered: tuple[dict[str, str], float] = {}, 0.0
 
     def tend(self) -> None:
@@ -183,16 +157,13 @@ class Server:
 
         Raises UsageError (E507) if the front or the SuperLink keeps ending.
         """
-        self.renewal.tend()  # the front reads a new certificate by itself
         for program in (self.front, self.program):
             code = program.tend(self.say)
             if code is not None and code >= 0:  # not killed
                 self._has_ended(program)
         self.conductors.tend()
-        self.runs.tend(self.conductors.active)
         self.report_refusals()
-        if self.home.tls:  # else Flower authenticates no nodes; requests and replies are signed anyway
-            self._reconcile()
+        self._reconcile()
 
     def stop(self) -> None:
         """End the runs' processes, which print how to resume the runs, then the front and the SuperLink."""
@@ -207,7 +178,6 @@ class Server:
         lines = [self._front_lines.popleft() for _ in range(len(self._front_lines))]
         facts = [fact for line in lines if (fact := access.parse_refusal(line))]
         for fact in facts:
-            self.refused += int(fact["times"])
             times = f" ({fact['times']} times)" if fact["times"] != 1 else ""
             self.say(f"refused {fact['who']}: {fact['why']}{times}")
         try:
@@ -242,70 +212,9 @@ class Server:
             return  # it is tried again; a SuperLink that does not stay up is reported by itself
         self._registered = texts, time.monotonic()
 
-    def metrics(self) -> list[Metric]:
-        """Metrics of the server and its runs since the start."""
-        home = self.home.now()
-        restarts = {
-            "front": self.front.restarts,
-            "superlink": self.program.restarts,
-            "run": self.conductors.restarts,
-        }
-        figures = [
-            gauge("build_info", "The version of unskew.", {__version__: 1}, "version"),
-            gauge("sites", "Sites of the federation.", len(home.sites)),
-            gauge("sites_admitted", "Sites whose key is admitted.", len(home.admitted())),
-            counter("refusals", "Attempts that the front has refused.", self.refused),
-            counter("restarts", "Programs that were started again, by program.", restarts, "program"),
-            *self.runs.metrics(),
-        ]
-        if home.tls:
-            until = certificates.read(home.folder / "server.crt").not_valid_after_utc.timestamp()
-            text = "When the server's certificate ends."
-            figures.append(gauge("certificate_expiry_timestamp_seconds", text, until))
-        return figures
 
-    def problem(self) -> str:
-        """The programs that are not running, as text; "" if all run."""
-        stopped = [p.name for p in (self.front, self.program) if not p.is_running]
-        return f"not running: {', '.join(stopped)}" if stopped else ""
-
-
-def start_server(home: Coordinator, bind: str, say: Say, form: programs.LogForm = "text") -> Server:
+def start_server(home: Coordinator, bind: str, say: Say) -> Server:
     """A server with free ports. Raises UsageError (E507) if they are taken or cannot be reached by sites."""
     bind = bind.removeprefix("[").removesuffix("]")
     check_free(bind or default_bind(home.host), home.port)
-    return Server(home, bind, say, form)
-
-
-def program_lines(home: Coordinator) -> str:
-    """Shell lines for all programs that unskew starts; each path is relative to its program's folder."""
-    server = Server(home, say=lambda _: None)
-    off = " ".join(f"{name}={value}" for name, value in programs.FLOWER_SWITCHES.items())
-    conductor = ["python", "-m", CONDUCTOR, str(home.folder), "ORDER"]
-    worker = ["python", "-m", "unskew.federation.site.worker", "site", "PATH", "--device", "cpu"]
-    lines = [
-        "# every program has this environment",
-        f"export {off} FLWR_HOME=FOLDER/flower",
-        "",
-        f"# at the coordinator: unskew serve {home.name}",
-        _shell_line(server.front.command),
-        _shell_line(server.program.command),
-        "",
-        "# for each run that was ordered with `unskew run --on`, started by `unskew serve` and ended with the"
-        " run",
-        f"export {TASK}='RUN TASK TOKEN'",
-        _shell_line(conductor),
-        f"# every other run is ended before it starts; the app of ours has the SHA-256 {APP_HASH}",
-    ]
-    for site in home.sites:
-        lines += [
-            "",
-            f"# at {site}: unskew site run --data PATH, which speaks to the server itself and starts only",
-            f"export {SOCKET}=PRIVATE_FOLDER/worker",
-            _shell_line(worker),
-        ]
-    return "\n".join(lines)
-
-
-def _shell_line(command: list[str]) -> str:
-    return shlex.join([command[0].removeprefix(f"{programs.BIN}/"), *command[1:]])
+    return Server(home, bind, say)

@@ -26,8 +26,8 @@ from unskew.core.replies import Reply
 from unskew.core.shares import Share
 from unskew.core.trees import Tree, leaves, size_in_bytes
 from unskew.core.trip import trip_index
-from unskew.errors import Paused, UsageError
-from unskew.federation.coordinator.correspondence import Attendance, Event
+from unskew.errors import Paused
+from unskew.federation.coordinator.correspondence import Attendance
 from unskew.federation.coordinator.outliers import NormOutliers, unit_remarks
 from unskew.federation.protocol.signed_messages import share_name
 from unskew.federation.protocol.study_rules import score_key, score_names
@@ -230,8 +230,7 @@ class SiteExchange:
             header["early"] = [[p.name, trip_index(trip, p.trips)] for p, trip in early]
         if scored := self.scores.due(start):
             header["score"], limits = scored.lr, limits + self.scores.limits
-        with self.sites.post.holding("E301") as failed:
-            packets = self.sites.ask("train", start, cohort, header, limits)
+        packets = self.sites.ask("train", start, cohort, header, limits)
         received = {k: dict(packet.tree) for k, packet in packets.items()}
         used: list[Reply] = []
         try:
@@ -242,7 +241,8 @@ class SiteExchange:
                 self.scores.unasked(start.t, answers)
             self._early = self._early_replies(start, packets, early_spec)
             replies = self._read(start.t, packets, lambda k, p: reply_of(k, p, self.spec.weights))
-            replies = self._without_outliers(start, replies, failed)
+            if not self.protected:  # with a guarantee no reply may count because of the others
+                replies = self._in_proportion(start, replies, self.spec)
             used = self._enough(start.t, len(cohort), self._with_a_loss(start.t, replies))
         finally:
             ids, early_ids = {r.client for r in used}, {r.client for r in self._early}
@@ -307,31 +307,6 @@ class SiteExchange:
                 self.sites.tell(t, k, "E310", text)
         return replies
 
-    def _without_outliers(
-        self, start: Broadcast, replies: list[Reply], failed: Sequence[Event]
-    ) -> list[Reply]:
-        """The replies of a round that may be merged, or that the gate will report. failed: the sites' own
-        E301.
-
-        Raises UsageError (E318) if at least half of the sites failed to train because one site has spoilt
-        the model.
-        """
-        lost = {r.client for r in self._gate(replies, self.spec)[1] if r.code == "E301"}
-        lost |= {r.client for r in replies if not abs(r.loss) <= MOST_LOSS}
-        failing, asked = len(lost) + len(failed), len(replies) + len(failed)
-        suspect = None if self.protected else self.outliers.suspect()
-        if suspect and 2 * failing >= asked > 0:
-            t, change = suspect
-            site = self.sites.hellos[change.client].site
-            text = f"round {start.t}: training fails at {failing} of {asked} sites"
-            text += f", for the model they received is spoilt. Most likely {site} spoilt it in round {t}"
-            remedy = f"Begin a new run without it: --without {site}"
-            raise UsageError("E318", f"{text}: {change.text}. {remedy}")
-        for event in failed:
-            self.sites.post.tell(*event)
-        # with a guarantee no reply may count because of the others, and the clip bounds each
-        return replies if self.protected else self._in_proportion(start, replies, self.spec)
-
     def _in_proportion(self, start: Broadcast, replies: list[Reply], spec: gate.Spec) -> list[Reply]:
         """The replies without outliers, which are reported. spec: the declaration of this exchange."""
         local = self.sites.local
@@ -340,7 +315,7 @@ class SiteExchange:
         if spec.encoded:
             compared, _ = encoding.decode_replies(local.method, compared, start.received, local.fed, start.t)
         of_samples = {part for part, shares in spec.shares.items() if _are_of_samples(shares.values())}
-        refused = self.outliers.check(start.t, start.weights, compared, start.received, of_samples)
+        refused = self.outliers.check(start.weights, compared, start.received, of_samples)
         for change in refused:
             self.sites.tell(start.t, change.client, "E318", f"{change.text}. Reply dropped.")
         dropped = {change.client for change in refused}

@@ -66,7 +66,7 @@ APP_HASH = hashlib.sha256(APP).hexdigest()
 def superlink_command(home: Coordinator, secret: Path) -> list[str]:
     """The command that starts the federation's SuperLink at its socket; it starts no programs itself.
 
-    Flower checks the keys of nodes only if it is given a certificate.
+    Flower checks the keys of nodes only if it is given a certificate, which it does not use at a socket.
 
     secret: the file with the secret that permits taking the tasks of runs.
     """
@@ -74,15 +74,13 @@ def superlink_command(home: Coordinator, secret: Path) -> list[str]:
     command += ["flower-superlink"]
     command += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
     command += ["--database", str(home.folder / "flower" / "superlink.db")]
-    if not home.tls:
-        return [*command, "--insecure"]
     command += [f"--ssl-ca-certfile={home.folder / 'ca.crt'}", f"--ssl-certfile={home.folder / 'server.crt'}"]
     return [*command, f"--ssl-keyfile={home.folder / 'server.key'}", "--enable-supernode-auth"]
 
 
 def front_command(home: Coordinator, bind: str) -> list[str]:
     """The command that starts the front. bind: the address that sites reach."""
-    return [sys.executable, "-P", "-m", "unskew.federation.front", str(home.folder), bind]
+    return [sys.executable, "-P", "-m", "unskew.federation.front.proxy", str(home.folder), bind]
 
 
 try:

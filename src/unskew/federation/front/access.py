@@ -1,5 +1,4 @@
-"""Access to the front: admitted keys, rates of addresses and sites, the machine that uses a site's key, and
-refusals.
+"""Access to the front: admitted keys, rates of sites, the machine that uses a site's key, and refusals.
 
 A site's name is held by the process or machine that came first, until nothing has been received from it for
 a while.
@@ -22,39 +21,22 @@ from unskew.federation import certificates
 from unskew.federation.protocol.identity import PublicKey
 from unskew.federation.tickets import Coordinator
 
-MOST_NAMES = 1024
-"""Names with a limit of their own; the others share one."""
-OTHER_NAMES = ""
-
 
 @dataclass
 class RateLimit:
-    """A rate limit per name. rate: events per second; burst: events at once."""
+    """A rate limit for each site. rate: requests per second; burst: requests at once."""
 
     rate: float
     burst: float
     clock: Callable[[], float] = time.monotonic
     _due: dict[str, float] = field(default_factory=dict)
 
-    def allow(self, name: str) -> bool:
-        """True if an event is allowed now; only then it counts."""
-        return self._early_s(name, is_queued=False) <= 0
-
-    def wait_s(self, name: str) -> float:
-        """The wait in seconds of a new event, which is queued."""
-        return max(0.0, self._early_s(name, is_queued=True))
-
-    def _early_s(self, name: str, is_queued: bool) -> float:
-        """Seconds by which an event comes too early. It counts if it is on time, or if it is queued."""
+    def wait_s(self, site: str) -> float:
+        """The wait in seconds of a new request, which is queued."""
         now = self.clock()
-        if name not in self._due and len(self._due) >= MOST_NAMES:
-            self._due = {name: due for name, due in self._due.items() if due > now}
-            name = name if len(self._due) < MOST_NAMES else OTHER_NAMES
-        due = max(now, self._due.get(name, now))
-        early_s = due - now - (self.burst - 1) / self.rate
-        if is_queued or early_s <= 0:
-            self._due[name] = due + 1 / self.rate
-        return early_s
+        due = max(now, self._due.get(site, now))
+        self._due[site] = due + 1 / self.rate
+        return max(0.0, due - now - (self.burst - 1) / self.rate)
 
 
 SILENT_S = 15.0
@@ -126,29 +108,25 @@ def parse_refusal(line: str) -> dict[str, str | int] | None:
 
 
 class Members:
-    """The admitted sites. context: the TLS context for the next connection; None without TLS."""
+    """The admitted sites. context: the TLS context for the next connection."""
 
-    context: ssl.SSLContext | None = None
+    context: ssl.SSLContext
 
     def __init__(self, home: Coordinator):
         self.home = home
         self._texts: dict[str, str] | None = None
-        self._certificate = b""
         self._sites: dict[str, str] = {}
         self.read()
 
     def read(self) -> bool:
-        """Read the keys and certificate again. True if anything has changed. A damaged key admits no site."""
+        """Read the keys again. True if anything has changed. A damaged key admits no site."""
         paths = {site: self.home.key_file(site) for site in self.home.now().sites}
         texts = {site: path.read_text(errors="replace") for site, path in paths.items() if path.exists()}
-        certificate = (self.home.folder / "server.crt").read_bytes() if self.home.tls else b""
-        if (texts, certificate) == (self._texts, self._certificate):
+        if texts == self._texts:
             return False
         keys = {site: key for site, text in texts.items() if (key := _parse_key(text))}
-        if self.home.tls:
-            files = self.home.folder / "server.crt", self.home.folder / "server.key"
-            self.context = certificates.server_context(*files, keys.values())
-        self._certificate = certificate
+        files = self.home.folder / "server.crt", self.home.folder / "server.key"
+        self.context = certificates.server_context(*files, keys.values())
         self._texts, self._sites = texts, {key.fingerprint: site for site, key in keys.items()}
         return True
 

@@ -29,7 +29,7 @@ from uvicorn.server import ServerState
 
 from unskew.federation import certificates
 from unskew.federation.addresses import origin
-from unskew.federation.front.access import Members, RateLimit, Refusals
+from unskew.federation.front.access import Members, Refusals
 from unskew.federation.signals import Bell
 
 HOLD_S = 2.0
@@ -82,8 +82,6 @@ class MessageWait:
 IDLE_S = 75.0
 HEAD_BYTES = 16 << 10
 MOST_OPEN = 32
-NOBODY = "(anybody: TLS is disabled)"
-"""The name for sites without TLS, in which no connection can prove a key."""
 
 
 @dataclass
@@ -129,8 +127,8 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True) if tls else None
-        self.key = certificates.certified_fingerprint(certificate) if tls else NOBODY
-        self.site = self.shared.members.site(self.key) if tls else NOBODY
+        self.key = certificates.certified_fingerprint(certificate)
+        self.site = self.shared.members.site(self.key)
         if reason := self._reason():
             self.shared.refusals.note(self.site or self.client[0], reason)
             transport.abort()
@@ -140,7 +138,7 @@ class Connection(H11Protocol):
         self.app_state["place"] = certificates.place_in(certificate) if certificate else 0
 
     def is_admitted(self) -> bool:
-        return self.key == NOBODY or self.shared.members.site(self.key) == self.site
+        return self.shared.members.site(self.key) == self.site
 
     def _reason(self) -> str:
         """The reason to refuse this connection; "" if it is accepted."""
@@ -170,7 +168,6 @@ GOODBYE_S = 2.0
 MOST_UNPROVEN, MOST_UNPROVEN_EACH = 32, 8
 """Connections that have not proven a key yet: of all addresses and of one. Each takes 300 KB, most of it TLS
 buffers."""
-RATE, BURST = 10.0, 40.0
 _REASONS = (
     ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "offers no certificate"),
     ("CERTIFICATE_VERIFY_FAILED", "its certificate is not of an admitted key"),
@@ -187,7 +184,6 @@ class Listener:
 
     def __init__(self, listener: socket.socket, shared: Connections):
         self.listener, self.shared = listener, shared
-        self.pace = RateLimit(RATE, BURST)
         self._unproven: Counter[str] = Counter()
         self._known: set[str] = set()
         """Addresses that have proven a key, to which the limit on unproven connections does not apply."""
@@ -217,7 +213,7 @@ class Listener:
         full = self._unproven.total() >= MOST_UNPROVEN and host not in self._known
         if full or self._unproven[host] >= MOST_UNPROVEN_EACH:
             return "too many connections at once that have proven no key"
-        return "" if self.pace.allow(host) else "connects too often"
+        return ""
 
     async def _greet(self, line: socket.socket, host: str) -> None:
         loop, context = asyncio.get_running_loop(), self.shared.members.context

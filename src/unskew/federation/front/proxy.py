@@ -1,5 +1,7 @@
-"""The front's proxy: a request is refused by its headers alone, or streamed to Flower's server and the answer
-back.
+"""The front's process: `python -m unskew.federation.front.proxy FOLDER BIND`, run by `unskew serve`.
+
+FOLDER: the federation's folder. BIND: the address to listen on, with the federation's port. A request is
+refused by its headers alone, or streamed to Flower's server and the answer back.
 
 A site may make a few calls of Flower's fleet API, each with a limit on the bytes of its body. All other
 calls of Flower's server are for operators and its own programs. A site fetches no code, so the calls for
@@ -20,11 +22,14 @@ import base64
 import binascii
 import contextlib
 import logging
+import signal
 import socket
+import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from email.utils import formatdate
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -32,9 +37,10 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
 from google.protobuf.message import DecodeError
 
 from unskew.errors import UnskewError, UsageError
-from unskew.federation.addresses import socket_address
+from unskew.federation.addresses import host_port, listen, socket_address
 from unskew.federation.front.access import Members, RateLimit, Refusals, SiteHolders
-from unskew.federation.front.connections import HEAD_BYTES, NOBODY, Connections, Listener, MessageWait
+from unskew.federation.front.connections import HEAD_BYTES, Connections, Listener, MessageWait
+from unskew.federation.programs import configure_malloc
 from unskew.federation.protocol.identity import PublicKey
 from unskew.federation.signals import IDLE_FOLDER, REPLIES, REQUESTS, Bell, IdleNodes
 from unskew.federation.tickets import Coordinator
@@ -73,8 +79,6 @@ CALLS = {
     PUSH_OBJECT: 8 << 20,  # Flower cuts tensors into pieces of 5 MB
     "/v1/fleet/deactivate-node": _SMALL_BODY,
 }
-REGISTER = "/v1/fleet/register-node"
-"""A site's first call where TLS is disabled and Flower therefore knows no keys."""
 BODY_TYPE = b"application/protobuf"
 KEY_HEADER = b"flwr-public-key"
 REQUEST_HEADERS = {b"content-type", b"accept", b"content-length", KEY_HEADER, b"flwr-timestamp"} | {
@@ -121,13 +125,12 @@ class Signals:
 
 
 class Proxy:
-    """An ASGI application. server: client of Flower's server; calls: largest body in bytes by path.
-
-    signs: signals between the front and the coordinator's other programs.
+    """An ASGI application. server: client of Flower's server; signs: signals between the front and the
+    coordinator's other programs.
     """
 
-    def __init__(self, server: httpx.AsyncClient, calls: dict[str, int], refusals: Refusals, signs: Signals):
-        self.server, self.calls, self.refusals, self.signs = server, calls, refusals, signs
+    def __init__(self, server: httpx.AsyncClient, refusals: Refusals, signs: Signals):
+        self.server, self.refusals, self.signs = server, refusals, signs
         self.pace, self.holding = RateLimit(RATE, BURST), SiteHolders()
         self._places = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(MOST_EACH))
 
@@ -161,7 +164,7 @@ class Proxy:
         """The announced bytes of the body. Raises Refused."""
         names, headers = [name for name, _ in scope["headers"]], dict(scope["headers"])
         path = scope["raw_path"].decode("ascii", "replace")
-        if path not in self.calls or scope["query_string"]:
+        if path not in CALLS or scope["query_string"]:
             raise Refused(404, "asked for something that sites may not ask for")
         is_foreign = headers.get(b"content-type") != BODY_TYPE or b"content-encoding" in headers
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES:
@@ -172,9 +175,9 @@ class Proxy:
         length = headers.get(b"content-length", b"")
         if not length.isdigit() or b"transfer-encoding" in headers:
             raise Refused(411, "did not say how long its request is")
-        if int(length) > self.calls[path]:
-            raise Refused(413, f"sent more than {self.calls[path] >> 10} KB to {path}")
-        if scope["state"]["key"] not in (NOBODY, _named_key(headers.get(KEY_HEADER, b""))):
+        if int(length) > CALLS[path]:
+            raise Refused(413, f"sent more than {CALLS[path] >> 10} KB to {path}")
+        if scope["state"]["key"] != _named_key(headers.get(KEY_HEADER, b"")):
             raise Refused(401, "spoke with the key of another site, or of none")
         if not self.holding.may_speak(scope["state"]["site"], scope["state"]["place"]):
             why = "is connected from another place with the same key"
@@ -285,8 +288,7 @@ async def serve(
     news, answers = MessageWait(Bell(flower / REQUESTS)), Bell(flower / REPLIES)
     signs = Signals(news, answers, IdleNodes(flower / IDLE_FOLDER))
     signs.idle.forget()
-    calls = CALLS if home.tls else {**CALLS, REGISTER: _SMALL_BODY}
-    shared = Connections(members, refusals, Proxy(server, calls, refusals, signs))
+    shared = Connections(members, refusals, Proxy(server, refusals, signs))
     accepting, unreadable = asyncio.create_task(Listener(listener, shared).keep_open()), 0
     bell_task = asyncio.create_task(signs.news.listen())
     try:
@@ -295,7 +297,7 @@ async def serve(
                 if members.read():
                     shared.expel()
                 unreadable = 0
-            except (OSError, UnskewError):  # for a moment the certificate may be renewed, and its key not yet
+            except (OSError, UnskewError):  # a command may be writing the folder
                 unreadable += 1
                 if unreadable >= MOST_UNREADABLE:
                     raise
@@ -313,3 +315,34 @@ def flower_client(home: Coordinator) -> httpx.AsyncClient:
     limits = httpx.Limits(max_connections=MOST_AT_ONCE, keepalive_expiry=KEEPALIVE_S)
     transport = httpx.AsyncHTTPTransport(uds=socket_address(home.superlink), limits=limits)
     return httpx.AsyncClient(base_url="http://superlink", transport=transport, timeout=60)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+async def main(home: Coordinator, listener: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    async with flower_client(home) as server:
+        task = asyncio.create_task(serve(home, listener, server, _say))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+if __name__ == "__main__":
+    configure_malloc()
+    # `Refusals` reports everything that sites can cause
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
+    folder, bind = sys.argv[1:]
+    federation = Coordinator.open(Path(folder))
+    try:
+        listener_socket = listen(bind, federation.port)
+    except OSError as error:
+        address = host_port(bind, federation.port)
+        sys.exit(f"E507 the server cannot listen at {address}: {error.strerror or error}.")
+    with listener_socket:
+        listener_socket.setblocking(False)
+        _say(f"listening at {host_port(bind, federation.port)}")
+        asyncio.run(main(federation, listener_socket))

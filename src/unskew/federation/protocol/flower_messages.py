@@ -1,8 +1,7 @@
 """Signed messages in Flower's form, sent and received in pieces.
 
-Flower's own functions hold all pieces of a message at once, several times over. These functions hold a few,
-resume interrupted transfers, and write large tensors to disk as they arrive. A message can be fetched while
-its sender is still sending it.
+These functions resume interrupted transfers, and bound what they fetch, which Flower's own do not. A message
+can be fetched while its sender is still sending it.
 
 The private names of Flower's messages are used in this file only; those of its SuperLink in
 `flower_patches.py`.
@@ -15,21 +14,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
 
 from unskew.errors import MissingPackage
-from unskew.federation.protocol.signed_messages import (
-    SMALL,
-    ByteSequence,
-    ByteViews,
-    SignedMessage,
-    StoredBytes,
-    all_bytes,
-)
+from unskew.federation.protocol.signed_messages import SignedMessage
 
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
@@ -39,7 +27,6 @@ try:
     from flwr.proto.message_pb2 import ObjectTree
     from flwr.supercore.inflatable.inflatable_object import (
         InflatableObject,
-        get_all_nested_objects,
         get_object_body,
         get_object_head_values_from_object_content,
     )
@@ -51,14 +38,12 @@ try:
 except ImportError as error:  # the extra is not installed, or in a version that has other names
     raise MissingPackage(f"a federation ({error})", "Flower 1.41", "flower") from error
 
-PIECE = 2 << 20
-"""Bytes of tensors in one call, of which every program on the way holds several copies. The front lets 8 MB
-through."""
-AT_ONCE = 2
-"""Parallel calls for one message."""
+SMALL = 1 << 22
+"""Up to this many bytes of tensors travel with the text; more travel as an array, in Flower's pieces of 5 MB.
+"""
 MOST_BYTES = 8 << 30
 """Most bytes of tensors in one message; Flower's own form does not contain their size."""
-MOST_PIECES = MOST_BYTES // PIECE
+MOST_PIECES = 4096
 """Pieces of one array: a list of them may name one piece millions of times, or pieces that hold nothing."""
 MOST_TEXT = 16 << 20
 """Bytes of a message without large tensors, which are held in memory."""
@@ -70,22 +55,11 @@ HEAD = "head"
 """The name of a message's record with everything except large tensors."""
 Pull = Callable[[str], bytes]
 """A piece by its number. Raises ObjectUnavailableError while it is on its way."""
-Item = TypeVar("Item")
-Answer = TypeVar("Answer")
 
 
-class Piece(ArrayChunk):
-    """A section of a ByteSequence as Flower's piece of an array; its bytes are read when they are needed."""
-
-    def __init__(self, content: ByteSequence, start: int):
-        self._content, self._start = content, start
-
-    @property
-    def data(self) -> memoryview:
-        return memoryview(self._content.read(self._start, self._start + PIECE))
-
-
-Piece.__qualname__ = ArrayChunk.__qualname__  # the name by which Flower recognises the type of an object
+def array(content: bytes) -> Array:
+    """An array of these bytes."""
+    return Array("uint8", (len(content),), "unskew", content)
 
 
 def record(arrays: Mapping[str, Array]) -> ArrayRecord:
@@ -94,15 +68,6 @@ def record(arrays: Mapping[str, Array]) -> ArrayRecord:
     for name, one in arrays.items():
         filled[name] = one
     return filled
-
-
-def array(content: ByteSequence) -> Array:
-    """An array of these bytes without a copy. Each piece is read once here to compute its number."""
-    whole = Array("uint8", (len(content),), "unskew", b"")
-    whole.data = content
-    pieces = [Piece(content, start) for start in range(0, len(content), PIECE)]
-    whole.__dict__["_chunks"] = [(piece.object_id, piece) for piece in pieces]
-    return whole
 
 
 def set_number(message: Message, number: str) -> None:
@@ -117,11 +82,6 @@ def payload(message: Message) -> InflatableObject:
     return message
 
 
-def send(message: InflatableObject, lacking: Sequence[str], push: Callable[[str, bytes], None]) -> None:
-    """Push the pieces of a message that the other side lacks."""
-    send_all(get_all_nested_objects(message), lacking, push)
-
-
 def send_all(
     objects: Mapping[str, InflatableObject], lacking: Sequence[str], push: Callable[[str, bytes], None]
 ) -> None:
@@ -131,8 +91,8 @@ def send_all(
     """
     missing = set(lacking)
     in_order = sorted((n for n in objects if n in missing), key=lambda n: isinstance(objects[n], ArrayChunk))
-    for _ in _map_in_order(lambda number: push(number, objects[number].deflate()), in_order):
-        pass
+    for number in in_order:
+        push(number, objects[number].deflate())
 
 
 class MessageTooLarge(ValueError):
@@ -142,17 +102,13 @@ class MessageTooLarge(ValueError):
 class Arrival:
     """A message that arrives in pieces. After a failure `go_on` fetches the missing pieces only."""
 
-    def __init__(self, head: MessageProto, tree: ObjectTree, folder: Path, most: int | None = None):
-        """head: all but the content. tree: numbers of its pieces. folder: for large tensors.
-
-        most: most bytes of large tensors; default: MOST_BYTES.
-        """
-        self.head, self.tree, self.folder = head, tree, folder
-        self.most = MOST_BYTES if most is None else most
+    def __init__(self, head: MessageProto, tree: ObjectTree, most: int = MOST_BYTES):
+        """head: all but the content. tree: numbers of its pieces. most: most bytes of large tensors."""
+        self.head, self.tree, self.most = head, tree, most
         self._contents: dict[str, bytes] = {}
-        self._stored: dict[str, StoredBytes] = {}
-        self._written: dict[str, int] = {}
-        """Number of stored pieces by array."""
+        self._pieces: dict[str, list[bytes]] = {}
+        """The pieces so far by array."""
+        self._bytes = 0
 
     def go_on(self, pull: Pull) -> Message:
         """The complete message.
@@ -192,19 +148,17 @@ class Arrival:
 
     def _array(self, number: str, content: bytes, children: Sequence[str], pull: Pull) -> Array:
         facts = json.loads(get_object_body(content, Array))
-        stored = self._stored.setdefault(number, StoredBytes(self.folder))
+        arrived = self._pieces.setdefault(number, [])
         pieces = [str(children[index]) for index in facts["arraychunk_ids"]]
         if len(pieces) > MOST_PIECES:
             raise MessageTooLarge(f"its tensors are in more than {MOST_PIECES:,} pieces")
-        for piece in _map_in_order(pull, pieces[self._written.get(number, 0) :]):
-            body = get_object_body(piece, ArrayChunk)
-            if sum(map(len, self._stored.values())) + len(body) > self.most:
+        for piece in pieces[len(arrived) :]:
+            body = get_object_body(pull(piece), ArrayChunk)
+            self._bytes += len(body)
+            if self._bytes > self.most:
                 raise MessageTooLarge(f"its tensors have more than the {self.most:,} bytes expected")
-            stored.add(body)
-            self._written[number] = self._written.get(number, 0) + 1
-        whole = Array("uint8", (len(stored),), "unskew", b"")
-        whole.data = stored
-        return whole
+            arrived.append(body)
+        return array(b"".join(arrived))
 
 
 def retry_pull(pull: Pull) -> Pull:
@@ -229,25 +183,6 @@ def retry_pull(pull: Pull) -> Pull:
     return pull_with_retries
 
 
-def _map_in_order(function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
-    """The function's results for all items, in order, with AT_ONCE calls in parallel."""
-    if len(items) == 1:
-        yield function(items[0])
-        return
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        waiting: deque[Future[Answer]] = deque()
-        try:
-            for item in items:
-                if len(waiting) == AT_ONCE:
-                    yield waiting.popleft().result()
-                waiting.append(pool.submit(function, item))
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
-
-
 def pack_message(sealed: SignedMessage, arrays: dict[int, Array] | None = None, again: int = 0) -> RecordDict:
     """A sealed message as the content of a Flower message. A small one is a single piece, because each takes
     calls.
@@ -259,11 +194,10 @@ def pack_message(sealed: SignedMessage, arrays: dict[int, Array] | None = None, 
     head: dict[str, str | bytes | int] = {"text": sealed.text, "signature": sealed.signature}
     head |= {"again": again} if again else {}
     if len(sealed.blob) <= SMALL:
-        return RecordDict({HEAD: ConfigRecord(head | {"blob": all_bytes(sealed.blob)})})
+        return RecordDict({HEAD: ConfigRecord(head | {"blob": sealed.blob})})
     arrays = {} if arrays is None else arrays
     if id(sealed.blob) not in arrays:
-        content = ByteViews([memoryview(sealed.blob)]) if isinstance(sealed.blob, bytes) else sealed.blob
-        arrays[id(sealed.blob)] = array(content)
+        arrays[id(sealed.blob)] = array(sealed.blob)
     return RecordDict({HEAD: ConfigRecord(head), "blob": record({"blob": arrays[id(sealed.blob)]})})
 
 
@@ -275,10 +209,6 @@ def unpack_message(content: RecordDict) -> SignedMessage:
         blob = head["blob"] if "blob" in head else content.array_records["blob"]["blob"].data
     except KeyError as error:
         raise ValueError(f"a message without {error}") from None
-    if not (
-        isinstance(text, str)
-        and isinstance(signature, bytes)
-        and isinstance(blob, bytes | StoredBytes | ByteViews)
-    ):
+    if not (isinstance(text, str) and isinstance(signature, bytes) and isinstance(blob, bytes)):
         raise ValueError("a message of other types")
     return SignedMessage(text, signature, blob)

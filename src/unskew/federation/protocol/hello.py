@@ -7,15 +7,12 @@ The form contains nothing about single samples and no word of the data.
 
 Versions: ends with equal first two numbers of unskew's version (0.1.0 and 0.1.7) work together under any
 Python. The last number of unskew and the version of torch can change the last bits of weights, so a
-difference there is reported and not refused. Differences of a Part from an installed package are reported
-too, because each end runs its own code of the Part.
+difference there is reported and not refused.
 """
 
 from __future__ import annotations
 
 import hashlib
-import inspect
-import itertools
 import json
 import math
 import platform
@@ -23,16 +20,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import metadata
-from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
-from unskew.core.method import Method
-from unskew.core.part import Part
 from unskew.data.samples.dataset import Dataset, Target
 from unskew.errors import UsageError, printable
 from unskew.formats.input_layout import Layout
-from unskew.system import python_files
 from unskew.version import __version__
 
 Form = tuple[tuple[str, str], ...]
@@ -136,10 +128,7 @@ def _words_digest(values: Sequence[Any]) -> str:
 
 DECISIVE_PACKAGES = ("unskew", "torch")
 """Packages with a version that can change the bits of weights."""
-PYTHON = "python"
 COORDINATOR = "the coordinator"
-MOST_PARTS = 7
-"""Number of Parts with a version in the description."""
 
 version = cache(metadata.version)
 """The installed version of a package, cached because every message contains it."""
@@ -172,51 +161,25 @@ def _minor(version: str) -> tuple[int, ...]:
 
 def version_differences(here: str, ours: Mapping[str, str], there: str, theirs: Mapping[str, str]) -> str:
     """The differing versions that can change bits, as a sentence without a full stop; "" without any."""
-    known = [p for p in dict.fromkeys([*DECISIVE_PACKAGES, *ours]) if p in ours and p in theirs]
-    apart = [p for p in known if p != PYTHON and ours[p] != theirs[p]]
+    apart = [p for p in DECISIVE_PACKAGES if p in ours and p in theirs and ours[p] != theirs[p]]
     if not apart:
         return ""
     both = [" and ".join(f"{p} {of[p]}" for p in apart) for of in (ours, theirs)]
-    what = "the last bits of weights" if {*apart} <= {*DECISIVE_PACKAGES} else "the run"
-    return f"{here} runs {both[0]}, {there} {both[1]}: {what} may differ from a run with equal versions"
+    return (
+        f"{here} runs {both[0]}, {there} {both[1]}: the last bits of weights may differ from a run with equal"
+        " versions"
+    )
 
 
 def version_change(site: str, before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Why a site cannot continue a run after a change of versions, without a full stop; "" if it can.
+    """Why a site cannot continue a run after a change of torch, without a full stop; "" if it can.
 
-    The version of Python is ignored; unskew's version is left to `version_conflict`.
+    unskew's version is left to `version_conflict`.
     """
-    for what in ("torch", *(name for name in before if name not in ("torch", "unskew", PYTHON))):
-        then, since = before.get(what), now.get(what)
-        if then != since:
-            text = f"{site} runs another version of {what} than when the run began"
-            return f"{text}: it had {then}, now {since}"
-    return ""
-
-
-def part_versions(method: Method) -> dict[str, str]:
-    """By name of each Part from an installed package: the package's version and 8 digits of the SHA-256 of
-    its code.
-
-    The code is the Part's file and the modules of its package that the file imports.
-    """
-    return dict([pair for part in method.parts if (pair := _part_version(type(part)))][:MOST_PARTS])
-
-
-@cache
-def _part_version(kind: type[Part]) -> tuple[str, str] | None:
-    place = f"{kind.__module__}:{kind.__qualname__}"
-    entry = next((e for e in entry_points(group="unskew.methods") if e.value == place), None)
-    if entry is None:
-        return None
-    file, digest = Path(inspect.getsourcefile(kind) or ""), "no file"
-    if file.is_file():
-        package = kind.__module__.partition(".")[0]
-        sha = hashlib.sha256(file.read_bytes())
-        for imported in sorted(python_files.imported_files(file, within=package)):
-            sha.update(hashlib.sha256(imported.read_bytes()).digest())
-        digest = sha.hexdigest()[:8]
-    return entry.name, f"{entry.dist.version if entry.dist else 'without a version'} ({digest})"
+    then, since = before.get("torch"), now.get("torch")
+    if then == since:
+        return ""
+    return f"{site} runs another version of torch than when the run began: it had {then}, now {since}"
 
 
 MOST_CLASSES, MOST_AXES, MOST_VERSIONS = 100_000, 8, 10
@@ -358,7 +321,8 @@ def _constants(values: Any, channels: int) -> tuple[float, ...]:
 
 def check_compatible(hellos: Sequence[Hello]) -> None:
     """Raises UsageError (E504), which names two sites, unless the data of all sites fit one task."""
-    for one, other in itertools.product(_representatives(hellos), hellos):
+    one = next((h for h in hellos if h.form), hellos[0])
+    for other in hellos:
         if text := data_difference(one, other):
             raise UsageError("E504", f"{text}.")
 
@@ -369,27 +333,16 @@ def largest_group(hellos: Sequence[Hello]) -> tuple[list[Hello], dict[str, str]]
 
     Raises UsageError (E504), which names two sites, if no group is larger than all others.
     """
-    groups: list[list[Hello]] = []
-    for hello in hellos:
-        fitting = (g for g in groups if not any(data_difference(one, hello) for one in _representatives(g)))
-        if group := next(fitting, None):
-            group.append(hello)
-        else:
-            groups.append([hello])
-    groups = sorted(groups, key=len, reverse=True) or [[]]
-    if len(groups) > 1 and len(groups[0]) == len(groups[1]):
-        check_compatible([*groups[0], *groups[1]])
-    misfits = {
-        hello.site: next(t for one in _representatives(groups[0]) if (t := data_difference(one, hello)))
-        for group in groups[1:]
-        for hello in group
-    }
-    return groups[0], misfits
-
-
-def _representatives(group: Sequence[Hello]) -> list[Hello]:
-    """The members with which a site must fit: the first one, and the first one with a known form."""
-    return [*group[:1], *[hello for hello in group[1:] if hello.form and not group[0].form][:1]]
+    candidates = [h for h in hellos if h.form] or list(hellos)  # a site of unknown form fits several groups
+    groups = {h.site: [o for o in hellos if not data_difference(h, o)] for h in candidates}
+    one = max(candidates, key=lambda h: len(groups[h.site]), default=None)
+    if one is None:
+        return [], {}
+    misfits = {h.site: text for h in hellos if (text := data_difference(one, h))}
+    for other in candidates:
+        if other.site in misfits and len(groups[other.site]) == len(groups[one.site]):
+            raise UsageError("E504", f"{misfits[other.site]}.")
+    return groups[one.site], misfits
 
 
 def data_change(before: Hello, now: Hello) -> str:

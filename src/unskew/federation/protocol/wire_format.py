@@ -7,83 +7,32 @@ digest are checked, and nothing is unpickled.
 Header of a request: run, serial (grows with every request to a site), site, kind ("hello", "setup",
 "train", "visit", "score", "share", "mask", "agree", "open"), t (the round). Header of a reply: these fields
 and `re`, the SHA-256 of the request's header, so that a reply answers one request only.
-
-The tensors of a large message stay in its file. `StoredTensors` looks like the tree of a small message, and
-maps a tensor into memory on each access.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
 from unskew.core import gate
 from unskew.core.replies import Reply
-from unskew.core.trees import Tree, Weights, align, flat_tree, nested_tree, size_in_bytes
+from unskew.core.trees import Tree, Weights, align, flat_tree, nested_tree
 from unskew.federation.protocol.identity import PrivateKey, PublicKey
-from unskew.federation.protocol.signed_messages import (
-    SMALL,
-    ByteSequence,
-    ByteViews,
-    SignedMessage,
-    StoredBytes,
-    all_bytes,
-    sha256,
-)
+from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.records.checkpoints import file_buffers
 
-AxisOrders = Mapping[str, list[int]]
-"""The order of a tensor's axes in memory, by name."""
 
-
-class StoredTensors(Mapping[str, Any]):
-    """A mapping from names to tensors in a file, or to nested mappings of this class."""
-
-    def __init__(self, stored: StoredBytes, places: Mapping[str, Any], orders: AxisOrders):
-        """places: path of each tensor in the file, or a nested mapping; orders: axis orders of transposed
-        tensors, by path.
-        """
-        self._stored, self._places, self._orders = stored, places, orders
-
-    def __getitem__(self, name: str) -> Any:
-        place = self._places[name]
-        if isinstance(place, Mapping):
-            return StoredTensors(self._stored, place, self._orders)
-        with safe_open(self._stored.path, "pt") as file:
-            return in_axis_order(align(file.get_tensor(place)), self._orders.get(place))
-
-    def in_order(self, names: Iterable[str]) -> Weights:
-        """The tensors of these names, in this order."""
-        return StoredTensors(self._stored, {n: self._places[n] for n in names}, self._orders)  # type: ignore[return-value]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-
-def store_if_large(w: Weights, folder: Path) -> Weights:
-    """The weights; if they exceed SMALL bytes, moved to a file, each in memory only while it is read."""
-    if size_in_bytes(w) <= SMALL:
-        return w
-    stored = StoredBytes(folder)
-    for view in file_buffers({n: t.detach().cpu().contiguous() for n, t in w.items()}):
-        stored.add(view)
-    return StoredTensors(stored, {n: n for n in w}, {})  # type: ignore[return-value]
-
-
-def in_axis_order(tensor: Tensor, order: list[int] | None) -> Tensor:
-    """Undo the reordering of axes of a sent tensor. order: the axes as they are sent; None: unchanged."""
-    return tensor if order is None else tensor.permute([order.index(i) for i in range(tensor.dim())])
+def in_axis_order(tensor: Tensor, order: list[int]) -> Tensor:
+    """Undo the reordering of axes of a sent tensor. order: the axes as they are sent."""
+    return tensor.permute([order.index(i) for i in range(tensor.dim())])
 
 
 MOST_HEADER = 1 << 20
@@ -137,18 +86,17 @@ class Packet:
 class PackedTree:
     """A tree in wire format. facts: the tree's fields of the header."""
 
-    blob: bytes | ByteSequence
+    blob: bytes
     facts: Mapping[str, Any]
 
 
 def pack(tree: Mapping[str, Any]) -> PackedTree:
-    """Pack a tree. Large tensors are not copied, so the tree must not change before it is sent."""
+    """Pack a tree."""
     tensors = {n: t.detach().cpu() for n, t in flat_tree(tree).items()}
     axes = {n: order for n, t in tensors.items() if (order := _axes(t))}
     in_order = {n: (t.permute(axes[n]) if n in axes else t).contiguous() for n, t in tensors.items()}
-    views = ByteViews(file_buffers(in_order) if in_order else [])
-    blob = views if len(views) > SMALL else views.read(0, SMALL)
-    return PackedTree(blob, {"sha256": sha256(blob)} | ({"axes": axes} if axes else {}))
+    blob = b"".join(file_buffers(in_order) if in_order else [])
+    return PackedTree(blob, {"sha256": _sha256(blob)} | ({"axes": axes} if axes else {}))
 
 
 def seal(header: Mapping[str, Any], tree: Mapping[str, Any] | PackedTree, key: PrivateKey) -> SignedMessage:
@@ -178,26 +126,24 @@ def unseal(sealed: SignedMessage, key: PublicKey, limits: Limits) -> Packet:
         header = None
     if not isinstance(header, dict):
         raise WireError("E310", "the header is not a JSON object.")
-    if header.get("sha256") != sha256(sealed.blob):
+    if header.get("sha256") != _sha256(sealed.blob):
         raise WireError("E310", "the tensors do not have the SHA-256 that was signed.")
     return Packet(header, _tensors(sealed.blob, limits, header.get("axes", {})) if len(sealed.blob) else {})
 
 
-def _tensors(blob: bytes | ByteSequence, limits: Limits, axes: Any) -> Tree:
-    """The nested tree of tensors by name, with restored axes; tensors of a file stay in the file."""
-    start = blob[:8] if isinstance(blob, bytes) else blob.read(0, 8)
-    if int.from_bytes(start, "little") > limits.names:
+def _sha256(blob: bytes) -> str:
+    return hashlib.sha256(blob).hexdigest()
+
+
+def _tensors(blob: bytes, limits: Limits, orders: Any) -> Tree:
+    """The nested tree of tensors by name. orders: the axes as they were sent, by name."""
+    if int.from_bytes(blob[:8], "little") > limits.names:
         raise WireError("E303", f"the message lists more than the {limits.tensors} tensors expected.")
-    tensors = dict[str, Tensor]()
     try:
-        if isinstance(blob, StoredBytes):
-            with safe_open(blob.path, "pt") as file:
-                names = list(file.keys())
-        else:
-            tensors = load(all_bytes(blob))
-            names = sorted(tensors)
+        tensors = load(blob)
     except (SafetensorError, ValueError, KeyError, RuntimeError, OverflowError, TypeError) as error:
         raise WireError("E310", f"the tensors cannot be read ({type(error).__name__}).") from error
+    names = sorted(tensors)
     if len(names) > limits.tensors:
         text = f"the message holds {len(names)} tensors; at most {limits.tensors} are expected."
         raise WireError("E303", text)
@@ -205,18 +151,11 @@ def _tensors(blob: bytes | ByteSequence, limits: Limits, axes: Any) -> Tree:
         raise WireError("E310", f"a tensor's name has more than {MOST_LEVELS} levels.")
     branches = {path[:i] for path in names for i, character in enumerate(path) if character == "/"}
     try:
-        orders: dict[str, list[int]] = dict(axes)
         if branches.intersection(names):
             raise KeyError
-        if isinstance(blob, StoredBytes):
-            with safe_open(blob.path, "pt") as file:
-                for path, order in orders.items():
-                    in_axis_order(file.get_tensor(path), order)
-            places: dict[str, Any] = nested_tree({path: path for path in names})  # type: ignore[arg-type]
-            return dict(StoredTensors(blob, places, orders))
         aligned = {name: align(tensors.pop(name)) for name in names}  # each original can be freed
-        return nested_tree(aligned | {n: in_axis_order(aligned[n], order) for n, order in orders.items()})
-    except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError, SafetensorError):
+        return nested_tree(aligned | {n: in_axis_order(aligned[n], o) for n, o in dict(orders).items()})
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError):
         raise WireError("E310", "the tensors' names or axes do not fit together.") from None
 
 
@@ -254,10 +193,8 @@ def reply_of(k: int, packet: Packet, names: Iterable[str] = ()) -> Reply | None:
     weights: Any = packet.tree.get("w", {})
     if set(packet.tree) - {"w", "shares"} or not isinstance(weights, Mapping):
         raise MalformedReply
-    stored = isinstance(weights, StoredTensors) and not any(isinstance(w, Mapping) for w in weights.values())
-    by_name: Any = weights if stored else flat_tree(weights)
-    in_order = list(dict.fromkeys([*(n for n in names if n in by_name), *by_name]))
-    ordered = by_name.in_order(in_order) if stored else {n: by_name[n] for n in in_order}
+    by_name = flat_tree(weights)
+    ordered = {n: by_name[n] for n in dict.fromkeys([*(n for n in names if n in by_name), *by_name])}
     shares, loss = _by_part(packet.tree.get("shares", {})), _number(packet.header.get("loss"))
     return Reply(k, _number(packet.header.get("n")), ordered, shares, {}, loss)
 

@@ -1,30 +1,18 @@
 """The studies that have asked for a site's data, and the operator's decisions: one file each in `studies/` of
 the site's folder.
-
-A site keeps the last twenty runs that have asked and have not begun, because a coordinator may ask under
-any number of run numbers before anything is approved. The number of a removed run stays recorded, because
-the operator has read about it together with one study.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import select
-import shlex
-import shutil
-import sys
-import termios
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
 from unskew.config import Settings
 from unskew.errors import UsageError, printable, suggestion
-from unskew.federation.site.site_ledger import policy_refusal
 from unskew.system import disk
 
 FOLDER = "studies"
@@ -157,19 +145,6 @@ def all_requests(folder: Path) -> list[Request]:
     return sorted((r for r in requests if r), key=lambda r: -r.at)
 
 
-def outcome(folder: Path, request: Request) -> str:
-    """The outcome of a waiting study in one line; "" while it waits."""
-    state = state_of(folder, request)
-    if state == "waiting":
-        return ""
-    if state is None:
-        return f"run {request.run} waits no more: later runs have asked, and nobody had decided about it"
-    what = "begins when the coordinator asks again" if state == "approved" else "gets nothing from this site"
-    if request.releases == "error" and state == "approved":
-        what = "has its error told when the coordinator asks again, and does not begin"
-    return f"{state}: run {request.run} {what} ({request.method}, {request.rounds} rounds)"
-
-
 def _study_file(folder: Path, run: str) -> Path:
     return folder / "runs" / run / "study"
 
@@ -191,126 +166,3 @@ def _read_request(path: Path) -> Request | None:
 def _write_request(folder: Path, request: Request) -> None:
     (folder / FOLDER).mkdir(exist_ok=True, mode=0o700)
     disk.replace_private(_request_file(folder, request), json.dumps(asdict(request), indent=1))
-
-
-MOST_PENDING = 20
-FORGOTTEN_FILE = "forgotten"
-MOST_KNOWN = 10_000
-
-
-def make_room(folder: Path, run: str) -> list[str]:
-    """Remove the oldest pending runs before a new run gets a folder. Returns their numbers.
-
-    Raises UsageError (E520) if this run was removed before.
-    """
-    if (folder / "runs" / run).exists():
-        return []
-    book = folder / FORGOTTEN_FILE
-    previous = book.read_text().split() if book.exists() else []
-    if run in previous:
-        text = f"run {run} had asked, and had to make room for {MOST_PENDING} later ones that asked"
-        raise policy_refusal(f"{text}; start a new run")
-    pending = sorted((p for p in (folder / "runs").glob("*") if _is_pending(p)), key=_last_request)
-    removed = [path.name for path in pending[: max(0, len(pending) + 1 - MOST_PENDING)]]
-    if removed:
-        disk.replace(book, "".join(f"{number}\n" for number in (*previous, *removed)[-MOST_KNOWN:]))
-    for request in all_requests(folder):
-        if request.run in removed and request.state == "waiting":
-            _request_file(folder, request).unlink(missing_ok=True)
-    for number in removed:
-        shutil.rmtree(folder / "runs" / number)
-    return removed
-
-
-def _is_pending(path: Path) -> bool:
-    return path.is_dir() and {p.name.partition(".")[0] for p in path.iterdir()} <= {"serial", "study"}
-
-
-def _last_request(path: Path) -> float:
-    return max((p.stat().st_mtime for p in path.iterdir()), default=path.stat().st_mtime)
-
-
-LOOK_S = 2.0
-DECISIONS: dict[str, State] = {"yes": "approved", "no": "refused"}
-
-
-class Terminal:
-    """Standard input in the foreground; reading in the background would stop the site."""
-
-    def __init__(self) -> None:
-        self._open = True
-
-    def line(self, within_s: float) -> str | None:
-        """The next line; None without one, in the background, and once the terminal is closed."""
-        if not (self._open and _in_foreground()):
-            time.sleep(within_s)
-            return None
-        if not select.select([sys.stdin], [], [], within_s)[0] or not _in_foreground():
-            return None
-        text = sys.stdin.readline()
-        self._open = bool(text)
-        return text or None
-
-    def forget(self) -> None:
-        """Discard what was typed before the question."""
-        if _in_foreground():
-            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-
-
-def has_terminal() -> bool:
-    """Whether this process reads from and writes to a terminal."""
-    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
-
-
-def _in_foreground() -> bool:
-    try:
-        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except (OSError, ValueError):
-        return False
-
-
-def watch(
-    folder: Path,
-    say: Callable[[str], None],
-    operator: Terminal | None = None,
-    until: Callable[[], bool] = lambda: False,
-) -> None:
-    """Report each study that begins to wait, and later its outcome, until the end.
-
-    operator: a person at a keyboard, who is asked about one study after another; an answer applies only to
-    the study shown last. Without one every study is reported with the commands that decide about it.
-    """
-    shown: list[Request] = []
-    while not until():
-        for request in list(shown):
-            if text := outcome(folder, request):  # it was decided elsewhere, or makes room
-                say(text)
-                shown.remove(request)
-        for request in reversed(all_requests(folder)):
-            is_known = any((request.run, request.key) == (r.run, r.key) for r in shown)
-            if request.state != "waiting" or is_known or (operator and shown):
-                continue
-            shown.append(request)
-            where = f"{request.run} --folder {shlex.quote(str(folder))}"
-            say(f"a study asks for this site's data\n{request.text()}")
-            if operator is None:
-                say(f"decide: unskew site approve {where}   or: unskew site refuse {where}")
-            else:
-                say(f"approve it? type yes or no, and Enter (later: unskew site approve {where})")
-                operator.forget()  # input before the question does not answer it
-        if operator is None:
-            time.sleep(LOOK_S)
-            continue
-        typed = operator.line(LOOK_S)
-        if not shown or typed is None:
-            continue
-        state = DECISIONS.get(typed.strip().lower())
-        if state is None:
-            say("type yes or no, and Enter")
-            continue
-        request = shown.pop()
-        try:
-            decide(folder, request.key, state)
-            say(f"{state}  {request.run}")
-        except UsageError as error:
-            say(str(error))

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from unskew.errors import MissingPackage, Paused, UnskewError
+from unskew.errors import MissingPackage, UnskewError
 from unskew.federation.programs import Say
 from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.site.processes import CONNECTED
@@ -55,7 +55,7 @@ try:
         Arrival,
         pack_message,
         payload,
-        send,
+        send_all,
         set_number,
         unpack_message,
     )
@@ -90,14 +90,6 @@ class AnswerRefused(FleetError):
     """The server no longer accepts an answer, because the message's run is over."""
 
 
-class MessageNotKept(Exception):
-    """This machine's disk has no room for a message. message: all but its content."""
-
-    def __init__(self, message: Message):
-        super().__init__()
-        self.message = message
-
-
 class Fleet:
     """The connection of one site.
 
@@ -108,16 +100,13 @@ class Fleet:
     def __init__(self, joined: SiteFolder):
         ticket, key = joined.ticket, joined.key.key
         context = joined.tls()
-        url = f"{'https' if context else 'http'}://{ticket.place}"
+        url = f"https://{ticket.place}"
         interceptors = [NodeAuthHttpInterceptor(key, key.public_key())]
-        self._client = FleetHttpClient(
-            url, interceptors=interceptors, verify=context or False, timeout=TIMEOUT_S
-        )
-        self._key, self._admits_itself = public_key_to_bytes(key.public_key()), context is None
+        self._client = FleetHttpClient(url, interceptors=interceptors, verify=context, timeout=TIMEOUT_S)
+        self._key = public_key_to_bytes(key.public_key())
         self._number, self._open = joined.folder / "node", joined.folder / "answering"
         self._node = Node(node_id=int(self._number.read_text())) if self._number.exists() else None
         self._left_open = self._open.exists()
-        self._folder = joined.folder
         self._pulling: tuple[int, Arrival] | None = None
         """The run and the received pieces of an incomplete message."""
         self._head = b""
@@ -142,9 +131,6 @@ class Fleet:
     def _activate(self) -> None:
         if self._known():
             return
-        if self._admits_itself:  # without TLS Flower does not check keys
-            with contextlib.suppress(httpx.HTTPStatusError):
-                self._client.RegisterNode(fleet_api.RegisterNodeFleetRequest(public_key=self._key))
         request = fleet_api.ActivateNodeRequest(public_key=self._key, heartbeat_interval=LIFE_S)
         self._node = Node(node_id=self._client.ActivateNode(request).node_id)
         disk.replace(self._number, str(self._node.node_id))
@@ -171,8 +157,7 @@ class Fleet:
         """The next message with its content, if there is one. Until `forget`, it is reported as failed after
         a crash.
 
-        After a failure the transfer continues. A message with unreadable pieces comes without content. Raises
-        MessageNotKept, caused by Paused (E203), if the disk is full.
+        After a failure the transfer continues. A message with unreadable pieces comes without content.
         """
         with _map_errors():
             if self._pulling is None:
@@ -184,14 +169,11 @@ class Fleet:
                 with contextlib.suppress(UnskewError, OSError):
                     disk.replace(self._open, self._head)
                 head, tree = response.messages_list[0], response.message_object_trees[0]
-                self._pulling = head.metadata.run_id, Arrival(head, tree, self._folder)
+                self._pulling = head.metadata.run_id, Arrival(head, tree)
             try:
                 message = self._receive_content(*self._pulling)
             except (FleetError, httpx.HTTPError, inflatable_utils.ObjectPullError):
                 raise
-            except Paused as error:
-                self._pulling = None
-                raise MessageNotKept(_without_content(self._head)) from error
             except Exception:  # an error in Flower's parsers concerns one message only
                 message = _without_content(self._head)
             self._pulling = None
@@ -236,7 +218,8 @@ class Fleet:
             response = self._client.PushMessages(request)
             run = message.metadata.run_id
             push = make_push_object_fn_protobuf(self._client.PushObject, self._node, run, response.session_id)
-            send(all_of_it, response.objects_to_push, push)
+            objects = inflatable_object.get_all_nested_objects(all_of_it)
+            send_all(objects, response.objects_to_push, push)
 
     def forget(self) -> None:
         """Forget the open message, which was answered."""
@@ -259,7 +242,7 @@ def _without_content(head: bytes) -> Message:
 def _map_errors() -> Iterator[None]:
     try:
         yield
-    except (FleetError, MessageNotKept, UnskewError, OSError):  # mapped already, or of this machine
+    except (FleetError, UnskewError, OSError):  # mapped already, or of this machine
         raise
     except httpx.HTTPStatusError as error:
         raise _refusal(error.response) from error
@@ -294,8 +277,6 @@ cent."""
 RETRY_S = 5.0
 """Longest pause before a new attempt to connect; the first pause is a tenth of it."""
 BEAT_S = LIFE_S / 4
-NO_ROOM = "E203 disk full: the site cannot keep so large a message"
-"""The text for the coordinator, without details of this site's files."""
 
 
 @dataclass
@@ -308,9 +289,6 @@ class AnswerLoop:
     say: Say
     site: str
     over: threading.Event = field(default_factory=threading.Event)
-    connected: bool = False
-    losses: int = 0
-    """How often a connection was lost."""
     _failures: int = 0
     _lost: float | None = 0.0
     """Start of the current outage: 0 before the first connection, None while connected."""
@@ -339,8 +317,7 @@ class AnswerLoop:
         self.fleet.leave()
 
     def _lose(self) -> None:
-        self.losses += self.connected
-        self.connected, self._lost = False, self._lost or time.monotonic()
+        self._lost = self._lost or time.monotonic()
 
     def _beat(self) -> None:
         while not self.over.wait(BEAT_S):
@@ -354,14 +331,12 @@ class AnswerLoop:
         last = time.monotonic()
         while not self.over.is_set():
             self._send()
-            asked, message, answer = time.monotonic(), None, None
+            asked, message = time.monotonic(), None
             try:
                 message = self.fleet.receive()
             except AnswerRefused:
                 self.fleet.forget()
-            except MessageNotKept as error:
-                message, answer = error.message, self._without_room(error.__cause__)
-            self._failures, self.connected = 0, True
+            self._failures = 0
             if self._lost is not None:  # only now, because the server accepts nodes that it refuses later
                 again = f" again after {time.monotonic() - self._lost:.0f} s" if self._lost else ""
                 self.say(CONNECTED + again)
@@ -371,7 +346,7 @@ class AnswerLoop:
                 self.over.wait(max(0.0, min(IDLE_S, max(QUICK_S, silence / PATIENCE)) - waited))
                 continue
             start = time.monotonic()
-            self._ready = message, answer or self._answer_to(message), start + message.metadata.ttl
+            self._ready = message, self._answer_to(message), start + message.metadata.ttl
             last = time.monotonic()
 
     def _answer_to(self, message: Any) -> SignedMessage | str:
@@ -383,19 +358,12 @@ class AnswerLoop:
             return f"the request cannot be read: {_brief(error)}"
         try:
             return self.answer(request, message.metadata.ttl)
-        except Paused as error:
-            return self._without_room(error)
         except TimeoutError:
             return "the site's worker did not answer in time"
         except OSError as error:
             return f"the site's worker ended while it worked on this request ({type(error).__name__})"
         except Exception as error:
             return f"the request could not be handed to the site's worker ({type(error).__name__})"
-
-    def _without_room(self, error: BaseException | None) -> str:
-        """Report the full disk to the operator. Returns the text for the coordinator."""
-        self.say(str(error))
-        return NO_ROOM
 
     def _send(self) -> None:
         """Send the answer that is ready. While the server is lost it stays ready as long as it is useful."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -68,20 +69,13 @@ def redact(error: UnskewError | WireError, files: Iterable[str], asked: Mapping[
 
 
 def answerable(error: Exception, say: Callable[[str], None]) -> UnskewError:
-    """The error to answer with. Errors that this site's operator has to fix are also reported to the
-    operator.
+    """The error to answer with.
 
-    Only the type of an unexpected error is answered, because its text may quote this site's files or data.
+    Only the type of an unexpected error is answered, because its text may quote this site's files or data;
+    the operator is shown the rest.
     """
-    if isinstance(error, DataError):
-        say(str(error))
-        return error
-    if isinstance(error, UnskewError) and error.code != "E203":
-        return error
-    if is_full(error) or isinstance(error, UnskewError):
-        reported = failures.explain(error)
-        say(reported.text)
-        return reported
+    if isinstance(error, UnskewError) or is_full(error):
+        return failures.explain(error)
     say(printable(f"a request failed: {type(error).__name__}: {error}"[:MOST_TEXT]))
     return UnskewError("E311", f"{type(error).__name__}; the site's log says more.")
 
@@ -243,12 +237,6 @@ class Guard:
         """The policy's minimum of samples behind a number that leaves. Raises as `check_request`."""
         return self._policy().least_samples
 
-    def trouble(self, run: str, kind: str, code: str, text: str) -> None:
-        """Record a refused or failed request for the operator. Never fails."""
-        if code != WAITING:
-            with contextlib.suppress(OSError, UnskewError):
-                site_ledger.note_trouble(self.folder, run, kind, code, text)
-
     def _policy(self) -> Policy:
         """The current policy. Raises UsageError: E521 if it cannot be read, E520 outside its hours."""
         policy = self._read(Policy.read)
@@ -287,7 +275,10 @@ class Guard:
         if self.approve == "all" or approvals.state_of(self.folder, request) == "approved":
             return
         if approvals.ask(self.folder, request):
-            self.say(f"a study asks for this site's data and waits for its operator\n{request.text()}")
+            where = f"{request.run} --folder {shlex.quote(str(self.folder))}"
+            decide = f"decide: unskew site approve {where}   or: unskew site refuse {where}"
+            what = "a study asks for this site's data and waits for its operator"
+            self.say(f"{what}\n{request.text()}\n{decide}")
         text = f"the study waits for the site's operator: unskew site approve {request.run}"
         raise UsageError(WAITING, text)
 

@@ -1,4 +1,9 @@
-"""One run as a site takes part in it: the method, the model and the trainer, built once and kept in memory.
+"""One run as a site takes part in it: the method, the model and the trainer, built once and kept in memory,
+and the slices that the site holds of it.
+
+A request leaves out the leaves of slices that the site holds already, and those that are still the zeros
+with which they began (see `round/deliveries.py`). `SITE/runs/NUMBER/slices.safetensors` has them, so that a
+restarted site needs nothing again. A new setup removes the file, and the coordinator then sends everything.
 
 Letters: M metrics.
 """
@@ -6,9 +11,10 @@ Letters: M metrics.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,16 +25,16 @@ from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.core.part import Part, overrides
 from unskew.core.replies import Reply
-from unskew.core.trees import Tree, Weights, flat_tree, tree_map
+from unskew.core.trees import Tree, Weights, flat_tree, nested_tree, sorted_tree, tree_map
 from unskew.core.trip import Trip
-from unskew.core.user_parts import is_own
 from unskew.data.samples.dataset import Dataset
-from unskew.errors import UsageError, printable
+from unskew.errors import StateError, UsageError, printable
 from unskew.federation.protocol.study_rules import SiteView, check_noise, prepare, score_key, score_names
-from unskew.federation.protocol.wire_format import StoredTensors
+from unskew.federation.protocol.wire_format import Packet
 from unskew.federation.site.site_ledger import policy_refusal
 from unskew.methods import registry
 from unskew.privacy.secure_aggregation import SecureAggregation
+from unskew.records import checkpoints
 from unskew.records.checkpoints import digest
 from unskew.round.clients import Broadcast
 from unskew.round.evaluation import Evaluation
@@ -87,35 +93,6 @@ class SiteRun:
                 sent = flat_tree({leaf: t for leaf, t in tree.items() if leaf not in part.keeps_at_server})
                 forms[part.name] = {path: (tuple(t.shape), t.dtype) for path, t in sent.items()}
         return forms
-
-    def check_slices(self, down: Any, header: Mapping[str, Any]) -> None:
-        """Check the slices of Parts in a request, so that a slice made by another version of a Part is
-        reported before it is used.
-
-        The first axis may have another length, such as the number of samples that a method collects; in a
-        user's own Part every axis may. Raises UsageError: E504 for a slice with a missing tensor, or one of
-        another form than at this site, E310 for an unknown trip.
-        """
-        if not isinstance(down, Mapping):
-            raise UsageError("E310", "the request's slices are one tensor, expected some for each Part.")
-        reads: dict[str, Collection[str] | None] = {}
-        if header["kind"] == "visit":
-            part, trip = self._trip(header["part"], header["trip"])
-            reads[part.name] = trip.reads
-        for part in self.method.parts:
-            sent, only = down.get(part.name), reads.get(part.name)
-            leaves = flat_tree(sent) if isinstance(sent, Mapping) else {}
-            for path, (shape, dtype) in self.slice_forms.get(part.name, {}).items() if sent else ():
-                if only is not None and path.partition("/")[0] not in only:
-                    continue
-                t, text = leaves.get(path), f"without '{path}', which it has at this site"
-                if isinstance(t, Tensor):
-                    if is_own(part) or (t.dim(), t.shape[1:], t.dtype) == (len(shape), shape[1:], dtype):
-                        continue
-                    here = f"{list(shape)} of {str(dtype)[6:]}"
-                    text = f"with '{path}' as {form_text(t)}; at this site it is {here}"
-                text = f"the coordinator sends the slice of '{part.name}' {text}"
-                raise UsageError("E504", f"{text}; run the same version of it at both ends.")
 
     @cached_property
     def set_up_with(self) -> str:
@@ -186,15 +163,13 @@ class SiteRun:
         return part, part.trips[place]
 
     def start(self, t: int, lr: float, tree: Tree) -> Broadcast:
-        """The broadcast of round t from the server's tree. Weights in a file stay there if all were sent."""
+        """The broadcast of round t from the server's tree."""
         sent = tree.get("w", {})
-        if isinstance(sent, StoredTensors) and self.first.keys() <= sent.keys():
-            return Broadcast(t, lr, sent.in_order(self.first), tree.get("down", {}))
         weights = {n: sent[n] if n in sent else self.first[n] for n in self.first}
         return Broadcast(t, lr, weights, tree.get("down", {}))
 
     def to_device(self, tree: Tree) -> Tree:
-        """The tensors on this site's training device; with a CPU, tensors in a file stay there."""
+        """The tensors on this site's training device."""
         device = self.trainer.device
         return tree if device.type == "cpu" else tree_map(lambda t: t.to(device), tree)
 
@@ -227,3 +202,79 @@ def build_run(
     common = {n: facts[n] for n in ("settings", "clients", "largest")}
     scoring = scoring_of(trainer, view)
     return SiteRun(settings, facts["k"], method, trainer, scoring, first, described, common)
+
+
+@dataclass
+class HeldSlices:
+    """path: of the file. tree: leaves by Part, as they came. numbers: the coordinator's, by `part/leaf`."""
+
+    path: Path
+    tree: Tree
+    numbers: dict[str, int]
+
+    @staticmethod
+    def read(path: Path) -> HeldSlices:
+        """The slices in a file; none if it is missing or damaged."""
+        try:
+            tree, facts = checkpoints.read(path)
+            return HeldSlices(path, tree, dict(facts["numbers"]))
+        except (FileNotFoundError, StateError, KeyError):
+            return HeldSlices(path, {}, {})
+
+    def complete(self, request: Packet, run: SiteRun) -> None:
+        """Give a request the slices that it leaves out, and hold those that it brings.
+
+        Its SHA-256 becomes that of the whole content, so that requests of equal content are one order,
+        whichever part of it was sent. Raises StateError (E205) if the site does not hold what it should.
+        """
+        numbers, sent = request.header.pop("slices", {}), request.tree.get("down", {})
+        if not numbers or not isinstance(sent, Mapping):
+            return
+        down: Tree = {part: dict(tree) for part, tree in sent.items() if isinstance(tree, Mapping)}
+        came = [path for path in numbers if _leaf(path, down) is not None]
+        for path, number in numbers.items():
+            part, _, leaf = path.partition("/")
+            if path in came:
+                self.tree.setdefault(part, {})[leaf], self.numbers[path] = down[part][leaf], number
+            elif number == 0:
+                down.setdefault(part, {}).update(_zeros(path, run))
+            elif self.numbers.get(path) == number:
+                down.setdefault(part, {})[leaf] = self.tree[part][leaf]
+            else:
+                raise StateError("E205", f"the site does not hold '{path}'; it has to be set up again.")
+        if came:
+            checkpoints.write(self.path, self.tree, {"numbers": self.numbers})
+        for part in run.method.parts:
+            for leaf, index in sorted(part.row_of.items(), key=lambda entry: entry[1]):  # own rows are first
+                if numbers.get(f"{part.name}/{leaf}"):
+                    row = int(down[part.name][index][run.k]) if index else run.k
+                    down[part.name][leaf] = _placed(down[part.name][leaf], row, run.trainer.fed.clients)
+        request.tree["down"] = sorted_tree(down)
+        whole = {branch: request.tree[branch] for branch in ("w", "down") if branch in request.tree}
+        request.header["sha256"] = checkpoints.digest(whole)
+        request.header.pop("axes", None)
+
+
+def _leaf(path: str, down: Tree) -> Any:
+    part, _, leaf = path.partition("/")
+    return down.get(part, {}).get(leaf)
+
+
+def _zeros(path: str, run: SiteRun) -> Tree:
+    """The leaf as it was before round 1."""
+    part, _, leaf = path.partition("/")
+    forms = run.slice_forms.get(part, {})
+    return nested_tree(
+        {
+            place: torch.zeros(shape, dtype=dtype)
+            for place, (shape, dtype) in forms.items()
+            if place.partition("/")[0] == leaf
+        }
+    )
+
+
+def _placed(row: torch.Tensor, at: int, clients: int) -> torch.Tensor:
+    """The table of which a client was sent one row [1, ...]: zeros elsewhere."""
+    table = torch.zeros((clients, *row.shape[1:]), dtype=row.dtype)
+    table[at] = row[0]
+    return table

@@ -10,11 +10,11 @@ import re
 import shlex
 import stat
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from annotated_types import Ge, Gt, Lt, MinLen
 
@@ -157,28 +157,6 @@ class Policy:
             raise UsageError("E521", text)
         return _parse(text, str(path))
 
-    def changed(self, changes: Sequence[str]) -> Policy:
-        """A copy with the values of `key=value` texts, lists with commas. Raises UsageError (E521)."""
-        values: dict[str, Any] = asdict(self)
-        for change in changes:
-            key, sign, value = change.partition("=")
-            if not sign:
-                text = f"write KEY=VALUE, such as shares=weights,sums; got {excerpt(change)}."
-                raise UsageError("E521", text)
-            several = isinstance(values.get(key.strip()), tuple)
-            names = [v.strip() for v in value.split(",") if v.strip()]
-            values[key.strip()] = names if several else documents.load(value, change, "E521")
-        return Policy.of(values)
-
-    def changes(self, new: Policy) -> list[str]:
-        """One line for each key that a new policy changes, with the old and the new value."""
-        pairs = [(field.name, getattr(self, field.name), getattr(new, field.name)) for field in fields(self)]
-        return [
-            f"changed  {name}: {_value_text(before)} -> {_value_text(after)}"
-            for name, before, after in pairs
-            if before != after
-        ]
-
     def write(self, folder: Path) -> None:
         """Write the policy with explanations of its keys so that only this user can read or change it."""
         disk.replace_private(folder / POLICY_FILE, self.text())
@@ -206,12 +184,6 @@ def _parse(text: str, where: str) -> Policy:
         return Policy.of(values, documents.lines_of(text))
     except UnskewError as error:
         raise UsageError("E521", error.text if where in error.text else f"{where}: {error.text}") from None
-
-
-def _value_text(value: object) -> str:
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value)) or "none"
-    return "none" if value is None else str(value)
 
 
 _ARGUMENTS = {argument.name: argument for argument in arguments.of(Policy)}

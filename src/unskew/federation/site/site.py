@@ -23,14 +23,8 @@ from unskew.core import gate
 from unskew.core.replies import Reply
 from unskew.core.trees import Weights
 from unskew.data.samples.dataset import Dataset
-from unskew.errors import UnskewError, UsageError
-from unskew.federation.protocol.hello import (
-    COORDINATOR,
-    Hello,
-    part_versions,
-    version_conflict,
-    versions,
-)
+from unskew.errors import UnskewError, UsageError, printable
+from unskew.federation.protocol.hello import COORDINATOR, Hello, version_conflict, versions
 from unskew.federation.protocol.identity import PrivateKey, PublicKey
 from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.protocol.study_rules import prepare, scaling_remedy, site_method, site_settings
@@ -39,15 +33,13 @@ from unskew.federation.protocol.wire_format import (
     Packet,
     WireError,
     seal,
-    store_if_large,
     tree_of,
     unseal,
     without_empty,
 )
-from unskew.federation.site import approvals, guard
+from unskew.federation.site import guard
 from unskew.federation.site.guard import Approve, Guard
-from unskew.federation.site.held_slices import HeldSlices
-from unskew.federation.site.local_run import SiteRun, build_run, form_text
+from unskew.federation.site.local_run import HeldSlices, SiteRun, build_run, form_text
 from unskew.federation.site.site_ledger import (
     NOT_WRITTEN_TEXT,
     AnsweredRequest,
@@ -69,6 +61,11 @@ from unskew.round.clients import Broadcast
 from unskew.system import disk
 
 MOST_CLIENTS, MOST_SAMPLES, MOST_ROUNDS = 10_000, 1 << 40, 1_000_000
+MOST_RUNS = 10_000
+"""Numbers of runs that may ask at a site; each leaves two small files there."""
+SILENT_CODES = ("E522", "E205")
+"""Refusals that need no line: a waiting study shows itself, and a run that this site has forgotten is set up
+again."""
 REQUESTS = Limits(4 << 30, 100_000)
 """Size limits of a request with a valid signature."""
 PLACE = ("k", "clients", "largest")
@@ -249,7 +246,9 @@ class Site:
             request = unseal(sealed, member.coordinator, REQUESTS)
             self._check(request.header, request.tree)
         except Exception as problem:  # a bad request must not end the site
-            return self.refusal(sealed.digest, problem)
+            error = problem if isinstance(problem, WireError) else guard.answerable(problem, self.say)
+            unread = {"re": sealed.digest, "site": member.name, **self._error(error, {})}
+            return seal(unread, {}, member.key)
         fixed = {n: request.header[n] for n in ("run", "serial", "kind", "t")}
         fixed |= {"re": sealed.digest, "site": member.name}
         try:
@@ -261,16 +260,11 @@ class Site:
             header, tree = self._error(reported, request.header), {}
         return seal(fixed | header, tree, member.key)
 
-    def refusal(self, digest: str, problem: Exception) -> SignedMessage:
-        """The reply to an unreadable request, or one for others. digest: SHA-256 of its text."""
-        error = problem if isinstance(problem, WireError) else guard.answerable(problem, self.say)
-        self.say(f"refused a request: {error.code} {error.text}")
-        return seal({"re": digest, "site": self.member.name, **self._error(error, {})}, {}, self.member.key)
-
     def _error(self, error: UnskewError | WireError, asked: Mapping[str, Any]) -> dict[str, Any]:
         """An error's code and redacted text, recorded before it is sent. asked: the request's header."""
         run, kind = str(asked.get("run", "?")), str(asked.get("kind", "?"))
-        self.guard.trouble(run, kind, error.code, error.text)
+        if error.code not in SILENT_CODES:
+            self.say(printable(f"run {run}: '{kind}' was not answered: {error.code} {error.text}"))
         files = [f"{self.member.folder}/"] + ([self.model.partition(":")[0]] if self.model else [])
         what = {"code": error.code, "text": guard.redact(error, files, asked)}
         is_recorded = note_statement(self.member.folder, run, kind, what)
@@ -285,10 +279,9 @@ class Site:
             raise UsageError("E310", f"the request is not for site {name}.")
         check_header(header, tree)
         run = disk.check_name(str(header.get("run")))
-        for old_run in approvals.make_room(self.member.folder, run):
-            text = f"it never began, and {approvals.MOST_PENDING} later ones have asked"
-            self.say(f"run {old_run} is forgotten: {text}")
         path = self.member.folder / "runs" / run
+        if not path.exists() and len(list(path.parent.glob("*"))) >= MOST_RUNS:
+            raise policy_refusal(f"{MOST_RUNS:,} runs have asked, and a site keeps no more; let it join anew")
         path.mkdir(parents=True, exist_ok=True)
         SiteRunFolder(path, name).check_new(header.get("serial"))
 
@@ -298,13 +291,13 @@ class Site:
         if text := version_conflict(name, versions(), COORDINATOR, theirs):
             raise UsageError("E504", f"{text}.")  # before another version's settings are read
         settings = config.build(request.header["settings"])
-        ours = versions() | part_versions(site_method(site_settings(settings, self.model).method))
+        site_method(site_settings(settings, self.model).method)
         study, _ = self._approved(request, settings)
         data = prepare(self.data, settings)
         if why := looks_unscaled(data, study):
             remedy = scaling_remedy(study.method, data.layout, study.summed)
             self.say(f"E504 this study takes samples as they are: {why}; {remedy}")
-        return {"hello": replace(Hello.of(name, data, ours), unscaled=bool(why)).as_json()}, {}
+        return {"hello": replace(Hello.of(name, data, versions()), unscaled=bool(why)).as_json()}, {}
 
     def _approved(self, request: Packet, settings: Settings) -> tuple[Study, str]:
         """The study's minimal demands on this site, and their text, both as approved by the operator.
@@ -319,8 +312,6 @@ class Site:
         if self._demands is None or self._demands[0] != here:
             with self.guard.withheld_errors(run, settings, name):
                 self._demands = here, forecast_settings(self.data, here)
-            net = self._demands[1][0].fed.net
-            net.hold(store_if_large(net.weights(), self.member.folder))
         study, lines = self._demands[1]
         study, text = replace(study, settings=settings), "\n".join(lines)
         self.guard.check_study(run, study, text, name)
@@ -339,7 +330,7 @@ class Site:
             text = f"the request's 't' is {t}, expected at most the study's {settings.rounds} rounds."
             raise UsageError("E310", text)
         _, demands = self._approved(request, settings)
-        folder.check_same(self.data, facts)
+        folder.check_same(self.data)
         with self._new_run(facts, request.tree["w"]) as (run, study):
             approved = self.guard.check_study(number, study, demands)
             least = self.guard.least_samples
@@ -419,7 +410,7 @@ class Site:
             self.guard.ledger.check_same(number, digest)
         else:
             tree, facts = self._folder(request).read_setup()
-            self._folder(request).check_same(self.data, facts)
+            self._folder(request).check_same(self.data)
             with self._new_run(facts, tree["w"]) as (run, study):
                 self.guard.ledger.check_same(number, study.digest)
                 self._keep(number, study, run)
@@ -427,7 +418,6 @@ class Site:
         check_rates(request.header, run.settings)
         check_scored(request.header, run.settings, run.method.protector is not None)
         self._held(request).complete(request, run)
-        run.check_slices(request.tree.get("down", {}), request.header)
         tree = run.to_device(request.tree)
         return run, run.start(request.header["t"], request.header["lr"], tree)
 
@@ -444,8 +434,6 @@ class Site:
         settings = config.build(dict(facts["settings"]))
         here = site_settings(settings, self.model).replace(device=self.device)
         run = build_run(self.member.name, here, self.data, facts, first)
-        net = run.trainer.fed.net
-        net.hold(store_if_large(net.weights(), self.member.folder))
         try:
             yield run, study_of(settings, run.method, run.trainer, self.data)
         except BaseException:

@@ -6,23 +6,23 @@ Flower refuses a site with a clock more than 5 s ahead of the server's or more t
 from __future__ import annotations
 
 import datetime as dt
-import socket
 import ssl
 import time
+import urllib.request
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException, HTTPSConnection
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 from unskew.errors import UnskewError
-from unskew.federation.addresses import connect, proxy_for
 from unskew.federation.site.site_folder import SiteFolder
 
 if TYPE_CHECKING:
-    from unskew.data.samples.dataset import Dataset
     from unskew.federation.site.study_review import Study
 
 OUT_OF_TIME = (9, 10)
@@ -30,9 +30,6 @@ OUT_OF_TIME = (9, 10)
 MOST_AHEAD_S, MOST_BEHIND_S = 5.0, 305.0
 SET_CLOCK = "sudo timedatectl set-ntp true"
 TIMEOUT_S = 5.0
-MOST_COLUMNS = 20
-RENEWAL_DAYS = 7
-"""A certificate that is valid for fewer days fails the check."""
 PLAIN_TEXT_REASONS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
 """Reasons of ssl for plain text instead of a handshake."""
 
@@ -47,48 +44,21 @@ class Finding:
 
 
 def rejection(joined: SiteFolder) -> str:
-    """Why this site can never connect in the current state: a certificate, TLS on one side only, a clock. ""
-    if it may.
+    """Why this site can never connect in the current state: a certificate, or a clock. "" if it may.
 
-    An absent server, or a proxy that accepts connections in its place, is not a reason. A certificate that
-    expires soon fails its check, and still lets sites connect.
+    An absent server, or a proxy that accepts connections in its place, is not a reason.
     """
-    findings = {f.what: f for f in network(joined)}
-    clock, certificate = findings.get("clock"), findings.get("certificate")
-    if clock and not clock.ok:
-        return clock.text
-    handshake_done = {"clock", "admission"} & findings.keys()
-    return certificate.text if certificate and not certificate.ok and not handshake_done else ""
+    return next((f.text for f in network(joined) if f.what in ("clock", "certificate") and not f.ok), "")
 
 
 def network(joined: SiteFolder) -> list[Finding]:
     """Check that the server can be reached, then its certificate and its clock."""
-    ticket, began = joined.ticket, time.monotonic()
+    place, began = joined.ticket.place, time.monotonic()
     try:
-        with connect(ticket.host, ticket.port, bool(ticket.authority), TIMEOUT_S) as line:
-            text = f"{ticket.place} answers in {(time.monotonic() - began) * 1000:.0f} ms"
-            proxy = proxy_for(ticket.host) if ticket.authority else None
-            text += f", by the proxy {proxy.hostname}" if proxy else ""
-            checks = certificate_of(joined, line) if ticket.authority else [_check_plain(line)]
-            return [Finding("network", True, text), *checks]
-    except OSError as error:
-        text = f"{ticket.place} cannot be reached: {error}. Is the server running, and is its port open?"
-        return [Finding("network", False, text)]
-
-
-def certificate_of(joined: SiteFolder, line: socket.socket) -> list[Finding]:
-    """Check the certificate of the server on this connection, then its clock."""
-    try:
-        context = joined.tls()
+        connection = _connection(joined.ticket.host, joined.ticket.port, joined.tls())
+        connection.connect()
     except UnskewError as error:  # the key is missing, or open to others
         return [Finding("certificate", False, str(error))]
-    assert context is not None
-    try:
-        with context.wrap_socket(line, server_hostname=joined.ticket.host) as tls:
-            expires_s = ssl.cert_time_to_seconds(str((tls.getpeercert() or {})["notAfter"]))
-            days = (dt.datetime.fromtimestamp(expires_s, dt.UTC) - dt.datetime.now(dt.UTC)).days
-            text = f"signed by the federation's authority, valid for {days} more days"
-            return [Finding("certificate", days > RENEWAL_DAYS, text), _clock(tls, joined.ticket.place)]
     except ssl.SSLCertVerificationError as error:
         text = f"the server's certificate is rejected: {error.verify_message}."
         if error.verify_code in OUT_OF_TIME:
@@ -97,34 +67,43 @@ def certificate_of(joined: SiteFolder, line: socket.socket) -> list[Finding]:
     except OSError as error:
         if isinstance(error, ssl.SSLError) and error.reason in PLAIN_TEXT_REASONS:
             return [Finding("certificate", False, f"the server does not speak TLS: {error}.")]
-        text = f"the connection was accepted, and closed again: {error}"
-        return [Finding("handshake", False, f"{text}. Does a proxy stand before a server that is down?")]
+        text = f"{place} cannot be reached: {error}. Is the server running, and is its port open?"
+        return [Finding("network", False, text)]
+    answers = Finding("network", True, f"{place} answers in {(time.monotonic() - began) * 1000:.0f} ms")
+    expires_s = ssl.cert_time_to_seconds(str(connection.sock.getpeercert()["notAfter"]))
+    days = (dt.datetime.fromtimestamp(expires_s, dt.UTC) - dt.datetime.now(dt.UTC)).days
+    text = f"signed by the federation's authority, valid for {days} more days"
+    return [answers, Finding("certificate", True, text), _clock(connection)]
 
 
-def _check_plain(line: socket.socket) -> Finding:
-    """Check that a server speaks plain text if the ticket says that TLS is disabled."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    try:
-        with context.wrap_socket(line):
-            text = "the server speaks TLS, but this site's ticket is for plain text."
-            return Finding("certificate", False, text)
-    except OSError:
-        return Finding("certificate", True, "TLS is DISABLED in this federation")
+def _connection(host: str, port: int, context: ssl.SSLContext) -> HTTPSConnection:
+    """A connection to be opened, through the proxy in HTTPS_PROXY if there is one. `unskew site run` uses it
+    too, because its libraries read the same variables."""
+    text = urllib.request.getproxies().get("https", "")
+    if not text or urllib.request.proxy_bypass(host):
+        return HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)
+    proxy, headers = urlsplit(text if "://" in text else f"http://{text}"), dict[str, str]()
+    if proxy.username:
+        pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+        headers["Proxy-Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+    connection = HTTPSConnection(str(proxy.hostname), proxy.port or 80, timeout=TIMEOUT_S, context=context)
+    connection.set_tunnel(host, port, headers)
+    return connection
 
 
-def _clock(tls: ssl.SSLSocket, place: str) -> Finding:
+def _clock(connection: HTTPSConnection) -> Finding:
     """Check the clock by the Date header of any response. A key that is not admitted gets none."""
-    asked, answer = dt.datetime.now(dt.UTC), HTTPResponse(tls)
+    asked = dt.datetime.now(dt.UTC)
     try:
-        tls.sendall(f"GET / HTTP/1.1\r\nHost: {place}\r\nConnection: close\r\n\r\n".encode())
-        answer.begin()
-        server_time = parsedate_to_datetime(str(answer.getheader("Date")))
+        connection.request("GET", "/")
+        server_time = parsedate_to_datetime(str(connection.getresponse().getheader("Date")))
     except (ConnectionError, ssl.SSLError):
         text = "the server closes the connection without an answer, as with a key that is not admitted"
         return Finding("admission", False, f"{text}. Is this site's key admitted?")
     except (OSError, HTTPException, ValueError, TypeError, IndexError):
         return Finding("clock", True, "the server does not tell the time")
+    finally:
+        connection.close()
     # the header gives whole seconds, and was written between these two moments
     early_s = (asked - server_time).total_seconds() - 1
     late_s = (dt.datetime.now(dt.UTC) - server_time).total_seconds()
@@ -185,40 +164,16 @@ def _finding(what: str, check: Callable[[], str]) -> Finding:
 
 
 def _data_text(text: str, classes: Sequence[str]) -> str:
-    from unskew.data.column_statistics import columns_of
-    from unskew.data.data_overview import value_range
+    from unskew.data import data_overview
     from unskew.data.standardisation import why_standardise
     from unskew.federation.site_data import load
 
     dataset = load(text, classes)
-    counts = f"{len(dataset.y):,} training samples, {len(dataset.y_test):,} test samples"
-    form = f"each {dataset.layout or list(dataset.shape)}; {_labels(dataset)}"
-    low, high = value_range(dataset)
-    remarks = [text for _, text in (dataset.intake.notes if dataset.intake else ())]
+    lines = data_overview.table(dataset)
     if dataset.intake and (scale := why_standardise(dataset)):
         alike = "sites are not standardised unless the study's method does it, so scale the samples at all"
-        remarks.append(f"{scale}: {alike} sites alike")
-    if dataset.intake and dataset.intake.form.get("kind") == "table":
-        columns = [str(column) for column in columns_of(dataset)]
-        remarks.append(f"columns, to be compared with the other sites': {'; '.join(columns[:MOST_COLUMNS])}")
-        if len(columns) > MOST_COLUMNS:
-            remarks[-1] += f" and {len(columns) - MOST_COLUMNS} more"
-    return "; ".join([f"{counts}, {form}; values {low:.3g} to {high:.3g}", *remarks])
-
-
-def _labels(dataset: Dataset) -> str:
-    """The labels in words: how many classes have samples and which have none; or the target's range."""
-    if target := dataset.target:
-        span = f"{dataset.y.min():.5g} to {dataset.y.max():.5g}"
-        return f"target {target.name} from {span}, learnt as (y - {target.center:.5g}) / {target.scale:.5g}"
-    used = {int(i) for i in dataset.y[dataset.y >= 0].flat}
-    if dataset.several:
-        used = {i for i, count in enumerate(dataset.y.sum(0)) if count}
-    missing = [name for i, name in enumerate(dataset.classes) if i not in used]
-    lacks = f" (none of {','.join(missing[:5])})" if missing else ""
-    if dataset.several:
-        return f"{len(dataset.classes)} labels, several a sample{lacks}"
-    return f"{len(dataset.classes) - len(missing)} classes{lacks}"
+        lines += f"\nwarning  {scale}: {alike} sites alike"
+    return lines
 
 
 def _versions() -> Finding:

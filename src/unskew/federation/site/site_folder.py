@@ -16,7 +16,7 @@ import hmac
 import socket
 import ssl
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,8 +49,7 @@ class SiteFolder:
         replace(ticket, secret="").write(folder / "ticket.json")
         public = key.public
         disk.replace(folder / f"{ticket.site}.pub", f"{public.text} {PROOF}{ticket.proof(public)}\n")
-        if ticket.authority:
-            disk.replace(folder / "ca.crt", ticket.authority)
+        disk.replace(folder / "ca.crt", ticket.authority)
         # which loads torch, and no other command about tickets needs that
         from unskew.federation.site.policy import Policy
 
@@ -70,10 +69,8 @@ class SiteFolder:
         """The site's key, read from its folder."""
         return PrivateKey.load(self.folder / "site.key")
 
-    def tls(self) -> ssl.SSLContext | None:
-        """The context of connections to the server, with the proof of this site's key; None without TLS."""
-        if not self.ticket.authority:
-            return None
+    def tls(self) -> ssl.SSLContext:
+        """The context of connections to the server, with the proof of this site's key."""
         return client_context(self.ticket.authority, self.ticket.site, self.key, place_of(self.folder))
 
 
@@ -106,27 +103,6 @@ def site_lock(folder: Path, site: str) -> Iterator[None]:
 
 LEAST_DIGITS = 16
 """Hexadecimal digits of a fingerprint that are required; a key with so many given digits cannot be found."""
-
-
-def join(folder: Path, path: Path, fingerprint: Callable[[], str]) -> tuple[SiteFolder, bool]:
-    """The site in this folder, and True if it has only now joined with the ticket at `path`.
-
-    A folder that has joined with this ticket before is opened, so that the command can be repeated; the
-    ticket's file may then be missing. fingerprint: asks a person for the coordinator's fingerprint before
-    the key is made. Raises UsageError: E111 without a ticket, E161 if the folder belongs to another ticket,
-    E503 for a bad ticket or one of another coordinator.
-    """
-    if (folder / "ticket.json").exists():
-        joined = SiteFolder.open(folder)
-        if path.exists() and Ticket.read(path).signature != joined.ticket.signature:
-            owner = f"site {joined.ticket.site} of {joined.ticket.federation}, by another ticket"
-            text = f"{folder} belongs to {owner}; join with this one in a new folder: --folder NAME"
-            raise UsageError("E161", text)
-        return joined, False
-    ticket = Ticket.read(path)
-    ticket.check()
-    check_fingerprint(ticket, fingerprint())
-    return SiteFolder.make(folder, ticket), True
 
 
 def check_fingerprint(ticket: Ticket, fingerprint: str) -> None:

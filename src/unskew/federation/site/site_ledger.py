@@ -1,5 +1,4 @@
-"""Records of a site: what has left it, what it has stated to its coordinator, and which requests it has
-refused.
+"""Records of a site: what has left it, and what it has stated to its coordinator.
 
 `spent.json` in the site's folder, and a ledger in the folder of every run: what has left. Both are written
 before an answer is sent, so that a crash can only make them overstate it.
@@ -7,8 +6,6 @@ before an answer is sent, so that a crash can only make them overstate it.
 `said.jsonl`: the site's statements about its data before a run begins, and every error. A coordinator may
 ask any number of times, so each different statement is written once, before it is sent, with the first run
 that read it. The number of different statements is limited.
-
-`troubles.json`: the last requests that the site refused or could not answer, for its operator.
 """
 
 from __future__ import annotations
@@ -276,25 +273,11 @@ def _statement_key(run: str, asked: str, what: Mapping[str, Any]) -> str:
     return json.dumps([asked, what], sort_keys=True)
 
 
-TROUBLES_FILE = "troubles.json"
-MOST_TROUBLES = 50
-
-
-def note_trouble(folder: Path, run: str, kind: str, code: str, text: str) -> None:
-    """Add a trouble and drop those before the last fifty. A repetition of the last one is counted."""
-    rows = latest_troubles(folder)
-    row: dict[str, Any] = {"run": run, "kind": kind, "code": code, "text": text[:500]}
-    if rows and row.items() <= rows[-1].items():
-        rows[-1] |= {"at": time.time(), "times": rows[-1].get("times", 1) + 1}
-    else:
-        rows.append(row | {"at": time.time(), "times": 1})
-    disk.replace_private(folder / TROUBLES_FILE, json.dumps(rows[-MOST_TROUBLES:], indent=1))
-
-
-def latest_troubles(folder: Path) -> list[dict[str, Any]]:
-    """The recorded troubles, oldest first; none if the file is missing or damaged."""
+def latest_errors(folder: Path, most: int) -> list[dict[str, Any]]:
+    """The last errors among the statements, oldest first; none if the file is missing or damaged."""
     try:
-        rows = json.loads((folder / TROUBLES_FILE).read_text())
-        return [row for row in rows if isinstance(row, dict)]
-    except (OSError, ValueError, TypeError):
+        lines = (folder / SAID_FILE).read_text().splitlines()
+        rows = [json.loads(line) for line in lines if line.endswith("}")]
+        return [row for row in rows if "code" in row["said"] and "text" in row["said"]][-most:]
+    except (OSError, ValueError, KeyError, TypeError):
         return []

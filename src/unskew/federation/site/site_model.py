@@ -17,7 +17,7 @@ from unskew.data.samples.dataset import Dataset
 from unskew.errors import StateError, UnskewError, UsageError, printable
 from unskew.federation.protocol.study_rules import SiteView, prepare
 from unskew.federation.site.site_ledger import HEADER_SHARE, RunLedger, SiteLedger, named_scores, run_rows
-from unskew.federation.site.site_run_folder import PRIVATE, RECEIVED, REMOVED, SETUP
+from unskew.federation.site.site_run_folder import PRIVATE, RECEIVED, SETUP, STATELESS
 from unskew.records import checkpoints
 from unskew.records.private_state import MemoryStore
 from unskew.records.record import Record
@@ -116,7 +116,7 @@ def _private(path: Path, base: int) -> Tree:
     file = path / PRIVATE.format(base)
     if file.is_file():
         return checkpoints.read(file)[0]
-    if base and ((path / REMOVED).exists() or any(path.glob(PRIVATE.format("*")))):
+    if base and not (path / STATELESS).exists():
         text = f"the private state after round {base} is not in {path} any more; copy it back there."
         raise StateError("E201", text)
     return {}

@@ -1,4 +1,4 @@
-"""A site's folder of a run, `SITE/runs/NUMBER/`: its files, and their removal when the run is over.
+"""A site's folder of a run, `SITE/runs/NUMBER/`, and its files.
 
 The folder contains the number of the last answered request, the run's setup, and the site's private state.
 The private state after round t is in `private-<t>.safetensors`. A request names the last round of this site
@@ -10,7 +10,7 @@ contain other noise, and a reader of both would learn more than epsilon allows. 
 stored before it is sent, and sent again if the coordinator was killed and asks again. Scores are not
 stored; no noise covers them.
 
-Cleaning removes received models, private state and noisy replies. Files that protect the site remain: the
+An operator may remove all `*.safetensors` of a run that is over. Files that protect the site remain: the
 number of the last request, so that no old request is answered again, the last round with a noisy reply, and
 the list and ledger of what has left.
 """
@@ -18,8 +18,7 @@ the list and ledger of what has left.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,12 +28,11 @@ from unskew.core.replies import Reply
 from unskew.core.trees import Tree, flat_tree
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import StateError, UsageError
-from unskew.federation.protocol.hello import part_versions, version_change, versions
+from unskew.federation.protocol.hello import version_change, versions
 from unskew.federation.protocol.study_rules import SiteView
 from unskew.federation.protocol.wire_format import Packet
 from unskew.federation.site.local_run import SiteRun
 from unskew.federation.site.site_ledger import KEPT_ROUNDS, AnsweredRequest, policy_refusal
-from unskew.methods import registry
 from unskew.records import checkpoints
 from unskew.round.clients import Broadcast
 from unskew.runs.run_folder import fingerprint
@@ -44,22 +42,17 @@ from unskew.system.disk import AT_SITE as SETUP
 RECEIVED = "received.safetensors"
 """The last received weights, with the rest of their request."""
 HELD = "slices.safetensors"
-"""The slices of Parts as they came last (see `held_slices.py`)."""
+"""The slices of Parts as they came last (see `local_run.py`)."""
 PRIVATE = "private-{}.safetensors"
 """The private state after a round."""
-REMOVED = "private-removed"
-"""Marks removed or lost private state, without which the run cannot continue here."""
 STATELESS = "stateless"
 """Marks that this site has trained in the run without private state."""
 SAMPLES = "samples"
 """The fingerprint of the samples at the begin of the run."""
 VERSIONS = "versions.json"
-"""The versions at the begin of the run, including those of Parts from packages."""
+"""The versions at the begin of the run."""
 NOISY_ROUNDS = 2
 """Rounds of stored noisy replies; a coordinator goes back by two rounds at most."""
-IN_USE_S = 3600.0
-"""A run that was used within this many seconds may be in progress."""
-DAY_S = 86400.0
 
 
 @dataclass(frozen=True)
@@ -91,19 +84,19 @@ class SiteRunFolder:
         """
         (self.path / HELD).unlink(missing_ok=True)
         if not (self.path / SAMPLES).exists():
-            disk.replace(self.path / VERSIONS, json.dumps(_versions(facts)))
+            disk.replace(self.path / VERSIONS, json.dumps(versions()))
             disk.replace(self.path / SAMPLES, _fingerprint(data))
         checkpoints.write(self.path / SETUP, tree, facts)
 
-    def check_same(self, data: Dataset, facts: Mapping[str, Any]) -> None:
-        """Raises UsageError (E504) if the run began here with other samples or other versions.
+    def check_same(self, data: Dataset) -> None:
+        """Raises UsageError (E504) if the run began here with other samples or another version of torch.
 
         Other samples may be equal in number, and the coordinator compares neither if it never lost this
-        site. facts: the run's setup.
+        site.
         """
         known, samples = self.path / VERSIONS, self.path / SAMPLES
         before = json.loads(known.read_bytes()) if known.exists() else None
-        if before is not None and (text := version_change(f"site {self.site}", before, _versions(facts))):
+        if before is not None and (text := version_change(f"site {self.site}", before, versions())):
             raise UsageError("E504", f"{text}; bring that version back, or leave the site out.")
         if samples.exists() and samples.read_text() != _fingerprint(data):
             text = f"site {self.site} holds other samples than when the run began"
@@ -150,7 +143,6 @@ class SiteRunFolder:
         base, t, stateless = request.header.get("base", 0), request.header["t"], self.path / STATELESS
         if private:
             if base and not self._private_rounds() and not stateless.exists():
-                disk.replace(self.path / REMOVED, "")
                 raise StateError("E201", f"site {self.site} has lost its private state of round {base}.")
             checkpoints.write(self._private(t), private, {"t": t})
         elif not stateless.exists():
@@ -220,62 +212,5 @@ class SiteRunFolder:
         return self.path / f"{name}-{t}.safetensors"
 
 
-def _versions(facts: Mapping[str, Any]) -> dict[str, str]:
-    return versions() | part_versions(registry.parse(str(facts["settings"]["method"])))
-
-
 def _fingerprint(data: Dataset) -> str:
     return fingerprint(SiteView.of(data, 0, 1, 0), by_sample=True)
-
-
-@dataclass(frozen=True)
-class RunFiles:
-    """The removable files of a run. used_s: seconds since its last use."""
-
-    path: Path
-    files: tuple[Path, ...]
-    bytes: int
-    used_s: float
-
-    @staticmethod
-    def of(path: Path) -> RunFiles:
-        """The removable files of the run in this folder."""
-        patterns = (SETUP, RECEIVED, HELD, PRIVATE.format("*"), "noisy-*.safetensors", "*.part")
-        files = tuple(file for pattern in patterns for file in sorted(path.glob(pattern)))
-        used = max((p.stat().st_mtime for p in path.iterdir()), default=path.stat().st_mtime)
-        return RunFiles(path, files, sum(p.stat().st_size for p in files), time.time() - used)
-
-    @property
-    def age(self) -> str:
-        """The time since the last use, in words."""
-        for unit, length_s in (("day", DAY_S), ("hour", 3600.0), ("minute", 60.0)):
-            if self.used_s >= 2 * length_s:
-                return f"{self.used_s / length_s:.0f} {unit}s ago"
-        return f"{max(0.0, self.used_s):.0f} seconds ago"
-
-    def remove(self) -> None:
-        """Remove the files. A coordinator that continues the run reads that the private state is lost."""
-        if any(p.match(PRIVATE.format("*")) for p in self.files):
-            disk.replace(self.path / REMOVED, "")
-        for path in self.files:
-            path.unlink(missing_ok=True)
-
-
-def removable_runs(
-    folder: Path, runs: Sequence[str], older_days: float
-) -> tuple[list[RunFiles], list[RunFiles]]:
-    """(removable, possibly in progress) of these runs, or of all that were not used for `older_days` days.
-
-    Raises UsageError (E111) for an unknown run, StateError (E110) for a named one that may be in progress.
-    """
-    known = {path.name: path for path in sorted((folder / "runs").glob("*")) if path.is_dir()}
-    for run in runs:
-        if run not in known:
-            raise UsageError("E111", f"{folder} keeps nothing of a run '{run}'.")
-    kept = [RunFiles.of(known[run]) for run in (runs or known)]
-    busy = [k for k in kept if k.used_s < IN_USE_S and (runs or k.files)]
-    if runs and busy:
-        text = f"run {busy[0].path.name} was last used {busy[0].age} and may be going on"
-        raise StateError("E110", f"{text}; try again once it has been quiet for an hour.")
-    old = [k for k in kept if k.files and (runs or k.used_s >= older_days * DAY_S)]
-    return [k for k in old if k not in busy], [k for k in old if k in busy]

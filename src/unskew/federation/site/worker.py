@@ -21,13 +21,7 @@ from pathlib import Path
 from unskew.errors import UnskewError
 from unskew.federation.programs import configure_malloc
 from unskew.federation.protocol.identity import PublicKey
-from unskew.federation.protocol.signed_messages import (
-    BUDGET,
-    SOCKET,
-    MessageNotStored,
-    SignedMessage,
-    read_exactly,
-)
+from unskew.federation.protocol.signed_messages import BUDGET, SOCKET, SignedMessage, read_exactly
 from unskew.federation.site.site import Site, SiteIdentity
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.site_data import load
@@ -54,11 +48,7 @@ def _answer_one(site: Site, line: socket.socket) -> None:
     line.settimeout(READING_S)
     try:
         (budget_s,) = BUDGET.unpack(read_exactly(line, BUDGET.size))
-        request = SignedMessage.receive(line, site.member.folder)
-    except MessageNotStored as error:
-        with suppress(OSError):
-            site.refusal(error.digest, error).send(line)
-        return
+        request = SignedMessage.receive(line)
     except (OSError, UnicodeDecodeError):
         return
     watchdog = threading.Timer(max(1.0, budget_s), os._exit, (OVERDUE,))
