@@ -360,7 +360,7 @@ def conduct_order(channel: Channel, order: Order) -> None:
                 known = explain(error)
                 code, text = known.exit_code, str(known)
             except (SystemExit, KeyboardInterrupt):
-                text = "E507 the run ended on request, or by Flower's server because the clock has jumped; every"
+                text = "E507 the run ended on request, or because Flower found that the clock jumped; every"
                 text += " finished round is saved."
                 raise
             except BaseException as error:
