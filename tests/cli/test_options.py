@@ -51,7 +51,7 @@ FROZEN = {
         "table --rows --methods --add --seeds --scale --processes --folder"
         " --keep --page --anew --dry-run --file --json"
     ),
-    "list": ("kind --against --family --task --json"),
+    "list": "kind --against --family --task --json --time",
     "explain": "method --data --model",
     "check": "method --json",
     "serve": "name --folder --bind",

@@ -29,6 +29,7 @@ class Arguments:
     )
     task: Annotated[str | None, "for methods: those that serve this task, such as regression"] = None
     json: Annotated[bool, "print JSON; of methods, all that is known of each"] = False
+    time: Annotated[bool, "for experiments: also the processor time of each; takes a few minutes"] = False
 
     @property
     def given(self) -> str:
@@ -36,13 +37,17 @@ class Arguments:
         return next((name for name in FILTERS if getattr(self, name) is not None), "")
 
     def check(self) -> None:
-        """Raises UsageError (E109) for a filter for anything but methods, and for a value that no method
-        has."""
+        """Raises UsageError (E109) for a filter or `--time` for other kinds of entries, and for a value that
+        no method has."""
+        if self.time and self.kind != "experiments":
+            raise UsageError("E109", f"--time works for experiments only, not for {self.kind}.")
+        if self.given and self.kind != "methods":
+            raise UsageError("E109", f"--{self.given} works for methods only, not for {self.kind}.")
+        if not self.given:
+            return
         from unskew.core.description import Family, Skew
         from unskew.core.part import Part
 
-        if self.given and self.kind != "methods":
-            raise UsageError("E109", f"--{self.given} works for methods only, not for {self.kind}.")
         for name, known in zip(FILTERS, (get_args(Skew), [*filter(None, get_args(Family))], Part.tasks)):
             if (word := getattr(self, name)) is not None and word not in known:
                 text = f"--{name} is one of {', '.join(known)}; got {excerpt(word)}."
@@ -67,8 +72,7 @@ def list_(arguments: Arguments) -> None:
     """
     import json
 
-    if arguments.given:
-        arguments.check()
+    arguments.check()
     entries: dict[str, Any] = _about(arguments.kind)
     if arguments.kind == "methods" and (arguments.given or arguments.json):
         parts = _parts(entries)
@@ -81,7 +85,7 @@ def list_(arguments: Arguments) -> None:
         return
     width = max(map(len, entries), default=0) + 2
     for name, about in entries.items():
-        print(f"{name:<{width}}{about}", flush=True)
+        print(f"{name:<{width}}{about}{f'. {_time(name)}' if arguments.time else ''}", flush=True)
 
 
 def _about(kind: str) -> dict[str, str]:
@@ -143,3 +147,18 @@ def _experiments() -> dict[str, str]:
         rows = f"{here} of {plural(len(experiment.rows), 'row')} can run here"
         entries[name] = f"{experiment.title}; {rows}, {plural(len(experiment.methods), 'method')}"
     return entries
+
+
+def _time(name: str) -> str:
+    """The processor time that `reproduce` would take for all rows with data on this machine."""
+    from unskew.experiments.duration import duration_text
+    from unskew.experiments.files import read_experiment
+    from unskew.experiments.request import Request
+
+    experiment = read_experiment(name)
+    rows = [row for row in experiment.rows if row.has_data]
+    settings = [experiment.settings_of(row, method) for row in rows for method in experiment.methods]
+    runs = {each.fingerprint(): each for each in settings}
+    if not runs:
+        return "No data here."
+    return f"{duration_text(list(runs.values()), Request.seeds)} for {Request.seeds} seeds."
