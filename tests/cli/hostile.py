@@ -74,7 +74,9 @@ READS: dict[str, tuple[Use, ...]] = {
     "diagnose": (Use("diagnose --skew iid --clients 2 t.csv", "t.csv", True),),
     "resume": (Use("resume r", "r"), Use("resume c", "c"), Use("resume u", "u", True)),
     "attach": (Use("attach r", "r", True, code=2),),
-    "attack": (Use("attack r labels", "r", True),),
+    "attack": (
+        Use("attack r membership --set clients=1 --set shadows=2 --set passes=1 --samples 20", "r", True),
+    ),
     "watch": (Use("watch r --once", "r"), Use("watch c --once", "c"), Use("watch tables --once", "tables")),
     "report": (Use("report r", "r"), Use("report c", "c"), Use("report kept", "kept")),
     "figures": (Use("figures r", "r", True),),
