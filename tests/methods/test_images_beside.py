@@ -113,16 +113,6 @@ def test_what_is_no_image_is_standardised_all_the_same(method, tmp_path):
     assert np.allclose(run.predict_proba(GIVEN), by_hand.predict_proba(scaled), atol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["fedrdn", "unskew"])
-def test_an_exported_model_normalises_as_the_run_does(method, tmp_path):
-    run = trained(GIVEN, Whole(), method)
-    run.export(tmp_path / "out", "torch-export")
-    graph = torch.export.load(tmp_path / "out/model.pt2").module()
-    given = {name: torch.as_tensor(values[:7]) for name, values in GIVEN.items()}
-    shown = torch.as_tensor(run.predict_proba({name: values[:7] for name, values in GIVEN.items()}))
-    torch.testing.assert_close(graph(**given).softmax(1), shown, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("method", "x", "says"),
     [

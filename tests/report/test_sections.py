@@ -85,7 +85,7 @@ def test_without_the_file_there_is_no_such_section(tmp_path):
 def test_no_two_sections_have_one_place():
     orders = [module.ORDER for module in sections.section_modules()]
     assert orders == sorted(set(orders))
-    assert len(orders) == 21
+    assert len(orders) == 19
 
 
 def test_a_string_that_is_no_markup_is_escaped(tmp_path, monkeypatch):
