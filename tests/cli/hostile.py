@@ -71,13 +71,12 @@ READS: dict[str, tuple[Use, ...]] = {
         Use("run fedavg --skew iid --clients 3 --dry-run --model mlp --data images", "images"),
     ),
     "compare": (Use("compare fedavg --no-references --dry-run --config study.yaml", "study.yaml"),),
-    "diagnose": (Use("diagnose --skew iid --clients 2 t.csv", "t.csv"),),
+    "diagnose": (Use("diagnose --skew iid --clients 2 t.csv", "t.csv", True),),
     "resume": (Use("resume r", "r"), Use("resume c", "c"), Use("resume u", "u", True)),
     "attach": (Use("attach r", "r", True, code=2),),
     "attack": (
         Use("attack r membership --set clients=1 --set shadows=2 --set passes=1 --samples 20", "r", True),
     ),
-    "audit": (Use("audit r --samples 4", "r", True),),
     "watch": (Use("watch r --once", "r"), Use("watch c --once", "c"), Use("watch tables --once", "tables")),
     "report": (Use("report r", "r"), Use("report c", "c"), Use("report kept", "kept")),
     "figures": (Use("figures r", "r", True),),
@@ -88,11 +87,11 @@ READS: dict[str, tuple[Use, ...]] = {
     ),
     "export": (Use("export r out", "r", True),),
     "reproduce": (Use("reproduce table.yaml --dry-run", "table.yaml"),),
-    "explain": (Use("explain fedavg --data d.npz", "d.npz"),),
+    "explain": (Use("explain fedavg --data d.npz", "d.npz", True),),
     "join": (Use("join a.ticket --folder s", "a.ticket"),),
     "data check": (
-        Use("data check d.npz", "d.npz"),
-        Use("data check images", "images"),
+        Use("data check d.npz", "d.npz", True),
+        Use("data check images", "images", True),
         Use("data check t.csv", "t.csv"),
     ),
     "data get": (
@@ -112,11 +111,13 @@ OWN_FILES_ONLY = {
         "federation ticket",
         "federation revoke",
         "federation add",
+        "audit",
     ),
     *("federation remove", "federation show"),
     *("site approve", "site policy", "site refuse", "site watch", "site run"),
 }
-"""Commands that read nothing but what the user, or another command of the user's, has written. `site run` reads
+"""Commands that read nothing but what the user, or another command of the user's, has written. `audit` is an attack,
+which reads a run as all of them do; `site run` reads
 a ticket by the function of `join`, and what a coordinator sends in tests/federation."""
 
 

@@ -3,6 +3,8 @@ site."""
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -190,7 +192,8 @@ def test_a_run_predicts_tables_with_holes_by_the_medians_of_its_training(tmp_pat
     assert rows[0, 0] == pytest.approx(median)
     assert [float(p[1]) > 0.5 for p in (old, young)] == [True, False]
     run.export(tmp_path / "e")
-    assert f"an empty cell of 'age' is {median:g}" in (tmp_path / "e" / "model.json").read_text()
+    takes = json.loads((tmp_path / "e" / "model.json").read_text())["inputs"]
+    assert takes["form"]["missing"]["age"] == median
 
 
 def test_a_site_fills_its_own_cells_and_its_medians_do_not_leave_it(tmp_path):

@@ -46,12 +46,10 @@ def test_what_steps_add_up_to_is_exact_up_to_the_largest_momentum(rho, steps):
 def test_a_round_whose_learning_rate_is_nothing_moves_nothing_and_drops_nobody(method, lanes, falling):
     """SCAFFOLD divided 0 by 0, so that all replies were dropped and `lr` was called too high; APPLE ended in
     a traceback."""
-    said: list[str] = []
     settings = {**FAST, **falling, "lanes": lanes, "rounds": 4}
-    result = unskew.run(method, conformance.small_federation(), say=said.append, **settings)
+    result = unskew.run(method, conformance.small_federation(), **settings)
     merged = [len(e["answered"]) for e in result.record.rows["events"] if e["code"] == "round"]
     assert merged[1:] == [K, K, K]
-    assert sum(text.startswith("E128") for text in said) == 1
 
 
 def test_control_variates_stay_where_nothing_moved():

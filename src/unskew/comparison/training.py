@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from unskew.attacks.perform import quickly
 from unskew.comparison import workers
@@ -55,9 +56,14 @@ def train_all(cells: list[Cell], processes: int, look: Callable[[list[Cell]], No
         cell.look()
     if any(cell.objects.given for cell in cells):
         for cell in waiting:
-            workers.train_here(cell, lambda cell=cell: (cell.look(), look(cells)))
+            workers.train_here(cell, partial(_looked, cell, cells, look))
     elif waiting:
         _train(cells, waiting, processes or parallel_runs(waiting[0].settings.device), look)
+    look(cells)
+
+
+def _looked(cell: Cell, cells: list[Cell], look: Callable[[list[Cell]], None]) -> None:
+    cell.look()
     look(cells)
 
 
