@@ -11,45 +11,19 @@ import numpy as np
 from unskew.report.figures.svg import HUES, WIDTH, dots, shorten, svg, text
 
 
-def received_inputs(measured: Mapping[str, Any], classes: Sequence[str]) -> str:
-    """One picture with a row of inputs per class.
+def image_rows(sheet: Mapping[str, Any], names: Sequence[str], title: str) -> str:
+    """One picture with a row of inputs for each name.
 
-    measured: {"classes": indices of the rows' classes, "columns": inputs in a row, "png": the picture in
-    base64}.
+    sheet: {"columns": inputs in a row, "png": the picture in base64}.
     """
-    names = [str(classes[c]) if c < len(classes) else str(c) for c in measured["classes"]]
-    label = f"Inputs received from others, of {len(names)} classes"
-    rows = [shorten(name, 13) for name in names]
-    return _image_rows(measured, rows, label, (110.0, 44.0), "tick")
-
-
-def reconstructions(sheet: Mapping[str, Any]) -> str:
-    """One picture with a row of samples for each of `rows`, such as "there", "linear decoder" and "class
-    mean".
-
-    sheet: {"rows": names, "columns": samples in a row, "png": the picture in base64}.
-    """
-    names = [str(name) for name in sheet["rows"]]
-    label = f"Samples and what was made of payloads: {', '.join(names)}"
     rows = [shorten(name, 28) for name in names]
-    return _image_rows(sheet, rows, label, (190.0, 64.0), "label")
-
-
-def _image_rows(
-    sheet: Mapping[str, Any],
-    rows: Sequence[str],
-    label: str,
-    places: tuple[float, float],
-    kind: str,
-) -> str:
-    """places: the margin for the names, and the largest side of an image."""
-    left, widest = places
-    cell = min(widest, (WIDTH - left) / max(1, sheet["columns"]))
-    parts = [text(left - 10, (i + 0.6) * cell, name, kind, "end") for i, name in enumerate(rows)]
+    left = 190.0
+    cell = min(64.0, (WIDTH - left) / max(1, sheet["columns"]))
+    parts = [text(left - 10, (i + 0.6) * cell, name, "label", "end") for i, name in enumerate(rows)]
     place = f'x="{left}" y="0" width="{sheet["columns"] * cell:.1f}" height="{len(rows) * cell:.1f}"'
     scaled = f'{place} preserveAspectRatio="none" style="image-rendering:pixelated"'
     parts.append(f'<image {scaled} href="data:image/png;base64,{escape(str(sheet["png"]))}"/>')
-    return svg(len(rows) * cell + 4, label, parts)
+    return svg(len(rows) * cell + 4, f"{title}: {', '.join(names)}", parts)
 
 
 TITLES = {"local": "local models, after their last local training", "global": "the global model"}

@@ -18,7 +18,7 @@ from unskew.report.analysis.leakage import Leakage, extremes, leakages, stronges
 from unskew.report.analysis.numbers import MISSING, digits
 from unskew.report.analysis.runs import RunData, Traffic
 from unskew.report.figures.curves import curves, roc
-from unskew.report.figures.images import reconstructions
+from unskew.report.figures.images import image_rows
 from unskew.report.figures.svg import Line, numbered_colour
 from unskew.report.sections import Context, Section, figure, render
 from unskew.report.sections.disclosure import Item, item
@@ -176,7 +176,8 @@ def _pictures(method: str, run: RunData) -> list[tuple[str, Markup]]:
         if receivers := shown.get("roc"):
             drawn.append((f"{method}: {name}, true against false positives", figure(roc(receivers))))
         for title, sheet in shown.get("images", {}).items():
-            drawn.append((f"{method}: {title}", figure(reconstructions(sheet))))
+            picture = image_rows(sheet, sheet["rows"], "Samples and what was made of payloads")
+            drawn.append((f"{method}: {title}", figure(picture)))
         if plot := shown.get("lines"):
             lines = [
                 Line(

@@ -13,7 +13,7 @@ from unskew.report.analysis.runs import EVALUATED, RunData
 from unskew.report.analysis.stats import NAN, Score
 from unskew.report.figures.bars import histograms
 from unskew.report.figures.curves import curves
-from unskew.report.figures.images import received_inputs, tsne
+from unskew.report.figures.images import image_rows, tsne
 from unskew.report.figures.matrices import confusion, cross_site, exposure
 from unskew.report.sections import Context, Section, figure, render
 
@@ -119,7 +119,9 @@ def _drawn(measure: str, entry: Mapping[str, Any], run: RunData) -> list[tuple[s
         case "exposure":
             return [("Who has received something from whom", exposure(entry, run.planned))]
         case "received":
-            return [("Inputs that clients receive from others", received_inputs(entry, classes))]
+            names = [str(classes[c]) if c < len(classes) else str(c) for c in entry["classes"]]
+            title = "Inputs that clients receive from others"
+            return [(title, image_rows(entry, names, title))]
         case "tsne":
             return [("Test features in the plane (t-SNE)", tsne(entry))]
         case "histograms":
