@@ -4,20 +4,17 @@ a resume, and whether its steps are recorded."""
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from unskew import config
 from unskew.records import checkpoints
 from unskew.round import run
 from unskew.round.loop import Loop, RoundSummary
-from unskew.runs import hardware, resolve
+from unskew.runs import resolve
 from unskew.runs.run_folder import RunFolder
 
 SHAPE, CLASSES = (3, 8, 8), 5

@@ -236,7 +236,7 @@ def test_each_step_finds_what_the_last_one_left_and_private_state_stays(lanes):
 def test_what_begin_did_not_make_is_refused():
     made = conformance.loop_for(Method(Steps(leaf="other")), lanes="8")
     with pytest.raises(
-        UsageError, match="E127 the hook `carry` of 'steps' .* returned 'other', which it was not given"
+        UsageError, match=r"E127 the hook `carry` of 'steps' .* returned 'other', which it was not given"
     ):
         made.trainer.train(made.down(made.begin(), 1), [0, 1], {})
     made.trainer.close()
