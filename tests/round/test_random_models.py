@@ -148,6 +148,7 @@ def test_a_random_model_trains_as_in_a_plain_loop_or_is_refused(seed):
     }
     if not all(found.values()):
         assert not any(found.values()), model.words
+        assert seed == 2 or seed >= 6  # few are refused, or this would say little
         return
     plainly = ended(
         lambda: plain(model, by_itself=False, data=DATA), RuntimeError, "modified by an inplace operation"

@@ -301,10 +301,12 @@ class Kernels(TorchFunctionMode):
         return F.group_norm(x, num_groups, weight, bias, eps)
 
     def edged_norm_relu(self, *args: Any) -> Any:
-        *tensors, training, momentum, eps = args[:9]
+        inside, edge, mean, var, w, b, training, momentum, eps = args[:9]
         record = not self._differentiating
-        ways = training and not self.frozen, momentum, eps, self._weight_B, record and not self.folded, record
-        return edged_norm_relu(*tensors, *ways)
+        training, fast = training and not self.frozen, record and not self.folded
+        return edged_norm_relu(
+            inside, edge, mean, var, w, b, training, momentum, eps, self._weight_B, fast, record
+        )
 
     def dropout(self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         if not training or p == 0:
