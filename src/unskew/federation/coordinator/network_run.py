@@ -360,8 +360,8 @@ def conduct_order(channel: Channel, order: Order) -> None:
                 known = explain(error)
                 code, text = known.exit_code, str(known)
             except (SystemExit, KeyboardInterrupt):
-                text = "E507 the run was told to end, or ended by Flower's server, where the clock has jumped; every"
-                text += " finished round is saved."
+                text = "E507 the run was told to end, or its clock has jumped and Flower's server ended it;"
+                text += " every finished round is saved."
                 raise
             except BaseException as error:
                 state, code, text = "failed", 1, f"{type(error).__name__}: {error}"
