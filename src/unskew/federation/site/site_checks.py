@@ -70,7 +70,7 @@ def network(joined: SiteFolder) -> list[Finding]:
         text = f"{place} cannot be reached: {error}. Is the server running, and is its port open?"
         return [Finding("network", False, text)]
     answers = Finding("network", True, f"{place} answers in {(time.monotonic() - began) * 1000:.0f} ms")
-    expires_s = ssl.cert_time_to_seconds(str(connection.sock.getpeercert()["notAfter"]))
+    expires_s = ssl.cert_time_to_seconds(str((connection.sock.getpeercert() or {})["notAfter"]))
     days = (dt.datetime.fromtimestamp(expires_s, dt.UTC) - dt.datetime.now(dt.UTC)).days
     text = f"signed by the federation's authority, valid for {days} more days"
     return [answers, Finding("certificate", True, text), _clock(connection)]
