@@ -7,7 +7,6 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 
-from unskew.report.figures.bars import reliability
 from unskew.report.figures.curves import curves, roc
 from unskew.report.figures.matrices import confusion, exposure
 from unskew.report.figures.svg import SHADES, Line
@@ -59,29 +58,6 @@ def test_a_receivers_curve_is_read_at_one_percent_of_false_positives():
     drawn = roc([{"name": "loss", "fpr": [0.0, 0.01, 0.011, 1.0], "tpr": [0.0, 0.25, 0.75, 1.0]}])
     assert described(drawn).endswith("loss catches 25.0% at 1 %")
     assert roc([]) == ""
-
-
-def test_reliability_has_a_bar_for_each_bin_with_samples_as_high_as_its_accuracy():
-    bins = {"count": [0, 4, 6], "confidence": [0.0, 0.5, 0.9], "accuracy": [0.0, 0.25, 1.0]}
-    drawn = reliability({"bins": bins, "ece": 0.125}, "m2")
-    assert "10 test samples, expected calibration error 12.5%" in described(drawn)
-    bar = (
-        r'<rect class="m2 fill" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"><title>([^<]*)<'
-    )
-    boxes = [(*map(float, box), words) for *box, words in re.findall(bar, drawn)]
-    assert len(boxes) == 2
-    (x1, y1, _, h1, words), (x2, y2, w2, h2, _) = boxes
-    assert (x1, x2, w2) == (62 + 100 + 1, 62 + 200 + 1, 98)
-    assert words == "confidence 33 % to 67 %: 25 % of 4 right"
-    assert ">confidence (bars: share that is right)<" in drawn
-    assert (h1, h2) == (75, 300)
-    assert (y1, y2) == (12 + 225, 12)
-    never = reliability(
-        {"bins": {"count": [0, 4], "confidence": [0, 0.9], "accuracy": [0.0, 0.0]}, "ece": 0.9}, "m2"
-    )
-    ((*_, y, _, h, words),) = re.findall(bar, never)  # it looked like a bin without samples
-    assert (float(y), float(h)) == (310, 2)
-    assert words.endswith("0 % of 4 right")
 
 
 def test_exposure_is_darker_the_earlier_it_was():

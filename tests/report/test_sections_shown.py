@@ -29,17 +29,6 @@ def table(html):
     ]
 
 
-def calibrated(*named, ece=0.125):
-    bins = {"count": [0, 8], "confidence": [0.0, 0.75], "accuracy": [0.0, 0.5]}
-    return {
-        "calibration": {
-            "bins": bins,
-            "ece": ece,
-            "sites": [{"name": n, "n": 4, "ece": e, "overconfidence": 0.0} for n, e in named],
-        }
-    }
-
-
 def measured(tmp_path, **by_method):
     made = []
     for method, held in by_method.items():
@@ -47,26 +36,6 @@ def measured(tmp_path, **by_method):
         (at / "measures.json").write_text(json.dumps(held))
         made.append(read_run(at))
     return context_of(made, "x")
-
-
-def test_calibration_has_a_picture_for_each_method_and_a_row_for_each_client_of_any(tmp_path):
-    """A client that the first method has not measured had no row."""
-    context = measured(
-        tmp_path, fedavg=calibrated(("a", 0.25)), flea=calibrated(("b", 0.5), ("a", 0.0625), ece=0.25)
-    )
-    html = measures.build(context).html
-    assert [(title, words.split(", ")[-1]) for title, words in pictures(html)] == [
-        ("fedavg: Reliability of the global model", "expected calibration error 12.5%"),
-        ("flea: Reliability of the global model", "expected calibration error 25.0%"),
-    ]
-    assert [set(re.findall(r'class="(m\d)[^"]* fill"', drawn)) for drawn in html.split("</svg>")[:2]] == [
-        {"m0"},
-        {"m1"},
-    ]
-    assert table(html) == (
-        ["client", "fedavg", "flea"],
-        [["a", "25.0 (n = 4)", "6.2 (n = 4)"], ["b", "–", "50.0 (n = 4)"]],
-    )
 
 
 def test_confusion_has_a_matrix_of_all_samples_and_one_of_each_client_that_has_some(tmp_path):
@@ -220,11 +189,10 @@ def test_what_was_measured_by_site_is_shown_and_names_stay_text(tmp_path):
     federation = json.loads((at / "federation.json").read_text())
     (at / "federation.json").write_text(json.dumps({**federation, "classes": [EVIL, "b"]}))
     held = {"confusion": {"all": [[3, 1], [0, 6]], "names": [EVIL], "sites": [[[0, 0], [0, 6]]]}}
-    (at / "measures.json").write_text(json.dumps(held | calibrated((EVIL, 0.125))))
+    (at / "measures.json").write_text(json.dumps(held))
     text = write_report(at, tmp_path / "page.html").read_text()
     tags = Tags(text)
     assert not tags.open
     assert not tags.wrong
     assert "<script>alert" not in text
-    assert "12.5 (n = 4)" in text
     assert "Which class is taken for which, all test samples: 9 of 10 samples right" in text

@@ -1,4 +1,4 @@
-"""Bars: class shares of a shared buffer, and reliability by confidence."""
+"""Bars: class shares of a shared buffer."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import numpy as np
 
 from unskew.report.figures.svg import (
     WIDTH,
-    Scale,
     label_stride,
     line,
     shorten,
     svg,
     text,
     tooltip,
-    x_axis,
 )
 
 TALL, STEP = 70, 128
@@ -74,35 +72,3 @@ def _panel(
         name = shorten(str(classes[c]), letters)
         parts.append(text(x + (c + 0.5) * bar, y + TALL + 14, name, anchor="middle"))
     return "".join(parts)
-
-
-def reliability(measured: Mapping[str, Any], colour: str) -> str:
-    """Bars of accuracy by bin of confidence, and the line on which both are equal; "" without samples.
-
-    measured: {"bins": {"count", "confidence", "accuracy": [B]}, "ece"}. colour: the method's class.
-    """
-    bins = measured["bins"]
-    total, count = sum(bins["count"]), len(bins["count"])
-    if not total:
-        return ""
-    left, top, side = 62.0, 12.0, 300.0
-    x, y = Scale(0.0, 1.0, left, left + side), Scale(0.0, 1.0, top + side, top)
-    parts = [line(x.begin, float(y(v)), x.end, float(y(v)), "grid") for v in y.ticks(5)]
-    parts += [text(left - 8, float(y(v)) + 4, _percent(v), anchor="end") for v in y.ticks(5)]
-    for b, (n, accuracy) in enumerate(zip(bins["count"], bins["accuracy"])):
-        if n:
-            low, high = b / count, (b + 1) / count
-            words = f"confidence {_percent(low)} to {_percent(high)}: {_percent(accuracy)} of {n:,} right"
-            tall = max(float(y(0.0) - y(accuracy)), 2.0)  # an accuracy of 0 would be invisible
-            parts.append(
-                f'<rect class="{colour} fill" x="{float(x(low)) + 1:.1f}" y="{y.begin - tall:.1f}"'
-                f' width="{side / count - 2:.1f}" height="{tall:.1f}">{tooltip(words)}</rect>'
-            )
-    parts.append(line(x.begin, y.begin, x.end, y.end, "base"))
-    parts.append(x_axis(x, top + side, top, "confidence (bars: share that is right)", _percent, 5))
-    words = f"right by how sure, {total:,} test samples, expected calibration error {measured['ece']:.1%}"
-    return svg(top + side + 50.0, f"Share of predictions that are {words}", parts)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"

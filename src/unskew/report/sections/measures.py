@@ -8,10 +8,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from unskew.report.analysis.numbers import MISSING, three_digits
+from unskew.report.analysis.numbers import three_digits
 from unskew.report.analysis.runs import EVALUATED, RunData
 from unskew.report.analysis.stats import NAN, Score
-from unskew.report.figures.bars import histograms, reliability
+from unskew.report.figures.bars import histograms
 from unskew.report.figures.curves import curves
 from unskew.report.figures.images import image_rows, tsne
 from unskew.report.figures.matrices import confusion, cross_site, exposure
@@ -37,18 +37,13 @@ TITLES = {
         "Received inputs, distance to the nearest training sample, relative to that of test rows"
     ),
     "cross_site": "Local models at other sites, mean score",
-    "calibration_ece": "Expected calibration error of the global model",
-    "calibration_overconfidence": "Mean confidence of the global model less its accuracy",
     "sites_local": "Separation of sites, test features, local models",
     "sites_global": "Separation of sites, test features, global model",
 }
 """Metrics in the order of the table; others follow under their names."""
 NOTE = (
-    "Matrices and pictures are of each method's first seed. A bar of a reliability diagram is the share of"
-    " predictions that are right among those of one confidence; on the line a model is right as often as it"
-    " is sure, and bars below it mean that it is too sure. The expected calibration error is the mean"
-    " distance from the line, weighted by samples (15 bins, Guo et al., 2017); on few samples it is above"
-    " zero by chance alone. Of very many clients those with the most test samples are shown."
+    "Matrices and pictures are of each method's first seed. Of very many clients those with the most test"
+    " samples are shown."
 )
 
 
@@ -62,7 +57,6 @@ def build(context: Context) -> Section | None:
         methods=list(context.methods),
         values=[(title, [three_digits(s) for s in scores]) for _, title, scores in metrics],
         pictures=[*_series(context, metrics), *pictures],
-        sites=_calibration_by_site(context),
     )
     seeds = ", mean ± standard deviation over seeds" if context.seeds > 1 else ""
     lead = (
@@ -111,13 +105,13 @@ def _pictures(context: Context) -> list[tuple[str, Markup]]:
         (f"{method}: {title}", figure(picture))
         for method, group in context.methods.items()
         for measure, entry in group[0].measures.items()
-        for title, picture in _drawn(measure, entry, group[0], context.colours[method])
+        for title, picture in _drawn(measure, entry, group[0])
         if picture
     ]
 
 
-def _drawn(measure: str, entry: Mapping[str, Any], run: RunData, colour: str) -> list[tuple[str, str]]:
-    """(title, picture or "") of an entry in measures.json. colour: the method's CSS classes."""
+def _drawn(measure: str, entry: Mapping[str, Any], run: RunData) -> list[tuple[str, str]]:
+    """(title, picture or "") of an entry in measures.json."""
     classes = run.federation.get("classes", [])
     match measure:
         case "cross_site":
@@ -133,22 +127,8 @@ def _drawn(measure: str, entry: Mapping[str, Any], run: RunData, colour: str) ->
         case "histograms":
             title = "Class shares of the shared buffer, of clients’ own data, and of what they train on"
             return [(title, histograms(entry, classes))]
-        case "calibration":
-            return [("Reliability of the global model", reliability(entry, colour))]
         case "confusion":
             tables = [("all test samples", entry["all"]), *zip(entry["names"], entry["sites"])]
             title = "Which class the global model takes for which, % of a class"
             return [(f"{title}, {where}", confusion(counts, classes, where)) for where, counts in tables]
     return []
-
-
-def _calibration_by_site(context: Context) -> list[tuple[str, list[str]]]:
-    """(client, expected calibration error of each method with its samples) of the first seeds."""
-    measured = [group[0].measures.get("calibration", {"sites": []}) for group in context.methods.values()]
-    errors = [{site["name"]: site for site in entry["sites"]} for entry in measured]
-    names = dict.fromkeys(name for by_name in errors for name in by_name)
-    return [(name, [_error(by_name.get(name)) for by_name in errors]) for name in names]
-
-
-def _error(site: Mapping[str, Any] | None) -> str:
-    return MISSING if site is None or site["ece"] is None else f"{100 * site['ece']:.1f} (n = {site['n']:,})"
