@@ -1,1 +1,1 @@
-"""Export of a finished model for use without unskew: weights, a torch.export program or an ONNX graph."""
+"""Export of a finished model for use without unskew: weights or a torch.export program."""
