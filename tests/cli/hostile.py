@@ -185,7 +185,7 @@ def stranger(folder: Path) -> None:
     table = {"title": "t", "settings": study, "methods": {"ours": "fedavg"}, "rows": {"iid": {"note": "a"}}}
     (folder / "table.yaml").write_text(yaml.safe_dump(table))
     (folder / "kept").mkdir()
-    from tests.experiments.test_short_pages import WHOLE
+    from tests.experiments.test_pages_of_tables import WHOLE
 
     (folder / "kept" / "t.json").write_text(json.dumps(WHOLE))
     (folder / "tables").mkdir()
