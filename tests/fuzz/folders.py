@@ -78,7 +78,7 @@ def templates(folder: Path, data: Path) -> list[Path]:
         "fedavg",
         "fedprox",
         *shared,
-        *"--seeds 2 --no-references --tune 2 --name c".split(),
+        *["--seeds", "2", "--no-references", "--tune", "2", "--name", "c"],
         cwd=folder,
     )
     assert not compared.code, compared.text
