@@ -301,7 +301,7 @@ class Kernels(TorchFunctionMode):
         return F.group_norm(x, num_groups, weight, bias, eps)
 
     def edged_norm_relu(self, *args: Any) -> Any:
-        inside, edge, mean, var, w, b, training, momentum, eps = args[:9]
+        inside, edge, mean, var, w, b, training, momentum, eps, *_ = args
         record = not self._differentiating
         training, fast = training and not self.frozen, record and not self.folded
         return edged_norm_relu(
