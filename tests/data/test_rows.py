@@ -41,8 +41,7 @@ def on_disk(path, x=X, y=Y):
     [
         ("fedavg", {"lanes": "1", "epochs": 2}),
         ("fedrdn", {"lanes": "4"}),
-        ("flea", {"lanes": "4", "normalise": "dataset"}),
-        ("fedproto+fedprox", {"lanes": "4", "validation": 0.2}),
+        ("flea", {"lanes": "4", "normalise": "dataset", "validation": 0.2}),
     ],
 )
 def test_rows_that_are_read_train_to_the_same_bits(tmp_path, method, more):

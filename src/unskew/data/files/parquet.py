@@ -354,7 +354,7 @@ class ShardTable:
         values = _widen(np.concatenate(parts)) if parts else np.zeros(0)
         if self.columns[column].kind != "text" or {type(value) for value in values} != {str}:
             return values
-        longest = max(map(len, values), default=0)
+        longest = max((len(str(value)) for value in values.tolist()), default=0)
         return values.astype(str) if 4 * longest * len(values) <= limit else values
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -30,10 +30,6 @@ VARIABLE = "UNSKEW_SCRATCH"
 """The environment variable that names the folder for such files."""
 DEFAULT_FOLDER = Path("/var/tmp")
 """The usual folder for large temporary files; /tmp is in memory on many systems."""
-
-
-StorageNote: TypeAlias = tuple[Literal["note"], str]
-"""A note on a data set (unskew.data.samples.reading_notes)."""
 
 
 def fits_memory(count: int, shape: tuple[int, ...], other_bytes: int = 0) -> bool:
@@ -95,7 +91,7 @@ class SampleSink:
         except OSError as error:
             raise self._disk_error(error) from error
 
-    def samples(self, notes: list[StorageNote] | None = None) -> np.ndarray:
+    def samples(self, notes: list[Any] | None = None) -> np.ndarray:
         """All samples: the array, or rows of the file, of which the notes then say where it is."""
         if self._memory is not None:
             return self._memory
@@ -118,7 +114,7 @@ class SampleSink:
         return DataError("E142", f"{self.name}: {text}, and {why}; {remedy}.")
 
 
-def scratch_note(shape: tuple[int, ...]) -> StorageNote:
+def scratch_note(shape: tuple[int, ...]) -> tuple[Literal["note"], str]:
     """The note that samples of this shape are read during training."""
     text = f"together they would take {4 * prod(shape) / 2**30:,.1f} GiB of memory"
     place = f"from a file without a name in {scratch_folder()}"
