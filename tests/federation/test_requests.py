@@ -62,6 +62,18 @@ def test_whatever_a_request_raises_is_an_answer_that_tells_its_type_alone(site, 
     assert unseal(unread, fake.KEYS["s0"].public, WIDE).header["code"] == "E311"
 
 
+def test_a_coordinator_that_counts_up_runs_leaves_no_more_folders_than_the_bound(site, monkeypatch):
+    monkeypatch.setattr(site_module, "MOST_RUNS", 2)
+    for number in ("r1", "r2"):
+        assert "runs have asked" not in answer(site, "hello", settings={}, run=number)[1]
+    code, text = answer(site, "hello", settings={}, run="r3")
+    assert code == "E520"
+    assert "2 runs have asked" in text
+    folders = {path.name for path in (site.member.folder / "runs").iterdir()}
+    assert folders == {"r1", "r2"}
+    assert "runs have asked" not in answer(site, "hello", settings={}, run="r1")[1]  # it goes on
+
+
 WRONG = {
     "t": [-1, True, 10**300, 1.0],
     "k": [-1, "a", True],

@@ -126,9 +126,9 @@ def _not_measured(traffic: Traffic, run: RunData, left: list[str]) -> tuple[str,
         words += ", so what can be attacked is the merged model" if left else ""
     how = [f"unskew attack {shlex.quote(str(run.path))} {name}" for name in left]
     if how and (run.path / SITES_FILE).is_file():
-        return f"{words}; whoever has samples of its sites can attack it", " or ".join(
-            f"{c} --data SITE=PATH" for c in how
-        )
+        command = f"unskew attack {shlex.quote(str(run.path))} membership --data SITE=PATH"
+        text = f"{words}; whoever has samples of its sites can attack its merged model"
+        return text, command if "membership" in left else ""
     if how and data.startswith("("):  # they were given in Python
         return f"{words}; attacks need the samples, so simulate the same settings on data like them", ""
     return words, " or ".join(how)
