@@ -145,7 +145,11 @@ def test_samples_that_seem_to_be_scaled_already_are_told_with_their_own_units():
     is."""
     form = {"kind": "table", "columns": [["age", []], ["sex", []]]}
     trained: Any = SimpleNamespace(
-        applied=((5.0, 0.0), (2.0, 1.0)), layout=None, masks=False, shape=(2,), intake=SimpleNamespace(form=form)
+        applied=((5.0, 0.0), (2.0, 1.0)),
+        layout=None,
+        masks=False,
+        shape=(2,),
+        intake=SimpleNamespace(form=form),
     )
     even = np.tile([[-0.5], [0.5]], (5, 1)).astype(np.float32)
 
