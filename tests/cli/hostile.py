@@ -78,7 +78,7 @@ READS: dict[str, tuple[Use, ...]] = {
         Use("attack r membership --set clients=1 --set shadows=2 --set passes=1 --samples 20", "r", True),
     ),
     "watch": (Use("watch r --once", "r"), Use("watch c --once", "c"), Use("watch tables --once", "tables")),
-    "report": (Use("report r", "r"), Use("report c", "c"), Use("report kept", "kept")),
+    "report": (Use("report r", "r"), Use("report c", "c")),
     "figures": (Use("figures r", "r", True),),
     "predict": (
         Use("predict r own.npz", "r"),
@@ -184,10 +184,6 @@ def stranger(folder: Path) -> None:
     del study["method"]
     table = {"title": "t", "settings": study, "methods": {"ours": "fedavg"}, "rows": {"iid": {"note": "a"}}}
     (folder / "table.yaml").write_text(yaml.safe_dump(table))
-    (folder / "kept").mkdir()
-    from tests.experiments.test_pages_of_tables import WHOLE
-
-    (folder / "kept" / "t.json").write_text(json.dumps(WHOLE))
     (folder / "tables").mkdir()
     (folder / "tables" / "now.json").write_text(json.dumps([["fedavg", 0, "../r", 2]]))
     done("federation", "init", "f", "--host", "127.0.0.1:9", "--sites", "a,b", cwd=folder)
