@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import statistics
 import subprocess
 import time
@@ -30,7 +31,6 @@ from network import Loopback, below, stop
 import unskew
 from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index
-from unskew.federation.addresses import free_port
 from unskew.federation.programs import BIN, environment
 from unskew.federation.protocol.study_rules import CLIP
 
@@ -40,6 +40,13 @@ PLAIN = Path(__file__).parent / "plain_flower"
 IDLE_S = 20.0
 """How long waiting programs are watched."""
 Figures = dict[str, float]
+
+
+def free_port() -> int:
+    """A port on loopback that nothing uses now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def federation() -> Federation:
