@@ -17,17 +17,16 @@ from unskew.runs.measures.histograms import class_shares, distance
 from unskew.runs.measures.received import likeness, likeness_of_real, nearest, nearness
 from unskew.runs.measures.separation import davies_bouldin
 from unskew.runs.measures.tsne import plane
-from unskew.tasks.metric_functions import reliability
+from unskew.tasks.metric_functions import ece
 
 
 def test_calibration_by_hand():
-    """Two of four at a confidence of 0.9, one of one at 0.65: 4/5 |0.5 - 0.9| + 1/5 |1 - 0.65|; a bin
-    includes its end."""
-    p = torch.tensor([[0.9, 0.1]] * 4 + [[0.35, 0.65]], dtype=torch.float64)
-    ours = reliability(p.log(), torch.tensor([0, 0, 1, 1, 1]), bins=10)
-    assert ours.count.tolist() == [0, 0, 0, 0, 0, 0, 1, 0, 4, 0]
-    assert ours.ece == pytest.approx(0.8 * 0.4 + 0.2 * 0.35)
-    assert math.isnan(reliability(p[:0], torch.zeros(0, dtype=torch.int64)).ece)
+    """Two of four at a confidence of 0.9, one of one at 2/3, which ends a bin of 15: 4/5 |0.5 - 0.9| + 1/5 |1 - 2/3|;
+    one of one at 0.65 in the bin with 2/3 adds to it."""
+    p = np.array([[0.9, 0.1]] * 4 + [[1 / 3, 2 / 3]])
+    assert ece(np.array([0, 0, 1, 1, 1]), p) == pytest.approx(0.8 * 0.4 + 0.2 / 3)
+    p = np.vstack([p, [[0.35, 0.65]]])
+    assert ece(np.array([0, 0, 1, 1, 1, 0]), p) == pytest.approx((1.6 + abs(1 - 2 / 3 - 0.65)) / 6)
 
 
 def test_confusion_by_hand():

@@ -1,4 +1,4 @@
-"""The built-in metrics, by the kind of labels, and the reliability of confidences.
+"""The built-in metrics, by the kind of labels.
 
 How well scores rank positives above negatives:
     AUROC   P(s_i > s_j) + P(s_i = s_j) / 2 of a random positive i and a random negative j
@@ -36,11 +36,8 @@ Letters: N samples, B bins of confidence, C classes, L labels, T tokens, y targe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from unskew.data.samples.dataset import NO_LABEL
 
@@ -74,10 +71,16 @@ def class_average_precision(y_N: np.ndarray, p_NC: np.ndarray) -> float | None:
     return _over_classes(average_precision, y_N, p_NC)
 
 
+BINS = 15
+
+
 def ece(y_N: np.ndarray, p_NC: np.ndarray) -> float:
-    """Expected calibration error of the predicted classes' probabilities, in [0, 1]."""
-    confidence_N, right_N = p_NC.max(1).astype(np.float64), p_NC.argmax(1) == y_N
-    return of_confidences(torch.from_numpy(confidence_N), torch.from_numpy(right_N)).ece
+    """Expected calibration error, sum_b n_b/N |accuracy_b - confidence_b|, in [0, 1], over BINS even bins of
+    the predicted classes' probabilities (Guo et al., ICML 2017). A bin (a, b] includes b."""
+    confidence_N = p_NC.max(1).astype(np.float64)
+    bin_N = np.clip(np.ceil(confidence_N * BINS), 1, BINS).astype(np.int64) - 1
+    gap = np.bincount(bin_N, weights=(p_NC.argmax(1) == y_N) - confidence_N, minlength=BINS)
+    return float(np.abs(gap).sum() / len(y_N))
 
 
 def brier(y_N: np.ndarray, p_NC: np.ndarray) -> float:
@@ -193,36 +196,3 @@ def token_perplexity(y_NT: np.ndarray, p_NT: np.ndarray) -> float | None:
 
 
 TOKEN_METRICS = {"perplexity": token_perplexity}
-
-
-BINS = 15
-"""The number of bins of confidence, evenly spaced in [0, 1] (Guo et al., ICML 2017)."""
-
-
-@dataclass(frozen=True)
-class Reliability:
-    """For each bin of confidence, [B]: the number of samples, the sum of their confidences, and the number of
-    right predictions."""
-
-    count: Tensor
-    confidence: Tensor
-    right: Tensor
-
-    @property
-    def ece(self) -> float:
-        """Expected calibration error, sum_b n_b/N |accuracy_b - confidence_b|; NaN without samples."""
-        return float((self.right - self.confidence).abs().sum() / self.count.sum())
-
-
-def reliability(z_NC: Tensor, y_N: Tensor, bins: int = BINS) -> Reliability:
-    """The bins of the predicted classes' probabilities. z_NC: logits. y_N: true classes. A bin (a, b]
-    includes b."""
-    p_N, guess_N = z_NC.double().softmax(1).max(1)
-    return of_confidences(p_N, guess_N == y_N, bins)
-
-
-def of_confidences(p_N: Tensor, right_N: Tensor, bins: int = BINS) -> Reliability:
-    """The bins of confidences, float64 in [0, 1]. right_N: whether each prediction is right."""
-    bin_N = (p_N * bins).ceil().long().clamp(1, bins) - 1
-    empty = torch.zeros(bins, dtype=torch.float64, device=p_N.device)
-    return Reliability(*(empty.index_add(0, bin_N, v) for v in (torch.ones_like(p_N), p_N, right_N.double())))
