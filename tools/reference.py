@@ -43,8 +43,7 @@ def commands() -> str:
 | --- | --- |
 | 0 | done |
 | 1 | an unexpected error |
-| 2 | wrong use, or a folder that cannot be used |
-| 3 | data that are missing or unfit |
+| 2 | wrong use, data that are missing or unfit, or a folder that cannot be used |
 | 4 | the run ended, but so few replies were used that its weights are no result |
 | 75 | paused; `unskew resume` continues it |
 | 130, 143 | interrupted, terminated |

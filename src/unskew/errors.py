@@ -69,13 +69,9 @@ class UnknownMethod(UsageError):
 class DataError(UnskewError):
     """Data that are missing, cut off, of the wrong shape, or unfit for training."""
 
-    exit_code = 3
-
 
 class StateError(UnskewError):
     """A folder of a run that is in use, damaged, or holds another configuration."""
-
-    exit_code = 2
 
 
 class NothingUsed(UnskewError):

@@ -83,7 +83,7 @@ READS: dict[str, tuple[Use, ...]] = {
     "predict": (
         Use("predict r own.npz", "r"),
         Use("predict r d.npz", "d.npz"),
-        Use("predict r images", "images", code=3),
+        Use("predict r images", "images", code=2),
     ),
     "export": (Use("export r out", "r", True),),
     "reproduce": (Use("reproduce table.yaml --dry-run", "table.yaml"),),
@@ -95,8 +95,8 @@ READS: dict[str, tuple[Use, ...]] = {
         Use("data check t.csv", "t.csv"),
     ),
     "data get": (
-        Use("data get cifar10 --from cifar.tar.gz --out o", "cifar.tar.gz", code=3),
-        Use("data get cifar10 --from cifar.zip --out o", "cifar.zip", code=3),
+        Use("data get cifar10 --from cifar.tar.gz --out o", "cifar.tar.gz", code=2),
+        Use("data get cifar10 --from cifar.zip --out o", "cifar.zip", code=2),
     ),
     "federation admit": (Use("federation admit f a.pub --compared", "a.pub"),),
     "federation audit": (Use("federation audit f r", "r", True, code=2),),

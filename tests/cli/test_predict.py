@@ -71,10 +71,10 @@ def test_a_clients_own_model_predicts_where_it_is_asked_for(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["r", "nothing.npy"], 3, "E402 there is no nothing.npy"),
+        (["r", "nothing.npy"], 2, "E402 there is no nothing.npy"),
         (["q", "new.npy"], 2, "E117 q is no run"),
         (["r", "new.npy", "--client", "9"], 2, "E109 there is no client 9"),
-        (["r", "r"], 3, "E403 r holds no samples that are read"),
+        (["r", "r"], 2, "E403 r holds no samples that are read"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused_in_a_sentence(ours, arguments, code, says):

@@ -116,7 +116,7 @@ def _normalise(name: str) -> str:
 def main() -> None:
     """Run the command line and end the process.
 
-    Exit codes: 0 success, 1 unexpected error, 2 wrong use, 3 bad data, 75 paused, 130 interrupted, 141 output
+    Exit codes: 0 success, 1 unexpected error, 2 wrong use or bad data, 75 paused, 130 interrupted, 141 output
     pipe closed by its reader, 143 terminated.
     """
     from unskew.errors import Terminated
