@@ -210,7 +210,7 @@ def test_a_pipe_that_nobody_reads_ends_a_command_quietly_and_is_no_success():
 @pytest.mark.parametrize(
     ("arguments", "redirection", "code"),
     [
-        (["data", "check", "nothing.npz"], "<&- >&- 2>&-", 3),
+        (["data", "check", "nothing.npz"], "<&- >&- 2>&-", 2),
         (["list", "errors"], ">/dev/full 2>/dev/full", 75),
         (["run", *FAST], ">&-", 0),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -196,3 +197,14 @@ def test_what_was_measured_by_site_is_shown_and_names_stay_text(tmp_path):
     assert not tags.wrong
     assert "<script>alert" not in text
     assert "Which class is taken for which, all test samples: 9 of 10 samples right" in text
+
+
+def test_an_attack_that_reads_one_input_is_named_as_not_made_where_samples_have_several(tmp_path):
+    one = read_run(fake_run(tmp_path / "r", "fedavg", rounds=3))
+    several = replace(one, federation={**one.federation, "layout": [["scan", "float32", [3]]]})
+    (weights,) = (p for p in leakage.payloads(several) if p.learned)
+    (text, command) = weights.learned[-1]
+    assert "not measured by gradient" in text
+    assert "one input" in text
+    assert "gradient" not in command
+    assert "membership" in command

@@ -13,6 +13,7 @@ from unskew.core.part import Part, overrides
 from unskew.core.shares import Share
 
 NOT_MEASURED = "not measured"
+ONE_INPUT = "our attack reads samples with one input, another may read several"
 EXTREMES = ("TPR", "share above", "MSE of the worst client")
 """The beginnings of metrics that stand beside a mean, because it hides single samples and clients."""
 HEAD = "what it tells       "
@@ -65,14 +66,17 @@ class Attackable:
     looked_up: module_inputs.TableExposure = ""
 
     def suit(self, attack: str) -> bool:
-        """Whether the attack of this name fits such samples."""
-        kind = registry.kind_of(attack)
-        return not (self.several and kind.one_input) and self.looked_up in kind.lookups
+        """Whether an attack of this name reads such samples, be it one of ours or another."""
+        return self.looked_up in registry.kind_of(attack).lookups
+
+    def too_many(self, attack: str) -> bool:
+        """Whether the samples have several inputs, and our attack of this name reads one."""
+        return self.several and registry.kind_of(attack).one_input
 
 
 def commands(payload: str, run: str, samples: Attackable) -> dict[str, str]:
     """By attack, the command that measures what a payload of this run discloses; an audit comes last."""
-    fitting = [n for n in registry.attacks_on(payload) if samples.suit(n)]
+    fitting = [n for n in registry.attacks_on(payload) if samples.suit(n) and not samples.too_many(n)]
     return {
         name: f"unskew audit {run}" if name == "audit" else f"unskew attack {run} {name}"
         for name in sorted(fitting, key=lambda name: name == "audit")
@@ -81,7 +85,10 @@ def commands(payload: str, run: str, samples: Attackable) -> dict[str, str]:
 
 def _measured_by(payload: str, run: str, samples: Attackable) -> str:
     text = ", ".join(commands(payload, run, samples).values())
-    return f"{NOT_MEASURED} (measure it: {text})" if text else f"{NOT_MEASURED}, and no attack here reads it"
+    left = [n for n in registry.attacks_on(payload) if samples.suit(n) and samples.too_many(n)]
+    why = f"; {', '.join(left)}: {ONE_INPUT}" if left else ""
+    how = f" (measure it: {text})" if text else "" if left else ", and no attack here reads it"
+    return f"{NOT_MEASURED}{how}{why}"
 
 
 def _payloads(method: Method, fed: Fed) -> Iterator[tuple[Part, str, Share]]:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unskew.attacks.payload_disclosure import EXTREMES, NOT_MEASURED, Attackable, commands, in_clear
+from unskew.attacks import registry
+from unskew.attacks.payload_disclosure import EXTREMES, NOT_MEASURED, Attackable, in_clear
 from unskew.core.account import epsilon_text
 from unskew.report.analysis.numbers import MISSING, with_unit
 from unskew.report.analysis.runs import RunData, Traffic
@@ -101,11 +102,15 @@ def leakage_of(method: str, group: Sequence[RunData], score: Score) -> Leakage:
     return Leakage(method, score, epsilon, reading, tuple(leaks), clear, unknown, group[0].metric)
 
 
+def samples_of(run: RunData) -> Attackable:
+    """The properties of a run's samples that decide which attacks fit."""
+    return Attackable("layout" in run.federation, run.federation.get("looked_up", ""))
+
+
 def unmade(traffic: Traffic, group: Sequence[RunData]) -> list[str]:
     """The attacks that fit a payload and lack a score of it in one of these runs, without the audit."""
-    federation = group[0].federation
-    samples = Attackable("layout" in federation, federation.get("looked_up", ""))
-    fitting = [name for name in commands(traffic.share, "", samples) if name != AUDIT]
+    samples = samples_of(group[0])
+    fitting = [n for n in registry.attacks_on(traffic.share) if n != AUDIT and samples.suit(n)]
     if traffic.sum_of:  # only the merged model can be attacked
         fitting = [name for name in fitting if name == "membership"]
     return [

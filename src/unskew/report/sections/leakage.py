@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from unskew.attacks.payload_disclosure import NOT_MEASURED, in_clear, readers
+from unskew.attacks.payload_disclosure import NOT_MEASURED, ONE_INPUT, in_clear, readers
 from unskew.core.account import epsilon_text, guarantee_text
 from unskew.report.analysis import leakage
-from unskew.report.analysis.leakage import Leakage, extremes, leakages, strongest, unmade
+from unskew.report.analysis.leakage import Leakage, extremes, leakages, samples_of, strongest, unmade
 from unskew.report.analysis.numbers import MISSING, digits
 from unskew.report.analysis.runs import RunData, Traffic
 from unskew.report.figures.curves import curves, roc
@@ -124,7 +124,10 @@ def _not_measured(traffic: Traffic, run: RunData, left: list[str]) -> tuple[str,
     if traffic.sum_of:
         words += "; only sums were read here"
         words += ", so what can be attacked is the merged model" if left else ""
-    how = [f"unskew attack {shlex.quote(str(run.path))} {name}" for name in left]
+    able = [name for name in left if not samples_of(run).too_many(name)]
+    if able != left:
+        words += f" ({ONE_INPUT})"
+    how = [f"unskew attack {shlex.quote(str(run.path))} {name}" for name in able]
     if how and (run.path / SITES_FILE).is_file():
         command = f"unskew attack {shlex.quote(str(run.path))} membership --data SITE=PATH"
         text = f"{words}; whoever has samples of its sites can attack its merged model"
