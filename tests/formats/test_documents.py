@@ -73,6 +73,7 @@ def test_what_is_no_yaml_is_one_sentence_with_its_line():
     assert "unicode string" not in told
     assert refused("a: 2024-13-45").startswith("f.yaml is not YAML: month must be in 1..12")
     assert refused("[" * 5000).startswith("f.yaml is nested too deeply")
+    assert refused("a: &x [1, 1]\nb: [*x, *x]").startswith("f.yaml: line 2 has the alias '*x'")
 
 
 def test_no_code_of_a_document_is_run():
@@ -92,6 +93,8 @@ def test_what_is_written_is_read_again_in_its_order():
     text = documents.dump(values)
     assert documents.load(text, "f.yaml", "E109") == values
     assert text.startswith("b:")
+    twice = {"a": (one := [1]), "b": one}
+    assert documents.load(documents.dump(twice), "f.yaml", "E109") == twice
 
 
 def test_a_name_cannot_become_markdown():

@@ -1,7 +1,7 @@
 """YAML documents: reading with errors that name the line, and writing.
 
-The reader is stricter than most: it refuses duplicate keys, of which others keep the last. It is more lenient
-in one point: 1e-3 is a number, which YAML 1.1 reads as text.
+The reader is stricter than most: it refuses duplicate keys, of which others keep the last, and aliases, with
+which a short text can describe billions of entries. It is more lenient in one point: 1e-3 is a number, which YAML 1.1 reads as text.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def load(text: str, where: str, code: str) -> Any:
 
     try:
         return _loader()(text).get_single_data()
-    except _Twice as twice:
-        raise UsageError(code, f"{where}: {twice}.") from None
+    except _Refused as refused:
+        raise UsageError(code, f"{where}: {refused}.") from None
     except (yaml.YAMLError, ValueError) as error:  # a ValueError: a date that does not exist
         reason = " ".join(str(error).replace(' in "<unicode string>",', " at").split())
         raise UsageError(code, f"{where} is not YAML: {reason}.") from None
@@ -80,17 +80,24 @@ def _with_exponents(base: str) -> Any:
     """YAML's safe loader or dumper, with 1e-3 as a number; a dumper then quotes such texts."""
     import yaml
 
-    kind: Any = type(base, (getattr(yaml, base),), {})
+    kind: Any = type(base, (getattr(yaml, base),), {"ignore_aliases": lambda *_: True})
     kind.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
     return kind
 
 
 @cache
 def _loader() -> Any:
-    """YAML's safe loader, which refuses duplicate keys with a ValueError."""
+    """YAML's safe loader, which refuses duplicate keys and aliases."""
     import yaml
 
     class Loader(_with_exponents("SafeLoader")):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                alias = self.peek_event()
+                line = alias.start_mark.line + 1
+                raise _Refused(f"line {line} has the alias '*{alias.anchor}'; write out what it stands for")
+            return super().compose_node(parent, index)
+
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             lines: dict[str, int] = {}
             for key, _ in node.value:
@@ -98,12 +105,12 @@ def _loader() -> Any:
                 if isinstance(key, yaml.ScalarNode):
                     if key.value in lines:
                         first = lines[key.value]
-                        raise _Twice(f"'{key.value}' stands at line {first} and at line {line}")
+                        raise _Refused(f"'{key.value}' stands at line {first} and at line {line}")
                     lines[key.value] = line
             return super().construct_mapping(node, deep)
 
     return Loader
 
 
-class _Twice(Exception):
-    """A key stands twice in a mapping."""
+class _Refused(Exception):
+    """The text is YAML, and has a duplicate key or an alias."""
