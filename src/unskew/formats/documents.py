@@ -1,7 +1,8 @@
 """YAML documents: reading with errors that name the line, and writing.
 
 The reader is stricter than most: it refuses duplicate keys, of which others keep the last, and aliases, with
-which a short text can describe billions of entries. It is more lenient in one point: 1e-3 is a number, which YAML 1.1 reads as text.
+which a short text can describe billions of entries. It is more lenient in one point: 1e-3 is a number, which
+YAML 1.1 reads as text.
 """
 
 from __future__ import annotations
