@@ -57,15 +57,6 @@ def test_a_key_that_stands_twice_is_refused_at_any_depth():
     assert documents.load("x: {a: 1}\ny: {a: 2}", "f.yaml", "E109") == {"x": {"a": 1}, "y": {"a": 2}}
 
 
-def test_a_document_may_say_a_thing_twice():
-    assert documents.load("a: &x [1]\nb: *x", "f.yaml", "E109") == {"a": [1], "b": [1]}
-
-
-def test_aliases_that_multiply_are_looked_at_once():
-    lines = ["a0: &a0 [1]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30))]
-    assert len(documents.load("\n".join(lines), "f.yaml", "E109")) == 30
-
-
 def test_what_is_no_yaml_is_one_sentence_with_its_line():
     told = refused("a: [1,\nb: 2")
     assert told.startswith("f.yaml is not YAML: ")
