@@ -102,11 +102,10 @@ def test_a_column_of_ids_is_asked_about_with_its_numbers(tmp_path):
 def test_patients_in_files_of_sites_are_asked_about_and_stay_together(tmp_path, column):
     """Patients are groups within the sites, no rivals of the files' names, as hospitals are."""
     for site, rows in (("north", range(40)), ("south", range(40, 80))):
-        lines = [f"{NAMES[i]},elsewhere,{','.join(map(str, X[i]))},{Y[i]}" for i in rows]
-        (tmp_path / f"{site}.csv").write_text("\n".join([f"{column},hospital,a,b,c,label", *lines, ""]))
+        lines = [f"{NAMES[i]},{','.join(map(str, X[i]))},{Y[i]}" for i in rows]
+        (tmp_path / f"{site}.csv").write_text("\n".join([f"{column},a,b,c,label", *lines, ""]))
     asked = data.read(tmp_path)
     assert any(f"80 rows have 20 different values in '{column}'" in text for text in warnings_of(asked))
-    assert ("left out", "column 'hospital', because the names of files are the sites") in asked.intake.notes
     assert_apart(data.read(f"{tmp_path}(group={column})"))
 
 
