@@ -18,6 +18,7 @@ from unskew.attacks.kinds.audit import Audit
 from unskew.attacks.kinds.membership import Membership
 from unskew.attacks.scene import Scene
 from unskew.data.clients.partition import Index
+from unskew.data.kinds.groups import is_id_name
 from unskew.data.python_objects import settings_of, take
 from unskew.data.readers.from_npz import save_dataset
 from unskew.data.samples.dataset import validation_of
@@ -95,6 +96,21 @@ def test_a_column_of_ids_is_asked_about_with_its_numbers(tmp_path):
     with pytest.warns(UserWarning, match=text) as shown:
         unskew.run("fedavg", path, **settings)
     assert shown[0].filename == __file__
+
+
+@pytest.mark.parametrize("column", ["patient", "subject", "speaker", "Patientennummer", "subj_code", "case"])
+def test_patients_in_files_of_sites_are_asked_about_and_stay_together(tmp_path, column):
+    """Patients are groups within the sites, no rivals of the files' names, as hospitals are."""
+    for site, rows in (("north", range(40)), ("south", range(40, 80))):
+        lines = [f"{NAMES[i]},{','.join(map(str, X[i]))},{Y[i]}" for i in rows]
+        (tmp_path / f"{site}.csv").write_text("\n".join([f"{column},a,b,c,label", *lines, ""]))
+    asked = data.read(tmp_path)
+    assert any(f"80 rows have 20 different values in '{column}'" in text for text in warnings_of(asked))
+    assert_apart(data.read(f"{tmp_path}(group={column})"))
+
+
+def test_words_in_which_ids_are_only_a_part_are_no_ids():
+    assert not any(map(is_id_name, ("cases", "case_type", "grid", "zip_code", "barcode", "valid")))
 
 
 def test_a_given_split_that_divides_patients_is_reported_with_its_numbers(tmp_path):

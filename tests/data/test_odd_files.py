@@ -7,6 +7,7 @@ array that stands in it twice.
 """
 
 import struct
+import zipfile
 import zlib
 
 import numpy as np
@@ -15,6 +16,7 @@ from PIL import Image
 
 from unskew import data
 from unskew.data import prediction_inputs
+from unskew.data.files import archives
 from unskew.data.kinds.images import read_image
 from unskew.errors import DataError
 
@@ -165,6 +167,42 @@ def test_colours_that_do_not_say_which_class_they_are_are_refused(tmp_path, file
     image."""
     with pytest.raises(DataError, match=rf"E404 .*{told}"):
         masks(tmp_path, files())
+
+
+def archive_with(path, name, shape, kind="|u1", size=0):
+    """An archive of x, y and an array of this header, after which only so many zeros follow."""
+    np.savez(path, x=RNG.random((12, 3)), y=np.arange(12) % 2)
+    header = {"descr": kind, "fortran_order": False, "shape": shape}
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as file, file.open(f"{name}.npy", "w") as entry:
+        np.lib.format.write_array_header_1_0(entry, header)
+        entry.write(bytes(size))
+    return path
+
+
+def test_an_array_that_is_no_column_is_named_unread(tmp_path):
+    """It ends after its header, so that it cannot be read."""
+    path = archive_with(tmp_path / "a.npz", "scans", (12, 300))
+    notes = data.read(path).intake.notes
+    assert ("left out", "arrays that are no columns: scans [12, 300]") in notes
+    assert prediction_inputs.read_inputs(path, {"kind": "arrays"})[1].shape == (12, 3)
+
+
+@pytest.mark.parametrize(
+    ("array", "says"),
+    [
+        (("scans", (3 << 30,)), r"unpack to 3,221,2"),
+        (("scans", (12,), "|u1", 2 << 20), r"unpack to 2,09"),
+        (("classes", (2,), "<U200000"), r"the words of the array 'classes' take 800,000 bytes each"),
+    ],
+)
+def test_archives_that_announce_far_more_than_their_size_are_refused_unread(
+    tmp_path, monkeypatch, array, says
+):
+    monkeypatch.setattr(archives, "SMALL_SIZE", 1 << 20)
+    path = archive_with(tmp_path / "a.npz", *array)
+    for read in (data.read, lambda path: prediction_inputs.read_inputs(path, {"kind": "arrays"})):
+        with pytest.raises(DataError, match=rf"E401 .*a\.npz: .*{says}"):
+            read(path)
 
 
 def wav(samples, rate=8000, kind=1):

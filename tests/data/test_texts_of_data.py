@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,13 +45,15 @@ def strips(*shades):
     return np.frombuffer(b"".join(encoded), np.uint8), offsets
 
 
-def test_pictures_in_strips_keep_their_order():
+def test_pictures_in_strips_keep_their_order(tmp_path):
     """Each has its label by its place."""
     shades = (10, 60, 110, 160, 210, 250)
     buffer, offsets = strips(*shades)
-    archive = Archive(Path("a.npz"), {"train_webp": buffer, "train_off": offsets})
+    np.savez(tmp_path / "a.npz", train_webp=buffer, train_off=offsets)
+    archive = Archive(tmp_path / "a.npz")
     assert archive.pictures("train_webp", 4)[:, 0, 0, 0].tolist() == list(shades)
-    with pytest.raises(DataError, match=r"E401 a\.npz lacks the array 'y'; it holds train_webp, train_off"):
+    with pytest.raises(DataError, match=r"E401 .*a\.npz lacks the array 'y'; it holds train_webp, train_off"):
         archive.labels("y")
-    with pytest.raises(DataError, match=r"E401 a\.npz: pictures in 'train_webp' cannot be read"):
-        Archive(Path("a.npz"), {"train_webp": buffer, "train_off": offsets + 3}).pictures("train_webp", 4)
+    np.savez(tmp_path / "a.npz", train_webp=buffer, train_off=offsets + 3)
+    with pytest.raises(DataError, match=r"E401 .*a\.npz: pictures in 'train_webp' cannot be read"):
+        Archive(tmp_path / "a.npz").pictures("train_webp", 4)

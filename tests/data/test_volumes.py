@@ -15,6 +15,7 @@ import pytest
 
 from unskew import data
 from unskew.data import prediction_inputs
+from unskew.data.files import archives
 from unskew.data.python_objects import take
 from unskew.data.readers import from_volumes
 from unskew.data.readers.from_volumes import Volume, check_fits, cut_mask, cut_slices, read_nifti, volumes
@@ -270,6 +271,16 @@ def test_hostile_files_end_in_one_sentence(tmp_path, kind):
     with pytest.raises(DataError, match=r"E401 .*cannot be read as NIfTI") as caught:
         read_nifti(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_volume_of_far_more_voxels_than_its_size_makes_likely_is_refused_unread(tmp_path, monkeypatch):
+    path = save(tmp_path / "a.nii.gz", np.zeros((64, 64, 64)))
+    monkeypatch.setattr(archives, "SMALL_SIZE", 2 * 64**3)
+    monkeypatch.setattr(archives, "MOST_RATIO", 1)
+    assert read_nifti(path).values.shape == (64, 64, 64)
+    monkeypatch.setattr(archives, "SMALL_SIZE", 2 * 64**3 - 1)
+    with pytest.raises(DataError, match=r"E401 .*a\.nii\.gz: its .* bytes announce 64 x 64 x 64 voxels"):
+        read_nifti(path)
 
 
 def test_volumes_are_trained_on_and_predicted(tmp_path):

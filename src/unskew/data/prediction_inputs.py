@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from unskew.data.files.archives import read_archive
+from unskew.data.files.archives import Archive
 from unskew.data.files.cells import NumberFormat
 from unskew.data.files.parquet import PARQUET_ENDING, LazyColumns, RowNames, holds_parquet, read_table
 from unskew.data.files.sheets import Sheet, read_csv
@@ -99,7 +99,7 @@ def _read_arrays(path: Path, _form: Mapping[str, Any]) -> NamedSamples:
     if path.suffix.lower() == ".npy":
         x = map_npy(path)
     else:
-        archive = read_archive(path)
+        archive = Archive(path)
         archive_inputs(archive, "x", path)
         names = [name for name in ("x", "x_test") if name in archive] or list(archive)
         if len(names) != 1 and "x" not in names:
@@ -120,7 +120,7 @@ def _read_several(path: Path, layout: Layout, form: Mapping[str, Any]) -> NamedS
     if path.suffix.lower() != ".npz":
         expected = "folder with a CSV that lists files" if has_listing else ".npz"
         raise DataError("E403", f"{path} is no {expected}; samples with {layout} are read from one.")
-    archive = dict(read_archive(path))
+    archive = Archive(path)
     x = archive_inputs_for(layout, archive, path) if layout.named else tuple(archive.values())
     return [str(i) for i in range(len(pack_to_layout(layout, x, str(path))))], x
 

@@ -6,29 +6,60 @@ The archives of named sets are in the folder that the environment variable UNSKE
 from __future__ import annotations
 
 import io
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError
 
+SMALL_SIZE, MOST_RATIO = 1 << 30, 200
+"""A file may announce this many bytes, or this many times its own size."""
+LONGEST_WORD = 1 << 18
+"""Maximal length of a word in an array of words, in bytes."""
 
-class Archive(dict[str, np.ndarray]):
-    """The arrays of one file by name; a missing one raises DataError (E401)."""
 
-    def __init__(self, path: Path, arrays: Mapping[str, np.ndarray]):
-        super().__init__(arrays)
+class Archive(Mapping[str, np.ndarray]):
+    """The arrays of one .npz file by name, each read without pickle when it is first asked for.
+
+    shapes: of all arrays by name, as their headers announce them.
+    Raises DataError: E402 for a missing file; E401 unless it is a whole archive of plain arrays that fits
+    into memory, for sizes that no set has, and for an array that it lacks.
+    """
+
+    def __init__(self, path: Path):
         self.path = path
+        with _opened(path) as z:
+            self.shapes = _announced_shapes(z, path)
+        self._read = dict[str, np.ndarray]()
 
-    def __missing__(self, name: str) -> np.ndarray:
-        raise DataError(
-            "E401", f"{self.path} lacks the array '{name}'; it holds {', '.join(self) or 'none'}."
-        )
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self.shapes:
+            held = ", ".join(self.shapes) or "none"
+            raise DataError("E401", f"{self.path} lacks the array '{name}'; it holds {held}.")
+        if name not in self._read:
+            with _opened(self.path) as z:
+                self._read[name] = _plain_array(z, name, self.path)
+        return self._read[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.shapes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if key in self.shapes else default
 
     def labels(self, name: str) -> np.ndarray:
         """An array of labels, int64."""
@@ -60,12 +91,17 @@ class Archive(dict[str, np.ndarray]):
             ) from error
 
 
-def read_archive(path: Path) -> Archive:
-    """The arrays of a file. Raises DataError: E402 for a missing file, E401 unless it is a whole archive
-    of plain arrays that fits into memory."""
+def most_unpacked(path: Path) -> int:
+    """The most bytes to which a file of this size may unpack."""
+    return max(SMALL_SIZE, MOST_RATIO * path.stat().st_size)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """NumPy's view of an archive. Raises DataError as `Archive` does."""
     try:
         with np.load(path, allow_pickle=False) as z:
-            return Archive(path, {name: _plain_array(z, name, path) for name in z.files})
+            yield z
     except FileNotFoundError:
         raise DataError("E402", f"there is no {path}.") from None
     except (DataError, PermissionError):
@@ -83,10 +119,33 @@ def read_archive(path: Path) -> Archive:
         raise DataError("E401", f"{text}. Copy it, or save it, again.") from error
 
 
+def _announced_shapes(z: Any, path: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of each array, of which nothing but the header is read."""
+    shapes, total = dict[str, tuple[int, ...]](), 0
+    for entry in z.zip.infolist():
+        name = entry.filename.removesuffix(".npy")
+        with z.zip.open(entry) as file:
+            if file.read(len(npy.MAGIC_PREFIX)) != npy.MAGIC_PREFIX:
+                raise DataError("E401", f"{path}: '{name}' in it is no array; take it out, or save it again.")
+            file.seek(0)
+            first_version = npy.read_magic(file) == (1, 0)
+            read = npy.read_array_header_1_0 if first_version else npy.read_array_header_2_0
+            shape, _, dtype = read(file)
+        if shape and dtype.kind in "SU" and dtype.itemsize > LONGEST_WORD:
+            fault = f"the words of the array '{name}' take {dtype.itemsize:,} bytes each"
+            raise DataError("E401", f"{path}: {fault}; save it with shorter ones.")
+        total += max(entry.file_size, math.prod(shape) * dtype.itemsize)
+        shapes[name] = shape
+    if total > most_unpacked(path):
+        fault = f"its {path.stat().st_size:,} bytes unpack to {total:,}"
+        raise DataError("E401", f"{path}: {fault}; save large arrays as .npy files in a folder.")
+    return shapes
+
+
 def _plain_array(z: Any, name: str, path: Path) -> np.ndarray:
     """An array of the archive."""
     try:
-        content = z[name]
+        return z[name]
     except ValueError as error:
         if "allow_pickle" not in str(error):
             raise
@@ -95,16 +154,13 @@ def _plain_array(z: Any, name: str, path: Path) -> np.ndarray:
             f"{path}: the array '{name}' holds Python objects, which are never unpickled; save it as numbers,"
             f" or words as numpy.asarray({name}, dtype=str).",
         ) from None
-    if not isinstance(content, np.ndarray):
-        raise DataError("E401", f"{path}: '{name}' in it is no array; take it out, or save it again.")
-    return content
 
 
 class NamedArchive(Archive):
     """The archive of a named set. source: its origin. `more` in both methods: further fields of `Dataset`."""
 
-    def __init__(self, archive: Archive, source: str):
-        super().__init__(archive.path, archive)
+    def __init__(self, path: Path, source: str):
+        super().__init__(path)
         self.source = source
 
     def dataset(self, x: np.ndarray, x_test: np.ndarray, **more: Any) -> Dataset:
@@ -140,7 +196,7 @@ def open_archive(name: str, source: str) -> NamedArchive:
     """The archive of a named set. Raises DataError: E402, with its origin, if it is missing, E401 if it is
     damaged."""
     if path := archive_path(name):
-        return NamedArchive(read_archive(path), source)
+        return NamedArchive(path, source)
 
     folder = os.environ.get("UNSKEW_DATA")
     reason = f"'{name}' is looked for in the folder UNSKEW_DATA, which is not set"

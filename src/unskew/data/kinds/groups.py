@@ -25,11 +25,13 @@ GROUP_COLUMN = "group"
 """The column of groups that have no column of their own."""
 ID_WORDS = frozenset(
     (
-        *("id", "pid", "mrn", "patient", "patientid", "subject", "participant", "person", "proband"),
+        *("id", "pid", "eid", "mrn", "patient", "subject", "subj", "participant", "person", "proband"),
         *("animal", "speaker", "user", "recording", "session", "family", "household"),
     )
 )
 """Words in the names of columns that identify what a sample was taken from."""
+_NUMBER_SUFFIX = re.compile(r"(?<=...)(en)?(id|code|nr|number|nummer)$")
+"""What may follow in one word: `patientid`, `Patientennummer`."""
 REPEATED_SHARE = 0.1
 """The share of samples with a value that another sample has, above which values count as ids of groups."""
 FEWEST_FILE_GROUPS = 5
@@ -39,7 +41,8 @@ SEPARATORS = "-_. "
 
 def is_id_name(column: str) -> bool:
     """Whether a column's name says that it identifies what a sample was taken from."""
-    return any(word.lower() in ID_WORDS for word in NAME_SEPARATOR.split(column))
+    words = [_NUMBER_SUFFIX.sub("", word.lower()) for word in NAME_SEPARATOR.split(column)]
+    return words == ["case"] or not ID_WORDS.isdisjoint(words)
 
 
 def group_setting(group: str, site: str) -> str:

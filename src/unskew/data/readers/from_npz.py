@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
-from unskew.data.files.archives import Archive, read_archive
+from unskew.data.files.archives import Archive
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.samples.conversion import AxisOrder, map_npy
 from unskew.data.samples.dataset import Dataset, Target
@@ -83,7 +83,7 @@ def load_dataset(archive: Archive) -> Dataset:
     )
 
     def columns(prefix: str) -> dict[str, np.ndarray]:
-        return {n.removeprefix(prefix): v for n, v in archive.items() if n.startswith(prefix)}
+        return {n.removeprefix(prefix): archive[n] for n in archive if n.startswith(prefix)}
 
     def constants(values: list[float] | None) -> tuple[float, ...] | None:
         return None if values is None else tuple(values)
@@ -166,7 +166,7 @@ def npz(
         if "classes" in files:
             files["classes"] = np.asarray(files["classes"])
         return _dataset_of(files, root, root.resolve().name, aim, group, layout)
-    archive = read_archive(path)
+    archive = Archive(path)
     if FACTS_ARRAY in archive:
         try:
             return load_dataset(archive)
@@ -210,25 +210,28 @@ def _dataset_of(
         raise DataError("E401", f"{path}: the array '{single[0]}' is a single value; give one each sample.")
     y_test = archive.get("y_test")
     inputs = tuple(f"{name}." for name in ARRAY_NAMES if name not in archive)
+    shapes = archive.shapes if isinstance(archive, Archive) else {k: np.shape(v) for k, v in archive.items()}
     others = {
-        k: v for k, v in archive.items() if k not in (*ARRAY_NAMES, "classes") and not k.startswith(inputs)
+        k: shape
+        for k, shape in shapes.items()
+        if k not in (*ARRAY_NAMES, "classes") and not k.startswith(inputs)
     }
 
     def facts(suffix: str, n: int) -> dict[str, np.ndarray]:
         """The arrays with this ending that have one value for each of n samples."""
-        named = {k.removesuffix(suffix): v for k, v in others.items() if k.endswith(suffix)}
-        return {k: v for k, v in named.items() if v.ndim == 1 and len(v) == n}
+        names = [k for k, shape in others.items() if k.endswith(suffix) and shape == (n,)]
+        return {k.removesuffix(suffix): archive[k] for k in names}
 
     columns, test_columns = facts(part, len(y)), None
     if y_test is not None:
         columns = {k: v for k, v in columns.items() if not k.endswith("_test")}
         test_columns = {k: v for k, v in facts("_test", len(y_test)).items() if k in columns}
         if wrong := [k for k in columns if f"{k}_test" in others and k not in test_columns]:
-            fault = f"the array '{wrong[0]}_test' is {list(others[f'{wrong[0]}_test'].shape)}"
+            fault = f"the array '{wrong[0]}_test' is {list(others[f'{wrong[0]}_test'])}"
             raise DataError("E403", f"{path}: {fault} for {len(y_test)} test samples; give one value each.")
     known = {*columns, *(f"{k}{suffix}" for k in columns for suffix in ("_train", "_test"))}
-    shapes = [f"{k} {list(v.shape)}" for k, v in others.items() if k not in known]
-    notes: list[Note] = [("left out", f"arrays that are no columns: {abbreviate(shapes)}")] if shapes else []
+    unused = [f"{k} {list(shape)}" for k, shape in others.items() if k not in known]
+    notes: list[Note] = [("left out", f"arrays that are no columns: {abbreviate(unused)}")] if unused else []
     return arrays(
         x,
         y,

@@ -136,8 +136,12 @@ def _join_sites(sheets: Mapping[str, Sheet], site: str, notes: list[Note]) -> Sh
         return sheet
     columns = dict(sheet.columns)
     names = np.repeat(list(sheets), [len(sheet.places) for sheet in sheets.values()])
-    if (stated := site_column_in(columns)) and not np.array_equal(columns.pop(stated), names):
-        notes.append(("left out", f"column '{stated}', because the names of files are the sites"))
+    stated = site_column_in(columns)
+    is_copy = bool(stated) and np.array_equal(columns[stated], names)
+    if stated and (is_copy or not is_id_name(stated)):  # patients are groups within the sites
+        del columns[stated]
+        if not is_copy:
+            notes.append(("left out", f"column '{stated}', because the names of files are the sites"))
     return replace(sheet, columns={**columns, SITE_COLUMN: names})
 
 

@@ -12,6 +12,7 @@ Letters: X, Y, Z axes of a volume, N slices, H height, W width, S the side.
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import numpy as np
 from annotated_types import Ge, Le
 
+from unskew.data.files.archives import most_unpacked
 from unskew.data.files.tree import IMAGE_ENDINGS, SOUND_ENDINGS, VOLUME_ENDINGS, file_ending, read_tree
 from unskew.data.kinds.images import area_weights, read_each
 from unskew.data.kinds.masks import MaskOrigin, as_masks
@@ -79,8 +81,8 @@ def check_fits(image: Volume, mask: Volume) -> None:
 def read_nifti(path: Path) -> Volume:
     """The volume in a file.
 
-    Raises DataError: E401 for a damaged file, E405 for NaN and infinity, E403 for anything but a single
-    volume of numbers, and if nibabel is not installed.
+    Raises DataError: E401 for a damaged file and for far more voxels than its size makes likely, E405 for NaN
+    and infinity, E403 for anything but a single volume of numbers, and if nibabel is not installed.
     """
     try:
         library: Any = importlib.import_module("nibabel")
@@ -94,6 +96,9 @@ def read_nifti(path: Path) -> Volume:
             raise DataError("E403", f"{path} is {fault}; give one volume with three axes a file.")
         if dtype.kind not in "biuf":
             raise DataError("E403", f"{path} holds {dtype}; give one number a voxel.")
+        if 2 * math.prod(shape) > most_unpacked(path):
+            fault = f"its {path.stat().st_size:,} bytes announce {' x '.join(map(str, shape))} voxels"
+            raise DataError("E401", f"{path}: {fault}; cut it, or copy it again.")
         has_orientation = bool(image.header["sform_code"] or image.header["qform_code"])
         stored = "".join(library.aff2axcodes(image.affine)) if has_orientation else ""
         turned = library.as_closest_canonical(image)

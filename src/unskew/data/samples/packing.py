@@ -231,9 +231,7 @@ def archive_inputs(archive: Mapping[str, Any], name: str, path: object) -> dict[
 
     Raises DataError (E401) if there is also an array `x`, because one of both would be left out.
     """
-    inputs = {
-        key.removeprefix(f"{name}."): values for key, values in archive.items() if key.startswith(f"{name}.")
-    }
+    inputs = {key.removeprefix(f"{name}."): archive[key] for key in archive if key.startswith(f"{name}.")}
     if inputs and name in archive:
         text = f"{path} holds samples twice, as '{name}' and as {excerpt(f'{name}.{next(iter(inputs))}')}"
         raise DataError("E401", f"{text}; keep '{name}' for one input, or {name}.NAME for several.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from unskew.data.downloads.original_files import OriginalFiles, OriginalSamples, Recipe
-from unskew.data.files.archives import read_archive
+from unskew.data.files.archives import Archive
 from unskew.errors import DataError
 
 MD5 = {
@@ -27,12 +27,12 @@ MD5 = {
 def medmnist(origin: OriginalFiles) -> OriginalSamples:
     """uint8 [N, 1 or 3, size, size]; the validation images are left out."""
     path = origin.path / f"{origin.name}.npz" if origin.path.is_dir() else origin.path
-    archive = read_archive(path)
+    archive = Archive(path)
     (x, y), (x_test, y_test) = (
         _part(archive[f"{p}_images"], archive[f"{p}_labels"], str(path)) for p in ("train", "test")
     )
     classes = tuple(map(str, range(int(max(y.max(), y_test.max())) + 1)))
-    count = len(archive["val_images"]) if "val_images" in archive else 0
+    count = archive.shapes.get("val_images", (0,))[0]
     return OriginalSamples(
         x, y, x_test, y_test, classes, notes=(f"{count:,} validation images were left out",) if count else ()
     )
