@@ -86,6 +86,32 @@ def test_a_number_that_waits_cannot_be_given_to_another_study(site):
     assert hello(site, ALL_SAMPLES, run="r1x")["code"] == "E522"
 
 
+def test_a_number_that_waits_with_an_error_cannot_be_given_to_another_study(site):
+    """The operator read of an error under r1; that question moved on to r2, and a yes to r1 released every
+    sample."""
+    site.guard.approve, folder = "ask", site.member.folder
+    for run in ("r1", "r2"):
+        assert hello(site, run=run, model="harnet")["code"] == "E522"
+    assert "run r1 has asked with another study" in hello(site, ALL_SAMPLES)["text"]
+    assert "run r1 has asked with another study" in hello(site, ALL_SAMPLES, model="harnet")["text"]
+    approved = approvals.decide(folder, "r1", "approved")
+    assert (approved.run, approved.method, approved.releases) == ("r1", "fedavg", "error")
+    assert hello(site, model="harnet")["code"] != "E522"
+    assert hello(site, ALL_SAMPLES)["code"] == "E520"
+
+
+def test_a_run_that_is_named_like_the_digest_of_another_question_is_not_approved_for_it(site):
+    site.guard.approve, folder = "ask", site.member.folder
+    hello(site)
+    (asks,) = approvals.all_requests(folder)
+    assert hello(site, ALL_SAMPLES, run=asks.key[:16])["code"] == "E522"
+    with pytest.raises(UsageError, match="E503"):
+        approvals.decide(folder, asks.key[:16], "approved")
+    assert approvals.decide(folder, asks.key[:17], "approved").method == "fedavg"
+    assert "hello" in hello(site)
+    assert hello(site, ALL_SAMPLES, run=asks.key[:16])["code"] == "E522"
+
+
 @pytest.mark.parametrize(
     ("stricter", "key"),
     [

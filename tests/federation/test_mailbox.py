@@ -13,6 +13,7 @@ import os
 import random
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -283,6 +284,23 @@ def test_one_piece_that_is_named_over_and_over_is_not_fetched_over_and_over(tmp_
     assert pulled(box, ["m1"]) == {"m1": why}
     # what names the pieces, those up to one too many, and those on their way
     assert len(calls) <= 5 + 4
+
+
+def test_an_array_that_many_records_name_is_held_once():
+    """10 MB that were sent became 2 GB in memory, before the signature was read."""
+    fake.grid_of({})
+    array = flower_messages.array(bytes(6 << 20))  # in two pieces, which are joined
+    records = {HEAD: ConfigRecord({})} | {f"r{k}": record({f"n{k}": array}) for k in range(20)}
+    message = Message(RecordDict(records), 1, "train", ttl=60)
+    content = {n: piece.deflate() for n, piece in get_all_nested_objects(message).items()}
+    head = message_to_proto(remove_content_from_message(message))
+    arrival = flower_messages.Arrival(head, get_object_tree(message))
+    tracemalloc.start()
+    arrived = arrival.go_on(content.__getitem__)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(arrived.content.array_records) == 20
+    assert most < 4 * (6 << 20)
 
 
 def test_a_message_is_held_in_memory_only_as_far_as_an_honest_one_goes(tmp_path, monkeypatch):

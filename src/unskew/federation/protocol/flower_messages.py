@@ -106,6 +106,8 @@ class Arrival:
         """head: all but the content. tree: numbers of its pieces. most: most bytes of large tensors."""
         self.head, self.tree, self.most = head, tree, most
         self._contents: dict[str, bytes] = {}
+        self._inflated: dict[str, InflatableObject] = {}
+        """Complete objects. One that several records name is shared, and not built for each of them."""
         self._pieces: dict[str, list[bytes]] = {}
         """The pieces so far by array."""
         self._bytes = 0
@@ -116,7 +118,7 @@ class Arrival:
         Raises ObjectPullError if its sender stops, MessageTooLarge, and the errors of `pull` and of
         Flower's parsers.
         """
-        content = self._inflated(self.tree, retry_pull(pull))
+        content = self._inflate(self.tree, retry_pull(pull))
         if isinstance(content, ConfigRecord):
             message = message_from_proto(self.head)
             message.content = RecordDict({HEAD: content})
@@ -125,7 +127,12 @@ class Arrival:
             raise TypeError(f"a {type(content).__name__} instead of a message")
         return content
 
-    def _inflated(self, tree: ObjectTree, pull: Pull) -> InflatableObject:
+    def _inflate(self, tree: ObjectTree, pull: Pull) -> InflatableObject:
+        if tree.object_id not in self._inflated:
+            self._inflated[tree.object_id] = self._build(tree, pull)
+        return self._inflated[tree.object_id]
+
+    def _build(self, tree: ObjectTree, pull: Pull) -> InflatableObject:
         number = tree.object_id
         if number not in self._contents:
             self._contents[number] = pull(number)
@@ -136,7 +143,7 @@ class Arrival:
         if kind == Array.__qualname__:
             return self._array(number, content, children, pull)
         below = {child.object_id: child for child in tree.children}
-        inflated = {child: self._inflated(below[child], pull) for child in children}
+        inflated = {child: self._inflate(below[child], pull) for child in children}
         if kind == ArrayRecord.__qualname__:
             return record(
                 {

@@ -82,6 +82,11 @@ def digest_of(settings: Settings, draws: bool) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def digests_of(settings: Settings) -> list[str]:
+    """The digests of a study whose samples do not leave, and of one whose samples do."""
+    return [digest_of(settings, draws) for draws in (False, True)]
+
+
 def state_of(folder: Path, request: Request) -> State | None:
     """The decision about exactly this request; None if it is new."""
     previous = _read_request(_request_file(folder, request))
@@ -93,9 +98,9 @@ def is_refused(folder: Path, study: str) -> bool:
     return any(request.study == study and request.state == "refused" for request in all_requests(folder))
 
 
-def bind(folder: Path, run: str, study: str) -> bool:
+def bind(folder: Path, run: str, settings: Settings) -> bool:
     """Bind a run's number to the first study that uses it. False if the number belongs to another study."""
-    path = _study_file(folder, run)
+    path, study = _study_file(folder, run), " ".join(digests_of(settings))
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         disk.replace(path, study)
@@ -116,14 +121,15 @@ def decide(folder: Path, run: str, state: State) -> Request:
     digest.
 
     An approval covers one request, a refusal all requests of the run. Raises UsageError (E503) if no
-    request or several fit.
+    request or several fit, also where a coordinator has named a run like the digest of another's request.
     """
     requests = all_requests(folder)
-    study = _study_file(folder, run).read_text() if run and _study_file(folder, run).exists() else None
-    matches = [replace(r, run=run) for r in requests if r.run == run or (study and r.study == study)]
-    if not matches and run:
-        is_digest = len(run) >= LEAST_KEY
-        matches = [r for r in requests if r.run.startswith(run) or (is_digest and r.key.startswith(run))]
+    file = _study_file(folder, run)
+    studies = file.read_text().split() if file.is_file() else []
+    by_digest = [r for r in requests if len(run) >= LEAST_KEY and r.key.startswith(run)]
+    by_run = [replace(r, run=run) for r in requests if r.run == run or r.study in studies]
+    by_run = by_run or [r for r in requests if run and r.run.startswith(run)]
+    matches = list({request.key: request for request in (*by_digest, *by_run)}.values())
     runs = {request.run for request in matches}
     if len(runs) == 1 and len(matches) > 1 and state == "approved":
         digests = ", ".join(request.key[:LEAST_KEY] for request in matches)
@@ -131,7 +137,7 @@ def decide(folder: Path, run: str, state: State) -> Request:
     if len(runs) != 1:
         numbers = list(dict.fromkeys(r.run for r in requests))
         all_runs = f"these have asked: {', '.join(numbers)}." if numbers else "no run has asked yet."
-        which = "several runs begin with" if matches else "no run has asked that is called"
+        which = "several runs can be meant by" if matches else "no run has asked that is called"
         raise UsageError("E503", f"{which} '{run}'; {all_runs}{suggestion(run, numbers)}")
     decided = [replace(request, state=state, at=time.time()) for request in matches]
     for request in decided:

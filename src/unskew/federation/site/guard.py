@@ -144,8 +144,7 @@ class Guard:
         policy = self._policy()
         spent = self.ledger
         digest = study.digest
-        if not approvals.bind(self.folder, number, digest):
-            raise policy_refusal(f"run {number} has asked with another study; start a new run for this one")
+        self._bind(number, study.settings)
         if number not in spent.runs and len(spent.runs) >= policy.most_runs:
             raise policy_refusal(f"{policy.most_runs} runs have begun at this site (most_runs)")
         self._check_not_refused(digest)
@@ -181,14 +180,15 @@ class Guard:
         approved that.
 
         Otherwise each error or its absence would tell the coordinator something about the data. Such an
-        approval is not an approval of the study. Raises UsageError (E522, E523).
+        approval is not an approval of the study. Raises UsageError (E520, E522, E523).
         """
         try:
             yield
         except Paused:  # this machine's disk is full
             raise
         except Exception as error:
-            digests = [approvals.digest_of(settings, draws) for draws in (False, True)]
+            self._bind(number, settings)
+            digests = approvals.digests_of(settings)
             for digest in digests:
                 self._check_not_refused(digest)
             lines = (
@@ -252,6 +252,10 @@ class Guard:
             self.say(str(error))
             text = "what the site allows cannot be read there, so it refuses everything"
             raise UsageError(error.code, f"{text}; `unskew site policy` says why.") from None
+
+    def _bind(self, number: str, settings: Settings) -> None:
+        if not approvals.bind(self.folder, number, settings):
+            raise policy_refusal(f"run {number} has asked with another study; start a new run for this one")
 
     def _check_not_refused(self, study: str) -> None:
         if approvals.is_refused(self.folder, study):
