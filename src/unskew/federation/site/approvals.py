@@ -138,7 +138,7 @@ def decide(folder: Path, run: str, state: State) -> Request:
         numbers = list(dict.fromkeys(r.run for r in requests))
         all_runs = f"these have asked: {', '.join(numbers)}." if numbers else "no run has asked yet."
         which = "several runs can be meant by" if matches else "no run has asked that is called"
-        raise UsageError("E503", f"{which} '{run}'; {all_runs}{suggestion(run, numbers)}")
+        raise UsageError("E503", f"{which} '{run}'; {all_runs}{'' if matches else suggestion(run, numbers)}")
     decided = [replace(request, state=state, at=time.time()) for request in matches]
     for request in decided:
         _write_request(folder, request)
