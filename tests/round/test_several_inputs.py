@@ -222,7 +222,7 @@ def test_the_command_line_trains_and_predicts(tmp_path, monkeypatch):
     answers = call("predict", "runs/r", "new.npz", "--model", "net.py:Net")
     assert len(answers.out.splitlines()) == 4, answers.text
     other = call("predict", "runs/r", "net.py", "--model", "net.py:Net")
-    assert other.code == 3
+    assert other.code == 2
     assert "E403 net.py is no .npz" in other.text
     card = (tmp_path / "runs/r/model.md").read_text().replace("\\", "")
     assert "| one sample | age float32 number, scan float32 [1, 8, 8] |" in card
