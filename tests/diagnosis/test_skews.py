@@ -48,12 +48,13 @@ def test_label_skew_by_hand():
 
 def test_feature_skew_by_hand():
     """0 to 4 at one site and 6 to 10 at the other: S = 90, R = 110, h = 1, so w = 20 / 8 and b = (90 - w) /
-    10."""
-    sites = []
+    10. A class that no site holds changes nothing."""
+    sites, of_two = [], []
     for values in (np.arange(5.0), np.arange(6.0, 11.0)):
         total, squares = values.sum(keepdims=True), (values**2).sum(keepdims=True)
         sites.append(SiteNumbers("s", 5, np.array([5]), total / 5, total[None], squares))
-    assert feature_skew(sites) == pytest.approx(np.sqrt(8.75 / 2.5))
+        of_two.append(SiteNumbers("s", 5, np.array([5, 0]), total / 5, np.array([total, 0 * total]), squares))
+    assert feature_skew(sites) == feature_skew(of_two) == pytest.approx(np.sqrt(8.75 / 2.5))
 
 
 def test_dealing_at_random_is_no_skew():
