@@ -66,17 +66,17 @@ class Attackable:
     looked_up: module_inputs.TableExposure = ""
 
     def suit(self, attack: str) -> bool:
-        """Whether an attack of this name reads such samples, be it one of ours or another."""
+        """Whether an attack of this kind applies, for any number of inputs."""
         return self.looked_up in registry.kind_of(attack).lookups
 
-    def too_many(self, attack: str) -> bool:
-        """Whether the samples have several inputs, and our attack of this name reads one."""
+    def exceeds(self, attack: str) -> bool:
+        """Whether a sample has more inputs than the attack of this name reads."""
         return self.several and registry.kind_of(attack).one_input
 
 
 def commands(payload: str, run: str, samples: Attackable) -> dict[str, str]:
     """By attack, the command that measures what a payload of this run discloses; an audit comes last."""
-    fitting = [n for n in registry.attacks_on(payload) if samples.suit(n) and not samples.too_many(n)]
+    fitting = [n for n in registry.attacks_on(payload) if samples.suit(n) and not samples.exceeds(n)]
     return {
         name: f"unskew audit {run}" if name == "audit" else f"unskew attack {run} {name}"
         for name in sorted(fitting, key=lambda name: name == "audit")
@@ -85,7 +85,7 @@ def commands(payload: str, run: str, samples: Attackable) -> dict[str, str]:
 
 def _measured_by(payload: str, run: str, samples: Attackable) -> str:
     text = ", ".join(commands(payload, run, samples).values())
-    left = [n for n in registry.attacks_on(payload) if samples.suit(n) and samples.too_many(n)]
+    left = [n for n in registry.attacks_on(payload) if samples.suit(n) and samples.exceeds(n)]
     why = f"; {', '.join(left)}: {ONE_INPUT}" if left else ""
     how = f" (measure it: {text})" if text else "" if left else ", and no attack here reads it"
     return f"{NOT_MEASURED}{how}{why}"

@@ -80,12 +80,13 @@ def list_(arguments: Arguments) -> None:
         entries = _profiles(chosen) if arguments.json else {name: entries[name] for name in chosen}
         if not (chosen or arguments.json):
             print("No method passes all of these filters; leave one out.", file=sys.stderr)
+    timed = ((n, f"{about}. {_time(n)}" if arguments.time else about) for n, about in entries.items())
     if arguments.json:
-        print(json.dumps(entries))
+        print(json.dumps(dict(timed)))
         return
     width = max(map(len, entries), default=0) + 2
-    for name, about in entries.items():
-        print(f"{name:<{width}}{about}{f'. {_time(name)}' if arguments.time else ''}", flush=True)
+    for name, about in timed:  # each as soon as it is measured
+        print(f"{name:<{width}}{about}", flush=True)
 
 
 def _about(kind: str) -> dict[str, str]:

@@ -65,7 +65,7 @@ def dump(values: dict[str, Any]) -> str:
     """Keys and values as YAML, in their order."""
     import yaml
 
-    text: str = yaml.dump(values, Dumper=_with_exponents("SafeDumper"), sort_keys=False)
+    text: str = yaml.dump(values, Dumper=_with_exponents("SafeDumper"), sort_keys=False, allow_unicode=True)
     return text
 
 

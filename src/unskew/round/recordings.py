@@ -36,7 +36,7 @@ STAGE_BYTES = 1 << 24
 """The most bytes of a stage on a CPU. Steps with larger weights take so long that Python does not matter."""
 NOT_IN_STEPS = ("rows", "rows_weight")
 """Leaves of the lane table that steps do not read."""
-DIFFERS = "a replayed step gave other numbers than an ordinary one: a hook reads a value that changes"
+DIFFERS = "a recorded step gave other numbers than an ordinary one; perhaps a hook reads a value that changes"
 
 
 Recorder: TypeAlias = Operators | CudaGraphs

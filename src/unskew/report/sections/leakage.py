@@ -124,7 +124,7 @@ def _not_measured(traffic: Traffic, run: RunData, left: list[str]) -> tuple[str,
     if traffic.sum_of:
         words += "; only sums were read here"
         words += ", so what can be attacked is the merged model" if left else ""
-    able = [name for name in left if not samples_of(run).too_many(name)]
+    able = [name for name in left if not samples_of(run).exceeds(name)]
     if able != left:
         words += f" ({ONE_INPUT})"
     how = [f"unskew attack {shlex.quote(str(run.path))} {name}" for name in able]

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from unskew.formats import documents
 from unskew.report.analysis.numbers import plural
 from unskew.report.analysis.runs import RunData, read_json
 from unskew.report.sections import Context, Section, render
@@ -30,7 +29,7 @@ def build(context: Context) -> Section:
         methods=list(context.methods),
         differing=differing,
         settings="All settings that the runs share" if len(context.runs) > 1 else "All settings",
-        config=yaml.safe_dump(shared, sort_keys=False, allow_unicode=True),
+        config=documents.dump(shared),
         env=context.first.env,
         events=events[:MOST_EVENTS],
         more=len(events) - MOST_EVENTS,
