@@ -40,7 +40,7 @@ FROZEN = {
     ),
     "resume": "run --rounds --without --wait --method --model --metrics --loss --json",
     "attach": "run --stop --json",
-    "attack": "run attack --set --samples --seeds --data --method --model --loss --json",
+    "attack": "run attack --set --samples --seeds --method --model --loss --json",
     "audit": "run --set --samples --seeds --method --model --loss --json",
     "watch": "run --once",
     "report": "runs --out",

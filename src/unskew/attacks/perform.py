@@ -85,8 +85,8 @@ def _fitting(scene: Scene, attacks: Sequence[Attack], say: Say) -> list[Attack]:
 
 def _reason(scene: Scene, attack: Attack, named: bool) -> str | None:
     """Why an attack does not run here, as the end of a sentence; None if it does."""
-    if attack.alone and (scene.no_anew or not named):
-        return scene.no_anew or attack.alone
+    if attack.alone and not named:
+        return attack.alone
     if scene.merged_only and not attack.on_merged:
         return (
             "it reads what single clients send, and only the merged model can be attacked, because"

@@ -97,10 +97,7 @@ def _check_here(path: Path, settings: Settings) -> None:
             f"the samples of {path} are not named in its settings (they stayed at sites, or were given in"
             " Python)"
         )
-        remedy = (
-            "for a run of sites name each site's data (unskew attack RUN --data SITE=PATH), else attack a"
-            " simulated run of the same settings"
-        )
+        remedy = "attack a simulated run of the same settings, on data like them"
         raise StateError("E155", f"{text}, and an attack is scored on them; {remedy}.")
     if settings.model == GIVEN_OBJECT:
         raise StateError(
@@ -209,16 +206,12 @@ class Scene:
     samples.
     """
 
-    no_anew = ""
-    """Why attacks that repeat the training are not possible; "" if they are."""
     merged_only = ""
     """Why only the merged model can be attacked, as the end of a sentence; "" if replies can be, too."""
 
-    def __init__(self, path: Path, folder: RunFolder | None = None, code: UserCode = NO_CODE):
-        """Open the run in `path`.
-
-        folder: the opened run, needed if its settings do not name its samples. code: the Python files of the
-        run; files that only the folder names are not imported.
+    def __init__(self, path: Path, code: UserCode = NO_CODE):
+        """Open the run in `path`. code: the Python files of the run; files that only the folder names are not
+        imported.
 
         Raises StateError: E117 without a run, E155 for one that cannot be attacked, E156 and E112 for missing
         or different code, and the errors of resuming for a damaged run.
@@ -226,7 +219,7 @@ class Scene:
         self.path = path
         self._kept = dict[str, Any]()
         self.settings = settings_of(path)
-        self.folder = folder or open_run(path, self.settings, code)
+        self.folder = open_run(path, self.settings, code)
         self.run: Run = self.folder.run
         self.merged_only = SUMS_ONLY if self.run.secure else ""
         options = {"--method": code.method, "--model": code.model}
@@ -279,15 +272,11 @@ class Scene:
         check_files(facts["files"], without_code(self.run.settings), self.path)
         record.check(self.path, facts["records"])
         self.folder.store(checkpoint).check()
-        self.check_data(facts)
-        return checkpoint
-
-    def check_data(self, facts: Mapping[str, Any]) -> None:
-        """Raises StateError (E112) if the data differ from those of the checkpoint."""
         if facts["data"] != self.folder.data:
             raise StateError(
                 "E112", f"the data of {self.path} have changed since it ran, so nothing can be scored."
             )
+        return checkpoint
 
     def words(self) -> list[str]:
         """The words that name the run in a command."""

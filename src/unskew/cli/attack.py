@@ -34,10 +34,6 @@ class Arguments:
     set: Annotated[tuple[str, ...], "a setting of the attack, such as shadows=32 (repeatable)"] = ()
     samples: Annotated[Samples | None, "the most samples that are attacked; each attack has a default"] = None
     seeds: Annotated[Seeds, "how often the attack is made, each time with another seed"] = 1
-    data: Annotated[
-        tuple[str, ...],
-        "SITE=PATH: a site's samples, to attack the merged model of a run of sites (repeatable)",
-    ] = ()
     method: OwnMethod = None
     model: OwnModel = None
     loss: OwnLoss = None
@@ -79,16 +75,10 @@ def audit(
 
 
 def _scene(arguments: Arguments) -> Scene:
-    """The scene of the attack: the run, and with `--data` also the samples of the sites."""
     from unskew.attacks.scene import Scene
     from unskew.runs.reopen import UserCode
 
-    code = UserCode(arguments.method, arguments.model, arguments.loss)
-    if arguments.data:
-        from unskew.federation.site_scene import open_sites
-
-        return open_sites(arguments.run, arguments.data, code)
-    return Scene(arguments.run, code=code)
+    return Scene(arguments.run, UserCode(arguments.method, arguments.model, arguments.loss))
 
 
 def _settings(arguments: Arguments) -> dict[str, object]:

@@ -22,7 +22,6 @@ from unskew.report.figures.images import image_rows
 from unskew.report.figures.svg import Line, numbered_colour
 from unskew.report.sections import Context, Section, figure, render
 from unskew.report.sections.disclosure import Item, item
-from unskew.runs.reopen import SITES_FILE
 from unskew.scores import kind, significant
 
 ORDER = 52
@@ -128,11 +127,7 @@ def _not_measured(traffic: Traffic, run: RunData, left: list[str]) -> tuple[str,
     if able != left:
         words += f" ({ONE_INPUT})"
     how = [f"unskew attack {shlex.quote(str(run.path))} {name}" for name in able]
-    if how and (run.path / SITES_FILE).is_file():
-        command = f"unskew attack {shlex.quote(str(run.path))} membership --data SITE=PATH"
-        text = f"{words}; whoever has samples of its sites can attack its merged model"
-        return text, command if "membership" in left else ""
-    if how and data.startswith("("):  # they were given in Python
+    if how and data.startswith("("):  # they are at sites, or were given in Python
         return f"{words}; attacks need the samples, so simulate the same settings on data like them", ""
     return words, " or ".join(how)
 
