@@ -12,12 +12,11 @@ import contextlib
 import torch
 
 from unskew.errors import UsageError
+from unskew.federation.protocol import masked_sums as primitives
+from unskew.federation.protocol.masked_sums import Member, Opening, SumNotOpened
+from unskew.federation.protocol.roster import Roster, RosterEntry
 from unskew.federation.site import sum_answers
 from unskew.federation.site.sum_answers import SumLog
-from unskew.federation.sums import primitives
-from unskew.federation.sums.member import Member
-from unskew.federation.sums.roster import Roster, RosterEntry
-from unskew.federation.sums.sum_opening import Opening, SumNotOpened
 from unskew.privacy.secure_aggregation import SecureAggregation
 
 pytestmark = pytest.mark.flower

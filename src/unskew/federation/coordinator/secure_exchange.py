@@ -20,9 +20,8 @@ from unskew.core.replies import Reply
 from unskew.core.trees import Tree
 from unskew.federation.coordinator.correspondence import NO_TENSORS
 from unskew.federation.coordinator.site_exchange import SiteExchange
-from unskew.federation.protocol.wire_format import Limits, Packet
-from unskew.federation.sums.primitives import dtype_of
-from unskew.federation.sums.roster import (
+from unskew.federation.protocol.masked_sums import Opening, SumNotOpened, dtype_of, false_share_text
+from unskew.federation.protocol.roster import (
     KEYS,
     MOST_KEY,
     MOST_SEALED,
@@ -31,7 +30,7 @@ from unskew.federation.sums.roster import (
     RosterEntry,
     is_texts,
 )
-from unskew.federation.sums.sum_opening import Opening, SumNotOpened, false_share_text
+from unskew.federation.protocol.wire_format import Limits, Packet
 from unskew.privacy.fixed_point import shares_of_weight
 from unskew.privacy.secure_aggregation import LEAST_SITES, SUM
 from unskew.round.clients import Broadcast

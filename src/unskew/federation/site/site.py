@@ -26,6 +26,7 @@ from unskew.data.samples.dataset import Dataset
 from unskew.errors import UnskewError, UsageError, printable
 from unskew.federation.protocol.hello import COORDINATOR, Hello, version_conflict, versions
 from unskew.federation.protocol.identity import PrivateKey, PublicKey
+from unskew.federation.protocol.roster import MOST_SEALED, MOST_SIGNATURE
 from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.protocol.study_rules import prepare, scaling_remedy, site_method, site_settings
 from unskew.federation.protocol.wire_format import (
@@ -55,7 +56,6 @@ from unskew.federation.site.study_review import (
     study_of,
 )
 from unskew.federation.site.sum_answers import Answer, SiteSums
-from unskew.federation.sums.roster import MOST_SEALED, MOST_SIGNATURE
 from unskew.privacy.secure_aggregation import LEAST_SITES
 from unskew.round.clients import Broadcast
 from unskew.system import disk

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree
 from unskew.errors import UsageError
+from unskew.federation.protocol.roster import sum_refusal
 from unskew.federation.protocol.study_rules import SITE_CHOICES
 from unskew.federation.protocol.wire_format import Packet
 from unskew.federation.site.local_run import SiteRun
-from unskew.federation.sums.roster import sum_refusal
 from unskew.privacy.fixed_point import FixedPoint
 from unskew.privacy.secure_aggregation import SecureAggregation
 from unskew.records.checkpoints import digest
@@ -34,7 +34,7 @@ from unskew.round.exchange import fixed_point_of, reply_problem
 from unskew.system import disk
 
 if TYPE_CHECKING:
-    from unskew.federation.sums.member import Member
+    from unskew.federation.protocol.masked_sums import Member
 
 SUMS_FILE, STUDIES = "opened.json", "sums"
 MOST_NUMBERS = 10_000
@@ -154,7 +154,7 @@ class SiteSums:
         def steps(weight: float):  # type: ignore[no-untyped-def]
             return numbers.numbers(reply, start.weights, weight)
 
-        from unskew.federation.sums.member import Member  # which needs Flower
+        from unskew.federation.protocol.masked_sums import Member  # which needs Flower
 
         header, number = request.header, request.header["run"]
         settings = {n: v for n, v in run.settings.as_dict().items() if n not in VARIABLE_SETTINGS}
