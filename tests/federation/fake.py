@@ -22,8 +22,7 @@ from unskew.data.samples.dataset import Dataset
 from unskew.federation.coordinator.correspondence import Contact
 from unskew.federation.coordinator.network_run import conduct
 from unskew.federation.coordinator.orders import Terms
-from unskew.federation.protocol.identity import PrivateKey
-from unskew.federation.protocol.signed_messages import SignedMessage
+from unskew.federation.protocol.signed_messages import PrivateKey, SignedMessage
 from unskew.federation.site.policy import KINDS, Policy
 from unskew.federation.site.site import Site, SiteIdentity
 from unskew.methods import registry

@@ -11,8 +11,7 @@ from safetensors.torch import save
 
 from tests.federation import fake
 from unskew.errors import Paused, UsageError
-from unskew.federation.protocol.identity import PrivateKey
-from unskew.federation.protocol.signed_messages import SignedMessage
+from unskew.federation.protocol.signed_messages import PrivateKey, SignedMessage
 from unskew.federation.protocol.wire_format import MOST_LEVELS, Limits, Packet, WireError, seal, unseal
 from unskew.records.checkpoints import digest
 

@@ -16,7 +16,7 @@ import uuid
 
 from unskew.federation import certificates
 from unskew.federation.front.access import SILENT_S, Members, SiteHolders
-from unskew.federation.protocol.identity import PrivateKey
+from unskew.federation.protocol.signed_messages import PrivateKey
 from unskew.federation.site.site_folder import BITS, SiteFolder, place_of
 from unskew.federation.tickets import Coordinator, Ticket
 

@@ -15,10 +15,11 @@ import numpy as np
 from tests.cli.calling import call
 from unskew.cli import federation as commands
 from unskew.config import dump
-from unskew.federation import admission
+from unskew.federation import tickets as admission
 from unskew.federation.journal import JOURNAL_FILE, Journal, file_sha256
 from unskew.federation.protocol import study_rules
-from unskew.federation.site import processes, site_checks
+from unskew.federation.site import connection as processes
+from unskew.federation.site import site_checks
 from unskew.federation.site.site_checks import Finding
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.tickets import Coordinator, Ticket

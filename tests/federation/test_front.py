@@ -25,7 +25,7 @@ from flwr.proto.node_pb2 import Node
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.superlink.routers.fleet.router import router
 
-from unskew.federation import admission
+from unskew.federation import tickets as admission
 from unskew.federation.front import connections, proxy
 from unskew.federation.front.access import (
     MARK,

@@ -20,7 +20,7 @@ from unskew.federation.coordinator.orders import Order, Terms
 from unskew.federation.coordinator.server import MOST_STARTS, TASK, Conductors
 from unskew.federation.coordinator.superlink import Refused, Task, Unavailable
 from unskew.federation.front import access
-from unskew.federation.protocol.identity import PrivateKey
+from unskew.federation.protocol.signed_messages import PrivateKey
 from unskew.federation.tickets import Coordinator
 
 pytestmark = pytest.mark.flower

@@ -13,7 +13,7 @@ from unskew.cli import remote_run
 from unskew.errors import UsageError
 from unskew.federation.coordinator import orders
 from unskew.federation.coordinator.orders import Order, Terms
-from unskew.federation.protocol.identity import PrivateKey
+from unskew.federation.protocol.signed_messages import PrivateKey
 from unskew.federation.tickets import Coordinator
 from unskew.records.checkpoints import digest
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.federation import fake, test_policy  # skips where cryptography is missing
+from unskew.cli.site import state_text
 from unskew.core.trees import size_in_bytes
 from unskew.errors import UsageError
 from unskew.federation.protocol.wire_format import Limits, Packet, seal, unseal
@@ -26,7 +27,6 @@ from unskew.federation.site.site_ledger import (
     RunLedger,
     SiteLedger,
 )
-from unskew.federation.site.site_state import state_text
 from unskew.federation.tickets import Coordinator
 
 ALL = Limits(1 << 30, 10_000)

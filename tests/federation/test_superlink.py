@@ -30,8 +30,7 @@ from unskew.federation.coordinator import superlink
 from unskew.federation.coordinator.superlink import SuperLink
 from unskew.federation.flower_patches import LEAST_FILE_BYTES, PieceStore, mark_as_site
 from unskew.federation.protocol.flower_messages import pack_message
-from unskew.federation.protocol.identity import PrivateKey, persistent_secret
-from unskew.federation.protocol.signed_messages import SignedMessage
+from unskew.federation.protocol.signed_messages import PrivateKey, SignedMessage, persistent_secret
 from unskew.federation.tickets import Coordinator
 
 pytestmark = pytest.mark.flower

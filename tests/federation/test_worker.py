@@ -12,7 +12,7 @@ import pytest
 
 from unskew.federation.protocol.signed_messages import BUDGET, SignedMessage, ask_worker
 from unskew.federation.site import worker
-from unskew.federation.site.processes import CONNECTED, SiteProcesses
+from unskew.federation.site.connection import CONNECTED, SiteProcesses
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.tickets import Coordinator
 

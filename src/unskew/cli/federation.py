@@ -29,13 +29,6 @@ def _open(folder: Path, name: str) -> Coordinator:
     return Coordinator.open(folder / name)
 
 
-def _record(home: Coordinator, event: str, **facts: str) -> None:
-    """Write an event into the federation's journal."""
-    from unskew.federation import journal
-
-    journal.record_events(home, [(event, facts)])
-
-
 def _texts(text: str) -> list[str]:
     """The texts between commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
@@ -98,23 +91,22 @@ def admit(
 ) -> None:
     """Admit sites to a federation: all of these keys, or none of them. First compare the fingerprints with
     those that the sites read out."""
-    from unskew.federation import admission
+    from unskew.federation import tickets
 
     home = _open(folder, name)
     texts = _key_texts(keys, site)
-    most = admission.parse_bounds(samples, list(texts))
-    publics = admission.applicants(home, texts)
+    most = tickets.parse_bounds(samples, list(texts))
+    publics = tickets.applicants(home, texts)
     for one, public in publics.items():
-        bound = most.get(one) or admission.read_bounds(home).get(one)
+        bound = most.get(one) or tickets.read_bounds(home).get(one)
         words = f"at most {bound:,} samples" if bound else "no bound on its samples; set one with --samples"
         print(f"key       {one:<20} fingerprint {public.fingerprint}  {words}")
     if not compared:
         _confirm(name, list(publics))
     for one, text in texts.items():
         if one in most:
-            admission.write_bound(home, one, most[one])
-        public = admission.admit(home, one, text)
-        _record(home, "admitted", site=one, key=public.fingerprint)
+            tickets.write_bound(home, one, most[one])
+        tickets.admit(home, one, text)
         print(f"admitted  {one}")
     missing = [one for one in home.sites if one not in home.admitted()]
     print(f"missing   {', '.join(missing)}" if missing else f"next      unskew run STUDY.yaml --on {name}")
@@ -157,11 +149,10 @@ def ticket(
 ) -> None:
     """Write a new ticket for a site, if its ticket has expired, was used or was lost. The old ticket becomes
     invalid."""
-    from unskew.federation import admission
+    from unskew.federation import tickets
 
     home = _open(folder, name)
-    written = admission.invite(home, site, days)
-    _record(home, "ticket", site=site, expires=written.expires)
+    written = tickets.invite(home, site, days)
     _print_ticket(home, written)
 
 
@@ -171,42 +162,41 @@ def revoke(
     folder: Where = FOLDER,
 ) -> None:
     """Revoke the admission of a site's key. A running server closes its connections within a second."""
-    from unskew.federation import admission
+    from unskew.federation import tickets
 
     home = _open(folder, name)
-    key = admission.revoke(home, site)
-    _record(home, "revoked", site=site, key=key.fingerprint)
+    key = tickets.revoke(home, site)
     print(f"revoked  {site}  fingerprint {key.fingerprint}")
     print(f"next     unskew federation ticket {name} {site}      for a new key, made in a new folder")
 
 
 def add(name: Name, site: Annotated[str, "the name of the new site"], folder: Where = FOLDER) -> None:
     """Add a site to a federation, and write its ticket. A running server accepts it once it is admitted."""
-    from unskew.federation import admission
+    from unskew.federation import tickets
 
     home = _open(folder, name)
-    written = admission.add_site(home, site)
+    written = tickets.add_site(home, site)
     print(f"added   {site} to {name}, which has {len(home.sites) + 1} sites now")
     _print_ticket(home, written)
 
 
 def remove(name: Name, site: Annotated[str, "the site to remove"], folder: Where = FOLDER) -> None:
     """Remove a site and its key from a federation. Runs that have begun continue without it."""
-    from unskew.federation import admission
+    from unskew.federation import tickets
 
     home = _open(folder, name)
-    admission.remove_site(home, site)
+    tickets.remove_site(home, site)
     print(f"removed {site} from {name}, with its key; left: {', '.join(home.now().sites)}")
 
 
 def show(name: Name, folder: Where = FOLDER, as_json: Json = False) -> None:
     """Print the server's address, the validity of its certificate, and the sites with their keys'
     fingerprints and bounds on samples."""
-    from unskew.federation import admission, certificates
+    from unskew.federation import certificates, tickets
     from unskew.federation.addresses import host_port
 
     home = _open(folder, name)
-    keys, most = home.admitted(), admission.read_bounds(home)
+    keys, most = home.admitted(), tickets.read_bounds(home)
     days = certificates.days_left(certificates.read(home.folder / "server.crt"))
     fingerprints = {site: keys[site].fingerprint if site in keys else None for site in home.sites}
     if as_json:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Container, Sequence
+import time
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,6 +19,7 @@ from unskew.errors import UsageError
 if TYPE_CHECKING:
     from unskew.federation.site.site_checks import Finding
     from unskew.federation.site.site_folder import SiteFolder
+    from unskew.federation.site.site_ledger import RunLedger
 
 SITE = Path("site")
 Data = Annotated[
@@ -33,6 +35,10 @@ Fingerprint = Annotated[
     str, "the coordinator's fingerprint as you were told it; a ticket of another one is refused"
 ]
 INDENT = "\n" + " " * 19
+ACTIVE_S = 600.0
+"""A run without requests for this many seconds is not called running."""
+MOST_RUNS, MOST_ERRORS, MOST_WAITING = 20, 10, 20
+"""What `site watch` prints at most, the newest first."""
 LATER_CHECKS = ("network", "admission")
 """Checks that a new site need not pass yet: the server may not run, and the site's key is not admitted."""
 
@@ -93,7 +99,7 @@ def run(
 ) -> None:
     """Connect to the server and answer its requests until stopped."""
     from unskew.federation.programs import echo_timed
-    from unskew.federation.site.processes import SiteProcesses
+    from unskew.federation.site.connection import SiteProcesses
     from unskew.federation.site.site_folder import SiteFolder, check_fingerprint, site_lock
 
     joined = _join(folder, ticket, coordinator, data, classes) if ticket else SiteFolder.open(folder)
@@ -208,9 +214,77 @@ def watch(folder: Folder = SITE) -> None:
     """Print what waits, what runs, what has left this site, the last scores, and the last errors that its
     coordinator was told."""
     from unskew.federation.site.site_folder import SiteFolder
-    from unskew.federation.site.site_state import state_text
 
     print(state_text(SiteFolder.open(folder)))
+
+
+def state_text(joined: SiteFolder) -> str:
+    """The state of a site, from the files of its folder. Raises UsageError (E521) for an unreadable policy or
+    ledger."""
+    from unskew.errors import printable
+    from unskew.federation.site import approvals
+    from unskew.federation.site.policy import Policy
+    from unskew.federation.site.site_ledger import SiteLedger, latest_errors
+
+    folder = joined.folder
+    policy, ledger = Policy.read(folder), SiteLedger.read(folder)
+    waiting = [request for request in approvals.all_requests(folder) if request.state == "waiting"]
+    lines = [f"site    {joined.ticket.site} of {joined.ticket.federation}, at {joined.ticket.place}"]
+    if policy.epsilon is None:
+        lines.append(f"spent   epsilon {ledger.epsilon:g}, delta {ledger.delta:g}; the policy sets no budget")
+    else:
+        lines.append(
+            f"spent   epsilon {ledger.epsilon:g} of {policy.epsilon:g}, delta {ledger.delta:g} of"
+            f" {policy.delta:g}"
+        )
+    for request in waiting[:MOST_WAITING]:
+        command = f"unskew site approve {request.run} --folder {shlex.quote(str(folder))}"
+        lines += ["", "waits for a decision", request.text(), f"decide  {command}   or: ... refuse ..."]
+    if len(waiting) > MOST_WAITING:
+        lines += ["", f"{len(waiting) - MOST_WAITING} older questions wait, too: unskew site approve"]
+    runs = sorted(ledger.runs.items(), key=lambda item: -item[1].last)
+    lines += [""] if runs else ["", "no run has begun at this site"]
+    lines += [_run_line(number, run) for number, run in runs[:MOST_RUNS]]
+    if runs:
+        lines += ["", f"what has left in run {runs[0][0]}", *_left(folder, *runs[0])]
+    if errors := latest_errors(folder, MOST_ERRORS):
+        lines += ["", "the last errors that the coordinator was told"]
+        lines += [
+            f"{_local_time(row['at'])}  {printable(row['run'])}  {row['said']['code']} "
+            f"{printable(row['said']['text'])}"
+            for row in errors
+        ]
+    return "\n".join(lines)
+
+
+def _run_line(number: str, run: RunLedger) -> str:
+    from unskew.report.analysis.numbers import size
+
+    quiet = "running" if time.time() - run.last < ACTIVE_S else "quiet"
+    state = "done" if run.t >= run.rounds else quiet
+    left = f"{size(run.bytes)} have left, epsilon {run.epsilon:g}"
+    return f"{number}  {run.method}  {state}, round {run.t} of {run.rounds}, {left}"
+
+
+def _left(folder: Path, number: str, run: RunLedger) -> Iterator[str]:
+    """Lines about what has left in a run, by name and kind of its Share, and the last scores."""
+    from unskew.federation.site.site_ledger import HEADER_SHARE, named_scores, run_rows
+    from unskew.report.analysis.numbers import size
+
+    rows = run_rows(folder, number)
+    for share in dict.fromkeys(row["share"] for row in rows):
+        several = [row for row in rows if row["share"] == share]
+        kind, last = run.kinds.get(share, "statistics"), several[-1]
+        if run.summed and share != HEADER_SHARE and not share.startswith("score/"):
+            kind += ", only in a sum"
+        total = size(sum(row["bytes"] for row in several))
+        yield f"  {share} ({kind})  {len(several)} times, {total}, last in round {last['t']}"
+    for scope, name, value in named_scores(rows, run):
+        yield f"  last score, {scope}: {name} {value:.3f}"
+
+
+def _local_time(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def policy(

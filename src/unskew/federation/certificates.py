@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from unskew.errors import UsageError
-from unskew.federation.protocol.identity import PrivateKey, PublicKey, write_secret
+from unskew.federation.protocol.signed_messages import PrivateKey, PublicKey, write_secret
 from unskew.system import disk
 
 DAYS = 3650

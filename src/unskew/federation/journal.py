@@ -10,19 +10,15 @@ earlier head, which `unskew federation audit` prints.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unskew.federation.protocol.identity import PrivateKey, PublicKey
-from unskew.federation.tickets import Coordinator
+from unskew.federation.protocol.signed_messages import PrivateKey, PublicKey
 from unskew.system import disk
-from unskew.system.disk import lock, refuse_link
 
 JOURNAL_FILE = "audit.jsonl"
 _FIRST = "0" * 64
@@ -109,14 +105,3 @@ def _text(entry: dict[str, Any]) -> str:
 
 def _digest(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()
-
-
-def record_events(home: Coordinator, events: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    """Add a line for each event, a pair of its name and its facts."""
-    if not events:
-        return
-    with open(home.folder / "audit.lock", "a", opener=refuse_link) as lock_file:
-        lock(lock_file, wait=True)
-        with contextlib.closing(Journal(home.folder / JOURNAL_FILE, home.key)) as journal:
-            for what, facts in events:
-                journal.note(what, **facts)

@@ -17,8 +17,7 @@ from tests.campaign.attacks.liar import PICKLED
 from tests.campaign.attacks.victim import NAME, PLACE, SITE, Victim, refused, settings
 from tests.campaign.cases import CannotTry, Case, check, until
 from tests.campaign.ground import Ground, alive
-from unskew.federation.protocol.identity import PrivateKey
-from unskew.federation.protocol.signed_messages import SignedMessage
+from unskew.federation.protocol.signed_messages import PrivateKey, SignedMessage
 from unskew.federation.protocol.wire_format import seal
 from unskew.federation.site.policy import Policy
 

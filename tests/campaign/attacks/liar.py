@@ -19,8 +19,7 @@ from typing import Any
 import torch
 
 from unskew.core.trees import tree_map
-from unskew.federation.protocol.identity import PrivateKey, PublicKey
-from unskew.federation.protocol.signed_messages import SignedMessage
+from unskew.federation.protocol.signed_messages import PrivateKey, PublicKey, SignedMessage
 from unskew.federation.protocol.wire_format import Limits, Packet, seal, unseal
 from unskew.federation.site.connection import AnswerLoop, Fleet
 from unskew.federation.site.site import Site, SiteIdentity

@@ -11,7 +11,7 @@ from tests.campaign.attacks.liar import HELLO, TRAIN
 from tests.campaign.cases import Case, check, until
 from tests.campaign.ground import Ground, check_unharmed
 from tests.campaign.ongoing import Ongoing, runs
-from unskew.federation import admission
+from unskew.federation import tickets as admission
 
 FAMILY = "sites"
 LIAR, LIE = "c", "lie"

@@ -20,8 +20,7 @@ from unskew.core.trees import Tree, Weights, flat_tree
 from unskew.errors import printable
 from unskew.federation.journal import Journal
 from unskew.federation.protocol.hello import Hello, data_change, versions
-from unskew.federation.protocol.identity import PrivateKey, PublicKey
-from unskew.federation.protocol.signed_messages import SignedMessage
+from unskew.federation.protocol.signed_messages import PrivateKey, PublicKey, SignedMessage
 from unskew.federation.protocol.wire_format import (
     Limits,
     PackedTree,

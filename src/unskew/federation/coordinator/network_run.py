@@ -20,8 +20,7 @@ from unskew import config, data
 from unskew.config import Settings
 from unskew.core.trees import Tree
 from unskew.errors import Paused, StateError, UnskewError, UsageError, printable
-from unskew.federation import admission
-from unskew.federation.admission import AdmittedKeys
+from unskew.federation import tickets
 from unskew.federation.coordinator.correspondence import (
     POLL_S,
     UNDECIDED,
@@ -51,7 +50,7 @@ from unskew.federation.protocol.study_rules import (
     scaling_remedy,
     study_settings,
 )
-from unskew.federation.tickets import Coordinator
+from unskew.federation.tickets import AdmittedKeys, Coordinator
 from unskew.methods import registry
 from unskew.records.checkpoints import Checkpoint, State, digest
 from unskew.records.private_state import CLIENTS, DiskStore
@@ -382,7 +381,7 @@ def _conduct_federation(channel: Channel, order: Order, log: TextIO) -> None:
     sites = tuple(site for site in home.sites if site in admitted) or home.sites
     if uninvited := [site for site in home.sites if site not in sites]:
         _say(log, f"not admitted, and not waited for: {list_names(uninvited)}")
-    contact = Contact(channel, sites, home.key, AdmittedKeys(home), admission.read_bounds(home))
+    contact = Contact(channel, sites, home.key, AdmittedKeys(home), tickets.read_bounds(home))
     settings, loops = config.build(dict(order.settings)), list[Loop]()
 
     def say(text: str) -> None:

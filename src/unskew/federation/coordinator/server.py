@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from unskew.errors import UnskewError, UsageError
-from unskew.federation import journal, programs
+from unskew.federation import programs
 from unskew.federation.addresses import check_free, default_bind
 from unskew.federation.coordinator import orders, superlink
 from unskew.federation.coordinator.orders import ENDING
 from unskew.federation.coordinator.superlink import APP_HASH, Refused, SuperLink, Task, Unavailable
 from unskew.federation.front import access
 from unskew.federation.programs import Program, RareSay, Say
-from unskew.federation.protocol.identity import persistent_secret
+from unskew.federation.protocol.signed_messages import persistent_secret
 from unskew.federation.tickets import Coordinator
 
 TASK = "UNSKEW_TASK"
@@ -181,7 +181,7 @@ class Server:
             times = f" ({fact['times']} times)" if fact["times"] != 1 else ""
             self.say(f"refused {fact['who']}: {fact['why']}{times}")
         try:
-            journal.record_events(self.home, [("refused", fact) for fact in facts])
+            self.home.record(*(("refused", fact) for fact in facts))
         except (UnskewError, OSError) as error:  # a disk that strangers have filled must not end the server
             self.say(f"the federation's journal lacks {len(facts)} lines about refusals: {error}")
 

@@ -27,7 +27,7 @@ from unskew.errors import MissingPackage, UsageError
 from unskew.federation.addresses import socket_address
 from unskew.federation.coordinator import orders
 from unskew.federation.coordinator.orders import Order
-from unskew.federation.protocol.identity import PublicKey
+from unskew.federation.protocol.signed_messages import PublicKey
 from unskew.federation.tickets import Coordinator
 
 ORDER = "order"

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from unskew.errors import UsageError
 from unskew.federation import certificates
-from unskew.federation.protocol.identity import PublicKey
+from unskew.federation.protocol.signed_messages import PublicKey
 from unskew.federation.tickets import Coordinator
 
 

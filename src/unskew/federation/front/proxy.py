@@ -41,7 +41,7 @@ from unskew.federation.addresses import host_port, listen, socket_address
 from unskew.federation.front.access import Members, RateLimit, Refusals, SiteHolders
 from unskew.federation.front.connections import HEAD_BYTES, Connections, Listener, MessageWait
 from unskew.federation.programs import configure_malloc
-from unskew.federation.protocol.identity import PublicKey
+from unskew.federation.protocol.signed_messages import PublicKey
 from unskew.federation.signals import IDLE_FOLDER, REPLIES, REQUESTS, Bell, IdleNodes
 from unskew.federation.tickets import Coordinator
 

@@ -48,8 +48,8 @@ import torch
 from torch import Tensor
 
 from unskew.errors import MissingPackage, UsageError
-from unskew.federation.protocol.identity import PrivateKey, PublicKey
 from unskew.federation.protocol.roster import Roster, add_pairwise, sum_refusal
+from unskew.federation.protocol.signed_messages import PrivateKey, PublicKey
 from unskew.privacy.fixed_point import shares_of_weight
 from unskew.privacy.secure_aggregation import SecureAggregation
 

@@ -25,8 +25,7 @@ from torch import Tensor
 from unskew.core import gate
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights, align, flat_tree, nested_tree
-from unskew.federation.protocol.identity import PrivateKey, PublicKey
-from unskew.federation.protocol.signed_messages import SignedMessage
+from unskew.federation.protocol.signed_messages import PrivateKey, PublicKey, SignedMessage
 from unskew.records.checkpoints import file_buffers
 
 

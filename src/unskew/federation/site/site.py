@@ -25,9 +25,8 @@ from unskew.core.trees import Weights
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import UnskewError, UsageError, printable
 from unskew.federation.protocol.hello import COORDINATOR, Hello, version_conflict, versions
-from unskew.federation.protocol.identity import PrivateKey, PublicKey
 from unskew.federation.protocol.roster import MOST_SEALED, MOST_SIGNATURE
-from unskew.federation.protocol.signed_messages import SignedMessage
+from unskew.federation.protocol.signed_messages import PrivateKey, PublicKey, SignedMessage
 from unskew.federation.protocol.study_rules import prepare, scaling_remedy, site_method, site_settings
 from unskew.federation.protocol.wire_format import (
     Limits,

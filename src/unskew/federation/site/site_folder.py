@@ -23,7 +23,7 @@ from pathlib import Path
 
 from unskew.errors import StateError, UsageError
 from unskew.federation.certificates import client_context
-from unskew.federation.protocol.identity import PrivateKey
+from unskew.federation.protocol.signed_messages import PrivateKey
 from unskew.federation.tickets import PROOF, Ticket
 from unskew.records.run_lock import RunLock
 from unskew.system import disk

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from unskew.errors import UnskewError
 from unskew.federation.programs import configure_malloc
-from unskew.federation.protocol.identity import PublicKey
-from unskew.federation.protocol.signed_messages import BUDGET, SOCKET, SignedMessage, read_exactly
+from unskew.federation.protocol.signed_messages import BUDGET, SOCKET, PublicKey, SignedMessage, read_exactly
 from unskew.federation.site.site import Site, SiteIdentity
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.site_data import load
