@@ -26,7 +26,7 @@ from unskew.core.trees import Tree, Weights, align, leaves, nested_tree, tree_ma
 from unskew.errors import StateError
 from unskew.system import disk
 
-_TYPES = {
+TYPES = {
     torch.uint64: "U64",
     torch.int64: "I64",
     torch.float64: "F64",
@@ -44,7 +44,7 @@ _TYPES = {
 }
 """The format's names of types, the widest first, which is the order of tensors whose sizes are not
 aligned."""
-_RANK = {dtype: rank for rank, dtype in enumerate(_TYPES)}
+_RANK = {dtype: rank for rank, dtype in enumerate(TYPES)}
 _ALIGNMENT = 64
 """In bytes: a tensor whose size is a multiple of it begins at a multiple of it, so that readers need not copy
 it (`align` in core/trees.py)."""
@@ -78,7 +78,7 @@ def file_header(
     """(names in the order of their tensors in the file, the header). Raises ValueError for a type that the
     format does not have."""
     for name, form in forms.items():
-        if form.dtype not in _TYPES:
+        if form.dtype not in TYPES:
             raise ValueError(f"'{name}' is {form.dtype}, which safetensors cannot hold")
     names = sorted(
         forms, key=lambda n: (forms[n].nbytes % _ALIGNMENT != 0, _RANK[forms[n].dtype], n.encode())
@@ -88,7 +88,7 @@ def file_header(
     for name in names:
         form = forms[name]
         begin, end = end, end + form.nbytes
-        header[name] = {"dtype": _TYPES[form.dtype], "shape": list(form.shape), "data_offsets": [begin, end]}
+        header[name] = {"dtype": TYPES[form.dtype], "shape": list(form.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-(8 + len(text)) % _ALIGNMENT)
     head = memoryview(len(text).to_bytes(8, "little") + text)

@@ -134,20 +134,21 @@ class Correspondence:
         """The checked replies by site. A site without a reply is reported (E303, E307, E310, E311 or
         its own code).
         """
-        connected, sealed = self.connected(), dict[str, SignedMessage]()
-        packed = dict[int, PackedTree]()  # most sites are sent the same tree
+        connected, packed = self.connected(), dict[int, PackedTree]()  # most sites are sent the same tree
+        sealed, digests, packets = dict[int, SignedMessage](), dict[str, str](), {}
         for site, (header, tree) in requests.items():
             if site not in connected or site not in self.contact.keys:
                 self.absent(site, t)
                 continue
             packed[id(tree)] = packed.get(id(tree)) or pack(tree)
-            sealed[site] = one = self._seal(site, kind, t, header, packed[id(tree)])
+            sealed[self.nodes[site]] = one = self._seal(site, kind, t, header, packed[id(tree)])
+            digests[site] = one.digest
             self._note("asked", site=site, kind=kind, t=t, request=one.digest, bytes=one.size)
-        by_node, packets = {self.nodes[site]: request for site, request in sealed.items()}, {}
-        replies = self.contact.channel.ask(by_node, kind, t, self.deadline_s, limits.blob) if by_node else {}
-        for site, request in sealed.items():
-            reply = replies.pop(self.nodes[site], None)  # its bytes can be freed once it is read
-            if packet := self._check_reply(site, t, request, reply, limits):
+        replies = self.contact.channel.ask(sealed, kind, t, self.deadline_s, limits.blob) if sealed else {}
+        one = sealed = packed = None  # their bytes can be freed, and those of each reply once it is read
+        for site, digest in digests.items():
+            reply = replies.pop(self.nodes[site], None)
+            if packet := self._check_reply(site, t, digest, reply, limits):
                 packets[site] = packet
                 assert isinstance(reply, SignedMessage)
                 self._note("answered", site=site, kind=kind, t=t, reply=reply.digest, bytes=reply.size)
@@ -195,7 +196,7 @@ class Correspondence:
         replies = self.contact.channel.ask(requests, "hello", 0, deadline_s, NO_TENSORS.blob)
         hellos = {}
         for node, request in requests.items():
-            if hello := self._identify(node, request, replies.get(node)):
+            if hello := self._identify(node, request.digest, replies.get(node)):
                 hellos[hello.site] = hello
                 self.nodes[hello.site] = node
         return hellos
@@ -216,7 +217,7 @@ class Correspondence:
         return seal({**header, **fixed}, tree, self.contact.key)
 
     def _check_reply(
-        self, site: str, t: int, request: SignedMessage, reply: SignedMessage | str | None, limits: Limits
+        self, site: str, t: int, request: str, reply: SignedMessage | str | None, limits: Limits
     ) -> Packet | None:
         if reply is None:
             text = f"{site} did not answer within {self.deadline_s:g} s; the round goes on without it."
@@ -234,8 +235,11 @@ class Correspondence:
             text = f"its reply cannot be read ({type(error).__name__})."
             return self._refuse(site, t, "E310", f"{site}: {text} Reply dropped.")
 
-    def _identify(self, node: int, request: SignedMessage, reply: SignedMessage | str | None) -> Hello | None:
-        """The description of a node's site; None, after a report, unless it proves to be an admitted site."""
+    def _identify(self, node: int, request: str, reply: SignedMessage | str | None) -> Hello | None:
+        """The description of a node's site; None, after a report, unless it proves to be an admitted site.
+
+        request: the digest of the request.
+        """
         if reply is None or isinstance(reply, str):
             reason = f": {printable(reply[:MOST_TEXT])}" if reply else ""
             return self._refuse("?", 0, "E311", f"a node ({node}) does not say which site it is{reason}.")
@@ -281,12 +285,11 @@ class Correspondence:
             self._refuse(site, 0, refusal.code, f"{site}: {refusal.text}")
 
 
-def _read_reply(
-    site: str, key: PublicKey, request: SignedMessage, reply: SignedMessage, limits: Limits
-) -> Packet:
-    """A site's reply to this request. Raises WireError, and SiteRefusal for a refusal by the site."""
+def _read_reply(site: str, key: PublicKey, request: str, reply: SignedMessage, limits: Limits) -> Packet:
+    """A site's reply to the request with this digest. Raises WireError, and SiteRefusal for a refusal by the
+    site."""
     packet = unseal(reply, key, limits)
-    if packet.header.get("re") != request.digest or packet.header.get("site") != site:
+    if packet.header.get("re") != request or packet.header.get("site") != site:
         raise WireError("E307", "it answered another request than this one.")
     if code := packet.header.get("code"):
         known = isinstance(code, str) and re.fullmatch(r"E\d{3}", code)

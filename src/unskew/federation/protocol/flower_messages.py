@@ -57,9 +57,13 @@ Pull = Callable[[str], bytes]
 """A piece by its number. Raises ObjectUnavailableError while it is on its way."""
 
 
-def array(content: bytes) -> Array:
+def array(content: bytes | bytearray | memoryview) -> Array:
     """An array of these bytes."""
-    return Array("uint8", (len(content),), "unskew", content)
+    one = Array("uint8", (len(content),), "unskew", b"")
+    one.data = (
+        content  # of any kind that has the interface of a buffer; Flower's constructor takes bytes only
+    )
+    return one
 
 
 def record(arrays: Mapping[str, Array]) -> ArrayRecord:
@@ -108,8 +112,8 @@ class Arrival:
         self._contents: dict[str, bytes] = {}
         self._inflated: dict[str, InflatableObject] = {}
         """Complete objects. One that several records name is shared, and not built for each of them."""
-        self._pieces: dict[str, list[bytes]] = {}
-        """The pieces so far by array."""
+        self._pieces: dict[str, tuple[bytearray, int]] = {}
+        """The bytes so far by array, and the number of their pieces."""
         self._bytes = 0
 
     def go_on(self, pull: Pull) -> Message:
@@ -155,17 +159,19 @@ class Arrival:
 
     def _array(self, number: str, content: bytes, children: Sequence[str], pull: Pull) -> Array:
         facts = json.loads(get_object_body(content, Array))
-        arrived = self._pieces.setdefault(number, [])
+        arrived, count = self._pieces.get(number, (bytearray(), 0))
         pieces = [str(children[index]) for index in facts["arraychunk_ids"]]
         if len(pieces) > MOST_PIECES:
             raise MessageTooLarge(f"its tensors are in more than {MOST_PIECES:,} pieces")
-        for piece in pieces[len(arrived) :]:
+        for piece in pieces[count:]:
             body = get_object_body(pull(piece), ArrayChunk)
             self._bytes += len(body)
             if self._bytes > self.most:
                 raise MessageTooLarge(f"its tensors have more than the {self.most:,} bytes expected")
-            arrived.append(body)
-        return array(b"".join(arrived))
+            arrived += body
+            count += 1
+            self._pieces[number] = arrived, count
+        return array(arrived)
 
 
 def retry_pull(pull: Pull) -> Pull:
@@ -201,7 +207,7 @@ def pack_message(sealed: SignedMessage, arrays: dict[int, Array] | None = None, 
     head: dict[str, str | bytes | int] = {"text": sealed.text, "signature": sealed.signature}
     head |= {"again": again} if again else {}
     if len(sealed.blob) <= SMALL:
-        return RecordDict({HEAD: ConfigRecord(head | {"blob": sealed.blob})})
+        return RecordDict({HEAD: ConfigRecord(head | {"blob": bytes(sealed.blob)})})
     arrays = {} if arrays is None else arrays
     if id(sealed.blob) not in arrays:
         arrays[id(sealed.blob)] = array(sealed.blob)
@@ -216,6 +222,6 @@ def unpack_message(content: RecordDict) -> SignedMessage:
         blob = head["blob"] if "blob" in head else content.array_records["blob"]["blob"].data
     except KeyError as error:
         raise ValueError(f"a message without {error}") from None
-    if not (isinstance(text, str) and isinstance(signature, bytes) and isinstance(blob, bytes)):
+    if not (isinstance(text, str) and isinstance(signature, bytes) and isinstance(blob, bytes | bytearray)):
         raise ValueError("a message of other types")
     return SignedMessage(text, signature, blob)

@@ -18,15 +18,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load
+import torch
 from torch import Tensor
 
 from unskew.core import gate
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights, align, flat_tree, nested_tree
-from unskew.federation.protocol.signed_messages import PrivateKey, PublicKey, SignedMessage
-from unskew.records.checkpoints import file_buffers
+from unskew.federation.protocol.signed_messages import (
+    PrivateKey,
+    PublicKey,
+    SignedMessage,
+    address_of,
+    aligned_buffer,
+)
+from unskew.records.checkpoints import TYPES, file_buffers
 
 
 def in_axis_order(tensor: Tensor, order: list[int]) -> Tensor:
@@ -40,6 +45,11 @@ PER_TENSOR = 512
 """Bytes of the safetensors header that one tensor may take: its name, type, shape and offsets."""
 
 
+Blob = bytes | bytearray | memoryview
+DTYPES = {text: dtype for dtype, text in TYPES.items()}
+_UNREADABLE = (
+    ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError, RecursionError,
+)  # fmt: skip
 MOST_LEVELS = 16
 """Depth of a message's tree; functions that walk through it are recursive."""
 
@@ -130,17 +140,17 @@ def unseal(sealed: SignedMessage, key: PublicKey, limits: Limits) -> Packet:
     return Packet(header, _tensors(sealed.blob, limits, header.get("axes", {})) if len(sealed.blob) else {})
 
 
-def _sha256(blob: bytes) -> str:
+def _sha256(blob: Blob) -> str:
     return hashlib.sha256(blob).hexdigest()
 
 
-def _tensors(blob: bytes, limits: Limits, orders: Any) -> Tree:
+def _tensors(blob: Blob, limits: Limits, orders: Any) -> Tree:
     """The nested tree of tensors by name. orders: the axes as they were sent, by name."""
     if int.from_bytes(blob[:8], "little") > limits.names:
         raise WireError("E303", f"the message lists more than the {limits.tensors} tensors expected.")
     try:
-        tensors = load(blob)
-    except (SafetensorError, ValueError, KeyError, RuntimeError, OverflowError, TypeError) as error:
+        tensors = _views(blob)
+    except _UNREADABLE as error:
         raise WireError("E310", f"the tensors cannot be read ({type(error).__name__}).") from error
     names = sorted(tensors)
     if len(names) > limits.tensors:
@@ -156,6 +166,28 @@ def _tensors(blob: bytes, limits: Limits, orders: Any) -> Tree:
         return nested_tree(aligned | {n: in_axis_order(aligned[n], o) for n, o in dict(orders).items()})
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError):
         raise WireError("E310", "the tensors' names or axes do not fit together.") from None
+
+
+def _views(blob: Blob) -> dict[str, Tensor]:
+    """The tensors of a file in safetensors format, as views of its bytes, which are copied once unless they
+    lie as tensors do. They must fill the file without a gap. Raises one of _UNREADABLE."""
+    if isinstance(blob, bytes) or address_of(blob) % 64:
+        blob, content = aligned_buffer(len(blob)), blob
+        blob[:] = content
+    start = 8 + int.from_bytes(blob[:8], "little")
+    tensors, end = dict[str, Tensor](), start
+    forms = json.loads(bytes(blob[8:start])).items()
+    for name, form in sorted(forms, key=lambda item: item[1]["data_offsets"]):
+        dtype, shape, (begin, stop) = DTYPES[form["dtype"]], form["shape"], form["data_offsets"]
+        count = math.prod(shape)
+        if start + begin != end or count * dtype.itemsize != stop - begin or min(shape, default=0) < 0:
+            raise ValueError("a gap between tensors, or a wrong size")
+        piece = blob[end : end + stop - begin] or bytearray(dtype.itemsize)  # torch takes no empty buffer
+        tensors[name] = torch.frombuffer(piece, dtype=dtype, count=max(count, 1))[:count].view(shape)
+        end += stop - begin
+    if end != len(blob):
+        raise ValueError("bytes behind the last tensor")
+    return tensors
 
 
 def _axes(t: Tensor) -> list[int] | None:

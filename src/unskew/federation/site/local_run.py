@@ -235,7 +235,9 @@ class HeldSlices:
         for path, number in numbers.items():
             part, _, leaf = path.partition("/")
             if path in came:
-                self.tree.setdefault(part, {})[leaf], self.numbers[path] = down[part][leaf], number
+                # a copy, which does not keep the whole message in memory
+                held = tree_map(torch.clone, {leaf: down[part][leaf]})
+                self.tree[part], self.numbers[path] = self.tree.get(part, {}) | held, number
             elif number == 0:
                 down.setdefault(part, {}).update(_zeros(path, run))
             elif self.numbers.get(path) == number:
