@@ -118,7 +118,7 @@ class SitePredictor(Predictor):
     ) -> list[Path]:
         """Write the model into a new folder, as `Result.export` does. client: only this site."""
         self._check_mine(client)
-        return write_export(self.trained, self.own.record, Path(folder), format, self.own.client)
+        return write_export(self.trained, Record(), Path(folder), format, self.own.client)
 
     def __repr__(self) -> str:
         if self.own.client is not None:

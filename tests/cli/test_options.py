@@ -61,7 +61,7 @@ FROZEN = {
     "data get": "name --from --out",
     "federation": "",
     "federation init": "name --host --sites --folder --json",
-    "federation admit": "name keys --site --samples --compared --folder",
+    "federation admit": "name keys --samples --compared --folder",
     "federation ticket": "name site --days --folder",
     "federation revoke": "name site --folder",
     "federation add": "name site --folder",

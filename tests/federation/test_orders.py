@@ -18,7 +18,6 @@ from unskew.federation.coordinator import orders
 from unskew.federation.coordinator.network_run import conduct_order
 from unskew.federation.coordinator.orders import ENDING, LOG, ORDER_FILE, Order, RunStart, Terms, follow
 from unskew.federation.protocol.study_rules import study_settings
-from unskew.federation.site.site_folder import site_lock
 from unskew.federation.tickets import Coordinator
 from unskew.records.run_lock import RunLock
 from unskew.system import disk
@@ -71,14 +70,6 @@ def test_every_ending_is_written_down(order, error, state, code, text):
     assert ending["text"].startswith(text)
     assert (f"Resume with: unskew resume {order.path}" in ending["text"]) == text.startswith("E507")
     assert text in (order.path / "server.log").read_text()
-
-
-def test_a_second_process_for_a_site_is_refused(tmp_path):
-    told = r"E110 site b is run already, by pid \d+"
-    with site_lock(tmp_path, "b"), pytest.raises(StateError, match=told), site_lock(tmp_path, "b"):
-        pass
-    with site_lock(tmp_path, "b"):
-        pass
 
 
 @pytest.fixture

@@ -82,7 +82,6 @@ def _print_fingerprints(fingerprints: Mapping[str, str]) -> None:
 def admit(
     name: Name,
     keys: Annotated[tuple[Path, ...], "the public keys that sites have sent: a.pub b.pub"],
-    site: Annotated[str | None, "the site of a single key (default: the file's name)"] = None,
     samples: Annotated[
         str, "the most samples a site may say it holds, training and test: 6000, or a=6000,b=800"
     ] = "",
@@ -94,7 +93,7 @@ def admit(
     from unskew.federation import tickets
 
     home = _open(folder, name)
-    texts = _key_texts(keys, site)
+    texts = _key_texts(keys)
     most = tickets.parse_bounds(samples, list(texts))
     publics = tickets.applicants(home, texts)
     for one, public in publics.items():
@@ -112,14 +111,12 @@ def admit(
     print(f"missing   {', '.join(missing)}" if missing else f"next      unskew run STUDY.yaml --on {name}")
 
 
-def _key_texts(keys: tuple[Path, ...], site: str | None) -> dict[str, str]:
-    """Maps each site to the text of its key file.
+def _key_texts(keys: tuple[Path, ...]) -> dict[str, str]:
+    """Maps each site to the text of its key file, which has the site's name.
 
-    Raises UsageError: E111 for a missing file, E109 for unclear or repeated names.
+    Raises UsageError: E111 for a missing file, E109 for a repeated name.
     """
-    if site and len(keys) > 1:
-        raise UsageError("E109", f"--site is for a single key; got {len(keys)} of them.")
-    names = [site or key.stem for key in keys]
+    names = [key.stem for key in keys]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError("E109", f"two of these files are called {twice[0]}.pub; a site has one key.")
     for key in keys:

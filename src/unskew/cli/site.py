@@ -100,7 +100,8 @@ def run(
     """Connect to the server and answer its requests until stopped."""
     from unskew.federation.programs import echo_timed
     from unskew.federation.site.connection import SiteProcesses
-    from unskew.federation.site.site_folder import SiteFolder, check_fingerprint, site_lock
+    from unskew.federation.site.site_folder import SiteFolder, check_fingerprint
+    from unskew.records.run_lock import RunLock
 
     joined = _join(folder, ticket, coordinator, data, classes) if ticket else SiteFolder.open(folder)
     if coordinator:
@@ -112,7 +113,7 @@ def run(
     print(f"site {site.site} of {site.federation} → {site.place}")
     print(f"logs    {folder / 'worker.log'}")
     print(f"studies {how}; policy: {folder / 'policy.yaml'}", flush=True)
-    with site_lock(folder, site.site):
+    with RunLock(folder):
         SiteProcesses(joined, data, classes, model, device, echo_timed, approve).run()
 
 

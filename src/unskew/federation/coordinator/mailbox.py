@@ -24,18 +24,12 @@ from unskew.federation.signals import IDLE_FOLDER, REPLIES, REQUESTS, Bell, Idle
 try:
     import httpx
     from flwr.app import Array, Message
-    from flwr.app.message import remove_content_from_message
     from flwr.common.constant import SUPERLINK_NODE_ID
-    from flwr.common.serde import message_to_proto
     from flwr.proto import runtime_pb2 as runtime
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
     from flwr.proto.message_pb2 import Message as MessageProto
     from flwr.proto.node_pb2 import Node
-    from flwr.supercore.inflatable import inflatable_object
-    from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-        make_pull_object_fn_protobuf,
-        make_push_object_fn_protobuf,
-    )
+    from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
     from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
     from flwr.supercore.runtime import RuntimeHttpClient
     from httpx import HTTPStatusError
@@ -45,9 +39,7 @@ try:
         Arrival,
         MessageTooLarge,
         pack_message,
-        payload,
-        send_all,
-        set_number,
+        send,
         unpack_message,
     )
 except ImportError as error:  # the extra is not installed, or in a version that has other names
@@ -160,22 +152,9 @@ class Mailbox:
 
     def push_messages(self, messages: Sequence[Message]) -> list[str]:
         """Send messages. Returns their numbers, "" for absent nodes."""
-        with _while_running(), inflatable_object.no_object_id_recompute():
-            payloads = [payload(message) for message in messages]
-            for message, one in zip(messages, payloads, strict=True):
-                set_number(message, one.object_id)
-            request = runtime.PushAppMessagesRequest(
-                messages_list=[message_to_proto(remove_content_from_message(m)) for m in messages],
-                message_object_trees=[inflatable_object.get_object_tree(one) for one in payloads],
-            )
-            response = self._client.PushMessages(request)
-            objects = {
-                n: o for one in payloads for n, o in inflatable_object.get_all_nested_objects(one).items()
-            }
-            push = make_push_object_fn_protobuf(
-                self._client.PushObject, self._node, self._run, response.session_id
-            )
-            send_all(objects, response.objects_to_push, push)
+        with _while_running():
+            request = runtime.PushAppMessagesRequest
+            response = send(self._client, request, messages, self._node, self._run)
         numbers, sent, now = list(response.message_ids), IdleNodes.now(), time.monotonic()
         self._until = {number: until for number, until in self._until.items() if until > now}
         for number, message in zip(numbers, messages, strict=True):

@@ -15,21 +15,28 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from unskew.errors import MissingPackage
 from unskew.federation.protocol.signed_messages import SignedMessage
 
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+    from flwr.app.message import remove_content_from_message
     from flwr.app.message.arraychunk import ArrayChunk
-    from flwr.common.serde import message_from_proto
+    from flwr.common.serde import message_from_proto, message_to_proto
     from flwr.proto.message_pb2 import Message as MessageProto
     from flwr.proto.message_pb2 import ObjectTree
+    from flwr.proto.node_pb2 import Node
     from flwr.supercore.inflatable.inflatable_object import (
         InflatableObject,
+        get_all_nested_objects,
         get_object_body,
         get_object_head_values_from_object_content,
+        get_object_tree,
+        no_object_id_recompute,
     )
+    from flwr.supercore.inflatable.inflatable_protobuf_utils import make_push_object_fn_protobuf
     from flwr.supercore.inflatable.inflatable_utils import (
         ObjectPullError,
         ObjectUnavailableError,
@@ -86,17 +93,25 @@ def payload(message: Message) -> InflatableObject:
     return message
 
 
-def send_all(
-    objects: Mapping[str, InflatableObject], lacking: Sequence[str], push: Callable[[str, bytes], None]
-) -> None:
-    """Push the pieces of several messages, by number, that the other side lacks.
+def send(client: Any, request: Callable[..., Any], messages: Sequence[Message], node: Node, run: int) -> Any:
+    """Announce messages, and push those of their pieces that the other side lacks. Returns its response.
 
-    The lists of pieces are sent first, because a receiver needs them to fetch the rest meanwhile.
+    client: Flower's. request: makes the announcement. node: the sender. The lists of pieces are sent first,
+    because a receiver needs them to fetch the rest meanwhile.
     """
-    missing = set(lacking)
-    in_order = sorted((n for n in objects if n in missing), key=lambda n: isinstance(objects[n], ArrayChunk))
-    for number in in_order:
-        push(number, objects[number].deflate())
+    with no_object_id_recompute():
+        payloads = [payload(message) for message in messages]
+        for message, one in zip(messages, payloads, strict=True):
+            set_number(message, one.object_id)
+        heads = [message_to_proto(remove_content_from_message(message)) for message in messages]
+        trees = [get_object_tree(one) for one in payloads]
+        response = client.PushMessages(request(messages_list=heads, message_object_trees=trees))
+        push = make_push_object_fn_protobuf(client.PushObject, node, run, response.session_id)
+        objects = {n: o for one in payloads for n, o in get_all_nested_objects(one).items()}
+        missing = set(response.objects_to_push)
+        for number in sorted(objects.keys() & missing, key=lambda n: isinstance(objects[n], ArrayChunk)):
+            push(number, objects[number].deflate())
+    return response
 
 
 class MessageTooLarge(ValueError):

@@ -39,19 +39,15 @@ try:
     import httpx
     from flwr.app import Message
     from flwr.app.error import Error
-    from flwr.app.message import remove_content_from_message
-    from flwr.common.serde import message_from_proto, message_to_proto
+    from flwr.common.serde import message_from_proto
     from flwr.proto import fleet_pb2 as fleet_api
     from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PullObjectResponse
     from flwr.proto.message_pb2 import Message as MessageProto
     from flwr.proto.node_pb2 import Node
     from flwr.supercore.error import ApiErrorCode, FlowerError
-    from flwr.supercore.inflatable import inflatable_object, inflatable_utils
-    from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-        make_pull_object_fn_protobuf,
-        make_push_object_fn_protobuf,
-    )
+    from flwr.supercore.inflatable import inflatable_utils
+    from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
     from flwr.supernode.fleet_http_client import FleetHttpClient
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
@@ -60,8 +56,7 @@ try:
     from unskew.federation.protocol.flower_messages import (
         Arrival,
         pack_message,
-        payload,
-        send_all,
+        send,
         set_number,
         unpack_message,
     )
@@ -214,19 +209,9 @@ class Fleet:
         # as if sent at once: the server need not share this machine's clock, and a reply sent again is the
         # same one
         reply.metadata.created_at, reply.metadata.ttl = message.metadata.created_at, message.metadata.ttl
-        with _map_errors(), inflatable_object.no_object_id_recompute():
-            all_of_it = payload(reply)
-            set_number(reply, all_of_it.object_id)
-            request = fleet_api.PushMessagesRequest(
-                node=self._node,
-                messages_list=[message_to_proto(remove_content_from_message(reply))],
-                message_object_trees=[inflatable_object.get_object_tree(all_of_it)],
-            )
-            response = self._client.PushMessages(request)
-            run = message.metadata.run_id
-            push = make_push_object_fn_protobuf(self._client.PushObject, self._node, run, response.session_id)
-            objects = inflatable_object.get_all_nested_objects(all_of_it)
-            send_all(objects, response.objects_to_push, push)
+        with _map_errors():
+            request = partial(fleet_api.PushMessagesRequest, node=self._node)
+            send(self._client, request, [reply], self._node, message.metadata.run_id)
 
     def forget(self) -> None:
         """Forget the open message, which was answered."""

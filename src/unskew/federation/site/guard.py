@@ -86,8 +86,6 @@ WAITING = "E522"
 MOST_MODEL = 200
 """Characters of a model's name that an operator is shown; of one from a file the coordinator writes what it
 likes."""
-ANSWERS_A_ROUND = 3
-"""Requests of one kind that a run may send in a round; after a crash the server repeats some."""
 
 
 @dataclass
@@ -95,18 +93,17 @@ class Guard:
     """Checks requests and studies against a site's policy, ledger and approvals.
 
     folder: the site's folder. by: the coordinator, in words. approve: "ask" if new studies wait for the
-    operator. say: shows text to the operator. clock: the local time.
+    operator. say: shows text to the operator.
     """
 
     folder: Path
     by: str
     approve: Approve = "ask"
     say: Callable[[str], None] = lambda _: None
-    clock: Callable[[], time.struct_time] = time.localtime
 
     def check_request(self, number: str, kind: str, t: int) -> None:
         """Raises UsageError (E520, E521, E523) if no study of this site allows the request now."""
-        policy = self._policy()
+        policy = self._read(Policy.read)
         if kind in ("hello", "setup"):
             return
         spent = self.ledger
@@ -119,9 +116,6 @@ class Guard:
             raise policy_refusal(f"the run has come to round {run.t} here, and round {t} is over")
         if t > run.rounds:
             raise policy_refusal(f"the study was to take {run.rounds} rounds, and this is round {t}")
-        if run.answers.get(kind, 0) >= ANSWERS_A_ROUND * (run.rounds + 1) * MOST_TRIPS.get(kind, 1):
-            text = f"the run has asked for '{kind}' more often than its {run.rounds} rounds need"
-            raise policy_refusal(text)
         if run.bytes >= policy.most_megabytes * 1e6:
             raise policy_refusal(f"the run has taken {policy.most_megabytes:,g} MB (most_megabytes)")
 
@@ -131,7 +125,7 @@ class Guard:
         Only the settings, and never the site's data, decide about this refusal, which needs no approval.
         """
         method, summed = registry.parse(settings.method, settings.set), settings.secure is not None
-        check_settings(self._policy(), method, settings.batch, settings.rounds, summed)
+        check_settings(self._read(Policy.read), method, settings.batch, settings.rounds, summed)
 
     def check_study(self, number: str, study: Study, leaves: str, name: str = "") -> RunLedger:
         """Check a study before the site describes its data, and again when a run is set up. Returns the run's
@@ -141,7 +135,7 @@ class Guard:
         UsageError: E520 if the policy does not allow the study, E522 if it waits for the operator's
         decision, E523 if it was refused.
         """
-        policy = self._policy()
+        policy = self._read(Policy.read)
         spent = self.ledger
         digest = study.digest
         self._bind(number, study.settings)
@@ -204,7 +198,7 @@ class Guard:
 
         Raises UsageError (E520) if one of the policy's `peers` is missing, or `least_sites` are not assured.
         """
-        policy = self._policy()
+        policy = self._read(Policy.read)
         if missing := set(policy.peers) - set(sites):
             raise policy_refusal(f"the sum is without {', '.join(sorted(missing))} (peers)")
         if fewest < policy.least_sites:
@@ -235,14 +229,7 @@ class Guard:
     @property
     def least_samples(self) -> int:
         """The policy's minimum of samples behind a number that leaves. Raises as `check_request`."""
-        return self._policy().least_samples
-
-    def _policy(self) -> Policy:
-        """The current policy. Raises UsageError: E521 if it cannot be read, E520 outside its hours."""
-        policy = self._read(Policy.read)
-        if not policy.answers_at(self.clock()):
-            raise policy_refusal(f"this site answers from {policy.hours.replace('-', ' to ')} (hours)")
-        return policy
+        return self._read(Policy.read).least_samples
 
     def _read(self, read: Callable[[Path], T]) -> T:
         """The contents of a file of the folder. Details of a failure are reported to the operator only."""
@@ -285,10 +272,6 @@ class Guard:
             self.say(f"{what}\n{request.text()}\n{decide}")
         text = f"the study waits for the site's operator: unskew site approve {request.run}"
         raise UsageError(WAITING, text)
-
-
-MOST_TRIPS = {"visit": 4, "score": 2}
-"""Requests of a kind in one round; one for the other kinds."""
 
 
 def check_budgets(policy: Policy, spent: SiteLedger, study: Study, number: str) -> None:

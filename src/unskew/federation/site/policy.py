@@ -6,10 +6,8 @@ A site without a readable policy refuses everything.
 
 from __future__ import annotations
 
-import re
 import shlex
 import stat
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -28,7 +26,6 @@ from unskew.system import disk
 POLICY_FILE = "policy.yaml"
 ALL = "all"
 KINDS: tuple[Kind, ...] = get_args(Kind)
-_HOURS = re.compile(r"([01]\d|2[0-3]|24):([0-5]\d)-([01]\d|2[0-3]|24):([0-5]\d)")
 
 
 @dataclass(frozen=True)
@@ -71,9 +68,6 @@ class Policy:
         "budget of the deltas at which the figures of epsilon hold, all runs together: the chance that more"
         " has leaked than epsilon says. It counts where epsilon is set",
     ] = 1e-4
-    hours: Annotated[str, "hours of the day, local time, in which the site answers: 22:00-06:00"] = (
-        "00:00-24:00"
-    )
     secure_aggregation: Annotated[
         Literal["optional", "required"],
         "required: only studies in which the coordinator sees the sum over sites alone, and no reply of this"
@@ -96,27 +90,12 @@ class Policy:
     ] = "refused"
 
     def __post_init__(self) -> None:
-        """Raises UsageError (E521) for an unknown method or malformed hours."""
+        """Raises UsageError (E521) for an unknown method."""
         known = (ALL, "fedavg", *catalogue.entries(), *registry.installed())
         for name in self.methods:
             if name not in known:
                 text = f"methods: there is no method {excerpt(name)}.{suggestion(name, known)}"
                 raise UsageError("E521", text)
-        if not _HOURS.fullmatch(self.hours) or max(self._minutes) > 24 * 60:
-            text = f"hours must be like 22:00-06:00, from 00:00 to 24:00; got {excerpt(self.hours)}."
-            raise UsageError("E521", text)
-
-    @property
-    def _minutes(self) -> tuple[int, int]:
-        match = _HOURS.fullmatch(self.hours)
-        assert match
-        a, b, c, d = map(int, match.groups())
-        return a * 60 + b, c * 60 + d
-
-    def answers_at(self, clock: time.struct_time) -> bool:
-        """True if the site answers at this local time. Hours may span midnight."""
-        now, (begin, end) = clock.tm_hour * 60 + clock.tm_min, self._minutes
-        return begin <= now < end if begin < end else now >= begin or now < end
 
     @staticmethod
     def of(values: Mapping[str, object], lines: Mapping[str, int] | None = None) -> Policy:

@@ -1,12 +1,12 @@
-"""The folder of a site: its ticket and key, joining a federation, and the lock of the process that uses it.
+"""The folder of a site: its ticket and key, and joining a federation.
 
 When a site joins, the fingerprint that the coordinator reads out is compared before anything is created or
 sent.
 
 One process runs a site. Two processes with one key would share neither its private state nor its record of
-what has left, and each would answer some of the requests. A lock prevents a second process in one folder. A
-copied folder or a cloned machine can only be detected by the server, from a number that is specific to a
-folder on a machine.
+what has left, and each would answer some of the requests. `unskew site run` locks the folder. A copied folder
+or a cloned machine can only be detected by the server, from a number that is specific to a folder on a
+machine.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ import hmac
 import socket
 import ssl
 import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from unskew.errors import StateError, UsageError
+from unskew.errors import UsageError
 from unskew.federation.certificates import client_context
 from unskew.federation.protocol.signed_messages import PrivateKey
 from unskew.federation.tickets import PROOF, Ticket
-from unskew.records.run_lock import RunLock
 from unskew.system import disk
 
 
@@ -86,19 +83,6 @@ def place_of(folder: Path) -> int:
     secret = (folder / "site.key").read_bytes()
     digest = hashlib.sha256(repr(facts).encode() + secret).digest()
     return 1 + (int.from_bytes(digest, "big") >> (256 - BITS))
-
-
-@contextmanager
-def site_lock(folder: Path, site: str) -> Iterator[None]:
-    """Lock a site's folder. Raises StateError (E110), which names the process that runs the site."""
-    with ExitStack() as locks:
-        try:
-            locks.enter_context(RunLock(folder))
-        except StateError as error:
-            who = error.text.removeprefix(f"run {folder} is in use by ").rstrip(".")
-            text = f"site {site} is run already, by {who}; one process runs a site."
-            raise StateError("E110", text) from None
-        yield
 
 
 LEAST_DIGITS = 16

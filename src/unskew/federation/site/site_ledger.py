@@ -66,12 +66,11 @@ class RunLedger:
     """What one run has taken.
 
     study: digest of its settings. began, last: time of its begin and of its last request. epsilon, delta:
-    its privacy budget. bytes: bytes sent. t: the last requested round. answers: number of answers by kind
-    of request. kinds: kind of disclosure by name. metrics: names of scores, in order. place: k, clients and
-    largest, as the server set them; with other values a run would draw other samples. batch: training batch
-    size. fewest: the fewest samples behind a number that leaves. summed: the coordinator sees only sums.
-    draws: samples leave that the study's seed and the client's number select. orders: digests of the orders
-    for each Share, by round.
+    its privacy budget. bytes: bytes sent. t: the last requested round. kinds: kind of disclosure by name.
+    metrics: names of scores, in order. place: k, clients and largest, as the server set them; with other
+    values a run would draw other samples. batch: training batch size. fewest: the fewest samples behind a
+    number that leaves. summed: the coordinator sees only sums. draws: samples leave that the study's seed and
+    the client's number select. orders: digests of the orders for each Share, by round.
     """
 
     study: str
@@ -82,7 +81,6 @@ class RunLedger:
     bytes: int = 0
     t: int = 0
     last: float = 0.0
-    answers: dict[str, int] = field(default_factory=dict[str, int])
     kinds: dict[str, str] = field(default_factory=dict[str, str])
     metrics: list[str] = field(default_factory=list[str])
     place: dict[str, int] = field(default_factory=dict[str, int])
@@ -186,7 +184,6 @@ class SiteLedger:
             row["bytes"] += tensor.numel() * tensor.element_size()
             if name.startswith("score/"):
                 row["values"] = [round(v, 6) for v in tensor.flatten().tolist()]
-        run.answers[kind] = run.answers.get(kind, 0) + 1
         try:
             run.order(t, rows, request.order)
             run.bytes += sum(row["bytes"] for row in rows.values())

@@ -32,8 +32,6 @@ from unskew.core.method import Method
 from unskew.core.part import HOOKS, Part, overrides
 from unskew.core.shares import Share
 from unskew.core.trees import bytes_text
-from unskew.data.clients.federation import Federation
-from unskew.data.clients.partition import Index
 from unskew.data.samples.dataset import Dataset
 from unskew.data.standardisation import why_standardise
 from unskew.errors import UsageError, excerpt
@@ -297,15 +295,8 @@ def forecast_settings(data: Dataset, settings: Settings) -> tuple[Study, list[st
     """
     dataset, sites = study_rules.prepare(data, settings), settings.clients
     check_model(settings, dataset)
-    no_rows = np.arange(0)
-    rows = [np.arange(len(dataset.y)), *[no_rows] * (sites - 1)]
-    tests = [np.arange(len(dataset.y_test)), *[no_rows] * (sites - 1)]
-    inputs = (dataset.x, dataset.y, dataset.x_test, dataset.y_test)
-    dealt = Index.of(rows), Index.of(tests), "site"
-    form = {"target": dataset.target, "layout": dataset.layout}
-    federation = Federation("site", *inputs, dataset.classes, *dealt, **form)
     method = registry.parse(settings.method)
-    run = run_on(federation, settings, method)
+    run = run_on(study_rules.SiteView.of(dataset, 0, sites, 0), settings, method)
     check_memory(run.method, run.fed)
     trainer = trainer_of(run)
     trainer.close()
