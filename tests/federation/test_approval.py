@@ -26,8 +26,7 @@ from unskew.federation.site import approvals
 from unskew.federation.site.guard import DATA_ERROR_TEXT
 from unskew.federation.site.policy import POLICY_FILE
 from unskew.federation.site.site import Site
-from unskew.federation.site.site_checks import Finding
-from unskew.federation.site.site_folder import SiteFolder
+from unskew.federation.site.site_folder import Finding, SiteFolder
 from unskew.federation.site.site_ledger import SiteLedger
 from unskew.federation.tickets import Coordinator
 
@@ -291,7 +290,7 @@ def test_a_look_at_a_study_imports_no_file_that_the_study_names(tmp_path, monkey
     (tmp_path / "mine.py").write_text(MAKES.replace("mark", "ours"))
     (tmp_path / "study.yaml").write_text(dump(study_settings(fake.small("fedavg", model="evil.py:make"))))
     monkeypatch.setattr(
-        "unskew.federation.site.site_checks.check_site", lambda *_, **__: [Finding("data", True, "")]
+        "unskew.federation.site.site_folder.check_site", lambda *_, **__: [Finding("data", True, "")]
     )
     look = ("site", "check", "--data", "d.npz", "--study", "study.yaml")
     refused = call(*look, cwd=tmp_path)

@@ -19,9 +19,8 @@ from unskew.federation import tickets as admission
 from unskew.federation.journal import JOURNAL_FILE, Journal, file_sha256
 from unskew.federation.protocol import study_rules
 from unskew.federation.site import connection as processes
-from unskew.federation.site import site_checks
-from unskew.federation.site.site_checks import Finding
-from unskew.federation.site.site_folder import SiteFolder
+from unskew.federation.site import site_folder as site_checks
+from unskew.federation.site.site_folder import Finding, SiteFolder
 from unskew.federation.tickets import Coordinator, Ticket
 from unskew.records.run_lock import RunLock
 from unskew.runs import conformance

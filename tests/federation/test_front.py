@@ -37,7 +37,7 @@ from unskew.federation.front.access import (
 from unskew.federation.front.connections import LastRing, MessageWait
 from unskew.federation.front.proxy import MOST_EACH, PUSH_OBJECT, Proxy, Signals, is_answer
 from unskew.federation.signals import Bell, IdleNodes
-from unskew.federation.site import site_checks
+from unskew.federation.site import site_folder as site_checks
 from unskew.federation.site.connection import Fleet, KeyInUse
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.tickets import Coordinator, Ticket

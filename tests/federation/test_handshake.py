@@ -17,7 +17,7 @@ import pytest
 
 from tests.cli.calling import call
 from unskew.federation import certificates
-from unskew.federation.site import site_checks
+from unskew.federation.site import site_folder as site_checks
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.tickets import Coordinator, Ticket
 

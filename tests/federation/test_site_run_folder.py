@@ -10,7 +10,7 @@ import pytest
 from tests.federation import fake
 from tests.federation.test_site_exchange import Stop, sites_of, told, until_round
 from unskew.errors import UsageError
-from unskew.federation.site.site_run_folder import SiteRunFolder
+from unskew.federation.site.local_run import SiteRunFolder
 
 
 @pytest.mark.parametrize("content", [b"", b"-1", b"1e9", b"\xff", b"12 ", b"7\n"])

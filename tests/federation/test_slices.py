@@ -13,8 +13,7 @@ from tests.federation import fake
 from unskew.core.trees import size_in_bytes
 from unskew.errors import StateError
 from unskew.federation.protocol.wire_format import Limits, Packet, unseal
-from unskew.federation.site.local_run import HeldSlices
-from unskew.federation.site.site_run_folder import HELD
+from unskew.federation.site.local_run import HELD, HeldSlices
 from unskew.records import client_lists
 from unskew.records.checkpoints import digest
 

@@ -17,8 +17,7 @@ from unskew.cli.options import POSITIONAL, Json, Option
 from unskew.errors import UsageError
 
 if TYPE_CHECKING:
-    from unskew.federation.site.site_checks import Finding
-    from unskew.federation.site.site_folder import SiteFolder
+    from unskew.federation.site.site_folder import Finding, SiteFolder
     from unskew.federation.site.site_ledger import RunLedger
 
 SITE = Path("site")
@@ -124,8 +123,7 @@ def _join(folder: Path, ticket: Path, coordinator: str, data: str, classes: str)
     Raises UsageError: E161 if the folder belongs to another ticket, E503 for a bad ticket or one of another
     coordinator; and SystemExit if a check of a new site fails.
     """
-    from unskew.federation.site import site_checks
-    from unskew.federation.site.site_folder import SiteFolder, check_fingerprint
+    from unskew.federation.site.site_folder import SiteFolder, check_fingerprint, check_site
     from unskew.federation.tickets import Ticket
 
     if (folder / "ticket.json").exists():
@@ -141,7 +139,7 @@ def _join(folder: Path, ticket: Path, coordinator: str, data: str, classes: str)
     check_fingerprint(given, coordinator or _ask_fingerprint())
     joined = SiteFolder.make(folder, given)
     _show_joined(joined, compared=True)
-    findings = site_checks.check_site(folder, data, names(classes))
+    findings = check_site(folder, data, names(classes))
     _show_findings(findings, LATER_CHECKS)
     if wrong := [f.what for f in findings if not f.ok and f.what not in LATER_CHECKS]:
         print("The site has joined and has connected to nobody. Mend this, then repeat the command.")
@@ -322,7 +320,7 @@ def check(
 
     A study can be looked at before there is a site, with --study and the data alone.
     """
-    from unskew.federation.site.site_checks import check_site, policy_finding
+    from unskew.federation.site.site_folder import check_site, policy_finding
 
     joined = study is None or folder.exists()
     findings = check_site(folder, data, names(classes), for_study=not joined)

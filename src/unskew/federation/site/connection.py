@@ -31,8 +31,7 @@ from unskew.errors import MissingPackage, UnskewError, UsageError, printable
 from unskew.federation import programs
 from unskew.federation.programs import Program, RareSay, Say, configure_malloc, stop_at_end
 from unskew.federation.protocol.signed_messages import SOCKET, SignedMessage, ask_worker
-from unskew.federation.site.site_checks import rejection
-from unskew.federation.site.site_folder import SiteFolder
+from unskew.federation.site.site_folder import SiteFolder, rejection
 from unskew.system import disk
 
 try:

@@ -39,14 +39,13 @@ from unskew.federation.protocol.wire_format import (
 )
 from unskew.federation.site import guard
 from unskew.federation.site.guard import Approve, Guard
-from unskew.federation.site.local_run import HeldSlices, SiteRun, build_run, form_text
+from unskew.federation.site.local_run import HELD, HeldSlices, SiteRun, SiteRunFolder, build_run, form_text
 from unskew.federation.site.site_ledger import (
     NOT_WRITTEN_TEXT,
     AnsweredRequest,
     note_statement,
     policy_refusal,
 )
-from unskew.federation.site.site_run_folder import HELD, SiteRunFolder
 from unskew.federation.site.study_review import (
     Study,
     disclosure_lines,

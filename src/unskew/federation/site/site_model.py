@@ -16,7 +16,7 @@ from unskew.data.clients.federation import RemoteFederation
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import StateError, UnskewError, UsageError, printable
 from unskew.federation.protocol.study_rules import SiteView, prepare
-from unskew.federation.site.site_run_folder import PRIVATE, RECEIVED, SETUP, STATELESS
+from unskew.federation.site.local_run import PRIVATE, RECEIVED, SETUP, STATELESS
 from unskew.records import checkpoints
 from unskew.records.private_state import MemoryStore
 from unskew.round.clients import Broadcast
