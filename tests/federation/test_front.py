@@ -34,7 +34,7 @@ from unskew.federation.front.access import (
     Refusals,
     parse_refusal,
 )
-from unskew.federation.front.connections import LastRing, MessageWait
+from unskew.federation.front.connections import MessageWait
 from unskew.federation.front.proxy import MOST_EACH, PUSH_OBJECT, Proxy, Signals, is_answer
 from unskew.federation.signals import Bell, IdleNodes
 from unskew.federation.site import site_folder as site_checks
@@ -340,7 +340,7 @@ class Standing:
 
     async def call(self, site: str, method: str = "POST", path: str = PUSH_OBJECT) -> None:
         headers = [(b"content-type", b"application/protobuf"), (b"content-length", b"1")] * (method == "POST")
-        state = {"site": site, "key": "", "heard": LastRing(), "place": 0}
+        state = {"site": site, "key": "", "heard": {}, "place": 0}
         scope = {
             "method": method,
             "raw_path": path.encode(),

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
+from tests.ports import free_port
 from unskew.errors import UsageError
 from unskew.federation import journal, programs
 from unskew.federation.coordinator import orders, server, superlink
@@ -158,7 +159,7 @@ def test_a_superlink_that_is_away_or_refuses_stops_nothing(office):
 
 @pytest.fixture
 def two_sites(tmp_path):
-    return Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["b", "a"])
+    return Coordinator.make(tmp_path / "fed", "lung", f"127.0.0.1:{free_port()}", ["b", "a"])
 
 
 def test_the_server_tells_whom_the_front_refused(two_sites):

@@ -255,9 +255,9 @@ def serve(
     from unskew.federation.programs import echo, stop_at_end
 
     home = _open(folder, name)
-    from unskew.federation.coordinator.server import start_server  # needs Flower
+    from unskew.federation.coordinator.server import Server  # needs Flower
 
-    server = start_server(home, bind, echo)
+    server = Server(home, bind, echo)
     place = host_port(server.bind, home.port)
     echo(
         f"{home.name}  {place}  TLS, for admitted keys only; requests and replies signed; telemetry disabled"

@@ -130,7 +130,7 @@ MOST_ENDS, WITHIN_S = 3, 60.0
 @dataclass
 class Server:
     """The programs of `unskew serve`. bind: the address to listen on; default: the host if it is an address,
-    else 0.0.0.0.
+    else 0.0.0.0. Raises UsageError (E507) if its port is taken.
     """
 
     home: Coordinator
@@ -142,7 +142,8 @@ class Server:
 
     def __post_init__(self) -> None:
         flower = self.home.folder / "flower"
-        self.bind = self.bind or default_bind(self.home.host)
+        self.bind = self.bind.removeprefix("[").removesuffix("]") or default_bind(self.home.host)
+        check_free(self.bind, self.home.port)
         flower.chmod(0o700)  # Flower's server admits everybody who reaches its socket there
         self.conductors, self._link = Conductors(self.home, self.say), SuperLink(self.home)
         env = programs.environment(flower)
@@ -211,10 +212,3 @@ class Server:
         except (Refused, Unavailable):
             return  # it is tried again; a SuperLink that does not stay up is reported by itself
         self._registered = texts, time.monotonic()
-
-
-def start_server(home: Coordinator, bind: str, say: Say) -> Server:
-    """A server with free ports. Raises UsageError (E507) if they are taken or cannot be reached by sites."""
-    bind = bind.removeprefix("[").removesuffix("]")
-    check_free(bind or default_bind(home.host), home.port)
-    return Server(home, bind, say)

@@ -38,13 +38,6 @@ by then, which is sent again when it is back."""
 LOOK_S = 0.025
 
 
-@dataclass
-class LastRing:
-    """The last ring of the bell that a connection has received."""
-
-    ring: int = -1
-
-
 class MessageWait:
     """Wakes requests for messages. bell: rung when the coordinator has sent messages to sites."""
 
@@ -60,13 +53,13 @@ class MessageWait:
                 self._next.set()
                 self._next = asyncio.Event()
 
-    async def wait(self, last_ring: LastRing, left: Callable[[], Awaitable[Any]]) -> bool:
-        """Wait at most HOLD_S for a ring that is new to this connection. left: returns when the site has
-        left.
+    async def wait(self, heard: dict[str, int], left: Callable[[], Awaitable[Any]]) -> bool:
+        """Wait at most HOLD_S for a ring that is new to this connection. heard: what the connection keeps of
+        the last one. left: returns when the site has left.
 
         False if the site has left, because a message fetched for it would be lost.
         """
-        if last_ring.ring == self._ring:
+        if heard.get("ring") == self._ring:
             waiting = [asyncio.ensure_future(self._next.wait()), asyncio.ensure_future(left())]
             try:
                 done, _ = await asyncio.wait(waiting, timeout=HOLD_S, return_when=asyncio.FIRST_COMPLETED)
@@ -75,7 +68,7 @@ class MessageWait:
                     task.cancel()
             if waiting[1] in done:
                 return False
-        last_ring.ring = self._ring
+        heard["ring"] = self._ring
         return True
 
 
@@ -134,7 +127,7 @@ class Connection(H11Protocol):
             transport.abort()
             return
         self.shared.open.add(self)
-        self.app_state |= {"key": self.key, "site": self.site, "last_ring": LastRing()}
+        self.app_state |= {"key": self.key, "site": self.site, "heard": dict[str, int]()}
         self.app_state["place"] = certificates.place_in(certificate) if certificate else 0
 
     def is_admitted(self) -> bool:

@@ -192,7 +192,7 @@ class Proxy:
             content = b"".join([piece async for piece in content])
         if isinstance(content, bytes) and path == PUSH_MESSAGES and not is_answer(content):
             raise Refused(400, "announced something that is no answer of its own")
-        if path == PULL_MESSAGES and not await self.signs.news.wait(scope["state"]["last_ring"], receive):
+        if path == PULL_MESSAGES and not await self.signs.news.wait(scope["state"]["heard"], receive):
             raise SiteLeft
         async with self._places[scope["state"]["site"]]:
             await self._pass_on(scope, size, limit, content, answer)

@@ -88,15 +88,6 @@ def form_difference(sites: tuple[str, str], forms: tuple[Form, Form]) -> str:
     return f"{text}; {FORM_REMEDY}" if text else ""
 
 
-def _unexplained(names: Sequence[str]) -> list[tuple[str, str]]:
-    return [(name, "") for name in names]
-
-
-def _inputs_of(layout: Layout) -> list[tuple[str, str]]:
-    """The name and the description of each input."""
-    return [(each.name, str(each).removeprefix(f"{each.name} ")) for each in layout.inputs]
-
-
 def _list_difference(
     what: str,
     one: Sequence[tuple[str, str]],
@@ -364,7 +355,8 @@ def data_difference(one: Hello, other: Hello) -> str:
         several, single = sites if one.several else sites[::-1]
         text = f"samples have several labels at {several} and one at {single}"
     elif one.classes != other.classes:
-        text = _list_difference("classes", _unexplained(one.classes), _unexplained(other.classes), sites)
+        here, there = ([(name, "") for name in each.classes] for each in (one, other))
+        text = _list_difference("classes", here, there, sites)
         every = sorted({*one.classes, *other.classes})
         listed = f", --classes {','.join(every)}" if len(every) <= MOST_NAMED_CLASSES else ""
         text = f"{text}; name all classes at every site{listed}"
@@ -374,7 +366,10 @@ def data_difference(one: Hello, other: Hello) -> str:
         several, single = sites if one.layout else sites[::-1]
         text = f"samples have several inputs at {several} and one at {single}"
         if one.layout and other.layout:
-            here, there = _inputs_of(one.layout), _inputs_of(other.layout)
+            here, there = (
+                [(each.name, str(each).removeprefix(f"{each.name} ")) for each in layout.inputs]
+                for layout in (one.layout, other.layout)
+            )
             text = _list_difference("inputs", here, there, sites) or "inputs have names at one of them only"
     else:
         for name, what in VALUES.items():

@@ -97,11 +97,6 @@ class KeyPair:
         return KeyPair(number.to_bytes(SCALAR, "big"), public_key_to_bytes(public).decode())
 
 
-def new_seed() -> bytes:
-    """A random seed for a mask, from the operating system."""
-    return os.urandom(SEED)
-
-
 def commitment(secret: bytes) -> str:
     """A digest that identifies a reconstructed secret without revealing it."""
     return hashlib.sha256(secret).hexdigest()
@@ -121,19 +116,6 @@ def agree_key(private: bytes, public: str) -> bytes:
         return generate_shared_key(_private_key(private), bytes_to_public_key(public.encode()))
     except Exception as error:  # the library names every way in which bytes are no key by another class
         raise ValueError(f"a public key cannot be used ({type(error).__name__})") from None
-
-
-def split_secret(secret: bytes, needed: int, sites: int) -> list[bytes]:
-    """Shares of a secret: any `needed` of them restore it, and fewer reveal nothing about it."""
-    return create_shares(secret, needed, sites)
-
-
-def combine_secret(shares: list[bytes]) -> bytes:
-    """The secret of these shares. Raises ValueError for shares that do not fit together."""
-    try:
-        return combine_shares(shares)
-    except Exception as error:
-        raise ValueError(f"shares do not fit together ({type(error).__name__})") from None
 
 
 def encryption_key(common: bytes, context: str) -> bytes:
@@ -202,7 +184,7 @@ class Member:
     _masking: KeyPair = field(default_factory=KeyPair.make)
     _sealing: KeyPair = field(default_factory=KeyPair.make)
     _signing: PrivateKey = field(default_factory=PrivateKey.make)
-    _seed: bytes = field(default_factory=new_seed)
+    _seed: bytes = field(default_factory=lambda: os.urandom(SEED))
     _roster: Roster = field(default_factory=lambda: Roster(()))
     _common: dict[str, bytes] = field(default_factory=dict)
     _shares: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
@@ -228,7 +210,7 @@ class Member:
         self._roster, self.needed = roster, self.secure.needed(len(roster))
         self.context = roster.digest(self.context)
         of_seed, of_key = (
-            split_secret(secret, self.needed, len(roster)) for secret in (self._seed, self._masking.private)
+            create_shares(secret, self.needed, len(roster)) for secret in (self._seed, self._masking.private)
         )
         here, dealt = roster.place(self.site), {}
         for place, one in enumerate(roster.listed):
@@ -408,9 +390,9 @@ class Opening:
 
         def combine(shares: list[bytes]) -> bytes | None:
             try:
-                secret = combine_secret(shares)
+                secret = combine_shares(shares)
                 return secret if publish(secret) == published else None
-            except ValueError:
+            except Exception:  # the library has many for shares that do not fit together
                 return None
 
         givers = sorted(given, key=lambda giver: giver in self.false)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -122,7 +121,7 @@ class SiteLedger:
         path = folder / SPENT_FILE
         try:
             facts = json.loads(path.read_text()) if path.exists() else {}
-            return SiteLedger(folder, {str(n): RunLedger(**_infinite(run)) for n, run in facts.items()})
+            return SiteLedger(folder, {str(n): RunLedger(**run) for n, run in facts.items()})
         except (OSError, ValueError, TypeError, AttributeError):
             text = f"what has left so far cannot be read from {path}, so the site refuses everything"
             raise UsageError("E521", f"{text}; put the file back as it was.") from None
@@ -197,7 +196,7 @@ class SiteLedger:
             ledger.add("".join(json.dumps(row) + "\n" for row in rows.values()))
 
     def _write(self) -> None:
-        facts = {n: {k: _finite(v) for k, v in asdict(run).items()} for n, run in self.runs.items()}
+        facts = {number: asdict(run) for number, run in self.runs.items()}
         disk.replace_private(self.folder / SPENT_FILE, json.dumps(facts, indent=1))
 
 
@@ -225,14 +224,6 @@ def _summary(value: Any) -> Any:
     """A header's value for the ledger; of keys and sealed shares of secrets only the number of bytes."""
     is_short = isinstance(value, int | float | str) and _length(value) <= MOST_HEADER_VALUE
     return value if is_short else f"{_length(value):,} bytes"
-
-
-def _finite(value: Any) -> Any:
-    return "infinite" if value == math.inf else value
-
-
-def _infinite(run: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: math.inf if value == "infinite" else value for name, value in run.items()}
 
 
 SAID_FILE = "said.jsonl"
