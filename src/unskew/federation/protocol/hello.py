@@ -162,17 +162,6 @@ def version_differences(here: str, ours: Mapping[str, str], there: str, theirs: 
     )
 
 
-def version_change(site: str, before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Why a site cannot continue a run after a change of torch, without a full stop; "" if it can.
-
-    unskew's version is left to `version_conflict`.
-    """
-    then, since = before.get("torch"), now.get("torch")
-    if then == since:
-        return ""
-    return f"{site} runs another version of torch than when the run began: it had {then}, now {since}"
-
-
 MOST_CLASSES, MOST_AXES, MOST_VERSIONS = 100_000, 8, 10
 
 VALUES = {
@@ -343,8 +332,7 @@ def data_change(before: Hello, now: Hello) -> str:
     form = now.form if before.form else ()
     if replace(now, versions=before.versions, unscaled=before.unscaled, form=form) != before:
         return f"{now.site} has other data than when the run began"
-    conflict = version_conflict(now.site, now.versions, COORDINATOR, versions())
-    return version_change(now.site, before.versions, now.versions) or conflict
+    return version_conflict(now.site, now.versions, COORDINATOR, versions())
 
 
 def data_difference(one: Hello, other: Hello) -> str:

@@ -43,7 +43,6 @@ from unskew.core.trees import Tree, Weights, flat_tree, nested_tree, sorted_tree
 from unskew.core.trip import Trip
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import StateError, UsageError, printable
-from unskew.federation.protocol.hello import version_change, versions
 from unskew.federation.protocol.study_rules import SiteView, check_noise, prepare, score_key, score_names
 from unskew.federation.protocol.wire_format import Packet
 from unskew.federation.site.site_ledger import KEPT_ROUNDS, AnsweredRequest, policy_refusal
@@ -310,8 +309,6 @@ STATELESS = "stateless"
 """Marks that this site has trained in the run without private state."""
 SAMPLES = "samples"
 """The fingerprint of the samples at the begin of the run."""
-VERSIONS = "versions.json"
-"""The versions at the begin of the run."""
 NOISY_ROUNDS = 2
 """Rounds of stored noisy replies; a coordinator goes back by two rounds at most."""
 
@@ -339,26 +336,21 @@ class SiteRunFolder:
         disk.replace(book, str(serial))
 
     def write_setup(self, tree: Tree, facts: Mapping[str, Any], data: Dataset) -> None:
-        """Store the run's setup, and at the first time also versions and the fingerprint of the samples.
+        """Store the run's setup, and at the first time also the fingerprint of the samples.
 
         Slices of Parts are removed, because the coordinator sends them again.
         """
         (self.path / HELD).unlink(missing_ok=True)
         if not (self.path / SAMPLES).exists():
-            disk.replace(self.path / VERSIONS, json.dumps(versions()))
             disk.replace(self.path / SAMPLES, _fingerprint(data))
         checkpoints.write(self.path / SETUP, tree, facts)
 
     def check_same(self, data: Dataset) -> None:
-        """Raises UsageError (E504) if the run began here with other samples or another version of torch.
+        """Raises UsageError (E504) if the run began here with other samples.
 
-        Other samples may be equal in number, and the coordinator compares neither if it never lost this
-        site.
+        They may be equal in number, and the coordinator compares only numbers, and only if it lost this site.
         """
-        known, samples = self.path / VERSIONS, self.path / SAMPLES
-        before = json.loads(known.read_bytes()) if known.exists() else None
-        if before is not None and (text := version_change(f"site {self.site}", before, versions())):
-            raise UsageError("E504", f"{text}; bring that version back, or leave the site out.")
+        samples = self.path / SAMPLES
         if samples.exists() and samples.read_text() != _fingerprint(data):
             text = f"site {self.site} holds other samples than when the run began"
             raise UsageError("E504", f"{text}; give it those of then, in their order, or leave the site out.")
