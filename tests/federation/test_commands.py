@@ -95,16 +95,6 @@ def test_what_is_no_fingerprint_or_too_little_of_one_lets_nobody_join(tmp_path, 
     assert not began
 
 
-def test_somebody_at_a_terminal_types_the_fingerprint_which_is_not_shown_before(
-    tmp_path, home, began, monkeypatch
-):
-    asked = []
-    monkeypatch.setattr("unskew.cli.site._ask_fingerprint", lambda: asked.append(1) or fingerprint(home))
-    done = run(tmp_path)
-    assert (done.code, len(asked)) == (0, 1), done.err
-    assert fingerprint(home) not in done.out.split("joined")[0]
-
-
 @pytest.fixture
 def keys(tmp_path, home):
     """a.pub, b.pub and c.pub as they arrive at the coordinator, and their fingerprints."""
@@ -133,24 +123,6 @@ def test_several_keys_are_admitted_with_one_command(tmp_path, home, keys):
         ("admitted", *k) for k in keys.items()
     ]
     assert not list((home.folder / "tickets").iterdir())  # each was for one admission
-
-
-def test_a_person_at_a_terminal_sees_every_fingerprint_before_anybody_is_admitted(
-    tmp_path, home, keys, monkeypatch
-):
-    monkeypatch.setattr(commands.sys.stdin, "isatty", lambda: True, raising=False)
-    answers, asked = iter([False, True]), []
-    monkeypatch.setattr("typer.confirm", lambda text: asked.append(text) or next(answers))
-    no = call("federation", "admit", "lung", "a.pub", "b.pub", cwd=tmp_path)
-    assert (no.code, no.err[:4], home.admitted()) == (2, "E503", {})
-    assert all(keys[site] in no.out for site in "ab")
-    assert call("federation", "admit", "lung", "a.pub", cwd=tmp_path).code == 0
-    assert admitted(tmp_path, "b.pub").code == 0
-    assert list(home.admitted()) == ["a", "b"]
-    assert asked == [
-        f"Has {who} read out this fingerprint, over the telephone or in person?"
-        for who in ("every site", "a")
-    ]
 
 
 def test_a_script_that_does_not_say_that_fingerprints_were_compared_admits_nobody(

@@ -7,9 +7,7 @@ import importlib.util
 import pytest
 import torch
 
-from tests.federation import (
-    fake,  # skips where cryptography is missing  # skips where cryptography is missing
-)
+from tests.federation import fake  # skips where cryptography is missing
 from tests.federation.test_policy import allow, answer, begun, hello, weights
 from unskew.core.trees import tree_map
 from unskew.errors import UsageError

@@ -1,19 +1,24 @@
-"""Sites that differ, are away or are left out, and what the run's folder and page say of them."""
+"""Sites that differ, are away, are left out or have lost files, and full disks at either end."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.cli.calling import call
 from tests.federation import fake
 from unskew.cli import remote_run
-from unskew.errors import UsageError
+from unskew.errors import Paused, UsageError
 from unskew.federation.coordinator import orders
 from unskew.federation.coordinator.orders import Order, Terms
 from unskew.federation.protocol.signed_messages import PrivateKey
+from unskew.federation.site.local_run import SiteRunFolder
 from unskew.federation.tickets import Coordinator
 from unskew.records.checkpoints import digest
 
@@ -203,3 +208,104 @@ def test_resuming_without_a_site_is_checked_and_kept_in_the_order(tmp_path, home
     (tmp_path / "runs/s").mkdir()
     refused = call("resume", "runs/s", "--without", "a", cwd=tmp_path)
     assert (refused.code, "E109 --without names sites" in refused.err) == (2, True)
+
+
+class Full:
+    """Lets the disk below a folder be full while `on`, for files whose names hold a word."""
+
+    def __init__(self, monkeypatch, folder: Path, word: str = ""):
+        self.on, self.folder, self.word, self.fsync = True, folder.resolve(), word, os.fsync
+        monkeypatch.setattr(os, "fsync", self)
+
+    def __call__(self, handle: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        if self.on and self.folder in path.parents and self.word in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.fsync(handle)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+def test_a_site_with_a_full_disk_says_so_at_both_ends_and_the_others_go_on(tmp_path, monkeypatch, name):
+    sites, said = sites_of(tmp_path), []
+    sites[998].say = said.append
+    full = Full(monkeypatch, tmp_path / "sites/s2")
+    full.on = False
+
+    def shown(state, done):
+        full.on = done.t == 1  # full in round 2, and free again in round 3
+
+    loop, _, _ = fake.run(tmp_path / "run", fake.Direct(sites), fake.small(name), shown=shown)
+    ((t, text),) = told(tmp_path / "run", "E203")
+    assert t == 2
+    assert text.startswith("s2: disk full: cannot write ")
+    assert text.endswith(" free). Reply dropped.")
+    assert any("disk full: cannot write" in line for line in said)
+    answered = [e["answered"] for e in loop.record.rows["events"] if e["code"] == "round"]
+    assert answered == [[0, 1, 2, 3, 4], [0, 1, 3, 4], [0, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("word", ["audit", "state", "events", "sites"])
+def test_a_coordinator_with_a_full_disk_pauses_and_ends_with_the_same_bits(tmp_path, monkeypatch, word):
+    full = Full(monkeypatch, tmp_path / "run", word)
+    full.on = word == "sites"
+
+    def shown(state, done):
+        full.on = done.t == 1
+
+    with pytest.raises(Paused, match=rf"E203 disk full: cannot write .*{word}"):
+        fake.run(tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small("scaffold"), shown=shown)
+    full.on = False
+    _, state, _ = fake.run(tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small("scaffold"))
+    whole = fake.run(tmp_path / "whole", fake.Direct(sites_of(tmp_path, "others")), fake.small("scaffold"))[1]
+    assert digest(state.weights) == digest(whole.weights)
+
+
+@pytest.mark.parametrize("content", [b"", b"-1", b"1e9", b"\xff", b"12 ", b"7\n"])
+def test_the_guard_against_replays_does_not_begin_anew_with_a_damaged_file(tmp_path, content):
+    """An empty file was taken for "nothing answered yet", so old requests would have been answered
+    again."""
+    folder = SiteRunFolder(tmp_path, "s0")
+    folder.check_new(5)
+    for old in (4, 5, None, "6"):
+        with pytest.raises(UsageError, match="E307 the request is older"):
+            folder.check_new(old)
+    (folder.path / "serial").write_bytes(content)
+    with pytest.raises(
+        UsageError, match=r"E307 which requests of the run were answered .*serial\), .*; start a new run"
+    ):
+        folder.check_new(6)
+
+
+def only_run(site):
+    (run,) = (site / "runs").iterdir()
+    return run
+
+
+def test_a_run_that_goes_on_after_its_files_were_removed_hears_that_the_state_is_gone(tmp_path):
+    with pytest.raises(Stop):
+        fake.run(
+            tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small("scaffold"), shown=until_round(2)
+        )
+    folder = tmp_path / "sites/s1"
+    run = only_run(folder)
+    serial = (run / "serial").read_text()
+    for file in run.glob("*.safetensors"):
+        file.unlink()
+    assert (run / "serial").read_text() == serial
+    fake.run(tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small("scaffold"))
+    named = told(tmp_path / "run", "E201")
+    assert set(named) == {(3, "s1: site s1 has lost its private state of round 2. Reply dropped.")}
+    events = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
+    assert [e["answered"] for e in events if e["code"] == "round"][-1] == [0, 2, 3, 4]
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedavg"])
+def test_a_site_whose_folder_is_lost_hears_that_the_state_is_gone_if_there_was_any(tmp_path, method):
+    """The folder came back from no backup, was set up anew, and went on as if the site had never taken
+    part."""
+    with pytest.raises(Stop):
+        fake.run(tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small(method), shown=until_round(2))
+    shutil.rmtree(only_run(tmp_path / "sites/s1"))
+    fake.run(tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small(method))
+    lost = {(3, "s1: site s1 has lost its private state of round 2. Reply dropped.")}
+    assert set(told(tmp_path / "run", "E201")) == (lost if method == "scaffold" else set())
