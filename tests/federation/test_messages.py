@@ -19,7 +19,7 @@ from unskew.federation.coordinator import correspondence as post_module
 from unskew.federation.coordinator.correspondence import Contact, Correspondence
 from unskew.federation.journal import Journal
 from unskew.federation.protocol.hello import Hello
-from unskew.federation.protocol.signed_messages import SignedMessage
+from unskew.federation.protocol.signed_messages import SignedMessage, address_of
 from unskew.federation.protocol.wire_format import MOST_HEADER, Limits, WireError, seal, unseal
 
 WIDE = Limits(1 << 20, 100)
@@ -178,6 +178,8 @@ def test_a_message_goes_through_a_socket_with_its_tensors_as_they_were():
         sender.join()
     packet = unseal(received, KEY.public, BULK_LIMITS)
     assert packet.header["run"] == "r"
+    begin = address_of(received.blob)  # its tensors are not copied
+    assert begin < packet.tree["w"]["a"].data_ptr() < begin + len(received.blob)
     expected, got = flat_tree(tree()), flat_tree(packet.tree)
     assert list(got) == list(expected)
     assert all(torch.equal(got[n], t) and got[n].stride() == t.stride() for n, t in expected.items())

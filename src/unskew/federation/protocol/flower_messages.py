@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from unskew.errors import MissingPackage
-from unskew.federation.protocol.signed_messages import SignedMessage
+from unskew.federation.protocol.signed_messages import SignedMessage, aligned_buffer
 
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
@@ -64,12 +64,10 @@ Pull = Callable[[str], bytes]
 """A piece by its number. Raises ObjectUnavailableError while it is on its way."""
 
 
-def array(content: bytes | bytearray | memoryview) -> Array:
-    """An array of these bytes."""
+def array(content: bytes | memoryview) -> Array:
+    """An array of these bytes, of which Flower's constructor would take `bytes` alone."""
     one = Array("uint8", (len(content),), "unskew", b"")
-    one.data = (
-        content  # of any kind that has the interface of a buffer; Flower's constructor takes bytes only
-    )
+    one.data = content
     return one
 
 
@@ -127,9 +125,8 @@ class Arrival:
         self._contents: dict[str, bytes] = {}
         self._inflated: dict[str, InflatableObject] = {}
         """Complete objects. One that several records name is shared, and not built for each of them."""
-        self._pieces: dict[str, tuple[bytearray, int]] = {}
-        """The bytes so far by array, and the number of their pieces."""
-        self._bytes = 0
+        self._pieces: dict[str, tuple[memoryview, int, int]] = {}
+        """The buffer of each array, and how many pieces and bytes of it have come."""
 
     def go_on(self, pull: Pull) -> Message:
         """The complete message.
@@ -174,19 +171,20 @@ class Arrival:
 
     def _array(self, number: str, content: bytes, children: Sequence[str], pull: Pull) -> Array:
         facts = json.loads(get_object_body(content, Array))
-        arrived, count = self._pieces.get(number, (bytearray(), 0))
+        left = self.most - sum(len(other) for other, _, _ in self._pieces.values())
+        size = max(0, min(int(facts["shape"][0]), left))  # as its sender announces it
+        buffer, count, end = self._pieces.get(number) or (aligned_buffer(size), 0, 0)
         pieces = [str(children[index]) for index in facts["arraychunk_ids"]]
         if len(pieces) > MOST_PIECES:
             raise MessageTooLarge(f"its tensors are in more than {MOST_PIECES:,} pieces")
         for piece in pieces[count:]:
             body = get_object_body(pull(piece), ArrayChunk)
-            self._bytes += len(body)
-            if self._bytes > self.most:
-                raise MessageTooLarge(f"its tensors have more than the {self.most:,} bytes expected")
-            arrived += body
-            count += 1
-            self._pieces[number] = arrived, count
-        return array(arrived)
+            if end + len(body) > len(buffer):
+                raise MessageTooLarge(f"its tensors have more than the {len(buffer):,} bytes expected")
+            buffer[end : end + len(body)] = body
+            count, end = count + 1, end + len(body)
+            self._pieces[number] = buffer, count, end
+        return array(buffer[:end])
 
 
 def retry_pull(pull: Pull) -> Pull:
@@ -237,6 +235,6 @@ def unpack_message(content: RecordDict) -> SignedMessage:
         blob = head["blob"] if "blob" in head else content.array_records["blob"]["blob"].data
     except KeyError as error:
         raise ValueError(f"a message without {error}") from None
-    if not (isinstance(text, str) and isinstance(signature, bytes) and isinstance(blob, bytes | bytearray)):
+    if not (isinstance(text, str) and isinstance(signature, bytes) and isinstance(blob, bytes | memoryview)):
         raise ValueError("a message of other types")
     return SignedMessage(text, signature, blob)

@@ -163,7 +163,7 @@ class SignedMessage:
 
     text: str
     signature: bytes
-    blob: bytes | bytearray | memoryview
+    blob: bytes | memoryview
 
     @property
     def digest(self) -> str:

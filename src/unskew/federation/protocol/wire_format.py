@@ -45,7 +45,7 @@ PER_TENSOR = 512
 """Bytes of the safetensors header that one tensor may take: its name, type, shape and offsets."""
 
 
-Blob = bytes | bytearray | memoryview
+Blob = bytes | memoryview
 DTYPES = {text: dtype for dtype, text in TYPES.items()}
 _UNREADABLE = (
     ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError, RecursionError,

@@ -239,19 +239,19 @@ class Site:
 
     def answer(self, sealed: SignedMessage) -> SignedMessage:
         """The sealed reply to a request. Never raises, for any content of the request."""
-        member = self.member
+        member, fixed = self.member, {"re": sealed.digest, "site": self.member.name}
         try:
             request = unseal(sealed, member.coordinator, REQUESTS)
             self._check(request.header, request.tree)
         except Exception as problem:  # a bad request must not end the site
             error = problem if isinstance(problem, WireError) else guard.answerable(problem, self.say)
-            unread = {"re": sealed.digest, "site": member.name, **self._error(error, {})}
-            return seal(unread, {}, member.key)
-        fixed = {n: request.header[n] for n in ("run", "serial", "kind", "t")}
-        fixed |= {"re": sealed.digest, "site": member.name}
+            return seal(fixed | self._error(error, {}), {}, member.key)
+        del sealed  # with the request's tensors its bytes can be freed before those of the answer are made
+        fixed |= {n: request.header[n] for n in ("run", "serial", "kind", "t")}
         try:
             self.guard.check_request(fixed["run"], fixed["kind"], fixed["t"])
             header, tree = self._answers[request.header["kind"]](request)
+            request.tree.clear()
             self.guard.note(fixed["run"], AnsweredRequest.of(request.header), tree, header)
         except Exception as error:  # errors of Parts and loaders must reach the coordinator as sentences
             reported = guard.answerable(error, self.say)
@@ -342,6 +342,7 @@ class Site:
             # nothing else of the tree, to leave the disk its room
             folder.write_setup({"w": request.tree["w"]}, facts, self.data)
             self._keep(number, study, run)
+        self._demands = None  # which holds a model of its own
         self.say(f"run {number} begins: {study.title}, {run.settings.rounds} rounds\n{text}")
         return {"ready": True}, {}
 

@@ -47,14 +47,14 @@ def _answer_one(site: Site, line: socket.socket) -> None:
     line.settimeout(READING_S)
     try:
         (budget_s,) = BUDGET.unpack(read_exactly(line, BUDGET.size))
-        request = SignedMessage.receive(line)
+        requests = [SignedMessage.receive(line)]
     except (OSError, UnicodeDecodeError):
         return
     watchdog = threading.Timer(max(1.0, budget_s), os._exit, (OVERDUE,))
     watchdog.daemon = True
     watchdog.start()
     try:
-        site.answer(request).send(line)
+        site.answer(requests.pop()).send(line)  # not held here, so that its bytes can be freed
     except OSError:
         site.say("nobody waited for the answer any more")
     finally:
