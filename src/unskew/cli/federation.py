@@ -194,7 +194,7 @@ def show(name: Name, folder: Where = FOLDER, as_json: Json = False) -> None:
 
     home = _open(folder, name)
     keys, most = home.admitted(), tickets.read_bounds(home)
-    days = certificates.days_left(certificates.read(home.folder / "server.crt"))
+    days = certificates.days_left(home.folder / "server.crt")
     fingerprints = {site: keys[site].fingerprint if site in keys else None for site in home.sites}
     if as_json:
         facts = {"host": home.host, "port": home.port, "sites": fingerprints}

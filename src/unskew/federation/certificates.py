@@ -48,16 +48,15 @@ def certify(folder: Path, name: str, host: str) -> None:
     write_secret(folder / "server.key", _private_bytes(server_key))
 
 
-def read(path: Path) -> x509.Certificate:
-    """Read a certificate. Raises UsageError (E503) for a file without one."""
+def days_left(path: Path) -> int:
+    """Days for which the certificate in a file is still valid; below 0 once it has expired.
+
+    Raises UsageError (E503) for a file without one.
+    """
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UsageError("E503", f"{path} holds no certificate: {error}.") from error
-
-
-def days_left(certificate: x509.Certificate) -> int:
-    """Days for which the certificate is still valid; below 0 once it has expired."""
     return (certificate.not_valid_after_utc - dt.datetime.now(dt.UTC)).days
 
 

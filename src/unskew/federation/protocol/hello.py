@@ -40,6 +40,8 @@ FORM_REMEDY = (
     " lacks some of the words"
 )
 MOST_NAMED_CLASSES = 12
+FORM_LEAVES = "names of columns, digests of the words in them, how sounds are read"
+"""What a form tells, as text for a site's operator."""
 DIGEST_DIGITS = 8
 """Hexadecimal digits of the digest of a column's words, by which a guess of all the words can be
 confirmed.
@@ -64,19 +66,6 @@ def form_of(data: Dataset) -> Form:
     if len(columns) > MOST_COLUMNS:
         columns = [(f"{len(columns):,} columns", _words_digest(columns))]
     return (*sounds, *((name[:MOST_NAME], encoding) for name, encoding in columns))
-
-
-def form_disclosure(form: Form) -> str:
-    """Which parts of a form leave the site, as text for its operator; "" for an empty form."""
-    columns = form[len(SOUNDS) :] if _is_sounds(form) else form
-    leaving: list[str] = []
-    if _is_sounds(form) or any(encoding.startswith(SOUND) for _, encoding in columns):
-        leaving.append("at which rate sounds are read")
-    if columns:
-        leaving.append("names of columns")
-    if any(encoding[:1].isdigit() for _, encoding in columns):
-        leaving.append("digests of the words in columns of words")
-    return ", ".join(leaving)
 
 
 def form_difference(sites: tuple[str, str], forms: tuple[Form, Form]) -> str:

@@ -254,8 +254,7 @@ def disclosure_lines(
         text = f"scores on this site's own test samples: {names}"
         lines.append(f"{indent}{text}, a round that is scored (read: each)")
     shape = "names, shapes and types of inputs" if trainer.net.layout else "shape"
-    columns = hello.form_disclosure(hello.form_of(data))
-    shape += f", {columns}" if columns else ""
+    shape += f", {hello.FORM_LEAVES}" if hello.form_of(data) else ""
     shape += ", center and scale of the target" if data.target else ", class names"
     what = f"numbers of training and test samples, {shape}, whether samples look unscaled, versions"
     lines.append(f"{indent}{what}, once (read: each)")
