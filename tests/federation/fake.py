@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,7 @@ from unskew.data.samples.dataset import Dataset
 from unskew.federation.coordinator.correspondence import Contact
 from unskew.federation.coordinator.network_run import conduct
 from unskew.federation.coordinator.orders import Terms
+from unskew.federation.protocol.hello import Hello
 from unskew.federation.protocol.signed_messages import PrivateKey, SignedMessage
 from unskew.federation.site.policy import KINDS, Policy
 from unskew.federation.site.site import Site, SiteIdentity
@@ -60,15 +63,38 @@ def data_of(federation: Federation, k: int) -> Dataset:
 
 def sites(folder: Path, federation: Federation) -> dict[int, Site]:
     """One a client, at nodes whose numbers do not follow the order of names."""
+    return sites_with(folder, [data_of(federation, k) for k in range(federation.clients)])
+
+
+def sites_with(folder: Path, sets: list[Dataset], **more) -> dict[int, Site]:
+    """Sites that hold these sets, by node. more: for each `Site`."""
     by_node = {}
-    for k in range(federation.clients):
+    for k, data in enumerate(sets):
         name = f"s{k}"
         (folder / name).mkdir(parents=True, exist_ok=True)
-        data = data_of(federation, k)
         member = SiteIdentity(name, folder / name, KEYS[name], COORDINATOR.public)
         OPEN.write(folder / name)
-        by_node[1000 - k] = Site(member, lambda data=data: data, approve="all")
+        by_node[1000 - k] = Site(member, lambda data=data: data, approve="all", **more)
     return by_node
+
+
+def claim(monkeypatch, site: str, **facts) -> None:
+    """Let a site say other facts of itself."""
+    honest = Hello.of
+
+    def of(name, data, versions):
+        said = honest(name, data, versions)
+        if name != site:
+            return said
+        return replace(said, **{n: v(said) if callable(v) else v for n, v in facts.items()})
+
+    monkeypatch.setattr(Hello, "of", staticmethod(of))
+
+
+def events(path: Path) -> list[dict]:
+    """What a run's folder records beside who answered."""
+    rows = map(json.loads, (path / "events.jsonl").read_text().splitlines())
+    return [row for row in rows if row["code"] != "round"]
 
 
 class Direct:

@@ -64,7 +64,7 @@ def problems(loop) -> list[str]:
 @pytest.mark.parametrize(
     "name",
     a_part_of(
-        METHODS, 8, ["fedavg", "scaffold", "flea", "fedrdn", "ccvr", *METHODS[-6:], "ditto", "dpsgd", "topk"]
+        METHODS, 16, ["fedavg", "scaffold", "flea", "fedrdn", "ccvr", *METHODS[-6:], "ditto", "dpsgd", "topk"]
     ),
 )
 def test_the_same_bits_as_the_simulator(tmp_path, name, monkeypatch):

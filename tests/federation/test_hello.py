@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import wave
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -119,29 +118,6 @@ def test_what_a_site_makes_up_of_its_columns_is_no_form(tmp_path, claimed):
 OTHER = "s1"
 
 
-def at_one_site(monkeypatch, **other: str) -> None:
-    """Let one site say that it runs other versions."""
-    honest = Hello.of
-
-    def of(name, data, known):
-        said = honest(name, data, known)
-        return replace(said, versions={**said.versions, **other}) if name == OTHER else said
-
-    monkeypatch.setattr(protocol_hello.Hello, "of", staticmethod(of))
-
-
-def told(tmp_path, code: str) -> list[str]:
-    events = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
-    return [e["text"] for e in map(json.loads, events) if e["code"] == code]
-
-
-def run(tmp_path, say=lambda text: None, **terms):
-    sites = fake.sites(tmp_path / "sites", fake.federation())
-    for one in sites.values():
-        one.say = say
-    return fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg", rounds=1), **terms)
-
-
 @pytest.mark.parametrize(
     ("ours", "theirs", "who"),
     [
@@ -161,9 +137,10 @@ def test_the_first_two_numbers_decide_who_must_upgrade(ours, theirs, who):
 
 
 def test_a_site_of_another_minor_is_left_out_and_told_who_must_upgrade(tmp_path, monkeypatch):
-    at_one_site(monkeypatch, unskew="0.0.7")
-    run(tmp_path, min_sites=4)
-    (text,) = told(tmp_path, "E504")
+    fake.claim(monkeypatch, OTHER, versions=lambda said: {**said.versions, "unskew": "0.0.7"})
+    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
+    fake.run(tmp_path / "run", channel, fake.small("fedavg", rounds=1), min_sites=4)
+    (text,) = [e["text"] for e in fake.events(tmp_path / "run") if e["code"] == "E504"]
     assert (
         f"{OTHER} must upgrade to unskew 0.1, as at {COORDINATOR}. {OTHER} is left out of this run." in text
     )

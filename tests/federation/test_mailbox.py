@@ -168,23 +168,18 @@ def test_a_transfer_that_is_cut_goes_on_where_it_was(tmp_path):
 ASKED, ANSWER = SignedMessage("asked", b"signature", b"blob"), SignedMessage("answer", b"signature", b"blob")
 
 
-class LossySuperLink:
+class LossySuperLink(SuperLink):
     """Takes messages for one node, which then asks for more and is given nothing. A message whose number it
     knows is none.
 
-    losing: how many it hands out to somebody who dies with them; all others are answered. working: the node
-    works on the first for ever, and asks for nothing.
+    losing: how many it hands out to somebody who dies with them; all others are answered.
     """
 
-    def __init__(self, folder, losing: int, working: bool = False):
+    def __init__(self, folder, losing: int):
+        super().__init__()
         fake.grid_of({})  # which sets what Flower's messages want to know of their process
-        self.idle, self.losing, self.working, self.taken = (
-            IdleNodes(folder / IDLE_FOLDER),
-            losing,
-            working,
-            [],
-        )
-        self.replies: dict[str, Message] = {}
+        self.idle, self.losing, self.taken = IdleNodes(folder / IDLE_FOLDER), losing, []
+        self.known: dict[str, Message] = {}
 
     def PushMessages(self, request):
         ids = [head.metadata.message_id for head in request.messages_list]
@@ -192,34 +187,22 @@ class LossySuperLink:
             return SimpleNamespace(message_ids=ids, objects_to_push=[], session_id="s")
         self.taken += ids
         for number, head in zip(ids, request.messages_list, strict=True):
-            if len(self.taken) > self.losing and not self.working:
+            if len(self.taken) > self.losing:
                 asked = Message(pack_message(ASKED), head.metadata.dst_node_id, "train", ttl=60)
                 asked.metadata.__dict__["_message_id"] = number
                 reply = Message(pack_message(ANSWER), reply_to=asked)
                 reply.metadata.__dict__["_message_id"] = payload(reply).object_id
-                self.replies[number] = reply
+                self.known[number] = reply
         return SimpleNamespace(message_ids=ids, objects_to_push=[], session_id="s")
 
     def PushObject(self, request):
         raise AssertionError("nothing is lacking")
 
     def PullMessages(self, request):
-        if not self.working:
-            self.idle.note(7, IdleNodes.now())
-        there = [self.replies.pop(number) for number in request.message_ids if number in self.replies]
-        self.pieces = {payload(reply).object_id: payload(reply).deflate() for reply in there}
-        heads = [message_to_proto(remove_content_from_message(reply)) for reply in there]
-        return SimpleNamespace(
-            messages_list=heads, message_object_trees=[get_object_tree(payload(reply)) for reply in there]
-        )
-
-    def PullObject(self, request):
-        return SimpleNamespace(
-            object_found=True, object_available=True, object_content=self.pieces[request.object_id]
-        )
-
-    def ConfirmMessageReceived(self, request):
-        pass
+        self.idle.note(7, IdleNodes.now())
+        there = SuperLink(*(self.known.pop(n) for n in request.message_ids if n in self.known))
+        self.pieces = self.pieces | there.pieces
+        return there.PullMessages(request)
 
 
 @pytest.fixture(autouse=True)

@@ -29,8 +29,7 @@ def times(factor: float, branch: str = "w"):
 
 
 def events(path) -> list[tuple[str, str]]:
-    lines = (path / "events.jsonl").read_text().splitlines()
-    return [(e["code"], e["text"]) for e in map(json.loads, lines) if e["code"] != "round"]
+    return [(e["code"], e["text"]) for e in fake.events(path)]
 
 
 def run(tmp_path, meddle, settings, nodes=None):

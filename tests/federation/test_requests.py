@@ -87,15 +87,15 @@ WRONG = {
     "part": [5],
     "settings": ["x"],
 }
-BAD = [{name: value} for name, values in WRONG.items() for value in values]
 
 
-@pytest.mark.parametrize("header", BAD, ids=str)
-def test_a_value_that_no_honest_request_has_is_named(site, header):
-    code, text = answer(site, "train", **header)
-    assert code == "E310"
-    assert text.startswith(f"the request's '{next(iter(header))}' is ")
-    assert len(text) < 200
+def test_a_value_that_no_honest_request_has_is_named(site):
+    for name, values in WRONG.items():
+        for value in values:
+            code, text = answer(site, "train", **{name: value})
+            assert code == "E310"
+            assert text.startswith(f"the request's '{name}' is ")
+            assert len(text) < 200
 
 
 def test_a_request_that_lacks_something_or_names_a_round_too_late_says_so(site):

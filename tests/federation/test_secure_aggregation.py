@@ -55,6 +55,13 @@ def test_the_same_bits_as_the_simulator(tmp_path, method, changes):
     assert digest(state.weights) == simulated(method, **{**ON, **changes}).digest
 
 
+def test_the_same_bits_through_flowers_messages(tmp_path):
+    grid = fake.grid_of(fake.sites(tmp_path / "sites", fake.federation()))
+    loop, state, _ = fake.run(tmp_path / "run", grid, fake.small("fedavg", **ON), deadline_s=60)
+    assert not problems(loop)
+    assert digest(state.weights) == simulated("fedavg", **ON).digest
+
+
 PHASES = ("train", "share", "mask", "open")
 
 

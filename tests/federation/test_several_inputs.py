@@ -18,7 +18,6 @@ from unskew.data.samples.dataset import Dataset
 from unskew.errors import UsageError
 from unskew.federation.protocol.hello import Hello, data_change, data_difference
 from unskew.federation.protocol.study_rules import site_settings
-from unskew.federation.site.site import Site, SiteIdentity
 from unskew.federation.site.study_review import forecast_settings
 from unskew.records.checkpoints import digest
 
@@ -68,20 +67,9 @@ def module(tmp_path) -> Path:
     return tmp_path / "net.py"
 
 
-def sites(folder: Path, model: str, sets: list[Dataset]) -> dict[int, Site]:
-    made = {}
-    for k, data in enumerate(sets):
-        (folder / f"s{k}").mkdir(parents=True, exist_ok=True)
-        member = SiteIdentity(f"s{k}", folder / f"s{k}", fake.KEYS[f"s{k}"], fake.COORDINATOR.public)
-        fake.OPEN.write(folder / f"s{k}")
-        made[1000 - k] = Site(member, lambda data=data: data, model=model, approve="all")
-    return made
-
-
 def simulated(given: Any, settings: Any, model: str) -> unskew.Result:
     """The same samples, dealt as the sites hold them."""
-    whole = held(given)
-    index = Index.of(ROWS)
+    whole, index = held(given), Index.of(ROWS)
     federation = Federation(
         "sites",
         whole.x,
@@ -104,7 +92,9 @@ def simulated(given: Any, settings: Any, model: str) -> unskew.Result:
 )
 def test_inputs_by_name_end_with_the_bits_of_the_simulator(tmp_path, module, method):
     settings = fake.small(method, clients=len(SIZES), model=f"{module}:Net")
-    channel = fake.Direct(sites(tmp_path / "sites", f"{module}:Net", [held(rows=r) for r in ROWS]))
+    channel = fake.Direct(
+        fake.sites_with(tmp_path / "sites", model=f"{module}:Net", sets=[held(rows=r) for r in ROWS])
+    )
     loop, state, _ = fake.run(tmp_path / "run", channel, settings)
     alone = simulated(BY_NAME, settings, f"{module}:Net")
     assert digest(state.weights) == alone.digest
@@ -146,10 +136,18 @@ def test_a_model_that_does_not_take_the_inputs_is_refused_at_either_end(tmp_path
     settings = fake.small("fedavg", clients=len(SIZES), model=f"{module}:Renamed")
     sets = [held(rows=r) for r in ROWS]
     with pytest.raises(UsageError, match=r"E123 .*unexpected keyword argument 'scan'"):
-        fake.run(tmp_path / "a", fake.Direct(sites(tmp_path / "sa", f"{module}:Net", sets)), settings)
+        fake.run(
+            tmp_path / "a",
+            fake.Direct(fake.sites_with(tmp_path / "sa", model=f"{module}:Net", sets=sets)),
+            settings,
+        )
     settings = settings.replace(model=f"{module}:Net")
     with pytest.raises(UsageError, match=r"E123 0 of 3 sites take part.* s0 refuses: .*two samples of age"):
-        fake.run(tmp_path / "b", fake.Direct(sites(tmp_path / "sb", f"{module}:Renamed", sets)), settings)
+        fake.run(
+            tmp_path / "b",
+            fake.Direct(fake.sites_with(tmp_path / "sb", model=f"{module}:Renamed", sets=sets)),
+            settings,
+        )
     with pytest.raises(UsageError, match=r"E123 .*the model 'mlp' takes one"):
         forecast_settings(held(), site_settings(settings.replace(model="mlp"), None))
 
@@ -170,16 +168,13 @@ def inputs(*each: Any) -> dict[str, Any]:
     "claimed",
     [
         inputs(["age", [1_000_000_000], "float32", 1]) | {"shape": [1_000_000_000]},
-        inputs(*([f"a{i:03}", [], "float32", 1] for i in range(101))) | {"shape": [101]},
         inputs(["a\n", [17], "float32", 1]),
-        inputs(["age", [], "float32", 1], ["age", [16], "float32", 1]),
         inputs(["age", [-17], "float32", 1]),
         inputs("abcd"),
-        {"layout": {}},
         {"shape": [18]},
         inputs(["ids", [17], "int64", 1]) | {"pixels": [16]},
     ],
-    ids=range(9),
+    ids=range(6),
 )
 def test_what_a_site_makes_up_of_its_inputs_is_one_line_and_leaves_the_site_out(claimed):
     facts = {"shape": [17], "layout": layout(), **claimed}

@@ -20,18 +20,12 @@ def test_tables_folders_and_lines_of_python(tmp_path):
     found = site_data.load(f"{tmp_path}/visits.csv(group=patient)", ["well", "sick"])
     assert len(found.y_test) == 12
     assert not set(found.columns["patient"]) & set(found.test_columns["patient"])
-    (tmp_path / "bad.csv").write_text("a,b\n1\n")
-    with pytest.raises(DataError, match=r"E401 .* line 2 has 1 values"):
-        site_data.load(str(tmp_path / "bad.csv"))
     with pytest.raises(DataError, match=r"E404 .*'sick'"):
         site_data.load(str(tmp_path / "t.csv"), ["well", "other"])
     (tmp_path / "mine.py").write_text(
         "import numpy as np\ndef load():\n    return np.zeros((10, 3), np.float32), np.arange(10) % 2\n"
     )
     assert site_data.load(f"{tmp_path / 'mine.py'}:load", ["a", "b", "c"]).classes == ("a", "b", "c")
-    (tmp_path / "long.csv").write_text("a,label\n" + "1" * 200_000 + ",x\n")
-    with pytest.raises(DataError, match=r"E401 .*field larger"):
-        site_data.load(str(tmp_path / "long.csv"))
     for text in ("nothing", f"{tmp_path / 'mine.py'}:none", "no.py:load"):
         with pytest.raises(UsageError, match="E111"):
             site_data.load(text)

@@ -45,8 +45,7 @@ def other_classes(site):
 
 
 def told(path, *codes):
-    lines = (path / "events.jsonl").read_text().splitlines()
-    return [(e["t"], e["text"]) for e in map(json.loads, lines) if e["code"] in codes]
+    return [(e["t"], e["text"]) for e in fake.events(path) if e["code"] in codes]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from unskew.federation import site_data
 from unskew.federation.coordinator.outliers import unit_remarks
 from unskew.federation.protocol.hello import Hello
 from unskew.federation.protocol.study_rules import scaling_remedy, site_settings
-from unskew.federation.site.site import Site, SiteIdentity
 from unskew.federation.site.study_review import Study, forecast_settings, looks_unscaled
 
 
@@ -82,13 +81,9 @@ def test_hospitals_whose_patients_differ_are_not_named(tmp_path):
 
 
 def test_the_run_says_so_and_goes_on(tmp_path):
-    sites, odd = {}, patients(2)
-    for k, columns in enumerate((patients(0), patients(1), {**odd, "heat": 1.8 * odd["heat"] + 32})):
-        (tmp_path / f"s{k}").mkdir()
-        fake.OPEN.write(tmp_path / f"s{k}")
-        member = SiteIdentity(f"s{k}", tmp_path / f"s{k}", fake.KEYS[f"s{k}"], fake.COORDINATOR.public)
-        data = table(tmp_path / f"{k}.csv", columns)
-        sites[1000 - k] = Site(member, lambda data=data: data, approve="all")
+    odd = patients(2)
+    columns = patients(0), patients(1), {**odd, "heat": 1.8 * odd["heat"] + 32}
+    sites = fake.sites_with(tmp_path, [table(tmp_path / f"{k}.csv", each) for k, each in enumerate(columns)])
     settings = fake.small("fedavg", rounds=1).replace(method="standardise", model="mlp", clients=3)
     loop, state, _ = fake.run(tmp_path / "run", fake.Direct(sites), settings)
     (text,) = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E504"]

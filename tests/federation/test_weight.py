@@ -4,17 +4,14 @@ weights."""
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from tests.federation import fake
 from tests.federation.test_bits import problems, simulated
 from unskew.errors import UsageError
-from unskew.federation.coordinator.outliers import doubtful_counts, weight_lines
-from unskew.federation.protocol import hello
+from unskew.federation.coordinator.outliers import doubtful_counts
 from unskew.federation.protocol.hello import Hello
-from unskew.methods import registry
 from unskew.records.checkpoints import digest
 
 BAD = "s1"
@@ -23,26 +20,15 @@ BAD = "s1"
 """The site with a single training sample."""
 
 
-def boasting(monkeypatch, train: int = 1 << 39, test: int = 12):
-    """Let BAD say that it holds so many samples."""
-    honest = Hello.of
-
-    def lie(site, data, versions):
-        said = honest(site, data, versions)
-        return replace(said, train=train, test=test) if site == BAD else said
-
-    monkeypatch.setattr(hello.Hello, "of", staticmethod(lie))
-
-
 def run(tmp_path, settings, **terms):
     return fake.run(
         tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", fake.federation())), settings, **terms
     )
 
 
-@pytest.mark.parametrize("claim", [{}, {"train": 1, "test": 549_755_813_899}])
+@pytest.mark.parametrize("claim", [{"train": 1 << 39, "test": 12}, {"train": 1, "test": 549_755_813_899}])
 def test_a_site_that_says_more_than_was_agreed_is_left_out_and_named(tmp_path, monkeypatch, claim):
-    boasting(monkeypatch, **claim)
+    fake.claim(monkeypatch, BAD, **claim)
     loop, _, said = run(tmp_path, fake.small("fedavg"), bounds={BAD: 100})
     assert any(
         "E305 s1 says it holds 549,755,813,900 samples, but at most 100 were agreed" in text for text in said
@@ -57,7 +43,7 @@ def test_a_site_that_says_more_than_was_agreed_is_left_out_and_named(tmp_path, m
 def test_a_false_number_without_a_bound_stops_nobody_else(tmp_path, monkeypatch, name):
     """Bounds on what is shared follow the largest number, so all honest sites refused because of one
     liar."""
-    boasting(monkeypatch)
+    fake.claim(monkeypatch, BAD, train=1 << 39, test=12)
     loop, _, _ = run(tmp_path, fake.small(name), min_sites=3)
     assert loop.run.federation.names == ("s0", "s2", "s3", "s4")
     told = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E305"]
@@ -98,21 +84,3 @@ def test_cap_and_equal_weights_end_with_the_simulators_bits(tmp_path, name, chan
     loop, state, _ = run(tmp_path, fake.small(name, **changes))
     assert digest(state.weights) == simulated(name, **changes).digest
     assert not [text for text in problems(loop) if "E108" not in text and "multi_krum" not in text]
-
-
-def told(method="fedavg", bound=None, **changes):
-    hellos = [Hello(f"s{k}", n, 9, (1, 8, 8), ("a", "b")) for k, n in enumerate((0, 900, 60, 40))]
-    return weight_lines(hellos, registry.parse(method), fake.small(method, **changes), bound or {})
-
-
-def test_samples_and_weights_are_shown():
-    assert [" ".join(line.split()) for line in told(bound={"s2": 70})] == [
-        "weights s1 900 samples (no bound) 90.0%",
-        "s2 60 samples (at most 70) 6.0%",
-        "s3 40 samples (no bound) 4.0%",
-        "s1 outweighs all others together; --set cap=0.5 or --set weighting=equal limits it.",
-    ]
-    assert "50.0%, cut from 90.0%" in told(cap=0.5)[0]
-    assert len(told(cap=0.5)) == 3
-    assert all("33.3%" in line for line in told(weighting="equal"))
-    assert all("33.3%" in line for line in told(method="fedavg+median"))

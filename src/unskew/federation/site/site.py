@@ -239,7 +239,8 @@ class Site:
 
     def answer(self, sealed: SignedMessage) -> SignedMessage:
         """The sealed reply to a request. Never raises, for any content of the request."""
-        member, fixed = self.member, {"re": sealed.digest, "site": self.member.name}
+        member = self.member
+        fixed: dict[str, Any] = {"re": sealed.digest, "site": member.name}
         try:
             request = unseal(sealed, member.coordinator, REQUESTS)
             self._check(request.header, request.tree)
