@@ -44,7 +44,6 @@ def problems(loop) -> list[str]:
 @pytest.mark.parametrize(
     ("method", "changes"),
     [
-        ("fedavg", {}),
         ("rebafl+scaffold", {}),
         ("fedavg", {"secure_aggregation": "on,bits=32,clip=8", "cap": 0.4}),
     ],
