@@ -434,6 +434,14 @@ SYNONYMS = {
 """The names of settings in other libraries, and here."""
 
 
+def rebuild(values: Mapping[str, Any]) -> Settings:
+    """Settings as `Settings.as_dict` gives them, from a message or a file of somebody else.
+
+    No file that they name is looked at, in contrast to `build`. Raises UsageError as `build` does.
+    """
+    return build({"skew": Settings.skew, **values})
+
+
 def build(values: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> Settings:
     """Settings from keys and values, with defaults for the rest. lines: the line of each key in a file, for
     messages.

@@ -331,3 +331,17 @@ def test_the_fewest_samples_are_those_of_a_class_of_a_reply_or_of_the_tests():
     assert study().fewest_of_all == 4
     assert replace(study(), tests=0).fewest_of_all == 13
     assert replace(study(), tests=0, trains=0).fewest_of_all == 0
+
+
+def test_a_question_looks_at_no_path_that_its_settings_name(site, tmp_path):
+    """Otherwise a coordinator learns which files a site has, such as a patient's folder."""
+    (tmp_path / "Mueller").mkdir()
+    (tmp_path / "Mueller" / "a.csv").write_text("age,site,label\n1,b,0\n")
+    site.guard.approve = "ask"
+    settings = {name: value for name, value in fake.small("fedavg").as_dict().items() if name != "skew"}
+    places = [str(tmp_path / name) + end for name in ("Mueller", "Maier") for end in ("", "(!)", "/*.csv")]
+    answers = [
+        answer(site, "hello", run=f"r{i}", settings=settings | {"data": place})
+        for i, place in enumerate(places)
+    ]
+    assert {found["code"] for found in answers} == {"E522"}  # each waits for the operator

@@ -172,6 +172,9 @@ def run_on(
     settings.attendance.presence.check(federation.clients, settings.rounds)
     device = hardware.device_of(settings)
     weights_C = None
+    if settings.class_weights == "balanced" and (part := method.samples_apart or method.protector):
+        text = f"'{part.name}' cannot run here: balanced weights depend on every sample, which its epsilon"
+        raise UsageError("E108", f"{text} does not count; give class_weights a number for each class.")
     if settings.class_weights != "none":
         weights_C = class_weights(settings.class_weights, federation.label_counts.sum(0)).to(device)
     own = own_loss(settings.loss, metrics or {})

@@ -382,7 +382,7 @@ def _conduct_federation(channel: Channel, order: Order, log: TextIO) -> None:
     if uninvited := [site for site in home.sites if site not in sites]:
         _say(log, f"not admitted, and not waited for: {list_names(uninvited)}")
     contact = Contact(channel, sites, home.key, AdmittedKeys(home), tickets.read_bounds(home))
-    settings, loops = config.build(dict(order.settings)), list[Loop]()
+    settings, loops = config.rebuild(dict(order.settings)), list[Loop]()
 
     def say(text: str) -> None:
         _say(log, text)
