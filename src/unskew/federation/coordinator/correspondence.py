@@ -18,6 +18,8 @@ import torch
 from unskew.config import Settings
 from unskew.core.trees import Tree, Weights, flat_tree
 from unskew.errors import printable
+from unskew.federation import admission
+from unskew.federation.admission import AdmittedKeys
 from unskew.federation.journal import Journal
 from unskew.federation.protocol.hello import Hello, data_change, versions
 from unskew.federation.protocol.identity import PrivateKey, PublicKey
@@ -31,6 +33,7 @@ from unskew.federation.protocol.wire_format import (
     seal,
     unseal,
 )
+from unskew.federation.tickets import Coordinator
 from unskew.records.private_state import DiskStore
 from unskew.round.clients import Broadcast
 from unskew.round.deliveries import Deliveries
@@ -88,6 +91,13 @@ class Contact:
     key: PrivateKey
     keys: Mapping[str, PublicKey]
     bounds: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @staticmethod
+    def of(home: Coordinator, channel: Channel) -> Contact:
+        """The contact of a federation's coordinator with its admitted sites."""
+        admitted = home.admitted()
+        sites = tuple(site for site in home.sites if site in admitted) or home.sites
+        return Contact(channel, sites, home.key, AdmittedKeys(home), admission.read_bounds(home))
 
 
 @dataclass

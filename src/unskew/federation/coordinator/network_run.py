@@ -20,8 +20,6 @@ from unskew import config, data
 from unskew.config import Settings
 from unskew.core.trees import Tree
 from unskew.errors import Paused, StateError, UnskewError, UsageError, printable
-from unskew.federation import admission
-from unskew.federation.admission import AdmittedKeys
 from unskew.federation.coordinator.correspondence import (
     POLL_S,
     UNDECIDED,
@@ -378,11 +376,9 @@ def conduct_order(channel: Channel, order: Order) -> None:
 
 def _conduct_federation(channel: Channel, order: Order, log: TextIO) -> None:
     home = Coordinator.open(Path(order.federation))
-    admitted = home.admitted()
-    sites = tuple(site for site in home.sites if site in admitted) or home.sites
-    if uninvited := [site for site in home.sites if site not in sites]:
+    contact = Contact.of(home, channel)
+    if uninvited := [site for site in home.sites if site not in contact.sites]:
         _say(log, f"not admitted, and not waited for: {list_names(uninvited)}")
-    contact = Contact(channel, sites, home.key, AdmittedKeys(home), admission.read_bounds(home))
     settings, loops = config.build(dict(order.settings)), list[Loop]()
 
     def say(text: str) -> None:
