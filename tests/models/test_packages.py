@@ -17,8 +17,8 @@ from torch import nn
 import unskew
 from unskew import models
 from unskew.errors import UsageError
-from unskew.federation.protocol.study_rules import site_settings
-from unskew.runs import conformance
+from unskew.federation.site.study_review import check_model
+from unskew.records.checkpoints import digest
 
 Y = np.arange(48) % 3
 X = (0.2 * np.random.default_rng(0).random((48, 3, 8, 8)) + 0.2 * Y[:, None, None, None]).astype(np.float32)
@@ -108,7 +108,16 @@ def test_a_run_is_loaded_by_the_name_alone(calls, tmp_path):
     assert np.array_equal(unskew.load(tmp_path / "named").predict(X), result.predict(X))
 
 
-def test_a_site_builds_what_a_study_names(calls):
-    """The name is checked where it is built, so a coordinator reaches nothing but the package's list."""
-    settings = conformance.short_settings(model="torchvision(name=small)")
-    assert site_settings(settings, None).model == "torchvision(name=small)"
+@pytest.mark.usefixtures("few_attempts")
+def test_sites_build_what_a_study_names_and_end_with_the_simulator_s_bits(calls, tmp_path):
+    """No operator has to allow it: the name is checked against the package's list where it is built."""
+    from tests.federation import fake
+
+    settings = fake.small("fedavg", model="torchvision(name=small)", rounds=1)
+    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
+    _, state, _ = fake.run(tmp_path / "run", channel, settings)
+    left = {n: v for n, v in settings.as_dict().items() if n not in ("method", "data")}
+    assert digest(state.weights) == unskew.run("fedavg", fake.federation(), **left).digest
+    study = settings.replace(model="torchvision(name=detector)")
+    with pytest.raises(UsageError, match="E104 torchvision has no classifier 'detector'"):
+        check_model(study, fake.data_of(fake.federation(), 0))

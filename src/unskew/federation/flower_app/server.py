@@ -77,11 +77,13 @@ def run_study(
     federation: the coordinator's folder, of `unskew federation init`. study: a YAML file of settings. run:
     the run's folder, which receives the model. min_sites: a round with fewer replies changes nothing.
     deadline_s: longest wait for an exchange, in seconds; wait_s: for missing sites before round 1. clip:
-    add `clip_median`, as `unskew run --on` does. say: takes the lines that it reports.
+    add `clip_median`, as `unskew run --on` does; `cap` has the same default as there, too. say: takes the
+    lines that it reports.
     Raises UsageError for a study that cannot run over a network (E506) or sites that do not fit together
     (E504), and Paused (E206) if too few of them answer.
     """
-    home, settings = Coordinator.open(Path(federation)), study_settings(config.load(Path(study)))
+    home = Coordinator.open(Path(federation))
+    settings = study_settings(config.build(config.ON_SITES | config.load_partial(Path(study))))
     settings = with_clipping(settings) if clip else settings
     conduct(
         Path(run), settings, Contact.of(home, GridChannel(grid)), Terms(min_sites, deadline_s, wait_s),
