@@ -101,5 +101,5 @@ def test_a_site_of_another_coordinator_answers_nothing(joined, tmp_path):
 
 
 def test_a_folder_of_no_site_is_one_sentence(tmp_path):
-    with pytest.raises(UsageError, match="E503 .* is not a site's folder; join a federation first"):
+    with pytest.raises(UsageError, match=r"E503 .* is not a site's folder; join a federation first"):
         answer(Message(RecordDict(), 1, "query"), tmp_path, "own.npz")

@@ -88,7 +88,12 @@ def test_grey_images_get_a_first_convolution_of_one_channel(calls):
 
 @pytest.mark.parametrize(
     "text",
-    ["torchvision(name=detector)", "torchvision", "timm(name='hf-hub:somebody/small')", "timm(name=small.tag)"],
+    [
+        "torchvision(name=detector)",
+        "torchvision",
+        "timm(name='hf-hub:somebody/small')",
+        "timm(name=small.tag)",
+    ],
 )
 def test_a_name_that_is_not_in_the_package_s_list_builds_nothing(calls, text):
     with pytest.raises(UsageError, match=r"E104 \w+ has no \w+ '.*'; write one as"):

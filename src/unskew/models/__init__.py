@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from unskew.models.registry import build, check_text, default_for, describe, is_of_package, names
+from unskew.models.registry import build, check_text, default_for, describe, names
 
 if TYPE_CHECKING:
     from unskew.models.blocks import initialise
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from unskew.models.user_model import model_object as model_object
 
 _OF_USERS = ("ModelFunction", "check_module", "from_file", "from_function", "model_object")
-__all__ = ["build", "check_text", "default_for", "describe", "initialise", "is_of_package", "names", *_OF_USERS]
+__all__ = ["build", "check_text", "default_for", "describe", "initialise", "names", *_OF_USERS]
 
 
 def __getattr__(name: str) -> Any:

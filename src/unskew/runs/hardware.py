@@ -169,8 +169,8 @@ SOFTMAX_REMARK = (
     " would take a softmax of them again, with which training is slow and ends lower; leave the model's out."
 )
 LIGHTNING_REMARK = (
-    "of a LightningModule the forward alone is used: its training_step, loss, optimiser, schedules and callbacks"
-    " are not; give a loss by loss=, and set optimiser= and lr=."
+    "of a LightningModule the forward alone is used: its training_step, loss, optimiser, schedules and"
+    " callbacks are not; give a loss by loss=, and set optimiser= and lr=."
 )
 
 

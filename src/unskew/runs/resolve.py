@@ -33,6 +33,7 @@ from unskew.formats.input_layout import Layout
 from unskew.measures import NONE
 from unskew.methods import registry
 from unskew.models import ModelFunction, hf_folder
+from unskew.models.registry import is_of_package
 from unskew.privacy.dpsgd import noise_remarks
 from unskew.privacy.secure_aggregation import LEAST_SITES
 from unskew.round.run import CENTRALISED, LOCAL, Run, is_reference
@@ -178,7 +179,7 @@ def run_on(
     own = own_loss(settings.loss, metrics or {})
     task = task_of(federation.y, settings.loss, federation.target, federation.shape, weights_C, own)
     method.check_task(task.name)
-    theirs = model is not None or models.is_of_package(settings.model) or hf_folder.is_on_disk(settings.model)
+    theirs = model is not None or is_of_package(settings.model) or hf_folder.is_on_disk(settings.model)
     module = _adapt_model(
         method, model_of(settings, federation, task, model), federation, task, settings.seed
     )
@@ -339,7 +340,7 @@ def _from_function(
     """A new model of the user's function, or of the file or package that settings name, with random weights
     from the seed; None where there is none of these."""
     name = f"the function '{getattr(make, '__name__', 'model')}'"
-    if make is None and models.is_of_package(settings.model):
+    if make is None and is_of_package(settings.model):
         make, name = partial(models.build, settings.model), f"the model '{settings.model}'"
     if make is None and not settings.model_file:
         return None

@@ -88,5 +88,5 @@ def run_study(
     conduct(
         Path(run), settings, Contact.of(home, GridChannel(grid)), Terms(min_sites, deadline_s, wait_s),
         say=say, ready=lambda loop: say("\n".join(disclosure_lines(loop))),
-        shown=lambda _, done: say(f"round {done.t}: {done.answered}/{done.asked} sites, {done.seconds:.1f} s"),
+        shown=lambda _, done: say(f"round {done.t}: {done.answered}/{done.asked} sites"),
     )  # fmt: skip
