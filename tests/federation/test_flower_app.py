@@ -83,7 +83,11 @@ def study(path, **changes):
 @pytest.mark.parametrize("method", METHODS)
 def test_the_same_bits_in_an_app_of_flower(joined, tmp_path, method):
     home, grid = joined
-    run_study(grid, home.folder, study(tmp_path / "study.yaml", method=method), tmp_path / "run", clip=False)
+    settings = study(tmp_path / "study.yaml", method=method)
+    run_study(grid, home.folder, settings, tmp_path / "run", clip=False)
+    asked = grid.sent
+    run_study(grid, home.folder, settings, tmp_path / "run", clip=False)  # it has ended, and is greeted only
+    assert grid.sent == asked + len(fake.SIZES)
     last = checkpoints.latest(tmp_path / "run", lambda _: None, print)
     assert last
     assert checkpoints.digest(checkpoints.state_in(last).weights) == simulated(method).digest
@@ -97,7 +101,15 @@ def test_a_site_of_another_coordinator_answers_nothing(joined, tmp_path):
     settings, said = study(tmp_path / "study.yaml", method="fedavg"), []
     with pytest.raises(Paused, match="E206 0 of 5 sites take part"):
         run_study(grid, other.folder, settings, tmp_path / "run", wait_s=0.1, say=said.append)
-    assert "not signed" in "".join(said) or "signature" in "".join(said)
+    assert "signature" in "".join(said)
+
+
+def test_a_study_imports_no_file_that_it_alone_names(joined, tmp_path):
+    home, grid = joined
+    (tmp_path / "net.py").write_text("raise SystemExit('imported')")
+    settings = study(tmp_path / "study.yaml", method="fedavg", model=f"{tmp_path}/net.py:make")
+    with pytest.raises(UsageError, match=r"E506"):
+        run_study(grid, home.folder, settings, tmp_path / "run", wait_s=0.1)
 
 
 def test_a_folder_of_no_site_is_one_sentence(tmp_path):

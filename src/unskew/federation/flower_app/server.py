@@ -18,7 +18,7 @@ from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.protocol.study_rules import study_settings, with_clipping
 from unskew.federation.tickets import Coordinator
 from unskew.runs.disclosure import disclosure_lines
-from unskew.system import disk
+from unskew.system import disk, python_files
 
 try:
     from flwr.app import Array, Message
@@ -70,6 +70,7 @@ def run_study(
     deadline_s: float = 600.0,
     wait_s: float = 600.0,
     clip: bool = True,
+    model: str = "",
     say: Say = echo_timed,
 ) -> None:
     """Train a study at the sites behind a Grid, or continue it; call this in a ServerApp.
@@ -77,16 +78,19 @@ def run_study(
     federation: the coordinator's folder, of `unskew federation init`. study: a YAML file of settings. run:
     the run's folder, which receives the model. min_sites: a round with fewer replies changes nothing.
     deadline_s: longest wait for an exchange, in seconds; wait_s: for missing sites before round 1. clip:
-    add `clip_median`, as `unskew run --on` does; `cap` has the same default as there, too. say: takes the
-    lines that it reports.
+    add `clip_median`, as `unskew run --on` does; `cap` has the same default as there, too. model:
+    FILE.py:FUNCTION if the study names one, because no file is imported that a document alone names. say:
+    takes the lines that it reports.
     Raises UsageError for a study that cannot run over a network (E506) or sites that do not fit together
     (E504), and Paused (E206) if too few of them answer.
     """
     home = Coordinator.open(Path(federation))
     settings = study_settings(config.build(config.ON_SITES | config.load_partial(Path(study))))
     settings = with_clipping(settings) if clip else settings
-    conduct(
-        Path(run), settings, Contact.of(home, GridChannel(grid)), Terms(min_sites, deadline_s, wait_s),
-        say=say, ready=lambda loop: say("\n".join(disclosure_lines(loop))),
-        shown=lambda _, done: say(f"round {done.t}: {done.answered}/{done.asked} sites"),
-    )  # fmt: skip
+    contact, terms = Contact.of(home, GridChannel(grid)), Terms(min_sites, deadline_s, wait_s)
+    with python_files.restrict(model):
+        conduct(
+            Path(run), settings, contact, terms,
+            say=say, ready=lambda loop: say("\n".join(disclosure_lines(loop))),
+            shown=lambda _, done: say(f"round {done.t}: {done.answered}/{done.asked} sites"),
+        )  # fmt: skip
